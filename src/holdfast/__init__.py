@@ -1,8 +1,8 @@
 """Holdfast keeps long agent conversations inside the model's context window: valid, cheap, and with nothing lost.
 
-``plan`` and ``apply`` are pure functions over messages; everything else is built on them. ``Engine`` is the whole
-thing. Importing this package loads next to nothing: each name brings what it needs when it is first asked for, a
-database and a network only where it is one that wants them.
+``plan`` and ``apply`` are pure functions over messages; everything else is built on them. ``Engine`` adds a store, a
+provider and recovery. Importing this package loads almost nothing: each name loads its module when it is first used,
+and only some of these load a database driver or an HTTP client.
 """
 
 from __future__ import annotations

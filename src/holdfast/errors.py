@@ -10,18 +10,18 @@
     ├── ConfigError (ValueError)        a setting has a wrong name or value
     ├── InvalidRequest (ValueError)     the request breaks a rule of its API; nothing was sent
     ├── UpstreamError                   a provider refused a request, or did not answer
-    │   └── ContextOverflow             it is too large, and nothing that could be left out is left
+    │   └── ContextOverflow             even the smallest possible request is too large
     ├── CompactionFailed                no summary came, or it did not make the request smaller; nothing was written
     ├── OperationAborted                the work was stopped before it ended
     │   ├── LaneCleared                 it was taken out of its lane before it began
-    │   ├── LaneClosed                  no new work is taken any more
-    │   └── DeadlineExceeded (TimeoutError)   it had its time
+    │   ├── LaneClosed                  no new work is accepted any more
+    │   └── DeadlineExceeded (TimeoutError)   it did not end in time
     └── StoreError (OSError)            the store cannot be read or written
-        ├── StoreLocked                 somebody else is writing this session
-        ├── StoreReadOnly               the disk refused a write; nothing more is written
-        ├── QuotaExceeded               the store, or a session of it, would grow over its limit; nothing was written
+        ├── StoreLocked                 another process or task is writing this session
+        ├── StoreReadOnly               the disk refused a write; the store accepts no more
+        ├── QuotaExceeded               the store or the session would grow over its limit; nothing was written
         ├── StoreCorrupt                the database is damaged or of a newer version
-        │   └── StoreReplaced           its file was taken away, or another one put in its place
+        │   └── StoreReplaced           its file was removed or replaced since it was opened
         ├── UnknownId (LookupError)     no session, entry or blob has this name, or several begin with it
         └── LogConflict (ValueError)    the entries would break the log; nothing was written
 
@@ -90,22 +90,25 @@ class InvalidRequest(HoldfastError, ValueError):
 class UpstreamError(HoldfastError):
     """A provider refused a request, or did not answer.
 
-    ``kind`` is a word of ``holdfast.types.VERDICT_KINDS``.
+    ``kind`` is one of ``holdfast.types.VERDICT_KINDS``.
     """
 
     def __init__(self, text: str, kind: str = "unknown", retry_after: float | None = None) -> None:
         super().__init__(text)
         self.kind = kind
         self.retry_after = retry_after
-        """Seconds after which the provider wants to be asked again, where it said so."""
+        """Seconds after which the provider wants to be asked again, or None if it did not say."""
 
 
 class ContextOverflow(UpstreamError):
-    """The provider takes no request as large as the smallest that can be made."""
+    """The provider refuses even the smallest request that can be made of this conversation."""
 
 
 class CompactionFailed(HoldfastError):
-    """A compaction that was asked for did not come about; nothing was written. ``outcome`` is a word of the events."""
+    """A requested compaction failed; nothing was written.
+
+    ``outcome`` is one of ``holdfast.events.COMPACTION_OUTCOMES``.
+    """
 
     def __init__(self, text: str, outcome: str = "provider_error") -> None:
         super().__init__(text)
@@ -121,18 +124,18 @@ class LaneCleared(OperationAborted):
 
 
 class LaneClosed(OperationAborted):
-    """No new work is taken any more."""
+    """No new work is accepted any more."""
 
 
 class DeadlineExceeded(OperationAborted, TimeoutError):
-    """The work did not end in its time.
+    """The work did not end in time.
 
-    ``during_compaction`` says whether a compaction, or the retry it was made for, was under way; ``snapshot`` then
-    describes what the session goes on with.
+    ``during_compaction`` is true if a compaction, or the retry after it, was under way; ``snapshot`` then describes the
+    position of the session, which such a timeout does not change.
     """
 
-    def __init__(self, *said: object, during_compaction: bool = False, snapshot: str = "") -> None:
-        super().__init__(*said)
+    def __init__(self, *message: object, during_compaction: bool = False, snapshot: str = "") -> None:
+        super().__init__(*message)
         self.during_compaction = during_compaction
         self.snapshot = snapshot
 
@@ -142,11 +145,11 @@ class StoreError(HoldfastError, OSError):
 
 
 class StoreLocked(StoreError):
-    """Somebody else is writing this session."""
+    """Another process or task is writing this session."""
 
 
 class StoreReadOnly(StoreError):
-    """The disk refused a write; this store takes no more."""
+    """The disk refused a write; this store accepts no more."""
 
 
 class QuotaExceeded(StoreError):
@@ -158,7 +161,7 @@ class StoreCorrupt(StoreError):
 
 
 class StoreReplaced(StoreCorrupt):
-    """The file of the store was taken away, or another one put in its place, since it was opened."""
+    """The file of the store was removed or replaced since it was opened."""
 
 
 class UnknownId(StoreError, LookupError):
@@ -173,8 +176,10 @@ class LogConflict(StoreError, ValueError):
 
 
 def raise_if_wrong_type(error: type[Exception], /, **values: tuple[object, Any]) -> None:
-    """Do nothing for values of their types; raise ``error``, which names the first other one and what it should be."""
-    for name, (value, kind) in values.items():
-        if not isinstance(value, kind):
-            wanted = " or ".join([one.__name__ for one in get_args(kind) or (kind,) if one is not NoneType])
-            raise error(f"{name} is of type {type(value).__name__}; give a value of type {wanted}")
+    """Raise ``error`` if one of ``values``, each a value and its type, has another type; the first such is named."""
+    for name, (value, expected_type) in values.items():
+        if isinstance(value, expected_type):
+            continue
+        members = get_args(expected_type) or (expected_type,)
+        wanted = " or ".join([member.__name__ for member in members if member is not NoneType])
+        raise error(f"{name} is of type {type(value).__name__}; give a value of type {wanted}")

@@ -1,6 +1,6 @@
-"""Everything that happens to a session, as values: what a listener is told, in order, as it happens.
+"""Events: everything that happens to a session, as values that a listener receives in order, as it happens.
 
-A listener is any callable that takes an event; one that raises is told of nothing more and changes nothing.
+A listener is any callable that takes an event. One that raises is dropped; the session goes on.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ __all__ = [
 CompactionOutcome: TypeAlias = Literal[
     "compacted", "nothing_to_compact", "not_smaller", "summary_rejected", "timed_out", "cancelled", "provider_error"
 ]
-"""What became of a compaction. ``nothing_to_compact`` is no failure."""
+"""How a compaction ended. ``nothing_to_compact`` is not a failure."""
 COMPACTION_OUTCOMES: tuple[str, ...] = get_args(CompactionOutcome)
 
 
 class SessionEvent(Struct, frozen=True, omit_defaults=True, tag_field="event"):
-    """Something that happened to the session called ``session``."""
+    """Base of all events; ``session`` is the key of the session that it happened to."""
 
     session: str
 
 
 class RequestStarted(SessionEvent, frozen=True, tag="sending"):
-    """A request goes out: its messages, its estimated tokens, and the window it must fit."""
+    """A request is being sent: its number of messages, its estimated tokens, and the window that it must fit."""
 
     message_count: int = 0
     tokens: int = 0
@@ -50,7 +50,7 @@ class RequestStarted(SessionEvent, frozen=True, tag="sending"):
 
 
 class AnswerRecorded(SessionEvent, frozen=True, tag="answered"):
-    """An answer is in the log: the tokens as the provider counted them."""
+    """An answer is in the log, with its tokens as the provider counted them."""
 
     stop_reason: str = ""
     input_tokens: int = 0
@@ -60,7 +60,10 @@ class AnswerRecorded(SessionEvent, frozen=True, tag="answered"):
 
 
 class RequestRefused(SessionEvent, frozen=True, tag="refused"):
-    """The provider refused, or did not answer: ``kind`` is a word of ``holdfast.types.VERDICT_KINDS``."""
+    """The provider refused a request, or did not answer it.
+
+    ``kind`` is one of ``holdfast.types.VERDICT_KINDS``; the tokens are 0 if the provider named none.
+    """
 
     kind: str = ""
     why: str = ""
@@ -69,23 +72,27 @@ class RequestRefused(SessionEvent, frozen=True, tag="refused"):
 
 
 class RetryScheduled(SessionEvent, frozen=True, tag="retrying"):
-    """The same bytes go out again after so many seconds."""
+    """The same bytes are sent again after ``seconds``."""
 
     kind: str = ""
     seconds: float = 0.0
     attempt: int = 1
-    """1 for the first time that they go out again."""
+    """1 for the first retry."""
 
 
 class ShrinkStarted(SessionEvent, frozen=True, tag="pressed"):
-    """After an overflow the request is made smaller: ``overflow_step`` is the step of recovery that is tried."""
+    """After an overflow the request is made smaller; ``overflow_step`` is the step of recovery that is tried."""
 
     overflow_step: str = ""
     compactions: int = 0
 
 
 class CompactionStarted(SessionEvent, frozen=True, tag="compacting"):
-    """A compaction began: what asked for it, and who writes the summary."""
+    """A compaction began.
+
+    ``trigger`` is ``auto``, ``manual`` or ``overflow``; ``author`` names the source of the summary: ``extract``,
+    ``model``, ``native`` or ``hook``.
+    """
 
     trigger: str = "auto"
     author: str = "extract"
@@ -102,7 +109,7 @@ class CompactionEnded(SessionEvent, frozen=True, tag="compacted"):
 
 
 class EditsDecided(SessionEvent, frozen=True, tag="decided"):
-    """Parts of older messages are shown otherwise from here on: how many, by which rule, and the tokens that frees."""
+    """Parts of older messages are replaced from here on: by which rule, how many, and the tokens that this saves."""
 
     rule: str = ""
     edit_count: int = 0
@@ -110,7 +117,7 @@ class EditsDecided(SessionEvent, frozen=True, tag="decided"):
 
 
 class NoticeGiven(SessionEvent, frozen=True, tag="noticed"):
-    """Something the caller should know: a warning of the planner, told once."""
+    """Something that the caller should know; each notice is given once."""
 
     rule: str = ""
     why: str = ""

@@ -1,4 +1,4 @@
-"""What a program may put into an ``Engine``: hooks, and models that write summaries.
+"""Extensions that a program gives to an ``Engine``: hooks, and models that write summaries.
 
 ``Engine.open(hooks=Hooks(...), writers=[SummaryWriter(...)])``; ``docs/engine.md`` says when each hook is called.
 """

@@ -1,4 +1,4 @@
-"""The engine for programs without an event loop: the same verbs, and no ``async``.
+"""The engine for programs without an event loop: the same methods, and no ``async``.
 
 ``with open_engine("agent.db", ...) as engine`` takes what ``Engine.open`` takes.
 """

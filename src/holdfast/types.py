@@ -1,6 +1,6 @@
 """The types in the signatures of the public names, for annotations and ``isinstance``.
 
-What a program makes itself is imported from ``holdfast``; what it only receives, or hands on, has its type here.
+Types that a program constructs are imported from ``holdfast``; types that it only receives or passes on are here.
 """
 
 from holdfast.config.catalog import Catalog

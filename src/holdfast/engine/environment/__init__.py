@@ -1,1 +1,1 @@
-"""What an agent works in: its folder, its skills, its system prompt."""
+"""An agent's environment: its working folder, rules, skills, tools and system prompt."""

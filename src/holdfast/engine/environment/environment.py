@@ -1,7 +1,7 @@
-"""What an agent works in: its system prompt, tools, skills and rules, made in one place.
+"""Build the parts of an agent's requests beside the messages: system prompt, tools, skills and rules.
 
-A normal request and one that asks for a summary get the same ``fields``; what has to stand behind a summary again comes
-from its source with ``restore_texts``. Only the folders that are given are read.
+Normal requests and requests for a summary get the same fields from here. ``restore_texts`` returns the texts to show
+again after a summary, read anew from their source. Only the given folders are read.
 """
 
 from __future__ import annotations
@@ -38,63 +38,68 @@ __all__ = ["Environment", "FunctionTool", "RulesFile", "Skill", "load_environmen
 
 RULES_FILENAME = "AGENTS.md"
 """The file with a folder's rules for agents."""
+# As many as Codex takes. Rules are in every request; a file that is larger is documentation.
 MAX_RULES_BYTES = 32_768
-"""[H] Bytes of rules that all folders together may bring, the nearest first; Codex takes as many."""
+"""Bytes of rules from all folders together; the nearest folder's come first."""
+# A file of some hundred lines fits into one call. More would be taken from the window of every request. Chosen by
+# judgement.
 AGENT_OUTPUT_TOKENS = 8_000
-"""[H] Tokens of an answer that are asked for: a file of some hundred lines fits."""
+"""Output limit of an agent's requests."""
+# The four budgets are paid with every compaction. Those for skills and rules are Claude Code's.
 RESTORED_SKILL_TOKENS = 5_000
-"""[K] Tokens of a skill that stand behind a summary again."""
+"""Tokens of one skill that is shown again after a summary."""
 RESTORED_SKILLS_TOKENS = 25_000
-"""[K] Tokens of all skills that stand there, the ones used last first."""
+"""Tokens of all skills that are shown again; the ones used last come first."""
 RESTORED_RULE_TOKENS = 5_000
-"""[K] Tokens of rules that changed or came since the system prompt was made, and stand there for that."""
+"""Tokens of one rules file that is shown after a summary because it changed since the system prompt was made."""
+# A list of some dozen items has a few hundred tokens. Chosen by judgement.
 RESTORED_PLAN_TOKENS = 2_000
-"""[H] Tokens of the plan that stand there: a list of some dozen items has a few hundred."""
+"""Tokens of the plan (the to-do list) that is shown again."""
 
 
 class RulesFile(Struct, frozen=True):
-    """What an ``AGENTS.md`` says, and where it lies."""
+    """An ``AGENTS.md``: its path and its text, as far as it is shown."""
 
     path: str
     text: str
     digest: str = ""
-    """Of all that was read of the file, shown or not."""
+    """Digest of everything that was read of the file, shown or not."""
 
 
 class Environment(Struct, frozen=True):
-    """System prompt, tools, skills and rules of an agent."""
+    """The system prompt, tools, skills and rules of an agent."""
 
     system: str = ""
-    """The words of whoever made the agent."""
+    """The agent's own instructions, which begin the system prompt."""
     tools: tuple[FunctionTool, ...] = ()
     skills: tuple[Skill, ...] = ()
     rules: tuple[RulesFile, ...] = ()
-    """The nearest last."""
+    """Rules files, the nearest folder's last."""
     max_output: int = AGENT_OUTPUT_TOKENS
-    """Tokens that an answer may have."""
+    """Output limit of the agent's requests."""
     notices: tuple[str, ...] = ()
-    """What could not be read, or not whole, and why."""
+    """Messages about files that could not be read, or not completely."""
     folders: tuple[str, ...] = ()
-    """Where rules were looked for, and may come to be: the nearest last."""
+    """Folders that may have rules, now or later, the nearest last."""
 
     @property
     def prompt(self) -> str:
         """The whole system prompt."""
-        return "\n\n".join(
-            filter(None, (self.system.strip(), _format_skill_list(self.skills), *map(_format_rules, self.rules)))
-        )
+        sections = [self.system.strip(), _format_skill_list(self.skills), *map(_format_rules, self.rules)]
+        return "\n\n".join([section for section in sections if section])
 
     def build_fields(self, api: str) -> dict[str, Any]:
-        """Return the fields of a request of ``api`` beside its messages; ``UnrecognizedContent`` for another API.
+        """Return the fields of requests to ``api`` beside their messages.
 
-        Where the API has no field for the system prompt, it is a message that stands before all others.
+        If the API has no field for the system prompt, it is a message before all others. Raises
+        ``UnrecognizedContent`` for an unknown API.
         """
         spec = get_api_spec(api)
         body, _ = write_request_options(api, PortableOptions(tools=self.tools, max_tokens=self.max_output))
         return {**self._build_prompt_field(spec), **body}
 
     def _build_prompt_field(self, spec: ApiSpec) -> dict[str, Any]:
-        """Return the field that holds the system prompt."""
+        """Return the field for the system prompt, under the API's name for it."""
         if not self.prompt:
             return {}
         if spec.system_fields:
@@ -106,19 +111,20 @@ class Environment(Struct, frozen=True):
     def restore_texts(
         self, messages: Iterable[Message] = (), *, skills: Sequence[str] = (), max_tokens: int = RESTORED_SKILLS_TOKENS
     ) -> tuple[str, ...]:
-        """Return the texts that stand behind a summary again, each from its source and within its budget.
+        """Return the texts to show again after a summary, each from its source and within its budget.
 
-        They are the rules that changed or came since the system prompt was made (the others are in it), the skills that
-        were used, the last one first, and the plan. ``messages`` are the active branch: what it tells of skills and
-        plan counts, also after a restart. ``max_tokens`` are the tokens of all skills.
+        These are the rules that are new or changed since the system prompt was made (it has the others), the skills
+        that were used, the last one first, and the plan. Skills and plan are found in ``messages``, the conversation,
+        so that this works after a restart too; ``skills`` names further skills. ``max_tokens`` is for all skills.
         """
         history = tuple(messages)
         skills_by_name = {skill.name: skill for skill in self.skills}
         used_names = find_used_skills(history, {name: skill.path for name, skill in skills_by_name.items()})
-        used = [skills_by_name[name] for name in dict.fromkeys((*skills, *used_names)) if name in skills_by_name]
+        unique_names = dict.fromkeys((*skills, *used_names))
+        used_skills = [skills_by_name[name] for name in unique_names if name in skills_by_name]
         return (
             *_find_changed_rules(self.folders, self.rules),
-            *_read_skill_bodies(used, max_tokens),
+            *_read_skill_bodies(used_skills, max_tokens),
             *render_restored_todos(history, RESTORED_PLAN_TOKENS),
         )
 
@@ -131,18 +137,22 @@ def load_environment(
     parent_folders: Sequence[str | Path] = (),
     skills: Sequence[str | Path] = (),
 ) -> Environment:
-    """Return the environment of an agent that works in ``folder``.
+    """Load the environment of an agent that works in ``folder``.
 
-    The rules are those of ``parent_folders``, the outermost first, then those of ``folder``; skills are found in the
-    same folders (``.agents/skills``, ``.claude/skills``) and in ``skills``, the nearest one of a name counting. Nothing
-    raises: what cannot be read is told in ``notices``.
+    Rules come from ``parent_folders``, the outermost first, and from ``folder``. Skills come from the same folders
+    (``.agents/skills``, ``.claude/skills``) and from ``skills``; of several with one name the nearest counts. A file
+    that cannot be read does not raise: ``notices`` names it.
     """
     folders = [Path(path).resolve() for path in (*parent_folders, folder)]
     rules, rules_notices = _read_rules(folders)
     all_skills, skill_notices = find_skills(folders, [Path(path).resolve() for path in skills])
-    places = tuple(dict.fromkeys(map(str, folders)))
     return Environment(
-        system, tuple(tools), all_skills, rules, notices=(*rules_notices, *skill_notices), folders=places
+        system,
+        tuple(tools),
+        all_skills,
+        rules,
+        notices=(*rules_notices, *skill_notices),
+        folders=tuple(dict.fromkeys(map(str, folders))),
     )
 
 
@@ -150,37 +160,47 @@ def load_environment(
 
 
 def _read_rules(folders: Sequence[Path]) -> tuple[tuple[RulesFile, ...], list[str]]:
-    """Return the rules of ``folders``, cut so that the nearest are whole, and what could not be read of them."""
+    """Return the rules of ``folders``, outermost first, and messages about files that were cut or left out.
+
+    The nearest folder is read first: if the rules are too long together, the outermost ones are cut.
+    """
     rules: list[RulesFile] = []
     notices: list[str] = []
-    room = MAX_RULES_BYTES
-    for folder in reversed(list(dict.fromkeys(folders))):
-        rule, notice = _read_folder_rules(folder, room)
-        notices += [notice] if notice else []
-        if rule is not None:
-            room -= len(rule.text.encode())
-            rules.append(rule)
-    return tuple(reversed(rules)), notices
+    remaining_bytes = MAX_RULES_BYTES
+    unique_folders = list(dict.fromkeys(folders))
+    for folder in reversed(unique_folders):
+        rules_file, notice = _read_folder_rules(folder, remaining_bytes)
+        if notice:
+            notices.append(notice)
+        if rules_file is not None:
+            remaining_bytes -= len(rules_file.text.encode())
+            rules.append(rules_file)
+    rules.reverse()
+    return tuple(rules), notices
 
 
 def _read_folder_rules(folder: Path, max_bytes: int) -> tuple[RulesFile | None, str]:
-    """Return what the rules of a folder say in ``max_bytes`` bytes, if there are any, and what is wrong with them."""
+    """Return a folder's rules, cut to ``max_bytes``, or None if it has none, and a message if they are not complete.
+
+    The digest does not depend on ``max_bytes``, so that rules read with another budget can be compared.
+    """
     path = folder / RULES_FILENAME
     try:
-        text, beyond = read_file_beginning(folder, RULES_FILENAME, MAX_RULES_BYTES)
+        text, unread_bytes = read_file_beginning(folder, RULES_FILENAME, MAX_RULES_BYTES)
     except FileNotFoundError:
         return None, ""
     except (FormatError, OSError) as error:
         return None, f"the rules in {path} are left out: {error}"
     shown_text = text.encode()[: max(0, max_bytes)].decode("utf-8", "ignore").strip()
-    omitted_bytes = beyond + len(text.strip().encode()) - len(shown_text.encode())
-    notice = (
+    omitted_bytes = unread_bytes + len(text.strip().encode()) - len(shown_text.encode())
+    digest = hash_text(text)
+    if not omitted_bytes:
+        return (RulesFile(str(path), shown_text, digest) if shown_text else None), ""
+    cut_notice = f"\n[{omitted_bytes:,} bytes of {path} are left out here]"
+    message = (
         f"the rules in {path} are cut: all rules may have {MAX_RULES_BYTES:,} bytes, and {omitted_bytes:,} are beyond"
     )
-    cut_notice = f"\n[{omitted_bytes:,} bytes of {path} are left out here]"
-    if not omitted_bytes:
-        return (RulesFile(str(path), shown_text, hash_text(text)) if shown_text else None), ""
-    return RulesFile(str(path), shown_text + cut_notice, hash_text(text)), notice
+    return RulesFile(str(path), shown_text + cut_notice, digest), message
 
 
 def _format_rules(rule: RulesFile) -> str:
@@ -188,37 +208,38 @@ def _format_rules(rule: RulesFile) -> str:
 
 
 def _find_changed_rules(folders: Sequence[str], rules: Sequence[RulesFile]) -> Iterator[str]:
-    """Yield the rules that say something else now, or are new, in the order of the system prompt."""
-    digests = {rule.path: rule.digest for rule in rules}
-    for folder in dict.fromkeys((*map(Path, folders), *(Path(path).parent for path in digests))):
-        now, _ = _read_folder_rules(folder, MAX_RULES_BYTES)
-        if now is not None and now.digest != digests.get(now.path):
-            yield _format_rules(replace(now, text=clip_text_with_notice(now.text, RESTORED_RULE_TOKENS, now.path)))
+    """Yield the rules that are new or changed since ``rules`` were read, formatted as in the system prompt."""
+    old_digests = {rules_file.path: rules_file.digest for rules_file in rules}
+    rule_folders = [Path(path).parent for path in old_digests]
+    for folder in dict.fromkeys((*map(Path, folders), *rule_folders)):
+        current_rules, _ = _read_folder_rules(folder, MAX_RULES_BYTES)
+        if current_rules is None or current_rules.digest == old_digests.get(current_rules.path):
+            continue
+        clipped_text = clip_text_with_notice(current_rules.text, RESTORED_RULE_TOKENS, current_rules.path)
+        yield _format_rules(replace(current_rules, text=clipped_text))
 
 
 # -- skills ------------------------------------------------------------------------------------------------------------
 
 
 def _format_skill_list(skills: Sequence[Skill]) -> str:
-    """Return the part of the system prompt that names the skills; their bodies are read when they are wanted."""
+    """Return the section of the system prompt that lists the skills; the model reads a body when it needs it."""
     if not skills:
         return ""
     lines = [f"- {skill.name}: {skill.description} (read {SKILL_SCHEME}{skill.name})" for skill in skills]
-    return "\n".join(
-        ["# Skills", "", "Instructions for special work. Read one before you do what it is about.", *lines]
-    )
+    introduction = "Instructions for special work. Read one before you do what it is about."
+    return "\n".join(["# Skills", "", introduction, *lines])
 
 
 def _read_skill_bodies(skills: Sequence[Skill], max_tokens: int) -> Iterator[str]:
-    """Yield the bodies of ``skills`` as they are now, as far as they fit in ``max_tokens`` tokens."""
+    """Yield the current bodies of ``skills``, as many as fit into ``max_tokens``; unreadable ones are skipped."""
     for skill in skills:
         try:
             text = skill.read_body()
         except (FormatError, OSError):
             continue
-        clipped_text = clip_text_with_notice(
-            text, min(RESTORED_SKILL_TOKENS, max_tokens), f"{SKILL_SCHEME}{skill.name}/{SKILL_FILENAME}"
-        )
+        source = f"{SKILL_SCHEME}{skill.name}/{SKILL_FILENAME}"
+        clipped_text = clip_text_with_notice(text, min(RESTORED_SKILL_TOKENS, max_tokens), source)
         max_tokens -= estimate_text_tokens(clipped_text)
         if max_tokens < 0:
             return

@@ -1,4 +1,4 @@
-"""Files within a folder: nothing outside of it is read or named, whatever links and dots lie on the way."""
+"""Read files within a folder; nothing outside of it is read, whatever links and ``..`` a path contains."""
 
 from __future__ import annotations
 
@@ -14,38 +14,39 @@ from holdfast.errors import FormatError
 _READ_OPEN_FLAGS = (
     os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 )
-"""A pipe does not make anybody wait, and a link that appeared since the place was looked up is not followed."""
+"""Opening a pipe must not block, and a link put in the file's place since its path was resolved is not followed."""
 _MAX_SHOWN_PATH_CHARS = 200
 """Characters of a path that an error repeats."""
 
 
 def resolve_path_inside(root: Path, path: str | Path) -> Path:
-    """Return where ``path`` really is: ``root``, which has no links in it, or a place below, there or not.
+    """Return ``path`` with links resolved: ``root``, or a path below it, whether or not it exists.
 
-    Raises ``FormatError`` for every other place.
+    ``root`` must be resolved itself. Raises ``FormatError`` for a path outside of it.
     """
     try:
-        real = (root / path).resolve()
+        resolved_path = (root / path).resolve()
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links in a circle
         raise FormatError(f"{_quote_path(path)} is no path: {error}; give one below the working folder") from None
-    if not real.is_relative_to(root):
+    if not resolved_path.is_relative_to(root):
         raise FormatError(f"{_quote_path(path)} is outside of the working folder; give a path below it")
-    return real
+    return resolved_path
 
 
 @contextmanager
 def open_regular_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file, and nothing but a file, for reading. ``FormatError`` for a folder, a pipe or a device."""
-    number = os.open(path, _READ_OPEN_FLAGS)
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
+    """Open a regular file for reading. Raises ``FormatError`` for a folder, a pipe or a device."""
+    descriptor = os.open(path, _READ_OPEN_FLAGS)
+    # Checked after opening: what the path named before may have been replaced since.
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise FormatError(f"{_quote_path(path.name)} is no file; give the path of one")
-    with os.fdopen(number, "rb") as file:
+    with os.fdopen(descriptor, "rb") as file:
         yield file
 
 
 def decode_utf8(data: bytes, name: str) -> str:
-    """Return the text that ``data`` is; ``FormatError`` where it is none."""
+    """Decode ``data``. Raises ``FormatError``, naming ``name``, if it is not UTF-8 text."""
     if b"\0" in data:
         raise FormatError(f"{_quote_path(name)} is no text: it holds zero bytes; give a file in UTF-8")
     try:
@@ -55,21 +56,25 @@ def decode_utf8(data: bytes, name: str) -> str:
 
 
 def read_file_beginning(root: Path, path: str | Path, max_bytes: int) -> tuple[str, int]:
-    """Return the first ``max_bytes`` bytes of a text below ``root``, no letter of it in halves, and how many are left
-    out.
+    """Return the first ``max_bytes`` bytes of a text file below ``root`` as text, and the number of bytes left out.
 
-    Raises ``FormatError`` and ``OSError``.
+    No character is cut in half. Raises ``FormatError`` if it is not a text file below ``root``, and ``OSError``.
     """
     with open_regular_file(resolve_path_inside(root, path)) as file:
         data = file.read(max_bytes + 1)
-        omitted_bytes = max(0, os.fstat(file.fileno()).st_size - max_bytes) if len(data) > max_bytes else 0
+        is_longer = len(data) > max_bytes
+        omitted_bytes = max(0, os.fstat(file.fileno()).st_size - max_bytes) if is_longer else 0
     prefix = data[:max_bytes]
+    # A byte 10xxxxxx behind the prefix continues a character that begins in it.
     while omitted_bytes and prefix and data[len(prefix)] & 0xC0 == 0x80:
-        prefix, omitted_bytes = prefix[:-1], omitted_bytes + 1
+        prefix = prefix[:-1]
+        omitted_bytes += 1
     return decode_utf8(prefix, str(path)), omitted_bytes
 
 
 def _quote_path(path: str | Path) -> str:
-    """Return a path as an error repeats it: on one line, with nothing that steers a terminal."""
+    """Return a path for an error message: on one line, and without control characters for the terminal."""
     text = str(path)
-    return repr(text if len(text) <= _MAX_SHOWN_PATH_CHARS else f"{text[:_MAX_SHOWN_PATH_CHARS]}…")
+    if len(text) > _MAX_SHOWN_PATH_CHARS:
+        text = f"{text[:_MAX_SHOWN_PATH_CHARS]}…"
+    return repr(text)
