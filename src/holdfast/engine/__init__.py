@@ -1,1 +1,1 @@
-"""The running side: a session that is stored, and the one place that sends."""
+"""The engine: stored sessions, and everything that sends requests. Async begins here."""

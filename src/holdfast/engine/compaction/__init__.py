@@ -1,1 +1,1 @@
-"""Compaction with what the planner cannot do: models, hooks, the provider's own endpoint."""
+"""Compaction with steps that the planner cannot take: models, hooks, and the provider's own compaction."""

@@ -1,1 +1,1 @@
-"""What runs one at a time, and in which thread."""
+"""Lanes, permits, and the worker thread that uses the store."""

@@ -1,1 +1,1 @@
-"""The log of a stored session: what is appended, and how an incoming conversation is matched against it."""
+"""The log of a stored session: append to it, and match a client's conversation against it."""

@@ -1,1 +1,1 @@
-"""One request, and everything it takes to get its answer into the log."""
+"""Everything that one request takes until its answer is in the log."""

@@ -1,1 +1,1 @@
-"""Who answers requests: HTTP, official SDK clients, and their replies."""
+"""Upstreams send requests to providers: over HTTP, or through the clients of official SDKs."""
