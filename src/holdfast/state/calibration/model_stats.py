@@ -1,4 +1,9 @@
-"""What is known of each model that a conversation asked: how it counts, and what overflows told of its window."""
+"""Statistics of each model that a conversation asked: how it counts tokens, and what overflows taught about its window.
+
+The statistics of the model of the last request are spread over ``state.last_request`` and ``state.usage``, because
+every estimate uses them. Those of other models wait in ``state.usage.other_model_stats`` until the model is asked
+again.
+"""
 
 from __future__ import annotations
 
@@ -13,47 +18,48 @@ from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import NOTE_MODEL_STATS, NoteEntry
 
 MAX_OTHER_MODELS = 8
-"""[H] Models beside the one asked last of which a branch knows what they told: no conversation goes among more."""
+"""Number of models, beside the one asked last, whose statistics are kept.
+
+It bounds the size of a state. No conversation we know of switches among more; one that does learns again from scratch.
+"""
 
 
 def get_model_stats(state: ConversationState, model: str) -> ModelStats:
-    """Return what is known of ``model``, asked last or before; where either has no name it is taken to be the last."""
-    last = ModelStats(
-        state.last_request.model,
-        state.last_request.configured_window,
-        state.usage.calibration,
-        state.usage.learned_limits,
-    )
-    if (
-        state.last_request.model == model
-        or not model
-        or (state.last_request.seen_count and not state.last_request.model)
-    ):
-        return last
-    match = next(
-        (stats for stats in state.usage.other_model_stats if stats.model == model),
-        ModelStats(model) if state.last_request.model else last,
-    )
-    return replace(match, measured_request=None)
+    """Return the statistics of ``model``, without a measured request unless it was asked last.
+
+    An empty model name, here or at the last request, is taken to mean the model asked last.
+    """
+    last = _get_last_model_stats(state)
+    last_model = state.last_request.model
+    is_last_unnamed = state.last_request.seen_count > 0 and not last_model
+    if last_model == model or not model or is_last_unnamed:
+        return replace(last, measured_request=None)
+    for stats in state.usage.other_model_stats:
+        if stats.model == model:
+            return replace(stats, measured_request=None)
+    if last_model:
+        return ModelStats(model)
+    # Nothing was asked yet: what a note told about "the" model holds for the first one that is asked.
+    return replace(last, measured_request=None)
 
 
 def list_nonempty_model_stats(state: ConversationState) -> tuple[ModelStats, ...]:
-    """Return what is known of each model that told anything, the one asked last at the end, whatever branch it is.
+    """Return the statistics of each model that taught anything, the one asked last at the end.
 
-    What waits for the next answer is not of it: that may be another model's, or one to another request.
+    They hold for any branch, so measured requests and counts that wait for confirmation are left out.
     """
-    every = [replace(stats, measured_request=None) for stats in _list_model_stats(state)]
-    return tuple(
-        [stats for stats in every if (stats.calibration, stats.learned_limits) != (Calibration(), LearnedLimits())]
-    )
+    nonempty: list[ModelStats] = []
+    for stats in _list_model_stats(state):
+        if stats.calibration != Calibration() or stats.learned_limits != LearnedLimits():
+            nonempty.append(replace(stats, measured_request=None))
+    return tuple(nonempty)
 
 
-def replace_model_stats(state: ConversationState, every: Sequence[ModelStats]) -> ConversationState:
-    """Return the branch knowing of models what ``every`` says and no more."""
-    own, other_stats = (
-        _find_model_stats(state.last_request.model, every),
-        [stats for stats in every if stats.model != state.last_request.model],
-    )
+def replace_model_stats(state: ConversationState, all_stats: Sequence[ModelStats]) -> ConversationState:
+    """Return the state with ``all_stats`` in place of everything known about models."""
+    last_model = state.last_request.model
+    own = _find_model_stats(last_model, all_stats)
+    other_stats = [stats for stats in all_stats if stats.model != last_model]
     return replace(
         state,
         last_request=replace(state.last_request, configured_window=own.window),
@@ -67,47 +73,45 @@ def replace_model_stats(state: ConversationState, every: Sequence[ModelStats]) -
 
 
 def switch_model(state: ConversationState, model: str, window: int) -> ConversationState:
-    """Return the branch with what is known of ``model`` in force, which is asked next; that of the last is put aside.
+    """Return the state for a request to ``model`` with ``window`` tokens configured: its statistics come into force.
 
-    No count of another model's is a measure of it: the newest of its own is. What overflows told is old once another
-    ``window`` was configured.
+    Those of the model asked before are put aside. Limits learned under another configured window are dropped: whoever
+    changed the window knows better.
     """
     if model != state.last_request.model:
-        every = _list_model_stats(state)
-        state = replace_model_stats(
-            replace(
-                state,
-                last_request=replace(state.last_request, model=model),
-                usage=replace(state.usage, measured_request=_find_model_stats(model, every).measured_request),
-            ),
-            every,
+        all_stats = _list_model_stats(state)
+        # Tokenizers differ, so only the model's own last measured request can be a base for its estimates.
+        measured_request = _find_model_stats(model, all_stats).measured_request
+        state = replace(
+            state,
+            last_request=replace(state.last_request, model=model),
+            usage=replace(state.usage, measured_request=measured_request),
         )
-    is_other = 0 < state.last_request.configured_window != window > 0
+        state = replace_model_stats(state, all_stats)
+    learned_limits = state.usage.learned_limits
+    is_other_window = 0 < state.last_request.configured_window != window > 0
+    if is_other_window:
+        learned_limits = _keep_form_flags(learned_limits)
     return replace(
         state,
         last_request=replace(state.last_request, configured_window=window),
-        usage=replace(
-            state.usage,
-            learned_limits=_keep_form_flags(state.usage.learned_limits) if is_other else state.usage.learned_limits,
-        ),
+        usage=replace(state.usage, learned_limits=learned_limits),
     )
 
 
 def forget_learned_limits(state: ConversationState) -> ConversationState:
-    """Return the branch without what overflows told of any model; how each counts stands."""
-    aside = tuple(
+    """Return the state without what overflows taught about any model; calibrations are kept."""
+    other_stats = [
         replace(stats, learned_limits=_keep_form_flags(stats.learned_limits)) for stats in state.usage.other_model_stats
-    )
+    ]
+    learned_limits = _keep_form_flags(state.usage.learned_limits)
     return replace(
-        state,
-        usage=replace(
-            state.usage, learned_limits=_keep_form_flags(state.usage.learned_limits), other_model_stats=aside
-        ),
+        state, usage=replace(state.usage, learned_limits=learned_limits, other_model_stats=tuple(other_stats))
     )
 
 
 def apply_server_format_note(state: ConversationState, note: NoteEntry) -> ConversationState:
-    """Return the branch knowing of the model asked last which form its server wants, as ``note`` says."""
+    """Return the state with what ``note`` says about the form that the server of the last model wants."""
     limits = replace(
         state.usage.learned_limits,
         fixes_client_content=note.data.get("mends") is True,
@@ -117,38 +121,35 @@ def apply_server_format_note(state: ConversationState, note: NoteEntry) -> Conve
 
 
 def _keep_form_flags(limits: LearnedLimits) -> LearnedLimits:
-    """Return what of ``limits`` is not of sizes."""
+    """Return only the part of ``limits`` that is about the form of requests and not about sizes."""
     return LearnedLimits(
         fixes_client_content=limits.fixes_client_content, validates_client_content=limits.validates_client_content
     )
 
 
 def build_model_stats_note(state: ConversationState) -> NoteEntry:
-    """Return the note by which another branch knows of models what this one does."""
+    """Build the note that carries what this branch knows about models to another branch."""
     return NoteEntry(NOTE_MODEL_STATS, data={"models": to_builtins(list_nonempty_model_stats(state))})
 
 
 def apply_model_stats_note(state: ConversationState, note: NoteEntry) -> ConversationState:
-    """Return the branch knowing of models what ``build_model_stats_note`` says; the same branch where that cannot be
-    read.
-    """
+    """Return the state with the statistics of ``note`` in place of its own, or unchanged if they cannot be decoded."""
     try:
-        every = convert_value(note.data.get("models"), list[ModelStats])
+        all_stats = convert_value(note.data.get("models"), list[ModelStats])
     except (ValueError, TypeError):
         return state
-    return replace_model_stats(state, every)
+    return replace_model_stats(state, all_stats)
 
 
 def _list_model_stats(state: ConversationState) -> tuple[ModelStats, ...]:
-    """Return what is known of each model here, the one asked last at the end."""
+    """Return the statistics of all models, the one asked last at the end if it has a name and taught anything."""
     last = _get_last_model_stats(state)
+    # These two wait for the next answer to this very request, so they must not be carried over to a later one.
     last = replace(last, learned_limits=replace(last.learned_limits, overflows_since_answer=0, doubted_tokens=0))
-    is_told = replace(last, window=0) != ModelStats(state.last_request.model)
-    return (
-        (*state.usage.other_model_stats, last)
-        if state.last_request.model and is_told
-        else state.usage.other_model_stats
-    )
+    has_evidence = replace(last, window=0) != ModelStats(last.model)
+    if last.model and has_evidence:
+        return (*state.usage.other_model_stats, last)
+    return state.usage.other_model_stats
 
 
 def _get_last_model_stats(state: ConversationState) -> ModelStats:
@@ -161,5 +162,8 @@ def _get_last_model_stats(state: ConversationState) -> ModelStats:
     )
 
 
-def _find_model_stats(model: str, every: Sequence[ModelStats]) -> ModelStats:
-    return next((stats for stats in every if stats.model == model), ModelStats(model))
+def _find_model_stats(model: str, all_stats: Sequence[ModelStats]) -> ModelStats:
+    for stats in all_stats:
+        if stats.model == model:
+            return stats
+    return ModelStats(model)

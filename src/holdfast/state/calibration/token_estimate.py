@@ -1,4 +1,4 @@
-"""How many tokens a request has: the estimate of its messages, calibrated by what providers reported."""
+"""How many tokens a request has: our estimate of its messages, calibrated by what providers reported."""
 
 from __future__ import annotations
 
@@ -9,65 +9,78 @@ from holdfast.state.target import Target
 from holdfast.state.view import get_native_tokens, get_shown_tokens, get_valid_measured_request
 
 PRIOR_WEIGHT = 2_000
-"""Estimated tokens of evidence that the prior of a model counts for."""
+"""Weight of a model's prior ratio, in estimated tokens of evidence.
+
+A first answer of a few hundred tokens then moves the ratio a little, and some 10,000 tokens outweigh the prior.
+"""
 UNSEEN_MARGIN = 1.10
-"""Before any usage was reported the estimate is rounded up by a tenth."""
+"""Factor on estimates before any usage was reported.
+
+Too high an estimate wastes a little of the window at the first request; too low a one may get it refused.
+"""
 
 
 def get_setup_tokens(target: Target) -> int:
-    """Return the tokens of system prompt and tools: as told, or as estimated times the model's prior."""
+    """Return the tokens of system prompt and tools: the exact number if known, else the estimate times the prior."""
     setup = target.setup
-    return setup.tokens if setup.is_exact else round(setup.tokens * target.prior_ratio)
+    if setup.is_exact:
+        return setup.tokens
+    return round(setup.tokens * target.prior_ratio)
 
 
 def get_calibrated_ratio(state: ConversationState, target: Target) -> float:
-    """Return real tokens for one estimated token: the model's prior, moved by the usage reported so far."""
+    """Return the real tokens for one estimated token: the model's prior, moved by the usage reported so far."""
     calibration = get_model_stats(state, target.model).calibration
-    value = (calibration.real_tokens + PRIOR_WEIGHT * target.prior_ratio) / (
-        calibration.estimated_tokens + PRIOR_WEIGHT
-    )
-    return min(MAX_CALIBRATION_RATIO, max(MIN_CALIBRATION_RATIO, value))
+    real_tokens = calibration.real_tokens + PRIOR_WEIGHT * target.prior_ratio
+    ratio = real_tokens / (calibration.estimated_tokens + PRIOR_WEIGHT)
+    return min(MAX_CALIBRATION_RATIO, max(MIN_CALIBRATION_RATIO, ratio))
 
 
 def get_planning_ratio(state: ConversationState, target: Target) -> float:
-    """Return the ratio by which plans are made: a tenth more while no usage was reported.
+    """Return the ratio to plan with: the calibrated one, with a margin as long as no usage was reported.
 
-    It leaves the bounds of the calibration where ``get_measured_ratio`` does.
+    It exceeds the bounds of the calibration if ``get_measured_ratio`` does.
     """
+    measured_ratio = get_measured_ratio(state, target)
+    if measured_ratio > MAX_CALIBRATION_RATIO:
+        return measured_ratio
+    ratio = get_calibrated_ratio(state, target)
     is_measured = state.usage.measured_request is not None and is_last_model(state, target)
     has_usage = is_measured or get_model_stats(state, target.model).calibration.estimated_tokens > 0
-    scale = get_calibrated_ratio(state, target) * (1.0 if has_usage else UNSEEN_MARGIN)
-    usage_ratio = get_measured_ratio(state, target)
-    return usage_ratio if usage_ratio > MAX_CALIBRATION_RATIO else scale
+    return ratio if has_usage else ratio * UNSEEN_MARGIN
 
 
 def get_measured_ratio(state: ConversationState, target: Target) -> float:
-    """Return real tokens for one estimated token as reported usage has them, unbounded; 0.0 where none was reported.
+    """Return the real tokens for one estimated token by reported usage alone, unbounded; 0.0 if there is none.
 
-    Texts that were redacted after they were counted have seven times their tokens and more. A summary planned by less
-    would be as large as what it stands for. Two measures must agree, and the smaller one counts: the newest request as
-    a whole, which a frame larger than anybody told would raise, and how requests grew, which one odd count would.
+    Needed for sessions whose texts were redacted after the provider counted them: their usage is seven to twenty times
+    what the texts count now, and a summary planned by a lower ratio would be as large as what it replaces. Two measures
+    must agree, so the smaller one counts: the newest request as a whole (too high if its setup was larger than we were
+    told) and the growth of requests (too high after one odd count).
     """
     calibration = get_model_stats(state, target.model).calibration
     request = state.usage.measured_request if is_last_model(state, target) else None
     if request is None or request.shown_tokens <= 0 or calibration.estimated_tokens <= 0:
         return 0.0
-    whole = (request.reported_tokens - get_setup_tokens(target)) / request.shown_tokens
-    growth = calibration.real_tokens / calibration.estimated_tokens
-    return max(0.0, min(whole, growth))
+    whole_ratio = (request.reported_tokens - get_setup_tokens(target)) / request.shown_tokens
+    growth_ratio = calibration.real_tokens / calibration.estimated_tokens
+    return max(0.0, min(whole_ratio, growth_ratio))
 
 
 def is_last_model(state: ConversationState, target: Target) -> bool:
-    """Return whether this model is the one that was asked last: what it counted is a measure of the next request."""
+    """Return whether the target's model was asked last, so that what it counted is a measure of the next request.
+
+    An unknown model, on either side, counts as the same one.
+    """
     return state.last_request.model == target.model or not (state.last_request.model and target.model)
 
 
 def estimate_request_tokens(state: ConversationState, target: Target, shown_tokens: int | None = None) -> int:
-    """Return the tokens of the request that ``state`` makes now: frame, messages and overhead.
+    """Return the tokens of the request that ``state`` makes now: setup, messages and overhead.
 
-    The last reported usage counts for the prefix it was measured on, if that prefix still stands; the rest is our own
-    count, calibrated. What a provider compacted has its size there, and its readable twin's elsewhere. ``shown_tokens``
-    puts another size of the projection in place of the branch's own.
+    The measured request counts as reported if what it showed still stands, and only the rest is our own calibrated
+    estimate. With ``shown_tokens``, estimate a request that shows that many estimated tokens instead, without reference
+    to the measured one.
     """
     if shown_tokens is None:
         return _estimate_from_measurement(state, target, get_shown_tokens(state, target.model, target.api))
@@ -75,20 +88,18 @@ def estimate_request_tokens(state: ConversationState, target: Target, shown_toke
 
 
 def _estimate_from_measurement(state: ConversationState, target: Target, shown_tokens: int) -> int:
-    """Return the tokens of a projection of ``shown_tokens``: as told of the prefix that was measured, if there is
-    one.
-    """
-    scale = get_planning_ratio(state, target)
+    """Return the tokens of a projection of ``shown_tokens``, counted from the measured request if there is one."""
+    ratio = get_planning_ratio(state, target)
     measured_request = get_valid_measured_request(state) if is_last_model(state, target) else None
-    if measured_request is not None and measured_request.native_tokens == get_native_tokens(
-        state, target.model, target.api
-    ):
-        return measured_request.reported_tokens + round(scale * (shown_tokens - measured_request.shown_tokens))
-    return get_setup_tokens(target) + round(scale * shown_tokens)
+    # The measurement holds only where the head has the same size: another API is shown the readable summary in place of
+    # the provider's own compaction items.
+    native_tokens = get_native_tokens(state, target.model, target.api)
+    if measured_request is not None and measured_request.native_tokens == native_tokens:
+        return measured_request.reported_tokens + round(ratio * (shown_tokens - measured_request.shown_tokens))
+    return get_setup_tokens(target) + round(ratio * shown_tokens)
 
 
 def estimate_smallest_refused_request(state: ConversationState, target: Target) -> int:
-    """Return what ``estimate_request_tokens`` says now of the smallest request that was refused without a number."""
-    return _estimate_from_measurement(
-        state, target, get_model_stats(state, target.model).learned_limits.smallest_refused_estimate
-    )
+    """Return today's estimate, in tokens, of the smallest request that was refused without a number."""
+    learned_limits = get_model_stats(state, target.model).learned_limits
+    return _estimate_from_measurement(state, target, learned_limits.smallest_refused_estimate)

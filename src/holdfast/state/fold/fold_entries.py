@@ -1,8 +1,8 @@
-"""The fold: the state of a conversation, made of the entries from the root of the log to a leaf.
+"""The fold: compute the state of a conversation from the entries between the root of its log and a leaf.
 
-``apply_entry`` is the only constructor. Extending one entry at a time, building at once and planning without memory all
-give the same state; that law is tested. What a request needs of the past is carried along, so that planning costs
-what is new.
+``apply_entry`` is the only way to a new state. Applying entries one by one, all at once, or planning without any memory
+gives the same state; tests hold the fold to that. Everything a request needs to know about the past is carried along in
+the state, so that planning costs what is new and not what is old.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from itertools import accumulate, groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -73,36 +73,35 @@ from holdfast.state.view import (
 )
 
 TRUNCATE_RULE = "truncate"
-"""Rule of the edits that cut results under pressure, which happens once between two answers."""
+"""Rule of edits that cut results under pressure. They are counted, because that may happen once between two answers."""
 
 
 def apply_entry(state: ConversationState, entry: Entry) -> ConversationState:
-    """Return the branch with ``entry`` at its leaf. Kinds that change no request return the same branch."""
+    """Return the state with ``entry`` appended. Kinds of entries that change no request return ``state`` itself."""
     step = _FOLD_STEPS.get(type(entry.body))
     return state if step is None else step(state, entry, entry.body)
 
 
 def apply_entries(state: ConversationState, entries: Iterable[Entry]) -> ConversationState:
-    """Return the branch with all of ``entries`` behind its leaf; messages that stand together are taken at once."""
-    every = [*entries]
-    messages = [entry.body.sized_message for entry in every if isinstance(entry.body, MessageEntry)]
-    if len(messages) == len(every) > 0:
+    """Return the state with all of ``entries`` appended; runs of messages are appended together, which is faster."""
+    all_entries = [*entries]
+    messages = [entry.body.sized_message for entry in all_entries if isinstance(entry.body, MessageEntry)]
+    if len(messages) == len(all_entries) > 0:
         return _append_messages(state, messages)
-    for kind, run in groupby(every, lambda entry: type(entry.body)):
+    for kind, run in groupby(all_entries, lambda entry: type(entry.body)):
         batch = [*run]
         state = apply_entries(state, batch) if kind is MessageEntry else reduce(apply_entry, batch, state)
     return state
 
 
 def restore_coverage_before_retry(state: ConversationState, request: RequestEntry) -> ConversationState:
-    """Return the branch as its newest request found it, where ``request`` is that one again: a retry."""
-    if (request.prefix_digest, request.message_count) != (
-        state.last_request.prefix_digest,
-        state.last_request.seen_count,
-    ):
+    """Return the state as it was before its newest request if ``request`` repeats that one, else ``state`` itself."""
+    last_request = state.last_request
+    is_retry = request.prefix_digest == last_request.prefix_digest and request.message_count == last_request.seen_count
+    if not is_retry:
         return state
-    seen_count, standing = state.last_request.previous_coverage
-    return replace(state, last_request=replace(state.last_request, seen_count=seen_count, unchanged_until=standing))
+    seen_count, unchanged_until = last_request.previous_coverage
+    return _replace_last_request(state, seen_count=seen_count, unchanged_until=unchanged_until)
 
 
 # -- the steps of the fold ---------------------------------------------------------------------------------------------
@@ -115,85 +114,109 @@ def _apply_message(
 
 
 def _append_messages(state: ConversationState, new: Sequence[SizedMessage]) -> ConversationState:
-    """Return the branch with the messages of ``new`` said in turn."""
-    count, messages = len(state.history.sized_messages), [sized_message.message for sized_message in new]
-    born, marks = _compute_appended_digests(state, new)
-    sized_messages = state.history.sized_messages.add(*new)
-    callers = record_first_calls(
-        state.history.first_index_by_call_id, state.history.sized_messages, sized_messages, new
+    """Return the state with the messages of ``new`` appended in order."""
+    history, view = state.history, state.view
+    count = len(history.sized_messages)
+    messages = [sized_message.message for sized_message in new]
+    digests_before, projection_digests = _compute_appended_digests(state, new)
+    sized_messages = history.sized_messages.add(*new)
+    first_index_by_call_id = record_first_calls(
+        history.first_index_by_call_id, history.sized_messages, sized_messages, new
     )
-    sizes = list(
-        accumulate(
-            [sized_message.tokens for sized_message in new], initial=state.history.cumulative_tokens[-1] if count else 0
-        )
-    )
-    opening = (
-        _count_leading_system_messages(messages)
-        if state.view.pinned_count == count and state.view.compaction is None
-        else 0
-    )
-    answer = next((at for at in reversed(range(len(new))) if messages[at].role == "assistant"), None)
+
+    tokens_before = history.cumulative_tokens[-1] if count else 0
+    cumulative_tokens = list(accumulate([sized_message.tokens for sized_message in new], initial=tokens_before))
+    added_tokens = cumulative_tokens[-1] - tokens_before
+
+    # System messages are pinned only as long as nothing else was said before them.
+    new_pinned_count = 0
+    if view.pinned_count == count and view.compaction is None:
+        new_pinned_count = _count_leading_system_messages(messages)
+
+    newest_answer = next((index for index in reversed(range(len(new))) if messages[index].role == "assistant"), None)
+    # Only the newest answer can have open calls, so the messages before it need not be looked at.
+    messages_since_answer = messages[newest_answer:]
+    if newest_answer is not None:
+        state = _reset_counters_at_answer(state)
     state = replace(
         state,
         history=replace(
-            state.history,
+            history,
             sized_messages=sized_messages,
-            messages=state.history.messages.add(*messages),
-            first_index_by_call_id=callers,
-            cumulative_tokens=state.history.cumulative_tokens.add(*sizes[1:]),
-            projection_digests=state.history.projection_digests.add(*marks),
-            digests_before=state.history.digests_before.add(*born),
-            open_call_ids=reduce(update_open_calls, messages[answer:], state.history.open_call_ids),
+            messages=history.messages.add(*messages),
+            first_index_by_call_id=first_index_by_call_id,
+            cumulative_tokens=history.cumulative_tokens.add(*cumulative_tokens[1:]),
+            projection_digests=history.projection_digests.add(*projection_digests),
+            digests_before=history.digests_before.add(*digests_before),
+            open_call_ids=reduce(update_open_calls, messages_since_answer, history.open_call_ids),
         ),
         view=replace(
-            state.view,
-            pinned_count=state.view.pinned_count + opening,
-            first_kept=count + opening if opening else state.view.first_kept,
-            shown_tokens=state.view.shown_tokens + sizes[-1] - sizes[0],
-        ),
-        counters=replace(
-            state.counters,
-            compactions_since_answer=state.counters.compactions_since_answer if answer is None else 0,
-            truncations_since_answer=state.counters.truncations_since_answer if answer is None else 0,
+            view,
+            pinned_count=view.pinned_count + new_pinned_count,
+            first_kept=count + new_pinned_count if new_pinned_count else view.first_kept,
+            shown_tokens=view.shown_tokens + added_tokens,
         ),
     )
     return add_media_counts(state, enumerate(messages, count))
 
 
-def _compute_appended_digests(state: ConversationState, new: Sequence[SizedMessage]) -> tuple[list[bytes], list[bytes]]:
-    """Return the digests of the projection before each of ``new``, and with it."""
-    count, base = len(state.history.sized_messages), compute_leading_digest(state)
-    hidden = [b""] * min(len(new), max(0, state.view.first_kept - count))
-    before = state.history.projection_digests[-1] if count > state.view.first_kept else base
-    marks = [*accumulate([sized_message.digest for sized_message in new[len(hidden) :]], chain_digest, initial=before)]
-    return [base] * len(hidden) + marks[:-1], hidden + marks[1:]
+class _AppendedDigests(NamedTuple):
+    """Digests of the projection around each of the messages that are appended."""
+
+    before: list[bytes]
+    """Digest of what is shown before the message, as in ``MessageHistory.digests_before``."""
+    through: list[bytes]
+    """Digest of what is shown up to and including the message, as in ``MessageHistory.projection_digests``."""
+
+
+def _compute_appended_digests(state: ConversationState, new: Sequence[SizedMessage]) -> _AppendedDigests:
+    """Return the digests of the projection before and through each message of ``new``.
+
+    A message before ``first_kept`` is hidden: a compaction can name more messages than its log has kept. Nothing but
+    the leading part is shown before it, and it has an empty digest of its own.
+    """
+    count = len(state.history.sized_messages)
+    first_kept = state.view.first_kept
+    leading_digest = compute_leading_digest(state)
+    hidden_count = min(len(new), max(0, first_kept - count))
+    digest = state.history.projection_digests[-1] if count > first_kept else leading_digest
+
+    before = [leading_digest] * hidden_count
+    through = [b""] * hidden_count
+    for sized_message in new[hidden_count:]:
+        before.append(digest)
+        digest = chain_digest(digest, sized_message.digest)
+        through.append(digest)
+    return _AppendedDigests(before, through)
 
 
 def _count_leading_system_messages(messages: Sequence[Message]) -> int:
-    """Return how many system messages ``messages`` open with."""
-    return next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
+    for index, message in enumerate(messages):
+        if message.role != "system":
+            return index
+    return len(messages)
 
 
 def _apply_setup(state: ConversationState, _entry: Entry, body: RequestSetup) -> ConversationState:
     if body == state.setup:
         return state
-    extra_tokens, is_comparable = body.tokens - state.setup.tokens, body.is_exact == state.setup.is_exact
-    new_measurement = adjust_for_setup_change(state.usage.measured_request, extra_tokens) if is_comparable else None
-    aside = [
-        replace(
-            stats,
-            measured_request=adjust_for_setup_change(stats.measured_request, extra_tokens) if is_comparable else None,
-        )
-        for stats in state.usage.other_model_stats
-    ]
-    setup_changed_at = (
-        len(state.history.sized_messages)
-        if state.last_request.seen_count or state.setup != RequestSetup()
-        else state.setup_changed_at
-    )  # the first changes nothing
+    usage = state.usage
+    measured_request = None
+    other_model_stats = [replace(stats, measured_request=None) for stats in usage.other_model_stats]
+    # An exact size and an estimated one cannot be subtracted: their difference is mostly the error of the estimate.
+    if body.is_exact == state.setup.is_exact:
+        added_tokens = body.tokens - state.setup.tokens
+        measured_request = adjust_for_setup_change(usage.measured_request, added_tokens)
+        other_model_stats = [
+            replace(stats, measured_request=adjust_for_setup_change(stats.measured_request, added_tokens))
+            for stats in usage.other_model_stats
+        ]
+    # The first setup of a conversation is no change, unless a request was already sent without it.
+    is_first_setup = state.setup == RequestSetup() and not state.last_request.seen_count
+    setup_changed_at = state.setup_changed_at if is_first_setup else len(state.history.sized_messages)
     return replace(
         state,
-        usage=replace(state.usage, measured_request=new_measurement, other_model_stats=tuple(aside)),
+        usage=replace(usage, measured_request=measured_request, other_model_stats=tuple(other_model_stats)),
         counters=replace(state.counters, requests_since_break=0),
         view=replace(state.view, normalized_prefix=None),
         setup=body,
@@ -202,208 +225,208 @@ def _apply_setup(state: ConversationState, _entry: Entry, body: RequestSetup) ->
 
 
 def _apply_decision(state: ConversationState, entry: Entry, body: DecisionEntry) -> ConversationState:
-    new_state = _apply_edits(state, body.edits)
-    return replace(
-        new_state,
-        view=replace(new_state.view, active_decisions=(*state.view.active_decisions, (entry.id, body))),
-        counters=replace(
-            new_state.counters,
-            truncations_since_answer=state.counters.truncations_since_answer
-            + any(edit.rule == TRUNCATE_RULE for edit in body.edits),
-        ),
-    )
+    is_truncation = any(edit.rule == TRUNCATE_RULE for edit in body.edits)
+    active_decisions = (*state.view.active_decisions, (entry.id, body))
+    state = _replace_view(_apply_edits(state, body.edits), active_decisions=active_decisions)
+    if not is_truncation:
+        return state
+    return _replace_counters(state, truncations_since_answer=state.counters.truncations_since_answer + 1)
 
 
 def _apply_edits(state: ConversationState, new: tuple[Edit, ...]) -> ConversationState:
-    """Put ``new`` edits in force."""
+    """Return the state with the edits of ``new`` in force."""
     if not new:
         return state
+    view, last_request = state.view, state.last_request
     first = min(edit.span.start for edit in new)
-    saved_tokens = sum(edit.saves for edit in new if edit.span.start >= state.view.first_kept)
+    saved_tokens = sum(edit.saves for edit in new if edit.span.start >= view.first_kept)
+    normalized_prefix = view.normalized_prefix
+    if normalized_prefix is not None and first < normalized_prefix.next_index:
+        normalized_prefix = None
+    if first < last_request.seen_count:
+        state = _replace_counters(state, requests_since_break=0)
+    first_changed = _find_first_changed_index(state, new)
     state = replace(
         state,
         view=replace(
-            state.view,
-            edits=state.view.edits.add(new),
-            shown_tokens=state.view.shown_tokens - saved_tokens,
-            normalized_prefix=state.view.normalized_prefix
-            if state.view.normalized_prefix is not None and first >= state.view.normalized_prefix.next_index
-            else None,
+            view,
+            edits=view.edits.add(new),
+            shown_tokens=view.shown_tokens - saved_tokens,
+            normalized_prefix=normalized_prefix,
         ),
-        counters=replace(
-            state.counters,
-            requests_since_break=state.counters.requests_since_break if first >= state.last_request.seen_count else 0,
-        ),
-        last_request=replace(
-            state.last_request,
-            unchanged_until=min(state.last_request.unchanged_until, _find_first_changed_index(state, new)),
-        ),
+        last_request=replace(last_request, unchanged_until=min(last_request.unchanged_until, first_changed)),
     )
-    state = recount_media(state) if has_media_changes(state, new) else state
-    return _recompute_projection_digests(state, max(first, state.view.first_kept))
+    if has_media_changes(state, new):
+        state = recount_media(state)
+    return _recompute_projection_digests(state, max(first, view.first_kept))
 
 
 def _apply_compaction(state: ConversationState, entry: Entry, body: CompactionEntry) -> ConversationState:
-    new_state = _replace_head_by_summary(state, body)
-    return replace(
-        new_state,
-        view=replace(
-            new_state.view,
-            active_decisions=(*state.view.active_decisions, (entry.id, body)),
-        ),
-        counters=replace(
-            new_state.counters,
-            compactions_since_answer=state.counters.compactions_since_answer
-            + (body.summary is not None and body.trigger != TRIGGER_FALLBACK),
-            failed_compactions=state.counters.failed_compactions if body.summary is None else 0,
-            failures_since_summary=0 if body.author else state.counters.failures_since_summary,
-            requests_since_break=0,
-        ),
+    counters = state.counters
+    # The smallest request (fallback) and the limit of user turns (no summary) are not the compactions that are limited
+    # between two answers.
+    is_counted = body.summary is not None and body.trigger != TRIGGER_FALLBACK
+    compactions_since_answer = counters.compactions_since_answer + is_counted
+    # An extract (no author) is a summary, but says nothing about whether a model can write one.
+    failed_compactions = counters.failed_compactions if body.summary is None else 0
+    failures_since_summary = 0 if body.author else counters.failures_since_summary
+    active_decisions = (*state.view.active_decisions, (entry.id, body))
+    state = _replace_view(_replace_head_by_summary(state, body), active_decisions=active_decisions)
+    return _replace_counters(
+        state,
+        compactions_since_answer=compactions_since_answer,
+        failed_compactions=failed_compactions,
+        failures_since_summary=failures_since_summary,
+        requests_since_break=0,
     )
 
 
 def _replace_head_by_summary(state: ConversationState, body: CompactionEntry) -> ConversationState:
-    """Return the branch with what lies before the kept slots given way: it costs what is kept."""
-    every, edits = len(state.history.sized_messages), state.view.edits.add(body.edits)
-    head = sum(sized_message.tokens for sized_message in state.history.sized_messages.slice(0, state.view.pinned_count))
-    tail = sum(sized_message.tokens for sized_message in state.history.sized_messages.slice(body.first_kept))
-    saved_tokens = sum(edit.saves for index in range(body.first_kept, every) for edit in edits.get(index, ()))
-    hidden = [b""] * (min(body.first_kept, every) - state.view.pinned_count)
+    """Return the state showing the summary of ``body`` in place of the messages before its ``first_kept``.
+
+    The cost is proportional to what is kept, so compacting a long history stays cheap.
+    """
+    history, view, last_request = state.history, state.view, state.last_request
+    message_count = len(history.sized_messages)
+    edits = view.edits.add(body.edits)
+    pinned_tokens = sum(sized_message.tokens for sized_message in history.sized_messages.slice(0, view.pinned_count))
+    tail_tokens = sum(sized_message.tokens for sized_message in history.sized_messages.slice(body.first_kept))
+    summary_tokens = measure_summary(body, last_request.model, last_request.api)
+    saved_tokens = 0
+    for index in range(body.first_kept, message_count):
+        saved_tokens += sum(edit.saves for edit in edits.get(index, ()))
+    hidden_digests = [b""] * (min(body.first_kept, message_count) - view.pinned_count)
     state = replace(
         state,
         view=replace(
-            state.view,
+            view,
             first_kept=body.first_kept,
             compaction=body,
-            native_tokens=measure_native_summary(body, state.last_request.model, state.last_request.api),
+            native_tokens=measure_native_summary(body, last_request.model, last_request.api),
             edits=edits,
-            shown_tokens=head
-            + measure_summary(body, state.last_request.model, state.last_request.api)
-            + tail
-            - saved_tokens,
+            shown_tokens=pinned_tokens + summary_tokens + tail_tokens - saved_tokens,
             normalized_prefix=None,
         ),
         history=replace(
-            state.history,
-            projection_digests=state.history.projection_digests.replace_from(state.view.pinned_count, hidden),
+            history,
+            projection_digests=history.projection_digests.replace_from(view.pinned_count, hidden_digests),
         ),
-        last_request=replace(
-            state.last_request, unchanged_until=min(state.last_request.unchanged_until, body.first_kept)
-        ),
+        last_request=replace(last_request, unchanged_until=min(last_request.unchanged_until, body.first_kept)),
     )
     return _recompute_projection_digests(recount_media(state), body.first_kept)
 
 
 def _apply_revoke(state: ConversationState, _entry: Entry, body: RevokeEntry) -> ConversationState:
-    law = tuple([(id_, decision) for id_, decision in state.view.active_decisions if id_ != body.revoked_id])
-    if len(law) == len(state.view.active_decisions):
+    kept_decisions: list[tuple[str, DecisionEntry | CompactionEntry]] = []
+    revoked_decisions: list[DecisionEntry | CompactionEntry] = []
+    for entry_id, decision in state.view.active_decisions:
+        if entry_id == body.revoked_id:
+            revoked_decisions.append(decision)
+        else:
+            kept_decisions.append((entry_id, decision))
+    if not revoked_decisions:
         return state
-    new_state = _rebuild_with_decisions(state, law)
-    after = replace(
-        new_state,
-        last_request=replace(new_state.last_request, unchanged_until=state.last_request.unchanged_until),
-    )
-    for revoked_decision in [decision for id_, decision in state.view.active_decisions if id_ == body.revoked_id]:
-        after = _protect_restored_parts(after, state, revoked_decision)
-    return after
+    new_state = _rebuild_with_decisions(state, tuple(kept_decisions))
+    # The rebuild applied the kept edits once more. They changed nothing that the newest request has not seen already.
+    new_state = _replace_last_request(new_state, unchanged_until=state.last_request.unchanged_until)
+    for decision in revoked_decisions:
+        new_state = _protect_restored_parts(new_state, state, decision)
+    return new_state
 
 
 def _protect_restored_parts(
     state: ConversationState, before: ConversationState, revoked: DecisionEntry | CompactionEntry
 ) -> ConversationState:
-    """Return ``state``, that of ``before`` without ``revoked``, knowing what that brought back."""
-    hid = isinstance(revoked, CompactionEntry)
-    is_history_limit = isinstance(revoked, CompactionEntry) and revoked.trigger == TRIGGER_HISTORY
-    first = (
-        min(state.view.first_kept, before.view.first_kept) if hid else _find_first_changed_index(state, revoked.edits)
-    )
+    """Return ``state`` with the parts that revoking ``revoked`` brought back marked as protected.
+
+    ``before`` is the state with the decision still in force. Without the marks the next plan would make the same
+    decision again, and the undo would have no effect.
+    """
     protected_parts = dict(state.view.protected_parts)
     for edit in revoked.edits:
-        for slot in range(edit.span.start, edit.span.stop):
-            protected_parts[slot] = (*protected_parts.get(slot, ()), edit.span.part)
-    return replace(
-        state,
-        last_request=replace(state.last_request, unchanged_until=min(state.last_request.unchanged_until, first)),
-        view=replace(
-            state.view,
-            protected_parts=protected_parts,
-            turn_limit_start=len(state.history.sized_messages) if is_history_limit else state.view.turn_limit_start,
-        ),
-    )
+        for index in range(edit.span.start, edit.span.stop):
+            protected_parts[index] = (*protected_parts.get(index, ()), edit.span.part)
+    turn_limit_start = state.view.turn_limit_start
+    if isinstance(revoked, CompactionEntry):
+        first_changed = min(state.view.first_kept, before.view.first_kept)
+        if revoked.trigger == TRIGGER_HISTORY:
+            turn_limit_start = len(state.history.sized_messages)
+    else:
+        first_changed = _find_first_changed_index(state, revoked.edits)
+    state = _replace_last_request(state, unchanged_until=min(state.last_request.unchanged_until, first_changed))
+    return _replace_view(state, protected_parts=protected_parts, turn_limit_start=turn_limit_start)
 
 
 def _rebuild_with_decisions(
     state: ConversationState, decisions: tuple[tuple[str, DecisionEntry | CompactionEntry], ...]
 ) -> ConversationState:
-    """Return the branch with ``decisions`` alone in force; of its compactions the newest says what is shown."""
-    newest = max(
-        [at for at, (_, decision) in enumerate(decisions) if isinstance(decision, CompactionEntry)], default=-1
-    )
-    before = [edit for _, decision in decisions[: max(0, newest)] for edit in decision.edits]
-    behind = [edit for _, decision in decisions[newest + 1 :] for edit in decision.edits]
+    """Return the state with only ``decisions`` in force; the newest compaction among them sets what is shown."""
+    newest_compaction: CompactionEntry | None = None
+    edits_before: list[Edit] = []
+    edits_since: list[Edit] = []
+    for _, decision in decisions:
+        if isinstance(decision, CompactionEntry):
+            if newest_compaction is not None:
+                edits_before += newest_compaction.edits
+            edits_before += edits_since
+            edits_since = []
+            newest_compaction = decision
+        else:
+            edits_since += decision.edits
     state = replace(
         state,
-        view=replace(state.view, active_decisions=decisions, edits=EditMap(before)),
+        view=replace(state.view, active_decisions=decisions, edits=EditMap(edits_before)),
         counters=replace(state.counters, requests_since_break=0),
     )
-    compaction = decisions[newest][1] if newest >= 0 else None
-    if isinstance(compaction, CompactionEntry):
-        return _apply_edits(_replace_head_by_summary(state, compaction), tuple(behind))
-    shown_tokens = state.history.cumulative_tokens[-1] if len(state.history.sized_messages) else 0
-    state = replace(
+    if newest_compaction is not None:
+        return _apply_edits(_replace_head_by_summary(state, newest_compaction), tuple(edits_since))
+    state = _replace_view(
         state,
-        view=replace(
-            state.view,
-            first_kept=state.view.pinned_count,
-            compaction=None,
-            native_tokens=0,
-            shown_tokens=shown_tokens,
-            normalized_prefix=None,
-        ),
+        first_kept=state.view.pinned_count,
+        compaction=None,
+        native_tokens=0,
+        shown_tokens=state.history.cumulative_tokens[-1] if len(state.history.sized_messages) else 0,
+        normalized_prefix=None,
     )
-    return _apply_edits(_recompute_projection_digests(recount_media(state), state.view.pinned_count), tuple(behind))
+    state = _recompute_projection_digests(recount_media(state), state.view.pinned_count)
+    return _apply_edits(state, tuple(edits_since))
 
 
 def _find_first_changed_index(state: ConversationState, edits: Iterable[Edit]) -> int:
-    """Return the first slot that is shown otherwise by ``edits``, or the end."""
-    starts = (
-        max(edit.span.start, state.view.first_kept)
-        for edit in edits
-        if max(edit.span.stop, edit.span.start + 1) > state.view.first_kept
-    )
-    return min(starts, default=len(state.history.sized_messages))
+    """Return the index of the first shown message that ``edits`` change, or the number of messages if none does."""
+    first_changed = len(state.history.sized_messages)
+    for edit in edits:
+        stop = max(edit.span.stop, edit.span.start + 1)
+        if stop > state.view.first_kept:
+            first_changed = min(first_changed, max(edit.span.start, state.view.first_kept))
+    return first_changed
 
 
 def _apply_request(state: ConversationState, _entry: Entry, body: RequestEntry) -> ConversationState:
     is_retry = restore_coverage_before_retry(state, body) is not state
-    covered_count = min(
-        body.message_count, len(state.history.sized_messages)
-    )  # in a log that lost messages a request may have covered more
+    # A refused request was read by nobody. What it covered beyond the one before it must stay "unseen", so requests
+    # keep the coverage from before the first refusal until one is answered.
+    previous_coverage = (state.last_request.seen_count, state.last_request.unchanged_until)
+    if is_retry or state.usage.learned_limits.overflows_since_answer:
+        previous_coverage = state.last_request.previous_coverage
+    # In a log that lost messages a request may have covered more than there are now.
+    covered_count = min(body.message_count, len(state.history.sized_messages))
+    requests_since_break = state.counters.requests_since_break + (not is_retry)
+    # Taken before the switch of models: the size that ``state`` holds is for the model that it names.
     shown_tokens = get_shown_tokens(state, body.model, body.api)
-    new_state = switch_model(state, body.model, body.window)
-    return replace(
-        new_state,
-        last_request=replace(
-            new_state.last_request,
-            api=body.api,
-            seen_count=covered_count,
-            unchanged_until=covered_count,
-            previous_coverage=state.last_request.previous_coverage
-            if is_retry or state.usage.learned_limits.overflows_since_answer
-            else (state.last_request.seen_count, state.last_request.unchanged_until),
-            tokens=shown_tokens,
-            prefix_digest=body.prefix_digest,
-        ),
-        view=replace(
-            new_state.view,
-            shown_tokens=shown_tokens,
-            native_tokens=measure_native_summary(state.view.compaction, body.model, body.api),
-        ),
-        counters=replace(
-            new_state.counters,
-            requests_since_break=state.counters.requests_since_break + (not is_retry),
-        ),
+    native_tokens = measure_native_summary(state.view.compaction, body.model, body.api)
+    state = switch_model(state, body.model, body.window)
+    state = _replace_last_request(
+        state,
+        api=body.api,
+        seen_count=covered_count,
+        unchanged_until=covered_count,
+        previous_coverage=previous_coverage,
+        tokens=shown_tokens,
+        prefix_digest=body.prefix_digest,
     )
+    state = _replace_view(state, shown_tokens=shown_tokens, native_tokens=native_tokens)
+    return _replace_counters(state, requests_since_break=requests_since_break)
 
 
 FAILED_STOPS = frozenset({"error", "aborted"})
@@ -413,66 +436,49 @@ them).
 
 
 def _apply_answer(state: ConversationState, _entry: Entry, body: AnswerEntry) -> ConversationState:
-    new_state = _rebase_answer_digest(state)
-    state = replace(
-        new_state,
-        counters=replace(new_state.counters, compactions_since_answer=0, truncations_since_answer=0),
-    )
-    last = len(state.history.sized_messages) - 1
-    if (
-        body.stop_reason in FAILED_STOPS
-        and last >= state.view.first_kept
-        and state.history.sized_messages[last].message.role == "assistant"
-    ):
-        state = replace(
-            state,
-            history=replace(
-                state.history, failed_answer_indexes=(*state.history.failed_answer_indexes, last), open_call_ids=()
-            ),
-            view=replace(state.view, normalized_prefix=None),
-        )  # its calls never ran
-    if (
-        body.stop_reason not in FAILED_STOPS
-        and is_answer_to_last_request(state, body)
-        and not is_impossible_count(state, body.usage.input)
-    ):
-        slots = max(
-            state.last_request.seen_count + 1, len(state.history.sized_messages)
-        )  # the answer may be said before this entry or after it
-        state = replace(
-            state,
-            usage=replace(
-                state.usage, last_answer=LastAnswerUsage(slots, body.usage.total, compute_leading_digest(state))
-            ),
-        )
+    state = _reset_counters_at_answer(_rebase_answer_digest(state))
+    if body.stop_reason in FAILED_STOPS:
+        state = _mark_newest_answer_failed(state)
+    elif is_answer_to_last_request(state, body) and not is_impossible_count(state, body.usage.input):
+        # The answer's message may be appended before this entry or after it.
+        message_count = max(state.last_request.seen_count + 1, len(state.history.sized_messages))
+        last_answer = LastAnswerUsage(message_count, body.usage.total, compute_leading_digest(state))
+        state = replace(state, usage=replace(state.usage, last_answer=last_answer))
     return learn_from_usage(state, body)
 
 
-def _rebase_answer_digest(state: ConversationState) -> ConversationState:
-    """Return the branch with its newest message, if that answers the newest request, born behind what that showed.
-
-    What was said or decided while the answer was on its way lies between them.
-    """
+def _mark_newest_answer_failed(state: ConversationState) -> ConversationState:
+    """Return the state with the newest message marked as a failed answer, if it is one: its calls never ran."""
     last = len(state.history.sized_messages) - 1
-    if (
-        not state.last_request.prefix_digest
-        or last < max(state.last_request.seen_count, state.view.first_kept)
-        or state.history.messages[last].role != "assistant"
-    ):
+    if last < state.view.first_kept or state.history.sized_messages[last].message.role != "assistant":
         return state
-    before = (
-        get_projection_digest_at(state, state.last_request.seen_count)
-        if state.last_request.prefix_digest == compute_prefix_digest_at(state, state.last_request.seen_count)
-        else b""
+    failed_answer_indexes = (*state.history.failed_answer_indexes, last)
+    return replace(
+        state,
+        history=replace(state.history, failed_answer_indexes=failed_answer_indexes, open_call_ids=()),
+        view=replace(state.view, normalized_prefix=None),
     )
-    is_unchanged = state.history.digests_before[last] == before
-    return (
-        state
-        if is_unchanged
-        else replace(
-            state,
-            history=replace(state.history, digests_before=state.history.digests_before.replace_from(last, [before])),
-        )
+
+
+def _rebase_answer_digest(state: ConversationState) -> ConversationState:
+    """Return the state with the newest message, if it answers the newest request, based on what that request showed.
+
+    Messages and decisions that came in while the answer was on its way lie between the request and the answer in the
+    log, but the model has not seen them, and its signature does not cover them.
+    """
+    history, last_request = state.history, state.last_request
+    last = len(history.sized_messages) - 1
+    if not last_request.prefix_digest or last < max(last_request.seen_count, state.view.first_kept):
+        return state
+    if history.messages[last].role != "assistant":
+        return state
+    digest_before = b""
+    if last_request.prefix_digest == compute_prefix_digest_at(state, last_request.seen_count):
+        digest_before = get_projection_digest_at(state, last_request.seen_count)
+    if history.digests_before[last] == digest_before:
+        return state
+    return replace(
+        state, history=replace(history, digests_before=history.digests_before.replace_from(last, [digest_before]))
     )
 
 
@@ -481,14 +487,11 @@ def _apply_failure(state: ConversationState, entry: Entry, body: FailureEntry) -
         return learn_from_overflow(state, body)
     if body.kind == FAILURE_UNANSWERED:
         return state
-    return replace(
+    return _replace_counters(
         state,
-        counters=replace(
-            state.counters,
-            failed_compactions=state.counters.failed_compactions + 1,
-            failures_since_summary=state.counters.failures_since_summary + 1,
-            compaction_failed_at=entry.time_ms,
-        ),
+        failed_compactions=state.counters.failed_compactions + 1,
+        failures_since_summary=state.counters.failures_since_summary + 1,
+        compaction_failed_at=entry.time_ms,
     )
 
 
@@ -500,20 +503,25 @@ def _apply_note(state: ConversationState, entry: Entry, body: NoteEntry) -> Conv
     if body.reason == NOTE_FORM:
         return apply_server_format_note(state, body)
     if body.reason == NOTE_QUEUED:
-        return replace(
-            state,
-            history=replace(state.history, queued_messages=(*state.history.queued_messages, (entry.id, body.raw))),
-        )
+        queued_messages = (*state.history.queued_messages, (entry.id, body.raw))
+        return replace(state, history=replace(state.history, queued_messages=queued_messages))
     if body.reason == NOTE_DELIVERED:
-        note_ids = body.data.get("notes")
-        waiting = [
-            queued_message
-            for queued_message in state.history.queued_messages
-            if not isinstance(note_ids, Sequence) or queued_message[0] not in note_ids
-        ]
-        return replace(state, history=replace(state.history, queued_messages=tuple(waiting)))
-    name = body.data.get("name") if body.reason == NOTE_POLICY else None
-    return replace(state, policy_name=name) if isinstance(name, str) else state
+        return _drop_delivered_messages(state, body.data.get("notes"))
+    policy_name = body.data.get("name") if body.reason == NOTE_POLICY else None
+    if isinstance(policy_name, str):
+        return replace(state, policy_name=policy_name)
+    return state
+
+
+def _drop_delivered_messages(state: ConversationState, note_ids: object) -> ConversationState:
+    """Return the state without the queued messages named in ``note_ids``; other than a list of ids names none."""
+    waiting: list[tuple[str, bytes]] = []
+    for queued_message in state.history.queued_messages:
+        note_id = queued_message[0]
+        is_delivered = isinstance(note_ids, Sequence) and note_id in note_ids
+        if not is_delivered:
+            waiting.append(queued_message)
+    return replace(state, history=replace(state.history, queued_messages=tuple(waiting)))
 
 
 _FOLD_STEPS: dict[type, Callable[[ConversationState, Entry, Any], ConversationState]] = {
@@ -530,20 +538,42 @@ _FOLD_STEPS: dict[type, Callable[[ConversationState, Entry, Any], ConversationSt
 }
 
 
+# -- parts of the steps ------------------------------------------------------------------------------------------------
+
+
 def _recompute_projection_digests(state: ConversationState, first: int) -> ConversationState:
-    """Return the branch with the digests of its projection made anew from slot ``first`` on."""
-    marks: list[bytes] = []
-    before = (
-        state.history.projection_digests[first - 1] if first > state.view.first_kept else compute_leading_digest(state)
-    )
-    index, stop = first, len(state.history.sized_messages)
+    """Return the state with the digests of its projection computed anew from message ``first`` on."""
+    history = state.history
+    digest = history.projection_digests[first - 1] if first > state.view.first_kept else compute_leading_digest(state)
+    digests: list[bytes] = []
+    index, stop = first, len(history.sized_messages)
     while index < stop:
         for sized_message in list_shown_sized_messages_at(state, index):
-            before = chain_digest(before, sized_message.digest)
-        after = get_next_shown_index(state, index)
-        marks += [before] * (min(after, stop) - index)
-        index = after
+            digest = chain_digest(digest, sized_message.digest)
+        next_index = get_next_shown_index(state, index)
+        # Messages that an edit of several took have the digest of what stands in their place.
+        digests += [digest] * (min(next_index, stop) - index)
+        index = next_index
     return replace(
-        state,
-        history=replace(state.history, projection_digests=state.history.projection_digests.replace_from(first, marks)),
+        state, history=replace(history, projection_digests=history.projection_digests.replace_from(first, digests))
     )
+
+
+def _reset_counters_at_answer(state: ConversationState) -> ConversationState:
+    """Return ``state`` with the counters at 0 that limit what happens between two answers."""
+    return _replace_counters(state, compactions_since_answer=0, truncations_since_answer=0)
+
+
+def _replace_view(state: ConversationState, **changes: Any) -> ConversationState:
+    """Return ``state`` with fields of its ``view`` replaced."""
+    return replace(state, view=replace(state.view, **changes))
+
+
+def _replace_last_request(state: ConversationState, **changes: Any) -> ConversationState:
+    """Return ``state`` with fields of its ``last_request`` replaced."""
+    return replace(state, last_request=replace(state.last_request, **changes))
+
+
+def _replace_counters(state: ConversationState, **changes: Any) -> ConversationState:
+    """Return ``state`` with fields of its ``counters`` replaced."""
+    return replace(state, counters=replace(state.counters, **changes))
