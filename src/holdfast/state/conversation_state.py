@@ -137,7 +137,7 @@ class Counters(Struct, frozen=True):
     failed_compactions: int = 0
     """Compactions that failed or gained too little, since the last good one."""
     failures_since_summary: int = 0
-    """The same since the last summary written by a model: an extract in its place does not end the row."""
+    """The same since the last summary that a model wrote; an extract in its place does not reset the count."""
     compaction_failed_at: int | None = None
     """When the newest of them failed, in ms since 1970; ``None`` if the log does not say."""
     truncations_since_answer: int = 0
@@ -163,7 +163,8 @@ class ConversationState(Struct, frozen=True):
 
     @classmethod
     def from_entries(cls, entries: Iterable[Entry]) -> ConversationState:
-        """Return the state after ``entries``, given in order from the root."""
+        """Return the state after ``entries``, given in order from the root of the log."""
+        # Imported late: everything the fold uses imports this module.
         from holdfast.state.fold.fold_entries import apply_entries
 
         return apply_entries(cls(), entries)
@@ -199,12 +200,13 @@ class ConversationState(Struct, frozen=True):
 
 
 def is_protected_part(state: ConversationState, message_index: int, part: int | None) -> bool:
-    """Return whether an undo restored this part of a message, or the whole message."""
+    """Return whether an undo restored this part of a message, or the whole message (``part`` None)."""
     parts = state.view.protected_parts.get(message_index, ())
     return part in parts or None in parts
 
 
 _GROUPS = ("history", "view", "last_request", "usage", "counters")
+"""The fields of a state that are structs of fields."""
 
 
 def flatten_state(state: ConversationState) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The rules of an API as data: hygiene obeys them, the validator proves them."""
+"""The rules of an API as data: normalization makes a history follow them, and the lint rules check them."""
 
 from __future__ import annotations
 
@@ -8,67 +8,70 @@ from msgspec import Struct
 
 SystemPosition = Literal["first", "turn", "any"]
 NO_LIMIT = 1 << 53
-"""A limit that nobody knows: nothing reaches it, and JSON holds it."""
+"""A limit that is not known. No size reaches it, and it is small enough for a JSON number to hold exactly."""
 
 
 class Dialect(Struct, frozen=True, omit_defaults=True):
-    """What one API, on one family of models, accepts. An unknown server gets the strictest values (the defaults)."""
+    """What one API accepts, for one family of models. The defaults are the strictest values, for unknown servers."""
 
     api: str
     model: str = ""
-    """The model these rules are for; what another one sealed stays behind."""
+    """The model these rules are for. Content signed by another one is left out."""
     keeps_client_content: bool = False
-    """A server that its clients know and we do not: what they wrote goes as it came, whatever the rules here say.
-    Only what Holdfast itself brought there, and what another model sealed, is made ready for the API."""
+    """Whether content that a client wrote goes out as it came, whatever the other rules say.
+
+    Set for servers that we do not know but their clients do: "repairing" by guessed rules would break what works. Only
+    what Holdfast itself put in, and what another model signed, is normalized.
+    """
     must_start_with_user: bool = True
     """The first message after the system prompt must be a user's."""
     must_end_with_user: bool = True
-    """The last message must not be the assistant's (no prefill)."""
+    """The last message must not be the assistant's (no prefilled answer)."""
     merges_same_role: bool = True
-    """Neighbours of one role become one message."""
+    """Adjacent messages of the same role are merged into one."""
     merges_summary: bool = False
-    """What stands for older turns and a user's message behind it become one, where neighbours else stay as they are."""
+    """A summary and the user message behind it are merged, also where other adjacent messages are left alone."""
     server_joins_same_role: bool = False
-    """The API itself reads neighbours of one role as one message."""
+    """The server itself reads adjacent messages of the same role as one."""
     results_adjacent: bool = True
-    """The results of an answer's calls stand right behind it; if not, anywhere behind their calls."""
+    """The results of an answer's calls must follow it directly; if not, they may stand anywhere after their calls."""
     results_grouped: bool = True
-    """Results of one assistant message stand together in the very next message."""
+    """All results of one assistant message must be in the very next message."""
     results_first: bool = True
-    """In a message with results and words the results come first."""
+    """In a message with results and text the results must come first."""
     needs_answer_after_results: bool = False
-    """Between results and a user's words the assistant says something."""
+    """Between results and a user's text there must be an assistant message."""
     has_server_history: bool = False
-    """A part of the history lies with the server: a result may answer a call that is not here."""
+    """The server keeps a part of the history, so a result may answer a call that is not in the request."""
     calls_follow_user: bool = False
-    """An answer with calls stands right behind a user's words or results, never behind another answer."""
+    """An answer with calls must follow a user's text or results directly, never another answer."""
     system_position: SystemPosition = "first"
-    """Where system messages may stand: before all others, also between a user's and an answer, or anywhere."""
+    """Where system messages may stand: before all others, also between a user's message and an answer, or anywhere."""
     id_pattern: str = "[A-Za-z0-9_-]"
-    """What each character of a call id must match."""
+    """Regular expression that each character of a call id must match."""
     id_min: int = 1
     id_max: int = 40
     unique_ids: bool = True
-    """Call ids are unique over the whole request; if not, in their message."""
+    """Call ids must be unique in the whole request; if not, only in their message."""
     unsent_id_pattern: str = ""
-    """Pattern of ids that stand for none on the wire: they are unique in their message only."""
+    """Regular expression of ids that we made up because the wire has none; they are unique in their message only."""
     results_carry_name: bool = False
-    """A result says the name of its call."""
+    """A result must name the tool of its call."""
     name_pattern: str = "[A-Za-z0-9_-]+"
-    """What a tool's name must match as a whole."""
+    """Regular expression that a tool's whole name must match."""
     name_max: int = 64
     arguments_are_objects: bool = True
-    """A call's arguments are an object, not any JSON or text."""
+    """A call's arguments must be a JSON object, not any other JSON or text."""
     allows_empty_text: bool = False
     """Empty text parts are allowed."""
     allows_blank_text: bool = False
-    """Text parts of nothing but white space are allowed."""
+    """Text parts with nothing but white space are allowed."""
     allows_empty_results: bool = False
-    """A result may hold nothing at all; if not, an empty text stands in it."""
+    """A result may be without any content; if not, an empty text is put in."""
     allows_empty_messages: bool = False
-    """A message may hold nothing at all."""
+    """A message may be without any content."""
     allows_empty_last_answer: bool = False
-    """The last message may be the assistant's and empty."""
+    """The last message may be an empty one of the assistant."""
     allows_media_in_results: bool = True
     media_types: tuple[str, ...] = (
         "image/jpeg",
@@ -80,48 +83,50 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     )
     """MIME types that may be sent, by users and in results only; empty means any."""
     allows_media_in_system: bool = False
-    """A system message may hold media; if not, the user shows them."""
+    """A system message may contain media; if not, they are moved to a user message."""
     allows_media_from_model: bool = False
-    """The assistant may hold media too."""
+    """An assistant message may contain media too."""
     allows_media_in_errors: bool = False
-    """A result that is an error may hold media too."""
+    """A result that is an error may contain media too."""
     refused_kinds: tuple[str, ...] = ()
-    """Kinds of opaque parts that are never taken: those of other APIs, and malformed ones of this. One that ends in a
-    dot stands for all that begin with it."""
+    """Kinds of opaque parts that are always left out: those of other APIs, and malformed ones of this one.
+
+    A kind that ends in a dot stands for all that begin with it.
+    """
     refused_result_kinds: tuple[str, ...] = ()
-    """Kinds of opaque parts that no result may hold, beside those."""
+    """Further kinds of opaque parts that a result may not contain."""
     allowed_kinds_by_role: dict[str, tuple[str, ...]] = {}
-    """The only kinds of opaque parts that messages of a role may hold; a role that is not named holds any."""
+    """By role, the only kinds of opaque parts that its messages may contain; a role that is missing takes any."""
     exclusive_kinds: tuple[str, ...] = ()
-    """Kinds of opaque parts beside which no others may stand in an answer."""
+    """Kinds of opaque parts that may not share an answer with others."""
     allows_thinking_only: bool = False
     """An answer may consist of thinking and nothing else."""
     allows_thinking_in_any_role: bool = False
-    """Others than the assistant may hold thinking too, which nobody reads."""
+    """Messages of other roles may contain thinking too; the server ignores it there."""
     binds_reasoning_to_next: bool = False
-    """Thinking and the part behind it are one: without its thinking, that part loses its seal (the item's id)."""
+    """Reasoning and the item behind it belong together: without the reasoning, the item must lose its id."""
     requires_signed_calls: bool = False
-    """The first call of each step of the current turn carries a signature, or the documented dummy."""
+    """The first call of each step of the current turn needs a signature, or the dummy that the provider documents."""
     allows_trailing_space: bool = False
     """The last message may be the assistant's and end in white space."""
     max_images: int = NO_LIMIT
     max_bytes: int = NO_LIMIT
-    """Bytes of a request body. Of both only a limit that is known counts: a guess would cost an attachment."""
+    """Bytes of a request body. Like ``max_images`` only a documented limit counts: a guess would cost an attachment."""
     max_image_pixels: int = NO_LIMIT
-    """Pixels a side that no image may have more of."""
+    """Width and height that no image may exceed."""
     large_image_pixels: int = NO_LIMIT
-    """Pixels a side over which an image is large,"""
+    """Width or height over which an image counts as large."""
     max_images_with_large: int = NO_LIMIT
-    """and how many images one request may hold if any of them is."""
+    """How many images a request may have if any of them is large."""
     max_cache_breakpoints: int = 0
     """How many explicit cache breakpoints a request may carry."""
     cache_lookback: int = 20
-    """Blocks that the provider looks back from a breakpoint for an entry of the cache."""
+    """How many content blocks before a breakpoint the provider looks for a cache entry."""
     binds_thinking: bool = False
-    """Thinking is signed over everything before it; after an edit it must go."""
+    """Thinking is signed over everything before it, so it must go once anything before it was edited."""
     has_system_field: bool = False
-    """The system prompt has a field of its own and is no message."""
+    """The system prompt has a field of its own in the request instead of a message."""
     clients_drop_thinking: bool = False
-    """Clients leave the thinking of earlier turns out of the bytes that they send."""
+    """Clients leave the thinking of earlier turns out of what they send, so its absence is no edit."""
     supports_compaction: bool = False
-    """The provider compacts a conversation when it is asked to."""
+    """The provider can compact a conversation when it is asked to."""

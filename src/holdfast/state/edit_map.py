@@ -1,4 +1,4 @@
-"""The edits in force, by the slot they start at: an immutable mapping whose additions cost what is new."""
+"""The edits in force by the message they start at: an immutable mapping; adding to it costs what is added."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ T = TypeVar("T")
 
 
 class EditMap(Mapping[int, tuple[Edit, ...]]):
-    """Edits in the order in which they were decided; those of a slot are got by its index.
+    """Edits in the order in which they were decided, looked up by the index of the message they start at.
 
-    As a ``PersistentSequence`` it shares its storage with the mappings that it grew from, and a fork makes its own.
-    What others added later has a number that is not its own.
+    Like ``PersistentSequence`` it shares its storage with the mappings it grew from, and a fork copies. Each edit has a
+    number; edits that a later version added to the shared storage have numbers beyond this version's end and are
+    filtered out.
     """
 
     __slots__ = ("_edits", "_edits_by_index", "_sorted_indexes")
@@ -25,23 +26,20 @@ class EditMap(Mapping[int, tuple[Edit, ...]]):
         self._edits: PersistentSequence[Edit] = PersistentSequence(edits)
         self._edits_by_index: dict[int, dict[int, Edit]] = {}
         self._sorted_indexes: list[int] = []
-        """The slots of ``_edits_by_index``, sorted: what is behind a slot is found without a look at all before it."""
+        """The keys of ``_edits_by_index`` in order, so that ``iter_from`` finds its start by bisection."""
         _index_edits(self._edits_by_index, self._sorted_indexes, self._edits, 0)
 
     def add(self, new: Iterable[Edit]) -> EditMap:
         """Return the mapping with ``new`` edits in force too; this one is unchanged."""
-        all_edits = self._edits.add(*new)
-        if not self._edits.is_storage_of(all_edits):
-            return EditMap(all_edits)
+        edits = self._edits.add(*new)
+        if not self._edits.is_storage_of(edits):  # somebody else grew from here first
+            return EditMap(edits)
         mapping: EditMap = EditMap.__new__(EditMap)
-        mapping._edits, mapping._edits_by_index, mapping._sorted_indexes = (
-            all_edits,
-            self._edits_by_index,
-            self._sorted_indexes,
-        )
-        _index_edits(
-            mapping._edits_by_index, mapping._sorted_indexes, all_edits.slice(len(self._edits)), len(self._edits)
-        )
+        mapping._edits = edits
+        mapping._edits_by_index = self._edits_by_index
+        mapping._sorted_indexes = self._sorted_indexes
+        first_number = len(self._edits)
+        _index_edits(mapping._edits_by_index, mapping._sorted_indexes, edits.slice(first_number), first_number)
         return mapping
 
     @overload
@@ -51,23 +49,26 @@ class EditMap(Mapping[int, tuple[Edit, ...]]):
     def get(self, key: int, /, default: tuple[Edit, ...] | T) -> tuple[Edit, ...] | T: ...
 
     def get(self, key: int, /, default: Any = None) -> Any:
-        """Return the edits that start at slot ``key``; ``default`` where there are none."""
-        at = self._edits_by_index.get(key)
-        return default if at is None else self._filter_own(at) or default
+        """Return the edits that start at message ``key``, or ``default`` if there are none."""
+        numbered_edits = self._edits_by_index.get(key)
+        if numbered_edits is None:
+            return default
+        return self._filter_own(numbered_edits) or default
 
     def iter_from(self, start: int) -> Iterator[tuple[int, tuple[Edit, ...]]]:
-        """Yield the slots from ``start`` on that edits start at, in order, with these edits.
+        """Yield, in order, each index from ``start`` on at which edits start, with these edits.
 
-        This costs what is found. A walk over all of the mapping costs every edit of the session, also those that a
-        compaction hid long ago.
+        The cost is proportional to the items yielded. Iterating over the whole mapping would also visit every edit that
+        a compaction hid long ago.
         """
         last = -1
         for index in self._sorted_indexes[bisect_left(self._sorted_indexes, start) :]:
-            if index != last and (
-                own := self._filter_own(self._edits_by_index[index])
-            ):  # two threads may have put the same slot there
-                yield index, own
+            if index == last:  # two threads may have inserted the same index
+                continue
             last = index
+            own = self._filter_own(self._edits_by_index[index])
+            if own:
+                yield index, own
 
     def __getitem__(self, index: int) -> tuple[Edit, ...]:
         own = self._filter_own(self._edits_by_index.get(index, {}))
@@ -76,11 +77,13 @@ class EditMap(Mapping[int, tuple[Edit, ...]]):
         return own
 
     def __contains__(self, index: object) -> bool:
-        at = self._edits_by_index.get(index)  # type: ignore[call-overload]
-        return at is not None and bool(self._filter_own(at))
+        numbered_edits = self._edits_by_index.get(index)  # type: ignore[call-overload]
+        return numbered_edits is not None and bool(self._filter_own(numbered_edits))
 
     def __iter__(self) -> Iterator[int]:
-        return iter([index for index, at in self._edits_by_index.copy().items() if self._filter_own(at)])
+        # Both copies are taken at once: another thread may add to the shared storage meanwhile.
+        numbered_edits_by_index = self._edits_by_index.copy()
+        return iter([index for index, edits in numbered_edits_by_index.items() if self._filter_own(edits)])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -91,17 +94,19 @@ class EditMap(Mapping[int, tuple[Edit, ...]]):
     def __repr__(self) -> str:
         return f"EditMap({self._edits.slice()!r})"
 
-    def _filter_own(self, at: Mapping[int, Edit]) -> tuple[Edit, ...]:
-        """Return those of ``at`` that are this mapping's, in their order."""
+    def _filter_own(self, numbered_edits: Mapping[int, Edit]) -> tuple[Edit, ...]:
+        """Return those of ``numbered_edits`` that belong to this version, in order."""
         stop = len(self._edits)
-        return tuple([edit for number, edit in [*at.items()] if number < stop])
+        return tuple([edit for number, edit in [*numbered_edits.items()] if number < stop])
 
 
-def _index_edits(at: dict[int, dict[int, Edit]], order: list[int], edits: Iterable[Edit], start: int) -> None:
-    """Put ``edits``, numbered from ``start``, where their slots find them; to put them there twice is nothing."""
-    for number, edit in enumerate(edits, start):
-        slot = edit.span.start
-        at.setdefault(slot, {})[number] = edit
-        place = bisect_left(order, slot)
-        if order[place : place + 1] != [slot]:
-            insort(order, slot)
+def _index_edits(
+    edits_by_index: dict[int, dict[int, Edit]], sorted_indexes: list[int], edits: Iterable[Edit], first_number: int
+) -> None:
+    """Add ``edits``, numbered from ``first_number``, to both indexes; adding the same edits twice has no effect."""
+    for number, edit in enumerate(edits, first_number):
+        index = edit.span.start
+        edits_by_index.setdefault(index, {})[number] = edit
+        place = bisect_left(sorted_indexes, index)
+        if sorted_indexes[place : place + 1] != [index]:
+            insort(sorted_indexes, index)

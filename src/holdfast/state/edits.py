@@ -1,4 +1,4 @@
-"""Edits: the only way in which a request differs from the log."""
+"""Edits: the only way in which a request differs from what the log says."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from holdfast.state.dialect import Dialect
 
 
 class Span(Struct, frozen=True, omit_defaults=True):
-    """Slots ``start`` to ``stop`` (exclusive) of a branch, or part ``part`` of slot ``start``.
+    """Messages ``start`` to ``stop`` (exclusive) of a history, or part ``part`` of message ``start``.
 
-    Numbers count the message entries from the root of the branch, so they mean the same after a restart.
+    Indexes count messages from the root of the log, so they mean the same after a restart.
     """
 
     start: int
@@ -21,7 +21,7 @@ class Span(Struct, frozen=True, omit_defaults=True):
 
 
 class Edit(Struct, frozen=True, omit_defaults=True, rename={"replacement": "put", "blob_hash": "blob"}):
-    """A span of slots, or one part of one slot, replaced by ``replacement``. The only kind of edit there is."""
+    """Replaces a span of messages, or one part of a message, by ``replacement``."""
 
     span: Span
     replacement: tuple[Message | Part, ...] = ()
@@ -30,11 +30,11 @@ class Edit(Struct, frozen=True, omit_defaults=True, rename={"replacement": "put"
     saves: int = 0
     """Estimator tokens that the edit frees (negative when it adds some)."""
     blob_hash: str = ""
-    """Content hash of the text that stands behind the replacement, if it was spilled."""
+    """Content hash of the stored text that the replacement stands for; empty if nothing was stored."""
 
 
 class Blob(Struct, frozen=True):
-    """A text to be stored under its content hash before any record names it."""
+    """A text to be stored under its content hash before any entry names it."""
 
     hash: str
     text: str
@@ -45,15 +45,16 @@ class NormalizedPrefix(
     frozen=True,
     rename={"next_index": "slot", "normalization": "repairs", "orphan_result_ids": "orphans", "sent_call_ids": "ids"},
 ):
-    """A prefix of the projection whose repairs are known: they need not be looked for again."""
+    """A prefix of the projection that was normalized before, so that the next request normalizes only the rest."""
 
     dialect: Dialect
     next_index: int
-    """First slot that is not settled."""
+    """Index in the history of the first message behind the prefix."""
     position: int
-    """Where that slot stands in the projection."""
+    """Position of that message in the projection."""
     normalization: tuple[Edit, ...] = ()
     orphan_result_ids: frozenset[str] = frozenset()
-    """Ids of its results that answer no call in it: a call that comes later may be theirs."""
+    """Ids of results in the prefix that answer no call in it; a call that follows may be theirs."""
     sent_call_ids: frozenset[str] = frozenset()
+    """Ids under which calls of the prefix are sent, if the API wants ids to be unique."""
     """Ids that its calls are sent under, where the API wants each of them once."""

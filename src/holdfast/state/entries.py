@@ -1,4 +1,8 @@
-"""Entries: the nodes of the append-only log."""
+"""Entries: the nodes of the append-only log of a session.
+
+Entries are stored as JSON and are readable for ever. ``tag`` and ``rename`` pin the names of the first version, so
+fields can be renamed in the code alone.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,11 @@ from holdfast.state.edits import Edit
 class MessageEntry(
     Struct, frozen=True, gc=False, tag="message", rename={"sized_message": "slot", "recording_envelope": "origin"}
 ):
-    """Somebody said something."""
+    """A message of the conversation."""
 
     sized_message: SizedMessage
     recording_envelope: Raw | None = None
-    """What the recording tool kept around the message (its envelope), as JSON, for a faithful export."""
+    """What the recording tool stored around the message (its envelope), as JSON, for a faithful export."""
 
 
 class RequestSetup(Struct, frozen=True, omit_defaults=True, tag="frame", rename={"is_exact": "exact"}):
@@ -27,7 +31,7 @@ class RequestSetup(Struct, frozen=True, omit_defaults=True, tag="frame", rename=
     digest: str = ""
     tokens: int = 0
     is_exact: bool = False
-    """Whether ``tokens`` are the model's own (told or measured); if not, they are the estimator's, uncalibrated."""
+    """Whether ``tokens`` was counted by the model (told or measured); if not, it is our uncalibrated estimate."""
 
 
 class DecisionEntry(Struct, frozen=True, omit_defaults=True, tag="decision"):
@@ -37,17 +41,15 @@ class DecisionEntry(Struct, frozen=True, omit_defaults=True, tag="decision"):
 
 
 TRIGGER_AUTO = "auto"
-"""Trigger of a compaction before its request first went out."""
+"""Trigger of a compaction that was decided before its request first went out."""
 TRIGGER_MANUAL = "manual"
 """Trigger of a compaction that somebody asked for."""
-FAILURE_OVERFLOW = "overflow"
-"""Trigger of a compaction that a refused request asked for."""
 TRIGGER_FALLBACK = "fallback"
-"""Trigger of a compaction that makes the smallest request there is; it does not count among those between answers."""
+"""Trigger of a compaction for the smallest possible request; it does not count towards the limit between answers."""
 TRIGGER_HISTORY = "history"
-"""Trigger of a compaction that shows the last user turns and no more."""
+"""Trigger of a compaction that keeps only the last user turns."""
 TRIGGER_REPLAY = "replay"
-"""Trigger of a compaction after an overflow that says the user's newest message again, without its media."""
+"""Trigger of a compaction after an overflow that repeats the user's newest message without its media."""
 
 
 class CompactionEntry(
@@ -64,40 +66,45 @@ class CompactionEntry(
         "author": "by",
     },
 ):
-    """The slots before ``first_kept`` give way to ``summary``, or to nothing; one record, there or not there."""
+    """Hides the messages before ``first_kept`` and shows ``summary``, if there is one, in their place.
+
+    It is one entry, so that a compaction is stored whole or not at all.
+    """
 
     first_kept: int
-    """Index of the first slot kept verbatim."""
+    """Index of the first message that stays as it was said."""
     summary: Message | None = None
     head_tokens: int = 0
-    """Estimator tokens of what stands for the head: ``native`` where the provider counted it, else ``summary``."""
+    """Estimated tokens of what is shown for the head: of ``native`` if the provider counted it, else of ``summary``."""
     edits: tuple[Edit, ...] = ()
     """Edits on the kept tail that belong to this compaction."""
     tokens_before: int = 0
+    """Estimated tokens of the request before the compaction."""
     tokens_after: int = 0
-    """Estimated tokens of the request before and after."""
+    """Estimated tokens of the request after it."""
     trigger: str = TRIGGER_AUTO
     native: Raw | None = None
-    """What the provider made, if it compacted: ``{api, model, items}``; ``summary`` is then its readable twin."""
+    """The provider's own compaction, ``{api, model, items}``; ``summary`` is then the readable version of it."""
     readable_tokens: int = 0
-    """Estimator tokens of ``summary`` beside ``native``; 0 where nobody counted them."""
+    """Estimated tokens of ``summary`` if there is a ``native``; 0 if nobody counted them."""
     author: str = ""
-    """Who wrote the summary, or compacted: ``model``, ``hook`` or ``native``; nobody did where it is an extract."""
+    """Who wrote the summary or compacted: ``model``, ``hook`` or ``native``; empty for an extract."""
 
 
 class RequestEntry(
     Struct, frozen=True, omit_defaults=True, tag="request", rename={"prefix_digest": "basis", "message_count": "slots"}
 ):
-    """A request is about to be sent. What it shows is *seen*; equal basis means the same prefix."""
+    """A request that is about to be sent. What it shows counts as seen by the model."""
 
     prefix_digest: str
+    """Digest of setup and projection; equal digests mean equal prefixes."""
     message_count: int
-    """How many slots of the branch it covers."""
+    """How many messages of the history it covers."""
     model: str = ""
     window: int = 0
-    """Tokens of the window as it was configured, whatever overflows told of it; 0 = not known."""
+    """The configured window in tokens, before anything that overflows taught about it; 0 if not known."""
     api: str = ""
-    """The API that it goes to, where the log says so."""
+    """The API it goes to, if the log says so."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, rename={"reported_total": "told"}):
@@ -105,28 +112,28 @@ class Usage(Struct, frozen=True, omit_defaults=True, rename={"reported_total": "
 
     input: int = 0
     output: int = 0
-    """All that the model made, its reasoning too."""
+    """Everything that the model generated, reasoning included."""
     cache_read: int = 0
-    """Tokens of ``input`` that came out of the cache."""
+    """The part of ``input`` that was read from the cache."""
     cache_write: int = 0
-    """Tokens of ``input`` that were written into it."""
+    """The part of ``input`` that was written into the cache."""
     reasoning: int = 0
-    """Tokens of ``output`` that were reasoning."""
+    """The part of ``output`` that was reasoning."""
     reported_total: int = 0
-    """Tokens of both together as a recording says, where that is not their sum."""
+    """Total as a recording states it, if that is not the sum of ``input`` and ``output``."""
     cache_write_1h: int = 0
-    """Tokens of ``cache_write`` that stay there for an hour (Anthropic); the others stay as long as is usual."""
+    """The part of ``cache_write`` that was written for an hour (Anthropic); the rest has the usual lifetime."""
 
     @property
     def total(self) -> int:
-        """Tokens of the window that were in use when the answer ended."""
+        """Tokens of the window in use when the answer ended."""
         return self.reported_total or self.input + self.output
 
 
 class AnswerEntry(
     Struct, frozen=True, omit_defaults=True, tag="answer", rename={"prefix_digest": "basis", "stop_reason": "stop"}
 ):
-    """What the request with ``prefix_digest`` cost."""
+    """The usage of the answer to the request with ``prefix_digest``, and why it stopped."""
 
     prefix_digest: str
     usage: Usage = Usage()
@@ -134,22 +141,25 @@ class AnswerEntry(
 
 
 class RevokeEntry(Struct, frozen=True, tag="revoke", rename={"revoked_id": "id"}):
-    """Decision or compaction ``revoked_id`` no longer counts: undo, without moving the leaf."""
+    """Undoes the decision or compaction ``revoked_id`` without moving the leaf."""
 
     revoked_id: str
 
 
 class LabelEntry(Struct, frozen=True, omit_defaults=True, tag="label"):
-    """A name for entry ``target``; an empty name takes it away."""
+    """Gives entry ``target`` a name; an empty name removes it."""
 
     target: str
     name: str = ""
 
 
 FAILURE_UNANSWERED = "unanswered"
-"""Kind of a failure of a request, which says nothing of the compaction before it."""
+"""Kind of a failed request; it says nothing about the compaction before it."""
 FAILURE_OVERFLOW = "overflow"
-"""Kind of a failure that teaches: the newest request was too large, by the numbers beside it."""
+"""Kind of a failure from which sizes and limits are learned: the newest request was too large.
+
+Also the trigger of a compaction that such a refusal asked for.
+"""
 
 
 TRANSIENT_ERROR_KINDS = frozenset({"network", "rate_limit", "overloaded", "server"})
@@ -168,43 +178,45 @@ class FailureEntry(
         "max_body_bytes": "bytes",
     },
 ):
-    """An attempt that changed nothing: ``kind`` is a closed word, ``reason`` is for people.
+    """An attempt that changed nothing: ``kind`` is a closed word, ``reason`` is text for people.
 
-    Every kind but ``FAILURE_UNANSWERED`` and ``FAILURE_OVERFLOW`` is that of a compaction, and counts towards the
+    Every kind but ``FAILURE_UNANSWERED`` and ``FAILURE_OVERFLOW`` is a failed compaction and counts towards the circuit
     breaker.
     """
 
     kind: str
     reason: str = ""
     limit_tokens: int = 0
-    """Tokens that the provider says it takes, where it said so of an overflow."""
+    """Limit that the error of an overflow named, in tokens; 0 if none."""
     requested_tokens: int = 0
-    """Tokens of the prompt that it refused, as it counted them."""
+    """Size of the refused prompt as the provider counted it; 0 if it did not say."""
     is_other_branch: bool = False
-    """Whether that was a request of another branch: the limit holds here too, the size says nothing."""
+    """Whether a request of another branch was refused: its limit holds here too, its size says nothing."""
     max_body_bytes: int = 0
-    """Bytes that a body may have, where the provider named them: then it says nothing of tokens."""
+    """Limit of the request body that the error named, in bytes; it then says nothing about tokens."""
 
 
 NOTE_POLICY = "policy"
-"""Reason of a note that says by its ``name`` which policy decides from here on."""
+"""Reason of a note whose ``name`` is the policy that decides from here on."""
 
 
 NOTE_WINDOW_FORGOTTEN = "window forgotten"
-"""Reason of a note behind which nothing counts that overflows told of the window before it."""
+"""Reason of a note that discards what overflows before it taught about the window."""
 NOTE_MODEL_STATS = "models known"
-"""Reason of a note that says what is known of models from here on, whatever the log before it tells of them."""
+"""Reason of a note with statistics of models that hold from here on, in place of all that the log taught before."""
 NOTE_QUEUED, NOTE_DELIVERED = "queued", "delivered"
-"""Reasons of notes: a message that waits for an answer on its way, and which of those were said."""
+"""Reasons of notes: a message that arrived while an answer was on its way, and the ids of such notes that were said."""
 NOTE_FORM = "form wanted"
-"""Reason of a note that says which form the server of a model wants from here on, since it refused what a client wrote:
-``mends``, the rules of the API's maker, and ``judges``, those that we know."""
+"""Reason of a note about which rules to apply to a client's content from here on, since the server refused it.
+
+``mends`` is true for the rules of the API's maker, ``judges`` for the lint rules that we know.
+"""
 NOTE_SIGNATURES_RESTORED = "sealed content shown again"
-"""Reason of a note: a request was refused as before without what its provider had sealed, which is left out no more."""
+"""Reason of a note: a request without signed content was refused just the same, so that content is shown again."""
 
 
 class NoteEntry(Struct, frozen=True, omit_defaults=True, tag="note"):
-    """Something kept but not said: a line that did not decode (``raw``), a setting, a remark."""
+    """Something that is kept but not said: a line that could not be decoded (``raw``), a setting, a remark."""
 
     reason: str
     raw: bytes = b""
@@ -218,7 +230,7 @@ class BranchSummaryEntry(
     tag="branch_summary",
     rename={"sized_message": "slot", "source_id": "source"},
 ):
-    """What happened on another branch, told to this one as user-role data."""
+    """A summary of another branch, shown to this one as a user message."""
 
     sized_message: SizedMessage
     source_id: str = ""
@@ -237,11 +249,11 @@ EntryBody: TypeAlias = (
     | NoteEntry
     | BranchSummaryEntry
 )
-"""What an entry says; its tag is the entry's kind."""
+"""The content of an entry; its tag is the entry's kind."""
 
 
 class Entry(Struct, frozen=True, gc=False, rename={"time_ms": "at"}):
-    """A node of the log. ``seq`` orders entries, ``time_ms`` (ms since 1970, or nothing) is for display."""
+    """A node of the log. ``seq`` orders entries; ``time_ms`` (ms since 1970, or None) is for display only."""
 
     id: str
     parent: str | None

@@ -1,7 +1,7 @@
-"""Entries whose words stay in the file they were recorded in until somebody asks for them.
+"""Entries whose content stays in the file they were recorded in until it is needed.
 
-A session file may be larger than the memory that its import should take. What is needed to put its entries in order
-(ids, parents, kinds, times) is little; the words are read again, one entry at a time, when the entry is written.
+A session file may be larger than the memory its import should take. Putting its entries in order needs only ids,
+parents, kinds and times, which is little; the content is read again, one entry at a time, when the entry is written.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from holdfast.state.entries import Entry, EntryBody
 
 
 class LazyBody(Struct, frozen=True):
-    """What an entry says, before it is read."""
+    """The body of an entry that was not read yet."""
 
     body_type: type[Struct]
     read_body: Callable[[], EntryBody]
-    """Return the body; raises ``FormatError`` where the file was changed meanwhile."""
+    """Return the body; raises ``FormatError`` if the file was changed meanwhile."""
 
 
 class LazyEntry(Struct, frozen=True):
-    """An entry without its body, and how the body is read."""
+    """An entry without its body, and a function that reads the body."""
 
     id: str
     parent: str | None
@@ -33,28 +33,30 @@ class LazyEntry(Struct, frozen=True):
     time_ms: int | None = None
 
     def load(self) -> Entry:
-        """Return the whole entry; it is read anew each time."""
+        """Return the whole entry. It is read anew at each call."""
         return Entry(self.id, self.parent, self.read_body(), self.seq, self.time_ms)
 
 
 class LazyEntries(Sequence[Entry]):
-    """A sequence of entries of which each is read when it is asked for, and not kept."""
+    """A sequence of entries that are read when they are asked for, and not kept."""
 
     __slots__ = ("_iterate_all", "headers")
 
     def __init__(
-        self, headers: Sequence[Entry | LazyEntry], in_order: Callable[[], Iterator[Entry]] | None = None
+        self, headers: Sequence[Entry | LazyEntry], iterate_all: Callable[[], Iterator[Entry]] | None = None
     ) -> None:
         self.headers = headers
-        """The entries as they are held: those with a ``body`` are whole."""
-        self._iterate_all = in_order
-        """What yields all of them in order, where that is quicker than one by one."""
+        """The entries as they are held; those with a ``body`` are complete."""
+        self._iterate_all = iterate_all
+        """Yields all entries in order, where that is faster than reading them one by one."""
 
     def __len__(self) -> int:
         return len(self.headers)
 
     def __iter__(self) -> Iterator[Entry]:
-        return map(load_entry, self.headers) if self._iterate_all is None else self._iterate_all()
+        if self._iterate_all is not None:
+            return self._iterate_all()
+        return map(load_entry, self.headers)
 
     @overload
     def __getitem__(self, index: int) -> Entry: ...
@@ -67,9 +69,9 @@ class LazyEntries(Sequence[Entry]):
 
 
 def load_entries_lazily(headers: Sequence[Entry | LazyEntry]) -> Sequence[Entry]:
-    """Return ``headers`` as entries: a tuple where all of them are whole, else lazily."""
-    whole = tuple([entry for entry in headers if isinstance(entry, Entry)])
-    return whole if len(whole) == len(headers) else LazyEntries(headers)
+    """Return ``headers`` as entries: as a tuple if all of them are complete, else as ``LazyEntries``."""
+    complete = tuple([entry for entry in headers if isinstance(entry, Entry)])
+    return complete if len(complete) == len(headers) else LazyEntries(headers)
 
 
 def load_entry(entry: Entry | LazyEntry) -> Entry:
@@ -78,12 +80,12 @@ def load_entry(entry: Entry | LazyEntry) -> Entry:
 
 
 def get_entry_type(entry: Entry | LazyEntry) -> type[Struct]:
-    """Return the type of an entry's body without reading it."""
+    """Return the type of an entry's body, without reading the body."""
     return type(entry.body) if isinstance(entry, Entry) else entry.body_type
 
 
 def get_entry_headers(entries: Iterable[Entry]) -> Sequence[Entry | LazyEntry]:
-    """Return ``entries`` as they are held, none of them read for it."""
+    """Return ``entries`` as they are held, without reading any body."""
     if isinstance(entries, LazyEntries):
         return entries.headers
     return entries if isinstance(entries, Sequence) else list(entries)

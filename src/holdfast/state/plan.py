@@ -11,59 +11,60 @@ from holdfast.state.entries import CompactionEntry
 
 
 class SummaryRequest(Struct, frozen=True):
-    """A summary the planner wants before it can go on: of slots ``start`` to ``stop``, which give way to it."""
+    """A summary the planner needs before it can go on: of messages ``start`` to ``stop``, which it will replace."""
 
     start: int
     stop: int
     max_tokens: int
-    """Real tokens it may have."""
+    """How long it may be, in tokens of the model."""
     previous_summary: str = ""
-    """The summary in force, to be brought up to date; ``start`` is then the first slot that it does not cover."""
+    """The summary in force, to be updated; ``start`` is then the first message that it does not cover."""
     is_replay: bool = False
-    """Whether the user's newest message is said again behind it, without its media."""
+    """Whether the user's newest message is repeated after the summary, without its media."""
 
 
 class PlanOptions(Struct, frozen=True, omit_defaults=True):
-    """What Holdfast sets on the request beside its messages."""
+    """What Holdfast sets on the request apart from its messages."""
 
     max_tokens: int | None = None
     cache_breakpoints: tuple[int, ...] = ()
-    """Positions in the projected message list that carry a cache breakpoint, behind their last part; where there is
-    no room for all, the first ones go first."""
+    """Positions in the projected message list whose last part carries a cache breakpoint. If the request has no room
+    for all of them, the first ones are dropped first."""
     setup_breakpoint: bool = False
-    """Whether the end of the frame (tools and system) carries a breakpoint too."""
+    """Whether the end of the setup (tools and system prompt) carries a breakpoint too."""
 
 
 class Notice(Struct, frozen=True, omit_defaults=True):
-    """Something the caller should know: ``rule`` names it, ``why`` says it with its numbers."""
+    """Something the caller should know: ``rule`` is its name, ``why`` the text with its numbers."""
 
     rule: str
     why: str
 
 
 class Plan(Struct, frozen=True):
-    """What to do before the next request. An empty plan is common and means "bytes pass through"."""
+    """What to do before the next request. An empty plan is common and means that the bytes pass through."""
 
     state: ConversationState
-    """The branch with this plan recorded; pass it into the next call."""
+    """The state with this plan recorded; pass it into the next call."""
     record: tuple[Edit, ...] = ()
-    """Edits that last: appended verbatim as one ``decision`` entry before the send; of two for one part, the later is
-    sent."""
+    """Edits that last. They are appended verbatim as one ``decision`` entry before the send; the later of two edits of
+    one part wins."""
     compaction: CompactionEntry | None = None
-    """To commit before the send, as one record."""
+    """A compaction to append before the send, as one entry."""
     normalization: tuple[Edit, ...] = ()
     """Edits that make this one projection valid; recomputed each time, never stored."""
     options: PlanOptions = PlanOptions()
     blobs: tuple[Blob, ...] = ()
-    """Texts to store before the record that names them."""
+    """Texts to store before the entry that names them."""
     summary_request: SummaryRequest | None = None
-    """A summary to be made first: plan again with it as ``PlanInputs.summary``, or without
+    """A summary to be made first. Then plan again with it as ``PlanInputs.summary``, or, if it failed, without
     ``PlanInputs.can_summarize``.
 
-    From the branch that this plan began with: what ``state`` leaves out to bridge the wait would stay left out.
+    Plan again from the state that this plan began with, not from ``state``: that one leaves out messages only to bridge
+    the wait.
     """
     window: int = 0
-    """Tokens of the window that was planned for: as told, capped, or as an overflow taught it."""
+    """The window that was planned for, in tokens: as configured, capped, or learned from an overflow."""
     before: int = 0
     """Estimated tokens of the request without this plan's new decisions."""
     after: int = 0
@@ -72,11 +73,11 @@ class Plan(Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing changes: no new decision, no repair, nothing to ask."""
+        """Whether the plan changes nothing: no decision, no normalization, no summary to ask for."""
         return not (self.record or self.normalization or self.compaction or self.summary_request)
 
 
 def mark_compaction_manual(plan: Plan) -> Plan:
-    """Return ``plan`` with its compaction told as one that somebody asked for: no request was too large."""
+    """Return ``plan`` with its compaction, if any, marked as one that somebody asked for."""
     compaction = plan.compaction
     return plan if compaction is None else replace(plan, compaction=replace(compaction, trigger="manual"))

@@ -1,4 +1,4 @@
-"""Turns: a user message and all that answers it; who spoke last."""
+"""Turns: a user message and everything that answers it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from holdfast.state.conversation_state import ConversationState
 
 
 def find_turn_starts(messages: Sequence[Message]) -> list[int]:
-    """Return the positions at which a user speaks; what lies before the first belongs to no turn."""
+    """Return the positions of user messages that start a turn. Messages before the first belong to no turn."""
     return [index for index, message in enumerate(messages) if message.is_turn_start]
 
 
 def find_newest_user_index(state: ConversationState, start: int) -> int:
-    """Return the slot of the user's newest message from slot ``start`` on, or -1."""
-    slots = range(len(state.history.sized_messages) - 1, start - 1, -1)
-    return next((index for index in slots if state.history.messages[index].is_turn_start), -1)
+    """Return the index of the newest message from ``start`` on that starts a turn, or -1."""
+    for index in range(len(state.history.sized_messages) - 1, start - 1, -1):
+        if state.history.messages[index].is_turn_start:
+            return index
+    return -1
 
 
 def find_newest_answer_index(state: ConversationState, start: int) -> int:
-    """Return the slot of the newest answer from slot ``start`` on, or -1."""
-    slots = range(len(state.history.sized_messages) - 1, start - 1, -1)
-    return next((index for index in slots if state.history.messages[index].role == "assistant"), -1)
+    """Return the index of the newest assistant message from ``start`` on, or -1."""
+    for index in range(len(state.history.sized_messages) - 1, start - 1, -1):
+        if state.history.messages[index].role == "assistant":
+            return index
+    return -1

@@ -1,4 +1,4 @@
-"""What is wrong with a value that somebody made: structs are made without being checked."""
+"""Find wrong values in structs that callers built: msgspec checks types only when it decodes."""
 
 from __future__ import annotations
 
@@ -15,42 +15,48 @@ from holdfast.state.dialect import NO_LIMIT
 _PART_TYPES = frozenset(get_args(Part))
 
 _NEGATIVE_ALLOWED = ("requested_output", "idle_seconds", "window")
-"""Fields in which less than 0 is no mistake, or not ours to tell: clients say -1 of an answer that is as long as it
-gets, clocks are set, and the guard refuses a window of nothing."""
+"""Fields in which a negative number is no mistake, or not ours to report.
+
+Clients write -1 for an answer of any length, clocks are set back, and the window guard itself refuses an empty window.
+"""
 
 
 class ValidationProblem(Struct, frozen=True):
-    """What cannot be, with its place and what to give, and the error that it is."""
+    """A wrong value: the exception to raise and its text, which names the field and what to give."""
 
     error: type[Exception]
     why: str
 
 
 class _FieldSpec(Struct, frozen=True):
+    """What one field of a struct accepts."""
+
     name: str
     hint: Any
-    """What it takes."""
+    """Its type hint."""
     classes: tuple[type, ...]
-    """The classes that its values have."""
+    """The classes that its values may have."""
     is_restricted: bool
-    """Whether it takes certain words, or lists of certain values, and no other values of these classes."""
+    """Whether not every value of these classes is accepted: certain words only, or lists of certain items."""
     min_value: int | None
-    """The least number that it takes; nothing where it takes none."""
+    """The least number that it accepts; None if it accepts no numbers."""
 
 
 def find_validation_problem(value: Struct, place: str) -> ValidationProblem | None:
-    """Return what is wrong with the first field of ``value``, which is called ``place``, or of a struct in it."""
+    """Return the first wrong value in ``value`` or a struct inside it, or None; ``place`` names it in the text."""
     for field in _list_field_specs(type(value)):
         field_value = getattr(value, field.name)
-        fits = isinstance(field_value, field.classes) and (
-            not field.is_restricted or _is_accepted_value(field_value, field)
-        )
-        if not fits:
+        is_accepted = isinstance(field_value, field.classes)
+        if is_accepted and field.is_restricted:
+            is_accepted = _is_accepted_value(field_value, field)
+        if not is_accepted:
             return _build_problem(TypeError, place, field_value, field)
         if field.min_value is not None and field_value is not None and not field.min_value <= field_value <= NO_LIMIT:
             return _build_problem(ValueError, place, field_value, field)
-        if isinstance(field_value, Struct) and (inner := find_validation_problem(field_value, f"{place}.{field.name}")):
-            return inner
+        if isinstance(field_value, Struct):
+            problem = find_validation_problem(field_value, f"{place}.{field.name}")
+            if problem is not None:
+                return problem
     return None
 
 
@@ -67,41 +73,52 @@ def _list_field_specs(kind: type[Struct]) -> tuple[_FieldSpec, ...]:
 
 
 def _build_field_spec(name: str, hint: Any) -> _FieldSpec:
-    classes, is_more = _list_accepted_classes(hint), get_origin(hint) in (Literal, tuple)
-    minimum = -NO_LIMIT if name in _NEGATIVE_ALLOWED else 0
-    return _FieldSpec(name, hint, classes, is_more, minimum if int in classes else None)
+    classes = _list_accepted_classes(hint)
+    is_restricted = get_origin(hint) in (Literal, tuple)
+    min_value = None
+    if int in classes:
+        min_value = -NO_LIMIT if name in _NEGATIVE_ALLOWED else 0
+    return _FieldSpec(name, hint, classes, is_restricted, min_value)
 
 
 def _list_accepted_classes(hint: Any) -> tuple[type, ...]:
+    """Return the classes that values of a type hint may have. An int is a float, and a list serves as a tuple."""
     if get_origin(hint) in (Union, UnionType):
-        return tuple(member for inner in get_args(hint) for member in _list_accepted_classes(inner))
+        classes: list[type] = []
+        for member in get_args(hint):
+            classes += _list_accepted_classes(member)
+        return tuple(classes)
     wider: dict[Any, tuple[type, ...]] = {float: (int, float), tuple: (tuple, list), Literal: (object,)}
     kind = get_origin(hint) or hint
     return wider.get(kind, (kind,))
 
 
 def _is_accepted_value(field_value: Any, field: _FieldSpec) -> bool:
-    """Return whether ``field_value`` is one of the words, or holds what it should."""
+    """Return whether a value of the right class is one of the words, or has only items of the right class."""
     inner = get_args(field.hint)
-    return (
-        field_value in inner
-        if get_origin(field.hint) is Literal
-        else all(isinstance(item, inner[0]) for item in field_value)
-    )
+    if get_origin(field.hint) is Literal:
+        return field_value in inner
+    return all(isinstance(item, inner[0]) for item in field_value)
 
 
 def _describe_type_hint(hint: Any) -> str:
-    """Return in words what a field of this type takes."""
-    if hint in (int, float):
-        return f"a {'whole ' if hint is int else ''}number from 0 to 2**53"
-    if hint in (bool, NoneType):
-        return "True or False" if hint is bool else "None"
+    """Describe in words the values that a field of this type accepts."""
+    if hint is int:
+        return "a whole number from 0 to 2**53"
+    if hint is float:
+        return "a number from 0 to 2**53"
+    if hint is bool:
+        return "True or False"
+    if hint is NoneType:
+        return "None"
     inner = get_args(hint)
     if get_origin(hint) is Literal:
         return f"one of {', '.join(map(repr, inner))}"
     if get_origin(hint) is tuple:
         return f"a list, of which each is {_describe_type_hint(inner[0])}"
-    return ", or ".join(map(_describe_type_hint, inner)) if inner else f"a {hint.__name__}"
+    if inner:
+        return ", or ".join(map(_describe_type_hint, inner))
+    return f"a {hint.__name__}"
 
 
 def is_valid_part(part: object) -> bool:

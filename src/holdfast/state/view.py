@@ -1,4 +1,9 @@
-"""What a request shows of a branch: its slots with the decisions in force applied, and the digest of that."""
+"""The projection: what a request shows of a conversation, with the recorded decisions applied, and digests of it.
+
+Two projections with equal digests are equal byte for byte, so their prefix is in the provider's cache and a size that
+was measured for one holds for the other. Digests are chained message by message; appending to a history never
+recomputes those before.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +24,17 @@ from holdfast.state.edits import Edit
 from holdfast.state.entries import CompactionEntry
 
 ROOT_DIGEST = b"holdfast"
-"""What stands before the first message, for the chain of digests."""
+"""Start of the digest chain, before the first message."""
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------------
 
 
 def list_shown_sized_messages_at(state: ConversationState, index: int) -> tuple[SizedMessage, ...]:
-    """Return what stands in the projection for slot ``index``: itself, edited, or others in its place."""
+    """Return the messages shown for message ``index``: itself, itself with parts replaced, or others.
+
+    The size of other messages is 0, since the savings of edits are subtracted from the whole.
+    """
     sized_message = state.history.sized_messages[index]
     edits = state.view.edits.get(index)
     if edits is None:
@@ -39,7 +50,7 @@ def list_shown_sized_messages_at(state: ConversationState, index: int) -> tuple[
 
 
 def list_shown_messages_at(state: ConversationState, index: int) -> tuple[Message, ...]:
-    """Return the messages of ``list_shown_sized_messages_at``, without their sizes and digests."""
+    """Return the messages of ``list_shown_sized_messages_at`` without computing sizes and digests."""
     message, edits = state.history.messages[index], state.view.edits.get(index)
     if edits is None:
         return (message,)
@@ -50,13 +61,13 @@ def list_shown_messages_at(state: ConversationState, index: int) -> tuple[Messag
 
 
 def apply_part_edits(sized_message: SizedMessage, edits: Iterable[Edit]) -> SizedMessage:
-    """Return ``sized_message`` with parts replaced; its other parts keep their own bytes."""
-    every = list(edits)
-    message = Message(sized_message.message.role, apply_edits_to_parts(sized_message.message, every))
-    saves = sum(edit.saves for edit in every if edit.span.part is not None)
+    """Return ``sized_message`` with the parts replaced that ``edits`` name; its other parts keep their wire bytes."""
+    all_edits = list(edits)
+    message = Message(sized_message.message.role, apply_edits_to_parts(sized_message.message, all_edits))
+    saved_tokens = sum(edit.saves for edit in all_edits if edit.span.part is not None)
     return SizedMessage(
         message,
-        sized_message.tokens - saves,
+        sized_message.tokens - saved_tokens,
         compute_value_digest(message),
         sized_message.api,
         None,
@@ -65,40 +76,48 @@ def apply_part_edits(sized_message: SizedMessage, edits: Iterable[Edit]) -> Size
 
 
 def apply_edits_to_parts(message: Message, edits: Iterable[Edit]) -> tuple[Part, ...]:
-    """Return the parts of ``message`` with those replaced that an edit stands for; of two for one part, the later."""
+    """Return the parts of ``message`` with ``edits`` applied; the later of two edits of one part wins."""
     parts = list(message.parts)
-    for edit in sorted(edits, key=lambda edit: edit.span.part or 0, reverse=True):  # from the back: places hold
+    # From the back, since a replacement may have more parts or fewer and would shift the positions behind it.
+    for edit in sorted(edits, key=lambda edit: edit.span.part or 0, reverse=True):
         if edit.span.part is not None:
             parts[edit.span.part : edit.span.part + 1] = edit.replacement  # type: ignore[assignment]
     return tuple(parts)
 
 
 def build_projection(state: ConversationState) -> list[SizedMessage]:
-    """Return what a request shows: pinned messages, the summary, the kept slots with the recorded edits applied."""
-    out = state.history.sized_messages.slice(0, state.view.pinned_count)
+    """Build the message list of a request: pinned messages, the summary, and the kept messages with edits applied.
+
+    It is not yet normalized for an API.
+    """
+    shown = state.history.sized_messages.slice(0, state.view.pinned_count)
     if state.view.compaction is not None and state.view.compaction.summary is not None:
-        out.append(build_summary_message(state.view.compaction, state.last_request.model, state.last_request.api))
+        shown.append(build_summary_message(state.view.compaction, state.last_request.model, state.last_request.api))
     if not state.view.edits:
-        out += state.history.sized_messages.slice(state.view.first_kept)
-        return out
+        shown += state.history.sized_messages.slice(state.view.first_kept)
+        return shown
     index, stop = state.view.first_kept, len(state.history.sized_messages)
     while index < stop:
-        out += list_shown_sized_messages_at(state, index)
+        shown += list_shown_sized_messages_at(state, index)
         index = get_next_shown_index(state, index)
-    return out
+    return shown
+
+
+# -- the summary -------------------------------------------------------------------------------------------------------
 
 
 class NativeSummary(Struct, frozen=True):
-    """What a provider made of a head: items for ``model`` on ``api``, and their ``tokens`` where it counted them."""
+    """The compaction items that a provider made itself; only ``model`` on ``api`` can read them."""
 
     api: str = ""
     model: str = ""
     items: list[Raw] = []
     tokens: int = 0
+    """Their size as the provider counted it; 0 if it did not."""
 
 
 def decode_native_summary(compaction: CompactionEntry) -> NativeSummary | None:
-    """Return what the provider made, where one did and its items can be read."""
+    """Return the provider's compaction items, or None if there are none or they cannot be decoded."""
     if compaction.native is None:
         return None
     try:
@@ -109,12 +128,13 @@ def decode_native_summary(compaction: CompactionEntry) -> NativeSummary | None:
 
 
 def build_summary_message(compaction: CompactionEntry, model: str = "", api: str = "") -> SizedMessage:
-    """Return the slot of a compaction's summary, which must have one, as ``model`` on ``api`` is shown it.
+    """Build the message that stands for the compacted head in a request to ``model`` on ``api``.
 
-    What a provider made is its bytes on that API, for that model; elsewhere there is the readable twin alone. Where
-    ``model`` or ``api`` is not known it may be any.
+    The provider's own items go out byte for byte to the API and model that made them; any other one gets the readable
+    summary, which ``compaction`` must have. An empty ``model`` or ``api`` matches any.
     """
-    summary, native = compaction.summary or Message("user"), _get_readable_native(compaction, model, api)
+    summary = compaction.summary or Message("user")
+    native = _get_readable_native(compaction, model, api)
     if native is None:
         return SizedMessage(summary, _measure_readable_summary(compaction), _hash_summary(compaction))
     raw = Raw(b",".join(bytes(item) for item in native.items))
@@ -122,56 +142,73 @@ def build_summary_message(compaction: CompactionEntry, model: str = "", api: str
 
 
 def measure_native_summary(compaction: CompactionEntry | None, model: str, api: str) -> int:
-    """Return ``measure_summary`` where a provider compacted, which is not the same for everybody; 0 elsewhere."""
-    return measure_summary(compaction, model, api) if compaction is not None and compaction.native is not None else 0
+    """Return the size of the summary if a provider compacted, else 0.
+
+    Only such a summary has different sizes for different targets, so ``ViewState.native_tokens`` tracks it apart.
+    """
+    if compaction is None or compaction.native is None:
+        return 0
+    return measure_summary(compaction, model, api)
 
 
 def measure_summary(compaction: CompactionEntry, model: str = "", api: str = "") -> int:
-    """Return the size of what ``build_summary_message`` returns; what was told of a compaction without a summary."""
-    is_native = compaction.native is not None and _get_readable_native(compaction, model, api) is not None
-    return compaction.head_tokens if is_native else _measure_readable_summary(compaction)
+    """Return the estimated tokens of the message that ``build_summary_message`` builds."""
+    if _get_readable_native(compaction, model, api) is not None:
+        return compaction.head_tokens
+    return _measure_readable_summary(compaction)
 
 
 def get_shown_tokens(state: ConversationState, model: str, api: str) -> int:
-    """Return the size of the projection as ``model`` on ``api`` is shown it.
+    """Return the estimated tokens of the projection for ``model`` on ``api``.
 
-    ``state.shown_tokens`` is the size for the model asked last.
+    ``state.view.shown_tokens`` is the same for the model of the last request.
     """
     return state.view.shown_tokens + get_native_tokens(state, model, api) - state.view.native_tokens
 
 
 def get_native_tokens(state: ConversationState, model: str, api: str) -> int:
-    """Return ``state.native_tokens`` as ``model`` on ``api`` is shown it; as it is where the compaction is not here."""
-    is_same_target = state.view.compaction is None or (model, api) == (state.last_request.model, state.last_request.api)
-    return state.view.native_tokens if is_same_target else measure_native_summary(state.view.compaction, model, api)
+    """Return ``state.view.native_tokens`` for ``model`` on ``api`` in place of the model of the last request."""
+    is_last_target = (model, api) == (state.last_request.model, state.last_request.api)
+    if state.view.compaction is None or is_last_target:
+        return state.view.native_tokens
+    return measure_native_summary(state.view.compaction, model, api)
 
 
 def _get_readable_native(compaction: CompactionEntry, model: str, api: str) -> NativeSummary | None:
-    """Return what the provider made, where ``model`` on ``api`` can read it."""
+    """Return the provider's compaction items if ``model`` on ``api`` can read them, else None."""
     native = decode_native_summary(compaction)
-    if native is None or (model and native.model and model != native.model) or (api and api != native.api):
+    if native is None:
         return None
-    return native
+    is_other_model = bool(model and native.model and model != native.model)
+    is_other_api = bool(api and api != native.api)
+    return None if is_other_model or is_other_api else native
 
 
 CHARS_PER_READABLE_TOKEN = 4
-"""Characters for one token of a readable twin that nobody counted, as in older logs."""
+"""Characters for a token of a readable summary whose size nobody recorded, as in logs of older versions.
+
+The usual rule of thumb for English; the summary is only shown after a change of provider.
+"""
 
 
 def _measure_readable_summary(compaction: CompactionEntry) -> int:
-    """Return the size of the summary itself."""
-    if compaction.native is None or compaction.readable_tokens or compaction.summary is None:
+    """Return the estimated tokens of the readable summary."""
+    is_counted = compaction.native is None or compaction.readable_tokens > 0
+    if is_counted or compaction.summary is None:
         return compaction.readable_tokens or compaction.head_tokens
     return max(compaction.head_tokens, len(compaction.summary.text) // CHARS_PER_READABLE_TOKEN)
 
 
 _newest_digest: tuple[CompactionEntry, bytes] | None = None
-"""The compaction whose digest was taken last, and that digest: every entry behind a compaction asks for it again, and
-to pack a long summary each time took a fifth of what it takes to fold a long log."""
+"""The compaction that was hashed last, and its digest.
+
+Every entry after a compaction asks for the digest again, and packing a long summary each time took a fifth of the time
+that folding a long log takes.
+"""
 
 
 def _hash_summary(compaction: CompactionEntry) -> bytes:
-    """Return the digest of what stands for the head: of the summary, and of what a provider made beside it."""
+    """Return the digest of the summary: of its readable text and of the provider's items, if any."""
     global _newest_digest  # noqa: PLW0603 -- of an immutable value, so nobody sees a difference
     cached_digest = _newest_digest
     if cached_digest is not None and cached_digest[0] is compaction:
@@ -186,30 +223,42 @@ def _hash_summary(compaction: CompactionEntry) -> bytes:
 
 def count_leading_messages(state: ConversationState) -> int:
     """Return how many messages a request shows before the first kept one: the pinned ones, and the summary."""
-    return state.view.pinned_count + (state.view.compaction is not None and state.view.compaction.summary is not None)
+    has_summary = state.view.compaction is not None and state.view.compaction.summary is not None
+    return state.view.pinned_count + has_summary
+
+
+# -- normalization -----------------------------------------------------------------------------------------------------
 
 
 def apply_normalization(sized_messages: list[SizedMessage], repairs: Iterable[Edit]) -> list[SizedMessage]:
-    """Return a projection with ``repairs`` applied; their spans count positions in ``sized_messages``."""
+    """Return a projection with ``repairs`` applied, in order; their spans count positions in ``sized_messages``.
+
+    The first message in place of a span takes the span's whole size, so that the total is unchanged.
+    """
     out: list[SizedMessage] = []
     cursor = 0
     for edit in repairs:
         out += sized_messages[cursor : edit.span.start]
         old = sized_messages[edit.span.start : edit.span.stop]
-        base = (old[0].raw or old[0].base_raw) if len(old) == len(edit.replacement) == 1 else None
-        size = sum(sized_message.tokens for sized_message in old)
+        # One message for one: fields of the old wire message that no repair touched are carried over.
+        base = None
+        if len(old) == len(edit.replacement) == 1:
+            base = old[0].raw or old[0].base_raw
+        api = old[0].api if old else ""
+        tokens = sum(sized_message.tokens for sized_message in old)
         for message in edit.replacement:
             if isinstance(message, Message):
-                out.append(
-                    SizedMessage(message, size, compute_value_digest(message), old[0].api if old else "", None, base)
-                )
-                size = 0
+                out.append(SizedMessage(message, tokens, compute_value_digest(message), api, None, base))
+                tokens = 0
         cursor = edit.span.stop
     return out + sized_messages[cursor:]
 
 
 def map_normalized_position(position: int, repairs: Iterable[Edit]) -> int:
-    """Return where position ``position`` of a projection stands once ``repairs`` are applied."""
+    """Return where ``position`` of a projection is once ``repairs`` are applied.
+
+    A position inside a replaced span maps to the last message in its place.
+    """
     shift = 0
     for edit in repairs:
         if edit.span.start > position:
@@ -221,42 +270,41 @@ def map_normalized_position(position: int, repairs: Iterable[Edit]) -> int:
 
 
 def list_projection_origins(state: ConversationState) -> list[int]:
-    """Return, for each slot of ``build_projection(branch)``, the index of the slot it came from; -1 is the summary."""
-    out = [*range(state.view.pinned_count), *[-1] * (count_leading_messages(state) - state.view.pinned_count)]
+    """Return, for each message of ``build_projection(state)``, the index in the history it came from; -1 = summary."""
+    pinned_count = state.view.pinned_count
+    summary_count = count_leading_messages(state) - pinned_count
+    origins = [*range(pinned_count), *[-1] * summary_count]
     index, stop = state.view.first_kept, len(state.history.sized_messages)
     while index < stop:
-        out += [index] * len(list_shown_sized_messages_at(state, index))
+        origins += [index] * len(list_shown_sized_messages_at(state, index))
         index = get_next_shown_index(state, index)
-    return out
-
-
-def compute_prefix_digest(state: ConversationState) -> str:
-    """Return the digest of the whole projection with its frame: equal basis, equal prefix."""
-    return compute_prefix_digest_at(state, len(state.history.sized_messages))
-
-
-def compute_prefix_digest_at(state: ConversationState, count: int) -> str:
-    """Return the basis of the projection of the first ``count`` slots."""
-    return blake2b(state.setup.digest.encode() + get_projection_digest_at(state, count), digest_size=16).hexdigest()
-
-
-def get_projection_digest_at(state: ConversationState, count: int) -> bytes:
-    """Return the digest of the projection of the first ``count`` slots; nothing where there are fewer."""
-    if count > len(state.history.sized_messages):
-        return b""
-    return (
-        state.history.projection_digests[count - 1] if count > state.view.first_kept else compute_leading_digest(state)
-    )
+    return origins
 
 
 # -- digests -----------------------------------------------------------------------------------------------------------
 
 
-"""The digest of nothing yet: to copy it is quicker than to make it."""
+def compute_prefix_digest(state: ConversationState) -> str:
+    """Return the digest of the setup and the whole projection; requests with equal ones have equal prefixes."""
+    return compute_prefix_digest_at(state, len(state.history.sized_messages))
+
+
+def compute_prefix_digest_at(state: ConversationState, count: int) -> str:
+    """Return the digest of the setup and the projection of the first ``count`` messages."""
+    return blake2b(state.setup.digest.encode() + get_projection_digest_at(state, count), digest_size=16).hexdigest()
+
+
+def get_projection_digest_at(state: ConversationState, count: int) -> bytes:
+    """Return the digest of the projection of the first ``count`` messages; empty if there are fewer."""
+    if count > len(state.history.sized_messages):
+        return b""
+    if count > state.view.first_kept:
+        return state.history.projection_digests[count - 1]
+    return compute_leading_digest(state)
 
 
 def chain_digest(before: bytes, digest: bytes) -> bytes:
-    """Return the digest of what stood before and of one message more."""
+    """Return the digest of everything that ``before`` covers and one message more."""
     hasher = EMPTY_HASHER.copy()
     hasher.update(before + digest)
     return hasher.digest()
@@ -268,43 +316,61 @@ def compute_value_digest(message: Struct) -> bytes:
 
 
 def compute_leading_digest(state: ConversationState) -> bytes:
-    """Return the digest of what stands before the first kept slot."""
-    mark = state.history.projection_digests[state.view.pinned_count - 1] if state.view.pinned_count else ROOT_DIGEST
-    return mark if state.view.compaction is None else chain_digest(mark, _hash_summary(state.view.compaction))
+    """Return the digest of everything shown before the first kept message: pinned messages and the summary."""
+    digest = ROOT_DIGEST
+    if state.view.pinned_count:
+        digest = state.history.projection_digests[state.view.pinned_count - 1]
+    if state.view.compaction is None:
+        return digest
+    return chain_digest(digest, _hash_summary(state.view.compaction))
+
+
+# -- positions ---------------------------------------------------------------------------------------------------------
 
 
 def list_shown_indexes(state: ConversationState, start: int) -> Sequence[int]:
-    """Return the slots from ``start`` on for which something is shown: not those that an edit of several took."""
-    covered_indexes = {
-        place
-        for index, edits in state.view.edits.iter_from(state.view.first_kept)
-        if any(edit.span.part is None for edit in edits)
-        for place in range(index + 1, get_next_shown_index(state, index))
-    }
-    every = range(start, len(state.history.sized_messages))
-    return [index for index in every if index not in covered_indexes] if covered_indexes else every
+    """Return the indexes from ``start`` on for which a request shows something.
+
+    Left out are messages that an edit of several messages covers, except the one it starts at.
+    """
+    covered_indexes: set[int] = set()
+    for index, edits in state.view.edits.iter_from(state.view.first_kept):
+        if any(edit.span.part is None for edit in edits):
+            covered_indexes.update(range(index + 1, get_next_shown_index(state, index)))
+    indexes = range(start, len(state.history.sized_messages))
+    if not covered_indexes:
+        return indexes
+    return [index for index in indexes if index not in covered_indexes]
 
 
 def get_next_shown_index(state: ConversationState, index: int) -> int:
-    """Return the slot after ``index`` in the projection; an edit may have taken several."""
+    """Return the index of the message shown after ``index``, past all that an edit at ``index`` covers."""
     for edit in state.view.edits.get(index, ()):
         if edit.span.part is None:
             return max(edit.span.stop, index + 1)
     return index + 1
 
 
+# -- measurements that still hold --------------------------------------------------------------------------------------
+
+
 def get_valid_measured_request(state: ConversationState) -> MeasuredRequest | None:
-    """Return the request whose size was told, if what it showed still stands; so it does once a decision is undone."""
+    """Return the measured request, or None if its content is no longer shown the same.
+
+    It becomes valid again when the decision that changed it is undone.
+    """
     measurement = state.usage.measured_request
     if measurement is None or not measurement.projection_digest:
         return None
     if measurement.native_tokens != state.view.native_tokens:
         return None
-    is_shown = measurement.projection_digest == get_projection_digest_at(state, measurement.message_count)
-    return measurement if is_shown else None
+    is_unchanged = measurement.projection_digest == get_projection_digest_at(state, measurement.message_count)
+    return measurement if is_unchanged else None
 
 
 def get_valid_last_answer(state: ConversationState) -> LastAnswerUsage | None:
-    """Return what was in use at the newest good answer, under the summary that is shown now."""
+    """Return the usage of the newest good answer, or None if it was given under another summary."""
     answer = state.usage.last_answer
-    return answer if answer is not None and answer.base_digest == compute_leading_digest(state) else None
+    if answer is None or answer.base_digest != compute_leading_digest(state):
+        return None
+    return answer

@@ -136,9 +136,9 @@ def is_whole_prompt_count(
 
 
 def has_count_grown(measured_request: MeasuredRequest, shown_tokens: int, tokens: int) -> bool:
-    """Return whether a count of ``tokens`` exceeds the previous one by at least what was added since.
+    """Return whether a count of ``tokens`` exceeds the previous one by at least the growth since then.
 
-    What was added is taken at the lowest ratio that the calibration allows.
+    The growth is our estimate at the lowest ratio that the calibration allows.
     """
     added_tokens = shown_tokens - measured_request.shown_tokens
     return tokens >= measured_request.reported_tokens + MIN_CALIBRATION_RATIO * added_tokens

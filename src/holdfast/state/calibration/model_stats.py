@@ -48,11 +48,9 @@ def list_nonempty_model_stats(state: ConversationState) -> tuple[ModelStats, ...
 
     They hold for any branch, so measured requests and counts that wait for confirmation are left out.
     """
-    nonempty: list[ModelStats] = []
-    for stats in _list_model_stats(state):
-        if stats.calibration != Calibration() or stats.learned_limits != LearnedLimits():
-            nonempty.append(replace(stats, measured_request=None))
-    return tuple(nonempty)
+    nothing = (Calibration(), LearnedLimits())
+    nonempty = [stats for stats in _list_model_stats(state) if (stats.calibration, stats.learned_limits) != nothing]
+    return tuple([replace(stats, measured_request=None) for stats in nonempty])
 
 
 def replace_model_stats(state: ConversationState, all_stats: Sequence[ModelStats]) -> ConversationState:
@@ -100,7 +98,7 @@ def switch_model(state: ConversationState, model: str, window: int) -> Conversat
 
 
 def forget_learned_limits(state: ConversationState) -> ConversationState:
-    """Return the state without what overflows taught about any model; calibrations are kept."""
+    """Return the state without the limits that overflows taught about any model; calibrations are kept."""
     other_stats = [
         replace(stats, learned_limits=_keep_form_flags(stats.learned_limits)) for stats in state.usage.other_model_stats
     ]
@@ -111,7 +109,7 @@ def forget_learned_limits(state: ConversationState) -> ConversationState:
 
 
 def apply_server_format_note(state: ConversationState, note: NoteEntry) -> ConversationState:
-    """Return the state with what ``note`` says about the form that the server of the last model wants."""
+    """Return the state with the form of ``note`` for the server of the last model (``NOTE_FORM``)."""
     limits = replace(
         state.usage.learned_limits,
         fixes_client_content=note.data.get("mends") is True,
@@ -128,7 +126,7 @@ def _keep_form_flags(limits: LearnedLimits) -> LearnedLimits:
 
 
 def build_model_stats_note(state: ConversationState) -> NoteEntry:
-    """Build the note that carries what this branch knows about models to another branch."""
+    """Build the note that carries this branch's statistics of models to another branch."""
     return NoteEntry(NOTE_MODEL_STATS, data={"models": to_builtins(list_nonempty_model_stats(state))})
 
 

@@ -51,12 +51,12 @@ def get_planning_ratio(state: ConversationState, target: Target) -> float:
 
 
 def get_measured_ratio(state: ConversationState, target: Target) -> float:
-    """Return the real tokens for one estimated token by reported usage alone, unbounded; 0.0 if there is none.
+    """Return the real tokens for one estimated token by reported usage alone, unbounded; 0.0 without any.
 
     Needed for sessions whose texts were redacted after the provider counted them: their usage is seven to twenty times
-    what the texts count now, and a summary planned by a lower ratio would be as large as what it replaces. Two measures
-    must agree, so the smaller one counts: the newest request as a whole (too high if its setup was larger than we were
-    told) and the growth of requests (too high after one odd count).
+    the size of the texts now, and a summary planned by a lower ratio would be as large as the text it replaces. Two
+    measures must agree, so the smaller one counts: the newest request as a whole (too high if its setup was larger than
+    we were told) and the growth of requests (too high after one odd count).
     """
     calibration = get_model_stats(state, target.model).calibration
     request = state.usage.measured_request if is_last_model(state, target) else None
@@ -68,7 +68,7 @@ def get_measured_ratio(state: ConversationState, target: Target) -> float:
 
 
 def is_last_model(state: ConversationState, target: Target) -> bool:
-    """Return whether the target's model was asked last, so that what it counted is a measure of the next request.
+    """Return whether the target's model was asked last, so that its counts are a measure of the next request.
 
     An unknown model, on either side, counts as the same one.
     """
@@ -78,7 +78,7 @@ def is_last_model(state: ConversationState, target: Target) -> bool:
 def estimate_request_tokens(state: ConversationState, target: Target, shown_tokens: int | None = None) -> int:
     """Return the tokens of the request that ``state`` makes now: setup, messages and overhead.
 
-    The measured request counts as reported if what it showed still stands, and only the rest is our own calibrated
+    The measured request counts as reported if its content is still shown the same, and only the rest is our calibrated
     estimate. With ``shown_tokens``, estimate a request that shows that many estimated tokens instead, without reference
     to the measured one.
     """

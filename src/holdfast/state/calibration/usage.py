@@ -35,14 +35,14 @@ HOUR_CACHE_SECONDS = 3_600
 
 
 def get_cache_lifetime(state: ConversationState, rules: CacheRules) -> int:
-    """Return how many seconds the provider's cache keeps what the newest request of ``state`` showed."""
+    """Return for how many seconds the provider's cache keeps the newest request of ``state``."""
     if state.usage.learned_limits.uses_hour_cache:
         return max(rules.ttl_seconds, HOUR_CACHE_SECONDS)
     return rules.ttl_seconds
 
 
 def is_answer_to_last_request(state: ConversationState, answer: AnswerEntry) -> bool:
-    """Return whether ``answer`` reports what the newest request of ``state`` cost."""
+    """Return whether ``answer`` reports the usage of the newest request of ``state``."""
     return (
         bool(state.last_request.seen_count)
         and answer.prefix_digest == state.last_request.prefix_digest
@@ -86,7 +86,7 @@ def learn_from_usage(state: ConversationState, body: AnswerEntry) -> Conversatio
 def _calibrate_by_growth(
     state: ConversationState, measured_request: MeasuredRequest | None, tokens: int
 ) -> Calibration:
-    """Return the calibration with a sample of what the prompt grew by since ``measured_request``.
+    """Return the calibration with a sample of the prompt's growth since ``measured_request``.
 
     Growth is used and not the whole prompt, since the setup and invisible parts of the prompt cancel out in it.
     """
@@ -177,8 +177,8 @@ def _has_unmeasured_media(state: ConversationState) -> bool:
 def find_plateau_count(state: ConversationState, dropped_tokens: int) -> int:
     """Return the largest count of a conversation that grows while its counts do not, or 0 if they do grow.
 
-    The result is the number of tokens that a server which cuts prompts silently reads at most. ``dropped_tokens`` is
-    our estimate of what the provider may leave out of the newest prompt (thinking of older turns).
+    The result is the most that a server which cuts prompts silently reads, in its tokens. ``dropped_tokens`` is our
+    estimate of the thinking of older turns, which the provider may leave out of the newest prompt.
     """
     measured_request = get_valid_measured_request(state)
     if measured_request is None or measured_request.plateau is None:
@@ -227,7 +227,7 @@ def measure_new_content(state: ConversationState) -> int:
 
 
 def learn_from_overflow(state: ConversationState, body: FailureEntry) -> ConversationState:
-    """Return the state updated with what a refusal of the newest request as too large teaches.
+    """Return the state updated after the newest request was refused as too large.
 
     The error may name the window's ``limit_tokens``, the ``requested_tokens`` of the prompt, both or neither, and
     numbers that are no token counts at all; those that make no sense for this request count as not named. A limit is
@@ -332,7 +332,7 @@ def _get_known_ratio(state: ConversationState) -> float:
 def _measure_last_request(state: ConversationState, tokens: int, prefix_digest: str) -> MeasuredRequest:
     """Return the newest request as measured at ``tokens``.
 
-    It has no digest if what it showed was edited while its answer was on the way: then the measurement counts for
+    It has no digest if its content was edited while its answer was on the way: then the measurement counts for
     nothing later, since the digest never matches.
     """
     seen_count = state.last_request.seen_count

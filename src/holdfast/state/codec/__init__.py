@@ -1,1 +1,1 @@
-"""Values of the state as bytes, and back."""
+"""Encode entries and states as bytes, and decode them."""

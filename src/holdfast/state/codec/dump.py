@@ -1,4 +1,4 @@
-"""A branch as bytes and back, for a database of somebody's own."""
+"""Encode a conversation state as bytes and decode it, for callers that keep it in a database of their own."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class _StateDump(
         "queued_messages": "waiting",
     },
 ):
-    """The form in which a state is written down: flat, by the names that its fields had at first."""
+    """The encoded form of a state: flat, under the names of the first version, so that old dumps stay readable."""
 
     sized_messages: tuple[SizedMessage, ...]
     cumulative_tokens: tuple[int, ...]
@@ -115,24 +115,29 @@ _GROUP_OF = {inner.rpartition(".")[2]: inner for inner in flatten_state(Conversa
     "last_request_tokens": "last_request.tokens",
     "last_prefix_digest": "last_request.prefix_digest",
 }
-"""The flat name in a state, by the name of a field of the dump."""
+"""``group.field`` of a state (see ``flatten_state``), by the name of a field of the dump."""
 _SEQUENCE_FIELDS = ("sized_messages", "cumulative_tokens", "projection_digests", "digests_before")
+"""Fields that are a ``PersistentSequence`` in a state and a tuple in the dump."""
 
 
 def dump_state(state: ConversationState) -> bytes:
-    """Return ``state`` as bytes; wire bytes are kept byte for byte."""
+    """Encode ``state``; wire bytes are kept byte for byte."""
     flat = flatten_state(state)
     values: dict[str, Any] = {name: flat[_GROUP_OF[name]] for name in _StateDump.__struct_fields__}
     values |= {name: tuple(values[name]) for name in _SEQUENCE_FIELDS}
-    callers = values["first_index_by_call_id"].copy()  # at once: another thread may go on from here
+    # The dictionary is shared with newer states: copied at once, since another thread may add to it, and without what
+    # belongs to those.
+    first_index_by_call_id = values["first_index_by_call_id"].copy()
+    message_count = len(values["sized_messages"])
     values["first_index_by_call_id"] = {
-        id_: index for id_, index in callers.items() if index < len(values["sized_messages"])
+        call_id: index for call_id, index in first_index_by_call_id.items() if index < message_count
     }
-    return pack_value(_StateDump(**values | {"edits": tuple(values["edits"].items())}))
+    values["edits"] = tuple(values["edits"].items())
+    return pack_value(_StateDump(**values))
 
 
 def load_state(data: bytes) -> ConversationState:
-    """Return the state that ``dump_state`` wrote, its media not counted; ``FormatError`` for any other bytes."""
+    """Decode a state written by ``dump_state``, or raise ``FormatError``. Its media are not counted yet."""
     try:
         dump = unpack_value(data, _StateDump)
     except (ValueError, TypeError) as error:
@@ -143,6 +148,7 @@ def load_state(data: bytes) -> ConversationState:
     values: dict[str, Any] = {name: getattr(dump, name) for name in dump.__struct_fields__}
     values |= {name: PersistentSequence(values[name]) for name in _SEQUENCE_FIELDS}
     values["edits"] = EditMap(edit for _, edits in dump.edits for edit in edits)
+    # Not in the dump, since both follow from what is.
     values["native_tokens"] = measure_native_summary(dump.compaction, dump.model, dump.api)
     values["messages"] = PersistentSequence(sized_message.message for sized_message in dump.sized_messages)
     return replace_flat_fields(ConversationState(), {_GROUP_OF[name]: value for name, value in values.items()})

@@ -1,7 +1,7 @@
-"""Any value of the model as bytes, and back to an equal value.
+"""Encode any struct as bytes, and decode it to an equal value.
 
-JSON holds the value; raw wire bytes, which JSON could not keep byte for byte, lie beside it under the path of their
-field. Lone surrogates and integers of any size survive.
+The value is JSON. Raw wire bytes, which JSON could not keep byte for byte, are kept beside it under the path of their
+field. Lone surrogates and integers of any size survive, although msgspec's JSON takes neither.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ V = TypeVar("V")
 
 
 def split_raw_bytes(value: Struct) -> tuple[bytes, bytes | None]:
-    """Return ``value`` as JSON without its raw bytes, and those by path as MessagePack (nothing if there are none)."""
+    """Return ``value`` as JSON without its raw bytes, and those by path as MessagePack, or None if there are none."""
     raws: dict[str, bytes] = {}
 
     def take(path: str, raw: Raw | None) -> Raw | None:
@@ -34,9 +34,7 @@ def split_raw_bytes(value: Struct) -> tuple[bytes, bytes | None]:
 
 
 def join_raw_bytes(text: bytes, raws: bytes | None, kind: type[V]) -> V:
-    """Return the value of type ``kind`` that ``split_raw_bytes`` took apart; a ``ValueError`` if the bytes are
-    damaged.
-    """
+    """Return the value of type ``kind`` that ``split_raw_bytes`` took apart; raise ``ValueError`` for damaged bytes."""
     value = _decode_json(text, kind)
     if raws is None:
         return value
@@ -50,7 +48,7 @@ def join_raw_bytes(text: bytes, raws: bytes | None, kind: type[V]) -> V:
 
 
 def describe_type_mismatch(value: object, kind: type) -> str:
-    """Return where ``value`` is not of type ``kind`` all through, or nothing: values are made without being checked."""
+    """Return where ``value`` is not of type ``kind`` all through, or ``""``. Constructing a struct checks no types."""
     try:
         convert_value(msgspec.to_builtins(value), kind)
     except (ValueError, TypeError, RecursionError, msgspec.MsgspecError) as error:
@@ -59,12 +57,12 @@ def describe_type_mismatch(value: object, kind: type) -> str:
 
 
 def pack_value(value: Struct) -> bytes:
-    """Return ``value`` in one piece."""
+    """Encode ``value``, raw bytes included, in one piece."""
     return msgspec.msgpack.encode(split_raw_bytes(value))
 
 
 def unpack_value(data: bytes, kind: type[V]) -> V:
-    """Return the value of type ``kind`` that ``pack_value`` wrote; a ``ValueError`` if it is another or damaged."""
+    """Decode a value of type ``kind`` that ``pack_value`` wrote; raise ``ValueError`` for any other bytes."""
     text, raws = msgspec.msgpack.decode(data, type=tuple[bytes, bytes | None])
     return join_raw_bytes(text, raws, kind)
 
@@ -81,12 +79,12 @@ def _decode_json(text: bytes, kind: type[V]) -> V:
         return get_decoder(kind).decode(text)
     except msgspec.ValidationError:
         raise
-    except msgspec.DecodeError:
+    except msgspec.DecodeError:  # lone surrogates or huge integers, which the standard library reads
         return convert_value(json.loads(text), kind)
 
 
 def _map_raw_fields(value: Any, path: str, swap: Callable[[str, Raw | None], Raw | None]) -> Any:
-    """Return ``value`` with each field that holds raw bytes, or nothing, put through ``swap``."""
+    """Return ``value`` with ``swap`` applied to each field that is raw bytes or None; itself if nothing changes."""
     if isinstance(value, tuple):
         items = tuple([_map_raw_fields(item, f"{path}/{index}", swap) for index, item in enumerate(value)])
         return value if all(map(is_, items, value)) else items

@@ -1,8 +1,8 @@
-"""Values read as a type, by any thread at any time.
+"""Thread-safe decoding of values as a type.
 
-msgspec looks at a struct when it first reads one, and a second thread that reads the same one meanwhile meets what is
-half made: the process ends in a segmentation fault (msgspec 0.22). So a type is looked at by one thread alone. A module
-that makes its decoders of structs of its own when it is imported is safe without this: the import is one thread's.
+msgspec inspects a struct type when it first decodes one. If a second thread decodes the same type meanwhile, it sees a
+half-built description and the process ends in a segmentation fault (msgspec 0.22). So types are inspected under a lock.
+Modules that build decoders of their own structs on import need none of this, since only one thread imports a module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec.json import Decoder
 V = TypeVar("V")
 
 _inspection_lock = RLock()
-"""Held while a type is looked at, and while the process forks: a child can look at one, and meets none half made."""
+"""Held while a type is inspected, and while the process forks, so that no child inherits a half-built type."""
 if hasattr(os, "register_at_fork"):  # where processes fork
     os.register_at_fork(
         before=_inspection_lock.acquire,
@@ -28,14 +28,14 @@ if hasattr(os, "register_at_fork"):  # where processes fork
 
 
 def get_decoder(kind: type[V]) -> Decoder[V]:
-    """Return the decoder of JSON as values of type ``kind``, the same one for each call."""
+    """Return the JSON decoder for values of type ``kind``; it is the same object at each call."""
     value_type: Any = kind
     return _make_decoder(value_type)
 
 
 def convert_value(value: object, kind: type[V], *, strict: bool = True) -> V:
-    """Return ``value``, made of plain Python values, as one of type ``kind``; raises what msgspec raises."""
-    get_decoder(kind)
+    """Convert ``value``, built of plain Python values, to type ``kind``; raise msgspec's errors if it does not fit."""
+    get_decoder(kind)  # inspects the type under the lock
     return msgspec.convert(value, kind, strict=strict)
 
 

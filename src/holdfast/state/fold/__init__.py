@@ -1,1 +1,1 @@
-"""The fold over the entries of a log: the state before an entry and the entry make the state after it."""
+"""The fold over the entries of a log: it computes the state after an entry from the state before it."""

@@ -284,7 +284,7 @@ def _apply_compaction(state: ConversationState, entry: Entry, body: CompactionEn
 def _replace_head_by_summary(state: ConversationState, body: CompactionEntry) -> ConversationState:
     """Return the state showing the summary of ``body`` in place of the messages before its ``first_kept``.
 
-    The cost is proportional to what is kept, so compacting a long history stays cheap.
+    The cost is proportional to the kept messages, so compacting a long history stays cheap.
     """
     history, view, last_request = state.history, state.view, state.last_request
     message_count = len(history.sized_messages)
@@ -360,7 +360,7 @@ def _protect_restored_parts(
 def _rebuild_with_decisions(
     state: ConversationState, decisions: tuple[tuple[str, DecisionEntry | CompactionEntry], ...]
 ) -> ConversationState:
-    """Return the state with only ``decisions`` in force; the newest compaction among them sets what is shown."""
+    """Return the state with only ``decisions`` in force; the newest compaction among them sets the view."""
     newest_compaction: CompactionEntry | None = None
     edits_before: list[Edit] = []
     edits_since: list[Edit] = []
@@ -461,7 +461,7 @@ def _mark_newest_answer_failed(state: ConversationState) -> ConversationState:
 
 
 def _rebase_answer_digest(state: ConversationState) -> ConversationState:
-    """Return the state with the newest message, if it answers the newest request, based on what that request showed.
+    """Return the state with the newest message, if it answers the newest request, based on the content of that request.
 
     Messages and decisions that came in while the answer was on its way lie between the request and the answer in the
     log, but the model has not seen them, and its signature does not cover them.

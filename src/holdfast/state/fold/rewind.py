@@ -1,4 +1,4 @@
-"""Forks: a branch cut back to what a conversation shares with it, and said in that conversation's own bytes."""
+"""Forks: cut a state back to what an incoming conversation shares with it, and adopt that conversation's own bytes."""
 
 from __future__ import annotations
 
@@ -17,43 +17,40 @@ from holdfast.state.persistent_sequence import PersistentSequence, count_shared_
 def replace_raw_bytes(
     state: ConversationState, sized_messages: Sequence[SizedMessage], start: int = 0
 ) -> ConversationState:
-    """Return the branch with its first slots said in other bytes; repairs stand where they are of other slots alone.
+    """Return the state with its first messages replaced by ``sized_messages``, which say the same in other bytes.
 
-    Those before ``start`` are known to be its own.
+    The first ``start`` are known to be identical already. A client that encodes its history anew must get its own bytes
+    back, or it breaks its prompt cache.
     """
-    new_messages, old_messages, prefix = (
-        sized_messages[start:],
-        state.history.sized_messages.slice(start),
-        state.view.normalized_prefix,
-    )
+    new_messages, old_messages = sized_messages[start:], state.history.sized_messages.slice(start)
     common_count = count_shared_prefix_items(new_messages, old_messages)
     if common_count == len(new_messages):
         return state
-    first, replacement = start + common_count, [*new_messages[common_count:], *old_messages[len(new_messages) :]]
+    first = start + common_count
+    replacement = [*new_messages[common_count:], *old_messages[len(new_messages) :]]
+    messages = [sized_message.message for sized_message in replacement]
+    # Stored repairs contain messages in their old bytes. They stay valid only if they concern other messages.
+    prefix = state.view.normalized_prefix
+    if prefix is not None and prefix.normalization and prefix.next_index > first:
+        prefix = None
     return replace(
         state,
         history=replace(
             state.history,
             sized_messages=state.history.sized_messages.replace_from(first, replacement),
-            messages=state.history.messages.replace_from(
-                first, [sized_message.message for sized_message in replacement]
-            ),
+            messages=state.history.messages.replace_from(first, messages),
         ),
-        view=replace(
-            state.view,
-            normalized_prefix=prefix
-            if prefix is None or not prefix.normalization or prefix.next_index <= first
-            else None,
-        ),
+        view=replace(state.view, normalized_prefix=prefix),
     )
 
 
 def share_message_objects(
     state: ConversationState, sized_messages: Sequence[SizedMessage], start: int = 0
 ) -> ConversationState:
-    """Return the branch with ``sized_messages`` in place of its own first ones, which they equal.
+    """Return the state with its first messages replaced by the equal objects in ``sized_messages``.
 
-    What is the very same object is not looked into whenever it is compared. Those before ``start`` are known to be so.
+    Identical objects are not compared by value, so the next comparison of the caller's list is fast. The first
+    ``start`` are known to be identical already.
     """
     new_messages = sized_messages[start:]
     if all(map(is_, new_messages, state.history.sized_messages.slice(start))):
@@ -71,7 +68,10 @@ def share_message_objects(
 
 
 def rewind_state(state: ConversationState, count: int) -> ConversationState:
-    """Return the branch as if it ended after ``count`` slots: decisions about those stay in force, word for word."""
+    """Return the state as if the history ended after ``count`` messages.
+
+    Decisions about those messages stay in force word for word, and everything learned about models is kept.
+    """
     if count >= len(state.history.sized_messages):
         return state
     shorter = ConversationState.from_entries(
@@ -81,6 +81,7 @@ def rewind_state(state: ConversationState, count: int) -> ConversationState:
         shorter,
         history=replace(
             shorter.history,
+            # What each answer was based on cannot be computed from the messages alone.
             digests_before=PersistentSequence(state.history.digests_before.slice(0, count)),
             failed_answer_indexes=tuple(index for index in state.history.failed_answer_indexes if index < count),
         ),
@@ -101,9 +102,13 @@ def rewind_state(state: ConversationState, count: int) -> ConversationState:
         setup=state.setup,
         setup_changed_at=min(state.setup_changed_at, count),
     )
-    for id_, decision in state.view.active_decisions:
+    for entry_id, decision in state.view.active_decisions:
         kept_decision = clip_decision(decision, count)
-        shorter = shorter if kept_decision is None else apply_entry(shorter, Entry(id_, None, kept_decision))
+        if kept_decision is not None:
+            shorter = apply_entry(shorter, Entry(entry_id, None, kept_decision))
+    protected_parts = {index: parts for index, parts in state.view.protected_parts.items() if index < count}
+    seen_count, unchanged_until = state.last_request.previous_coverage
+    # Applying the decisions changed these once more, as if they were made now.
     return replace(
         shorter,
         counters=replace(
@@ -117,18 +122,11 @@ def rewind_state(state: ConversationState, count: int) -> ConversationState:
         last_request=replace(
             shorter.last_request,
             unchanged_until=min(state.last_request.unchanged_until, count),
-            previous_coverage=(
-                min(state.last_request.previous_coverage[0], count),
-                min(state.last_request.previous_coverage[1], count),
-            ),
+            previous_coverage=(min(seen_count, count), min(unchanged_until, count)),
         ),
         view=replace(
             shorter.view,
-            protected_parts={
-                sized_message: parts
-                for sized_message, parts in state.view.protected_parts.items()
-                if sized_message < count
-            },
+            protected_parts=protected_parts,
             turn_limit_start=min(state.view.turn_limit_start, count),
         ),
         policy_name=state.policy_name,
@@ -136,10 +134,12 @@ def rewind_state(state: ConversationState, count: int) -> ConversationState:
 
 
 def clip_decision(decision: DecisionEntry | CompactionEntry, count: int) -> DecisionEntry | CompactionEntry | None:
-    """Return the part of what was decided that is about the first ``count`` slots; nothing where none of it is.
+    """Return the part of ``decision`` that is about the first ``count`` messages, or None without any.
 
-    A summary of them stands, whatever was decided with it about those behind.
+    A compaction keeps its summary if that covers no more than these messages, whatever edits it made behind them.
     """
-    kept_decision = replace(decision, edits=tuple(edit for edit in decision.edits if edit.span.stop <= count))
-    stands = kept_decision.first_kept <= count if isinstance(kept_decision, CompactionEntry) else kept_decision.edits
-    return kept_decision if stands else None
+    kept_edits = tuple(edit for edit in decision.edits if edit.span.stop <= count)
+    is_kept = bool(kept_edits)
+    if isinstance(decision, CompactionEntry):
+        is_kept = decision.first_kept <= count
+    return replace(decision, edits=kept_edits) if is_kept else None

@@ -1,4 +1,4 @@
-"""Calls and results by their ids, as the fold counts them."""
+"""Track tool calls by their ids: which message used an id first, and which calls have no result yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ def record_first_calls(
     sized_messages: PersistentSequence[SizedMessage],
     new: Sequence[SizedMessage],
 ) -> dict[str, int]:
-    """Return the first uses of call ids: ``first_index_by_call_id``, and those of the ``new`` slots."""
+    """Return ``first_index_by_call_id`` with the call ids of the ``new`` messages added.
+
+    The dictionary is changed in place and shared with the state before, as long as nobody forked: copying it for every
+    message would make a long session quadratic.
+    """
     count = len(before)
     if not before.is_storage_of(sized_messages):
         first_index_by_call_id = {id_: index for id_, index in first_index_by_call_id.copy().items() if index < count}
@@ -30,7 +34,10 @@ def record_first_calls(
 
 
 def update_open_calls(open_call_ids: tuple[str, ...], message: Message) -> tuple[str, ...]:
-    """Return the ids of ``open_call_ids`` calls that have no result yet once ``message`` is said."""
+    """Return the ids of calls that have no result yet after ``message``, given those open before it.
+
+    Ids may repeat within a message, so each result closes one call of its id.
+    """
     if message.role == "assistant":
         return tuple([call.id for call in message.calls])
     if not open_call_ids:
@@ -49,7 +56,7 @@ def update_open_calls(open_call_ids: tuple[str, ...], message: Message) -> tuple
 
 
 def _take_one(id_counts: Counter[str], id_: str) -> bool:
-    """Take one ``id_`` out of what is given; return whether there was one."""
+    """Remove one ``id_`` from ``id_counts`` and return whether there was one."""
     if id_ not in id_counts:
         return False
     id_counts[id_] -= 1
