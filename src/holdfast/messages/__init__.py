@@ -1,1 +1,1 @@
-"""Pure questions about messages: no policy."""
+"""Messages and their parts as values, and questions about them that need no policy."""

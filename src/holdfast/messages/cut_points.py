@@ -31,26 +31,28 @@ def find_cut_points(messages: Sequence[Message]) -> list[int]:
 
 
 def find_call_group_ends(messages: Sequence[Message]) -> list[int]:
-    """Return, for each message, the first position behind the last result of its calls.
+    """Return, for each message, the position behind the last result of its calls.
 
-    It is ``len(messages) + 1`` for calls of the newest assistant message that are still open, and the position
-    behind the message itself where there is nothing to wait for. Calls and results are matched by occurrence, a result
-    with the newest call of its id that waits: an id that is used again over a gap must not shift all that follow.
+    That is the position behind the message itself if it has no calls, and ``len(messages) + 1`` for calls of the newest
+    assistant message that are still open.
     """
     count = len(messages)
     ends = list(range(1, count + 1))
+    # Ids repeat: models that number their calls begin anew after a gap. A result belongs to the newest call of its id
+    # that still waits, so that one missing result does not shift all that follow.
     waiting: dict[str, deque[int]] = defaultdict(deque)
-    newest = -1
+    newest_answer = -1
     for index, message in enumerate(messages):
         if message.role == "assistant":
-            newest = index
+            newest_answer = index
             for call in message.calls:
                 waiting[call.id].appendleft(index)
             continue
         for result in message.results:
-            owners = waiting.get(result.call_id)
-            if owners:
-                ends[owners.popleft()] = index + 1
-    if newest >= 0 and any(newest in owners for owners in waiting.values()):
-        ends[newest] = count + 1
+            callers = waiting.get(result.call_id)
+            if callers:
+                ends[callers.popleft()] = index + 1
+    has_open_calls = newest_answer >= 0 and any(newest_answer in callers for callers in waiting.values())
+    if has_open_calls:
+        ends[newest_answer] = count + 1
     return ends

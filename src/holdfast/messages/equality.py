@@ -1,7 +1,7 @@
-"""Whether two messages say the same, though a client wrote one of them anew.
+"""Decide whether two messages say the same although a client encoded one of them anew.
 
-Clients send back what they were given in bytes of their own: arguments with other spaces, fields that are empty added
-or left out, words in one piece or several, reasoning left out. None of that is another conversation.
+Clients send back what they received in bytes of their own: arguments with other spaces, empty fields added or left out,
+text in one piece or several, reasoning left out. None of that makes it another conversation.
 """
 
 from __future__ import annotations
@@ -17,44 +17,46 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 
 MESSAGE_FIELD_PREFIX = "message."
-"""How the kind of an opaque part begins that is a field of its message; a client may add or leave out such fields."""
+"""Prefix of the kind of an opaque part that is a field of its message; clients add and leave out such fields freely."""
 _NUMBERED_ID_SUFFIX = re.compile(r"#\d+\Z")
-"""How the id of a call ends that came without one: its place among the calls of one content."""
+"""Suffix of an id that we gave to a call that came without one: its number among the calls of one content."""
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeError, RecursionError)
 _JSON_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 class _UninterpretedPart(NamedTuple):
-    """A part that is not interpreted."""
+    """A part that is compared by its kind and its JSON only."""
 
     kind: str
     raw: Raw | None
 
 
 def is_equivalent_message(left: Message, right: Message) -> bool:
-    """Return whether both say the same: words, calls, results, media, and whatever both tell of other parts.
+    """Return whether both messages have the same text, calls, results and media, and do not contradict each other.
 
-    Reasoning, and the seals of all else, are not looked at: who sends another is told so by the provider.
+    Opaque parts are compared only in the fields that both have. Reasoning and signatures are ignored: a provider that
+    gets the wrong ones says so itself.
     """
     if left.role != right.role:
         return False
-    own, other_parts = _normalize_parts(left.parts), _normalize_parts(right.parts)
-    fields, others_fields = _collect_message_fields(left.parts), _collect_message_fields(right.parts)
-    common = fields.keys() & others_fields.keys()
-    return _is_equivalent_value(own, other_parts) and all(
-        _is_equivalent_value(fields[kind], others_fields[kind]) for kind in common
-    )
+    if not _is_equivalent_value(_normalize_parts(left.parts), _normalize_parts(right.parts)):
+        return False
+    left_fields, right_fields = _collect_message_fields(left.parts), _collect_message_fields(right.parts)
+    common_kinds = left_fields.keys() & right_fields.keys()
+    return all(_is_equivalent_value(left_fields[kind], right_fields[kind]) for kind in common_kinds)
 
 
 def encode_comparable_bytes(message: Message) -> bytes:
-    """Return what is said as bytes: those of messages that are alike are the same, and those of pieces add up.
+    """Encode what a message says so that equivalent messages have equal bytes.
 
-    Of parts that are not interpreted only the kind is in it.
+    The bytes of pieces of a message add up to those of the whole. Of opaque parts only the kind is encoded, since their
+    JSON may differ between equivalent messages.
     """
     return b"".join(map(_encode_comparable, _normalize_parts(message.parts)))
 
 
 def _encode_comparable(value: Any) -> bytes:
+    # 0xFE is no byte of UTF-8, so no text can look like a separator.
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
     if isinstance(value, _UninterpretedPart):
@@ -65,16 +67,17 @@ def _encode_comparable(value: Any) -> bytes:
 
 
 def _normalize_parts(parts: Sequence[Part]) -> list[Any]:
-    """Return what is said, words that stand together as one text."""
-    out: list[Any] = []
+    """Return ``parts`` as comparable values, adjacent texts as one string, without reasoning and message fields."""
+    values: list[Any] = []
     for part in parts:
-        if isinstance(part, Text) and out and isinstance(out[-1], str):
-            out[-1] += part.text
-        elif isinstance(part, Text):
-            out += [part.text] if part.text else []
+        if isinstance(part, Text):
+            if values and isinstance(values[-1], str):
+                values[-1] += part.text
+            elif part.text:
+                values.append(part.text)
         elif not isinstance(part, Thinking) and not is_message_field(part):
-            out.append(_normalize_part(part))
-    return out
+            values.append(_normalize_part(part))
+    return values
 
 
 def _normalize_part(part: Part) -> Any:
@@ -93,16 +96,16 @@ def _strip_id_number(id_: str) -> str:
 
 
 def is_message_field(part: Part) -> bool:
-    """Return whether ``part`` is a field of its message, not a piece of what it says."""
+    """Return whether ``part`` is a field of its message and not a piece of its content."""
     return isinstance(part, Opaque) and part.kind.startswith(MESSAGE_FIELD_PREFIX)
 
 
 def _collect_message_fields(parts: Sequence[Part]) -> dict[str, _UninterpretedPart]:
-    return {
-        part.kind: _UninterpretedPart(part.kind, part.raw)
-        for part in parts
-        if isinstance(part, Opaque) and is_message_field(part)
-    }
+    fields: dict[str, _UninterpretedPart] = {}
+    for part in parts:
+        if isinstance(part, Opaque) and is_message_field(part):
+            fields[part.kind] = _UninterpretedPart(part.kind, part.raw)
+    return fields
 
 
 def _is_equivalent_value(left: Any, right: Any) -> bool:
@@ -114,31 +117,38 @@ def _is_equivalent_value(left: Any, right: Any) -> bool:
 
 
 def _is_equivalent_json(left: Raw | None, right: Raw | None) -> bool:
-    """Return whether two JSON values are one, or two objects agree in every field that both have and that is set."""
+    """Return whether two JSON values are equal, or two objects agree in all fields that both have and are not null."""
     if left is None or right is None or left == right:
         return left == right
     try:
-        values = _normalize_numbers(_JSON_DECODER.decode(left)), _normalize_numbers(_JSON_DECODER.decode(right))
+        left_value = _normalize_numbers(_JSON_DECODER.decode(left))
+        right_value = _normalize_numbers(_JSON_DECODER.decode(right))
     except _DECODE_ERRORS:
         return False
-    if not all(isinstance(value, dict) for value in values):
-        return bool(values[0] == values[1])
-    left_fields, right_fields = ({key: inner for key, inner in value.items() if inner is not None} for value in values)
+    if not (isinstance(left_value, dict) and isinstance(right_value, dict)):
+        return bool(left_value == right_value)
+    left_fields, right_fields = _drop_null_fields(left_value), _drop_null_fields(right_value)
     return all(left_fields[key] == right_fields[key] for key in left_fields.keys() & right_fields.keys())
 
 
+def _drop_null_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value is not None}
+
+
 def canonicalize_arguments(arguments: str) -> str:
-    """Return the arguments of a call in one form for one value; text that is no JSON as it stands."""
+    """Return the JSON ``arguments`` of a call in one canonical form; unchanged if they are no JSON."""
     try:
-        return msgspec.json.encode(_normalize_numbers(_JSON_DECODER.decode(arguments or "{}")), order="sorted").decode()
+        value = _normalize_numbers(_JSON_DECODER.decode(arguments or "{}"))
+        return msgspec.json.encode(value, order="sorted").decode()
     except _DECODE_ERRORS:
         return arguments
 
 
 def _normalize_numbers(value: Any) -> Any:
-    """Return a JSON value with whole numbers as such: ``1.0`` and ``1`` are one to most languages."""
+    """Return a JSON value with integral floats as ints: most languages write ``1.0`` and ``1`` alike."""
     if isinstance(value, dict):
         return {key: _normalize_numbers(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_normalize_numbers(inner) for inner in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    is_integral_float = isinstance(value, float) and value.is_integer()
+    return int(value) if is_integral_float else value

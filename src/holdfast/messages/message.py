@@ -1,4 +1,4 @@
-"""One message of a conversation, and the questions everybody asks about it."""
+"""One message of a conversation, and questions about it that are asked everywhere."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ ROLES: tuple[str, ...] = get_args(Role)
 
 
 class Message(Struct, frozen=True, tag="message", gc=False):
-    """An immutable message. Identity, parent and time belong to the log entry that holds it."""
+    """An immutable message. Its identity, parent and time belong to the log entry that holds it."""
 
     role: Role
     parts: tuple[Part, ...] = ()
 
     @classmethod
     def from_text(cls, role: Role, text: str) -> Message:
-        """Return a message that says ``text`` and nothing else.
+        """Build a message with ``text`` as its only part.
 
-        Raises ``ValueError`` for a role that there is not, ``TypeError`` for what is no text.
+        Raises ``ValueError`` for an unknown role and ``TypeError`` for anything but a string.
         """
         if role not in ROLES:
             raise ValueError(f"role is {role!r}; the roles are {', '.join(ROLES)}")
@@ -38,65 +38,71 @@ class Message(Struct, frozen=True, tag="message", gc=False):
     @property
     def calls(self) -> tuple[ToolCall, ...]:
         """The tool calls in this message, in order."""
-        return tuple([p for p in self.parts if type(p) is ToolCall])
+        return tuple([part for part in self.parts if type(part) is ToolCall])
 
     @property
     def results(self) -> tuple[ToolResult, ...]:
         """The tool results in this message, in order."""
-        return tuple([p for p in self.parts if type(p) is ToolResult])
+        return tuple([part for part in self.parts if type(part) is ToolResult])
 
     @property
     def text(self) -> str:
-        """The message's own words: its text parts, joined by newlines.
+        """The message's own text: its text parts, joined by newlines.
 
-        Those that a model says one behind the other are pieces of one text, parted by a signature or a citation.
+        Adjacent text parts of an answer are joined without one: they are pieces of one text, cut by a signature or a
+        citation.
         """
-        if self.role == "assistant":
-            runs = groupby(self.parts, type)
-            return "\n".join(["".join([p.text for p in run if type(p) is Text]) for kind, run in runs if kind is Text])
-        return "\n".join([p.text for p in self.parts if type(p) is Text])
+        if self.role != "assistant":
+            return "\n".join([part.text for part in self.parts if type(part) is Text])
+        texts: list[str] = []
+        for part_type, run in groupby(self.parts, type):
+            if part_type is Text:
+                texts.append("".join([part.text for part in run if type(part) is Text]))
+        return "\n".join(texts)
 
     @property
     def is_turn_start(self) -> bool:
-        """Whether a user speaks here: a user message with more in it than tool results."""
-        return self.role == "user" and any(type(p) is not ToolResult for p in self.parts)
+        """Whether a turn starts here: a user message with anything in it but tool results."""
+        return self.role == "user" and any(type(part) is not ToolResult for part in self.parts)
 
 
 def collect_media_in_messages(*messages: Message) -> list[Media]:
-    """Return the media in messages, those inside tool results too."""
+    """Return the media in ``messages``, including those inside tool results."""
     return collect_media_in_parts(*[part for message in messages for part in message.parts])
 
 
 def collect_media_in_parts(*parts: Part) -> list[Media]:
-    """Return the media in parts: themselves, or those inside a tool result."""
-    candidates = [part for part in parts if type(part) is ToolResult or type(part) is Media]
-    return [
-        inner
-        for part in candidates
-        for inner in (part.content if type(part) is ToolResult else (part,))
-        if type(inner) is Media
-    ]
+    """Return the media among ``parts``, including those inside tool results."""
+    media: list[Media] = []
+    for part in parts:
+        if type(part) is Media:
+            media.append(part)
+        elif type(part) is ToolResult:
+            media += [inner for inner in part.content if type(inner) is Media]
+    return media
 
 
 def replace_all_parts(message: Message, parts: Sequence[Part]) -> Message:
-    """Return ``message`` with other parts, one for each; the same object where all of them are the same."""
+    """Return ``message`` with ``parts``, one for each of its own; itself if all of them are the same objects."""
     return message if all(map(is_, parts, message.parts)) else Message(message.role, tuple(parts))
 
 
 def replace_media_with_text(part: Part, describe: Callable[[Media], str]) -> Part:
-    """Return ``part`` with words in place of its media, but those for which ``describe`` has none."""
+    """Return ``part`` with each image or document replaced by its description, if ``describe`` has one for it."""
     if type(part) is Media:
-        return Text(text) if (text := describe(part)) else part
+        description = describe(part)
+        return Text(description) if description else part
     if type(part) is not ToolResult or not any(map(describe, collect_media_in_parts(part))):
         return part
-    content = tuple(
-        Text(text) if type(inner) is Media and (text := describe(inner)) else inner for inner in part.content
-    )
-    return replace(part, content=content, raw=None)
+    content: list[Text | Media | Opaque] = []
+    for inner in part.content:
+        description = describe(inner) if type(inner) is Media else ""
+        content.append(Text(description) if description else inner)
+    return replace(part, content=tuple(content), raw=None)
 
 
 def count_message_chars(message: Message) -> int:
-    """Return the characters of all texts in a message, with a line end for each that stands in a result."""
+    """Return the number of characters of all texts in a message; texts of results count with a line end each."""
     total = 0
     for part in message.parts:
         if type(part) is Text:
@@ -109,19 +115,19 @@ def count_message_chars(message: Message) -> int:
 
 
 def get_result_text(result: ToolResult) -> str:
-    """Return the words of a tool result, its text parts joined by newlines."""
-    return "\n".join([p.text for p in result.content if type(p) is Text])
+    """Return the text of a tool result: its text parts, joined by newlines."""
+    return "\n".join([part.text for part in result.content if type(part) is Text])
 
 
 def get_part_text(part: Part) -> str:
-    """Return the words of a text or of a result; nothing of any other part."""
+    """Return the text of a text part or a result, or ``""`` for any other part."""
     if type(part) is Text:
         return part.text
     return get_result_text(part) if type(part) is ToolResult else ""
 
 
 def format_part_placeholder(part: Media | Opaque) -> str:
-    """Return the words that stand for a part that is not sent: what it is, and its name where it has one."""
+    """Return the text that is sent in place of a part: its type, and its name if it has one."""
     if type(part) is Media:
         name = f": {part.name}" if part.name else ""
         return f"[Attached {part.mime or part.kind}{name}]"

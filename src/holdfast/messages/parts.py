@@ -1,4 +1,4 @@
-"""The parts a message is made of."""
+"""The parts that a message is made of."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from msgspec.structs import force_setattr
 from holdfast.errors import raise_if_wrong_type
 
 MediaForm: TypeAlias = Literal["", "base64", "text", "url", "file"]
-"""What a source is: bytes in base64, a document's own words, an address, or an id that one provider gave out."""
+"""What ``Media.source`` contains: base64 data, the text of a document, a URL, or a file id of one provider."""
 
 
 class ProviderSignature(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Opaque state that only its maker may read: a signature, encrypted content, an item id.
+    """Opaque state that only its maker can read: a thinking signature, encrypted content, an item id.
 
-    A sealed part goes out byte-identical to the same API and model, or not at all.
+    A signed part goes out byte-identical to the API and model that signed it, or not at all.
     """
 
     api: str
@@ -25,12 +25,13 @@ class ProviderSignature(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Text(Struct, frozen=True, omit_defaults=True, gc=False, tag="text", rename={"signature": "seal"}):
-    """Words, as the user, the model or a tool said them."""
+    """Text that the user, the model or a tool wrote."""
 
     text: str
     signature: ProviderSignature | None = None
     raw: Raw | None = None
-    """The part's own JSON as it came over the wire, if it did; neighbours of an edit keep these bytes."""
+    """The part's own JSON as it came over the wire, if it did. It is sent again as it is when only other parts of the
+    message are edited."""
 
 
 class Thinking(Struct, frozen=True, omit_defaults=True, gc=False, tag="thinking", rename={"signature": "seal"}):
@@ -42,7 +43,7 @@ class Thinking(Struct, frozen=True, omit_defaults=True, gc=False, tag="thinking"
 
 
 class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False, tag="tool_call", rename={"signature": "seal"}):
-    """A request of the model to run tool ``name``; ``arguments`` is JSON text, as it came."""
+    """A request of the model to run tool ``name``; ``arguments`` is JSON text as it came."""
 
     id: str
     name: str
@@ -52,7 +53,7 @@ class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False, tag="tool_call
 
 
 class Media(Struct, frozen=True, omit_defaults=True, gc=False, tag="media"):
-    """An image, a document or sound: ``form`` tells what ``source`` is; ``size`` is that of what it holds itself."""
+    """An image, a document or sound. ``size`` counts the bytes in ``source`` itself, 0 for a reference."""
 
     kind: str
     mime: str
@@ -61,10 +62,10 @@ class Media(Struct, frozen=True, omit_defaults=True, gc=False, tag="media"):
     source: str = ""
     raw: Raw | None = None
     form: MediaForm = ""
-    """Never empty once made: logs that were written without it are told by the look of the source."""
+    """How ``source`` is to be read. Logs written before this field existed leave it empty; it is then derived."""
 
     def __post_init__(self) -> None:
-        """Tell the form where it was not said; ``TypeError`` for a source and a size that are none."""
+        """Derive a missing form. Raises ``TypeError`` for a source or a size of another type."""
         if not (isinstance(self.source, str) and isinstance(self.size, int)):
             raise_if_wrong_type(TypeError, **{"Media.source": (self.source, str), "Media.size": (self.size, int)})
         if not self.form:
@@ -76,12 +77,13 @@ def _detect_media_form(media: Media) -> MediaForm:
         return "url"
     if not media.size:
         return "file"
-    is_text = media.mime == "text/plain" and media.size == len(media.source)  # base64 is longer than its bytes
+    # Base64 of a text is longer than the text, so equal lengths mean the text itself.
+    is_text = media.mime == "text/plain" and media.size == len(media.source)
     return "text" if is_text else "base64"
 
 
 class Opaque(Struct, frozen=True, omit_defaults=True, gc=False, tag="opaque", rename={"signature": "seal"}):
-    """A part Holdfast does not interpret: counted and moved, never changed."""
+    """A part that Holdfast does not interpret: it is counted and moved, never changed."""
 
     kind: str
     raw: Raw | None = None
@@ -89,7 +91,7 @@ class Opaque(Struct, frozen=True, omit_defaults=True, gc=False, tag="opaque", re
 
 
 class ToolResult(Struct, frozen=True, omit_defaults=True, gc=False, tag="tool_result"):
-    """What tool call ``call_id`` gave back."""
+    """The result of tool call ``call_id``."""
 
     call_id: str
     name: str = ""
@@ -99,4 +101,4 @@ class ToolResult(Struct, frozen=True, omit_defaults=True, gc=False, tag="tool_re
 
 
 Part: TypeAlias = Text | Thinking | ToolCall | ToolResult | Media | Opaque
-"""Anything that may stand in ``Message.parts``."""
+"""Anything that can be in ``Message.parts``."""

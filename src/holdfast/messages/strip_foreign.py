@@ -1,4 +1,4 @@
-"""A message that came over one API, made ready for another: what is sealed stays behind in the log."""
+"""Make a message that came over one API ready for another; signed content stays behind in the log."""
 
 from __future__ import annotations
 
@@ -34,52 +34,58 @@ _STRING_DECODER = msgspec.json.Decoder(str)
 
 
 def strip_foreign_content(message: Message, api: str, *, keeps_file_ids: bool = False) -> Message:
-    """Return ``message`` with nothing of another API's wire in it: no bytes, no seals, no parts only that API reads.
+    """Return ``message`` without anything that only another API can read: wire bytes, signatures, opaque parts.
 
-    What ``api`` itself sealed stays sealed. ``keeps_file_ids`` where its provider is the one that the message came
-    from, who knows the same files by the same ids; elsewhere they go. Thinking goes; an opaque part leaves its words or
-    its placeholder, except the fields of a message, of which only a refusal says something elsewhere.
+    Content that ``api`` itself signed is kept. Thinking of others is dropped. Opaque parts are replaced by their text
+    or by a placeholder; of the fields of a message only a refusal has text. With ``keeps_file_ids`` references to
+    uploaded files are kept, which is right only for the provider that the message came from.
     """
-    parts = (_strip_part(part, api, files=keeps_file_ids) for part in message.parts)
-    return Message(message.role, tuple(part for part in parts if part is not None))
+    kept_parts: list[Part] = []
+    for part in message.parts:
+        stripped_part = _strip_part(part, api, keeps_file_ids=keeps_file_ids)
+        if stripped_part is not None:
+            kept_parts.append(stripped_part)
+    return Message(message.role, tuple(kept_parts))
 
 
 def can_contain_thinking(raw: Raw) -> bool:
-    """Return whether a message in these bytes, of the Messages API, may hold thinking."""
+    """Return whether a message of the Messages API in these bytes may contain thinking, with false positives."""
     return b'thinking"' in bytes(raw)
 
 
-def _strip_part(part: Part, api: str, *, files: bool) -> Part | None:
+def _strip_part(part: Part, api: str, *, keeps_file_ids: bool) -> Part | None:
     if isinstance(part, Thinking):
-        return Thinking(part.text, part.signature) if part.signature is not None and part.signature.api == api else None
+        is_own = part.signature is not None and part.signature.api == api
+        return Thinking(part.text, part.signature) if is_own else None
     if isinstance(part, ToolCall):
-        signature = part.signature if part.signature is not None and part.signature.api == api else None
-        return ToolCall(part.id, part.name, part.arguments, signature)
+        is_own = part.signature is not None and part.signature.api == api
+        return ToolCall(part.id, part.name, part.arguments, part.signature if is_own else None)
     if isinstance(part, ToolResult):
-        content = tuple(_strip_content_part(inner, files=files) for inner in part.content)
+        content = tuple(_strip_content_part(inner, keeps_file_ids=keeps_file_ids) for inner in part.content)
         return ToolResult(part.call_id, part.name, content, part.is_error)
     if isinstance(part, Opaque) and is_message_or_field(part):
-        return Text(text) if (text := get_opaque_text(part)) else None
-    return _strip_content_part(part, files=files)
+        text = get_opaque_text(part)
+        return Text(text) if text else None
+    return _strip_content_part(part, keeps_file_ids=keeps_file_ids)
 
 
-def _strip_content_part(part: Text | Media | Opaque, *, files: bool) -> Text | Media:
+def _strip_content_part(part: Text | Media | Opaque, *, keeps_file_ids: bool) -> Text | Media:
     if isinstance(part, Text):
         return Text(part.text)
     if isinstance(part, Opaque):
         return Text(get_opaque_text(part) or format_part_placeholder(part))
-    if part.form == "file" and not files:
+    if part.form == "file" and not keeps_file_ids:
         return Text(format_part_placeholder(part))
     return Media(part.kind, part.mime, part.size, part.name, part.source, None, part.form)
 
 
 def is_message_or_field(part: Opaque) -> bool:
-    """Return whether ``part`` is a whole message or a field of one: without words it says nothing elsewhere."""
+    """Return whether ``part`` is a whole message or a field of one; without text it means nothing on another API."""
     return part.kind in ("message", "options") or part.kind.startswith("message.")
 
 
 def get_opaque_text(part: Opaque) -> str:
-    """Return what an opaque part says in plain words: what a search found, a summary, a refusal; nothing of others."""
+    """Return the plain text of an opaque part (a search result, a summary, a refusal), or ``""`` for other kinds."""
     try:
         return _decode_opaque_text(part.kind, part.raw) if part.raw is not None else ""
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -97,4 +103,6 @@ def _decode_opaque_text(kind: str, raw: Raw) -> str:
         return ""
     search_result = _SEARCH_RESULT_DECODER.decode(raw)
     texts = [block.text for block in search_result.content if block.text.strip()]
-    return "\n".join([line for line in (search_result.title, search_result.source, *texts) if line]) if texts else ""
+    if not texts:
+        return ""
+    return "\n".join([line for line in (search_result.title, search_result.source, *texts) if line])

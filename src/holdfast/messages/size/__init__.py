@@ -1,1 +1,1 @@
-"""How large what is said is: tokens, weighted characters, pixels."""
+"""How large the content of messages is: in tokens, in weighted characters, in pixels."""

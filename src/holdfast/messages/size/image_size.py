@@ -1,4 +1,4 @@
-"""Width and height of an image from the first bytes of its base64 data."""
+"""Read the width and height of an image from the first bytes of its base64 data."""
 
 from __future__ import annotations
 
@@ -8,26 +8,30 @@ import struct
 from holdfast.messages.parts import Media
 
 _PROBE_LENGTHS = (64, 4_096, 65_536)
-"""Characters of base64 that are looked at, one after the other: a JPEG's size may stand behind its metadata."""
+"""How many characters of base64 to decode, one attempt after the other.
+
+64 are enough for all formats but JPEG, where the size follows the metadata; 65,536 reach behind a camera's thumbnail.
+"""
 
 _JPEG_MAGIC = b"\xff\xd8"
 
 
 def is_oversized_image(media: Media, max_pixels: int) -> bool:
-    """Return whether an image is more than ``max_pixels`` pixels wide or high; one that does not tell is not."""
+    """Return whether an image is more than ``max_pixels`` wide or high; False if its size cannot be read."""
     size = read_image_size(media.source) if media.kind == "image" else None
     return size is not None and max(size) > max_pixels
 
 
 def read_image_size(data: str) -> tuple[int, int] | None:
-    """Return width and height of a PNG, GIF, JPEG or WebP, or nothing when they cannot be told."""
-    for look in _PROBE_LENGTHS:
-        head = data[:look]
+    """Return width and height of a PNG, GIF, JPEG or WebP, or None if they cannot be read."""
+    for length in _PROBE_LENGTHS:
+        head = data[:length]
         try:
             raw = binascii.a2b_base64(head[: len(head) // 4 * 4])
             dimensions = _parse_image_size(raw)
         except (binascii.Error, struct.error, ValueError, IndexError):
             return None
+        # Only a JPEG's size may lie further behind.
         if dimensions is not None or not raw.startswith(_JPEG_MAGIC):
             return dimensions
     return None
@@ -57,12 +61,15 @@ def _parse_webp_size(raw: bytes) -> tuple[int, int] | None:
 
 
 def _parse_jpeg_size(raw: bytes) -> tuple[int, int] | None:
-    """Return the size in the first frame header; segments before it are stepped over."""
+    """Return the size in the first frame header, or None if it is not in ``raw``."""
     position = 2
     while position + 9 < len(raw) and raw[position] == 0xFF:
         marker = raw[position + 1]
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+        # C0 to CF are frame headers, except C4 (Huffman tables), C8 (reserved) and CC (arithmetic coding).
+        is_frame_header = 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC)
+        if is_frame_header:
             height, width = struct.unpack(">HH", raw[position + 5 : position + 9])
             return width, height
-        position += 2 + int.from_bytes(raw[position + 2 : position + 4], "big")
+        segment_length = int.from_bytes(raw[position + 2 : position + 4], "big")
+        position += 2 + segment_length
     return None

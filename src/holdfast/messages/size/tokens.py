@@ -1,7 +1,7 @@
-"""The estimator: tokens of any text without a vocabulary, calibrated by what the provider reports.
+"""The estimator: tokens of any text without a vocabulary; state/calibration corrects it by what providers report.
 
-Every byte weighs a share of a token by its kind and the kind of the byte before it; the sum is the text's tokens. The
-weights are a least-squares fit against o200k over fifteen classes of content (``bench/estimator.py``).
+Every byte weighs a share of a token by its kind and the kind of the byte before it (``token_weights``). The weights are
+a least-squares fit against o200k over fifteen classes of content (``bench/estimator.py``).
 """
 
 from __future__ import annotations
@@ -24,40 +24,39 @@ from holdfast.messages.sized_message import EMPTY_HASHER, SizedMessage
 from holdfast.messages.text.text_cuts import encode_in_pieces
 
 MESSAGE_OVERHEAD = 8
-"""Tokens around a message: role and delimiters (measured on recorded sessions, see docs/estimator.md)."""
+"""Tokens of a message beside its content: role and delimiters (measured on recorded sessions, docs/estimator.md)."""
 IMAGE_TOKENS = 1_500
-"""Tokens of an image whose dimensions are unknown (opencode v2; Anthropic's largest is about 1,600)."""
+"""Tokens of an image whose dimensions are unknown (opencode's number; Anthropic's largest is about 1,600)."""
 DOCUMENT_TOKENS = 2_000
-"""Tokens of a document whose pages are unknown (opencode v2)."""
+"""Tokens of a document whose number of pages is unknown (opencode's number)."""
+
 # -- texts -------------------------------------------------------------------------------------------------------------
 
 
 def estimate_byte_tokens(data: bytes) -> int:
-    """Return the estimated o200k tokens of UTF-8 ``data``; 0 only for nothing."""
+    """Return the estimated o200k tokens of UTF-8 ``data``; 0 only for empty data."""
     return _units_to_tokens(count_token_units([data])) if data else 0
 
 
 def _units_to_tokens(units: int) -> int:
-    """Return the tokens of a text that weighs so much, one at least."""
+    """Return a weight as whole tokens, at least one."""
     return round(units / UNITS_PER_TOKEN) or 1
 
 
 def estimate_text_tokens(text: str) -> int:
-    """Return the estimated o200k tokens of ``text``; monotone enough to add up, never 0 for words."""
-    content = _make_text_chunk(text)
-    return (
-        estimate_byte_tokens(content)
-        if isinstance(content, bytes)
-        else _units_to_tokens(count_token_units(content.iter_pieces()))
-    )
+    """Return the estimated o200k tokens of ``text``; 0 only for an empty text. Longer texts never have fewer."""
+    chunk = _make_text_chunk(text)
+    if isinstance(chunk, bytes):
+        return estimate_byte_tokens(chunk)
+    return _units_to_tokens(count_token_units(chunk.iter_pieces()))
 
 
 _LONG_TEXT_CHARS = 1 << 20
-"""Characters above which a text is encoded piece by piece, wherever it is looked at, and never held twice."""
+"""Length from which a text is always encoded piece by piece, so that it is never held twice in memory."""
 
 
 class _LongText:
-    """A long text: as long as its bytes, which come in pieces."""
+    """A long text that has the length of its UTF-8 bytes and yields them in pieces."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -67,28 +66,35 @@ class _LongText:
         return self._length
 
     def iter_pieces(self) -> Iterator[bytes]:
-        """Yield the bytes."""
+        """Yield the bytes of the text."""
         return encode_in_pieces(self._text)
 
 
 def _make_text_chunk(text: str) -> bytes | _LongText:
-    """Return the bytes of ``text``, or what gives them."""
-    return text.encode("utf-8", "surrogatepass") if len(text) <= _LONG_TEXT_CHARS else _LongText(text)
+    """Return the bytes of ``text``, or an object that yields them if there are many."""
+    if len(text) > _LONG_TEXT_CHARS:
+        return _LongText(text)
+    return text.encode("utf-8", "surrogatepass")
 
 
-def _join_chunks(every: Iterable[bytes | _LongText], between: bytes) -> Iterator[bytes]:
-    """Yield the bytes of ``between.join(every)``, in pieces."""
-    for number, content in enumerate(every):
+def _join_chunks(chunks: Iterable[bytes | _LongText], separator: bytes) -> Iterator[bytes]:
+    """Yield the bytes of ``separator.join(chunks)`` in pieces."""
+    for number, chunk in enumerate(chunks):
         if number:
-            yield between
-        yield from (content,) if isinstance(content, bytes) else content.iter_pieces()
+            yield separator
+        if isinstance(chunk, bytes):
+            yield chunk
+        else:
+            yield from chunk.iter_pieces()
 
 
 def estimate_media_tokens(media: Media) -> int:
-    """Return the tokens of an image or a document, whatever is in it; words that it holds beside others count."""
+    """Return the tokens of an image or a document. A document that is plain text has at least those of its text."""
     if media.kind != "document":
         return IMAGE_TOKENS
-    return max(DOCUMENT_TOKENS, estimate_text_tokens(media.source)) if media.form == "text" else DOCUMENT_TOKENS
+    if media.form != "text":
+        return DOCUMENT_TOKENS
+    return max(DOCUMENT_TOKENS, estimate_text_tokens(media.source))
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -97,99 +103,104 @@ _TextChunks: TypeAlias = list[bytes | _LongText]
 
 
 class _PartialMeasure(Struct, frozen=True, gc=False):
-    """A message taken apart: ``uncounted_text`` are still to be counted, ``counted_tokens`` is that of all else in
-    it.
-    """
+    """A message whose text is still to be weighed, together with that of other messages."""
 
-    uncounted_text: bytes
-    counted_tokens: int
+    unweighed_text: bytes
+    weighed_tokens: int
+    """Tokens of everything else in it."""
     digest: bytes
 
 
 def build_sized_message(message: Message) -> SizedMessage:
-    """Return ``message`` as a slot with its size and its digest."""
+    """Measure ``message``: return it with its estimated tokens and its digest."""
     [measures] = measure_messages([message])
     return SizedMessage(message, *measures)
 
 
 def measure_messages(messages: Iterable[Message]) -> Iterator[tuple[int, bytes]]:
-    """Yield the size and the digest of each of ``messages``; short ones are weighed together."""
+    """Yield the estimated tokens and the digest of each of ``messages``.
+
+    Short messages are weighed together: weighing has a fixed cost that is larger than that of a short text.
+    """
     for group in _group_by_block(map(_measure_partially, messages)):
-        weights = count_token_units_by_text([item.uncounted_text for item in group])
-        for item, units in zip(group, weights, strict=True):
-            yield item.counted_tokens + (_units_to_tokens(units) if item.uncounted_text else 0), item.digest
+        units_by_text = count_token_units_by_text([measure.unweighed_text for measure in group])
+        for measure, units in zip(group, units_by_text, strict=True):
+            text_tokens = _units_to_tokens(units) if measure.unweighed_text else 0
+            yield measure.weighed_tokens + text_tokens, measure.digest
 
 
-def _group_by_block(every: Iterable[_PartialMeasure]) -> Iterator[list[_PartialMeasure]]:
-    """Yield ``every`` in groups whose words, with line ends between them, are a block at most."""
+def _group_by_block(measures: Iterable[_PartialMeasure]) -> Iterator[list[_PartialMeasure]]:
+    """Yield ``measures`` in groups whose texts, joined by line ends, fit into one block."""
     group: list[_PartialMeasure] = []
     length = 0
-    for item in every:
-        length += len(item.uncounted_text) + 1
+    for measure in measures:
+        length += len(measure.unweighed_text) + 1
         if length > BLOCK_BYTES:
             yield group
-            group, length = [], len(item.uncounted_text) + 1
-        group.append(item)
+            group, length = [], len(measure.unweighed_text) + 1
+        group.append(measure)
     yield group
 
 
 def _measure_partially(message: Message) -> _PartialMeasure:
-    """Return ``message`` taken apart; the words of a long one are counted."""
-    words: _TextChunks = []
-    marks: _TextChunks = [message.role.encode()]
-    size = MESSAGE_OVERHEAD
+    """Measure ``message`` except its text, which is left to be weighed with others unless it is longer than a block."""
+    texts: _TextChunks = []
+    hashed: _TextChunks = [message.role.encode()]
+    tokens = MESSAGE_OVERHEAD
     for part in message.parts:
-        size += _COLLECTORS[type(part)](part, words, marks)
-    digest = EMPTY_HASHER.copy()
-    if sum(map(len, words)) + len(words) > BLOCK_BYTES:
-        for piece in _join_chunks(marks, b"\x00"):
-            digest.update(piece)
-        return _PartialMeasure(
-            b"", size + _units_to_tokens(count_token_units(_join_chunks(words, b"\n"))), digest.digest()
-        )
-    digest.update(b"\x00".join(cast("list[bytes]", marks)))
-    return _PartialMeasure(b"\n".join(cast("list[bytes]", words)), size, digest.digest())
+        tokens += _COLLECTORS[type(part)](part, texts, hashed)
+    hasher = EMPTY_HASHER.copy()
+    if sum(map(len, texts)) + len(texts) > BLOCK_BYTES:
+        for piece in _join_chunks(hashed, b"\x00"):
+            hasher.update(piece)
+        text_tokens = _units_to_tokens(count_token_units(_join_chunks(texts, b"\n")))
+        return _PartialMeasure(b"", tokens + text_tokens, hasher.digest())
+    # All chunks are bytes here: a _LongText alone is longer than a block.
+    hasher.update(b"\x00".join(cast("list[bytes]", hashed)))
+    return _PartialMeasure(b"\n".join(cast("list[bytes]", texts)), tokens, hasher.digest())
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
 #
-# Each adds what it says to ``words``, what tells it apart to ``marks``, and returns the tokens that no text shows.
+# Each collector appends the part's text to ``texts``, all that identifies the part to ``hashed``, and returns the
+# tokens of content that is no text.
 
 
-def _collect_text(part: Text | Thinking, words: _TextChunks, marks: _TextChunks) -> int:
-    data, signature = _make_text_chunk(part.text), part.signature
-    head = f"{type(part).__name__} {len(data)} {'' if signature is None else signature.data}"
-    words.append(data)
-    marks += (head.encode("utf-8", "surrogatepass"), data)
+def _collect_text(part: Text | Thinking, texts: _TextChunks, hashed: _TextChunks) -> int:
+    chunk, signature = _make_text_chunk(part.text), part.signature
+    header = f"{type(part).__name__} {len(chunk)} {'' if signature is None else signature.data}"
+    texts.append(chunk)
+    hashed += (header.encode("utf-8", "surrogatepass"), chunk)
     return 0
 
 
-def _collect_call(part: ToolCall, words: _TextChunks, marks: _TextChunks) -> int:
-    data = _make_text_chunk(f"{part.name} {part.arguments}")
-    words.append(data)
-    marks += (f"call {len(data)} {part.id}".encode("utf-8", "surrogatepass"), data)
+def _collect_call(part: ToolCall, texts: _TextChunks, hashed: _TextChunks) -> int:
+    chunk = _make_text_chunk(f"{part.name} {part.arguments}")
+    texts.append(chunk)
+    hashed += (f"call {len(chunk)} {part.id}".encode("utf-8", "surrogatepass"), chunk)
     return 0
 
 
-def _collect_result(part: ToolResult, words: _TextChunks, marks: _TextChunks) -> int:
-    head = f"result {len(part.content)} {part.is_error} {part.call_id}"
-    marks.append(head.encode("utf-8", "surrogatepass"))
-    size = 0
+def _collect_result(part: ToolResult, texts: _TextChunks, hashed: _TextChunks) -> int:
+    header = f"result {len(part.content)} {part.is_error} {part.call_id}"
+    hashed.append(header.encode("utf-8", "surrogatepass"))
+    tokens = 0
     for inner in part.content:
-        size += _COLLECTORS[type(inner)](inner, words, marks)
-    return size
+        tokens += _COLLECTORS[type(inner)](inner, texts, hashed)
+    return tokens
 
 
-def _collect_media(part: Media, _words: _TextChunks, marks: _TextChunks) -> int:
-    source = blake2b(part.source.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-    marks += (f"{part.kind} {part.mime} {part.name}".encode("utf-8", "surrogatepass"), source)
+def _collect_media(part: Media, _texts: _TextChunks, hashed: _TextChunks) -> int:
+    # The source may have megabytes, so the message's digest covers only a digest of it.
+    source_digest = blake2b(part.source.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    hashed += (f"{part.kind} {part.mime} {part.name}".encode("utf-8", "surrogatepass"), source_digest)
     return estimate_media_tokens(part)
 
 
-def _collect_opaque(part: Opaque, words: _TextChunks, marks: _TextChunks) -> int:
+def _collect_opaque(part: Opaque, texts: _TextChunks, hashed: _TextChunks) -> int:
     raw = bytes(part.raw) if part.raw is not None else b""
-    words.append(raw)
-    marks += (f"opaque {len(raw)} {part.kind}".encode("utf-8", "surrogatepass"), raw)
+    texts.append(raw)
+    hashed += (f"opaque {len(raw)} {part.kind}".encode("utf-8", "surrogatepass"), raw)
     return 0
 
 

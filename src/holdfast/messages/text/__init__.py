@@ -1,1 +1,1 @@
-"""Long texts: cutting, measuring, searching and paging through them."""
+"""Long texts: cut, measure, search and page through them."""

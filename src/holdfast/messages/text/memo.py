@@ -1,8 +1,8 @@
-"""Remember what a function of a text gave, for the texts it was asked for last, within a number of bytes.
+"""Cache the results of a function of a text, within a number of bytes.
 
 ``functools.lru_cache`` counts entries, and one text may have megabytes. cachetools' ``LRUCache`` bounds bytes but is
-not safe between threads: it needs a lock, which the pure packages may not import, and with it a hit takes twice as long
-(0.6 µs, not 0.3) and this file is no shorter. [M]
+not safe between threads. It needs a lock, which the pure packages may not import; measured with one, a hit takes twice
+as long (0.6 µs, not 0.3), and this file would be no shorter.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 DEFAULT_CACHE_BYTES = 16 << 20
-"""Bytes that one function remembers: what an extract reads of a head of 160,000 tokens takes some 6 MB [M]."""
+"""Bytes that one function caches. An extract of a head of 160,000 tokens was measured to need some 6 MB."""
 
 CACHE_ENTRY_BYTES = 256
-"""Bytes that holding one value takes beside it and its text. [M]"""
+"""Memory of one cache entry beside its value and its text, as measured."""
 
 
 class CachedTextFunction(Generic[T]):
-    """A pure function of a text that remembers what it gave, together within ``most`` bytes.
+    """A pure function of a text that caches its results, in at most ``max_bytes`` together.
 
-    ``size`` tells about how many bytes a value takes; its text is counted too. They are held in two halves: when the
-    younger is full it becomes the older, which is forgotten, and what is asked for again is young again. What alone
-    takes more than a half is made anew each time. Threads may use it at once: what is lost between them is made again.
+    ``size`` returns about how many bytes a value takes; its text is counted too. The cache has two generations. When
+    the young one is full it becomes the old one, and the previous old one is dropped; an entry that is used again
+    becomes young again. A result that takes more than half of the bytes is not cached. Threads may call it at the same
+    time: an entry lost between them is only computed again.
     """
 
     def __init__(self, make: Callable[[str], T], size: Callable[[T], int], max_bytes: int) -> None:
@@ -35,13 +36,13 @@ class CachedTextFunction(Generic[T]):
         update_wrapper(self, make)
 
     def cache_clear(self) -> None:
-        """Forget all."""
+        """Drop all cached results."""
         self._young: dict[str, tuple[T, int]] = {}
         self._old: dict[str, tuple[T, int]] = {}
         self._bytes = 0
 
     def __call__(self, text: str) -> T:
-        """Return what the function gives for ``text``."""
+        """Return the function's result for ``text``."""
         entry = self._young.get(text)
         if entry is None:
             entry = self._old.get(text) or self._compute_value(text)
@@ -64,7 +65,5 @@ class CachedTextFunction(Generic[T]):
 def cache_by_text(
     size: Callable[[T], int], max_bytes: int = DEFAULT_CACHE_BYTES
 ) -> Callable[[Callable[[str], T]], CachedTextFunction[T]]:
-    """Return what makes a function of a text remember within ``max_bytes`` bytes what it gave, of ``size`` bytes
-    each.
-    """
+    """Decorate a function of a text so that it caches its results; ``size`` returns the bytes of one result."""
     return partial(CachedTextFunction, size=size, max_bytes=max_bytes)

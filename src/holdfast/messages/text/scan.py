@@ -1,6 +1,6 @@
-"""A text that is read piece by piece: how long it is, and where its lines stand, without holding it whole.
+"""Measure a text that is read piece by piece, and find its lines, without holding it whole.
 
-It is walked once, which leaves a mark at every piece; from then on any line is found at the cost of a piece.
+The text is read through once, counting the line ends of each piece. After that any line is found by reading one piece.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct
 
 TextReader: TypeAlias = Callable[[int, int], str]
-"""Characters ``start`` to ``stop`` of a text, fewer where it ends."""
+"""Return characters ``start`` to ``stop`` of a text; fewer at its end."""
 
 SCAN_PIECE_CHARS = 1 << 16
-"""Characters that are read at once."""
+"""Characters that are read at once. It bounds the memory of a scan; chosen by judgement."""
 
 
 class TextPiece(NamedTuple):
-    """A part of a text, and the character it begins at."""
+    """A part of a text, and the position of its first character."""
 
     start: int
     text: str
 
 
 class TextExtent(Struct, frozen=True):
-    """How long a text is, and how many line ends stand before each of its pieces; the last number is of all."""
+    """The length of a text, and how many line ends come before each of its pieces (last: in all of it)."""
 
     chars: int
     line_ends_before: tuple[int, ...]
 
     @property
     def lines(self) -> int:
-        """Lines, the one behind the last line end too: an empty text has one."""
+        """Number of lines, including the one behind the last line end: an empty text has one."""
         return self.line_ends_before[-1] + 1
 
 
 def make_text_reader(text: str) -> TextReader:
-    """Return ``text`` in the form in which it is read."""
+    """Return a reader of a text that is in memory."""
     return lambda start, stop: text[start:stop]
 
 
 def measure_extent(read_range: TextReader) -> TextExtent:
-    """Return how long a text is; it is walked once, and one piece is held at a time."""
+    """Measure a text by reading it once, one piece at a time."""
     chars, ends = 0, [0]
     while text := read_range(chars, chars + SCAN_PIECE_CHARS):
         chars += len(text)
@@ -53,28 +53,30 @@ def measure_extent(read_range: TextReader) -> TextExtent:
 
 def iter_text_pieces(read_range: TextReader, start: int, stop: int) -> Iterator[TextPiece]:
     """Yield characters ``start`` to ``stop`` in pieces."""
-    for at in range(start, stop, SCAN_PIECE_CHARS):
-        yield TextPiece(at, read_range(at, min(stop, at + SCAN_PIECE_CHARS)))
+    for piece_start in range(start, stop, SCAN_PIECE_CHARS):
+        yield TextPiece(piece_start, read_range(piece_start, min(stop, piece_start + SCAN_PIECE_CHARS)))
 
 
 def find_line_start(read_range: TextReader, extent: TextExtent, number: int) -> int:
-    """Return the character that line ``number`` begins at, counted from 1; the end of the text where there is none."""
+    """Return the position at which line ``number`` (from 1) begins, or the text's length past the last line."""
     if number <= 1:
         return 0
     if number > extent.lines:
         return extent.chars
-    ends = number - 1  # line ends before it
-    before = bisect_left(extent.line_ends_before, ends) - 1
-    text = read_range(before * SCAN_PIECE_CHARS, (before + 1) * SCAN_PIECE_CHARS)
-    at = -1
-    for _ in range(ends - extent.line_ends_before[before]):
-        at = text.index("\n", at + 1)
-    return before * SCAN_PIECE_CHARS + at + 1
+    line_ends = number - 1
+    piece = bisect_left(extent.line_ends_before, line_ends) - 1
+    piece_start = piece * SCAN_PIECE_CHARS
+    text = read_range(piece_start, piece_start + SCAN_PIECE_CHARS)
+    line_end = -1
+    for _ in range(line_ends - extent.line_ends_before[piece]):
+        line_end = text.index("\n", line_end + 1)
+    return piece_start + line_end + 1
 
 
 def find_line_number(read_range: TextReader, extent: TextExtent, char: int) -> int:
-    """Return the number of the line that character ``char`` belongs to."""
-    number = char // SCAN_PIECE_CHARS
+    """Return the number, from 1, of the line that contains character ``char``."""
     if char >= extent.chars:
         return extent.lines
-    return extent.line_ends_before[number] + read_range(number * SCAN_PIECE_CHARS, char).count("\n") + 1
+    piece = char // SCAN_PIECE_CHARS
+    text_before = read_range(piece * SCAN_PIECE_CHARS, char)
+    return extent.line_ends_before[piece] + text_before.count("\n") + 1

@@ -1,8 +1,8 @@
-"""Searching a long text: the lines that match, with their numbers and their neighbours.
+"""Search a long text: the matching lines with their numbers and neighbouring lines.
 
-What is searched for is plain words, upper and lower case alike. ``a|b`` is either, and ``a.*b`` is both on one line in
-this order. There is no other pattern, so a search takes time linear in the text, whatever a model asks for; and a line
-that has the words just as they were written, marks and all, always matches.
+A query is plain words, ignoring case. ``a|b`` matches either, and ``a.*b`` both on one line in this order. There is no
+other pattern: models write these two all the time, and without more a search takes time linear in the text, whatever a
+model asks for. A line that contains the query exactly as it is written always matches.
 """
 
 from __future__ import annotations
@@ -18,49 +18,52 @@ from holdfast.errors import FormatError
 from holdfast.messages.text.scan import TextExtent, TextReader, find_line_number, iter_text_pieces
 
 SearchQuery: TypeAlias = tuple[tuple[str, ...], ...]
-"""Alternatives, each of words in small letters that follow each other on one line."""
+"""Alternatives; each is lower-case words that must follow each other on one line."""
 
 MAX_QUERY_CHARS = 500
-"""[H] Characters of a query."""
+"""Characters of a query. It bounds the time of a search and is far above any real query; chosen by judgement."""
 MAX_ALTERNATIVES = 20
-"""[H] Alternatives of a query."""
+"""Alternatives of a query. Each is looked for in the whole text."""
 MAX_ROW_CHARS = 4_000
-"""[H] Characters of a line that are looked at as one; a longer line is searched in pieces of this length."""
+"""Characters of a line that are searched as one; a longer line is searched in pieces (*rows*) of this length."""
 ROW_OVERLAP_CHARS = 1_000
-"""[H] Characters of the next piece that are looked at too, so that no match is lost between two."""
+"""Characters of the next row that are searched too, so that a match across the border is found."""
 ROW_BY_ROW_CHARS = 2_000
-"""[H] Characters of lines that are looked at one by one."""
+"""Characters of text that are split into lines at once, if they may contain a match.
+
+A longer text is halved first: mostly one half contains no match and need not be split. Chosen by judgement.
+"""
 _ESCAPED_MARK = re.compile(r"\\(?=[^\w\s])")
 CONTEXT_LINES = 2
-"""[H] Lines shown before and after one that matches."""
+"""Lines shown before and after a match: enough to see where it is. Chosen by judgement, as the next two."""
 MATCH_LINE_CHARS = 400
-"""[H] Characters of a matching line that are shown, around the match."""
+"""Characters of a matching line that are shown, around the match."""
 CONTEXT_LINE_CHARS = 160
-"""[H] Characters of a neighbour that are shown."""
+"""Characters of a neighbouring line that are shown."""
 
 
 class SearchRow(NamedTuple):
-    """A line, or a piece of one that is long."""
+    """A line, or a piece of a long one; also several whole lines that are still to be split."""
 
     line: int
     start: int
-    """The character it begins at."""
+    """Position of its first character in the text."""
     text: str
     ahead: str = ""
-    """What follows on the same line, as far as it is looked at."""
+    """The first characters behind it on the same line, for matches across the border."""
 
 
 class MatchRow(NamedTuple):
-    """A row that matches, as it is shown, and the character it begins at."""
+    """A match with its neighbouring lines, formatted, and the position of its first character."""
 
     start: int
     text: str
 
 
 def parse_search_query(text: str) -> SearchQuery:
-    r"""Return what ``text`` asks for; raises ``FormatError`` where nothing is left to look for, or too much.
+    r"""Parse a query. Raises ``FormatError`` if it has no words, or too many.
 
-    A backslash before a mark (``\(``) may be meant or not, so both are looked for.
+    A backslash before a mark (``\(``) may be an escape or be meant, so both are searched for.
     """
     words = lowercase_keep_length(text.strip("\n"))
     if len(words) > MAX_QUERY_CHARS or words.count("|") >= MAX_ALTERNATIVES:
@@ -69,158 +72,176 @@ def parse_search_query(text: str) -> SearchQuery:
             f"the search has {len(words):,} characters and {words.count('|')} bars; {limit_text}: give fewer"
         )
     forms = dict.fromkeys((words, _ESCAPED_MARK.sub("", words)))
-    alternatives = [
-        tuple([part for part in alternative.split(".*") if part]) for form in forms for alternative in form.split("|")
-    ]
+    alternatives: list[tuple[str, ...]] = []
+    for form in forms:
+        alternatives += [_split_words(alternative) for alternative in form.split("|")]
     if "\n" in words or not any(alternatives):
         raise FormatError(f"search={text[:40]!r} has no word to look for in a line; give some words of one line")
     return tuple(dict.fromkeys(alternative for alternative in alternatives if alternative))
 
 
+def _split_words(alternative: str) -> tuple[str, ...]:
+    return tuple([word for word in alternative.split(".*") if word])
+
+
 def lowercase_keep_length(text: str) -> str:
-    """Return ``text`` in small letters, every character in its place whatever stands beside it."""
-    low = text.casefold()
-    return low if len(low) == len(text) else text.translate(_map_growing_characters()).casefold()
+    """Return ``text`` case-folded without changing its length, so that positions in both are the same."""
+    folded = text.casefold()
+    if len(folded) == len(text):
+        return folded
+    return text.translate(_map_growing_characters()).casefold()
 
 
 @cache
 def _map_growing_characters() -> dict[int, str]:
-    """Return the first small letter of each character that becomes several."""
-    every = map(chr, range(sys.maxunicode + 1))
-    return {ord(char): low[0] for char in every if len(low := char.casefold()) > 1}
+    """Return the first folded letter of each character that folds to several, such as ``ß``."""
+    first_letters: dict[int, str] = {}
+    for code_point in range(sys.maxunicode + 1):
+        folded = chr(code_point).casefold()
+        if len(folded) > 1:
+            first_letters[code_point] = folded[0]
+    return first_letters
 
 
 def iter_match_rows(
     read_range: TextReader, extent: TextExtent, start: int, stop: int, search_query: SearchQuery
 ) -> Iterator[MatchRow]:
-    """Yield the rows that begin at characters ``start`` to ``stop`` and match, each with its neighbours, in order."""
-    before: deque[SearchRow] = deque(maxlen=CONTEXT_LINES)
-    waiting: list[str] = []
-    match_start, after = -1, 0
+    """Yield the matches in the rows that begin at ``start`` to ``stop``, in order, each with its neighbouring lines.
+
+    Matches close to each other share the lines between them.
+    """
+    lines_before: deque[SearchRow] = deque(maxlen=CONTEXT_LINES)
+    block: list[str] = []
+    block_start, remaining_context = -1, 0
     for row in _iter_rows(read_range, extent, start, stop, search_query):
-        at = _find_match(row, search_query)
-        if at is not None:
-            if waiting:
-                yield MatchRow(match_start, "\n".join(waiting))
-            waiting = [*(_format_context_line(context_row) for context_row in before), _format_match(row, at)]
-            before.clear()
-            match_start, after = row.start, CONTEXT_LINES
-        elif after:
-            waiting.append(_format_context_line(row))
-            after -= 1
+        match_position = _find_match(row, search_query)
+        if match_position is not None:
+            if block:
+                yield MatchRow(block_start, "\n".join(block))
+            block = [_format_context_line(context_row) for context_row in lines_before]
+            block.append(_format_match(row, match_position))
+            lines_before.clear()
+            block_start, remaining_context = row.start, CONTEXT_LINES
+        elif remaining_context:
+            block.append(_format_context_line(row))
+            remaining_context -= 1
         else:
-            before.append(row)
-    if waiting:
-        yield MatchRow(match_start, "\n".join(waiting))
+            lines_before.append(row)
+    if block:
+        yield MatchRow(block_start, "\n".join(block))
 
 
 def _find_match(row: SearchRow, search_query: SearchQuery) -> int | None:
-    """Return where in a row the first alternative that is there begins; what begins ahead is the next row's."""
+    """Return where in ``row`` the first match begins, or None. A match that begins in ``ahead`` is the next row's."""
     text = lowercase_keep_length(row.text + row.ahead)
-    starts = [
-        at for alternative in search_query if 0 <= (at := _find_words_in_order(text, alternative)) < len(row.text)
-    ]
-    return min(starts, default=None)
+    positions = [_find_words_in_order(text, words) for words in search_query]
+    return min([position for position in positions if 0 <= position < len(row.text)], default=None)
 
 
 def _find_words_in_order(text: str, words: tuple[str, ...]) -> int:
-    """Return where the first of ``words`` begins if all follow each other in ``text``, else -1."""
-    begins, at = -1, 0
+    """Return where the first of ``words`` begins if they follow each other in ``text``, else -1."""
+    first_position, position = -1, 0
     for word in words:
-        at = text.find(word, at)
-        if at < 0:
+        position = text.find(word, position)
+        if position < 0:
             return -1
-        begins = at if begins < 0 else begins
-        at += len(word)
-    return begins
+        if first_position < 0:
+            first_position = position
+        position += len(word)
+    return first_position
 
 
 def _iter_rows(
     read_range: TextReader, extent: TextExtent, start: int, stop: int, search_query: SearchQuery
 ) -> Iterator[SearchRow]:
-    """Yield the rows of a range that may match, with their neighbours; what is beyond it is not looked at."""
-    number = find_line_number(read_range, extent, start)
-    at, remainder = start, ""
+    """Yield the rows of a range that may match, and their neighbours."""
+    line_number = find_line_number(read_range, extent, start)
+    # ``remainder`` is the begun line at the end of what was read so far; it begins at ``position``.
+    position, remainder = start, ""
     for piece in iter_text_pieces(read_range, start, stop):
         text = remainder + piece.text
         end = text.rfind("\n") + 1
-        yield from _iter_likely_rows(SearchRow(number, at, text[:end]), lowercase_keep_length(text[:end]), search_query)
-        number += text.count("\n", 0, end)
-        at, remainder = at + end, text[end:]
+        lines = SearchRow(line_number, position, text[:end])
+        yield from _iter_likely_rows(lines, lowercase_keep_length(lines.text), search_query)
+        line_number += text.count("\n", 0, end)
+        position, remainder = position + end, text[end:]
+        # A very long line is yielded in rows as it is read, so that it is never held whole.
         while len(remainder) >= MAX_ROW_CHARS + ROW_OVERLAP_CHARS:
-            yield SearchRow(
-                number, at, remainder[:MAX_ROW_CHARS], remainder[MAX_ROW_CHARS : MAX_ROW_CHARS + ROW_OVERLAP_CHARS]
-            )
-            at += MAX_ROW_CHARS
+            ahead = remainder[MAX_ROW_CHARS : MAX_ROW_CHARS + ROW_OVERLAP_CHARS]
+            yield SearchRow(line_number, position, remainder[:MAX_ROW_CHARS], ahead)
+            position += MAX_ROW_CHARS
             remainder = remainder[MAX_ROW_CHARS:]
-    yield from _split_long_line(SearchRow(number, at, remainder))
+    yield from _split_long_line(SearchRow(line_number, position, remainder))
 
 
-def _iter_likely_rows(lines: SearchRow, low: str, search_query: SearchQuery) -> Iterator[SearchRow]:
-    """Yield the rows of whole ``lines``, in small letters ``low``; where none can match, those at either end.
+def _iter_likely_rows(lines: SearchRow, folded_text: str, search_query: SearchQuery) -> Iterator[SearchRow]:
+    """Yield the rows of whole ``lines``; if no line can match, only those at either end, as context of others.
 
-    A line matches only where all the words of an alternative are, so most lines need not be told apart.
+    A line matches only if it contains all words of an alternative. So most of a text is ruled out by a few fast
+    searches and never split into lines.
     """
     text = lines.text
-    half = low.find("\n", len(low) // 2) + 1
-    if not any(all(word in low for word in alternative) for alternative in search_query):
-        head, tail = _find_end_of_lines(text, CONTEXT_LINES), _find_start_of_lines(text, CONTEXT_LINES)
-        if head < tail:
-            yield from _split_lines(lines._replace(text=text[:head]))
-            yield from _split_lines(_skip_characters(lines, tail))
+    half = folded_text.find("\n", len(folded_text) // 2) + 1
+    can_match = any(all(word in folded_text for word in words) for words in search_query)
+    if not can_match:
+        head_end, tail_start = _find_end_of_lines(text, CONTEXT_LINES), _find_start_of_lines(text, CONTEXT_LINES)
+        if head_end < tail_start:
+            yield from _split_lines(lines._replace(text=text[:head_end]))
+            yield from _split_lines(_skip_characters(lines, tail_start))
             return
     elif len(text) > ROW_BY_ROW_CHARS and half < len(text):
-        yield from _iter_likely_rows(lines._replace(text=text[:half]), low[:half], search_query)
-        yield from _iter_likely_rows(_skip_characters(lines, half), low[half:], search_query)
+        yield from _iter_likely_rows(lines._replace(text=text[:half]), folded_text[:half], search_query)
+        yield from _iter_likely_rows(_skip_characters(lines, half), folded_text[half:], search_query)
         return
     yield from _split_lines(lines)
 
 
-def _skip_characters(lines: SearchRow, at: int) -> SearchRow:
-    """Return ``lines`` without their first ``at`` characters."""
-    return SearchRow(lines.line + lines.text.count("\n", 0, at), lines.start + at, lines.text[at:])
+def _skip_characters(lines: SearchRow, count: int) -> SearchRow:
+    """Return ``lines`` without their first ``count`` characters."""
+    return SearchRow(lines.line + lines.text.count("\n", 0, count), lines.start + count, lines.text[count:])
 
 
 def _find_end_of_lines(text: str, count: int) -> int:
-    """Return where the first ``count`` lines end, or their last where there are fewer."""
-    at = 0
+    """Return the position behind the first ``count`` lines, or behind all of them if there are fewer."""
+    position = 0
     for _ in range(count):
-        at = text.find("\n", at) + 1 or len(text)
-    return at
+        position = text.find("\n", position) + 1 or len(text)
+    return position
 
 
 def _find_start_of_lines(text: str, count: int) -> int:
-    """Return where the last ``count`` lines begin, each with its end."""
-    at = len(text)
+    """Return the position at which the last ``count`` lines begin."""
+    position = len(text)
     for _ in range(count):
-        at = text.rfind("\n", 0, max(0, at - 1)) + 1
-    return at
+        position = text.rfind("\n", 0, max(0, position - 1)) + 1
+    return position
 
 
 def _split_lines(lines: SearchRow) -> Iterator[SearchRow]:
     """Yield the rows of whole lines."""
-    at = lines.start
+    position = lines.start
     for number, line in enumerate(lines.text.split("\n")[:-1], lines.line):
-        yield from _split_long_line(SearchRow(number, at, line))
-        at += len(line) + 1
+        yield from _split_long_line(SearchRow(number, position, line))
+        position += len(line) + 1
 
 
 def _split_long_line(row: SearchRow) -> Iterator[SearchRow]:
-    """Yield a line in pieces of at most ``MAX_ROW_CHARS``."""
-    for at in range(0, max(1, len(row.text)), MAX_ROW_CHARS):
-        end = at + MAX_ROW_CHARS
-        yield SearchRow(row.line, row.start + at, row.text[at:end], row.text[end : end + ROW_OVERLAP_CHARS])
+    """Yield a line in rows of at most ``MAX_ROW_CHARS``; an empty line is one row."""
+    for start in range(0, max(1, len(row.text)), MAX_ROW_CHARS):
+        end = start + MAX_ROW_CHARS
+        yield SearchRow(row.line, row.start + start, row.text[start:end], row.text[end : end + ROW_OVERLAP_CHARS])
 
 
-def _format_match(row: SearchRow, at: int) -> str:
-    """Return a row with a match as it is shown: a long one around its match, with where that stands."""
+def _format_match(row: SearchRow, match_position: int) -> str:
+    """Format a matching row: its number and its text, of a long one only the part around the match."""
     text = row.text + row.ahead
     if len(text) <= MATCH_LINE_CHARS:
         return f"{row.line}: {text}"
-    start = max(0, min(at - MATCH_LINE_CHARS // 4, len(text) - MATCH_LINE_CHARS))
+    start = max(0, min(match_position - MATCH_LINE_CHARS // 4, len(text) - MATCH_LINE_CHARS))
     excerpt = text[start : start + MATCH_LINE_CHARS]
     return f"{row.line}: (from character {row.start + start}) …{excerpt}…"
 
 
 def _format_context_line(row: SearchRow) -> str:
-    return f"{row.line}- {row.text[:CONTEXT_LINE_CHARS]}{'…' if len(row.text) > CONTEXT_LINE_CHARS else ''}"
+    ellipsis = "…" if len(row.text) > CONTEXT_LINE_CHARS else ""
+    return f"{row.line}- {row.text[:CONTEXT_LINE_CHARS]}{ellipsis}"

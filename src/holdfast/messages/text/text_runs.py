@@ -1,4 +1,4 @@
-"""What a message says, part by part, whatever pieces it came in."""
+"""The parts of a message, independent of the pieces its text came in."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from holdfast.messages.parts import Part, Text
 
 
 def merge_adjacent_texts(message: Message) -> Sequence[Part]:
-    """Return the parts of ``message``; what a model says in texts one behind the other is one, as in its ``text``."""
+    """Return the parts of ``message``, with adjacent texts of an answer merged into one as in ``Message.text``."""
     parts = message.parts
-    if message.role != "assistant" or not any(type(first) is type(second) is Text for first, second in pairwise(parts)):
+    if message.role != "assistant":
         return parts
-    out: list[Part] = []
-    for kind, run in groupby(parts, type):
-        run_parts = list(run)
-        out += [Text("".join([part.text for part in run_parts if type(part) is Text]))] if kind is Text else run_parts
-    return out
+    has_adjacent_texts = any(type(first) is type(second) is Text for first, second in pairwise(parts))
+    if not has_adjacent_texts:
+        return parts
+    merged: list[Part] = []
+    for part_type, run in groupby(parts, type):
+        if part_type is Text:
+            merged.append(Text("".join([part.text for part in run if type(part) is Text])))
+        else:
+            merged += run
+    return merged

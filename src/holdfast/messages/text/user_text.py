@@ -1,4 +1,4 @@
-"""What people said: whether there was anything, blanks and tool traffic being none, and what came first."""
+"""What people said in a conversation: whether there is anything at all, and what came first."""
 
 from __future__ import annotations
 
@@ -9,42 +9,51 @@ from holdfast.messages.message import Message, collect_media_in_messages
 from holdfast.messages.parts import Text
 
 NO_USER_TEXT = re.compile(r"\s*(?:<|# AGENTS\.md instructions|/[\w-]+\s*\Z|\Z)")
-"""Texts in a user's name that say nothing of what it is about: a client's own, a command without more, blanks."""
+"""User messages that do not say what a conversation is about: a client's own markup, a bare slash command, blanks."""
 REQUEST_REACH = 20
-"""[O] Messages before a result among which somebody must have asked for it."""
+"""How many messages before a tool result are searched for the user's words that led to it (OpenClaw's number)."""
 
 
 def has_user_content(messages: Sequence[Message]) -> bool:
-    """Return whether ``messages`` hold words of a user or an agent, or results of what a user asked for."""
-    return any(
-        _is_speaking(message)
-        or (message.results and any(map(_is_user_speaking, messages[max(0, at - REQUEST_REACH) : at])))
-        for at, message in enumerate(messages)
-    )
+    """Return whether ``messages`` contain words of a user or the model, or a result that a user's words led to.
+
+    A session with only greetings of a client and tool traffic has nothing worth a summary.
+    """
+    for index, message in enumerate(messages):
+        if _is_speaking(message):
+            return True
+        if message.results:
+            earlier_messages = messages[max(0, index - REQUEST_REACH) : index]
+            if any(map(_is_user_speaking, earlier_messages)):
+                return True
+    return False
 
 
 def _is_user_speaking(message: Message) -> bool:
-    """Return whether a user says something here."""
+    """Return whether ``message`` has words or media of a user."""
     return message.role == "user" and _is_speaking(message)
 
 
 def _is_speaking(message: Message) -> bool:
-    """Return whether somebody says something here; calls and results are no words."""
+    """Return whether ``message`` has words of a user or the model, or a user's media; tool traffic does not count."""
     if message.role == "user" and not message.results and collect_media_in_messages(message):
         return True
     return message.role in {"user", "assistant"} and bool(message.text.strip())
 
 
 def find_first_user_text(messages: Iterable[Message]) -> str:
-    """Return the first text of a user that no client put there and that is no bare command, else the first of all.
+    """Return the first user text that no client inserted and that is no bare command, else the first user text.
 
-    No message behind it is looked at.
+    Messages behind it are not read, so an iterator may be given.
     """
-    first = ""
+    first_text = ""
     for message in messages:
-        for part in message.parts if message.role == "user" else ():
-            if isinstance(part, Text):
-                if not NO_USER_TEXT.match(part.text):
-                    return part.text.strip()
-                first = first or part.text.strip()
-    return first
+        if message.role != "user":
+            continue
+        for part in message.parts:
+            if not isinstance(part, Text):
+                continue
+            if not NO_USER_TEXT.match(part.text):
+                return part.text.strip()
+            first_text = first_text or part.text.strip()
+    return first_text
