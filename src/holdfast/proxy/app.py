@@ -1,17 +1,22 @@
-"""The proxy as an ASGI application: the way of a request, from its first byte to the last of its answer.
+"""The proxy as an ASGI application: the way of a request from its first byte to the last byte of its answer.
 
-It is *admitted* (``http/access.py``), unless it asks for what the proxy tells itself or is refused at once
-(``replies.py``);
-*read*, unless it is of no use here and passes as it comes (``http/request.py``, ``http/decompress.py``,
-``forward.py``);
-*identified*: who asks, what for, in which conversation (``conversation/clients.py``, ``identity.py``);
-*planned*: the branch that it continues is found, and what would not fit gives way
-(``conversation/cache.py``, ``answer.py``);
-*sent* to its provider, and again where that takes less, and its answer *relayed* as it comes
-(``http/relay.py``, ``http/response.py``);
-*recorded*: what was said and decided stands in the log, what became of it is counted (``metrics/``).
+A request is
 
-The methods of ``ProxyApp`` stand in this order, and each hands a request on to the next.
+- *admitted* (``http/access.py``), or answered at once: the proxy's own status, a refusal (``local_responses.py``);
+- *read* (``http/client_request.py``, ``http/decompress.py``), unless there is nothing to do with its body; then it is
+  relayed as it comes (``forward_request.py``);
+- *identified*: which client asks, for which purpose, in which conversation (``conversation/clients.py``,
+  ``conversation/identity.py``);
+- *planned*: the stored branch that it continues is found, and the request is made to fit
+  (``conversation/open_branches.py``, ``managed_request.py``);
+- *sent* to its provider, again if recovery says so, and its answer *relayed* as it comes (``http/relay.py``,
+  ``http/client_response.py``);
+- *recorded*: messages and decisions in the log, its outcome in the metrics (``metrics/``).
+
+The methods of ``ProxyApp`` stand in this order, and each hands the request on to the next.
+
+Whatever fails in Holdfast itself, the client's request is still sent: unrecorded, with the decisions known so far, or
+unchanged. Only after bytes of an answer have reached the client is there nothing left to try.
 """
 
 from __future__ import annotations
@@ -93,31 +98,42 @@ from holdfast.proxy.settings import Settings
 from holdfast.store.base import SessionStore
 
 PARSED_ENDPOINTS = frozenset({"generate", "count", "compact"})
-"""Endpoints whose bodies are looked at."""
+"""Endpoints whose request bodies are parsed; requests to others are relayed while they come in."""
 REMOTE_STATE_FIELDS = frozenset({"previous_response_id", "conversation", "background"})
-"""Fields of Responses by which the conversation is kept by the provider: there is nothing here to look at."""
+"""Fields of the Responses API with which the provider keeps the conversation, so that we never see all of it."""
 UNSET_VALUES = (b"null", b"false")
 SERVER_STOPPED_TEXT = "holdfast was stopped before the answer came; try again when it runs"
-"""What a client is told that still waits for an answer when the server ends."""
+"""Error for clients that still wait for an answer when the server stops."""
 SUBSCRIPTION_NOTICE = (
     "summaries are made without a model: none is asked for with the login of a subscription; "
     "set summaries to client for its own"
 )
-"""What is said where somebody asked for the summaries of a model that is not asked for them."""
+"""Notice for a user who configured a summary model that must not be asked."""
 TOO_LARGE_CONSEQUENCE = "nothing that fits can be made of a request, so it is refused"
-"""What it means that a window is too small for a request."""
+"""Consequence that is reported when a request cannot be made to fit."""
 PASSED_ON_CONSEQUENCE = "what may fit all the same goes on as it is known"
-"""The same, where its provider may know better."""
+"""The same if the window is only our guess, so that the provider is asked all the same."""
 ERROR_SEND_SECONDS = 1.0
-"""[H] Seconds in which a client takes the few words that it gets instead of an answer."""
+"""Seconds that a client has to receive an error while the server stops.
+
+Long enough for a slow connection; a client that is gone must not hold up the shutdown. Chosen by judgement.
+"""
 REOPEN_INTERVAL = 5.0
-"""[H] Seconds after which a store whose disk took no write is tried again."""
+"""Seconds until a store whose disk was full is opened again.
+
+Each attempt costs the request at hand the time to open a database; a longer wait leaves more of them unrecorded after
+space was made. Chosen by judgement.
+"""
 MAX_REQUEST_RETRIES = 2
-"""[H] Times that a turn begins once more where the store, or its log, turned out to be another one."""
+"""How often a request is begun anew because the store, or the session's log, turned out to be another one.
+
+The first retry reads the log as it is now. A second is for a session that changed again meanwhile; after that something
+else is wrong, and the request is answered without recording it. Chosen by judgement.
+"""
 
 
 class ProxyApp:
-    """Answers clients with what their provider answers, for requests that are made to fit."""
+    """Answers clients with what their provider answers, after making their requests fit into the window."""
 
     _settings: Settings
     _branches: BranchPool
@@ -125,39 +141,32 @@ class ProxyApp:
     def __init__(
         self,
         resources: EngineResources,
-        web: httpx2.AsyncClient,
+        client: httpx2.AsyncClient,
         health: Health,
         reopen: Callable[[], SessionStore] | None = None,
-        switch: Path | None = None,
+        bypass_file: Path | None = None,
     ) -> None:
         self.resources, self.health = resources, health
-        self._client, self._reopen, self._bypass_file = web, reopen, switch
+        self._client, self._reopen, self._bypass_file = client, reopen, bypass_file
         self._reopen_lock, self._reopened_at = Lock(), -inf
         self._body_cache, self._tool_clients = BodyCache(), ToolClients()
         health.mode = self._get_mode
 
     def use_settings(self, settings: Settings, branches: BranchPool) -> None:
-        """Let later requests be answered by ``settings``; what is under way ends as it began."""
+        """Answer later requests with ``settings``; requests under way end as they began."""
         self._settings, self._branches = settings, branches
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; what is done for it is given up where its client leaves."""
+        """Answer one request; stop working on it when its client leaves."""
         if scope["type"] != "http":
             return
         incoming, outgoing = ClientRequest.from_scope(scope), ClientResponse(send)
         try:
-            if why := self._check_access(incoming):
-                await self._send_refusal(incoming, outgoing, why)
-            elif status_pieces := self._render_own_endpoint(incoming):
-                await send_pieces(outgoing, status_pieces)
-            elif why := self._find_refusal(incoming):
-                await self._send_refusal(incoming, outgoing, why)
-            else:
-                await self._answer_and_count(incoming, receive, outgoing)
-        except CancelledError:  # the server ends, and waits no longer
+            await self._admit_and_answer(incoming, receive, outgoing)
+        except CancelledError:  # the server stops and waits no longer
             await _send_error_if_unanswered(incoming, outgoing, "overloaded", SERVER_STOPPED_TEXT)
             raise
-        except Exception as error:  # noqa: BLE001 -- a client is told, whatever it is
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the client must get an answer
             if is_client_left_error(error):
                 return
             self._report_trouble(error, "a request could not be answered")
@@ -165,12 +174,31 @@ class ProxyApp:
 
     # -- admitted ------------------------------------------------------------------------------------------------------
 
+    async def _admit_and_answer(self, incoming: ClientRequest, receive: Receive, outgoing: ClientResponse) -> None:
+        # Access comes first: without a token not even the proxy's own status is told.
+        refusal = self._check_access(incoming)
+        if refusal is not None:
+            await self._send_refusal(incoming, outgoing, refusal)
+            return
+        status_pieces = self._render_own_endpoint(incoming)
+        if status_pieces is not None:
+            await send_pieces(outgoing, status_pieces)
+            return
+        refusal = self._find_refusal(incoming)
+        if refusal is not None:
+            await self._send_refusal(incoming, outgoing, refusal)
+            return
+        await self._answer_and_count(incoming, receive, outgoing)
+
     def _check_access(self, incoming: ClientRequest) -> AccessRefusal | None:
-        """Return why who asks is not answered; nothing where they are."""
+        """Return why this client is not answered, or None if it may ask."""
         return check_access(incoming.headers, self._settings.host, self._settings.token)
 
     def _render_own_endpoint(self, incoming: ClientRequest) -> list[ResponsePiece] | None:
-        """Return what the proxy tells of itself, where that is asked and not the same of somebody behind it."""
+        """Return the proxy's status or metrics if the request asks for them, else None.
+
+        A path with the address of another server belongs to that server, even if it ends like one of ours.
+        """
         route = incoming.route
         is_for_another = self._has_upstream(route) and (route.base or route.shown_path == "/")
         if incoming.method not in {"GET", "HEAD"} or is_for_another:
@@ -178,62 +206,67 @@ class ProxyApp:
         return render_proxy_endpoint(route.shown_path, self.health)
 
     def _find_refusal(self, incoming: ClientRequest) -> AccessRefusal | None:
-        """Return why nobody can be asked for an answer; nothing where somebody can."""
-        method, route, now = incoming.method, incoming.route, self.health.in_progress
-        if method == "CONNECT":
+        """Return why no provider can be asked, or None if one can."""
+        route, in_progress = incoming.route, self.health.in_progress
+        if incoming.method == "CONNECT":
             why = "no tunnels are made here; point the client at this address, or at /u/https://HOST below it"
             return AccessRefusal("invalid_request", why, 405)
-        if not self._has_upstream(route):  # a key is sent to nobody whom it may not be for
+        # An unknown path is never sent to a default provider: that would give away the client's API key.
+        if not self._has_upstream(route):
             return AccessRefusal("invalid_request", _describe_no_upstream(incoming), 404)
+        # Codex tries a WebSocket first. On 426 it uses HTTP at once; on 404 it tries six times more, for 6.6 seconds.
         if route.endpoint == "probe":
             return AccessRefusal("invalid_request", "WebSockets are not spoken here; send POST over HTTP", 426)
-        if now >= self._settings.concurrent:
-            why = f"{now} requests are being answered already; try again, or raise concurrent in [proxy]"
+        if in_progress >= self._settings.concurrent:
+            why = f"{in_progress} requests are being answered already; try again, or raise concurrent in [proxy]"
             return AccessRefusal("overloaded", why)
         return None
 
     def _has_upstream(self, route: Route) -> bool:
-        """Whether there is somebody who answers: a provider, or whom the path names, where that is not the proxy."""
+        """Return whether the path leads to a provider, or to a server it names that is not this proxy itself."""
         if not route.base:
             return bool(route.upstream_setting)
         return not is_url_of_server(route.base, self._settings.host, self._settings.port)
 
-    async def _send_refusal(self, incoming: ClientRequest, outgoing: ClientResponse, why: AccessRefusal) -> None:
-        """Say ``why`` a request is not answered, and count that."""
-        await send_refusal(outgoing, make_error_reply(incoming.route.api, why.kind, why.reason, status=why.status))
+    async def _send_refusal(self, incoming: ClientRequest, outgoing: ClientResponse, refusal: AccessRefusal) -> None:
+        """Send ``refusal`` in the words of the requested API, and count it."""
+        pieces = make_error_reply(incoming.route.api, refusal.kind, refusal.reason, status=refusal.status)
+        await send_refusal(outgoing, pieces)
         self.health.count_refused(_get_counted_api(incoming), outgoing.status)
 
     # -- read, and recorded in the end ---------------------------------------------------------------------------------
 
     async def _answer_and_count(self, incoming: ClientRequest, receive: Receive, outgoing: ClientResponse) -> None:
-        """Have a request answered by its provider, and count what became of it."""
-        request = self.health.begin_request(_get_counted_api(incoming))
-        outgoing.on_last_piece = request.mark_answered
-        began = get_running_loop().time()
-        state: RequestOutcome = "failed"
+        """Answer a request and count its outcome, whatever that is."""
+        counted_request = self.health.begin_request(_get_counted_api(incoming))
+        outgoing.on_last_piece = counted_request.mark_answered
+        started_at = get_running_loop().time()
+        outcome: RequestOutcome = "failed"
         try:
-            state = await self._read_or_pass_through(incoming, receive, outgoing)
+            outcome = await self._read_or_pass_through(incoming, receive, outgoing)
             if outgoing.is_unreached:
-                state = "failed"
+                outcome = "failed"
         except ClientLeft:
-            state = outgoing.get_outcome_if_left()
+            outcome = outgoing.get_outcome_if_left()
             raise
         finally:
-            first_byte_seconds = None if outgoing.first_byte_at is None else outgoing.first_byte_at - began
-            request.finish(state, outgoing.status, first_byte_seconds, session=outgoing.session_key)
+            first_byte_seconds = None if outgoing.first_byte_at is None else outgoing.first_byte_at - started_at
+            counted_request.finish(outcome, outgoing.status, first_byte_seconds, session=outgoing.session_key)
 
     async def _read_or_pass_through(
         self, incoming: ClientRequest, receive: Receive, outgoing: ClientResponse
     ) -> RequestState:
-        """Answer a request, its body read where that is of any use; return what was done with it."""
+        """Answer a request, reading its body only if there is something to do with it; return what was done."""
         is_bypassed = self._get_mode() == "bypass"
-        if is_bypassed or incoming.method != "POST" or incoming.route.endpoint not in PARSED_ENDPOINTS:
+        is_parsed = incoming.method == "POST" and incoming.route.endpoint in PARSED_ENDPOINTS
+        if is_bypassed or not is_parsed:
             exchange = Exchange(incoming, self._make_relay(incoming, as_it_came=True), outgoing)
             return await pass_request_through(exchange, receive, "bypassed" if is_bypassed else "relayed")
         receive = BodyReceiver(receive)
         try:
             body = await self._read_body(incoming, receive)
         except BadBody as error:
+            # Closing while the client still sends resets the connection, and the client never sees the refusal.
             if incoming.closes_connection:
                 outgoing.before_end = partial(discard_body_rest, receive)
             return await send_body_refusal(outgoing, error, incoming.route.api)
@@ -242,99 +275,107 @@ class ProxyApp:
         return state  # noqa: RET504 -- for the type checker a block may swallow a return
 
     async def _read_body(self, incoming: ClientRequest, receive: Receive) -> bytes:
-        """Return the whole body, unpacked."""
+        """Return the whole request body, decompressed; raise ``BadBody`` for one that is too large or damaged."""
         max_bytes, headers = self._settings.body_bytes, incoming.headers
         body = await read_whole_body(receive, max_bytes, headers.get("content-length", ""))
         encoding = headers.get("content-encoding", "")
-        return (
-            await to_thread.run_sync(decompress_request_body, body, encoding, max_bytes)
-            if encoding
-            else decompress_request_body(body, encoding, max_bytes)
-        )
+        if not encoding:
+            return decompress_request_body(body, encoding, max_bytes)
+        return await to_thread.run_sync(decompress_request_body, body, encoding, max_bytes)
 
     async def _answer_by_purpose(self, exchange: Exchange, body: bytes) -> RequestState:
-        """Answer a request of which the whole body is here, by what it is for; who only looks sends that body on."""
+        """Answer a request whose body was read: manage it, count it reduced, or forward it, by its purpose."""
+        # Whatever the engine makes of an observed request, the body that goes out is the client's.
         if self._settings.observe:
             exchange = replace(exchange, relay=exchange.relay.with_body(body))
         body, wrap = unwrap_count_tokens_body(body, exchange.route)
         parsed_request = await self._parse_body(body, exchange.api)
-        turn = None if parsed_request is None else self._identify_conversation(exchange, parsed_request)
-        if parsed_request is None or turn is None:
-            return await forward_body(
-                exchange, wrap(body if parsed_request is None else parsed_request.body), "relayed"
-            )
-        if turn.route.endpoint == "count":
-            reduced_body = await self._reduce_body(turn)
-            return await forward_body(
-                turn, wrap(reduced_body), "relayed" if reduced_body is turn.parsed_body.body else "managed"
-            )
-        if turn.is_summary and await self._is_standalone(turn):
-            turn = replace(turn, is_ephemeral=True)
-        if turn.is_ephemeral and turn.observe_only:
-            return await forward_body(turn, turn.parsed_body.body, "relayed")
-        return await self._answer_by_engine(turn)
+        if parsed_request is None:
+            return await forward_body(exchange, wrap(body), "relayed")
+        request = self._identify_conversation(exchange, parsed_request)
+        if request is None:
+            return await forward_body(exchange, wrap(parsed_request.body), "relayed")
+        # A client decides by token counts when to compact, so they must be those of the request that we would send.
+        if request.route.endpoint == "count":
+            reduced_body = await self._reduce_body(request)
+            is_unchanged = reduced_body is request.parsed_body.body
+            return await forward_body(request, wrap(reduced_body), "relayed" if is_unchanged else "managed")
+        if request.is_summary and await self._is_standalone(request):
+            request = replace(request, is_ephemeral=True)
+        if request.is_ephemeral and request.observe_only:
+            return await forward_body(request, request.parsed_body.body, "relayed")
+        return await self._answer_by_engine(request)
 
-    async def _is_standalone(self, turn: ConversationRequest) -> bool:
-        """Whether a request most likely needs nothing of ours: it is small, and nothing was said in its session."""
-        target = self.resources.resolve_target(turn.api, turn.model)
-        return is_far_below_window(turn, target) and not await self._branches.has_session(turn.session_key)
+    async def _is_standalone(self, request: ConversationRequest) -> bool:
+        """Return whether a request surely fits and its session is unknown, so that recording it has no use."""
+        target = self.resources.resolve_target(request.api, request.model)
+        return is_far_below_window(request, target) and not await self._branches.has_session(request.session_key)
 
     # -- identified ----------------------------------------------------------------------------------------------------
 
     def _identify_conversation(self, exchange: Exchange, parsed_request: ParsedRequest) -> ConversationRequest | None:
-        """Return the conversation that a body is part of; nothing for what is beside one, or is none of ours."""
+        """Identify the conversation this request belongs to, or return None.
+
+        None is returned for side requests (titles, quota checks) and for conversations that the provider keeps.
+        """
         incoming = exchange.client_request
-        if any(
-            bytes(parsed_request.fields[name]) not in UNSET_VALUES
-            for name in REMOTE_STATE_FIELDS & parsed_request.fields.keys()
-        ):
+        if _has_remote_state(parsed_request):
             return None
-        caller = identify_client(parsed_request.api, incoming.headers, parsed_request)
+        client = identify_client(parsed_request.api, incoming.headers, parsed_request)
         purpose = classify_purpose(
-            caller,
+            client,
             incoming.headers,
             parsed_request,
-            has_tools_before=self._tool_clients.has_had_tools(caller, parsed_request),
+            has_tools_before=self._tool_clients.has_had_tools(client, parsed_request),
         )
         if purpose == "side":
             return None
+        writers: tuple[SummaryWriter, ...] = ()
+        if incoming.route.endpoint == "generate":
+            writers = self._make_summary_writers(incoming, parsed_request)
         return ConversationRequest(
             incoming,
             exchange.relay,
             exchange.client_response,
             parsed_request,
-            make_session_key(caller, parsed_request, incoming.route.base),
+            make_session_key(client, parsed_request, incoming.route.base),
             is_summary=purpose == "compaction",
             is_ephemeral=incoming.route.endpoint == "compact",
             observe_only=self._settings.observe,
-            writers=self._make_summary_writers(incoming, parsed_request)
-            if incoming.route.endpoint == "generate"
-            else (),
+            writers=writers,
         )
 
     async def _parse_body(self, body: bytes, api: str) -> ParsedRequest | None:
-        """Return the opened body, or nothing for what is no conversation of ``api``: its provider says so."""
+        """Parse a request body, or return None if it is no conversation of ``api``.
+
+        Such a body is forwarded, so that the client gets the provider's own error.
+        """
         try:
             parsed_request = await self._parse_or_fix_body(body, api)
         except FormatError:
             return None
-        return parsed_request if parsed_request.messages and parsed_request.api == api else None
+        is_conversation = bool(parsed_request.messages) and parsed_request.api == api
+        return parsed_request if is_conversation else None
 
     async def _parse_or_fix_body(self, body: bytes, api: str) -> ParsedRequest:
-        """Return ``body`` opened, without what makes it unreadable to its provider too; ``FormatError`` for no body."""
+        """Parse ``body``, if necessary after replacing lone surrogates; raise ``FormatError`` if it is no request.
+
+        Some clients cut texts inside a character. Providers refuse such a body too, so repairing it only helps.
+        """
         try:
             return await self._body_cache.parse_body(body, api)
         except FormatError:
-            if (repaired_body := await self._body_cache.run_off_loop(body, replace_surrogates_in_bytes)) is body:
+            repaired_body = await self._body_cache.run_off_loop(body, replace_surrogates_in_bytes)
+            if repaired_body is body:
                 raise
         return await self._body_cache.parse_body(repaired_body, api)
 
     def _make_summary_writers(
         self, incoming: ClientRequest, parsed_request: ParsedRequest
     ) -> tuple[SummaryWriter, ...]:
-        """Return who writes summaries for a request: nobody, its own model, or another one with the same key.
+        """Return the model that writes summaries for a request: none, its own, or the configured one with its key.
 
-        The login of a subscription is for what its client asks; for another model it is not used.
+        The login of a subscription is meant for the requests of its client only. It is not used for another model.
         """
         summarizer, route = self._settings.summaries, incoming.route
         if summarizer == "extract":
@@ -343,160 +384,169 @@ class ProxyApp:
             if self.health.add_note(SUBSCRIPTION_NOTICE):
                 _print_to_stderr(SUBSCRIPTION_NOTICE)
             return ()
-        model = (parsed_request.model or route.model) if summarizer == "client" else summarizer
+        model = summarizer
+        if summarizer == "client":
+            model = parsed_request.model or route.model
         if API_SPECS[route.api].endpoints.names_model:
             route = make_model_answer_route(route, model)
-        to = replace(incoming, route=route)
-        return (SummaryWriter(self._make_relay(to), self.resources.resolve_target(parsed_request.api, model)),)
+        relay = self._make_relay(replace(incoming, route=route))
+        return (SummaryWriter(relay, self.resources.resolve_target(parsed_request.api, model)),)
 
     # -- planned, sent and relayed -------------------------------------------------------------------------------------
 
-    async def _answer_by_engine(self, turn: ConversationRequest, tries: int = MAX_REQUEST_RETRIES) -> RequestState:
-        """Answer a turn by the engine; where that fails before anything was said, without what failed.
+    async def _answer_by_engine(self, request: ConversationRequest, retries: int = MAX_REQUEST_RETRIES) -> RequestState:
+        """Answer a request through the engine, or without the part of it that failed before anything was sent.
 
-        Where the log is another one than was held in memory the turn begins once more, by that.
+        If the log turns out to be another one than was in memory, begin anew with the log as it is, ``retries`` times.
         """
-        outgoing, used = turn.client_response, (self.resources.store, self._branches)
-        outgoing.session_key = turn.session_key
+        outgoing = request.client_response
+        store, branches = self.resources.store, self._branches
+        outgoing.session_key = request.session_key
         try:
-            return await self._continue_session(turn)
-        except InvalidRequest:  # whether it is taken as it came is its provider's to say
+            return await self._continue_session(request)
+        except InvalidRequest:
+            # Our rules call the request invalid. The provider has the last word, so it goes out unchanged.
             if outgoing.is_answered:
                 raise
-            return await forward_body(turn, turn.parsed_body.body, "relayed")
-        except UpstreamError:  # what was begun broke off: so it does for the client
-            return turn.state
+            return await forward_body(request, request.parsed_body.body, "relayed")
+        except UpstreamError:
+            # The answer broke off after it had begun, and so it does for the client.
+            return request.state
         except Exception as error:
             if outgoing.is_answered and outgoing.get_outcome_if_left() == "failed":
                 raise
-            is_new = isinstance(error, StoreError) and await self._reopen_failed_store(error, *used)
-            if not outgoing.is_answered and tries and (is_new or isinstance(error, STALE_ERRORS)):
-                return await self._answer_by_engine(turn, tries - 1)
-            if not (
-                outgoing.is_answered and isinstance(error, STALE_ERRORS)
-            ):  # what somebody removed is none of a fault
-                self._report_trouble(error)
-            if not outgoing.is_answered:
-                return await self._answer_unrecorded(turn, error)
-            await outgoing.send_end()  # all of the answer was given out; the next request brings it along
-            return "unrecorded"
+            is_store_replaced = isinstance(error, StoreError) and await self._reopen_failed_store(
+                error, store, branches
+            )
+            is_stale = isinstance(error, STALE_ERRORS)
+            if outgoing.is_answered:
+                # A session that somebody removed while it was answered is no fault.
+                if not is_stale:
+                    self._report_trouble(error)
+                # The client has the whole answer and brings it along with its next request, which records it then.
+                await outgoing.send_end()
+                return "unrecorded"
+            if retries and (is_store_replaced or is_stale):
+                return await self._answer_by_engine(request, retries - 1)
+            self._report_trouble(error)
+            return await self._answer_unrecorded(request, error)
 
-    async def _answer_unrecorded(self, turn: ConversationRequest, why: Exception) -> RequestState:
-        """Answer a turn that cannot be recorded, and ``why``: by a copy of its branch, else as it is known.
+    async def _answer_unrecorded(self, request: ConversationRequest, cause: Exception) -> RequestState:
+        """Answer a request that cannot be recorded because of ``cause``: on a copy of its branch, else as it is known.
 
-        What is decided on the copy is forgotten once the store takes something again, so that no model is asked for a
-        summary there. A store that was waited for in vain is not read once more.
+        Decisions made on the copy are forgotten once the store can be written again, so no model is paid for a summary
+        there. A store that could not be locked in time is not read again either: that would wait as long once more.
         """
-        turn.client_response.state, reads_on = "unrecorded", True
-        if isinstance(why, StoreError) and not (turn.is_ephemeral or turn.observe_only):
+        outgoing = request.client_response
+        outgoing.state = "unrecorded"
+        can_read_store = True
+        if isinstance(cause, StoreError) and not (request.is_ephemeral or request.observe_only):
             try:
-                return await self._continue_session(replace(turn, is_ephemeral=True, writers=()))
-            except UpstreamError:  # what was begun broke off
+                return await self._continue_session(replace(request, is_ephemeral=True, writers=()))
+            except UpstreamError:  # the answer broke off after it had begun
                 return "unrecorded"
             except Exception as error:
-                if turn.client_response.is_answered:
+                if outgoing.is_answered:
                     raise
                 if not isinstance(error, HoldfastError):
                     self._report_trouble(error)
-                reads_on = not isinstance(error, StoreLocked)
-        return await self._forward_with_known_decisions(
-            turn, await self._reduce_body(turn) if reads_on else turn.parsed_body.body, "unrecorded"
-        )
+                can_read_store = not isinstance(error, StoreLocked)
+        body = await self._reduce_body(request) if can_read_store else request.parsed_body.body
+        return await self._forward_with_known_decisions(request, body, "unrecorded")
 
-    async def _continue_session(self, turn: ConversationRequest) -> RequestState:
-        """Let the session that a turn belongs to go on with it, and give its answer to the client.
-
-        Its run plans, sends and records; what comes of that is relayed piece by piece.
-        """
-        sign = get_keep_alive_bytes(turn.api, stream=turn.wants_stream and not turn.observe_only)
-        if turn.is_ephemeral:
-            hold = partial(self._branches.continue_copy, stays=turn.client_response.state == "unrecorded")
+    async def _continue_session(self, request: ConversationRequest) -> RequestState:
+        """Continue the session of ``request`` with it, and relay the answer to the client piece by piece."""
+        outgoing = request.client_response
+        keep_alive_bytes = get_keep_alive_bytes(request.api, stream=request.wants_stream and not request.observe_only)
+        if request.is_ephemeral:
+            hold_branch = partial(self._branches.continue_copy, stays=outgoing.state == "unrecorded")
         else:
-            hold = partial(self._branches.continue_branch, aside=turn.is_summary)
-        async with hold(turn.session_key, turn.parsed_body.messages) as session:
+            hold_branch = partial(self._branches.continue_branch, aside=request.is_summary)
+        async with hold_branch(request.session_key, request.parsed_body.messages) as session:
             try:
-                await deliver_pieces(
-                    answer_conversation_request(session, turn), turn.client_response, sign, self._settings.keepalive
-                )
-                await turn.client_response.send_end()
+                pieces = answer_conversation_request(session, request)
+                await deliver_pieces(pieces, outgoing, keep_alive_bytes, self._settings.keepalive)
+                await outgoing.send_end()
             except RequestTooLarge as error:
-                self._report_trouble(
-                    error.reason,
-                    PASSED_ON_CONSEQUENCE if error.can_pass_on else TOO_LARGE_CONSEQUENCE,
-                    is_ours=not has_message_budget(session, turn),
-                )
+                consequence = PASSED_ON_CONSEQUENCE if error.can_pass_on else TOO_LARGE_CONSEQUENCE
+                self._report_trouble(error.reason, consequence, is_ours=not has_message_budget(session, request))
                 if not error.can_pass_on:
-                    await send_pieces(turn.client_response, await answer_too_large(error, session, turn))
+                    await send_pieces(outgoing, await answer_too_large(error, session, request))
                     return error.state
             else:
-                return turn.state
-        return await self._forward_with_known_decisions(turn, await self._reduce_body(turn), "relayed")
+                return request.state
+        # Outside of the block: the branch must be free again before the request goes out without it.
+        return await self._forward_with_known_decisions(request, await self._reduce_body(request), "relayed")
 
     async def _forward_with_known_decisions(
-        self, turn: ConversationRequest, body: bytes, state: RequestState
+        self, request: ConversationRequest, body: bytes, state: RequestState
     ) -> RequestState:
-        """Send ``body`` on, what is known of ``turn``; its answer comes back, an overflow in the client's words."""
-        pieces = turn.relay.relay(body)
-        if not turn.observe_only:
-            pieces = translate_overflow(pieces, turn, self.resources.resolve_target(turn.api, turn.model))
-        return await relay_answer(pieces, turn, state)
+        """Forward ``body`` and relay the answer; an overflow is translated into the words of the client's API."""
+        pieces = request.relay.relay(body)
+        if not request.observe_only:
+            pieces = translate_overflow(pieces, request, self.resources.resolve_target(request.api, request.model))
+        return await relay_answer(pieces, request, state)
 
     async def _reopen_failed_store(self, error: StoreError, store: SessionStore, branches: BranchPool) -> bool:
-        """Whether others are in use now than ``store`` or ``branches``; a store that failed for good is opened anew."""
+        """Reopen the store if it failed for good; return whether others are in use now than ``store`` and ``branches``.
+
+        Of the many requests that fail at the same time only the first reopens it; the rest find it replaced.
+        """
         async with self._reopen_lock:
-            if self._has_store_failed(error) and self.resources.store is store and self._reopen is not None:
+            is_still_in_use = self.resources.store is store
+            if self._has_store_failed(error) and is_still_in_use and self._reopen is not None:
                 self._reopened_at = get_running_loop().time()
                 try:
                     await self.resources.run_in_worker(partial(self._replace_store, self._reopen))
                 except (StoreError, OSError):
-                    return False  # the one there is takes no more either, and is looked at again later
+                    return False  # the disk is still full; it is tried again after REOPEN_INTERVAL
                 if isinstance(error, StoreReplaced):
                     self._report_trouble(error, "the store was opened anew, what is said from now on is in that")
         return self.resources.store is not store or self._branches is not branches
 
     def _has_store_failed(self, error: StoreError) -> bool:
-        """Whether a store takes no more: its file is gone, or its disk was full, which is looked at now and then."""
+        """Return whether to open the store anew: its file is gone, or it is read-only and an attempt is due."""
+        if isinstance(error, StoreReplaced):
+            return True
         is_due = get_running_loop().time() - self._reopened_at >= REOPEN_INTERVAL
-        return isinstance(error, StoreReplaced) or (isinstance(error, StoreReadOnly) and is_due)
+        return isinstance(error, StoreReadOnly) and is_due
 
     def _replace_store(self, reopen: Callable[[], SessionStore]) -> None:
-        """Take another store in the place of the one there is; what was begun with that fails from then on.
+        """Put a newly opened store in place of the current one; requests that began with that fail from now on.
 
-        All of it is one step, whoever leaves meanwhile: no branch goes on in a store that is closed.
+        This runs in one piece on the store's thread, so that no cancellation can leave branches of a closed store.
         """
-        before, self.resources.store = self.resources.store, reopen()
-        before.close()
+        old_store, self.resources.store = self.resources.store, reopen()
+        old_store.close()
         self.use_settings(self._settings, self._branches.make_empty_copy())
 
-    # -- what several of these need ------------------------------------------------------------------------------------
+    # -- shared by several of these ------------------------------------------------------------------------------------
 
-    async def _reduce_body(self, turn: ConversationRequest) -> bytes:
-        """Return the body by the decisions there are, as it came where that fails; nothing is written."""
-        parsed_request = turn.parsed_body
-        if turn.observe_only:
+    async def _reduce_body(self, request: ConversationRequest) -> bytes:
+        """Return the body of ``request`` with the recorded decisions applied; nothing new is decided or written.
+
+        If there are no decisions, or applying them fails, the very same body object is returned.
+        """
+        parsed_request = request.parsed_body
+        if request.observe_only:
             return parsed_request.body
         try:
-            state, policy = await self._branches.find_closest_state(turn.session_key, parsed_request.messages)
+            state, policy = await self._branches.find_closest_state(request.session_key, parsed_request.messages)
             if not state.history.sized_messages:
                 return parsed_request.body
 
-            def reduced(_: bytes) -> bytes:
-                target = build_template_from_body(
-                    self.resources.resolve_target(parsed_request.api, turn.model), parsed_request
-                ).target
-                return render_request(
-                    parsed_request,
-                    build_messages_to_send(
-                        plan_with_existing_decisions(state, policy, parsed_request.messages, target)
-                    ),
-                )
+            def render_reduced_body(_: bytes) -> bytes:
+                target = self.resources.resolve_target(parsed_request.api, request.model)
+                target = build_template_from_body(target, parsed_request).target
+                plan = plan_with_existing_decisions(state, policy, parsed_request.messages, target)
+                return render_request(parsed_request, build_messages_to_send(plan))
 
-            return await self._body_cache.run_off_loop(parsed_request.body, reduced)
+            return await self._body_cache.run_off_loop(parsed_request.body, render_reduced_body)
         except HoldfastError:
             return parsed_request.body
 
     def _make_relay(self, incoming: ClientRequest, *, as_it_came: bool = False) -> UpstreamRelay:
-        """Return where ``incoming`` goes, with its headers."""
+        """Return the connection to the server that ``incoming`` asks for, with the headers to forward."""
         route = incoming.route
         base = route.base or getattr(self._settings, route.upstream_setting)
         headers = filter_request_headers(incoming.raw_headers, keeps_encoding=as_it_came)
@@ -506,30 +556,38 @@ class ProxyApp:
         return get_proxy_mode(self._settings, self._bypass_file)
 
     def _report_trouble(
-        self, error: Exception, so: str = "requests go on, but are not recorded", *, is_ours: bool = True
+        self, error: Exception, consequence: str = "requests go on, but are not recorded", *, is_ours: bool = True
     ) -> None:
-        """Say once that something failed, and what that means; whether all is well it tells where it ``is_ours``."""
+        """Report an error and its consequence once; with ``is_ours`` the proxy counts as unhealthy from then on."""
         if self.health.add_trouble(type(error).__name__, str(error), is_ours=is_ours):
-            _print_to_stderr(f"{so}: {type(error).__name__}: {error}")
+            _print_to_stderr(f"{consequence}: {type(error).__name__}: {error}")
 
 
 async def _send_error_if_unanswered(
-    client_request: ClientRequest, client_response: ClientResponse, kind: str, why: str
+    client_request: ClientRequest, client_response: ClientResponse, kind: str, message: str
 ) -> None:
-    """Tell a client ``why`` it gets no answer, unless it has the beginning of one."""
+    """Send an error unless the client already has the beginning of an answer."""
     if not client_response.status:
         with move_on_after(ERROR_SEND_SECONDS, shield=True):
-            await send_pieces(client_response, make_error_reply(client_request.route.api, kind, why))
+            await send_pieces(client_response, make_error_reply(client_request.route.api, kind, message))
 
 
 def _print_to_stderr(line: str) -> None:
-    """Write ``line`` on standard error, which nobody may read, or which there may not be."""
+    """Write ``line`` to standard error if there is one; it may be closed or None under a service manager."""
     with suppress(AttributeError, OSError, ValueError):
         sys.stderr.write(f"holdfast: {line}\n")
 
 
+def _has_remote_state(parsed_request: ParsedRequest) -> bool:
+    """Return whether the request refers to a conversation that the provider keeps."""
+    for name in REMOTE_STATE_FIELDS & parsed_request.fields.keys():
+        if bytes(parsed_request.fields[name]) not in UNSET_VALUES:
+            return True
+    return False
+
+
 def _describe_no_upstream(client_request: ClientRequest) -> str:
-    """Return that nobody is known who answers, and where the client is to be pointed then."""
+    """Return the error for a path that leads to no provider, with an address that would."""
     here = f"http://{client_request.headers.get('host', '')[:100] or 'HOST:PORT'}/u/"
     return (
         f"nobody is known who answers {client_request.method} {client_request.route.shown_path[:200]}; set the "
@@ -539,5 +597,5 @@ def _describe_no_upstream(client_request: ClientRequest) -> str:
 
 
 def _get_counted_api(client_request: ClientRequest) -> str:
-    """Return the API for which a request counts: what is not posted to one is no request of it."""
+    """Return the API under which a request is counted; empty unless it was posted to one."""
     return client_request.route.api if client_request.method == "POST" else ""

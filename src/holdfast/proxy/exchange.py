@@ -1,4 +1,4 @@
-"""A request and its answer: what came in, where it goes, and what its client is sent."""
+"""A request and its answer as they travel through the proxy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.proxy.http.routes import Route
 
 
 class Exchange(Struct, frozen=True):
-    """A request as it came in, its provider, and the answer on its way to the client."""
+    """A request, the connection to its provider, and the answer on its way to the client."""
 
     client_request: ClientRequest
     relay: UpstreamRelay
@@ -23,43 +23,42 @@ class Exchange(Struct, frozen=True):
 
     @property
     def route(self) -> Route:
-        """What the address asks for."""
+        """The API and the endpoint that the request's address asks for."""
         return self.client_request.route
 
     @property
     def api(self) -> str:
-        """Whose words the client understands."""
+        """The API in whose words the client is answered."""
         return self.route.api
 
 
 class ConversationRequest(Exchange, frozen=True):
-    """A request that is part of a conversation: its body opened, and the session that it belongs to."""
+    """A request that is part of a conversation, with its parsed body and the key of its session."""
 
     parsed_body: ParsedRequest
     session_key: str
-    """The key of the session."""
     is_summary: bool = False
-    """Whether the client asks for its own summary of the conversation, beside it."""
+    """Whether the client asks for its own summary of the conversation; it is recorded on a branch beside it."""
     is_ephemeral: bool = False
-    """Whether nothing of it is written down: a small summary of what nobody talks on, or one with its own address."""
+    """Whether nothing of it is stored: it stands alone, is a remote compaction, or the store cannot be written."""
     observe_only: bool = False
-    """Whether it goes out as it came, and is only looked at and written down."""
+    """Whether it goes out unchanged and is only recorded."""
     writers: tuple[SummaryWriter, ...] = ()
-    """Models that write a summary, where one is due."""
+    """Models that can write a summary if one is due."""
 
     @property
     def model(self) -> str:
-        """The model that is asked: the address says it, where it names any."""
+        """The requested model; one in the address wins over one in the body."""
         return self.route.model or self.parsed_body.model
 
     @property
     def wants_stream(self) -> bool:
-        """Whether the answer is to come as events."""
-        if API_SPECS[self.api].endpoints.stream:  # it says so in the address alone
+        """Whether the client wants the answer as a stream of events."""
+        if API_SPECS[self.api].endpoints.stream:  # an API with an address of its own for streams (Gemini)
             return self.route.stream
         return self.parsed_body.is_streaming
 
     @property
     def state(self) -> RequestState:
-        """What is done with it."""
+        """What the client is told was done with the request."""
         return "observed" if self.observe_only else self.client_response.state

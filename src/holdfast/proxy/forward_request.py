@@ -1,4 +1,4 @@
-"""A request that is not the engine's to answer: it is sent on, and its answer back, as either came."""
+"""Forward requests that the engine does not manage, and relay their answers, byte for byte."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from holdfast.proxy.local_responses import (
 from holdfast.proxy.run_alongside import run_alongside
 
 FIRST_REFUSAL_STATUS = 300
-"""The first status that is no success."""
+"""The first status that is no success; redirects count as refusals here."""
 
 
 async def forward_body(exchange: Exchange, body: bytes, state: RequestState) -> RequestState:
-    """Send ``body`` on and its answer back, which says that this is the ``state`` of the request."""
+    """Forward ``body`` and relay the answer, labelled with ``state``, which is returned."""
     return await relay_answer(exchange.relay.relay(body), exchange, state)
 
 
 async def pass_request_through(exchange: Exchange, receive: Receive, state: RequestState) -> RequestState:
-    """Send a request on while it comes in, whatever it holds, and its answer back as it comes."""
+    """Forward a request while its body still comes in, and relay the answer as it comes; return ``state``."""
     outgoing = exchange.client_response
     has_body = {"content-length", "transfer-encoding"} & exchange.client_request.headers.keys()
     progress = UploadProgress() if has_body else None
@@ -52,7 +52,7 @@ async def pass_request_through(exchange: Exchange, receive: Receive, state: Requ
             await relay_answer(exchange.relay.relay(body, as_it_came=True), exchange, state)
     except BadBody as why:
         if progress is not None:
-            progress.complete.set()  # the rest does not come, so the end does not wait for it
+            progress.complete.set()  # the rest will not come, so the end of the answer must not wait for it
         if outgoing.is_answered:
             raise ClientLeft from why
         return await send_body_refusal(outgoing, why, exchange.api)
@@ -60,7 +60,11 @@ async def pass_request_through(exchange: Exchange, receive: Receive, state: Requ
 
 
 async def relay_answer(pieces: AsyncGenerator[ResponsePiece], exchange: Exchange, state: RequestState) -> RequestState:
-    """Give ``pieces`` to the client; what never came is said in its API's words, what broke off breaks off."""
+    """Send ``pieces`` to the client and return ``state``.
+
+    If no provider answers, the client gets an error in the words of its API. If an answer breaks off, the client's
+    connection breaks off too: a made-up end would pass for a whole answer.
+    """
     outgoing = exchange.client_response
     try:
         await deliver_pieces(_label_answer(pieces, exchange, state), outgoing, b"", 0)
@@ -76,13 +80,13 @@ async def relay_answer(pieces: AsyncGenerator[ResponsePiece], exchange: Exchange
 async def _label_answer(
     pieces: AsyncGenerator[ResponsePiece], exchange: Exchange, state: RequestState
 ) -> AsyncGenerator[ResponsePiece]:
-    """Yield ``pieces``, the head with what was done; an error behind signs of life is an event of their stream."""
+    """Yield ``pieces`` with Holdfast's headers added to the head.
+
+    Once keep-alives were sent the client has a status of 200 and an event stream, so an error becomes an event in it.
+    """
     async for piece in pieces:
-        if (
-            isinstance(piece, ResponseHead)
-            and exchange.client_response.has_keep_alive
-            and piece.status >= FIRST_REFUSAL_STATUS
-        ):
+        has_stream = exchange.client_response.has_keep_alive
+        if has_stream and isinstance(piece, ResponseHead) and piece.status >= FIRST_REFUSAL_STATUS:
             message = f"the provider answered with HTTP {piece.status}"
             yield render_error_event(exchange.api, Verdict("server"), message=message)
             return

@@ -1,4 +1,4 @@
-"""Answers of the proxy's own: what it tells of itself, and what it refuses, in the words of the API that was asked."""
+"""Answers that the proxy gives itself: its status and metrics, and errors in the words of the requested API."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ JSON_HEADER = (b"content-type", b"application/json")
 PROMETHEUS_HEADER = (b"content-type", METRICS_CONTENT_TYPE.encode())
 
 
-def render_proxy_endpoint(place: str, health: Health) -> list[ResponsePiece] | None:
-    """Return what the proxy tells of itself at ``place``; nothing where it tells nothing."""
-    if place == "/metrics":
+def render_proxy_endpoint(path: str, health: Health) -> list[ResponsePiece] | None:
+    """Return the proxy's own answer at ``path``, or None if it has none there."""
+    if path == "/metrics":
         return [ResponseHead(200, [PROMETHEUS_HEADER]), health.build_metrics().encode()]
-    if place not in _OWN_ENDPOINTS:
+    if path not in _OWN_ENDPOINTS:
         return None
-    return [ResponseHead(200, [JSON_HEADER]), msgspec.json.encode(_OWN_ENDPOINTS[place](health))]
+    return [ResponseHead(200, [JSON_HEADER]), msgspec.json.encode(_OWN_ENDPOINTS[path](health))]
 
 
 _OWN_ENDPOINTS: Mapping[str, Callable[[Health], dict[str, Any]]] = {
@@ -40,15 +40,17 @@ _OWN_ENDPOINTS: Mapping[str, Callable[[Health], dict[str, Any]]] = {
 
 
 def make_error_reply(api: str, problem: str | Verdict, message: str, *, status: int = 0) -> list[ResponsePiece]:
-    """Return an error as ``api`` says it, in OpenAI's way where none is known; ``status`` over its own.
+    """Build an error response in the words of ``api``, or of OpenAI if it is unknown.
 
-    ``problem`` is a verdict, or its kind alone; one that nobody knows is the server's.
+    ``problem`` is a verdict or the kind of one; an unknown kind becomes a server error. ``status`` overrides the API's
+    own status for that kind.
     """
-    verdict = (
-        problem
-        if isinstance(problem, Verdict)
-        else Verdict(cast("VerdictKind", problem) if problem in VERDICT_KINDS else "server")
-    )
+    if isinstance(problem, Verdict):
+        verdict = problem
+    elif problem in VERDICT_KINDS:
+        verdict = Verdict(cast("VerdictKind", problem))
+    else:
+        verdict = Verdict("server")
     native = render_error_response(api or DEFAULT_API, verdict, message=message, status=status)
     headers = [(name.encode(), value.encode()) for name, value in native.headers.items()]
     return [ResponseHead(native.status, headers), native.body]
@@ -57,7 +59,7 @@ def make_error_reply(api: str, problem: str | Verdict, message: str, *, status: 
 def add_holdfast_headers(
     piece: ResponsePiece, state: RequestState, session: str = "", request: str = ""
 ) -> ResponsePiece:
-    """Return ``piece``, a head with headers of ours that it has not yet."""
+    """Return ``piece``, if it is a head with Holdfast's headers added that it lacks."""
     if not isinstance(piece, ResponseHead):
         return piece
     header_names = {name for name, _ in piece.headers}
@@ -66,19 +68,19 @@ def add_holdfast_headers(
 
 
 async def send_pieces(client_response: ClientResponse, pieces: list[ResponsePiece]) -> None:
-    """Send a whole answer of ours."""
+    """Send a whole answer."""
     for piece in pieces:
         await client_response.send_piece(piece)
     await client_response.send_end()
 
 
 async def send_refusal(client_response: ClientResponse, pieces: list[ResponsePiece]) -> RequestState:
-    """Send a refusal of ours, whose head says that it is."""
+    """Send a refusal, with a header that says it is one of ours."""
     await send_pieces(client_response, [add_holdfast_headers(piece, "refused") for piece in pieces])
     return "refused"
 
 
 async def send_body_refusal(client_response: ClientResponse, why: BadBody, api: str) -> RequestState:
-    """Send why a body was not read to its end."""
+    """Refuse a request because its body could not be read."""
     kind = "request_bytes" if why.status == TOO_LARGE else "invalid_request"
     return await send_refusal(client_response, make_error_reply(api, kind, str(why), status=why.status))

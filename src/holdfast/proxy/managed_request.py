@@ -1,4 +1,8 @@
-"""One managed request: the engine's path on the wire, and what its client gets whatever happens."""
+"""One managed request: run it through the engine, and make sure that its client gets an answer whatever happens.
+
+Errors are answered in the words of the client's own API with true numbers, because clients act on both: they recognise
+an overflow by its wording, and size their own compaction by the limit and the size it names.
+"""
 
 from __future__ import annotations
 
@@ -40,33 +44,36 @@ from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.target import Target
 
 SAFE_SHARE = 0.5
-"""[H] Share of the window that what is estimated may have and surely fit."""
+"""Share of the window up to which a request surely fits by our estimate alone.
+
+Recorded sessions had up to 1.6 real tokens for an estimated one, so half of the window is on the safe side. A request
+above it is at worst recorded needlessly.
+"""
 FIRST_ERROR_STATUS = 400
-"""The first status that is an error."""
 TRUSTED_WINDOW_SOURCES = frozenset({LEARNED_ORIGIN, "asked for", "cap"})
-"""Origins of a window that its provider or its user told; any other is what we know of a model, or assume."""
+"""Sources of a window that its provider or its user told us. From any other source it is only what we believe."""
 
 
 class RequestTooLarge(Exception):
-    """Nothing that fits can be made of a request; ``attempt`` is what was refused before, if anything went out."""
+    """A request cannot be made to fit. ``attempt`` is the one that was refused before, if any went out."""
 
     def __init__(
-        self, why: WindowTooSmall, attempt: Attempt | None, turn: ConversationRequest, *, may_fit: bool
+        self, reason: WindowTooSmall, attempt: Attempt | None, request: ConversationRequest, *, may_fit: bool
     ) -> None:
-        super().__init__(str(why))
-        self.reason, self.attempt = why, attempt
+        super().__init__(str(reason))
+        self.reason, self.attempt = reason, attempt
         self.can_pass_on = may_fit and attempt is None
-        """Whether that is for its provider to say, which was not asked yet."""
-        self.state: RequestState = "refused" if attempt is None else turn.state
-        """What was done with the request, where it does not go on."""
+        """Whether to let the provider decide, which was not asked yet and may have a larger window than we believe."""
+        self.state: RequestState = "refused" if attempt is None else request.state
+        """What was done with the request if it is not passed on."""
 
 
 async def answer_conversation_request(session: Session, request: ConversationRequest) -> AsyncGenerator[ResponsePiece]:
-    """Yield the answer to ``request``, by which ``session`` goes on: the provider's own bytes.
+    """Continue ``session`` with ``request`` and yield the answer, in the provider's own bytes.
 
-    An overflow that nothing helps against is said in the client's own API, with true numbers; any other refusal comes
-    as it came, and so does an answer that its provider ends too early. Raises what is Holdfast's own fault before
-    anything was yielded, and ``RequestTooLarge``; and what breaks off behind that.
+    An overflow that recovery cannot help is answered in the client's API with true numbers. Any other refusal is passed
+    on as it came, and so is an answer that its provider ends early. Before anything was yielded it raises
+    ``RequestTooLarge``, or an error of Holdfast itself; afterwards it raises what breaks the answer off.
     """
     run = session.run(
         request.parsed_body,
@@ -87,37 +94,41 @@ async def answer_conversation_request(session: Session, request: ConversationReq
                     has_started = True
                 yield b"".join([event.raw for event in events])
     except (UpstreamError, WindowTooSmall) as error:
-        if has_started and run.attempt is not None and run.attempt.has_ended:
-            return  # its provider ended the answer there
         if has_started:
+            if run.attempt is not None and run.attempt.has_ended:
+                return  # the provider ended its answer there, and so does the client's
             raise
         for piece in _make_failure_reply(error, run.attempt, session, request):
             yield piece
     except StoreError:
+        # The provider has answered, and only storing that failed: give out what there is before the error is handled.
         for piece in _make_unrecorded_reply(run.attempt, session, request, has_started=has_started):
             yield piece
         raise
 
 
 def _is_waiting_on_proxy(run: Run) -> bool:
-    """Whether a client hears of us while it waits: not before the provider's first word to the first request.
+    """Return whether the client waits for our own work, so that keep-alives are ours to send.
 
-    What that says before its model does is held, so it is for us to say that somebody is there.
+    That is not so before the first attempt got the provider's first word. After it, events that come before the model's
+    own words are held back, so the client hears nothing unless we say that somebody is there.
     """
     if run.attempts != 1:
         return True
-    reply = run.attempt.reply if run.attempt is not None and run.attempt.is_streaming else None
+    if run.attempt is None or not run.attempt.is_streaming:
+        return False
+    reply = run.attempt.reply
     return reply is not None and has_readable_encoding(reply.raw_headers)
 
 
 def _get_outcome_if_left(run: Run, request: ConversationRequest) -> RequestOutcome:
-    """Return what becomes of ``request`` if its client leaves now: it is answered where the answer came to its end."""
+    """Return the outcome of ``request`` if its client leaves now: ``failed`` unless it has the whole answer."""
     is_whole = request.client_response.is_answered and run.attempt is not None and run.attempt.is_complete
     return request.state if is_whole else "failed"
 
 
 def _make_answer_head(run: Run, session: Session, request: ConversationRequest) -> ResponsePiece:
-    """Return the head of what ``run`` answers: the provider's, with ours."""
+    """Return the provider's head of the answer, with Holdfast's headers."""
     reply = run.attempt.reply if run.attempt is not None else None
     assert reply is not None
     return _add_session_headers(make_response_head(reply.status, reply.raw_headers), request.state, session, request)
@@ -126,7 +137,7 @@ def _make_answer_head(run: Run, session: Session, request: ConversationRequest) 
 def _add_session_headers(
     piece: ResponsePiece, state: RequestState, session: Session, request: ConversationRequest
 ) -> ResponsePiece:
-    """Return ``piece``, a head with what says which session this is, and which of its requests, where that is kept."""
+    """Return ``piece``, if it is a head with headers that name the session and the stored request, if there is one."""
     if request.is_ephemeral:
         return add_holdfast_headers(piece, state)
     return add_holdfast_headers(piece, state, session.key, session.journal.leaf or "")
@@ -138,7 +149,7 @@ def _add_session_headers(
 async def answer_too_large(
     error: RequestTooLarge, session: Session, request: ConversationRequest
 ) -> list[ResponsePiece]:
-    """Return the overflow of a request of which nothing that fits could be made, once that is in the log."""
+    """Record that a request could not be made to fit, and return the overflow error for its client."""
     await session.record_window_too_small(error.reason)
     pieces = _make_refusal_reply(error.reason, error.attempt, session, request)
     return [_add_session_headers(piece, error.state, session, request) for piece in pieces]
@@ -147,9 +158,7 @@ async def answer_too_large(
 async def translate_overflow(
     pieces: AsyncGenerator[ResponsePiece], request: ConversationRequest, target: Target
 ) -> AsyncGenerator[ResponsePiece]:
-    """Yield ``pieces``, what a provider answers to ``request`` as it is; an overflow is said in the client's own
-    API.
-    """
+    """Yield ``pieces``, the answer to a forwarded ``request``; an overflow is rendered in the client's own API."""
     async with aclosing(pieces):
         async for piece in pieces:
             if not isinstance(piece, ResponseHead) or piece.status < FIRST_ERROR_STATUS:
@@ -161,62 +170,65 @@ async def translate_overflow(
                 "", piece.status, body=error_body, headers=headers_to_dict(piece.headers), estimate=estimated_tokens
             )
             verdict = classify_error(report)
-            if verdict.is_overflow and verdict.kind not in BYTE_OVERFLOWS:
-                requested_tokens = verdict.requested or estimated_tokens
-                limit = verdict.limit or min(target.limits.window, int(REFUSED_WINDOW_SHARE * requested_tokens))
-                for error_piece in _render_verdict(
-                    request, _make_over_limit_verdict(limit, requested_tokens), report.message_line
-                ):
-                    yield error_piece
-            else:
+            if not verdict.is_overflow or verdict.kind in BYTE_OVERFLOWS:
                 yield piece
                 yield error_body
+                continue
+            requested_tokens = verdict.requested or estimated_tokens
+            limit = verdict.limit or min(target.limits.window, int(REFUSED_WINDOW_SHARE * requested_tokens))
+            overflow = _make_over_limit_verdict(limit, requested_tokens)
+            for error_piece in _render_verdict(request, overflow, report.message_line):
+                yield error_piece
 
 
 def _make_failure_reply(
     error: UpstreamError | WindowTooSmall, attempt: Attempt | None, session: Session, request: ConversationRequest
 ) -> list[ResponsePiece]:
-    """Return what a client is told of a turn that nothing helped; raise ``RequestTooLarge``, or what is ours, to be
-    helped.
+    """Return the error for a client whose request failed for good.
+
+    Raise ``RequestTooLarge`` if it does not fit, and the error itself if an observed request never went out: the caller
+    then sends it in another way.
     """
     if isinstance(error, WindowTooSmall) and (attempt is None or not request.observe_only):
-        raise RequestTooLarge(
-            error, attempt, request, may_fit=request.observe_only or _can_fit(session, request)
-        ) from error
-    if request.observe_only and attempt is None:  # nothing went out: it has to
+        may_fit = request.observe_only or _can_fit(session, request)
+        raise RequestTooLarge(error, attempt, request, may_fit=may_fit) from error
+    if request.observe_only and attempt is None:
         raise error
     request.client_response.is_unreached = _is_provider_unreached(attempt)
-    return [
-        _add_session_headers(piece, request.state, session, request)
-        for piece in _make_refusal_reply(error, attempt, session, request)
-    ]
+    pieces = _make_refusal_reply(error, attempt, session, request)
+    return [_add_session_headers(piece, request.state, session, request) for piece in pieces]
 
 
 def _make_refusal_reply(
     error: HoldfastError, attempt: Attempt | None, session: Session, request: ConversationRequest
 ) -> list[ResponsePiece]:
-    """Return an overflow in the client's own words, else that nobody answers, else the refusal as it came."""
-    in_bytes = attempt is not None and attempt.verdict.kind in BYTE_OVERFLOWS
-    if isinstance(error, ContextOverflow | WindowTooSmall) and not (request.observe_only or in_bytes):
+    """Return an overflow in the client's own API, else a gateway error if nobody answered, else the refusal itself."""
+    is_byte_overflow = attempt is not None and attempt.verdict.kind in BYTE_OVERFLOWS
+    is_token_overflow = isinstance(error, ContextOverflow | WindowTooSmall) and not is_byte_overflow
+    if is_token_overflow and not request.observe_only:
         return _render_verdict(request, _make_overflow_verdict(attempt, session, request), str(error))
     if attempt is None or _is_provider_unreached(attempt):
-        why = str(error) if attempt is None else attempt.failure_text
-        return _render_verdict(request, Verdict("network"), why, status=BAD_GATEWAY)
-    if attempt.reply is not None and attempt.has_ended and not request.client_response.has_keep_alive:
-        return [make_response_head(attempt.reply.status, attempt.reply.raw_headers), attempt.held_bytes]
+        reason = str(error) if attempt is None else attempt.failure_text
+        return _render_verdict(request, Verdict("network"), reason, status=BAD_GATEWAY)
+    reply = attempt.reply
+    if reply is not None and attempt.has_ended and not request.client_response.has_keep_alive:
+        return [make_response_head(reply.status, reply.raw_headers), attempt.held_bytes]
     return _render_verdict(request, attempt.verdict, str(error))
 
 
 def _make_unrecorded_reply(
     attempt: Attempt | None, session: Session, request: ConversationRequest, *, has_started: bool
 ) -> list[ResponsePiece]:
-    """Return what is left to give out of a refusal that could not be written down, where nothing else is to be asked.
+    """Return the rest of a provider's refusal that could not be stored, or nothing if the request is sent once more.
 
-    Of one that ended an answer which had ``has_started`` all was given out.
+    A refusal that ended an answer which ``has_started`` was given out already.
     """
-    if attempt is None or attempt.is_answered or (has_started and not attempt.has_ended):
+    if attempt is None or attempt.is_answered:
         return []
-    if not (has_started or request.observe_only) and can_recover(attempt.verdict):
+    if has_started and not attempt.has_ended:
+        return []
+    will_recover = can_recover(attempt.verdict) and not (has_started or request.observe_only)
+    if will_recover:
         return []
     request.client_response.get_outcome_if_left = lambda: "unrecorded"
     if has_started:
@@ -227,21 +239,21 @@ def _make_unrecorded_reply(
 
 
 def _is_provider_unreached(attempt: Attempt | None) -> bool:
-    """Whether no provider answered, or none to the end."""
+    """Return whether no provider answered, or its answer broke off."""
     return attempt is None or (attempt.verdict.kind == "network" and not attempt.has_ended)
 
 
 def _render_verdict(
     request: ConversationRequest, verdict: Verdict, message: str, *, status: int = 0
 ) -> list[ResponsePiece]:
-    """Return ``verdict`` as a client of this API understands it.
+    """Return ``verdict`` as an error of the client's API: a response, or an event if a stream has begun.
 
-    Codex takes an overflow from the events of a stream alone, and so does everybody whose stream has begun.
+    Codex recognises an overflow only as an event of a stream, so it gets a stream for it.
     """
     api = request.api
-    if request.client_response.has_keep_alive or (
-        API_SPECS[api].errors.sends_overflow_as_event and request.wants_stream and verdict.is_overflow
-    ):
+    wants_overflow_event = API_SPECS[api].errors.sends_overflow_as_event and request.wants_stream
+    is_event = request.client_response.has_keep_alive or (wants_overflow_event and verdict.is_overflow)
+    if is_event:
         return [ResponseHead(200, [EVENT_STREAM_HEADER]), render_error_event(api, verdict, message=message)]
     return make_error_reply(api, verdict, message, status=status)
 
@@ -250,63 +262,60 @@ def _render_verdict(
 
 
 def is_far_below_window(request: ConversationRequest, target: Target) -> bool:
-    """Whether a request surely fits as it is: it is far smaller than the window of ``target``."""
+    """Return whether a request surely fits as it is into the window of ``target``."""
     return _estimate_request_tokens(request) < SAFE_SHARE * target.limits.window
 
 
 def _estimate_request_tokens(request: ConversationRequest) -> int:
-    """Return the tokens of a request as it came, estimated."""
-    return (
-        sum(sized_message.tokens for sized_message in request.parsed_body.messages) + request.parsed_body.setup.tokens
-    )
+    """Return the uncalibrated estimate of a request as it came."""
+    message_tokens = sum(sized_message.tokens for sized_message in request.parsed_body.messages)
+    return message_tokens + request.parsed_body.setup.tokens
 
 
 def _can_fit(session: Session, request: ConversationRequest) -> bool:
-    """Whether nobody told that a request is too large: it is smaller than the window, or that is only what we know."""
+    """Return whether a request may fit: it is smaller than the window, or nobody told us how large the window is."""
     state, target = _get_effective_target(session, request)
-    is_told = target.limits.window_source in TRUSTED_WINDOW_SOURCES
-    return not is_told or estimate_request_tokens(state, target) <= target.limits.window
+    if target.limits.window_source not in TRUSTED_WINDOW_SOURCES:
+        return True
+    return estimate_request_tokens(state, target) <= target.limits.window
 
 
 def has_message_budget(session: Session, request: ConversationRequest) -> bool:
-    """Whether there is room in the window for a conversation, were it not for what this request brings along."""
+    """Return whether the window has room for a conversation apart from the setup that this request brings along."""
     _, target = _get_effective_target(session, request)
-    return compute_budget(replace(target, setup=RequestSetup()), session.settings).message_tokens >= MIN_REPORTED_BUDGET
+    budget = compute_budget(replace(target, setup=RequestSetup()), session.settings)
+    return budget.message_tokens >= MIN_REPORTED_BUDGET
 
 
 def _get_effective_target(session: Session, request: ConversationRequest) -> tuple[ConversationState, Target]:
-    """Return the branch with the frame of ``request``, which no log may have, and whom it asks, by what was learned."""
+    """Return state and target as for planning ``request``, with its setup, which may not be in the log."""
     state, parsed_request = session.journal.state, request.parsed_body
-    target = build_template_from_body(
-        session.resources.resolve_target(parsed_request.api, request.model), parsed_request
-    ).target
-    setup = add_system_messages_to_setup(
-        target.setup, state.history.sized_messages.slice(0, state.view.pinned_count), parsed_request.messages
-    )
+    target = session.resources.resolve_target(parsed_request.api, request.model)
+    target = build_template_from_body(target, parsed_request).target
+    pinned_messages = state.history.sized_messages.slice(0, state.view.pinned_count)
+    setup = add_system_messages_to_setup(target.setup, pinned_messages, parsed_request.messages)
     state = apply_entry(state, Entry("", None, setup))
     return state, compute_effective_target(replace(target, setup=setup), state, session.settings)
 
 
 def _make_overflow_verdict(attempt: Attempt | None, session: Session, request: ConversationRequest) -> Verdict:
-    """Return the overflow with its true numbers: the provider's as far as it gave any, then ours.
+    """Return an overflow with true numbers: those of the provider as far as it gave any, else ours.
 
-    Clients size their own cut by the two. What was refused without a limit is over what the window counts as from now
-    on, and never by a word alone: a guess that was made larger, so that there is room in it, is none of what fits.
+    Clients size their own compaction by them. If the provider named no limit, the one reported is the window as it is
+    planned with from now on, and clearly below the refused size: a guess that was raised to leave room must not be
+    reported as a size that fits.
     """
     if attempt is None:
         state, target = _get_effective_target(session, request)
         return _make_over_limit_verdict(target.limits.window, estimate_request_tokens(state, target))
-    verdict, requested_tokens = attempt.verdict, attempt.verdict.requested or attempt.plan.after
+    requested_tokens = attempt.verdict.requested or attempt.plan.after
     window = compute_effective_target(attempt.target, session.journal.state, session.settings).limits.window
-    return _make_over_limit_verdict(
-        verdict.limit or min(window, int(REFUSED_WINDOW_SHARE * requested_tokens)), requested_tokens
-    )
+    limit = attempt.verdict.limit or min(window, int(REFUSED_WINDOW_SHARE * requested_tokens))
+    return _make_over_limit_verdict(limit, requested_tokens)
 
 
 def _make_over_limit_verdict(limit: int, requested_tokens: int) -> Verdict:
-    """Return that ``requested_tokens`` tokens are over ``limit``; an estimate that is not over it is too small."""
-    return Verdict(
-        "context_window",
-        limit=limit,
-        requested=requested_tokens if requested_tokens > limit else int(limit / REFUSED_SIZE_SHARE) + 1,
-    )
+    """Return the verdict that ``requested_tokens`` exceed ``limit``; a size that does not is raised, as too low."""
+    if requested_tokens <= limit:
+        requested_tokens = int(limit / REFUSED_SIZE_SHARE) + 1
+    return Verdict("context_window", limit=limit, requested=requested_tokens)

@@ -1,4 +1,4 @@
-"""What the proxy does with requests: reduce them, look on, or nothing at all; said in one place."""
+"""The modes of the proxy: manage requests, only observe them, or do nothing at all."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from holdfast.store.open_store import expand_home
 
 Mode: TypeAlias = Literal["manage", "observe", "bypass"]
 BYPASS_FILENAME = "bypass"
-"""The file beside a store that makes a proxy on it a plain relay, as long as it is there."""
+"""Name of the file beside a store that makes its proxy a plain relay for as long as the file exists.
+
+A file works without the proxy's cooperation, even if Holdfast itself is what is broken.
+"""
 
 
-def get_proxy_mode(settings: Settings, switch: Path | None = None) -> Mode:
-    """Return what is done by ``settings``, where the file ``switch`` makes it nothing if it is there."""
-    is_off = switch is not None and os.path.exists(switch)  # noqa: PTH110 -- no error where nobody can look
+def get_proxy_mode(settings: Settings, bypass_file: Path | None = None) -> Mode:
+    """Return the mode by ``settings``; it is ``bypass`` while ``bypass_file`` exists."""
+    is_off = bypass_file is not None and os.path.exists(bypass_file)  # noqa: PTH110 -- no error for unreadable folders
     if settings.bypass or is_off:
         return "bypass"
     return "observe" if settings.observe else "manage"
 
 
-def get_bypass_file(place: str) -> Path | None:
-    """Return the file that switches the store at ``place`` off; nothing for one that is no file."""
-    return None if place == ":memory:" else expand_home(place.removeprefix("sqlite:///")).parent / BYPASS_FILENAME
+def get_bypass_file(store: str) -> Path | None:
+    """Return the file that turns the proxy on ``store`` off, or None if the store is not a file."""
+    if store == ":memory:":
+        return None
+    return expand_home(store.removeprefix("sqlite:///")).parent / BYPASS_FILENAME

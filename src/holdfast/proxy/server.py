@@ -1,4 +1,4 @@
-"""The proxy as a server on a port, from its first request to the end of its last answer."""
+"""The proxy as a server on a port, from the first request to the end of the last answer."""
 
 from __future__ import annotations
 
@@ -35,33 +35,36 @@ from holdfast.proxy.settings import Settings, adapt_policy_to_proxy
 from holdfast.store.base import Quota, SessionStore
 from holdfast.store.open_store import open_store
 
-logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # what goes wrong is told by ``health``
+logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # ``health`` reports what goes wrong
 SEND_ERROR_MESSAGE = "socket.send() raised exception."
-"""What the loop says, again and again, where a client left while it was sent to: that is no news to anybody."""
+"""Message that asyncio logs again and again while it sends to a client that left, which is normal."""
 logging.getLogger("asyncio").addFilter(lambda record: record.msg != SEND_ERROR_MESSAGE)
 SHUTDOWN_WRITE_SECONDS = 10.0
-"""Seconds in which requests that are cut off at the server's end write down what was said so far. [H]"""
+"""Seconds that requests cut off by the shutdown have to store the answer so far. Chosen by judgement."""
 LOCAL_PATTERNS = ("all://localhost", "all://127.0.0.1", "all://[::1]")
-"""Addresses that are asked without the proxy of the network (``HTTP_PROXY``), which cannot know them."""
+"""Addresses that are never asked through a network proxy (``HTTP_PROXY``), which cannot reach them."""
 IDLE_SECONDS = 60.0
-"""Seconds that an idle connection to a provider or a client stays open. [H]"""
+"""Seconds that an idle connection to a provider or a client stays open.
+
+People read an answer for about so long; a longer time keeps sockets of clients that are gone. Chosen by judgement.
+"""
 
 
 def get_loop_options() -> dict[str, bool]:
-    """Return the options of ``anyio.run`` for the fastest loop there is: uvloop, where it is installed."""
+    """Return options of ``anyio.run`` for the fastest available event loop: uvloop if it is installed."""
     return {"use_uvloop": find_spec("uvloop") is not None}
 
 
 def has_httptools() -> bool:
-    """Return whether HTTP is parsed by httptools, on either side; without it h11 does, in Python."""
+    """Return whether httptools is installed to parse HTTP; without it h11 does, in Python."""
     return find_spec("httptools") is not None
 
 
 class MissingUpstream:
-    """The upstream of requests that bring none: there are none."""
+    """The upstream of requests that bring none of their own. Every request of the proxy does."""
 
     def send(self, upstream_request: UpstreamRequest) -> AbstractAsyncContextManager[Reply]:
-        """Raise ``ConfigError``."""
+        """Raise ``ConfigError``, since this cannot happen."""
         raise ConfigError(f"a request of {upstream_request.api} was not told where to go; please report this")
 
 
@@ -74,15 +77,15 @@ async def serve_proxy(
     loaded_configuration: Configuration | None = None,
     changes: AsyncIterable[tuple[Settings, Configuration]] | None = None,
 ) -> Health:
-    """Serve until ``stop`` is set, then let answers under way end; return what was counted.
+    """Serve until ``stop`` is set, then let answers under way end; return the metrics.
 
-    ``store`` names the store. ``on_ready`` is told the address that clients use. ``changes`` are settings that count
-    from then on, all but those about where it listens. ``OSError`` for a port that is taken.
+    ``store`` is the store's name or path. ``on_ready`` is called with the address for clients. ``changes`` yields new
+    settings to apply while running; the address and the token stay. Raises ``OSError`` if the port is taken.
     """
     loaded_configuration = loaded_configuration or load_configuration()
     limits = loaded_configuration.store.set_limits
     reopen_store = partial(open_store, store, quota=Quota(**limits))
-    with _open_listener(settings) as listener, ExitStack() as ending:
+    with _open_listener(settings) as listener, ExitStack() as cleanup:
         settings = replace(settings, port=listener.getsockname()[1])
         async with open_proxy(
             settings,
@@ -91,17 +94,18 @@ async def serve_proxy(
             bypass_file=get_bypass_file(store),
             loaded_configuration=loaded_configuration,
         ) as app:
-            ending.callback(lambda: app.resources.store.close())  # noqa: PLW0108 -- the one that there is then
+            # Late, since the store may have been replaced by then.
+            cleanup.callback(lambda: app.resources.store.close())  # noqa: PLW0108 -- the one that is in use then
             server = _ProxyServer(_make_server_config(app, settings))
             async with create_task_group() as tasks:
                 tasks.start_soon(server.serve, [listener])
                 await server.started_up.wait()
                 on_ready(_format_address(settings, listener))
-                async with create_task_group() as following:
+                async with create_task_group() as settings_tasks:
                     if changes is not None:
-                        following.start_soon(_apply_changes, changes, app, settings, server)
+                        settings_tasks.start_soon(_apply_changes, changes, app, settings, server)
                     await (stop or Event()).wait()
-                    following.cancel_scope.cancel()
+                    settings_tasks.cancel_scope.cancel()
                 server.should_exit = True
             return app.health
 
@@ -116,69 +120,69 @@ async def open_proxy(
     loaded_configuration: Configuration | None = None,
     transport: httpx2.AsyncBaseTransport | None = None,
 ) -> AsyncIterator[ProxyApp]:
-    """Return the ASGI application over ``store``; behind the block its connections to providers are closed.
+    """Open the ASGI application over ``store``; at the end of the block its connections to providers are closed.
 
-    ``reopen`` opens the store anew where its file was taken away or its disk was full; whoever called closes it. As
-    long as the file ``bypass_file`` is there, requests are relayed and nothing else. ``transport`` takes requests to
-    providers in place of the network.
+    ``reopen`` opens the store anew if its file was removed or its disk was full; the caller closes it in the end. While
+    ``bypass_file`` exists, requests are only relayed. ``transport`` replaces the network, for tests.
     """
     loaded_configuration = loaded_configuration or load_configuration()
     health = Health()
     resources = EngineResources(
         store, MissingUpstream(), listener=health.count_event, check_mode="changed", trusts_client_limits=True
     )
-    async with _make_provider_client(settings, transport) as web:
-        proxy = ProxyApp(resources, web, health, reopen, bypass_file)
+    async with _make_provider_client(settings, transport) as client:
+        proxy = ProxyApp(resources, client, health, reopen, bypass_file)
         configure_proxy(proxy, settings, loaded_configuration)
         yield proxy
 
 
 async def _apply_changes(
-    changes: AsyncIterable[tuple[Settings, Configuration]], proxy: ProxyApp, began: Settings, server: Server
+    changes: AsyncIterable[tuple[Settings, Configuration]], proxy: ProxyApp, first_settings: Settings, server: Server
 ) -> None:
-    """Let each of ``changes`` count; where the proxy listens stays as it ``began``."""
+    """Apply each of ``changes``, but keep the address and the token of ``first_settings``."""
     async for settings, loaded_configuration in changes:
         server.config.timeout_graceful_shutdown = _get_drain_seconds(settings)
-        configure_proxy(
-            proxy, replace(settings, host=began.host, port=began.port, token=began.token), loaded_configuration
-        )
+        # The socket is open and clients know the token: both need a restart.
+        new_settings = replace(settings, host=first_settings.host, port=first_settings.port, token=first_settings.token)
+        configure_proxy(proxy, new_settings, loaded_configuration)
 
 
 def configure_proxy(proxy: ProxyApp, settings: Settings, loaded_configuration: Configuration) -> None:
-    """Let ``proxy`` do from now on what ``settings`` say, by the models and policies of ``loaded_configuration``."""
+    """Make ``proxy`` follow ``settings`` from now on, with the models and policies of ``loaded_configuration``."""
 
-    def named(name: str) -> Policy:
-        chosen = adapt_policy_to_proxy(loaded_configuration.build_policy(name))
-        return replace(chosen, stages=()) if settings.observe else chosen
+    def get_policy(name: str) -> Policy:
+        policy = adapt_policy_to_proxy(loaded_configuration.build_policy(name))
+        # An observed conversation is recorded, but nothing is decided about it.
+        return replace(policy, stages=()) if settings.observe else policy
 
-    policy = named(settings.policy)
+    default_policy = get_policy(settings.policy)
     proxy.resources.permits = Permits(settings.concurrent)
     proxy.resources.set_catalog(loaded_configuration.catalog, settings.window or None)
-    proxy.use_settings(settings, BranchPool(proxy.resources, policy, named))
+    proxy.use_settings(settings, BranchPool(proxy.resources, default_policy, get_policy))
 
 
 def _make_provider_client(settings: Settings, transport: httpx2.AsyncBaseTransport | None) -> httpx2.AsyncClient:
-    """Return the connections to providers: kept for the next request, of which nothing but its own headers go out.
+    """Make the HTTP client for all providers. Requests go out with their own headers only.
 
-    No cookie is kept: it would go out with the requests of others.
+    It keeps no cookies, which would go out with the requests of other clients.
     """
     limits = httpx2.Limits(max_keepalive_connections=settings.concurrent, keepalive_expiry=IDLE_SECONDS)
-    web = httpx2.AsyncClient(
+    client = httpx2.AsyncClient(
         timeout=httpx2.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT),
         limits=limits,
         mounts=_make_direct_mounts(settings, limits) if transport is None else dict.fromkeys(LOCAL_PATTERNS),
         transport=transport,
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
     )
-    web.headers.clear()
-    return web
+    client.headers.clear()
+    return client
 
 
 def _make_direct_mounts(settings: Settings, limits: httpx2.Limits) -> dict[str, httpx2.AsyncBaseTransport | None]:
-    """Return which servers are asked over connections of our own: all that no proxy of the network stands before.
+    """Return our own transport for all servers that no network proxy stands before.
 
-    httpx2 looks for the most particular pattern, so that a proxy for ``https://`` stays before ``all://``; one for
-    ``all://`` itself would not.
+    httpx2 takes the most specific pattern, so a network proxy for ``https://`` still wins over ``all://``; but one for
+    ``all://`` itself would not, and then only local servers are asked directly.
     """
     patterns = LOCAL_PATTERNS if getproxies().get("all") else (*LOCAL_PATTERNS, "all://")
     if not has_httptools():
@@ -192,20 +196,21 @@ def _make_direct_mounts(settings: Settings, limits: httpx2.Limits) -> dict[str, 
 
 
 class _ProxyServer(Server):
-    """A server that says when it has begun, and leaves signals to who began it."""
+    """A server that tells when it has started, and leaves signals to its caller."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.started_up = Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin, then say so."""
+        """Start, and set ``started_up``."""
         await super().startup(sockets)
         self.started_up.set()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until ``should_exit``; no signal is taken. All requests are over then, or ``SHUTDOWN_WRITE_SECONDS``
-        has passed.
+        """Serve until ``should_exit``, without signal handlers.
+
+        On return all requests are over, or ``SHUTDOWN_WRITE_SECONDS`` have passed.
         """
         try:
             await self._serve(sockets)
@@ -215,7 +220,7 @@ class _ProxyServer(Server):
 
 
 async def _cancel_and_wait(tasks: Iterable[Task[None]]) -> None:
-    """Cancel ``tasks``, where they were not, and return when they have written down what became of them."""
+    """Cancel ``tasks`` and wait until they have stored the outcome of their requests."""
     remaining_tasks = [*tasks]
     for task in remaining_tasks:
         if not task.cancelling():
@@ -225,10 +230,10 @@ async def _cancel_and_wait(tasks: Iterable[Task[None]]) -> None:
 
 
 def _open_listener(settings: Settings) -> socket.socket:
-    """Return a socket that listens where it was asked for; a socket does not outlive its block.
+    """Return a listening socket; the caller closes it.
 
-    What it accepts sends each piece of an answer at once: asyncio sees to that for sockets of its own making alone, and
-    without it a piece waits 40 ms for the client to acknowledge the one before.
+    Accepted connections send each piece at once (``TCP_NODELAY``). asyncio sets that only for sockets it makes itself,
+    and without it a piece waits 40 ms for the client to acknowledge the one before.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.create_server((settings.host, settings.port), family=family, backlog=1_024)
@@ -242,7 +247,7 @@ def _format_address(settings: Settings, listener: socket.socket) -> str:
 
 
 def _make_server_config(app: ProxyApp, settings: Settings) -> Config:
-    """Return how the application is served: no logs of its own, no header that tells more than the provider's."""
+    """Return uvicorn's configuration: no logs, and no headers beside the provider's."""
     return Config(
         app,
         http=_get_http_protocol(),
@@ -259,13 +264,13 @@ def _make_server_config(app: ProxyApp, settings: Settings) -> Config:
 
 
 def _get_http_protocol() -> type[asyncio.Protocol] | Literal["h11"]:
-    """Return what parses requests."""
+    """Return the parser of requests: httptools if it is installed, else h11."""
     if not has_httptools():
         return "h11"
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
     class HttpTools(HttpToolsProtocol):
-        """As uvicorn's own, which answers a CONNECT to ``HOST:PORT`` itself, in no words that help."""
+        """As uvicorn's, which answers a CONNECT to ``HOST:PORT`` itself, with an error that does not help."""
 
         def on_headers_complete(self) -> None:
             if self.parser.get_method() == b"CONNECT":
@@ -276,5 +281,5 @@ def _get_http_protocol() -> type[asyncio.Protocol] | Literal["h11"]:
 
 
 def _get_drain_seconds(settings: Settings) -> int:
-    """Return the seconds that answers under way have when the server is told to stop."""
+    """Return how many seconds answers under way have when the server is told to stop."""
     return max(1, round(settings.drain))

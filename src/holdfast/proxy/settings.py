@@ -1,4 +1,4 @@
-"""What the proxy does: what was given, else the environment, else ``holdfast.toml``, else what the SDKs are told."""
+"""The settings of the proxy: options given, else environment, else ``holdfast.toml``, else where the SDKs point."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ from holdfast.planning.pipeline import Policy
 __all__ = ["BYPASS_VARIABLE", "TOKEN_VARIABLE", "Settings", "adapt_policy_to_proxy", "load_proxy_settings"]
 
 BYPASS_VARIABLE = "HOLDFAST_BYPASS"
-"""The variable that makes the proxy a plain relay."""
+"""Environment variable that makes the proxy a plain relay."""
 TOKEN_VARIABLE = "HOLDFAST_TOKEN"  # noqa: S105
-"""The variable that holds the token, so that no list of processes shows it."""
+"""Environment variable with the access token, so that it shows in no list of processes."""
 _FALSE_VALUES = {"", "0", "false", "no", "off"}
 
 
 def load_proxy_settings(
     environment: Mapping[str, str], configured: Mapping[str, Any] = {}, overrides: Mapping[str, Any] = {}
 ) -> Settings:
-    """Return what is in force; ``ConfigError`` names what cannot be.
+    """Combine all sources into the settings in force; raise ``ConfigError`` that names an impossible one.
 
-    ``configured`` is what the files say (``Configuration.proxy``), ``overrides`` what was asked for here and now;
-    nothing in it asks for nothing. A variable of the SDKs that leads to the proxy itself was meant for its clients, and
-    says nothing.
+    ``configured`` is what the files say (``Configuration.proxy``); ``overrides`` are options given here and now, where
+    None means not given. A variable of an SDK that points at this proxy was set for its clients, and is ignored.
     """
     options = {name: convert_proxy_setting(name, value, name) for name, value in overrides.items() if value is not None}
     values = dict(configured) | _read_own_variables(environment) | options
-    where = Settings(**values)
-    return _check_settings(Settings(**(_read_sdk_variables(environment, where.host, where.port) | values)))
+    listener = Settings(**values)
+    upstreams = _read_sdk_variables(environment, listener.host, listener.port)
+    return _check_settings(Settings(**(upstreams | values)))
 
 
 def adapt_policy_to_proxy(policy: Policy) -> Policy:
-    """Return ``policy`` as it decides here.
+    """Return ``policy`` with settings that are right for a proxy.
 
-    Retries and breakpoints are the client's to do, and a small window is tried: it may be all that a server has.
+    Clients retry and set cache breakpoints themselves; twice would be too many. And a window that is too small is
+    tried all the same, since it may be all that a local server has.
     """
     min_budget = min(policy.settings.window.min_budget, MIN_REPORTED_BUDGET)
     return policy.with_settings(
@@ -49,7 +50,7 @@ def adapt_policy_to_proxy(policy: Policy) -> Policy:
 
 
 def _read_own_variables(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return what our own variables say."""
+    """Read Holdfast's own variables."""
     values: dict[str, Any] = {}
     if BYPASS_VARIABLE in environment:
         values["bypass"] = environment[BYPASS_VARIABLE].strip().lower() not in _FALSE_VALUES
@@ -59,16 +60,22 @@ def _read_own_variables(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _read_sdk_variables(environment: Mapping[str, str], host: str, port: int) -> dict[str, Any]:
-    """Return where the variables of the SDKs say that the providers are."""
-    values = {}
+    """Read the addresses of providers from the variables of their SDKs."""
+    values: dict[str, Any] = {}
     for upstream, provider in PROVIDERS.items():
-        name = next((variable.name for variable in provider.variables if environment.get(variable.name)), "")
-        if name and not is_url_of_server(environment[name], host, port):
-            values[upstream] = convert_proxy_setting(upstream, environment[name], name)
+        for variable in provider.variables:
+            address = environment.get(variable.name)
+            if not address:
+                continue
+            # Only the first variable that is set counts, also if it is ignored for pointing here.
+            if not is_url_of_server(address, host, port):
+                values[upstream] = convert_proxy_setting(upstream, address, variable.name)
+            break
     return values
 
 
 def _check_settings(candidate: Settings) -> Settings:
+    """Return ``candidate``; raise ``ConfigError`` if it is its own upstream, or open to the network without a token."""
     for name in PROVIDERS:
         if is_url_of_server(getattr(candidate, name), candidate.host, candidate.port):
             message = (

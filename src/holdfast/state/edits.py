@@ -57,4 +57,3 @@ class NormalizedPrefix(
     """Ids of results in the prefix that answer no call in it; a call that follows may be theirs."""
     sent_call_ids: frozenset[str] = frozenset()
     """Ids under which calls of the prefix are sent, if the API wants ids to be unique."""
-    """Ids that its calls are sent under, where the API wants each of them once."""

@@ -62,7 +62,7 @@ def test_what_is_held_has_a_number_and_a_size():
         await turn(branches, "a", "one", "two", "three", "four", "five")
         assert held(branches) == {"b": 9_000, "a": 15_000}
         await turn(branches, "a", "one", "two", "three", "four", "five", "six")
-        store = branches._means.store
+        store = branches._resources.store
         assert [len(store.read_tips(info.key)) for info in store.list_sessions()] == [1] * 4
 
     anyio.run(go)
@@ -87,7 +87,7 @@ def test_who_talks_is_held_whatever_there_is_room_for():
 def test_what_another_replica_decides_while_a_branch_is_opened_is_seen(at, monkeypatch):
     """At whatever step of opening it comes: from the next request on it is in force, and nothing of it is undone."""
     branches, words = opened(3, 100_000), [f"{number}" for number in range(5)]
-    means, reached = branches._means, []
+    means, reached = branches._resources, []
 
     def decide():
         reached.append(at)
@@ -122,7 +122,7 @@ def test_what_another_replica_decides_while_a_branch_is_opened_is_seen(at, monke
 def test_a_branch_is_opened_where_it_was_found_wherever_others_go_meanwhile(at, monkeypatch):
     """Two proxies and two branches of one session: who moves its leaf takes nobody else along."""
     branches, there = opened(3, 1_000_000), ["0", "1", "2", "3", "4"]
-    store, reached = branches._means.store, []
+    store, reached = branches._resources.store, []
     owner = MemoryStore if at == "open_state" else SessionIndexes
     step = getattr(owner, at)
 

@@ -116,7 +116,7 @@ def test_what_is_remembered_has_a_bound(rounds):
     found = EventCounts()
     for number in range(rounds * 100 + MAX_SESSIONS):
         found.count_event(events.RequestStarted(str(number)))
-    assert len(found._known) == MAX_SESSIONS
+    assert len(found._flags) == MAX_SESSIONS
     assert found.session_count == rounds * 100 + MAX_SESSIONS
 
 

@@ -1,1 +1,1 @@
-"""Which session a request belongs to, and the branches that are held in memory."""
+"""Find the stored session that a request belongs to, and keep its branch in memory."""

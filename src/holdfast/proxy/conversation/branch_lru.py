@@ -1,4 +1,4 @@
-"""Branches in memory: which of them a conversation goes on in, and which go where there are too many."""
+"""Branches in memory: find the one a conversation continues, and evict the least recently used."""
 
 from __future__ import annotations
 
@@ -12,48 +12,45 @@ from holdfast.store.tree.active import GappedSequence
 
 
 class OpenBranch:
-    """A branch in memory. Who holds it has it alone."""
+    """A branch in memory. A request that holds it uses it alone."""
 
     def __init__(self, session: Session, foreign_writes: int) -> None:
         self.session, self.key = session, session.key
         self.is_held = False
         self.foreign_writes = foreign_writes
-        """How often somebody else had written to its session when it was read, or compared with what they wrote."""
+        """``SessionIndexes.count_foreign_writes`` when the branch was read or last compared with the log."""
 
     @property
     def is_gapped(self) -> bool:
-        """Whether turns that gave way are in the log only."""
+        """Whether hidden messages of the branch are in the log only, not in memory."""
         return isinstance(self.session.journal.state.history.sized_messages, GappedSequence)
 
     @property
     def memory_bytes(self) -> int:
-        """About the bytes that what is in memory takes as it was sent; what was counted before is not counted again."""
+        """Approximate memory of the branch's messages. Sums are kept, so each message is counted once."""
         sized_messages = self.session.journal.state.history.sized_messages
-        return sized_messages.sum_from(
-            _estimate_message_memory, sized_messages.gap.stop if isinstance(sized_messages, GappedSequence) else 0
-        )
+        start = sized_messages.gap.stop if isinstance(sized_messages, GappedSequence) else 0
+        return sized_messages.sum_from(_estimate_message_memory, start)
 
     def count_repeated(self, sized_messages: Sequence[SizedMessage]) -> int:
-        """Return how many of ``sized_messages``, a whole conversation, were said here."""
+        """Return how many of ``sized_messages``, a whole conversation, this branch already has."""
         return self._match_conversation(sized_messages).client_count
 
     def can_continue(self, sized_messages: Sequence[SizedMessage]) -> bool:
-        """Whether ``sized_messages``, a whole conversation, goes on here with new words alone, or asks for the last
-        answer.
+        """Return whether a whole conversation continues this branch, or asks for its last answer again.
 
-        Where it has answers that were not given here somebody else gave them, and the log knows where.
+        A conversation with answers that this branch does not have was answered elsewhere, and the log may know where.
         """
         if self.is_held or self.is_gapped:
             return False
         overlap = self._match_conversation(sized_messages)
-        remaining, new = (
-            self.session.journal.state.history.sized_messages.slice(len(overlap.messages)),
-            sized_messages[overlap.client_count :],
-        )
+        remaining = self.session.journal.state.history.sized_messages.slice(len(overlap.messages))
+        new = sized_messages[overlap.client_count :]
         is_asked_again = not new and all(sized_message.message.role == "assistant" for sized_message in remaining)
-        return is_asked_again or (
-            not remaining and all(sized_message.message.role != "assistant" for sized_message in new)
-        )
+        if is_asked_again:
+            return True
+        has_foreign_answer = any(sized_message.message.role == "assistant" for sized_message in new)
+        return not remaining and not has_foreign_answer
 
     def _match_conversation(self, sized_messages: Sequence[SizedMessage]) -> PrefixMatch:
         return self.session.journal.match_conversation(sized_messages)
@@ -64,46 +61,58 @@ def _estimate_message_memory(message: SizedMessage) -> int:
 
 
 class BranchLru:
-    """As many branches as there may be, and bytes of them; the one used last is not counted where it is larger alone.
+    """The most recently used branches, limited by number and memory. The last one is kept however large it is.
 
-    No LRU of a library fits: a branch that somebody holds is passed over, not evicted, sizes change with each use, and
-    a branch is found by its session or by the conversation that goes on in it, not by a key of its own.
-    How large each was when it was used last stands beside it; the last used is the last.
+    No library's LRU fits: a branch that a request holds must not be evicted, sizes change with each use, and a branch
+    is found by its session or by the conversation that continues it, not by a key of its own.
     """
 
-    def __init__(self, max_branches: int, most_bytes: int) -> None:
-        self._most, self._most_bytes = max_branches, most_bytes
+    def __init__(self, max_branches: int, max_bytes: int) -> None:
+        self._max_branches, self._max_bytes = max_branches, max_bytes
         self._sizes: dict[OpenBranch, int] = {}
+        """The size of each branch at its last use; the most recently used is last."""
 
     def __contains__(self, branch: OpenBranch) -> bool:
-        """Return whether ``branch`` is here."""
+        """Return whether ``branch`` is kept."""
         return branch in self._sizes
 
     def get_sizes(self) -> dict[str, int]:
-        """Return about the bytes that each session's branch has, the last used last."""
+        """Return the approximate memory by session key, the most recently used last."""
         return {branch.key: size for branch, size in self._sizes.items()}
 
     def list_branches(self, key: str) -> list[OpenBranch]:
-        """Return the branches of session ``key``, the last used last."""
+        """Return the branches of session ``key``, the most recently used last."""
         return [branch for branch in self._sizes if branch.key == key]
 
     def find_continuable(self, key: str, sized_messages: Sequence[SizedMessage]) -> OpenBranch | None:
-        """Return the branch that ``sized_messages``, a whole conversation, goes on in: the one that says most of it."""
-        taking = [branch for branch in reversed(self.list_branches(key)) if branch.can_continue(sized_messages)]
-        if len(taking) < 2:
-            return taking[0] if taking else None
-        return max(taking, key=lambda branch: branch.count_repeated(sized_messages))
+        """Return the branch that ``sized_messages``, a whole conversation, continues, or None.
+
+        If there are several, the one with most of its messages is returned.
+        """
+        branches = [branch for branch in reversed(self.list_branches(key)) if branch.can_continue(sized_messages)]
+        if len(branches) < 2:  # the usual case, without comparing once more
+            return branches[0] if branches else None
+        return max(branches, key=lambda branch: branch.count_repeated(sized_messages))
 
     def touch(self, branch: OpenBranch) -> None:
-        """Have ``branch`` as the last used, and let those go that were used longest ago."""
+        """Make ``branch`` the most recently used one, then evict others as far as there are too many."""
         self._sizes.pop(branch, None)
-        self._sizes[branch] = branch.memory_bytes
-        alone = branch.memory_bytes if branch.memory_bytes > self._most_bytes else 0
-        spare, excess_bytes = len(self._sizes) - self._most, sum(self._sizes.values()) - alone - self._most_bytes
-        for candidate in [*self._sizes][:-1] if max(spare, excess_bytes) > 0 else ():
-            if max(spare, excess_bytes) > 0 and not candidate.is_held:
-                spare, excess_bytes = spare - 1, excess_bytes - self._sizes.pop(candidate)
+        own_bytes = branch.memory_bytes
+        self._sizes[branch] = own_bytes
+        excess_count = len(self._sizes) - self._max_branches
+        excess_bytes = sum(self._sizes.values()) - self._max_bytes
+        # One branch that is larger than the limit alone must not evict all the others.
+        if own_bytes > self._max_bytes:
+            excess_bytes -= own_bytes
+        if excess_count <= 0 and excess_bytes <= 0:
+            return
+        for candidate in [*self._sizes][:-1]:
+            if excess_count <= 0 and excess_bytes <= 0:
+                return
+            if not candidate.is_held:
+                excess_count -= 1
+                excess_bytes -= self._sizes.pop(candidate)
 
-    def drop_where(self, is_over: Callable[[OpenBranch], bool]) -> None:
-        """Let those go of which ``is_over`` says so."""
-        self._sizes = {branch: size for branch, size in self._sizes.items() if not is_over(branch)}
+    def drop_where(self, is_dropped: Callable[[OpenBranch], bool]) -> None:
+        """Drop the branches for which ``is_dropped`` returns true."""
+        self._sizes = {branch: size for branch, size in self._sizes.items() if not is_dropped(branch)}

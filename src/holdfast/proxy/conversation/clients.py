@@ -1,7 +1,9 @@
-"""Who asks, in which scope, and what for: told from headers and the first words of what is said.
+"""Recognise which client sent a request, in which scope, and for which purpose, from its headers and its first words.
 
-A family is a name for people and a part of the session's key; a scope is a namespace, never the truth: which branch a
-request continues is told by its content alone. What is not surely something else is a turn.
+The *family* is a name for people and a part of the session's key. The *scope* is a namespace that keeps sessions of
+different users apart; it never decides alone which branch a request continues, the content does. A request that is not
+surely something else is a turn: mistaking a side request for a turn only records it, the other way round loses
+messages.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from holdfast.providers.requests.request_body import ParsedRequest
 
 Value = TypeVar("Value")
 RequestPurpose = Literal["turn", "side", "compaction"]
-"""What a request is for: the conversation · something beside it · the client's own summary of it."""
+"""The purpose of a request: a turn of the conversation, something beside it, or the client's own summary of it."""
 
 AGENTS = frozenset({"claude-code", "codex", "opencode", "pi", "gemini-cli"})
-"""Clients whose conversations have tools: what comes without, in a scope that had some, is no turn of them."""
+"""Clients whose conversations offer tools. Requests of theirs without tools, in a scope that had some, are no turns."""
 MAX_SIDE_MESSAGES = 3
-"""Messages, system prompts aside, of the longest request beside a conversation (opencode's title: 2 [M])."""
+"""Messages, system prompts aside, that a side request has at most; opencode's title, the longest recorded, has 2."""
 SESSION_HEADERS = (
     ("x-holdfast-session",),
     ("x-claude-code-session-id", "x-claude-code-agent-id"),
@@ -37,17 +39,21 @@ SESSION_HEADERS = (
     ("x-session-affinity",),
     ("x-openwebui-chat-id",),
 )
-"""Headers in which clients name their sessions, the surest first [M]; a subagent is a session of its own."""
+"""Headers with names of sessions, as recorded, the most reliable first. A subagent is a session of its own."""
 THREAD_HEADERS = frozenset({("codex", "thread-id")})
-"""Families whose header names one conversation, whatever its client makes of it: Codex's own compaction keeps the name,
-a new conversation, a fork, a subagent and a review have one of their own [M, S]. A session's id or a key for the cache
-is no such name: Codex's subagents share theirs, and applications one for all that they do."""
+"""Families and headers that name exactly one conversation, whatever its client makes of it.
+
+Codex keeps the thread id over its own compaction, and gives a new one to a new conversation, a fork, a subagent and a
+review. A session id or a cache key is no such name: Codex's subagents share theirs, and applications use one for
+everything.
+"""
+# The words below were recorded from the clients themselves; Claude Code's title prompt from what others published.
 _SUMMARIZER_PROMPT = "You are a context summarization"
-"""How the system prompt begins under which opencode's agent and pi's assistant summarise a conversation [M]."""
+"""Beginning of the system prompt under which opencode's agent and pi's assistant summarise a conversation."""
 _PI_PROMPTS = ("You are an expert coding assistant", "You are a coding assistant running inside pi", _SUMMARIZER_PROMPT)
-"""How pi's system prompts begin: before it had a user agent of its own it sent under those of the SDKs [M]."""
+"""Beginnings of pi's system prompts. Old versions of pi have the user agents of the SDKs, so only these tell."""
 _AIDER_PROMPT = "Act as an expert "
-"""How aider's begin; it sends through LiteLLM [M]."""
+"""Beginning of aider's system prompts; it sends through LiteLLM and has its user agent."""
 _COMPACTION_PROMPTS: Mapping[str, tuple[str, ...]] = {
     "claude-code": (
         "CRITICAL: Respond with TEXT ONLY",
@@ -55,29 +61,29 @@ _COMPACTION_PROMPTS: Mapping[str, tuple[str, ...]] = {
     ),
     "codex": ("You are performing a CONTEXT CHECKPOINT",),
 }
-"""How the newest words begin that ask for a summary of all before them [M]."""
+"""Beginnings of the last user text with which clients ask for a summary of everything before it."""
 _TITLE_PROMPTS: Mapping[str, tuple[str, ...]] = {
     "opencode": ("You are a title generator",),
     "claude-code": ("Generate a concise, sentence-case title",),
 }
-"""How the system prompts begin under which a conversation gets its title [M, Claude Code's as others recorded it]."""
+"""Beginnings of the system prompts with which clients ask for a title of the conversation."""
 _SDK_PATTERN = re.compile(r"(?:Async)?(?:Azure)?(OpenAI|Anthropic)/")
 _OLD_USER_ID_PATTERN = re.compile(r"_session_([0-9A-Za-z-]+)\Z")
-"""How Claude Code named its session inside ``metadata.user_id`` before that was JSON."""
+"""Claude Code's session id inside ``metadata.user_id``, before that became JSON."""
 MAX_TOOL_CLIENTS = 4_096
-"""[H] Clients of which it is held that their conversations have tools."""
+"""Clients that are remembered to have tools. If one is forgotten, a side request of its is recorded as a turn."""
 _EMPTY_LIST_BYTES = 64
-"""Bytes in which a list without anything in it stands, whatever the spaces."""
+"""How far into ``tools`` to look for an empty list, so that large tool definitions are not copied."""
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 
 class ClientIdentity(Struct, frozen=True):
-    """Who asks: a family of clients, and a short digest of its own name for the session, where it has one."""
+    """The client that sent a request: its family, and a digest of its own name for the session if it has one."""
 
     family: str
     scope: str = ""
     is_thread: bool = False
-    """Whether that name is of one conversation alone, and of all of it, however it begins."""
+    """Whether the scope is exactly one conversation, however that begins."""
 
 
 class _SystemTextBlock(Struct):
@@ -112,45 +118,56 @@ _CODEX_TURN_DECODER, _TYPED_ITEM_DECODER, _STRING_DECODER = Decoder(_CodexTurn),
 
 
 def identify_client(api: str, headers: Mapping[str, str], parsed_body: ParsedRequest) -> ClientIdentity:
-    """Return who sent ``parsed_body`` to ``api`` under ``headers``, whose names are in lower case."""
+    """Identify the client that sent ``parsed_body`` to ``api``; names of ``headers`` are in lower case."""
     family = _identify_family(api, headers, parsed_body)
-    header_names = next((names for names in SESSION_HEADERS if any(map(headers.get, names))), ())
-    scope = (
-        _hash_names(*[headers.get(name, "") for name in header_names])
-        if header_names
-        else _find_scope_in_body(parsed_body)
-    )
-    return ClientIdentity(family, scope, any((family, name) in THREAD_HEADERS for name in header_names))
+    header_names = _find_session_headers(headers)
+    if header_names:
+        scope = _hash_names(*[headers.get(name, "") for name in header_names])
+    else:
+        scope = _find_scope_in_body(parsed_body)
+    is_thread = any((family, name) in THREAD_HEADERS for name in header_names)
+    return ClientIdentity(family, scope, is_thread)
+
+
+def _find_session_headers(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the most reliable session headers of which at least one is set."""
+    for names in SESSION_HEADERS:
+        if any(headers.get(name) for name in names):
+            return names
+    return ()
 
 
 def classify_purpose(
     client: ClientIdentity, headers: Mapping[str, str], parsed_body: ParsedRequest, *, has_tools_before: bool
 ) -> RequestPurpose:
-    """Return what the request is for; ``has_tools_before`` = an earlier request of the same scope had tools."""
+    """Return the purpose of a request; ``has_tools_before``: an earlier request of the same client had tools."""
     if _is_compaction_request(client, headers, parsed_body):
         return "compaction"
-    return "side" if _is_side_request(client, parsed_body, has_tools_before=has_tools_before) else "turn"
+    if _is_side_request(client, parsed_body, has_tools_before=has_tools_before):
+        return "side"
+    return "turn"
 
 
-# -- who ---------------------------------------------------------------------------------------------------------------
+# -- which client ------------------------------------------------------------------------------------------------------
 
 
 def _identify_family(api: str, headers: Mapping[str, str], parsed_body: ParsedRequest) -> str:
     agent = headers.get("user-agent", "")
-    for family, is_it in _FAMILY_CHECKS:
-        if is_it(agent, headers):
+    for family, is_family in _FAMILY_CHECKS:
+        if is_family(agent, headers):
             return family
     sdk = _SDK_PATTERN.match(agent)
     if sdk is None:
         return _detect_aider("litellm", parsed_body) if agent.startswith("litellm/") else "other"
+    sdk_family = f"{sdk[1].lower()}-sdk"
     if headers.get("x-stainless-lang") == "js":
-        return (
-            "pi" if _has_text_starting_with(_iter_system_texts(parsed_body), _PI_PROMPTS) else f"{sdk[1].lower()}-sdk"
-        )
+        is_pi = _has_text_starting_with(_iter_system_texts(parsed_body), _PI_PROMPTS)
+        return "pi" if is_pi else sdk_family
+    # Both LiteLLM and LangChain ask the OpenAI SDK for the raw response. LiteLLM sets its timeout as a float.
     if "x-stainless-raw-response" in headers and api.startswith("openai"):
         seconds = headers.get("x-stainless-read-timeout", "")
         return _detect_aider("litellm", parsed_body) if "." in seconds else "langchain"
-    return f"{sdk[1].lower()}-sdk"
+    return sdk_family
 
 
 _FAMILY_CHECKS: tuple[tuple[str, Callable[[str, Mapping[str, str]], bool]], ...] = (
@@ -162,21 +179,22 @@ _FAMILY_CHECKS: tuple[tuple[str, Callable[[str, Mapping[str, str]], bool]], ...]
     ("langchain", lambda agent, _: agent.startswith("langchain")),
     ("google-genai", lambda agent, headers: "google-genai-sdk" in headers.get("x-goog-api-client", agent)),
 )
-"""Families that say who they are, and how [M]."""
+"""Families that name themselves in a header, and how to tell."""
 
 
 def _is_codex(agent: str, originator: str, headers: Mapping[str, str]) -> bool:
-    """Return whether it is Codex, also where another program runs it as its server: it says that one's name then."""
+    """Return whether it is Codex, also as the server of another program, whose name it sends then."""
     return "x-codex-turn-metadata" in headers or any(name.startswith("codex") for name in (agent, originator))
 
 
 def _detect_aider(family: str, parsed_body: ParsedRequest) -> str:
-    """Return aider where its words stand in what ``family`` sends."""
-    return "aider" if _has_text_starting_with(_iter_system_texts(parsed_body), (_AIDER_PROMPT,)) else family
+    """Return ``aider`` if a request sent by ``family`` has aider's system prompt, else ``family``."""
+    is_aider = _has_text_starting_with(_iter_system_texts(parsed_body), (_AIDER_PROMPT,))
+    return "aider" if is_aider else family
 
 
 def _find_scope_in_body(parsed_body: ParsedRequest) -> str:
-    """Return a digest of the session's name that stands in the body itself, or nothing."""
+    """Return a digest of the session's name inside the body, or ``""`` if there is no name."""
     session_name = _find_session_name(parsed_body)
     return _hash_names(session_name) if session_name else ""
 
@@ -186,40 +204,45 @@ def _hash_names(*names: str) -> str:
 
 
 def _find_session_name(parsed_body: ParsedRequest) -> str:
-    """Return the name of the session that stands in the body itself."""
-    key = _decode_or_none(_STRING_DECODER, parsed_body.fields.get("prompt_cache_key")) or ""
+    """Return the session's name inside the body: Codex's cache key, or Claude Code's user id; ``""`` without either."""
+    cache_key = _decode_or_none(_STRING_DECODER, parsed_body.fields.get("prompt_cache_key"))
+    if cache_key:
+        return cache_key
     metadata = _decode_or_none(_METADATA_DECODER, parsed_body.fields.get("metadata"))
-    if key or metadata is None:
-        return key
-    user = _decode_or_none(_USER_ID_DECODER, metadata.user_id.encode("utf-8", "surrogatepass"))
-    old = _OLD_USER_ID_PATTERN.search(metadata.user_id)
-    return user.session_id if user is not None else old[1] if old is not None else ""
+    if metadata is None:
+        return ""
+    user_id = _decode_or_none(_USER_ID_DECODER, metadata.user_id.encode("utf-8", "surrogatepass"))
+    if user_id is not None:
+        return user_id.session_id
+    old_session_id = _OLD_USER_ID_PATTERN.search(metadata.user_id)
+    return old_session_id[1] if old_session_id is not None else ""
 
 
-# -- what for ----------------------------------------------------------------------------------------------------------
+# -- for which purpose -------------------------------------------------------------------------------------------------
 
 
 def _is_compaction_request(client: ClientIdentity, headers: Mapping[str, str], parsed_body: ParsedRequest) -> bool:
-    turn = _decode_or_none(
-        _CODEX_TURN_DECODER, headers.get("x-codex-turn-metadata", "").encode("utf-8", "surrogatepass")
-    )
-    if turn is not None and turn.request_kind:
-        return turn.request_kind == "compaction"
-    if _has_compaction_trigger(parsed_body) or _has_text_starting_with(
-        _iter_newest_user_text(parsed_body), _COMPACTION_PROMPTS.get(client.family, ())
-    ):
+    turn_metadata = headers.get("x-codex-turn-metadata", "").encode("utf-8", "surrogatepass")
+    codex_turn = _decode_or_none(_CODEX_TURN_DECODER, turn_metadata)
+    if codex_turn is not None and codex_turn.request_kind:
+        return codex_turn.request_kind == "compaction"
+    if _has_compaction_trigger(parsed_body):
         return True
-    return (
-        client.family in {"opencode", "pi"}
-        and not has_tools(parsed_body)
-        and _has_text_starting_with(_iter_system_texts(parsed_body), (_SUMMARIZER_PROMPT,))
-    )
+    if _has_text_starting_with(_iter_newest_user_text(parsed_body), _COMPACTION_PROMPTS.get(client.family, ())):
+        return True
+    if client.family not in {"opencode", "pi"} or has_tools(parsed_body):
+        return False
+    return _has_text_starting_with(_iter_system_texts(parsed_body), (_SUMMARIZER_PROMPT,))
 
 
 def _has_compaction_trigger(parsed_body: ParsedRequest) -> bool:
-    """Whether the last item asks the provider itself to compact."""
-    last = parsed_body.messages[-1].message.parts if parsed_body.messages else ()
-    item = _decode_or_none(_TYPED_ITEM_DECODER, last[0].raw) if len(last) == 1 and isinstance(last[0], Opaque) else None
+    """Return whether the last item asks the provider itself to compact (Codex's remote compaction)."""
+    if not parsed_body.messages:
+        return False
+    parts = parsed_body.messages[-1].message.parts
+    if len(parts) != 1 or not isinstance(parts[0], Opaque):
+        return False
+    item = _decode_or_none(_TYPED_ITEM_DECODER, parts[0].raw)
     return item is not None and item.type == "compaction_trigger"
 
 
@@ -229,72 +252,70 @@ def _is_side_request(client: ClientIdentity, parsed_body: ParsedRequest, *, has_
     message_count = sum(sized_message.message.role != "system" for sized_message in parsed_body.messages)
     if message_count > MAX_SIDE_MESSAGES:
         return False
-    if (
-        _has_text_starting_with(_iter_system_texts(parsed_body), _TITLE_PROMPTS.get(client.family, ()))
-        or parsed_body.requested_max_tokens == 1
-    ):
+    if _has_text_starting_with(_iter_system_texts(parsed_body), _TITLE_PROMPTS.get(client.family, ())):
+        return True
+    # Claude Code checks its quota with a request for a single token.
+    if parsed_body.requested_max_tokens == 1:
         return True
     return has_tools_before and bool(client.scope)
 
 
 def has_tools(parsed_body: ParsedRequest) -> bool:
-    """Return whether the model is offered any tool."""
+    """Return whether the request offers any tool."""
     tools = memoryview(parsed_body.fields.get("tools", b"null"))[:_EMPTY_LIST_BYTES].tobytes()
     return b"".join(tools.split()) not in (b"null", b"[]")
 
 
 class ToolClients:
-    """The clients, by their scopes, whose conversations have tools: those that were seen last."""
+    """Remembers, for the clients seen last, whether their conversations have tools."""
 
     def __init__(self, max_clients: int = MAX_TOOL_CLIENTS) -> None:
-        self._most = max_clients
-        self._seen: dict[ClientIdentity, None] = {}
+        self._max_clients = max_clients
+        self._clients: dict[ClientIdentity, None] = {}
 
-    def has_had_tools(self, caller: ClientIdentity, parsed_request: ParsedRequest) -> bool:
-        """Whether an earlier request of ``caller`` had tools; from now on this one counts too."""
-        before = caller in self._seen
+    def has_had_tools(self, client: ClientIdentity, parsed_request: ParsedRequest) -> bool:
+        """Return whether an earlier request of ``client`` had tools, and remember this one."""
+        had_tools = client in self._clients
         if has_tools(parsed_request):
-            self._seen[caller] = None
-            while len(self._seen) > self._most:
-                del self._seen[next(iter(self._seen))]
-        return before
+            self._clients[client] = None
+            while len(self._clients) > self._max_clients:
+                del self._clients[next(iter(self._clients))]
+        return had_tools
 
 
-# -- words -------------------------------------------------------------------------------------------------------------
+# -- texts -------------------------------------------------------------------------------------------------------------
 
 
-def _has_text_starting_with(texts: Iterator[str], words: tuple[str, ...]) -> bool:
-    return bool(words) and any(text.lstrip().startswith(words) for text in texts)
+def _has_text_starting_with(texts: Iterator[str], beginnings: tuple[str, ...]) -> bool:
+    return bool(beginnings) and any(text.lstrip().startswith(beginnings) for text in texts)
 
 
 def _iter_system_texts(parsed_body: ParsedRequest) -> Iterator[str]:
-    """Yield the texts of the system prompt, where its API has a field for it and where it is the first message."""
+    """Yield the texts of the system prompt, from its field or from a first message with the role ``system``."""
     for name in (*get_api_spec(parsed_body.api).system_fields, "instructions"):
         content = _decode_or_none(_SYSTEM_DECODER, parsed_body.fields.get(name))
         if isinstance(content, str):
             yield content
         elif content is not None:
-            yield from (part.text for part in (content.parts if isinstance(content, _GeminiContent) else content))
+            blocks = content.parts if isinstance(content, _GeminiContent) else content
+            yield from (block.text for block in blocks)
     if parsed_body.messages and parsed_body.messages[0].message.role == "system":
         yield parsed_body.messages[0].message.text
 
 
 def _iter_newest_user_text(parsed_body: ParsedRequest) -> Iterator[str]:
-    """Yield the last text of the newest message, where a user said it."""
-    message = next(
-        (
-            sized_message.message
-            for sized_message in reversed(parsed_body.messages)
-            if sized_message.message.role != "system"
-        ),
-        None,
-    )
-    if message is not None and message.role == "user":
-        yield from [part.text for part in message.parts if isinstance(part, Text)][-1:]
+    """Yield the last text of the newest message, if that is a user's; system messages are skipped."""
+    for sized_message in reversed(parsed_body.messages):
+        message = sized_message.message
+        if message.role == "system":
+            continue
+        if message.role == "user":
+            yield from [part.text for part in message.parts if isinstance(part, Text)][-1:]
+        return
 
 
 def _decode_or_none(decoder: Decoder[Value], raw: Raw | bytes | None) -> Value | None:
-    """Return what ``raw`` says, or nothing where it is nothing of that form."""
+    """Return ``raw`` decoded, or None if there is no ``raw`` or it is of another form."""
     try:
         return None if raw is None else decoder.decode(raw)
     except _DECODE_ERRORS:

@@ -1,7 +1,9 @@
-"""Which stored conversation a request continues: told from what it says, never from where it comes from.
+"""Compute the session key of a request: where to look for the stored conversation that it continues.
 
-A key is where to look; the branch found there is the one that says most of the same, message by message. What finds
-nothing begins anew: a wrong join would put one conversation's words into another, a missed one costs a cold request.
+The key comes from the conversation itself, never from the connection. Under the key, the branch is chosen that has most
+of the conversation's messages (``open_branches.py``, ``index.py``). A conversation that is not found begins anew:
+joining it to a wrong one would show one user's words to another, while missing the right one costs a request without a
+cache.
 """
 
 from __future__ import annotations
@@ -17,21 +19,25 @@ from holdfast.providers.requests.request_body import ParsedRequest
 from holdfast.proxy.conversation.clients import AGENTS, ClientIdentity
 
 SELF_IDENTIFYING_FAMILIES = AGENTS | {"aider"}
-"""Families of which each request tells whose it is [M]; LangChain's and LiteLLM's do so where they do not stream."""
+"""Families that can be told from each of their requests, as recorded. LangChain and LiteLLM can be only if they do not
+stream, so their requests are keyed by API instead."""
 THREAD_ROOT = "thread"
-"""What stands in the place of the first words where all that a client says in a scope is one conversation."""
+"""Stands in a key for the first message if the client names its conversations itself."""
 ROOT_DIGEST_BYTES = 8
-"""[H] Bytes of the digest that a key ends with: a store with a million roots in one scope shares one by 3e-8."""
+"""Bytes of the digest of the first message in a key. Among a million sessions in one scope two collide with a
+probability of 3e-8."""
 
 
 def make_session_key(client: ClientIdentity, parsed_body: ParsedRequest, base: str = "") -> str:
-    """Return the key of the session that ``parsed_body``, measured, is part of: family, scope and first words.
+    """Return the key of the session that a measured request belongs to: client family, scope, first message.
 
-    Where the scope is one conversation it is a ``thread``, whatever its first words are: what a client's own compaction
-    makes of it is another branch of it, and begins otherwise.
-    The system prompt is not among them, since it changes within a conversation; nor is how the words were cut up, nor
-    which library sent them: not every request of one tells, so the API stands in its place. ``base`` is whom its
-    address names: what one server taught is not true of another, where nothing but the first words are the same.
+    A client that names its conversations (``is_thread``) has ``thread`` in place of the first message, since its own
+    compaction begins the conversation anew under the same name.
+
+    Not in the key are the system prompt, which changes within a conversation; how the first message was split into
+    parts; and which library sent it, because not every request tells (the API stands in its place). ``base``, the
+    server that the address names, is in the key only if nothing else tells users apart: limits learned from one server
+    do not hold for another.
     """
     family = client.family if client.family in SELF_IDENTIFYING_FAMILIES else parsed_body.api
     root = THREAD_ROOT if client.is_thread else _hash_first_words(parsed_body, "" if client.scope else base)
@@ -39,38 +45,41 @@ def make_session_key(client: ClientIdentity, parsed_body: ParsedRequest, base: s
 
 
 def _hash_first_words(parsed_body: ParsedRequest, base: str) -> str:
-    """Return a digest of the first words, those of a system aside where there are others, said to ``base``."""
-    first = next(
-        (sized_message for sized_message in parsed_body.messages if sized_message.message.role != "system"),
-        next(iter(parsed_body.messages), None),
-    )
+    """Return a digest of the first message that is no system message, if there is one, and of ``base``."""
+    first = next(iter(parsed_body.messages), None)
+    for sized_message in parsed_body.messages:
+        if sized_message.message.role != "system":
+            first = sized_message
+            break
     if first is None:
         return "empty"
-    return (
-        blake2b(f"{base} {_hash_message(first)}".encode(), digest_size=ROOT_DIGEST_BYTES).hexdigest()
-        if base
-        else _hash_message(first)
-    )
+    message_digest = _hash_message(first)
+    if not base:
+        return message_digest
+    return blake2b(f"{base} {message_digest}".encode(), digest_size=ROOT_DIGEST_BYTES).hexdigest()
 
 
-def _hash_message(message: SizedMessage) -> str:
-    parts = _merge_plain_parts(message.message.parts)
-    is_plain = len(parts) == len(message.message.parts)
-    return (
-        (message if is_plain and message.digest else build_sized_message(Message(message.message.role, parts)))
-        .digest[:ROOT_DIGEST_BYTES]
-        .hex()
-    )
+def _hash_message(sized_message: SizedMessage) -> str:
+    message = sized_message.message
+    parts = _merge_plain_parts(message.parts)
+    is_plain = len(parts) == len(message.parts)
+    # The message's own digest can be used if merging changed nothing.
+    if not (is_plain and sized_message.digest):
+        sized_message = build_sized_message(Message(message.role, parts))
+    return sized_message.digest[:ROOT_DIGEST_BYTES].hex()
 
 
 def _merge_plain_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Return what is said, words that stand together as one text, without fields that a client may leave out."""
-    out: list[Part] = []
+    """Return ``parts`` with adjacent texts merged, and without parts that a client may leave out: thinking, fields."""
+    merged: list[Part] = []
     for part in parts:
-        if isinstance(part, Text) and out and isinstance(out[-1], Text):
-            out[-1] = Text(out[-1].text + part.text)
-        elif isinstance(part, Text):
-            out += [part] if part.text else []
-        elif not isinstance(part, Thinking) and not (isinstance(part, Opaque) and part.kind.startswith("message.")):
-            out.append(part)
-    return tuple(out)
+        if isinstance(part, Text):
+            if merged and isinstance(merged[-1], Text):
+                merged[-1] = Text(merged[-1].text + part.text)
+            elif part.text:
+                merged.append(part)
+            continue
+        is_field = isinstance(part, Opaque) and part.kind.startswith("message.")
+        if not isinstance(part, Thinking) and not is_field:
+            merged.append(part)
+    return tuple(merged)

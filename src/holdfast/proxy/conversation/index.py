@@ -1,16 +1,17 @@
-"""Which branch of a stored session says most of a conversation: told from one look at what is new of either.
+"""Find the branch of a stored session that has most of a conversation, by looking only at what is new of either.
 
-The words of a path are one stream, however they were cut up, and each message ends at a mark of the stream before it.
-A tree of the log is read once, and followed from there, what others append too: a conversation is looked up by its own
-marks, the last first, whatever else begins like it. A mark is a hint where to look; what is repeated there is told
-message by message (``engine/log/conversation_diff.py``), so that a wrong one costs a branch and never a word.
+The messages on a path of the log form one stream of bytes, independent of how a client split its texts, and each
+message ends at a *mark* of the stream: a running checksum of everything up to it. A session's log is read once and then
+followed, also where other processes append to it. A conversation is looked up by its own marks, the last one first.
+
+A mark only says where to look. What the branch really repeats is decided message by message
+(``engine/log/conversation_diff.py``), so a wrong mark may pick a worse branch but can never put a word into it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from itertools import takewhile
 from typing import NamedTuple
 from zlib import adler32, crc32
 
@@ -27,69 +28,76 @@ from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.repair.repair_on_read import read_with_repair
 
 MAX_INDEXED_ENTRIES = 50_000
-"""[M] Entries of trees that are held, about 10 MB; the tree looked at last is held however large it is."""
+"""Entries of all sessions that are kept, measured to take about 10 MB. The session used last is kept however large."""
 _SUM_MASK = (1 << 32) - 1
-"""The bits of a sum. A mark is three sums of a stream: its CRC, its Adler-32 and, above them, its length. Each goes on
-from where it stands; two streams share all by chance as good as never, and bytes exchanged 500 MB apart change it."""
+"""The 32 bits of one checksum. A mark is three numbers in one: the CRC of the stream, its Adler-32 and its length.
+
+All three can be extended with more bytes. Two streams share all of them practically never; either checksum alone would
+miss bytes that are exchanged far apart (500 MB for CRC).
+"""
 _ROLE_PREFIX = b"\xff"
-"""What stands before the name of a role: no text has that byte."""
+"""Precedes the name of a role in the stream; no UTF-8 text contains that byte."""
 
 
 class _PathNode(NamedTuple):
-    """A message on a path: the mark that its stream ends with, and the message before it."""
+    """A message on a path of the log: the mark at its end, and the message before it."""
 
     mark: int = 1 << 32
     role: str = ""
     is_leading_system: bool = True
-    """Whether all up to here are system messages: those have a place, whatever they say."""
+    """Whether all messages up to here are system messages."""
     parent: _PathNode | None = None
 
     def append_message(self, message: Message) -> _PathNode:
-        """Return the place of ``message`` behind this one."""
-        role = message.role
-        opens = self.is_leading_system and role == "system"
-        if opens:
-            return _PathNode(_extend_mark(self.mark, _ROLE_PREFIX + role.encode()), role, opens, self)
-        mark = self.mark if role == self.role else _extend_mark(self.mark, _ROLE_PREFIX + role.encode())
-        return _PathNode(_extend_mark(mark, encode_comparable_bytes(message)), role, opens, self)
+        """Return the node for ``message`` after this one."""
+        role_bytes = _ROLE_PREFIX + message.role.encode()
+        is_leading_system = self.is_leading_system and message.role == "system"
+        if is_leading_system:
+            # Leading system messages count by their place only: they change within a conversation (date, git status).
+            return _PathNode(_extend_mark(self.mark, role_bytes), message.role, is_leading_system, self)
+        # Adjacent messages of one role make one stretch of the stream, since clients split and join them.
+        mark = self.mark if message.role == self.role else _extend_mark(self.mark, role_bytes)
+        mark = _extend_mark(mark, encode_comparable_bytes(message))
+        return _PathNode(mark, message.role, is_leading_system, self)
 
 
 _ROOT_NODE = _PathNode()
 
 
 def _append_entry(before: _PathNode, entry: Entry) -> _PathNode:
-    return (
-        before.append_message(entry.body.sized_message.message)
-        if isinstance(entry.body, MessageEntry | BranchSummaryEntry)
-        else before
-    )
+    if not isinstance(entry.body, MessageEntry | BranchSummaryEntry):
+        return before
+    return before.append_message(entry.body.sized_message.message)
 
 
 def _extend_mark(mark: int, data: bytes) -> int:
-    """Return the mark of a stream that goes on with ``data``; in how many pieces is all the same."""
-    length, adler, crc = (mark >> 64) + len(data), adler32(data, mark >> 32 & _SUM_MASK), crc32(data, mark & _SUM_MASK)
+    """Return the mark of a stream after ``data`` was added; it does not depend on how the data is split."""
+    length = (mark >> 64) + len(data)
+    adler = adler32(data, mark >> 32 & _SUM_MASK)
+    crc = crc32(data, mark & _SUM_MASK)
     return length << 64 | adler << 32 | crc
 
 
 class _PathTip:
-    """The newest entry of a path that was gone on with last."""
+    """The newest entry of a path. It is shared by all marks of the path, so that appending moves them all at once."""
 
     def __init__(self, entry: str) -> None:
         self.entry = entry
 
 
 class BranchMatch(Struct, frozen=True):
-    """The branch that says most of a conversation."""
+    """The branch that has most of a conversation."""
 
     leaf: str | None = None
+    """Its newest entry, or None if no branch begins like the conversation."""
     message_count: int = 0
-    """How many messages of the conversation it says."""
+    """How many messages of the conversation it has."""
     is_whole_branch: bool = False
-    """Whether it says no more than that."""
+    """Whether it has no further messages."""
 
 
 class _SessionExtent(NamedTuple):
-    """How much of a session there is: when it began, and how many entries it has."""
+    """How much of a session there is: when it was created, and how many entries it has."""
 
     created_at: int | None
     entry_count: int
@@ -100,204 +108,224 @@ def _get_stored_extent(info: SessionInfo) -> _SessionExtent:
 
 
 class SessionIndex:
-    """The tree of one session, by marks."""
+    """The log of one session, searchable by marks."""
 
-    def __init__(self, born: int | None = None) -> None:
-        self.created_at = born
-        """When its session began: another one may have its key now."""
+    def __init__(self, created_at: int | None = None) -> None:
+        self.created_at = created_at
+        """When the session was created. A later time means that it was removed and another one has its key."""
         self._last_seq = 0
-        """Of the newest entry that was read: all up to it is known, and of what came later what was told."""
+        """Number of the newest entry that was read; entries after it are known only as far as they were reported."""
         self._nodes: dict[str | None, _PathNode] = {None: _ROOT_NODE}
+        """The position on its path of every known entry, by entry id."""
         self._tips: dict[int, _PathTip] = {}
         """The newest path through each mark."""
         self._last_lookup: tuple[Settings | None, list[tuple[bytes, _PathNode]]] = (None, [])
-        """The settings of the last look-up, and the digest and the place of each message that was looked up."""
+        """Settings of the last lookup, and the digest and position of each message in it."""
         self._tip = _PathTip("")
-        """The path that was gone on with last: it is the newest through all its marks."""
+        """The path that was appended to last: it is the newest one through all its marks."""
 
     @property
     def entry_count(self) -> int:
-        """How many entries of the log are known."""
+        """Number of known entries."""
         return len(self._nodes) - 1
 
     @property
     def extent(self) -> _SessionExtent:
-        """How much is known of which session."""
+        """How much of which session is known."""
         return _SessionExtent(self.created_at, self.entry_count)
 
     def add_entries(self, entries: Iterable[Entry]) -> None:
-        """Follow ``entries``, which were appended in this order; what hangs on one that is not known is left out."""
+        """Follow appended ``entries``, in order. Entries whose parent is unknown are left out."""
         for entry in entries:
             before = self._nodes.get(entry.parent)
-            if isinstance(entry.body, LabelEntry) and before is not None:
-                self._nodes[entry.id] = before
-            elif before is not None:
+            if before is None:
+                continue
+            if isinstance(entry.body, LabelEntry):
+                self._nodes[entry.id] = before  # a label is not on any path
+            else:
                 self._add_entry(entry, before)
 
     def read_new_entries(self, store: SessionStore, key: str) -> None:
-        """Follow what was appended to session ``key`` of ``store`` since it was read: in its order, told of or not."""
-        new = store.read_entries(key, after=self._last_seq)
-        self.add_entries(new)
-        self._last_seq = new[-1].seq if new else self._last_seq
+        """Follow what was appended to session ``key`` since it was read last, including entries reported meanwhile."""
+        new_entries = store.read_entries(key, after=self._last_seq)
+        self.add_entries(new_entries)
+        if new_entries:
+            self._last_seq = new_entries[-1].seq
 
     def find_leaf(self, sized_messages: Sequence[SizedMessage], settings: Settings) -> str | None:
-        """Return the leaf of the branch that repeats most of ``sized_messages``, the newest among equals, if one
-        begins so.
+        """Return the leaf of the branch that has most of ``sized_messages``, or None if no branch begins like them.
+
+        Among equals it is the newest.
         """
         return self.find_branch(sized_messages, settings).leaf
 
     def find_branch(self, sized_messages: Sequence[SizedMessage], settings: Settings) -> BranchMatch:
-        """Return the same leaf, and how many of ``sized_messages`` its branch says."""
+        """Return the branch of ``find_leaf``, and how much of ``sized_messages`` it has."""
         path = self._compute_path(sized_messages, settings)
         for count in range(len(path), 0, -1):
             mark = path[count - 1][1].mark
-            if (tip := self._tips.get(mark)) is not None:
-                there = self._nodes[tip.entry]
-                return BranchMatch(tip.entry, count, is_whole_branch=there is not None and there.mark == mark)
+            tip = self._tips.get(mark)
+            if tip is None:
+                continue
+            leaf_node = self._nodes[tip.entry]
+            is_whole_branch = leaf_node is not None and leaf_node.mark == mark
+            return BranchMatch(tip.entry, count, is_whole_branch=is_whole_branch)
         return BranchMatch()
 
     def _compute_path(
         self, sized_messages: Sequence[SizedMessage], settings: Settings
     ) -> list[tuple[bytes, _PathNode]]:
-        """Return the digest and the place of each of ``sized_messages``; those that were looked up last are not
-        marked again.
+        """Return the digest and the position of each of ``sized_messages``.
+
+        Messages that the last lookup had too are not hashed again: a client sends its whole history each time.
         """
-        by, previous_path = self._last_lookup if self._last_lookup[0] is settings else (settings, [])
-        pairs = takewhile(
-            lambda pair: pair[0][0] == pair[1].digest != b"", zip(previous_path, sized_messages, strict=False)
-        )
-        path = [step for step, _ in pairs]
-        place = path[-1][1] if path else _ROOT_NODE
+        last_settings, last_path = self._last_lookup
+        path: list[tuple[bytes, _PathNode]] = []
+        if last_settings is settings:
+            for step, sized_message in zip(last_path, sized_messages, strict=False):
+                if not sized_message.digest or step[0] != sized_message.digest:
+                    break
+                path.append(step)
+        node = path[-1][1] if path else _ROOT_NODE
         for sized_message in sized_messages[len(path) :]:
-            place = place.append_message(cap_message_texts(sized_message.message, settings)[0])  # as the log has it
-            path.append((sized_message.digest, place))
-        self._last_lookup = by, path
+            # Compared with the log, which has texts cut to the append limit.
+            capped_message = cap_message_texts(sized_message.message, settings)[0]
+            node = node.append_message(capped_message)
+            path.append((sized_message.digest, node))
+        self._last_lookup = settings, path
         return path
 
     def _add_entry(self, entry: Entry, before: _PathNode) -> None:
-        place = self._nodes.get(entry.id) or _append_entry(before, entry)
-        self._nodes[entry.id] = place
+        node = self._nodes.get(entry.id) or _append_entry(before, entry)
+        self._nodes[entry.id] = node
         if entry.parent == self._tip.entry:
-            self._tip.entry, self._tips[place.mark] = entry.id, self._tip
+            # The usual case: the newest path goes on. Its marks all share the tip, so this costs nothing more.
+            self._tip.entry = entry.id
+            self._tips[node.mark] = self._tip
             return
-        self._tip, at = _PathTip(entry.id), place
-        while at.parent is not None:
-            self._tips[at.mark], at = self._tip, at.parent
+        # Another path becomes the newest one: walk up and point all its marks to it.
+        self._tip = _PathTip(entry.id)
+        ancestor = node
+        while ancestor.parent is not None:
+            self._tips[ancestor.mark] = self._tip
+            ancestor = ancestor.parent
 
 
 class SessionIndexes:
-    """The trees of one store that were looked at last. What is appended behind them is to be told to
-    ``add_appended``.
+    """The indexes of the sessions of one store that were used last.
+
+    Entries that this process appends must be reported to ``add_appended``.
     """
 
     def __init__(self, store: SessionStore, max_entries: int = MAX_INDEXED_ENTRIES) -> None:
-        self._store, self._most = store, max_entries
+        self._store, self._max_entries = store, max_entries
         self._indexes: dict[str, SessionIndex] = {}
-        """The last used is the last."""
+        """The most recently used is last."""
         self._extents: dict[str, _SessionExtent] = {}
-        """How large sessions are whose trees are not held: another extent tells that somebody else wrote."""
+        """How large sessions without an index are. If the store says otherwise, another process wrote to them."""
         self._foreign_writes: dict[str, int] = {}
-        """How often somebody else was seen to have written to a session."""
+        """How often another process was seen to have written to a session."""
         self._repairs: dict[str, list[str]] = {}
-        """What was repaired in sessions that were damaged, until it is told."""
+        """Descriptions of repairs to damaged sessions, until they are taken."""
 
     def take_repairs(self, key: str) -> list[str]:
-        """Return what was repaired in session ``key`` before it was read and was not asked for yet, a line for each."""
+        """Return, once, descriptions of the repairs that were made to session ``key`` before it was read."""
         return self._repairs.pop(key, [])
 
     def find_leaf(self, key: str, sized_messages: Sequence[SizedMessage], settings: Settings) -> str | None:
-        """Return the leaf of the branch of session ``key`` that repeats most of ``sized_messages``, the newest among
-        equals.
+        """Return the leaf of the branch of session ``key`` that has most of ``sized_messages``, of equals the newest.
 
-        Nothing where there is no such session, or no branch of it begins like this.
+        Return None if there is no such session, or no branch of it begins like them.
         """
-        tree = self._get_updated_index(key)
-        return None if tree is None else tree.find_leaf(sized_messages, settings)
+        index = self._get_updated_index(key)
+        return None if index is None else index.find_leaf(sized_messages, settings)
 
     def is_ahead(
         self, key: str, sized_messages: Sequence[SizedMessage], settings: Settings, count: int, leaf: str | None
     ) -> bool:
-        """Return whether somebody else went on with ``sized_messages``, of which a branch up to ``leaf`` says
-        ``count``.
+        """Return whether another process continued the conversation further than our branch with that ``leaf``.
 
-        They said more of it, or decided something there.
+        Our branch has ``count`` of them. Another one is ahead if it has more, or as many and other entries behind them
+        (a decision).
         """
-        tree = self._get_updated_index(key)
-        there = BranchMatch() if tree is None else tree.find_branch(sized_messages, settings)
-        return there.message_count > count or (
-            there.message_count == count and there.is_whole_branch and there.leaf != leaf
-        )
+        index = self._get_updated_index(key)
+        match = BranchMatch() if index is None else index.find_branch(sized_messages, settings)
+        if match.message_count != count:
+            return match.message_count > count
+        return match.is_whole_branch and match.leaf != leaf
 
     def count_foreign_writes(self, key: str) -> int:
-        """Return how often somebody else was seen to have written to session ``key``; where nobody did it costs a row.
+        """Return how often another process was seen to have written to session ``key``.
 
-        A branch that was read, or compared, at the same number has nothing to learn of them.
+        A branch that was read or compared at the same number has nothing to learn. If nobody wrote, this costs one row.
         """
         try:
-            is_new = self._get_known_extent(key) != _get_stored_extent(self._store.get_session(key))
+            is_changed = self._get_known_extent(key) != _get_stored_extent(self._store.get_session(key))
         except UnknownId:
-            is_new = True
-        if is_new:
+            is_changed = True
+        if is_changed:
             self._get_updated_index(key)
         return self._foreign_writes.get(key, 0)
 
     def follow_session(self, key: str) -> None:
-        """Follow session ``key`` from here on: it was opened a moment ago. Its tree is read once it is asked for."""
+        """Follow session ``key``, which was just opened. Its log is read only once it is searched."""
         if key not in self._indexes:
             with suppress(UnknownId):
                 self._extents[key] = _get_stored_extent(self._store.get_session(key))
 
     def add_appended(self, key: str, entries: Sequence[Entry]) -> None:
-        """Follow what was appended to session ``key``."""
+        """Follow ``entries`` that this process appended to session ``key``."""
         if key in self._indexes:
             self._indexes[key].add_entries(entries)
         elif key in self._extents:
-            born, entry_count = self._extents[key]
-            self._extents[key] = _SessionExtent(born, entry_count + len(entries))
+            created_at, entry_count = self._extents[key]
+            self._extents[key] = _SessionExtent(created_at, entry_count + len(entries))
 
     def _get_updated_index(self, key: str) -> SessionIndex | None:
-        """Return the tree of session ``key`` as the log has it: what somebody else appended is read."""
-        extent, cached_tree = self._get_known_extent(key), self._indexes.pop(key, None)
+        """Return the index of session ``key``, including what other processes appended, or None without a session."""
+        known_extent, index = self._get_known_extent(key), self._indexes.pop(key, None)
         try:
             info = self._store.get_session(key)
         except UnknownId:
             return None
-        if info.key != key:
+        if info.key != key:  # the store accepts a unique prefix of a key
             return None
-        if extent not in (None, _get_stored_extent(info)):
+        if known_extent is not None and known_extent != _get_stored_extent(info):
             self._foreign_writes[key] = self._foreign_writes.get(key, 0) + 1
-        self._indexes[key] = tree = self._update_index(cached_tree or SessionIndex(info.created_at), info)
+        index = self._update_index(index or SessionIndex(info.created_at), info)
+        self._indexes[key] = index
         self._extents.pop(key, None)
         self._evict_indexes()
-        return tree
+        return index
 
     def _get_known_extent(self, key: str) -> _SessionExtent | None:
-        """Return how large session ``key`` is by all that was read or told, if it is followed."""
-        tree = self._indexes.get(key)
-        return tree.extent if tree is not None else self._extents.get(key)
+        """Return how large session ``key`` is by all that was read or reported, or None if it is not followed."""
+        index = self._indexes.get(key)
+        return index.extent if index is not None else self._extents.get(key)
 
-    def _update_index(self, tree: SessionIndex, info: SessionInfo) -> SessionIndex:
-        """Return ``tree`` with what it does not know, or another where it is of a session that is gone."""
-        if tree.created_at == info.created_at and tree.entry_count < info.entry_count:
-            self._read_into_index(tree, info.key)
-        if tree.created_at != info.created_at or tree.entry_count != info.entry_count:
-            tree = SessionIndex(info.created_at)
-            self._read_into_index(tree, info.key)
-        return tree
+    def _update_index(self, index: SessionIndex, info: SessionInfo) -> SessionIndex:
+        """Return ``index`` updated from the store, or a new one if it is of a session that was removed."""
+        if index.created_at == info.created_at and index.entry_count < info.entry_count:
+            self._read_into_index(index, info.key)
+        if index.created_at != info.created_at or index.entry_count != info.entry_count:
+            index = SessionIndex(info.created_at)
+            self._read_into_index(index, info.key)
+        return index
 
-    def _read_into_index(self, tree: SessionIndex, key: str) -> None:
-        """Let ``tree`` follow session ``key``; what is damaged there is repaired first, if that loses nothing."""
+    def _read_into_index(self, index: SessionIndex, key: str) -> None:
+        """Read session ``key`` into ``index``; a damaged session is repaired first if that loses nothing."""
         repairs = self._repairs.setdefault(key, [])
-        read_with_repair(self._store, key, lambda: tree.read_new_entries(self._store, key), repairs.extend)
+        read_with_repair(self._store, key, lambda: index.read_new_entries(self._store, key), repairs.extend)
         if not repairs:
             del self._repairs[key]
 
     def _evict_indexes(self) -> None:
-        """Let trees go that were looked at longest ago."""
-        entry_count = sum(tree.entry_count for tree in self._indexes.values())
-        while entry_count > self._most and len(self._indexes) > 1:
+        """Drop the least recently used indexes; only their extents are kept."""
+        entry_count = sum(index.entry_count for index in self._indexes.values())
+        while entry_count > self._max_entries and len(self._indexes) > 1:
             key = next(iter(self._indexes))
-            self._extents[key] = extent = self._indexes.pop(key).extent
+            extent = self._indexes.pop(key).extent
+            self._extents[key] = extent
             entry_count -= extent.entry_count
-        while len(self._extents) > self._most:
+        while len(self._extents) > self._max_entries:
             self._extents.pop(next(iter(self._extents)))

@@ -1,7 +1,7 @@
-"""The branches that are being talked on: which of them a request continues, without reading the store again.
+"""The branches in use: find the one that a request continues without reading the store again.
 
-What is held here is memory only. Whatever is not here is looked up in the log, which says the same; what the log could
-not take is here alone, until it takes something of that session again.
+This is memory only. What is not here is looked up in the log, which says the same. Only what the log could not take is
+kept here alone, until it takes something of that session again.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from holdfast.store.base import SessionStore
 from holdfast.store.memory import MemoryStore
 
 MAX_BRANCHES = 256
-"""[H] Branches that are held: a client and its subagents are a handful; each holds its conversation once."""
+"""Branches that are kept: a client and its subagents need a handful. Chosen by judgement."""
 MAX_BRANCH_BYTES = 256 << 20
-"""[H] Bytes that they may have together, about, the one talked on last not counted where it is larger alone."""
+"""Approximate memory of them all, apart from the one used last if it is larger alone. Chosen by judgement."""
 
 STALE_ERRORS = (UnknownId, LogConflict)
-"""What a store says to a branch in memory whose session was removed, or removed and begun anew, by somebody else."""
+"""Errors of the store for a branch in memory whose session another process removed, and maybe created anew."""
 
 
 class BranchPool:
-    """The branches of one store that a proxy talks on. ``policy`` says by name how sessions decide."""
+    """The branches of one store that a proxy works on. ``get_policy`` returns the policy of a name."""
 
     def __init__(
         self,
@@ -43,29 +43,29 @@ class BranchPool:
         policy: Policy,
         get_policy: Callable[[str], Policy],
         max_branches: int = MAX_BRANCHES,
-        most_bytes: int = MAX_BRANCH_BYTES,
+        max_bytes: int = MAX_BRANCH_BYTES,
     ) -> None:
-        self._means, self._policy, self._get_policy = resources, policy, get_policy
-        self._most, self._most_bytes = max_branches, most_bytes
-        self._branches = BranchLru(max_branches, most_bytes)
-        self._copies = BranchLru(max_branches, most_bytes)
-        """Of branches that nothing can be written to for the time being."""
+        self._resources, self._policy, self._get_policy = resources, policy, get_policy
+        self._max_branches, self._max_bytes = max_branches, max_bytes
+        self._branches = BranchLru(max_branches, max_bytes)
+        self._copies = BranchLru(max_branches, max_bytes)
+        """Copies, in memory alone, of branches that cannot be written at the moment."""
         self._indexes = SessionIndexes(resources.store)
         self._session_locks: WeakValueDictionary[str, Lock] = WeakValueDictionary()
-        """Held by session while it is chosen where a request goes on."""
+        """Held, by session, while a request chooses its branch; otherwise two could choose the same one."""
 
     def make_empty_copy(self) -> BranchPool:
-        """Return the same for the store that there is now, with nothing in memory."""
-        return BranchPool(self._means, self._policy, self._get_policy, self._most, self._most_bytes)
+        """Return a pool with the same settings for the current store, without any branches."""
+        return BranchPool(self._resources, self._policy, self._get_policy, self._max_branches, self._max_bytes)
 
     @asynccontextmanager
     async def continue_branch(
         self, key: str, sized_messages: Sequence[SizedMessage], *, aside: bool = False
     ) -> AsyncIterator[Session]:
-        """Hold the branch of session ``key`` that ``sized_messages``, a whole conversation, continues; a new one where
-        none is.
+        """Hold the branch of session ``key`` that a whole conversation continues, or a new one if there is none.
 
-        Two that say the same at the same time are two branches, and so is what is said ``aside``.
+        Two requests with the same conversation at the same time get two branches, and so does one that is ``aside``:
+        it must not move the branch on which the conversation goes on.
         """
         if aside:
             yield (await self._open_from_log(key, sized_messages, aside=True)).session
@@ -75,15 +75,17 @@ class BranchPool:
             if branch is not None and await self._is_outdated(branch, sized_messages):
                 self.drop_session(branch.session)
                 branch = None
-            branch = branch or await self._open_from_log(key, sized_messages, aside=self._has_held_branch(key))
+            if branch is None:
+                branch = await self._open_from_log(key, sized_messages, aside=self._has_held_branch(key))
             branch.is_held = True
             self._branches.touch(branch)
         try:
             yield branch.session
-            self._copies.drop_where(lambda candidate: candidate.key == key)  # the log takes it again
+            self._copies.drop_where(lambda candidate: candidate.key == key)  # the log can be written again
         except StoreError as error:
             self.drop_session(branch.session)
-            if isinstance(error, STALE_ERRORS):  # so are all that nobody holds: who does learns it alone
+            # The session is gone, so its other branches are stale too. A request that holds one finds out by itself.
+            if isinstance(error, STALE_ERRORS):
                 self._branches.drop_where(lambda candidate: candidate.key == key and not candidate.is_held)
             raise
         finally:
@@ -96,13 +98,14 @@ class BranchPool:
     async def continue_copy(
         self, key: str, sized_messages: Sequence[SizedMessage], *, stays: bool = False
     ) -> AsyncIterator[Session]:
-        """Yield a copy, in memory alone, of the branch that ``sized_messages`` continues: what is said there is over
-        with it.
+        """Hold a copy, in memory alone, of the branch that a whole conversation continues.
 
-        Unless it ``stays``: then what is said next goes on there, until the session takes something again.
+        It is dropped with the block, unless it ``stays``: then the next request continues it, until the session can be
+        written again.
         """
         branch = self._copies.find_continuable(key, sized_messages) if stays else None
-        branch = branch or await self._open_from_log(key, sized_messages, aside=True, is_persistent=False)
+        if branch is None:
+            branch = await self._open_from_log(key, sized_messages, aside=True, is_persistent=False)
         branch.is_held = True
         if stays:
             self._copies.touch(branch)
@@ -114,62 +117,59 @@ class BranchPool:
                 self._copies.touch(branch)
 
     async def has_session(self, key: str) -> bool:
-        """Whether anything was said in session ``key``."""
+        """Return whether session ``key`` exists, in memory or in the store."""
 
-        def looked_up() -> bool:
+        def is_in_store() -> bool:
             with suppress(UnknownId):
-                return self._means.store.get_session(key).key == key
+                return self._resources.store.get_session(key).key == key
             return False
 
-        return bool(self._branches.list_branches(key)) or await self._means.run_in_worker(looked_up)
+        return bool(self._branches.list_branches(key)) or await self._resources.run_in_worker(is_in_store)
 
     async def find_closest_state(
         self, key: str, sized_messages: Sequence[SizedMessage]
     ) -> tuple[ConversationState, Policy]:
-        """Return the branch that says most of what ``sized_messages`` do, and who decides there; nothing is written.
+        """Return the state of the branch that has most of ``sized_messages``, and its policy. Nothing is written.
 
-        One in memory, held or not, else the log's; an empty one where there is none.
+        A branch in memory, held or not, comes before one in the log; without either the state is empty.
         """
-        branches = [
-            branch
-            for branch in (*self._branches.list_branches(key), *self._copies.list_branches(key))
-            if not branch.is_gapped
-        ]
+        kept_branches = [*self._branches.list_branches(key), *self._copies.list_branches(key)]
+        branches = [branch for branch in kept_branches if not branch.is_gapped]
         best = max(branches, key=lambda branch: branch.count_repeated(sized_messages), default=None)
-        if best is not None and all(
-            sized_message.message.role != "assistant"
-            for sized_message in sized_messages[best.count_repeated(sized_messages) :]
-        ):
-            return best.session.journal.state, best.session.journal.policy
-        store, policy = self._means.store, self._policy
+        if best is not None:
+            new_messages = sized_messages[best.count_repeated(sized_messages) :]
+            has_foreign_answer = any(sized_message.message.role == "assistant" for sized_message in new_messages)
+            if not has_foreign_answer:
+                return best.session.journal.state, best.session.journal.policy
+        store, policy = self._resources.store, self._policy
 
-        def looked_up() -> tuple[ConversationState, Policy]:
+        def read_closest_state() -> ConversationState:
             leaf = self._indexes.find_leaf(key, sized_messages, policy.settings)
-            return (
-                ConversationState() if leaf is None else ConversationState.from_entries(store.read_path(key, leaf))
-            ), policy
+            if leaf is None:
+                return ConversationState()
+            return ConversationState.from_entries(store.read_path(key, leaf))
 
-        return await self._means.run_in_worker(looked_up)
+        return await self._resources.run_in_worker(read_closest_state), policy
 
     def drop_session(self, session: Session) -> None:
-        """Hold ``session`` no more: something is wrong with it, and the log knows better."""
+        """Forget the branch of ``session``: something is wrong with it, and the log knows better."""
         self._branches.drop_where(lambda branch: branch.session is session)
 
     async def _is_outdated(self, branch: OpenBranch, sized_messages: Sequence[SizedMessage]) -> bool:
-        """Whether somebody else went on with ``sized_messages`` behind ``branch``, where that has new words to take."""
+        """Return whether another process continued this conversation behind ``branch``, if it has new messages."""
         count, settings = branch.count_repeated(sized_messages), self._policy.settings
         if count == len(sized_messages):
             return False
         key, leaf = branch.key, branch.session.journal.leaf
 
-        def looked() -> bool:
+        def is_ahead_in_store() -> bool:
             foreign_writes = self._indexes.count_foreign_writes(key)
             if foreign_writes == branch.foreign_writes:
                 return False
             branch.foreign_writes = foreign_writes
             return self._indexes.is_ahead(key, sized_messages, settings, count, leaf)
 
-        return await self._means.run_in_worker(looked)
+        return await self._resources.run_in_worker(is_ahead_in_store)
 
     def _has_held_branch(self, key: str) -> bool:
         return any(branch.is_held for branch in self._branches.list_branches(key))
@@ -177,57 +177,55 @@ class BranchPool:
     async def _open_from_log(
         self, key: str, sized_messages: Sequence[SizedMessage], *, aside: bool, is_persistent: bool = True
     ) -> OpenBranch:
-        """Return the branch that the log has for ``sized_messages``, by the policy that it began with."""
-        resources, policy = self._means, self._policy
+        """Open the branch that the log has for ``sized_messages``, with the policy that it began with."""
+        resources, default_policy = self._resources, self._policy
 
-        def journal() -> tuple[Journal, int]:
-            store, foreign_writes = (
-                resources.store,
-                self._indexes.count_foreign_writes(key),
-            )  # before it is read: what comes later is seen later
-            leaf = self._indexes.find_leaf(key, sized_messages, policy.settings)
+        def open_journal() -> tuple[Journal, int]:
+            store = resources.store
+            # Counted before the log is read, so that anything written meanwhile is noticed at the next request.
+            foreign_writes = self._indexes.count_foreign_writes(key)
+            leaf = self._indexes.find_leaf(key, sized_messages, default_policy.settings)
             if not is_persistent:
                 store = _copy_to_memory(store, key, leaf)
-            opened_journal = Journal.open(store, key, policy, leaf=leaf, clock=resources.clock, ids=resources.make_ids)
-            opened_journal.repairs += self._indexes.take_repairs(key)
+            journal = Journal.open(store, key, default_policy, leaf=leaf, clock=resources.clock, ids=resources.make_ids)
+            journal.repairs += self._indexes.take_repairs(key)
             if not aside:
-                opened_journal.take_session_leaf()  # what others decide behind it is caught up with
+                journal.take_session_leaf()  # decisions that others append behind it are caught up with
             if is_persistent:
                 self._indexes.follow_session(key)
-                opened_journal.append_listener = self._indexes.add_appended
+                journal.append_listener = self._indexes.add_appended
             else:
-                opened_journal.moves_leaf = False  # it waits for nobody who talks on in the session
+                journal.moves_leaf = False  # a copy need not wait for others who move the session's leaf
             with suppress(UnknownPolicy):
-                opened_journal.policy = self._get_policy(opened_journal.state.policy_name or policy.name).for_session(
-                    key
-                )
-            opened_journal.policy = (
-                opened_journal.policy if is_persistent else _remove_shortening_stages(opened_journal.policy)
-            )
-            return opened_journal, foreign_writes
+                policy_name = journal.state.policy_name or default_policy.name
+                journal.policy = self._get_policy(policy_name).for_session(key)
+            if not is_persistent:
+                journal.policy = _remove_shortening_stages(journal.policy)
+            return journal, foreign_writes
 
-        opened_journal, foreign_writes = await resources.run_in_worker(journal)
-        return OpenBranch(Session(resources, opened_journal), foreign_writes)
+        journal, foreign_writes = await resources.run_in_worker(open_journal)
+        return OpenBranch(Session(resources, journal), foreign_writes)
 
     async def _move_session_leaf(self, session: Session) -> None:
-        """Let the session's leaf be where it was talked on last."""
+        """Move the session's leaf to the branch that was used last, so that tools show that one."""
         journal = session.journal
         if not journal.moves_leaf and journal.leaf is not None:
             leaf = journal.leaf
             with suppress(StoreError, UnknownId):
-                await self._means.run_in_worker(lambda: self._means.store.set_leaf(session.key, leaf))
+                await self._resources.run_in_worker(lambda: self._resources.store.set_leaf(session.key, leaf))
 
 
 _SHORTENING_STAGES = frozenset({"results", "lines", "prune"})
+"""Stages that shorten parts of a request although it fits."""
 
 
 def _remove_shortening_stages(policy: Policy) -> Policy:
-    """Return ``policy`` without the stages that show parts short though they fit: nobody could read those back."""
+    """Return ``policy`` without the stages that shorten parts although they fit: nobody could read those back."""
     return replace(policy, stages=tuple([stage for stage in policy.stages if stage[0] not in _SHORTENING_STAGES]))
 
 
 def _copy_to_memory(store: SessionStore, key: str, leaf: str | None) -> SessionStore:
-    """Return a store in memory with the branch of session ``key`` that ends with ``leaf``, if there is one."""
+    """Return a store in memory with the branch of session ``key`` that ends at ``leaf``, or an empty one."""
     copy = MemoryStore()
     if leaf is not None:
         copy.adopt_session(store.get_session(key), store.read_path(key, leaf))

@@ -1,7 +1,8 @@
-"""Who may ask: a web page must not reach the proxy by a name that it made to mean this machine, nor from a browser.
+"""Check who may use the proxy: programs, but no web pages.
 
-On loopback the name in ``Host`` tells: a page whose own name was made to lead here still sends that name. Beyond
-loopback names are not known, and a token tells, which no page has.
+A web page can make its own name resolve to this machine (DNS rebinding) and then reach the proxy from a browser. On
+loopback the ``Host`` header gives it away, because the browser still sends the page's name. Beyond loopback the names
+of this machine are not known; there a token is required, which no page has.
 """
 
 from __future__ import annotations
@@ -16,28 +17,30 @@ from holdfast.config.addresses import is_loopback_host
 from holdfast.proxy.http.headers import TOKEN_HEADER
 
 _HOST_PATTERN = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]?#\\]+)(?::\d{0,5})?")
-"""A host and perhaps a port; which port says nothing, for another one may have been passed on to ours."""
+"""A host and optionally a port. Any port is fine: another one may be forwarded to ours."""
 _TOKEN_HEADER = TOKEN_HEADER.decode()
 
 
 class AccessRefusal(NamedTuple):
-    """Why somebody is not answered, the kind of error that it is, and its status."""
+    """Why a request is refused: the kind of error, the text, and the HTTP status."""
 
     kind: str
     reason: str
     status: int = 0
-    """Nothing: the one that the API has for this kind."""
+    """0 for the status that the API uses for this kind."""
 
 
 def check_access(headers: Mapping[str, str], bind_host: str, token: str) -> AccessRefusal | None:
-    """Return why who sends ``headers``, by their names in lower case, is not answered; nothing where they are.
+    """Return why a request with ``headers`` (names in lower case) is refused, or None if it is allowed.
 
-    ``bind_host`` is the host that the server listens at, ``token`` what its clients must know.
+    ``bind_host`` is the host that the server listens at, ``token`` the token that its clients must send, if any.
     """
     why = explain_foreign_request(headers.get("host"), headers.get("origin"), bind_host)
     if why:
         return AccessRefusal("invalid_request", why, 403)
-    if headers.get("sec-fetch-mode") == "navigate" or headers.get("sec-fetch-site") in {"cross-site", "same-site"}:
+    fetch_site = headers.get("sec-fetch-site")
+    is_browser_page = headers.get("sec-fetch-mode") == "navigate" or fetch_site in {"cross-site", "same-site"}
+    if is_browser_page:
         return AccessRefusal("invalid_request", "pages of a browser are not answered here; ask from a program", 403)
     if not is_token_valid(headers.get(_TOKEN_HEADER), token):
         return AccessRefusal("auth", f"this proxy wants its token in the header {_TOKEN_HEADER}", 401)
@@ -45,10 +48,10 @@ def check_access(headers: Mapping[str, str], bind_host: str, token: str) -> Acce
 
 
 def explain_foreign_request(host: str | None, origin: str | None, bind_host: str) -> str:
-    """Return why a request is none of this machine's programs, or nothing.
+    """Return why a request does not come from a program on this machine, or ``""`` if it may.
 
-    ``host`` and ``origin`` are the headers, or nothing where there are none: programs send no origin, and HTTP/1.0
-    needs no host. ``bind_host`` is the host that the server listens at.
+    ``host`` and ``origin`` are headers or None: programs send no origin, and HTTP/1.0 requires no host. ``bind_host``
+    is the host that the server listens at.
     """
     if origin is not None and not is_loopback_host(_parse_origin_host(origin)):
         return f"a page of {origin[:100]!r} may not use this proxy; ask it from a program"
@@ -58,10 +61,10 @@ def explain_foreign_request(host: str | None, origin: str | None, bind_host: str
 
 
 def is_token_valid(received_token: str | None, token: str) -> bool:
-    """Return whether a client ``received_token`` this token may ask; any may where none is set. Takes as long for
-    any guess.
-    """
-    return not token or compare_digest((received_token or "").encode("utf-8", "replace"), token.encode())
+    """Return whether the token of a request is the required one, in constant time; True if none is required."""
+    if not token:
+        return True
+    return compare_digest((received_token or "").encode("utf-8", "replace"), token.encode())
 
 
 def _parse_host_name(host: str) -> str:
@@ -70,7 +73,7 @@ def _parse_host_name(host: str) -> str:
 
 
 def _parse_origin_host(origin: str) -> str:
-    """Return the host of an origin, or nothing: so it is of ``null``, which hidden pages send."""
+    """Return the host of an origin; ``""`` for ``null``, which sandboxed pages send."""
     try:
         return urlsplit(origin).hostname or ""
     except ValueError:

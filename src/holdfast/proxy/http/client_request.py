@@ -1,4 +1,4 @@
-"""A request as it comes in: its address and headers, its body to the end, and its client leaving before that."""
+"""A request as it comes in: address, headers, body, and the client that may leave at any time."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 CLIENT_TIMEOUT = 60.0
-"""[H] Seconds that a client may say nothing in the middle of its request: as web servers wait."""
+"""Seconds that a client may be silent in the middle of its request; the usual value of web servers."""
 DEADLINE_STEP = 1.0
-"""[H] Seconds by which the wait may be shorter: to move a deadline makes a timer, and a body has many pieces."""
+"""Seconds by which that may be shorter. Moving a deadline creates a timer, so it is not moved for every piece."""
 
 
 LINGER_SECONDS = 5.0
-"""[H] Seconds that the end of an answer waits for the rest of a body that nobody wants: as web servers linger."""
+"""Seconds that the end of an answer waits for the rest of an unwanted body, as web servers linger."""
 
 
 class ClientLeft(Exception):
-    """The client left."""
+    """The client closed its connection."""
 
 
 def is_client_left_error(error: BaseException | None) -> bool:
-    """Whether an error came of it that the client left in the middle of its body."""
+    """Return whether ``error`` was caused by the client leaving."""
     while error is not None and not isinstance(error, ClientLeft):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 class BodyStalled(BadBody):
-    """The rest of a body does not come."""
+    """The rest of a body did not come in time."""
 
     def __init__(self) -> None:
         super().__init__(f"{CLIENT_TIMEOUT:g} s went by without the rest of the body; send the request again", 408)
 
 
 class ClientRequest(Struct, frozen=True):
-    """What a request says before its body."""
+    """Address and headers of a request."""
 
     method: str
     route: Route
     raw_headers: Sequence[HeaderPair]
     headers: dict[str, str]
-    """By their names in lower case."""
+    """Headers by name in lower case."""
 
     @property
     def closes_connection(self) -> bool:
-        """Whether the connection ends with the answer, as the client wants it."""
+        """Whether the client wants the connection to end with the answer."""
         return "close" in self.headers.get("connection", "").lower()
 
     @classmethod
     def from_scope(cls, scope: Scope) -> ClientRequest:
-        """Return what an ASGI ``scope`` says."""
+        """Build a request from an ASGI ``scope``."""
         headers = headers_to_dict(scope["headers"])
         path = scope.get("raw_path") or scope["path"].encode()
         parsed_route = parse_route(
@@ -70,22 +70,22 @@ class ClientRequest(Struct, frozen=True):
 
 
 class UploadProgress:
-    """How far the body of a request has been taken from its client, where it is sent on while it comes in."""
+    """How far a request's body was taken from its client, while it is forwarded as it comes."""
 
     def __init__(self) -> None:
         self.is_started = False
-        """Whether somebody began to take it; where its server cannot be reached nobody does."""
+        """Whether reading began; it does not if the server cannot be reached."""
         self.unwanted = Event()
-        """Set when nobody asks for the body any more: at its end, or when its server has refused it."""
+        """Set once nobody reads the body any more: at its end, or when the server refused it."""
         self.complete = Event()
-        """Set when all of the body was taken, also what was thrown away."""
+        """Set once the whole body was received, including what was thrown away."""
 
 
 async def wait_for_body_end(progress: UploadProgress) -> None:
-    """Wait until all of a body was taken from its client, or it takes too long.
+    """Wait until the whole body was received, at most ``LINGER_SECONDS``.
 
-    A connection that is closed with something unread takes along what its client has not read yet, so the client would
-    see a connection that broke and no answer.
+    Closing a connection with unread bytes makes the operating system reset it, and the client may never see the answer
+    that was already on its way.
     """
     if not progress.is_started:
         progress.unwanted.set()
@@ -94,30 +94,30 @@ async def wait_for_body_end(progress: UploadProgress) -> None:
 
 
 class BodyReceiver:
-    """Receives what a client sends, and knows when that was all of its body: behind it only its leaving comes."""
+    """Receives a request and knows when its body is complete. After that only the client's leaving can come."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self.is_complete = False
 
     async def __call__(self) -> MutableMapping[str, Any]:
-        """Return the next message."""
+        """Return the next ASGI message."""
         message = await self._receive()
         self.is_complete = not message.get("more_body", False)
         return message
 
 
 async def discard_body_rest(receive: BodyReceiver) -> None:
-    """Take the rest of a body that nobody wants, for the same reason, where nobody else takes it."""
+    """Receive the rest of a body that nobody wants, for the reason that ``wait_for_body_end`` gives."""
     with move_on_after(LINGER_SECONDS):
         while not receive.is_complete:
             await receive()
 
 
 async def iter_body_pieces(receive: Receive, progress: UploadProgress) -> AsyncIterator[bytes]:
-    """Yield the body as it comes; ``ClientLeft`` where the client leaves before its end.
+    """Yield the body as it comes.
 
-    ``BodyStalled`` where it says nothing for long.
+    Raises ``ClientLeft`` if the client leaves before its end, ``BodyStalled`` if it is silent for too long.
     """
     has_more = progress.is_started = True
     try:
@@ -131,28 +131,31 @@ async def iter_body_pieces(receive: Receive, progress: UploadProgress) -> AsyncI
                 progress.complete.set()
             if piece:
                 yield piece
-    except GeneratorExit:  # its server has refused it
+    except GeneratorExit:  # the server refused the request and reads no more of it
         progress.unwanted.set()
         raise
     progress.unwanted.set()
 
 
 def _parse_body_message(message: Mapping[str, Any]) -> tuple[bytes, bool]:
-    """Return what ``message`` brings of the body, and whether more comes; ``ClientLeft`` where the client left."""
+    """Return the bytes in ``message`` and whether more follow; raise ``ClientLeft`` if the client left."""
     if message["type"] == "http.disconnect":
         raise ClientLeft
     return message.get("body", b""), message.get("more_body", False)
 
 
 async def watch_client(receive: Receive, is_ended: Callable[[], bool], progress: UploadProgress | None = None) -> None:
-    """Raise ``ClientLeft`` when the client leaves before the answer ``is_ended``.
+    """Raise ``ClientLeft`` if the client leaves before ``is_ended``.
 
-    Its body was read to the end. With ``progress`` somebody else reads it, and what they no longer want is thrown away:
-    many clients read no answer before they have sent everything.
+    Without ``progress`` the body was read completely. With it somebody else reads the body, and this function throws
+    away what they no longer want: many clients read no answer before they have sent everything.
     """
     if progress is not None:
         await progress.unwanted.wait()
-    while (message := await receive())["type"] != "http.disconnect":
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            break
         if progress is not None and not message.get("more_body"):
             progress.complete.set()
     if not is_ended():
@@ -160,27 +163,28 @@ async def watch_client(receive: Receive, is_ended: Callable[[], bool], progress:
 
 
 async def read_whole_body(receive: Receive, max_bytes: int, content_length: str = "") -> bytes:
-    """Return the whole body; ``BodyTooLarge`` as soon as it is over ``max_bytes`` bytes, ``ClientLeft`` where the
-    client leaves.
+    """Return the whole body.
 
-    ``BodyStalled`` where it says nothing for long. ``content_length`` is how long it says it will be.
+    Raises ``BodyTooLarge`` as soon as it exceeds ``max_bytes`` (by ``content_length`` already, if the client sent one),
+    ``ClientLeft`` if the client leaves, ``BodyStalled`` if it is silent for too long.
     """
     chunks, size, has_more = [], 0, True
     if content_length.isdecimal() and int(content_length[:18]) > max_bytes:
         raise BodyTooLarge(max_bytes)
     clock = get_running_loop().time
-    until = clock() + CLIENT_TIMEOUT
+    deadline = clock() + CLIENT_TIMEOUT
     try:
-        async with timeout_at(until) as waiting:
+        async with timeout_at(deadline) as waiting:
             while has_more:
                 piece, has_more = _parse_body_message(await receive())
                 size += len(piece)
                 if size > max_bytes:
                     raise BodyTooLarge(max_bytes)
                 chunks.append(piece)
-                if clock() + CLIENT_TIMEOUT > until + DEADLINE_STEP:
-                    until = clock() + CLIENT_TIMEOUT
-                    waiting.reschedule(until)
+                new_deadline = clock() + CLIENT_TIMEOUT
+                if new_deadline > deadline + DEADLINE_STEP:
+                    deadline = new_deadline
+                    waiting.reschedule(deadline)
     except TimeoutError:
         raise BodyStalled from None
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)

@@ -1,14 +1,14 @@
-"""What a client is sent: a head once, a body in pieces, and signs of life before it.
+"""The answer on its way to a client: a head, a body in pieces, and keep-alives before it.
 
-Of these only until the first piece comes, for until then the wait is ours: a compaction, another try. From there on the
-provider's own pace is passed through, its own pings too.
+Keep-alives are sent only until the first piece comes. Until then the client waits for us (a compaction, a retry); after
+that the provider's own pace is passed through, including its own pings.
 """
 
 from __future__ import annotations
 
 from asyncio import Lock, get_running_loop, sleep
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
-from contextlib import aclosing, nullcontext
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from functools import partial
 from math import inf
 from typing import Any, TypeAlias
@@ -23,12 +23,14 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 EVENT_STREAM_HEADER = (b"content-type", b"text/event-stream")
 NO_CACHE_HEADER = (b"cache-control", b"no-cache")
 VALID_STATUSES = range(200, 600)
-"""What an answer may have for a status (RFC 9110, section 15); with any other it is one of a bad gateway."""
+"""Statuses that an answer may have (RFC 9110, section 15). A provider's answer with any other becomes a 502."""
 
 
 def get_keep_alive_bytes(api: str, *, stream: bool) -> bytes:
-    """Return the bytes by which a client of ``api`` knows that its answer is still worked on; none without a stream."""
-    return API_SPECS[api].answers.keep_alive if stream and api in API_SPECS else b""
+    """Return the bytes that tell a client of ``api`` that its answer is still worked on; empty without a stream."""
+    if not stream or api not in API_SPECS:
+        return b""
+    return API_SPECS[api].answers.keep_alive
 
 
 def _return_false() -> bool:
@@ -50,46 +52,47 @@ async def _do_nothing_async() -> None:
 class ClientResponse:
     """The answer to one request, on its way to the client.
 
-    Its callbacks (``is_waiting_on_proxy``, ``get_outcome_if_left``) may hold a whole conversation: they are let go
-    with the last time that it could be asked.
+    Its callbacks (``is_waiting_on_proxy``, ``get_outcome_if_left``) may refer to a whole conversation, so they are
+    replaced once they can no longer be called.
     """
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._keep_alive_lock = Lock()
         self.status = 0
-        """What the client was told, once it was."""
+        """The status that the client was sent, or 0."""
         self.has_keep_alive = False
-        """Whether it was told before there was an answer: a stream of events has begun, to keep it waiting."""
+        """Whether keep-alives were sent: the client has status 200 and the beginning of an event stream."""
         self.is_answered = False
-        """Whether a piece of the answer was sent."""
+        """Whether a piece of the answer itself was sent."""
         self.is_waiting_on_proxy: Callable[[], bool] = lambda: True
-        """Whether what the client waits for is ours to do, and not its provider's."""
+        """Returns whether the client waits for our work and not for its provider."""
         self.get_outcome_if_left: Callable[[], RequestOutcome] = _return_failed
-        """What the request came to if its client leaves now, which some do as soon as they have read the last event."""
+        """Returns the request's outcome if its client leaves now; some leave as soon as they read the last event."""
         self.on_last_piece: Callable[[], None] = _do_nothing
-        """Called before the last of the answer is sent; a client may ask again as soon as it has that."""
+        """Called before the last piece is sent, since a client may send its next request as soon as it has that."""
         self.before_end: Callable[[], Awaitable[None]] = _do_nothing_async
-        """Awaited before the end of the answer is sent, with which its connection may be closed."""
+        """Awaited before the end is sent, with which the connection may be closed."""
         self._bytes_left = inf
-        """Bytes that are still to come of a body that says how many it has."""
+        """Bytes still to come of a body with a content-length."""
         self.state: RequestState = "managed"
-        """What the client is told was done, where the engine answers."""
+        """What the client is told was done with its request."""
         self.session_key = ""
-        """The key of the session that it belongs to, where there is one."""
+        """Key of the session that the request belongs to, if any."""
         self.is_unreached = False
-        """Whether no provider answered, which the client is told by us."""
+        """Whether no provider answered and the client got an error of ours."""
         self.is_ended = False
         """Whether the whole answer was sent."""
         self.first_byte_at: float | None = None
-        """When the client was sent the first byte, by the clock of the loop."""
+        """When the first byte was sent, by the clock of the event loop."""
 
     async def send_piece(self, piece: ResponsePiece) -> None:
-        """Send ``piece``; a head behind signs of life is not sent again."""
+        """Send ``piece``; a head is sent only once, so that of an answer after keep-alives is dropped."""
         if not self.is_answered:
             self.is_answered, self.is_waiting_on_proxy = True, _return_false
             if self.has_keep_alive:
-                async with self._keep_alive_lock:  # one that is being sent goes before it, and none comes behind it
+                # A keep-alive that is being sent must be complete before the first piece, and no other may follow.
+                async with self._keep_alive_lock:
                     pass
         if isinstance(piece, ResponseHead):
             await self._send_head(piece)
@@ -107,53 +110,50 @@ class ClientResponse:
         await self.before_end()
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def send_keep_alives(self, sign: bytes, patience: float) -> None:
-        """Send ``sign``, and again after every ``patience`` seconds of a wait that is ours, until the answer comes."""
+    async def send_keep_alives(self, keep_alive: bytes, interval: float) -> None:
+        """Send ``keep_alive`` now and after every ``interval`` seconds of waiting for us, until the answer comes."""
         while not self.is_answered:
             if self.is_waiting_on_proxy():
                 self.has_keep_alive = True
+                headers = [
+                    EVENT_STREAM_HEADER,
+                    NO_CACHE_HEADER,
+                    *make_holdfast_headers(self.state, self.session_key),
+                ]
                 async with self._keep_alive_lock:
-                    await self._send_head(
-                        ResponseHead(
-                            200,
-                            [
-                                EVENT_STREAM_HEADER,
-                                NO_CACHE_HEADER,
-                                *make_holdfast_headers(self.state, self.session_key),
-                            ],
-                        )
-                    )
-                    await self._send({"type": "http.response.body", "body": sign, "more_body": True})
-            await sleep(patience)
+                    await self._send_head(ResponseHead(200, headers))
+                    await self._send({"type": "http.response.body", "body": keep_alive, "more_body": True})
+            await sleep(interval)
 
     async def _send_head(self, head: ResponseHead) -> None:
-        if not self.status:
-            self.status = head.status if head.status in VALID_STATUSES else 502
-            self._bytes_left = next((int(value) for name, value in head.headers if _is_length_header(name, value)), inf)
-            self.first_byte_at = get_running_loop().time()
-            await self._send({"type": "http.response.start", "status": self.status, "headers": head.headers})
+        if self.status:
+            return
+        self.status = head.status if head.status in VALID_STATUSES else 502
+        for name, value in head.headers:
+            if _is_length_header(name, value):
+                self._bytes_left = int(value)
+                break
+        self.first_byte_at = get_running_loop().time()
+        await self._send({"type": "http.response.start", "status": self.status, "headers": head.headers})
 
 
 def _is_length_header(name: bytes, value: bytes) -> bool:
-    """Whether a header tells how many bytes the body has."""
+    """Return whether a header is a valid content-length; more than 18 digits are no length of any body."""
     return name.lower() == b"content-length" and value.isdigit() and len(value) < 19
 
 
 async def deliver_pieces(
     pieces: AsyncGenerator[ResponsePiece], client_response: ClientResponse, keep_alive: bytes, interval: float
 ) -> None:
-    """Send ``pieces``, and ``keep_alive`` after every ``interval`` seconds before the first; none where either is
-    nothing.
+    """Send ``pieces``, and before the first one ``keep_alive`` every ``interval`` seconds, if neither is empty or 0.
 
-    All of ``pieces`` is read in the task that calls, and they are over before anything else is, for what they hold was
-    taken last; what they raise, or sending does, comes out as it is.
+    ``pieces`` is iterated in the calling task and closed before anything else ends, because the resources it holds were
+    acquired last. What it raises, or sending raises, is raised unchanged.
     """
-    has_signs = bool(keep_alive) and interval > 0
-    with (
-        run_alongside(partial(client_response.send_keep_alives, keep_alive, interval), interval)
-        if has_signs
-        else nullcontext()
-    ):
+    keep_alives: AbstractContextManager[None] = nullcontext()
+    if keep_alive and interval > 0:
+        keep_alives = run_alongside(partial(client_response.send_keep_alives, keep_alive, interval), interval)
+    with keep_alives:
         async with aclosing(pieces):
             async for piece in pieces:
                 await client_response.send_piece(piece)

@@ -1,4 +1,4 @@
-"""A request inside of another: what a count is asked of, where it is told a whole request to come."""
+"""Token counts that are asked for a whole request inside another body (Gemini's ``generateContentRequest``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from holdfast.proxy.http.routes import Route
 
 
 def unwrap_count_tokens_body(body: bytes, route: Route) -> tuple[bytes, Callable[[bytes], bytes]]:
-    """Return the request that ``body`` is about, and what puts another one in its place: itself, for most."""
+    """Return the request inside ``body``, and a function that puts another one in its place.
+
+    For most APIs and bodies that is ``body`` itself. Putting the very same bytes back returns the same object, so an
+    unchanged request stays unchanged.
+    """
     wrapper_field = API_SPECS[route.api].endpoints.count_wrapper_field if route.api in API_SPECS else ""
     if not wrapper_field or route.endpoint != "count" or wrapper_field.encode() not in body:
         return body, _return_new_body

@@ -1,6 +1,7 @@
-"""A packed body is unpacked, piece by piece, and no further than it may be.
+"""Decompress a request body piece by piece, within a limit.
 
-zlib and zstandard unpack; what is here bounds how much comes of it, which neither does for nested codings.
+zlib and zstandard do the work. This module bounds how much comes out, which neither does for nested codings: a few
+kilobytes can expand to gigabytes.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ import zstandard
 from holdfast.errors import FormatError
 
 READABLE_CODINGS = ("gzip", "deflate", "zstd")
-"""What a body may be packed with."""
+"""Codings that a body may have."""
 MAX_CODINGS = 3
-"""[H] Times that a body may be packed; no client that is known to us packs one twice."""
+"""How often a body may be compressed. No known client compresses one twice; the limit stops bodies made to do harm."""
 MAX_ZSTD_WINDOW = 8 << 20
-"""Bytes that zstd may look back: what RFC 9659 allows over HTTP."""
+"""Bytes that zstd may look back, as RFC 9659 allows over HTTP."""
 _MAX_EXPANSION = 32_768
-"""Bytes that one byte can become at most: a block of zstd makes 128 KiB of 4 (RFC 8878)."""
+"""Most bytes that one byte can expand to: 4 bytes of zstd make a block of 128 KiB (RFC 8878)."""
 _MIN_PIECE_BYTES = 64
-"""[H] Bytes that are unpacked at once at least, so that a body of empty blocks is no work: 2 MiB at most come of it."""
+"""Bytes that are decompressed at once, at least; they become 2 MiB at most. It keeps a body of empty blocks cheap."""
 
 
 class BadBody(FormatError):
-    """A body cannot be read. ``status`` is what a server answers then: 400, 413 or 415."""
+    """A body that cannot be read. ``status`` is the HTTP status for it: 400, 408, 413 or 415."""
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
@@ -34,7 +35,7 @@ class BadBody(FormatError):
 
 
 class BodyTooLarge(BadBody):
-    """A body has more bytes than it may."""
+    """A body that is larger than allowed."""
 
     def __init__(self, max_bytes: int) -> None:
         message = f"the body has more than {max_bytes:,} bytes, unpacked"
@@ -42,7 +43,7 @@ class BodyTooLarge(BadBody):
 
 
 class _Decompressor(Protocol):
-    """One packed stream as it is read."""
+    """A compressed stream that is being read."""
 
     @property
     def eof(self) -> bool:
@@ -50,17 +51,17 @@ class _Decompressor(Protocol):
 
     @property
     def unused_data(self) -> bytes:
-        """What was given after its end."""
+        """Bytes that were given after the stream's end."""
 
     def decompress(self, data: bytes, /) -> bytes:
-        """Return what the next piece holds."""
+        """Return the decompressed bytes of ``data``."""
 
 
 def decompress_request_body(body: bytes, encoding: str, max_bytes: int) -> bytes:
-    """Return ``body`` without the codings that header ``Content-Encoding`` lists.
+    """Return ``body`` without the codings that the header ``Content-Encoding`` lists.
 
-    ``BadBody`` if it is damaged or cut, would have more than ``max_bytes`` bytes, or is packed in a way nobody knows
-    here; unpacking stops where that is seen.
+    Raises ``BadBody`` if it is damaged or cut off, has an unknown coding, or is larger than ``max_bytes``;
+    decompressing stops as soon as that is seen.
     """
     codings = [name for item in encoding.split(",") if (name := item.strip().lower()) not in {"", "identity"}]
     if len(codings) > MAX_CODINGS:
@@ -73,36 +74,38 @@ def decompress_request_body(body: bytes, encoding: str, max_bytes: int) -> bytes
 
 
 def _decompress_body(body: bytes, coding: str, max_bytes: int) -> bytes:
-    """Return what ``body`` holds. A body of nothing holds nothing, however it is called."""
+    """Return ``body`` without one coding. An empty body is empty in any coding."""
     try:
         return b"".join(_iter_decompressed(body, _get_decompressor_factory(coding, body), max_bytes))
     except (zlib.error, EOFError, zstandard.ZstdError) as error:
         raise BadBody(f"the body is not what content-encoding {coding} says ({error}); send it again", 400) from None
 
 
-def _iter_decompressed(body: bytes, start: Callable[[], _Decompressor], room: int) -> Iterator[bytes]:
-    """Yield what the streams of ``body`` hold, one after the other, as far as there is ``room``.
+def _iter_decompressed(body: bytes, start: Callable[[], _Decompressor], max_bytes: int) -> Iterator[bytes]:
+    """Yield the decompressed streams of ``body``, one after the other, at most ``max_bytes``.
 
-    ``EOFError`` where the last one is cut.
+    Raises ``EOFError`` if the last one is cut off.
     """
-    max_bytes, place, coder, is_open = room, 0, start(), False
-    while place < len(body):
-        chunk = body[place : place + max(_MIN_PIECE_BYTES, room // _MAX_EXPANSION)]
-        place += len(chunk)
+    remaining_bytes, position, decompressor, is_open = max_bytes, 0, start(), False
+    while position < len(body):
+        # So few bytes at a time that not even the worst of them can exceed the limit by much before it is checked.
+        chunk = body[position : position + max(_MIN_PIECE_BYTES, remaining_bytes // _MAX_EXPANSION)]
+        position += len(chunk)
         while chunk:
-            piece = coder.decompress(chunk)
-            room -= len(piece)
-            if room < 0:
+            piece = decompressor.decompress(chunk)
+            remaining_bytes -= len(piece)
+            if remaining_bytes < 0:
                 raise BodyTooLarge(max_bytes)
             yield piece
-            is_open, chunk = not coder.eof, coder.unused_data
-            coder = coder if is_open else start()
+            is_open, chunk = not decompressor.eof, decompressor.unused_data
+            if not is_open:
+                decompressor = start()
     if is_open:
         raise EOFError(f"it is cut after {len(body):,} bytes")
 
 
 def _get_decompressor_factory(coding: str, body: bytes) -> Callable[[], _Decompressor]:
-    """Return what begins a stream of ``coding``; deflate comes with zlib's two bytes before it, or without."""
+    """Return a function that begins a stream of ``coding``; deflate may come with zlib's two-byte header or without."""
     if coding in {"gzip", "x-gzip"}:
         return lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     if coding == "deflate":

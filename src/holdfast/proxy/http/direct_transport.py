@@ -1,26 +1,26 @@
 """Connections to providers: HTTP/1.1 over asyncio, parsed by httptools, as a transport of httpx2.
 
-Why by hand: bytes are parsed when they arrive, and all that arrived before somebody reads on is one piece. httpx2's own
-transport pays for each piece of a stream with a timer, a cancel scope, a parser in Python and six generators. Processor
-time of this proxy for 1,000 events, one by one and all at once, beside LiteLLM's pass-through (bench/proxy.py) [M]:
+Why it is written by hand: bytes are parsed when they arrive, and all that arrived before somebody reads on is one
+piece. httpx2's own transport pays for each piece of a stream with a timer, a cancel scope, a parser in Python and six
+generators. Processor time of this proxy for 1,000 events, one by one and all at once, as measured by bench/proxy.py:
 
-- here: 141 and 13 ms; LiteLLM: 215 and 62 ms
-- aiohttp 3.14.5 in place of this file: 169 and 13 ms
-- ``engine/upstream/connections.py`` (httpcore2) in place of this file: 270 and 40 ms
+- this file: 141 and 13 ms (LiteLLM's pass-through: 215 and 62 ms)
+- aiohttp 3.14.5 in its place: 169 and 13 ms
+- ``engine/upstream/connections.py`` (httpcore2) in its place: 270 and 40 ms
 
-aiohttp is fast enough. It was tried and left because tests of this file hold what it does not give [M]:
+aiohttp is fast enough. It was tried and dropped, because tests of this file hold what it does not:
 
 - An answer that arrives on an idle connection is given to the next request on it, maybe another user's. A connection
   is also used again after bytes of a body behind an answer to HEAD, and after chunks in HTTP/1.0.
-- A chunk that is a byte short ends as a whole answer; a coding below the chunks is passed over.
-- Answers that repeat their Content-Length, or have one beside chunks, or speak HTTP/1.2, are refused.
-- A refusal by a server that has ended its side and reads no more is heard when the server closes, not at once.
-- Bytes of a header that are no UTF-8 are dropped, an empty query too; there is no time limit for writing.
+- A chunk that is a byte short ends as a whole answer; a coding below the chunks is ignored.
+- Answers that repeat their Content-Length, or have one beside chunks, or use HTTP/1.2, are refused.
+- A refusal by a server that has shut down its side and reads no more is noticed when the server closes, not at once.
+- Bytes of a header that are not UTF-8 are dropped, an empty query too; there is no time limit for writing.
 
-It asks servers directly, over TCP or TLS. Network proxies (``HTTPS_PROXY``) are for httpx2's own transport, and where
-httptools is missing, ``engine/upstream/connections.py`` does the same on httpcore2. Both hear a refusal while they
-still send, and neither uses a connection again on which anything stands behind an answer. A head that httptools refuses
-is parsed by h11 (``lenient_parser.py``), so that what httpx2 takes is taken here.
+This transport connects to servers directly, over TCP or TLS. Network proxies (``HTTPS_PROXY``) are left to httpx2's own
+transport, and without httptools ``engine/upstream/connections.py`` does the same on httpcore2. Both notice a refusal
+while they still send, and neither uses a connection again that has unexpected bytes behind an answer. A head that
+httptools refuses is parsed by h11 (``lenient_parser.py``), so that everything httpx2 accepts is accepted here.
 """
 
 from __future__ import annotations
@@ -44,27 +44,26 @@ from holdfast.engine.upstream.connections import ANSWER_BEGAN
 from holdfast.proxy.http.lenient_parser import LenientParser
 
 MAX_HEAD_BYTES = 100 * 1024
-"""Bytes that the head of an answer may have, and what stands between two pieces of its body (extensions of chunks,
-trailers): h11 and httpx2 take as many."""
+"""Bytes of an answer's head, or between two pieces of its body (chunk extensions, trailers), as in h11 and httpx2."""
 MAX_HELD_BYTES = 256 * 1024
-"""[H] Bytes of an answer that are held for a slow client before no more are read: one full read of uvloop's."""
+"""Bytes of an answer that are held for a slow client before reading pauses: one full read of uvloop's."""
 FIRST_REFUSAL_STATUS = 300
-"""The first status that is no success: a server that has begun one may still read, so it is sent the rest."""
+"""The first status that is no success. After a success that began early the rest of the request is still sent."""
 TURNS_TO_READ = 3
-"""Turns of the loop in which it reads what has arrived: asyncio takes two, uvloop one."""
+"""Turns of the event loop after which bytes that have arrived were read: asyncio needs two, uvloop one."""
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _TOKEN_PATTERN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-"""What a method or the name of a header is made of (RFC 9110, 5.6.2)."""
+"""Characters of a method or a header's name (RFC 9110, 5.6.2)."""
 _LINE_BREAK = re.compile(rb"[\0\r\n]")
-"""What would end a header before its end."""
+"""Bytes that would end a header too early."""
 _TARGET_BREAK = re.compile(rb"[\0-\x20\x7f]")
-"""What would end the target of a request before its end."""
+"""Bytes that would end the target of a request too early."""
 _BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
-"""What tells where a body ends."""
+"""Headers that say where a body ends."""
 
 
 class ServerOrigin(NamedTuple):
-    """A server: requests to the same one may share a connection."""
+    """A server; requests to the same one may share a connection."""
 
     scheme: str
     host: str
@@ -72,7 +71,7 @@ class ServerOrigin(NamedTuple):
 
     @classmethod
     def from_url(cls, url: httpx2.URL) -> ServerOrigin:
-        """Return the server of ``url``; ``UnsupportedProtocol`` for anything but HTTP."""
+        """Return the server of ``url``; raise ``UnsupportedProtocol`` for anything but HTTP."""
         if url.scheme not in DEFAULT_PORTS:
             raise httpx2.UnsupportedProtocol(f"{url.scheme or 'no scheme'}:// is not spoken here; use http or https")
         port = DEFAULT_PORTS[url.scheme] if url.port is None else url.port
@@ -80,36 +79,36 @@ class ServerOrigin(NamedTuple):
 
 
 class DirectTransport(httpx2.AsyncBaseTransport):
-    """Sends requests directly to their servers, and keeps up to ``most_idle`` connections for later requests."""
+    """Sends requests directly to their servers, and keeps up to ``max_idle`` connections for later requests."""
 
-    def __init__(self, most_idle: int, idle_seconds: float) -> None:
-        self._most_idle, self._idle_seconds = most_idle, idle_seconds
+    def __init__(self, max_idle: int, idle_seconds: float) -> None:
+        self._max_idle, self._idle_seconds = max_idle, idle_seconds
         self._idle: list[HttpConnection] = []
-        """The one that was used last is the last."""
+        """The most recently used is last."""
         self._open: set[HttpConnection] = set()
         self._tls: ssl.SSLContext | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send ``request`` and return its response once the head has arrived.
 
-        The ``trace`` extension is called as httpcore calls it, for a connection that is made and for the head that is
-        sent, and for nothing else.
+        The ``trace`` extension is called as httpcore calls it, but only when a connection is made and when the head is
+        sent.
         """
-        patience, trace = request.extensions.get("timeout", {}), request.extensions.get("trace")
+        timeouts, trace = request.extensions.get("timeout", {}), request.extensions.get("trace")
         origin = ServerOrigin.from_url(request.url)
         async with aclosing(_pieces_to_write(request)) as pieces:
-            # A client may take its time for the first piece. Until it is there no connection is taken, so that nothing
-            # that arrives on a kept one meanwhile passes for the answer.
+            # The first piece may take its time to come from the client. No connection is taken until it is here, so
+            # that nothing that arrives on a kept connection meanwhile can pass for the answer.
             first = await anext(pieces)
             connection = self._take_idle(origin)
             if connection is None:
                 if trace is not None:
                     await trace("connection.connect_tcp.started", {})
-                connection = await self._connect(origin, patience.get("connect"))
+                connection = await self._connect(origin, timeouts.get("connect"))
             try:
                 if trace is not None:
                     await trace("http11.send_request_headers.started", {})
-                await connection.send_request(request.method, first, pieces, patience)
+                await connection.send_request(request.method, first, pieces, timeouts)
             except BaseException:
                 connection.abort()
                 if connection.has_begun_to_answer:
@@ -118,14 +117,14 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(connection.status, headers=connection.headers, stream=_AnswerBody(connection, self))
 
     def release(self, connection: HttpConnection) -> None:
-        """Keep ``connection`` for the next request to the same server, where it can take one; else close it."""
+        """Keep ``connection`` for the next request to the same server if it can take one, else close it."""
         if not connection.can_be_kept():
             connection.abort()
             return
         connection.stop_timer()
         connection.idle_until = get_running_loop().time() + self._idle_seconds
         self._idle.append(connection)
-        if len(self._idle) > self._most_idle:
+        if len(self._idle) > self._max_idle:
             self._idle.pop(0).abort()
 
     async def aclose(self) -> None:
@@ -135,9 +134,9 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         self._idle.clear()
 
     def _take_idle(self, origin: ServerOrigin) -> HttpConnection | None:
-        """Return the connection to ``origin`` that was used last, if any is kept; close those that were idle too long.
+        """Return the most recently used idle connection to ``origin``, or None; close those that were idle too long.
 
-        A server that ended one meanwhile may have told so in bytes that nobody read yet.
+        A server may have closed one just now, in bytes that nobody has read yet, so that is checked too.
         """
         now, idle_connection = get_running_loop().time(), None
         for connection in [*reversed(self._idle)]:
@@ -153,13 +152,13 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         return idle_connection
 
     async def _connect(self, origin: ServerOrigin, seconds: float | None) -> HttpConnection:
-        """Return a new connection; ``ConnectError`` or ``ConnectTimeout`` where none can be had."""
+        """Return a new connection; raise ``ConnectError`` or ``ConnectTimeout`` if there is none to be had."""
         connection = HttpConnection(origin, self._open)
         tls = self._tls_context() if origin.scheme == "https" else None
         try:
             async with timeout(seconds):
-                # anyio tries the addresses of a host as browsers do (RFC 8305), which uvloop cannot. Its stream is
-                # closed again: the connection lives on in a second handle.
+                # anyio tries the addresses of a host side by side (RFC 8305), which uvloop cannot. Its stream is closed
+                # again; the connection lives on in a second handle.
                 stream = await anyio.connect_tcp(origin.host, origin.port)
                 async with stream:
                     await get_running_loop().create_connection(
@@ -172,16 +171,16 @@ class DirectTransport(httpx2.AsyncBaseTransport):
             if connection in self._open:
                 connection.abort()
             raise httpx2.ConnectTimeout(str(error) or f"not connected within {seconds:g} s") from error
-        except OSError as error:  # names that are unknown and TLS that fails are among these
+        except OSError as error:  # includes unknown names and failed TLS
             raise httpx2.ConnectError(str(error)) from error
         except BaseException:
-            if connection in self._open:  # it was made, and whoever wanted it has given up in this very moment
+            if connection in self._open:  # it was made just when the request was cancelled
                 connection.abort()
             raise
         return connection
 
     def _tls_context(self) -> ssl.SSLContext:
-        """Return what httpx2 verifies servers with; it takes a while to read, so it is made once."""
+        """Return the TLS settings of httpx2; reading certificates takes a while, so they are read once."""
         if self._tls is None:
             self._tls = httpx2.create_ssl_context()
             self._tls.set_alpn_protocols(["http/1.1"])
@@ -189,49 +188,49 @@ class DirectTransport(httpx2.AsyncBaseTransport):
 
 
 def _second_handle(sock: socket.socket) -> socket.socket:
-    """Return another socket of the same connection, which lives on when ``sock`` is closed."""
+    """Return another socket for the same connection, which stays open when ``sock`` is closed."""
     second = socket.fromfd(sock.fileno(), sock.family, socket.SOCK_STREAM)
     second.setblocking(False)  # noqa: FBT003 -- it takes no name
     return second
 
 
 class HttpConnection(Protocol):
-    """One connection, on which one request after the other is sent and answered."""
+    """One connection, on which requests are sent and answered one after the other."""
 
     def __init__(self, origin: ServerOrigin, siblings: set[HttpConnection]) -> None:
         self.origin = origin
         self._siblings = siblings
-        """All open connections; this is among them as long as it is open."""
+        """All open connections; this one is among them while it is open."""
         self.idle_until = 0.0
-        """When it is closed if no request uses it, by the clock of the loop."""
+        """When to close it if no request uses it, by the clock of the event loop."""
         self.is_lost = False
-        """Whether it is closed, by either side."""
+        """Whether either side closed it."""
         self.status = 0
-        """The status of the answer, once its head has arrived."""
+        """Status of the answer, once its head has arrived."""
         self.headers: list[tuple[bytes, bytes]] = []
         self._pieces: list[bytes] = []
-        """What arrived of the body and was not taken yet."""
+        """Pieces of the body that arrived and were not read yet."""
         self._held_bytes = 0
-        """Bytes of these."""
+        """Their size."""
         self._request_count = 0
-        """Requests that were sent; who still reads the answer to an earlier one gets nothing of the next."""
+        """Number of requests sent. A reader of an earlier answer must get nothing of a later one."""
         self._method = ""
         self._head: list[bytes] = []
-        """What arrived of the head, in case that another parser has to read it."""
+        """Bytes of the head that arrived, in case another parser has to read it."""
         self._overhead_bytes = 0
         """Bytes that arrived of the head, or since the last piece of the body."""
         self._is_complete = True
-        """Whether the last answer came to its end; so it is before the first request."""
+        """Whether the last answer is complete; true before the first request."""
         self._has_sent_first = True
-        """Whether any of the last request went out; what arrives before is no answer to it."""
+        """Whether any of the last request was sent; anything that arrives before is no answer to it."""
         self._is_sent = True
-        """Whether the last request went out to its end."""
+        """Whether the last request was sent to its end."""
         self._keeps_alive = True
-        """Whether the server takes another request on this connection, by its last answer."""
+        """Whether the server accepts another request on this connection, by its last answer."""
         self._is_informational = False
-        """Whether what is being parsed is an answer of status 1xx, before the one that counts."""
+        """Whether the answer being parsed has status 1xx, so that the final one follows."""
         self._error: httpx2.TransportError | None = None
-        """Why no more of this answer comes."""
+        """Why the answer ends early."""
         self._is_reading_paused = self._is_writing_paused = False
         self._waiter: Future[None] | None = None
         self._waits_since = 0.0
@@ -251,26 +250,25 @@ class HttpConnection(Protocol):
         method: str,
         first: tuple[bytes, ...],
         remaining_pieces: AsyncIterator[tuple[bytes, ...]],
-        patience: Mapping[str, float | None],
+        timeouts: Mapping[str, float | None],
     ) -> None:
-        """Send ``first`` and ``remaining_pieces``, and return when the head of the answer is here: ``status`` and
-        ``headers``.
+        """Send ``first`` and ``remaining_pieces``; return once ``status`` and ``headers`` of the answer are here.
 
-        Raises httpx2's errors: where the server ends the connection, says no HTTP, takes nothing of the request for
-        ``patience["write"]`` seconds, or says nothing for ``patience["read"]``.
+        Raises httpx2's errors if the server closes the connection, does not speak HTTP, accepts no bytes for
+        ``timeouts["write"]`` seconds, or sends none for ``timeouts["read"]``.
         """
         self._request_count += 1
-        self._method, self._timeout = method, patience.get("write")
+        self._method, self._timeout = method, timeouts.get("write")
         self.status, self.headers, self._head, self._overhead_bytes, self._error = 0, [], [], 0, None
         self._is_complete = self._has_sent_first = self._is_sent = self._is_informational = False
         if self.is_lost:
             raise httpx2.ReadError("the server ended the connection before a request was sent")
         self._parser: httptools.HttpResponseParser | LenientParser = httptools.HttpResponseParser(self)
-        # h11 takes these too. Other leniencies would have a chunk that is a byte short pass for a whole one.
+        # h11 accepts such spaces too. Other leniencies would let a chunk that is a byte short pass for a whole one.
         self._parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)
         await self._write_request(first, remaining_pieces)
         self.stop_timer()
-        self._timeout = patience.get("read")
+        self._timeout = timeouts.get("read")
         while not self.status:
             if self._error is not None:
                 raise self._error
@@ -279,7 +277,7 @@ class HttpConnection(Protocol):
     async def _write_request(
         self, first: tuple[bytes, ...], remaining_pieces: AsyncIterator[tuple[bytes, ...]]
     ) -> None:
-        """Send a request; stop early where the server is gone, or has refused it."""
+        """Write a request; stop early if the server is gone or has refused it."""
         self._has_sent_first = True
         self._transport.writelines(first)
         async for piece in remaining_pieces:
@@ -289,10 +287,10 @@ class HttpConnection(Protocol):
         self._is_sent = True
 
     async def _wait_until_writable(self) -> bool:
-        """Wait until more can be written; return False where the server takes no more of this request.
+        """Wait until more can be written; return False if the server reads no more of this request.
 
-        Bytes that have arrived are looked at first: they may be a refusal, and a write to a connection that its server
-        has closed would lose them.
+        Bytes that have arrived are handled first. They may be a refusal, which a write to a connection that its server
+        has closed would lose.
         """
         for _ in range(TURNS_TO_READ):
             if self.is_lost or not self.has_unread_bytes():
@@ -306,9 +304,9 @@ class HttpConnection(Protocol):
     # -- the answer ----------------------------------------------------------------------------------------------------
 
     async def iter_body(self) -> AsyncIterator[bytes]:
-        """Yield the body, all that arrived meanwhile as one piece; raise what breaks it off behind what arrived.
+        """Yield the body, everything that arrived meanwhile as one piece; then raise the error that ended it, if any.
 
-        ``StreamClosed`` where the connection has gone on to the next request.
+        Raises ``StreamClosed`` if the connection has gone on to another request.
         """
         number = self._request_count
         while True:
@@ -330,7 +328,7 @@ class HttpConnection(Protocol):
                 await self._wait_for_change()
 
     async def _wait_for_change(self) -> None:
-        """Return when something happened, whatever it is."""
+        """Return when something happened, whatever it was."""
         loop = get_running_loop()
         waiter: Future[None] = loop.create_future()
         self._waiter, self._waits_since = waiter, loop.time()
@@ -347,7 +345,7 @@ class HttpConnection(Protocol):
             self._waiter.set_result(None)
 
     def _check_timeout(self) -> None:
-        """Give up where nothing happened for too long. One timer serves a whole answer, not one each piece."""
+        """Fail the answer if nothing happened for too long. One timer serves a whole answer, not each piece of it."""
         self._timer = None
         if self._waiter is None or self._timeout is None:
             return  # the client is slow, not the server: the next wait begins another timer
@@ -366,23 +364,23 @@ class HttpConnection(Protocol):
         self.abort()
         self._wake()
 
-    # -- what becomes of the connection --------------------------------------------------------------------------------
+    # -- keeping and closing the connection ----------------------------------------------------------------------------
 
     def can_be_kept(self) -> bool:
-        """Return whether another request can be sent on this connection: it is at rest, and its server keeps it."""
+        """Return whether another request can be sent on this connection: it is idle, and its server keeps it open."""
         if self.is_lost or not self._keeps_alive:
             return False
         is_sent = self._is_sent and not self._transport.get_write_buffer_size()
         return is_sent and self._is_complete and not self._pieces
 
     def stop_timer(self) -> None:
-        """Wait for nothing more."""
+        """Cancel the timeout."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def has_unread_bytes(self) -> bool:
-        """Return whether something came on this idle connection, as its end, that the loop has not told of yet."""
+        """Return whether something arrived, such as the connection's end, that the event loop has not reported yet."""
         poll = select.poll()
         poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
         return bool(poll.poll(0))
@@ -394,15 +392,15 @@ class HttpConnection(Protocol):
         self.stop_timer()
         self._transport.abort()
 
-    # -- called by the loop --------------------------------------------------------------------------------------------
+    # -- called by the event loop --------------------------------------------------------------------------------------
 
     def connection_made(self, transport: object) -> None:
-        """Take the transport."""
+        """Receive the transport."""
         self._transport = cast("Transport", transport)
         self._siblings.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what arrived."""
+        """Parse bytes that arrived."""
         if self._is_complete:  # nobody asked for it, and the next answer would begin with it
             self.abort()
             return
@@ -410,7 +408,7 @@ class HttpConnection(Protocol):
             self._fail_answer(httpx2.ReadError("the server answered before a request was sent"))
             return
         if not self.status:
-            if not self._head and not data.startswith(b"H"):  # a rest of something else: httptools would pass it over
+            if not self._head and not data.startswith(b"H"):  # left over from something else; httptools would skip it
                 self._fail_answer(httpx2.RemoteProtocolError("what came is no answer: it does not begin with HTTP"))
                 return
             self._head.append(data)
@@ -428,7 +426,7 @@ class HttpConnection(Protocol):
         self._wake()
 
     def _parse(self, data: bytes) -> None:
-        """Parse ``data``; a head that httptools refuses is read from its beginning by h11, as httpx2 reads it."""
+        """Parse ``data``. A head that httptools refuses is parsed again from its beginning by h11, as httpx2 does."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -446,16 +444,16 @@ class HttpConnection(Protocol):
             self._parse(b"".join(self._head))
 
     def eof_received(self) -> None:
-        """End the answer: no more of it comes, however much of the request is still to be sent."""
+        """End the answer: no more of it comes, even if the request is still being sent."""
         self._end_answer(None)
         self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End the answer."""
+        """End the answer, because the connection was lost."""
         self._end_answer(error)
 
     def _end_answer(self, error: Exception | None) -> None:
-        """End the answer: one whose length nobody told ends so, any other is broken off."""
+        """End the answer: one without a declared length is complete now, any other one was broken off."""
         self.is_lost = True
         self._siblings.discard(self)
         if not self._is_complete and self._error is None:
@@ -474,23 +472,23 @@ class HttpConnection(Protocol):
         return any(name.lower() in _BODY_HEADERS for name, _ in self.headers)
 
     def pause_writing(self) -> None:
-        """Wait before more is written."""
+        """Stop writing until the server has read more."""
         self._is_writing_paused = True
 
     def resume_writing(self) -> None:
-        """Go on writing."""
+        """Continue writing."""
         self._is_writing_paused = False
         self._wake()
 
     # -- called by the parser ------------------------------------------------------------------------------------------
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; those behind the body (trailers) say nothing that anybody asked for."""
+        """Receive a header; those behind the body (trailers) are dropped."""
         if not self.status:
             self.headers.append((name, value.strip(b" \t")))
 
     def on_headers_complete(self) -> None:
-        """Take the head."""
+        """Receive the end of a head."""
         status = self._parser.get_status_code()
         if self._is_complete:
             return
@@ -507,9 +505,10 @@ class HttpConnection(Protocol):
             self._complete_answer()
 
     def _can_find_the_end(self, lengths: list[tuple[bytes, bytes]]) -> bool:
-        """Return whether ``lengths`` tell where the body ends: httptools takes codings for chunks that are none.
+        """Return whether ``lengths`` say clearly where the body ends.
 
-        Whoever stands between may see no chunks in HTTP/1.0 (RFC 9112, 6.1).
+        httptools takes other codings for chunks, and accepts chunks in HTTP/1.0, where a server in between may not see
+        them (RFC 9112, 6.1).
         """
         if all(name == b"content-length" for name, _ in lengths):
             return True
@@ -517,7 +516,7 @@ class HttpConnection(Protocol):
         return is_chunked and self._parser.get_http_version() == "1.1"
 
     def on_body(self, piece: bytes) -> None:
-        """Take a piece of the body; what stands behind an answer to a HEAD request may be half of one."""
+        """Receive a piece of the body; bytes behind an answer to HEAD may be half of another answer."""
         if self._is_complete:
             self._keeps_alive = False
             return
@@ -526,14 +525,14 @@ class HttpConnection(Protocol):
         self._overhead_bytes = 0
 
     def on_message_complete(self) -> None:
-        """Take the end of an answer; another one follows where this was informational."""
+        """Receive the end of an answer; after an informational one another follows."""
         if self._is_informational:
             self._is_informational, self.headers = False, []
         elif not self._is_complete:
             self._complete_answer()
 
     def on_message_begin(self) -> None:
-        """Keep no connection on which a second answer follows the one that was asked for."""
+        """Do not keep a connection on which a second answer follows the requested one."""
         if self._is_complete:
             self._keeps_alive = False
 
@@ -543,11 +542,11 @@ class HttpConnection(Protocol):
 
 
 class _OddHeadError(Exception):
-    """A head that httptools takes, and whose body it may not end where others do: h11 judges it."""
+    """A head that httptools accepts, but whose body it may end at another place than others do; h11 decides."""
 
 
 class _AnswerBody(httpx2.AsyncByteStream):
-    """The body of an answer as it arrives."""
+    """The body of an answer, as it arrives."""
 
     def __init__(self, connection: HttpConnection, transport: DirectTransport) -> None:
         self._connection, self._transport = connection, transport
@@ -563,9 +562,9 @@ class _AnswerBody(httpx2.AsyncByteStream):
 
 
 async def _pieces_to_write(request: httpx2.Request) -> AsyncGenerator[tuple[bytes, ...]]:
-    """Yield what is written for ``request``, its head together with the first piece of its body.
+    """Yield the bytes to write for ``request``, its head together with the first piece of its body.
 
-    ``LocalProtocolError`` for what cannot be sent.
+    Raises ``LocalProtocolError`` if it cannot be sent.
     """
     head = _request_head(request)
     is_begun = False
@@ -578,7 +577,7 @@ async def _pieces_to_write(request: httpx2.Request) -> AsyncGenerator[tuple[byte
 
 
 def _request_head(request: httpx2.Request) -> bytes:
-    """Return the request line and the headers; ``LocalProtocolError`` where one would end too early."""
+    """Return the request line and the headers; raise ``LocalProtocolError`` if one contains a line break."""
     method, target = request.method.encode(), request.url.raw_path
     if not _TOKEN_PATTERN.fullmatch(method) or _TARGET_BREAK.search(target):
         raise httpx2.LocalProtocolError(f"{method!r} {target!r} cannot be sent: it breaks the line")
@@ -591,7 +590,7 @@ def _request_head(request: httpx2.Request) -> bytes:
 
 
 async def _framed_body(request: httpx2.Request) -> AsyncGenerator[tuple[bytes, ...]]:
-    """Yield the body as it is written: in chunks, or as long as its length says, else ``LocalProtocolError``."""
+    """Yield the body framed in chunks or by its length; raise ``LocalProtocolError`` if it has another length."""
     lengths = {(name.lower(), value) for name, value in request.headers.raw if name.lower() in _BODY_HEADERS}
     if len(lengths) > 1:
         raise httpx2.LocalProtocolError("the headers tell the length of the body in two ways")

@@ -1,6 +1,7 @@
-"""Which headers go on, to the provider and back to the client, and those of our own.
+"""Choose the headers that are forwarded to the provider and back, and add Holdfast's own.
 
-Headers are pairs of bytes in their order, as ASGI and the HTTP client have them. What goes on is not changed by a byte.
+Headers are pairs of bytes in their order, as ASGI and the HTTP client have them. Forwarded ones are not changed by a
+byte.
 """
 
 from __future__ import annotations
@@ -11,17 +12,21 @@ from typing import Literal, TypeAlias
 
 HeaderPair: TypeAlias = tuple[bytes, bytes]
 RequestState: TypeAlias = Literal["managed", "observed", "relayed", "bypassed", "unrecorded", "refused"]
-"""What was done with a request: reduced or ready to; only looked at; none of ours; bypassed on request; the same
-because it could not be recorded; refused by Holdfast itself, and sent to nobody."""
+"""What was done with a request.
+
+*managed*: planned, and reduced if necessary; *observed*: only recorded; *relayed*: forwarded, since it is no
+conversation; *bypassed*: forwarded, since the proxy is switched off; *unrecorded*: as managed, but it could not be
+stored; *refused*: answered by Holdfast itself and sent to nobody.
+"""
 
 SESSION_HEADER = b"x-holdfast-session"
-"""The session that a request belongs to: a client may name it, and the answer tells it."""
+"""The session of a request: a client may name one, and the answer states it."""
 REQUEST_HEADER = b"x-holdfast-request"
-"""The id of the report on a request."""
+"""The id under which a request was stored."""
 STATE_HEADER = b"x-holdfast-state"
-"""What was done with a request."""
+"""The ``RequestState``."""
 TOKEN_HEADER = b"x-holdfast-token"
-"""What a client must know where the proxy can be reached from other machines."""
+"""The token that clients send if the proxy can be reached from other machines."""
 _OWN_PREFIX = b"x-holdfast-"
 
 _HOP_BY_HOP_HEADERS = frozenset(
@@ -41,51 +46,54 @@ _HOP_BY_HOP_HEADERS = frozenset(
 )
 """Headers about one connection, not about what passes over it (RFC 9110, section 7.6.1)."""
 _CONNECTION_OWN_HEADERS = frozenset({b"host", b"expect"})
-"""What the next connection has its own of."""
+"""Headers that the next connection sets itself."""
 _ENCODING_HEADERS = frozenset({b"content-encoding", b"content-length"})
-"""What says how a body was packed, which is wrong of one that was unpacked."""
+"""Headers about the compressed body, which are wrong once it was decompressed."""
 _CLIENT_CODINGS = frozenset({b"gzip", b"deflate", b"identity", b""})
-"""Codings that the HTTP client unpacks without any other library."""
+"""Codings that the HTTP client decompresses without further libraries."""
 _ACCEPT_ENCODING = b"accept-encoding"
 _IDENTITY = b"identity"
 _UNSAFE_CHARS = re.compile(r"[^!-~]")
-"""What no header of ours holds."""
+"""Characters that are replaced in the values of our own headers."""
 
 
 def filter_request_headers(headers: Iterable[HeaderPair], *, keeps_encoding: bool = False) -> list[HeaderPair]:
-    """Return the headers that go to the provider.
+    """Return the headers to send to the provider.
 
-    ``keeps_encoding``: the bodies are not looked at, so they may stay packed; otherwise none is, and none is wanted.
+    With ``keeps_encoding`` nobody looks at the bodies, so both may be compressed. Otherwise the body is sent as we read
+    it, and the provider is asked not to compress its answer.
     """
     pairs = list(headers)
-    forwarded_pairs = _remove_headers(
-        pairs,
-        _CONNECTION_OWN_HEADERS | _find_void_headers(pairs)
-        if keeps_encoding
-        else _CONNECTION_OWN_HEADERS | _ENCODING_HEADERS | {_ACCEPT_ENCODING},
-    )
-    has_accept_encoding = keeps_encoding and any(name.lower() == _ACCEPT_ENCODING for name, _ in forwarded_pairs)
-    return forwarded_pairs if has_accept_encoding else [*forwarded_pairs, (_ACCEPT_ENCODING, _IDENTITY)]
+    if keeps_encoding:
+        excluded_names = _CONNECTION_OWN_HEADERS | _find_void_headers(pairs)
+    else:
+        excluded_names = _CONNECTION_OWN_HEADERS | _ENCODING_HEADERS | {_ACCEPT_ENCODING}
+    forwarded_pairs = _remove_headers(pairs, excluded_names)
+    # Without this header a provider may choose any coding, and the HTTP client would add its own.
+    has_accept_encoding = any(name.lower() == _ACCEPT_ENCODING for name, _ in forwarded_pairs)
+    if has_accept_encoding:
+        return forwarded_pairs
+    return [*forwarded_pairs, (_ACCEPT_ENCODING, _IDENTITY)]
 
 
 def filter_response_headers(headers: Iterable[HeaderPair], *, keeps_encoding: bool = False) -> list[HeaderPair]:
-    """Return the headers that go to the client; ``keeps_encoding``: so does the body, byte for byte, packed or not."""
+    """Return the headers to send to the client; with ``keeps_encoding`` the body is sent as compressed as it came."""
     pairs = list(headers)
-    return _remove_headers(
-        pairs, _find_void_headers(pairs) if keeps_encoding or not has_readable_encoding(pairs) else _ENCODING_HEADERS
-    )
+    is_body_unchanged = keeps_encoding or not has_readable_encoding(pairs)
+    excluded_names = _find_void_headers(pairs) if is_body_unchanged else _ENCODING_HEADERS
+    return _remove_headers(pairs, excluded_names)
 
 
 def has_readable_encoding(headers: Iterable[HeaderPair]) -> bool:
-    """Return whether a body under ``headers`` is packed, if at all, in a way that is read wherever Holdfast runs.
+    """Return whether the body under ``headers`` is uncompressed, or compressed in a way that we can always read.
 
-    A provider is asked to pack none; what it packs all the same in another way goes on as it came, and says so.
+    Providers are asked not to compress. An answer that is compressed all the same in another way is passed on unread.
     """
     return _CLIENT_CODINGS.issuperset(_list_header_values(headers, b"content-encoding"))
 
 
 def is_subscription_login(headers: Mapping[str, str]) -> bool:
-    """Return whether a request comes with the login of a subscription, and no key: Claude's, or ChatGPT's."""
+    """Return whether a request uses the login of a Claude or ChatGPT subscription instead of an API key."""
     if "x-api-key" in headers:
         return False
     login = headers.get("authorization", "").rpartition(" ")[2]
@@ -94,13 +102,13 @@ def is_subscription_login(headers: Mapping[str, str]) -> bool:
 
 
 def make_holdfast_headers(state: RequestState, session: str = "", request: str = "") -> list[HeaderPair]:
-    """Return what an answer tells of what was done; what is not known is left out, what no header can hold is ``?``."""
+    """Return Holdfast's headers for an answer; empty values are left out, unsafe characters become ``?``."""
     items = ((STATE_HEADER, state), (SESSION_HEADER, session), (REQUEST_HEADER, request))
     return [(name, _UNSAFE_CHARS.sub("?", value).encode()) for name, value in items if value]
 
 
 def headers_to_dict(headers: Iterable[HeaderPair]) -> dict[str, str]:
-    """Return headers by their names in lower case, as text; values of one name are joined by a comma."""
+    """Return headers as text by name in lower case; several values of one name are joined by a comma."""
     values: dict[str, str] = {}
     for name, value in headers:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
@@ -109,24 +117,27 @@ def headers_to_dict(headers: Iterable[HeaderPair]) -> dict[str, str]:
 
 
 def _remove_headers(headers: list[HeaderPair], excluded_names: frozenset[bytes]) -> list[HeaderPair]:
-    """Return the headers that are about what passes, without those ``excluded_names`` and those of our own."""
-    away = _HOP_BY_HOP_HEADERS.union(
-        excluded_names, _list_header_values(headers, b"connection")
-    )  # which names those that are about it alone
-    return [pair for pair in headers if (name := pair[0].lower()) not in away and not name.startswith(_OWN_PREFIX)]
+    """Return ``headers`` without hop-by-hop headers, ``excluded_names`` and Holdfast's own."""
+    # The connection header names further headers that are about this connection only.
+    removed_names = _HOP_BY_HOP_HEADERS.union(excluded_names, _list_header_values(headers, b"connection"))
+    kept_headers: list[HeaderPair] = []
+    for name, value in headers:
+        lower_name = name.lower()
+        if lower_name not in removed_names and not lower_name.startswith(_OWN_PREFIX):
+            kept_headers.append((name, value))
+    return kept_headers
 
 
 def _find_void_headers(headers: list[HeaderPair]) -> frozenset[bytes]:
-    """Return the names of what says nothing of a body that passes: a length beside its chunks (RFC 9112, 6.3)."""
+    """Return names of headers that say nothing about the body: a content-length beside chunks (RFC 9112, 6.3)."""
     is_chunked = any(name.lower() == b"transfer-encoding" for name, _ in headers)
     return frozenset({b"content-length"}) if is_chunked else frozenset()
 
 
 def _list_header_values(headers: Iterable[HeaderPair], header_name: bytes) -> list[bytes]:
-    """Return what the headers called ``header_name`` list, in lower case."""
-    return [
-        token.strip(b" \t").lower()
-        for name, value in headers
-        if name.lower() == header_name
-        for token in value.split(b",")
-    ]
+    """Return the comma-separated values of all headers called ``header_name``, in lower case."""
+    values: list[bytes] = []
+    for name, value in headers:
+        if name.lower() == header_name:
+            values += [token.strip(b" \t").lower() for token in value.split(b",")]
+    return values

@@ -1,4 +1,4 @@
-"""Answers whose head httptools refuses and httpx2 takes, parsed by h11, as httpx2 does."""
+"""Parse answers whose head httptools refuses but httpx2 accepts, with h11 as httpx2 does."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ import h11
 
 
 class ResponseCallbacks(Protocol):
-    """Who is told of an answer, by the names that httptools calls."""
+    """Receives the parts of an answer; the names are those that httptools calls."""
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
+        """Receive a header."""
 
     def on_headers_complete(self) -> None:
-        """Take the head."""
+        """Receive the end of the head."""
 
     def on_body(self, piece: bytes) -> None:
-        """Take a piece of the body."""
+        """Receive a piece of the body."""
 
     def on_message_complete(self) -> None:
-        """Take the end of the answer."""
+        """Receive the end of the answer."""
 
 
 class LenientParser:
     """Parses one answer for ``receiver``, in place of ``httptools.HttpResponseParser``.
 
-    h11 takes lines that end with LF alone, headers that go on in a second line, a Content-Length that is given twice
-    with one value or beside chunks, control characters in values, HTTP/1.2, and interim answers that tell of a length.
-    It is slower, so it reads odd answers alone. A request behind one goes out on another connection.
+    h11 accepts lines that end with LF alone, headers continued on a second line, a Content-Length that is repeated or
+    beside chunks, control characters in values, HTTP/1.2, and interim answers with a length. It is slower, so it only
+    parses odd answers.
     """
 
     def __init__(self, receiver: ResponseCallbacks, method: str, head_bytes: int) -> None:
@@ -39,7 +39,7 @@ class LenientParser:
         self._connection.send(h11.EndOfMessage())
 
     def feed_data(self, data: bytes) -> None:
-        """Parse ``data``; ``h11.RemoteProtocolError`` where that is no HTTP to h11 either."""
+        """Parse ``data``; raise ``h11.RemoteProtocolError`` if it is no HTTP for h11 either."""
         self._connection.receive_data(data)
         while True:
             event = self._connection.next_event()
@@ -61,9 +61,9 @@ class LenientParser:
         return self._status
 
     def get_http_version(self) -> str:
-        """Return the version that h11 reads answers by."""
+        """Return the version that h11 assumes."""
         return "1.1"
 
     def should_keep_alive(self) -> bool:
-        """Return False: a server that is odd once is asked once on a connection."""
+        """Return False: a server that answers oddly once gets a new connection for its next request."""
         return False

@@ -1,4 +1,4 @@
-"""Onward: a request to the provider it was meant for, and what comes back, as it came."""
+"""Send a request to its provider, and relay the answer as it comes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,19 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 MAX_CACHED_URLS = 64
-"""[H] Addresses that are read once: a client asks a handful."""
+"""Parsed addresses that are cached; a client uses a handful."""
 QUICK_FAILURE_SECONDS = 2.0
-"""[H] Seconds in which a connection that had ended shows it: a provider that takes longer was at work."""
+"""Seconds within which a kept connection that the provider had closed shows it.
+
+A provider that fails later was working on the request, and sending it again might do the work twice. Chosen by
+judgement.
+"""
 _RAW_BETA_HEADER = b"anthropic-beta"
 _CONTENT_ENCODING = "content-encoding"
 _FRAMING_HEADERS = frozenset({b"host", b"content-length", b"transfer-encoding"})
-"""What says where a request goes, and how long its body is."""
+"""Headers about where a request goes and how long its body is."""
 _CONNECT_STEP, _SEND_STEP = "connection.connect_tcp.started", "http11.send_request_headers.started"
+"""Names that httpcore gives to steps of a request."""
 
 
 class ResponseHead(Struct, frozen=True):
@@ -41,13 +46,13 @@ class ResponseHead(Struct, frozen=True):
 
 
 ResponsePiece: TypeAlias = ResponseHead | bytes
-"""What a client is sent: the head once, then the body in pieces."""
+"""A piece of an answer: the head once, then the body in pieces."""
 
 
 class UpstreamRelay:
-    """The upstream of one request: its own address and headers, over connections that all requests share.
+    """The upstream of one request, with its own address and headers, over connections that all requests share.
 
-    With a ``body`` of its own that one goes out, whatever is asked of it.
+    With a ``body`` of its own it always sends that one, whatever body it is asked to send.
     """
 
     def __init__(
@@ -56,22 +61,18 @@ class UpstreamRelay:
         self.client, self.url, self.headers, self.method, self.body = client, url, headers, method, body
 
     def with_body(self, body: bytes) -> UpstreamRelay:
-        """Return the same with ``body`` as its own."""
+        """Return the same upstream, but one that always sends ``body``."""
         return UpstreamRelay(self.client, self.url, self.headers, self.method, body)
 
     def send(self, upstream_request: UpstreamRequest) -> AbstractAsyncContextManager[Reply]:
-        """Return the reply to ``upstream_request`` as it comes; ``UpstreamError`` of kind ``network`` where none
-        does.
-        """
-        return self._open_reply(
-            upstream_request.body,
-            _add_beta_features(self.headers, upstream_request.headers.get(_RAW_BETA_HEADER.decode(), "")),
-        )
+        """Open the reply to ``upstream_request``; raise ``UpstreamError`` of kind ``network`` if there is none."""
+        beta_features = upstream_request.headers.get(_RAW_BETA_HEADER.decode(), "")
+        return self._open_reply(upstream_request.body, _add_beta_features(self.headers, beta_features))
 
     async def relay(
         self, body: bytes | AsyncIterable[bytes], *, as_it_came: bool = False
     ) -> AsyncGenerator[ResponsePiece]:
-        """Yield what answers ``body``, packed or not ``as_it_came``; ``UpstreamError`` where nothing does."""
+        """Yield the answer to ``body``, decompressed unless ``as_it_came``; raise ``UpstreamError`` without one."""
         async with self._open_reply(body, self.headers, as_it_came=as_it_came) as reply:
             yield make_response_head(reply.status, reply.raw_headers, keeps_encoding=as_it_came)
             async for chunk in reply.chunks:
@@ -81,17 +82,22 @@ class UpstreamRelay:
     async def _open_reply(
         self, body: bytes | AsyncIterable[bytes], headers: Headers, *, as_it_came: bool = False
     ) -> AsyncIterator[Reply]:
-        """Return what answers ``body``, open as long as the block lasts; packed or not ``as_it_came``.
+        """Open the reply to ``body`` for the duration of the block; with ``as_it_came`` it is not decompressed.
 
-        ``UpstreamError`` of kind ``network`` where none comes, or where it breaks off in the block.
+        Raises ``UpstreamError`` of kind ``network`` if there is no reply, or if it breaks off in the block.
         """
         try:
             answer = await self._send_with_retry(body, headers)
             try:
                 raw = rewrite_redirects(answer.status_code, answer.headers.raw, self.url)
                 reply_headers = headers_to_dict(raw)
-                is_read = _CONTENT_ENCODING in reply_headers and has_readable_encoding(raw) and not as_it_came
-                chunks = answer.aiter_bytes() if is_read else aiter(cast("httpx2.AsyncByteStream", answer.stream))
+                is_compressed = _CONTENT_ENCODING in reply_headers
+                is_decompressed = is_compressed and has_readable_encoding(raw) and not as_it_came
+                chunks: AsyncIterator[bytes]
+                if is_decompressed:
+                    chunks = answer.aiter_bytes()
+                else:
+                    chunks = aiter(cast("httpx2.AsyncByteStream", answer.stream))
                 yield Reply(answer.status_code, reply_headers, chunks, raw, _find_relay_secrets(headers, self.url))
             finally:
                 await answer.aclose()
@@ -99,42 +105,44 @@ class UpstreamRelay:
             raise _make_unreached_error(self.url, error) from error
 
     async def _send_with_retry(self, body: bytes | AsyncIterable[bytes], headers: Headers) -> httpx2.Response:
-        """Return the response, of which the head is there; a request that met the end of a kept connection goes again.
+        """Send a request and return the response once its head is here.
 
-        A provider may end one that lay idle while the request is on its way to it, which shows at once. It goes again
-        once: a provider that fails over the request itself ends every connection that it comes on. Where an answer has
-        begun it does not go again: the provider has taken it.
+        A provider may close an idle connection just while we send on it. Such a request is sent once more, if all of
+        these hold: it went out on a kept connection, it failed at once, the body can be sent again, and no answer had
+        begun. Only once, because a provider that fails over the request itself closes every connection it comes on.
         """
-        way, began, body = _ConnectionTrace(), get_running_loop().time(), body if self.body is None else self.body
+        body = body if self.body is None else self.body
+        trace, started_at = _ConnectionTrace(), get_running_loop().time()
         try:
-            return await self._send_once(body, headers, way)
+            return await self._send_once(body, headers, trace)
         except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
-            is_at_once = get_running_loop().time() - began < QUICK_FAILURE_SECONDS
-            if not (way.is_kept and isinstance(body, bytes) and is_at_once) or ANSWER_BEGAN in way.request.extensions:
+            is_quick_failure = get_running_loop().time() - started_at < QUICK_FAILURE_SECONDS
+            can_send_again = trace.is_kept and isinstance(body, bytes) and is_quick_failure
+            if not can_send_again or ANSWER_BEGAN in trace.request.extensions:
                 raise
         return await self._send_once(body, headers, _ConnectionTrace())
 
     async def _send_once(
-        self, body: bytes | AsyncIterable[bytes], headers: Headers, way: _ConnectionTrace
+        self, body: bytes | AsyncIterable[bytes], headers: Headers, trace: _ConnectionTrace
     ) -> httpx2.Response:
-        """Return the response to ``body``; ``way`` notes the connection that it goes out on."""
-        way.request = request = build_http_request(self.method, _parse_url(self.url), headers, body)
-        request.extensions["trace"] = way.note_step
+        """Send a request; ``trace`` notes the connection that it goes out on."""
+        trace.request = request = build_http_request(self.method, _parse_url(self.url), headers, body)
+        request.extensions["trace"] = trace.note_step
         return await self.client.send(request, stream=True)
 
 
 class _ConnectionTrace:
-    """The connection that a request went out on."""
+    """Notes whether a request went out on a new connection or a kept one."""
 
     request: httpx2.Request
 
     def __init__(self) -> None:
         self.is_kept = False
-        """Whether one was taken that had been kept."""
+        """Whether the connection had been used before."""
         self._is_new = False
 
     async def note_step(self, step: str, _about: Mapping[str, object]) -> None:
-        """Note a step of the request, by the names that httpcore gives them; behind its head none is asked for."""
+        """Note a step of the request, by httpcore's name; once the head is sent no further steps are asked for."""
         self._is_new |= step == _CONNECT_STEP
         if step == _SEND_STEP:
             self.is_kept = not self._is_new
@@ -149,28 +157,29 @@ def _parse_url(url: str) -> httpx2.URL:
 def build_http_request(
     method: str, url: httpx2.URL, headers: Headers, body: bytes | AsyncIterable[bytes]
 ) -> httpx2.Request:
-    """Return a request whose headers are ``headers``, between those that the connection and the body give it.
+    """Build a request with exactly ``headers``, between the host and the content-length.
 
-    The HTTP client makes the same of ``content``, and reads the headers some ten times for it.
+    httpx2 would build the same, but it reads the headers some ten times to do so.
     """
-    if not (isinstance(body, bytes) and body and _FRAMING_HEADERS.isdisjoint([name.lower() for name, _ in headers])):
+    has_framing_headers = not _FRAMING_HEADERS.isdisjoint([name.lower() for name, _ in headers])
+    if not isinstance(body, bytes) or not body or has_framing_headers:
         return httpx2.Request(method, url, headers=[*headers], content=body)
     all_headers = [(b"Host", url.netloc), *headers, (b"Content-Length", b"%d" % len(body))]
     return httpx2.Request(method, url, headers=all_headers, stream=httpx2.ByteStream(body))
 
 
 def make_response_head(status: int, headers: Headers, *, keeps_encoding: bool = False) -> ResponseHead:
-    """Return the head that a client gets for a provider's."""
+    """Return the head for the client of a provider's answer with that ``status`` and ``headers``."""
     return ResponseHead(status, filter_response_headers(headers, keeps_encoding=keeps_encoding))
 
 
 def _find_relay_secrets(headers: Headers, url: str) -> tuple[str, ...]:
-    """Return what a request goes out with that must stand in no log."""
+    """Return the secrets in a request's headers and address, which no log may contain."""
     return find_secrets([(name.decode("latin-1"), value.decode(errors="replace")) for name, value in headers], url)
 
 
 def _add_beta_features(headers: Headers, features: str) -> Headers:
-    """Return ``headers`` with further features asked for, where there are any."""
+    """Return ``headers`` with beta ``features`` added to those that the client asked for."""
     if not features:
         return headers
     feature_values = [value for name, value in headers if name.lower() == _RAW_BETA_HEADER]
@@ -184,28 +193,33 @@ def _make_unreached_error(url: str, error: Exception) -> UpstreamError:
     return UpstreamError(f"no answer came from {place} ({cause}); check the address and the connection", "network")
 
 
-# Where a provider sends a client on to: by way of the proxy, where it is to ask the same provider again.
-#
-# A client takes a place without a host for one of the proxy that it asked: that would ask somebody else there, with a
-# key that is not meant for them. And a whole address leads past the proxy.
+# Redirects. A client resolves a location without a host against the address of the proxy, and would send the next
+# request to the default provider, with a key that is not meant for it. A location with a host would lead past the
+# proxy. So a redirect to the same server is rewritten to a path of ours that names that server.
 def rewrite_redirects(status: int, headers: Sequence[HeaderPair], url: str) -> Sequence[HeaderPair]:
-    """Return the ``headers`` of what ``url`` answers; one that sends on to the same server names it in our own way.
+    """Return ``headers`` of the answer from ``url``, with a redirect to the same server led through the proxy.
 
-    To another server, or from TLS to none, a client sends no key by itself: such a place stays as it is.
+    A redirect to another server, or from TLS to none, is left alone: clients send no key there by themselves.
     """
     if not 300 <= status < 400:
         return headers
-    return [(name, _rewrite_location(value, url) if name.lower() == _LOCATION else value) for name, value in headers]
+    rewritten_headers: list[HeaderPair] = []
+    for name, value in headers:
+        new_value = _rewrite_location(value, url) if name.lower() == _LOCATION else value
+        rewritten_headers.append((name, new_value))
+    return rewritten_headers
 
 
-def _rewrite_location(place: bytes, url: str) -> bytes:
+def _rewrite_location(location: bytes, url: str) -> bytes:
     try:
-        whole = urljoin(url, place.decode("ascii")).partition("#")[0]
-        here, there = _parse_server(url), _parse_server(whole)
+        target_url = urljoin(url, location.decode("ascii")).partition("#")[0]
+        origin, target = _parse_server(url), _parse_server(target_url)
     except ValueError:
-        return place
-    is_upgrade = (here, there) == (("http", here.host, 80), ("https", here.host, 443))
-    return f"/u/{whole}".encode() if here == there or is_upgrade else place
+        return location
+    is_tls_upgrade = (origin, target) == (("http", origin.host, 80), ("https", origin.host, 443))
+    if origin != target and not is_tls_upgrade:
+        return location
+    return f"/u/{target_url}".encode()
 
 
 class _ServerAddress(NamedTuple):
@@ -215,7 +229,7 @@ class _ServerAddress(NamedTuple):
 
 
 def _parse_server(url: str) -> _ServerAddress:
-    """Return who is asked by ``url``; ``ValueError`` where that is nobody, or somebody is named as who asks."""
+    """Return the server of ``url``; raise ``ValueError`` if there is none, or the URL has a user name."""
     parts = urlsplit(url)
     if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or "@" in parts.netloc:
         raise ValueError(url)

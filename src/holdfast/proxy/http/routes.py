@@ -1,9 +1,9 @@
-"""What a request is, by its address: which API, which endpoint, and who is to answer it.
+"""Classify a request by its address: which API, which endpoint, and which server is to answer it.
 
-Paths are told as they stand in the request, percent signs and all, and without their query.
+Paths are matched as they are in the request, without decoding and without the query.
 
 A web framework's router maps decoded paths to handlers. Here a path is classified and passed on byte for byte, behind
-whatever prefix or version the client put before it, so no router of a library fits.
+any prefix or version that the client put before it, so no library's router fits.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from holdfast.providers.api_spec import Endpoints
 from holdfast.providers.registry import API_SPECS
 
 RouteEndpoint: TypeAlias = Literal["generate", "count", "compact", "models", "probe", "other"]
-"""An answer, a count of tokens, a compaction, the list of models, a WebSocket that is asked for, anything else."""
+"""An answer, a token count, a compaction, the list of models, a WebSocket upgrade, or anything else."""
 
 _ENDPOINTS: tuple[RouteEndpoint, ...] = ("generate", "count", "compact")
-"""What bodies are sent for."""
+"""Endpoints that take a request body of the API."""
 
 
 def _list_posted_paths() -> dict[str, tuple[str, RouteEndpoint]]:
-    """Return what bodies are sent to, below the version, with the API and what is asked for there."""
+    """Return the endpoints with fixed paths: path without version → API and endpoint."""
     posted_paths: dict[str, tuple[str, RouteEndpoint]] = {}
     for spec in API_SPECS.values():
         for endpoint in _ENDPOINTS:
@@ -39,7 +39,7 @@ def _list_posted_paths() -> dict[str, tuple[str, RouteEndpoint]]:
 
 
 def _list_model_actions() -> dict[str, tuple[str, RouteEndpoint, bool]]:
-    """Return what models are asked for at an address that names them: the API, what it is, and whether it streams."""
+    """Return the endpoints whose paths name the model: action → API, endpoint, and whether it streams."""
     actions: dict[str, tuple[str, RouteEndpoint, bool]] = {}
     for spec in API_SPECS.values():
         if spec.endpoints.names_model:
@@ -52,7 +52,7 @@ def _list_model_actions() -> dict[str, tuple[str, RouteEndpoint, bool]]:
 
 
 def _get_action(path: str) -> str:
-    """Return what stands behind the model in a path, without its query."""
+    """Return the action that follows the model in a path template, without the query."""
     return path.partition("?")[0].partition("{model}:")[2]
 
 
@@ -60,64 +60,64 @@ _POST_ENDPOINTS = _list_posted_paths()
 _MODEL_ACTIONS = _list_model_actions()
 _APIS_KNOWN_BY_HEADER = [spec for spec in reversed(API_SPECS.values()) if spec.endpoints.client_headers]
 _APIS_KNOWN_BY_PATH = [spec for spec in reversed(API_SPECS.values()) if not spec.endpoints.client_headers]
-"""The APIs in the order in which a request is looked at that is for no known endpoint: the last row goes first."""
+"""The APIs in the order in which they are tried for a request to no known endpoint: the last registered first."""
 
 _TAIL_PATTERN = re.compile(
     r"(?P<version>/v1(?:alpha|beta)?)?"
     rf"(?:(?P<posted>{'|'.join(_POST_ENDPOINTS)})|/models/(?P<model>[^/]+?)(?::|%3[aA])(?P<asked>{'|'.join(_MODEL_ACTIONS)})|"
     r"/models(?:/[^/:]+)?)/?"
 )
-"""A path that is known, whole; or the end of one that names its upstream."""
+"""A known path; with a named upstream, the end of the path."""
 _VERTEX_PATTERN = re.compile(r"/(?:publishers/[^/]+|projects/[^/]+/locations/[^/]+)/")
-"""Google Cloud serves models in folders of these names, with other bodies or none of our concern."""
+"""Folders in which Google Cloud serves models, with bodies that we do not parse."""
 _SERVER_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
-"""What stands before the path in a request to a relay."""
+"""Scheme and host before the path, which clients send to an HTTP proxy."""
 _NAMED_UPSTREAM_PATTERN = re.compile(
     r"/u/(?P<scheme>https?)(?::|%3A)(?:/|%2F){1,2}(?P<host>[^/?#@%\\\s]+)(?P<path>/[^?#\s]*)?", re.IGNORECASE
 )
-"""A path that names its upstream; some clients make one stroke of two."""
+"""A path that names its upstream. Some clients collapse the two slashes into one."""
 _ENCODED_UPSTREAM_PATTERN = re.compile(r"(?<=\A/u/)https?%3A[^/]*", re.IGNORECASE)
-"""The same, as one who encodes all of an address writes it."""
+"""The same with the whole address percent-encoded."""
 _LEADING_VERSION_PATTERN = re.compile(r"/v\d\w*(?=/)")
-"""A path that begins with a version."""
+"""A version at the beginning of a path."""
 _REPEATED_VERSION_PATTERN = re.compile(r"(?:/v1(?:alpha|beta)?)+(?=/v1(?:alpha|beta)?/)")
-"""Versions before another one: a client adds its own to the one in its base address."""
+"""Versions before another one: some clients add their own to the one in their base address."""
 _USUAL_VERSION = "/v1"
-"""The version of a path of which nothing tells the API."""
+"""The version for a path of an unknown API."""
 _TRAILING_VERSION_PATTERN = re.compile(r"/v\d\w*\Z")
-"""A base address that names a version of its own (``…/v1``, ``…/paas/v4``)."""
+"""A version at the end of a base address (``…/v1``, ``…/paas/v4``)."""
 
 
 class Route(Struct, frozen=True):
-    """What a request is. ``api`` is empty where nothing tells whose it is."""
+    """A classified request. ``api`` is empty if it is unknown."""
 
     api: str = ""
     endpoint: RouteEndpoint = "other"
     model: str = ""
-    """The model, where the address names it."""
+    """The model, if the address names it."""
     stream: bool = False
-    """Whether the address asks for events."""
+    """Whether the address asks for a stream of events."""
     base: str = ""
-    """The upstream that the path names, or nothing."""
+    """The upstream that the path names, or ``""``."""
     path: str = ""
-    """What is asked of the upstream, with its query, as it came. A query may hold a key."""
+    """The path for the upstream, with the query, as it came. A query may contain a key."""
 
     @property
     def shown_path(self) -> str:
-        """What may be shown and logged: the path without its query."""
+        """The path without the query, which is safe to show and to log."""
         return self.path.partition("?")[0]
 
     @property
     def upstream_setting(self) -> str:
-        """The setting that names who answers: ``anthropic``, ``openai``, ``gemini``, or nothing."""
+        """The setting with the address of the provider: ``anthropic``, ``openai``, ``gemini``, or ``""`` if unknown."""
         return API_SPECS[self.api].endpoints.provider if self.api in API_SPECS else ""
 
 
 def parse_route(method: str, path: str, query: str = "", headers: Mapping[str, str] = {}) -> Route:
-    """Return what a request is; the names of ``headers`` are in lower case.
+    """Classify a request; names of ``headers`` are in lower case.
 
-    A path that names an upstream and no known endpoint is relayed there; one that names an impossible upstream has
-    neither an API nor a base.
+    A path that names an upstream but no known endpoint is relayed there. One that names an impossible upstream gets
+    neither an API nor a base, and is refused.
     """
     query_suffix = f"?{query}" if query else ""
     path = _ENCODED_UPSTREAM_PATTERN.sub(lambda match: unquote(match[0]), _clean_path(path))
@@ -131,15 +131,15 @@ def parse_route(method: str, path: str, query: str = "", headers: Mapping[str, s
     if not is_base_url(server):
         return Route(path=path + query_suffix)
     tail_match = None if _VERTEX_PATTERN.search(inner) else _match_known_tail(inner)
-    start = tail_match.start() if tail_match else 0
-    match = _classify_path(method, tail_match, query, headers, inner)
-    return replace(match, base=server + inner[:start], path=inner[start:] + query_suffix)
+    tail_start = tail_match.start() if tail_match else 0
+    route = _classify_path(method, tail_match, query, headers, inner)
+    return replace(route, base=server + inner[:tail_start], path=inner[tail_start:] + query_suffix)
 
 
 def build_upstream_url(base: str, target_route: Route) -> str:
-    """Return the whole address of ``target_route`` below ``base``; below the upstream that it names itself, if it does.
+    """Return the full address for ``target_route``: below the upstream that it names, else below ``base``.
 
-    Where both name a version, the base's counts; where neither does, the usual one of a known endpoint is added.
+    If both have a version, that of ``base`` wins; if neither has, the API's own is added for a known endpoint.
     """
     if target_route.base:
         return target_route.base + target_route.path
@@ -154,11 +154,12 @@ def build_upstream_url(base: str, target_route: Route) -> str:
 
 
 def make_model_answer_route(route: Route, model: str) -> Route:
-    """Return where ``model`` is asked for a whole answer, at an API whose addresses name the model.
+    """Return the route that asks ``model`` for a whole answer, for an API whose addresses name the model.
 
-    It is asked by whom ``route`` asks, and with all that it says.
+    Server and query are those of ``route``, except that no stream is asked for.
     """
     path, _, query = route.path.partition("?")
+    # ``alt=sse`` asks for a stream of events.
     remaining_query = "&".join(pair for pair in query.split("&") if pair and not pair.startswith("alt="))
     action = _get_action(API_SPECS[route.api].endpoints.generate)
     new_path = f"{path.rpartition('/')[0]}/{quote(model, safe='')}:{action}"
@@ -166,29 +167,37 @@ def make_model_answer_route(route: Route, model: str) -> Route:
 
 
 def _clean_path(path: str) -> str:
-    """Return the path alone, beginning with one stroke, and with one version at most."""
+    """Return the path alone, with one leading slash and at most one version."""
     server = _SERVER_PATTERN.match(path)
-    own = "/" + path[server.end() if server else 0 :].lstrip("/")
-    twice = _REPEATED_VERSION_PATTERN.match(own)
-    return own[twice.end() :] if twice else own
+    path = "/" + path[server.end() if server else 0 :].lstrip("/")
+    repeated_version = _REPEATED_VERSION_PATTERN.match(path)
+    return path[repeated_version.end() :] if repeated_version else path
 
 
 def _match_known_tail(path: str) -> re.Match[str] | None:
-    """Return the longest end of ``path`` that is a known one."""
-    starts = (slash.start() for slash in re.finditer("/", path))
-    return next(filter(None, (_TAIL_PATTERN.fullmatch(path, start) for start in starts)), None)
+    """Return the longest end of ``path`` that is a known path, or None."""
+    for slash in re.finditer("/", path):
+        tail_match = _TAIL_PATTERN.fullmatch(path, slash.start())
+        if tail_match is not None:
+            return tail_match
+    return None
 
 
 def _classify_path(method: str, tail: re.Match[str] | None, query: str, headers: Mapping[str, str], path: str) -> Route:
-    """Return what is asked at ``tail``, a known path, or at ``path`` where there is none."""
-    if method == "POST" and tail is not None and (tail["posted"] or tail["asked"]):
-        return Route(*_POST_ENDPOINTS[tail["posted"]]) if tail["posted"] else _parse_model_route(tail, query)
+    """Return the route for ``tail``, the match of a known path, or for ``path`` if that is None."""
+    if method == "POST" and tail is not None:
+        if tail["posted"]:
+            return Route(*_POST_ENDPOINTS[tail["posted"]])
+        if tail["asked"]:
+            return _parse_model_route(tail, query)
     fallback = Route(_guess_api(path if tail is None else tail[0], headers))
     if tail is None:
         return fallback
-    if method in {"GET", "HEAD"} and not tail["posted"] and not tail["asked"]:
+    is_models_path = not tail["posted"] and not tail["asked"]
+    if method in {"GET", "HEAD"} and is_models_path:
         return replace(fallback, endpoint="models")
-    if method == "GET" and tail["posted"] and headers.get("upgrade", "").lower() == "websocket":
+    is_websocket_upgrade = method == "GET" and headers.get("upgrade", "").lower() == "websocket"
+    if is_websocket_upgrade and tail["posted"]:
         api, endpoint = _POST_ENDPOINTS[tail["posted"]]
         if endpoint == "generate" and API_SPECS[api].endpoints.offers_websocket:
             return Route(api, "probe")
@@ -196,16 +205,17 @@ def _classify_path(method: str, tail: re.Match[str] | None, query: str, headers:
 
 
 def _parse_model_route(tail: re.Match[str], query: str) -> Route:
-    """Return what a model is asked for; answers that stream as one long array are not ours to read."""
+    """Return the route for a path that names a model. A stream as one long JSON array is only relayed."""
     api, endpoint, streams = _MODEL_ACTIONS[tail["asked"]]
-    forms = parse_qs(query)
-    if streams and "sse" not in forms.get("alt", []) + forms.get("$alt", []):
+    parameters = parse_qs(query)
+    is_event_stream = "sse" in parameters.get("alt", []) + parameters.get("$alt", [])
+    if streams and not is_event_stream:
         return Route(api)
     return Route(api, endpoint, unquote(tail["model"]), streams)
 
 
 def _guess_api(path: str, headers: Mapping[str, str]) -> str:
-    """Return the API that a request belongs to of which no more is known: by its path, else by its headers."""
+    """Return the likely API of a request to no known endpoint, by its path or its headers; ``""`` if unknown."""
     if _VERTEX_PATTERN.search(path):
         return ""
     for spec in (*_APIS_KNOWN_BY_HEADER, *_APIS_KNOWN_BY_PATH):
@@ -217,5 +227,6 @@ def _guess_api(path: str, headers: Mapping[str, str]) -> str:
 def _is_likely_for(endpoints: Endpoints, path: str, headers: Mapping[str, str]) -> bool:
     if endpoints.relayed_path and re.match(endpoints.relayed_path, path):
         return True
-    program = headers.get("user-agent", "").lower()
-    return not endpoints.client_headers.isdisjoint(headers) or program.startswith(endpoints.client_programs)
+    user_agent = headers.get("user-agent", "").lower()
+    has_client_header = not endpoints.client_headers.isdisjoint(headers)
+    return has_client_header or user_agent.startswith(endpoints.client_programs)

@@ -1,1 +1,1 @@
-"""What the proxy counts about itself, as JSON and for Prometheus."""
+"""The proxy's own metrics, as JSON and for Prometheus."""

@@ -1,4 +1,4 @@
-"""What happened to sessions, counted: compactions, overflows, tokens. It takes the same room for ever."""
+"""Count what happens in sessions: compactions, overflows, tokens. The memory for it is bounded."""
 
 from __future__ import annotations
 
@@ -12,52 +12,53 @@ from holdfast.providers.errors.report import OVERFLOW_KINDS
 from holdfast.state.costs import divide_or_zero
 
 MAX_SESSIONS = 4_096
-"""Sessions that are remembered; one that comes back after so many others is counted again. [H]"""
+"""Sessions that are remembered. One that comes back after so many others is counted again. Chosen by judgement."""
 
 
 class _SessionFlags(Struct):
-    """What is remembered of a session."""
+    """What must be remembered about a session to count its events."""
 
     is_overflow_refused: bool = False
-    """Its provider refused the request under way, as too large."""
+    """The provider refused the current request as too large."""
     is_overflow_avoided: bool = False
     """A compaction made the next request fit before it was sent."""
     is_manual: bool = False
-    """The compaction under way was asked for by somebody."""
+    """Somebody asked for the current compaction."""
     is_breaker_open: bool = False
-    """Its breaker holds compactions back."""
+    """The circuit breaker holds compactions back."""
 
 
 class EventCounts:
     """The counts; ``count_event`` is a listener of the engine."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, _SessionFlags] = OrderedDict()
+        self._flags: OrderedDict[str, _SessionFlags] = OrderedDict()
+        """By session key; the session with the newest event is last."""
         self.session_count = 0
         self.outcomes: Counter[str] = Counter()
-        """Compactions, by what became of them."""
+        """Compactions by outcome."""
         self.refused_overflows = 0
         """Requests that a provider refused as too large."""
         self.avoided_overflows = 0
-        """Answers to a request that had been refused so, or that a compaction made fit before it was sent."""
+        """Answers to requests that were refused as too large before, or made fit by a compaction before the send."""
         self.saved_tokens = 0
-        """Tokens that reductions took away, each counted once: when it was made."""
+        """Tokens removed by reductions, each counted once, when it was decided."""
         self.tokens: Counter[str] = Counter()
-        """Tokens of the answers, as providers counted them: ``input``, ``output``, ``cache_read``, ``cache_write``."""
+        """Tokens of answers as providers counted them: ``input``, ``output``, ``cache_read``, ``cache_write``."""
 
     @property
     def session_keys(self) -> tuple[str, ...]:
-        """The sessions that are remembered, the one that something happened in last first."""
-        return tuple(reversed(self._known))
+        """Keys of the remembered sessions, the one with the newest event first."""
+        return tuple(reversed(self._flags))
 
     @property
     def open_breakers(self) -> int:
-        """How many of them have a breaker that holds compactions back: it said so, and none succeeded since."""
-        return sum(session.is_breaker_open for session in self._known.values())
+        """Number of sessions whose breaker is open: it opened, and no compaction has succeeded since."""
+        return sum(session.is_breaker_open for session in self._flags.values())
 
     @property
     def cache_hit_share(self) -> float:
-        """The share of the input that came out of the cache."""
+        """Share of input tokens that were read from the cache."""
         return divide_or_zero(self.tokens["cache_read"], self.tokens["input"])
 
     def count_event(self, event: Event) -> None:
@@ -79,9 +80,9 @@ class EventCounts:
                 self._count_answer(session, event)
 
     def clear_refusal(self, session: str) -> None:
-        """Take note that the client was told of a refusal: what is answered next was not refused."""
-        if session in self._known:
-            self._known[session].is_overflow_refused = False
+        """Note that the client was told of the refusal: its next answer does not count as an avoided overflow."""
+        if session in self._flags:
+            self._flags[session].is_overflow_refused = False
 
     def _count_compaction(self, session: _SessionFlags, event: events.CompactionEnded) -> None:
         self.outcomes[event.outcome] += 1
@@ -100,11 +101,11 @@ class EventCounts:
         self.tokens["cache_write"] += event.cache_write
 
     def _get_flags(self, key: str) -> _SessionFlags:
-        """Return what is known of the session called ``key``, which is the newest now."""
-        if key not in self._known:
+        """Return the flags of session ``key`` and make it the newest."""
+        if key not in self._flags:
             self.session_count += 1
-            self._known[key] = _SessionFlags()
-            if len(self._known) > MAX_SESSIONS:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
-        return self._known[key]
+            self._flags[key] = _SessionFlags()
+            if len(self._flags) > MAX_SESSIONS:
+                self._flags.popitem(last=False)
+        self._flags.move_to_end(key)
+        return self._flags[key]

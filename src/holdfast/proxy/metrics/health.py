@@ -1,8 +1,8 @@
-"""How the proxy is: what it was asked, what became of that, and what went wrong; as JSON, and as Prometheus reads it.
+"""The state of the proxy: requests and their outcomes, and errors, as JSON and for Prometheus.
 
-Everything is counted since the start and takes the same room for ever. No session and no text of a client is named.
-prometheus-client writes the text format. It is imported by the first scrape, because the import takes 45 ms [M]. The
-counts themselves stay here: ``/stats`` has quantiles, which Prometheus' own counters do not keep.
+Everything is counted since the start, in bounded memory. No session and no text of a client is named. prometheus-client
+writes the text format; it is imported by the first scrape, because that takes 45 ms, as measured. The counts themselves
+are ours: ``/stats`` has quantiles, which Prometheus' own counters do not keep.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""Of Prometheus' text format, as ``build_metrics`` writes it."""
+"""Content type of Prometheus' text format, as ``build_metrics`` writes it."""
 RequestOutcome: TypeAlias = RequestState | Literal["failed"]
-"""What became of a request: what was done with it, or that it was not answered."""
+"""The outcome of a request: what was done with it, or ``failed`` if it was not answered."""
 REQUEST_OUTCOMES: tuple[str, ...] = (*get_args(RequestState), "failed")
 HEALTHY_STATES = frozenset({"managed", "observed"})
-"""States of requests for which Holdfast did all that it is there for."""
+"""States of requests for which Holdfast did everything it is there for."""
 MAX_TROUBLES = 32
-"""Things going wrong that are told apart; what comes beyond them is ``OTHER_TROUBLE``. [H]"""
+"""Errors that are told apart; all further ones are ``OTHER_TROUBLE``. It bounds the memory; chosen by judgement."""
 OTHER_TROUBLE = "something else"
 OTHER_API = "other"
-"""The API of requests by none that is known."""
+"""Name for requests of an unknown API."""
 _MAX_TROUBLE_CHARS = 300
-"""Characters that are kept of what went wrong, and of why."""
+"""Characters that are kept of an error's name and of its reason."""
 
 
 class Trouble(Struct):
-    """A thing that went wrong: how often, and when and why the last time."""
+    """A kind of error: how often it happened, and when and why the last time."""
 
     name: str
     first_at: int
@@ -54,13 +54,13 @@ class Trouble(Struct):
     reason: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return it as JSON values."""
         first, last = _format_time(self.first_at), _format_time(self.last_at)
         return {"what": self.name, "times": self.count, "first": first, "last": last, "why": self.reason}
 
 
 class RequestInProgress:
-    """A request that was begun; it ends once."""
+    """A request that was begun; it is counted as finished once."""
 
     def __init__(self, health: Health, api: str, number: int) -> None:
         self.api, self.number = api, number
@@ -68,7 +68,7 @@ class RequestInProgress:
         self._is_under_way = True
 
     def mark_answered(self) -> None:
-        """Count it among those under way no more: the client has its answer, whatever is left to be done for it."""
+        """Stop counting the request as in progress: the client has its answer, though work may be left."""
         if self._is_under_way and self._health is not None:
             self._is_under_way = False
             self._health.leave_request()
@@ -76,9 +76,10 @@ class RequestInProgress:
     def finish(
         self, state: RequestOutcome, status: int, seconds_to_first_byte: float | None = None, *, session: str = ""
     ) -> None:
-        """Count what became of it: the ``status`` that the client was told, 0 for none, and when it heard of it.
+        """Count the outcome of the request.
 
-        With the key of its ``session`` a refusal that reached the client is not taken for one that was mended.
+        ``status`` is the one that the client was sent, 0 for none. If it is an error, the refusal that is remembered
+        for ``session`` reached the client, so it does not count as an avoided overflow.
         """
         self.mark_answered()
         health, self._health = self._health, None
@@ -90,56 +91,57 @@ class RequestInProgress:
 
 
 class Health:
-    """What the proxy counts. ``count_event`` is a listener of the engine.
+    """The metrics of the proxy. ``count_event`` is a listener of the engine.
 
-    ``clock`` tells ms since 1970.
+    ``clock`` returns ms since 1970.
     """
 
     def __init__(self, clock: Callable[[], int] = get_time_ms) -> None:
         self.mode: Callable[[], Mode] = lambda: "manage"
-        """What the proxy does with requests: asked each time, for it may be switched off while it runs."""
+        """Returns the proxy's mode. It is asked each time, because the proxy may be switched off while it runs."""
         self.sessions = EventCounts()
         self.first_byte_times = Histogram()
         self._clock = clock
         self._since = clock()
         self._requests: Counter[tuple[str, str, str]] = Counter()
-        """By API, state and class of status."""
+        """By API, outcome and class of status."""
         self._begun_count = self._in_progress = self._max_in_progress = 0
         self._troubles: dict[str, Trouble] = {}
-        """The one that went wrong last is the last."""
+        """By name; the one that happened last is last."""
         self._notes: dict[str, None] = {}
         self._begun_at_trouble: int | None = None
-        """How many requests had begun when something last went wrong; nothing where all is well again."""
+        """Number of requests that had begun when an error last happened; None if all is well again."""
 
-    # -- what it is told -----------------------------------------------------------------------------------------------
+    # -- counting ------------------------------------------------------------------------------------------------------
 
     def begin_request(self, api: str) -> RequestInProgress:
-        """Return a request by ``api`` (nothing: by none that is known), counted among those under way until it ends."""
+        """Begin a request of ``api`` (empty if unknown), which counts as in progress until it is answered."""
         self._begun_count += 1
         self._in_progress += 1
         self._max_in_progress = max(self._max_in_progress, self._in_progress)
         return RequestInProgress(self, api or OTHER_API, self._begun_count)
 
     def leave_request(self) -> None:
-        """Count one request fewer among those under way."""
+        """Count one request less in progress."""
         self._in_progress -= 1
 
     def count_refused(self, api: str, status: int) -> None:
-        """Count a request by ``api`` that was refused at once, with this ``status``: it never was under way."""
+        """Count a request that was refused at once with ``status``; it never was in progress."""
         self._requests[api or OTHER_API, "refused", _get_status_class(status)] += 1
 
     def count_finished(
         self, request: RequestInProgress, state: RequestOutcome, status: int, first_byte_seconds: float | None
     ) -> None:
-        """Count what became of ``request``; all is well again where it began behind the last trouble and met none."""
+        """Count the outcome of ``request``. A healthy one that began after the last error ends the degraded state."""
         self._requests[request.api, state, _get_status_class(status)] += 1
         if first_byte_seconds is not None:
             self.first_byte_times.add(first_byte_seconds)
-        if self._begun_at_trouble is not None and state in HEALTHY_STATES and request.number > self._begun_at_trouble:
+        began_after_trouble = self._begun_at_trouble is not None and request.number > self._begun_at_trouble
+        if began_after_trouble and state in HEALTHY_STATES:
             self._begun_at_trouble = None
 
     def count_event(self, event: Event) -> None:
-        """Count what happened to a session; what could not be written down is a trouble."""
+        """Count an event of a session; something that could not be stored counts as an error too."""
         self.sessions.count_event(event)
         if isinstance(event, NoticeGiven) and event.rule == UNWRITTEN_RULE:
             self.add_trouble(event.rule, event.why)
@@ -147,43 +149,41 @@ class Health:
             self.add_trouble(event.rule, f"session {event.session}: {event.why}", is_ours=False)
 
     def add_trouble(self, description: str, why: str = "", *, is_ours: bool = True) -> bool:
-        """Count that ``description`` went wrong, said without secrets; return whether it is the first time, to be
-        printed.
+        """Count an error, described without secrets; return whether it is the first of its kind, to be printed.
 
-        Where the request is at fault (not ``is_ours``), that is counted and says nothing of how the proxy is.
+        If the request was at fault (not ``is_ours``) the proxy does not count as degraded.
         """
         description, now = _clean_line(description), self._clock()
-        name = description if description in self._troubles or len(self._troubles) < MAX_TROUBLES else OTHER_TROUBLE
+        is_told_apart = description in self._troubles or len(self._troubles) < MAX_TROUBLES
+        name = description if is_told_apart else OTHER_TROUBLE
         trouble = self._troubles.pop(name, None) or Trouble(name, now)
         trouble.count += 1
         trouble.last_at, trouble.reason = now, _clean_line(why)
         self._troubles[name] = trouble
-        self._begun_at_trouble = self._begun_count if is_ours else self._begun_at_trouble
+        if is_ours:
+            self._begun_at_trouble = self._begun_count
         return trouble.count == 1
 
     def add_note(self, note: str) -> bool:
-        """Keep ``note`` is not as somebody may think, though nothing went wrong; return whether it is to be printed."""
+        """Keep a note about something that may surprise the user but is no error; return whether it is new."""
         is_new = note not in self._notes
         self._notes[note] = None
         return is_new
 
-    # -- what it tells -------------------------------------------------------------------------------------------------
+    # -- reporting -----------------------------------------------------------------------------------------------------
 
     @property
     def in_progress(self) -> int:
-        """How many requests began and are not answered."""
+        """Number of requests that began and are not answered yet."""
         return self._in_progress
 
     @property
     def is_degraded(self) -> bool:
-        """Whether something went wrong, and no request that began later was served in full."""
+        """Whether an error happened and no request that began later was served in full."""
         return self._begun_at_trouble is not None
 
     def build_livez(self) -> dict[str, Any]:
-        """Return whether all is well, and what was refused and went wrong since the start: each once, newest first.
-
-        And what is not as somebody may think.
-        """
+        """Return whether all is well, the errors since the start (newest first), and the notes."""
         status = "degraded" if self.is_degraded else "ok"
         troubles = [trouble.as_json() for trouble in reversed(self._troubles.values())]
         refused_count = self._count_by_api()["all"]["refused"]
@@ -197,7 +197,7 @@ class Health:
         }
 
     def build_stats(self) -> dict[str, Any]:
-        """Return all that was counted."""
+        """Return all metrics as JSON values."""
         sessions = self.sessions
         return {
             "since": _format_time(self._since),
@@ -215,13 +215,13 @@ class Health:
         }
 
     def build_metrics(self) -> str:
-        """Return the same in Prometheus' text format, version 0.0.4."""
+        """Return all metrics in Prometheus' text format, version 0.0.4."""
         from prometheus_client import generate_latest
 
         return generate_latest(_MetricsCollector(self)).decode()
 
     def _count_by_api(self) -> dict[str, dict[str, int]]:
-        """Return how many requests ended in each state, all together and by API."""
+        """Return how many requests ended with each outcome, by API and for ``all``."""
         counters = {"all": Counter[str]()}
         for (api, state, _), count in sorted(self._requests.items()):
             for name in ("all", api):
@@ -229,7 +229,7 @@ class Health:
         return {api: {state: states[state] for state in REQUEST_OUTCOMES} for api, states in counters.items()}
 
     def list_metrics(self) -> Iterator[Metric]:
-        """Yield the families of samples that Prometheus reads."""
+        """Yield the metric families for Prometheus."""
         every = self._count_by_api()["all"]
         yield _make_labelled_counter(
             "requests", "Requests that ended.", ["api", "state", "status"], sorted(self._requests.items())
@@ -249,13 +249,13 @@ class Health:
 
 
 class _MetricsCollector:
-    """What prometheus-client asks for the samples."""
+    """Adapter through which prometheus-client collects the metrics."""
 
     def __init__(self, health: Health) -> None:
         self._health = health
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families of samples."""
+        """Yield the metric families."""
         return self._health.list_metrics()
 
 
@@ -326,12 +326,12 @@ def _round_seconds(seconds: float | None) -> float | None:
 
 
 def _get_status_class(status: int) -> str:
-    """Return the class of a status, as ``2xx``; ``none`` where the client got none."""
+    """Return the class of a status, such as ``2xx``; ``none`` if the client got no answer."""
     return f"{status // 100}xx" if 100 <= status < 600 else "none"
 
 
 def _clean_line(text: str) -> str:
-    """Return ``text`` on one line, as JSON can hold it: the name of a file may have letters that are none."""
+    """Return ``text`` on one line that JSON can hold; file names may contain lone surrogates."""
     return flatten_to_line(text, _MAX_TROUBLE_CHARS).encode("utf-8", "replace").decode()
 
 

@@ -1,6 +1,6 @@
-"""A histogram of seconds that does not grow: how many fell under each bound, and what that says of the whole.
+"""A histogram of durations with fixed bounds, and so of fixed size.
 
-prometheus-client's histogram keeps no quantiles and no maximum, which ``/stats`` tells.
+prometheus-client's histogram has no quantiles and no maximum, which ``/stats`` reports.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from bisect import bisect_left
 from itertools import accumulate
 
 BOUNDS = (0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0)
-"""Seconds. [H] no two neighbours more than twice as far apart, where answers of models begin."""
+"""Upper bounds in seconds. Around the times at which models begin to answer, neighbours differ by a factor of 2 at
+most, so a quantile is wrong by no more than that."""
 
 
 class Histogram:
-    """How long things took."""
+    """A histogram of durations in seconds."""
 
     def __init__(self, bounds: tuple[float, ...] = BOUNDS) -> None:
         self.bounds = bounds
@@ -23,24 +24,24 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """Number of durations."""
         return sum(self._counts)
 
     def add(self, seconds: float) -> None:
-        """Count one more; a clock that was set back makes it 0."""
+        """Add a duration; a negative one (a clock that was set back) counts as 0."""
         seconds = max(0.0, seconds)
         self._counts[bisect_left(self.bounds, seconds)] += 1
         self.sum += seconds
         self.max_seconds = max(self.max_seconds, seconds)
 
     def cumulate_counts(self) -> list[tuple[float, int]]:
-        """Return each bound with how many were not above it; the last bound is infinite."""
+        """Return each bound with the number of durations up to it; the last bound is infinite."""
         return [*zip((*self.bounds, float("inf")), accumulate(self._counts), strict=True)]
 
     def quantile(self, share: float) -> float | None:
-        """Return what ``share`` of them were under, as far as the bounds tell; nothing where there were none.
+        """Return the duration that ``share`` of all do not exceed, or None if there are no durations.
 
-        It lies between the right value's two bounds, and is never above the largest value that came.
+        It is interpolated between the two bounds around it, and never above the longest duration.
         """
         rank, below = share * self.count, 0
         low = 0.0
