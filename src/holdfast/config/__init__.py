@@ -1,4 +1,4 @@
-"""What is configured: ``holdfast.toml`` of the project, then the user's, then the tables and presets we ship."""
+"""Configuration: the project's ``holdfast.toml``, then the user's, then the tables and presets that we ship."""
 
 from holdfast.config.catalog import DEFAULT_MODEL, Catalog
 from holdfast.config.files import (

@@ -1,4 +1,4 @@
-"""Addresses of servers: which are of this machine alone, and which lead to a server of ours."""
+"""Questions about server addresses: is it on this machine, is it one of our own servers."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from socket import gethostname
 from urllib.parse import SplitResult, urlsplit
 
 BASE_URL_PATTERN = r"^https?://[^\s/@?#\\]+(/[^\s?#\\]*)?\Z"
-"""A base address: paths are added at its end, so nothing may follow its own; a password in it would be shown."""
+"""A base address. Paths are appended to it, so it has no query; a password in it would be shown in errors and logs."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _WILDCARD_HOSTS = {"0.0.0.0", "::", ""}  # noqa: S104
-"""Hosts by which a server listens everywhere; nothing is bound here."""
+"""Hosts with which a server listens on all addresses; they are only compared here, never bound."""
 
 
 def is_base_url(text: str) -> bool:
-    """Return whether requests can be sent to ``text``."""
+    """Return whether ``text`` is an address that requests can be sent to."""
     return re.search(BASE_URL_PATTERN, text) is not None and _split_url(text) is not None
 
 
 @lru_cache
 def is_loopback_host(host: str) -> bool:
-    """Return whether ``host``, a name or an address without its port, can only be this machine."""
+    """Return whether ``host``, a name or an address without port, can only mean this machine."""
     name = host.lower().removeprefix("[").removesuffix("]").removesuffix(".")
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -30,28 +30,33 @@ def is_loopback_host(host: str) -> bool:
         address = ip_address(name)
     except ValueError:
         return False
+    # ``::ffff:127.0.0.1`` is loopback too, but Python's IPv6Address does not say so.
     ipv4_address = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return (ipv4_address or address).is_loopback
 
 
 def is_local_url(base: str) -> bool:
-    """Return whether what is sent to ``base`` stays on this machine."""
+    """Return whether requests to ``base`` stay on this machine."""
     url = _split_url(base)
     return url is not None and is_loopback_host(url.hostname or "")
 
 
 def is_url_of_server(base: str, host: str, port: int) -> bool:
-    """Return whether ``base`` is the server that listens at ``host`` and ``port``; 0 is no port yet."""
+    """Return whether ``base`` is the address of the server that listens at ``host`` and ``port`` (0: not yet known)."""
     url = _split_url(base)
     if url is None or (url.port or _DEFAULT_PORTS.get(url.scheme)) != port:
         return False
-    name, is_anywhere = url.hostname or "", host in _WILDCARD_HOSTS
-    here = is_loopback_host(name) or name in _WILDCARD_HOSTS or (is_anywhere and name == gethostname().lower())
-    return name == host.lower() or (here and (is_anywhere or is_loopback_host(host)))
+    name = url.hostname or ""
+    if name == host.lower():
+        return True
+    listens_everywhere = host in _WILDCARD_HOSTS
+    is_own_name = listens_everywhere and name == gethostname().lower()
+    is_this_machine = is_loopback_host(name) or name in _WILDCARD_HOSTS or is_own_name
+    return is_this_machine and (listens_everywhere or is_loopback_host(host))
 
 
 def get_external_address(address: str) -> str:
-    """Return the address by which other machines reach a server at ``address``: with a name where it has only any."""
+    """Return the address by which other machines reach a server; a wildcard host is replaced by this machine's name."""
     url = _split_url(address)
     if url is None or url.hostname not in _WILDCARD_HOSTS:
         return address
@@ -59,7 +64,7 @@ def get_external_address(address: str) -> str:
 
 
 def _split_url(base: str) -> SplitResult | None:
-    """Return the parts of an address, or nothing where it has a host or a port that cannot be."""
+    """Return the parts of an address, or None if its host or port is impossible."""
     try:
         url = urlsplit(base)
         is_whole = bool(url.hostname) and url.port != 0

@@ -1,7 +1,7 @@
-"""The catalogue: what is known of models, caches and prices, from our tables and from ``holdfast.toml``.
+"""The catalogue: limits, caches and prices of models, from the tables we ship and from ``holdfast.toml``.
 
-What is known of a model is looked up value by value, so a line may say one thing only; of prices the first line
-counts::
+Facts about a model are looked up field by field, so a line may state a single one; of prices, the first line that
+matches counts::
 
     [[model]]
     match = "qwen3-coder*"
@@ -34,12 +34,15 @@ from holdfast.state.dialect import Dialect
 from holdfast.state.target import CacheRules, ModelLimits, Prices
 
 DEFAULT_MODEL = "claude-sonnet-4-5"
-"""The model whose prices replay takes when none is named (METRICS, "Cost and cache")."""
+"""The model whose prices replay uses if no model is named, and that are assumed for models without prices."""
 UNKNOWN_MODEL_RATIO = 1.1
-"""Tokens for one estimated token of a model that no line matches (the reference's prior for all others)."""
+"""Real tokens for an estimated one of a model that no line matches.
+
+Measured: Claude's models 1.22 to 1.3, OpenAI's 1.0; between these, so that a first request is not planned too large.
+"""
 
 _DEFAULT_CACHES = {"anthropic": "anthropic-1024", "openai": "openai", "gemini": "gemini"}
-"""The cache assumed of a provider's API when the model is not known, or another provider's."""
+"""Cache rules by provider of the API, for models that are unknown or another provider's."""
 
 if TYPE_CHECKING:
     ApiName: TypeAlias = str
@@ -47,51 +50,51 @@ else:
     ApiName = Literal[API_NAMES]  # so that a file with another name is refused with the list of them
 NamePattern: TypeAlias = Annotated[str, Meta(min_length=1)]
 NamePatterns: TypeAlias = NamePattern | Annotated[tuple[NamePattern, ...], Meta(min_length=1)]
-"""What the name of a model looks like, the case of its letters aside: one pattern, or several."""
+"""Patterns for the name of a model, ignoring case: one or several."""
 PositiveCount = Annotated[int, Meta(ge=1, le=MAX_SETTING_VALUE)]
 NonNegativeCount = Annotated[int, Meta(ge=0, le=MAX_SETTING_VALUE)]
 NonNegativeRate = Annotated[float, Meta(ge=0, le=MAX_SETTING_VALUE)]
-"""Dollars for a million tokens, or a multiple of them."""
+"""A price in dollars for a million tokens, or a multiple of one."""
 
 
 class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
-    """One line about models; a field that is left out is looked for in the next line that matches."""
+    """Facts about the models that match. A field that is left out is looked for in the next line that matches."""
 
     match: NamePatterns
     api: ApiName | None = None
     provider: str | None = None
-    """Whose server speaks Chat Completions: ``openai``, ``mistral``, or another, which gets the strictest rules."""
+    """Server of Chat Completions: ``openai``, ``mistral``, … An unknown one gets the strictest rules."""
     window: Annotated[int, Meta(ge=MIN_WINDOW_LIMIT, le=MAX_SETTING_VALUE)] | None = None
-    """Tokens that prompt and answer may have together; under 1,024 it is a limit of something else."""
+    """Tokens of prompt and answer together. Under 1,024 it would be a limit of something else."""
     max_input: PositiveCount | None = None
-    """Tokens that a prompt may have, where the provider says that apart from the window."""
+    """Tokens of a prompt, if the provider limits them apart from the window."""
     max_output: PositiveCount | None = None
     cache: str | None = None
     """Name of a ``[cache.…]`` table."""
     prior: Annotated[float, Meta(ge=0.1, le=10)] | None = None
-    """Tokens for one estimated token. [H] No tokenizer is ten times as fine or as coarse as another."""
+    """Real tokens for an estimated one. No tokenizer is ten times as fine or as coarse as another."""
     family: str | None = None
     images: NonNegativeCount | None = None
-    """Images that one request may hold."""
+    """Images that one request may contain."""
     max_bytes: Annotated[int, Meta(ge=1, le=MAX_SETTING_VALUE)] | None = None
     """Bytes of a request body."""
     media: tuple[str, ...] | None = None
     """MIME types that may be sent; an empty list means any."""
     binds_thinking: bool | None = None
-    """Thinking is signed over everything before it, and refused after an edit."""
+    """Whether thinking is signed over everything before it and refused after an edit."""
     prefill: bool | None = None
-    """The last message may be the assistant's."""
+    """Whether the last message may be the assistant's."""
     compacts: bool | None = None
-    """The provider compacts a conversation when it is asked to (Messages and Responses alone)."""
+    """Whether the provider compacts a conversation on request (Messages and Responses only)."""
     id_max: Annotated[int, Meta(ge=8, le=MAX_SETTING_VALUE)] | None = None
-    """Characters of a call id."""
+    """Maximal length of a call id."""
     id_pattern: str | None = None
-    """What each character of a call id must match; letters a to f and digits must."""
+    """Regular expression for each character of a call id; it must accept digits and the letters a to f."""
     source: str = ""
 
     @property
     def dialect_facts(self) -> dict[str, Any]:
-        """What this line says of the dialect, by the dialect's own names."""
+        """The facts of this line that are fields of a ``Dialect``, under its names."""
         values = {name: getattr(self, field) for field, name in _DIALECT_FIELDS.items()}
         values["must_end_with_user"] = None if self.prefill is None else not self.prefill
         return {name: value for name, value in values.items() if value is not None}
@@ -106,15 +109,16 @@ _DIALECT_FIELDS = {
     "id_max": "id_max",
     "id_pattern": "id_pattern",
 }
-"""Fields of a line that are fields of a dialect."""
+"""Fields of a dialect, by the fields of a line with the same meaning."""
 _REQUEST_FORM_FIELDS = frozenset({"media_types", "id_max", "id_pattern", "must_end_with_user"})
-"""Those that say what form a request must have: somebody knows that server, and its requests are mended for it."""
+"""Facts about the form of requests. If a line states one, somebody knows that server, and requests are normalized for
+it even if clients are trusted otherwise."""
 
 
 class CatalogPrices(Struct, frozen=True, forbid_unknown_fields=True):
-    """Dollars for a million tokens of the models that match.
+    """Prices in dollars for a million tokens of the models that match.
 
-    ``read`` and ``write`` are the input price times the multiples of the model's cache where they are left out.
+    If ``read`` or ``write`` is left out, it is the input price times the factor of the model's cache.
     """
 
     match: NamePatterns
@@ -125,17 +129,14 @@ class CatalogPrices(Struct, frozen=True, forbid_unknown_fields=True):
     source: str = ""
 
     def resolve_prices(self, rules: CacheRules) -> Prices:
-        """Return all four prices, given how the cache works."""
-        return Prices(
-            self.input,
-            self.output,
-            self.input * rules.read_factor if self.read is None else self.read,
-            self.input * rules.write_factor if self.write is None else self.write,
-        )
+        """Return all four prices, given the rules of the model's cache."""
+        read = self.input * rules.read_factor if self.read is None else self.read
+        write = self.input * rules.write_factor if self.write is None else self.write
+        return Prices(self.input, self.output, read, write)
 
 
 class CatalogCacheRules(Struct, frozen=True, forbid_unknown_fields=True):
-    """The rules of one kind of cache; see ``CacheRules``. A ``lookback`` that is left out is no limit."""
+    """The rules of one kind of cache; see ``CacheRules``. Without ``lookback`` there is no limit."""
 
     ttl: PositiveCount = 300
     minimum: NonNegativeCount = 1024
@@ -147,7 +148,7 @@ class CatalogCacheRules(Struct, frozen=True, forbid_unknown_fields=True):
     source: str = ""
 
     def to_cache_rules(self) -> CacheRules:
-        """Return the rules, without their source."""
+        """Return the rules without their source."""
         return CacheRules(self.ttl, self.minimum, self.write, self.read, self.lookback, self.automatic, self.step)
 
 
@@ -155,7 +156,7 @@ CatalogLine = TypeVar("CatalogLine", CatalogModel, CatalogPrices)
 
 
 class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
-    """Lines about models, caches and prices, in the order in which they are asked."""
+    """Lines about models, caches and prices, in the order in which they are searched."""
 
     model: tuple[CatalogModel, ...] = ()
     price: tuple[CatalogPrices, ...] = ()
@@ -164,7 +165,7 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
     """When the tables were last compared with their sources."""
 
     def merge_before(self, fallback: Catalog) -> Catalog:
-        """Return both catalogues as one; this one is asked first."""
+        """Return both catalogues as one, in which this one is searched first."""
         return Catalog(
             (*self.model, *fallback.model),
             (*self.price, *fallback.price),
@@ -173,98 +174,107 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def get_limits(self, model: str, window: int | None = None, asked_output: int | None = None) -> ModelLimits:
-        """Return the sizes of ``model``; a ``window`` of 1 or more overrides the catalogue, as the origin then says."""
-        origin, size = choose_window(("asked for", window), *self._iter_window_candidates(model))
-        output_line, input_line = (
-            _find_line_with(self.model, model, "max_output"),
-            _find_line_with(self.model, model, "max_input"),
-        )
-        max_input = min(input_line.max_input, size) if input_line and input_line.max_input else None
-        return ModelLimits(size, output_line.max_output if output_line else None, asked_output, max_input, origin)
+        """Return the limits of ``model``. A ``window`` of 1 or more overrides the catalogue.
+
+        ``ModelLimits.window_source`` says where the window came from.
+        """
+        source, size = choose_window(("asked for", window), *self._iter_window_candidates(model))
+        output_line = _find_line_with(self.model, model, "max_output")
+        input_line = _find_line_with(self.model, model, "max_input")
+        max_output = output_line.max_output if output_line else None
+        max_input = None
+        if input_line and input_line.max_input:
+            max_input = min(input_line.max_input, size)
+        return ModelLimits(size, max_output, asked_output, max_input, source)
 
     def _iter_window_candidates(self, model: str) -> Iterator[tuple[str, int | None]]:
-        """Yield what is known of the window of ``model``, with where that was found, then what is assumed."""
+        """Yield sources and sizes for the window of ``model``: the catalogue's if it has one, then the default."""
         model_line = _find_line_with(self.model, model, "window")
         if model_line is not None:
             yield f"catalog: {next(_iter_matching_patterns(model_line, model), '')}", model_line.window
         yield f"default: the catalog has no window for {model or 'an unnamed model'}", DEFAULT_WINDOW
 
     def get_cache_rules(self, api: str, model: str) -> CacheRules:
-        """Return how the cache of ``model`` works; on an API of another provider, what is usual there."""
-        model_line = _find_line_with(self.model, model, "cache")
-        native = model_line is not None and (
-            model_line.api is None or _get_provider(model_line.api) == _get_provider(api)
-        )
-        name = model_line.cache if model_line and native else _DEFAULT_CACHES.get(_get_provider(api), "prefix")
-        line = self.cache.get(name or "")
-        return line.to_cache_rules() if line else CacheRules()
+        """Return the cache rules of ``model``, or those that are usual for ``api`` if it is another provider's."""
+        provider = _get_provider(api)
+        name = _DEFAULT_CACHES.get(provider, "prefix")
+        line = _find_line_with(self.model, model, "cache")
+        if line is not None and line.cache is not None:
+            is_own_api = line.api is None or _get_provider(line.api) == provider
+            if is_own_api:
+                name = line.cache
+        rules = self.cache.get(name)
+        return rules.to_cache_rules() if rules else CacheRules()
 
     def get_dialect(self, api: str, model: str, *, trusting: bool = False) -> Dialect:
-        """Return the rules of ``api`` for ``model``, with what the lines about it say otherwise.
+        """Return the rules of ``api`` for ``model``: the API's own, changed by the facts of matching lines.
 
-        Lines about another provider's API, or another provider's server, say nothing here. ``trusting`` takes it that
-        a server which nobody knows here is known to who writes its requests.
+        Lines about another provider's API or server are ignored. With ``trusting`` the clients of an unknown server are
+        taken to know it: what they write is not normalized.
         """
-        lines = [
-            line
-            for line in _iter_matching_lines(self.model, model)
-            if not line.api or _get_provider(line.api) == _get_provider(api)
-        ]
-        provider = next((line.provider for line in lines if line.provider), "")
+        provider_of_api = _get_provider(api)
+        matching_lines = _iter_matching_lines(self.model, model)
+        lines = [line for line in matching_lines if not line.api or _get_provider(line.api) == provider_of_api]
+        server = next((line.provider for line in lines if line.provider), "")
         facts: dict[str, Any] = {}
         for line in lines:
-            if line.provider in (None, provider):
-                facts = line.dialect_facts | facts
-        model_dialect = get_api_dialect(api, model, provider)
-        model_dialect = relax_for_unknown_server(model_dialect) if trusting else model_dialect
+            if line.provider in (None, server):
+                facts = line.dialect_facts | facts  # an earlier line wins
+        dialect = get_api_dialect(api, model, server)
+        if trusting:
+            dialect = relax_for_unknown_server(dialect)
         if facts.keys() & _REQUEST_FORM_FIELDS:
-            model_dialect = replace(model_dialect, keeps_client_content=False)
-        return (
-            replace(model_dialect, **facts, id_min=min(model_dialect.id_min, facts.get("id_max", model_dialect.id_min)))
-            if facts
-            else model_dialect
-        )
+            dialect = replace(dialect, keeps_client_content=False)
+        if not facts:
+            return dialect
+        id_min = min(dialect.id_min, facts.get("id_max", dialect.id_min))
+        return replace(dialect, **facts, id_min=id_min)
 
     def get_prices(self, api: str, model: str) -> Prices:
-        """Return the prices of ``model``; of one without a line, assumed, Sonnet 4.5's under its own cache's rules."""
+        """Return the prices of ``model``; without a line assume Sonnet 4.5's, with the model's own cache rules."""
         rules = self.get_cache_rules(api, model)
-        for line in _iter_matching_lines(self.price, model):
+        line = next(_iter_matching_lines(self.price, model), None)
+        if line is not None:
             return line.resolve_prices(rules)
-        usual = next(_iter_matching_lines(self.price, DEFAULT_MODEL), None)
-        if usual is None:
+        default_line = next(_iter_matching_lines(self.price, DEFAULT_MODEL), None)
+        if default_line is None:
             return Prices(is_assumed=True)
-        return replace(CatalogPrices("", usual.input, usual.output).resolve_prices(rules), is_assumed=True)
+        assumed_line = CatalogPrices("", default_line.input, default_line.output)
+        return replace(assumed_line.resolve_prices(rules), is_assumed=True)
 
     def get_prior_ratio(self, model: str) -> float:
-        """Return the tokens of ``model`` for one estimated token, before any usage was reported."""
+        """Return the real tokens of ``model`` for an estimated one, before any usage was reported."""
         model_line = _find_line_with(self.model, model, "prior")
         return model_line.prior if model_line and model_line.prior else UNKNOWN_MODEL_RATIO
 
     def find_api(self, model: str) -> str | None:
-        """Return the API that ``model`` is usually called by, if it is known."""
+        """Return the API by which ``model`` is usually called, or None if it is unknown."""
         model_line = _find_line_with(self.model, model, "api")
         return model_line.api if model_line else None
 
     def find_family(self, model: str) -> str | None:
-        """Return the family of ``model``, if it is known."""
+        """Return the family of ``model``, or None if it is unknown."""
         model_line = _find_line_with(self.model, model, "family")
         return model_line.family if model_line else None
 
 
 def _iter_matching_lines(lines: Iterable[CatalogLine], model: str) -> Iterator[CatalogLine]:
-    """Yield the lines about ``model``, in order."""
+    """Yield the lines that match ``model``, in order."""
     return (line for line in lines if next(_iter_matching_patterns(line, model), None) is not None)
 
 
 def _iter_matching_patterns(line: CatalogModel | CatalogPrices, model: str) -> Iterator[str]:
-    """Yield the patterns of ``line`` that ``model`` has."""
+    """Yield the patterns of ``line`` that match ``model``."""
     patterns = (line.match,) if isinstance(line.match, str) else line.match
     return (pattern for pattern in patterns if fnmatchcase(model.lower(), pattern.lower()))
 
 
 def _find_line_with(lines: Iterable[CatalogModel], model: str, field: str) -> CatalogModel | None:
-    """Return the first line about ``model`` that knows ``field``."""
-    return next((line for line in _iter_matching_lines(lines, model) if getattr(line, field) is not None), None)
+    """Return the first line that matches ``model`` and states ``field``, or None."""
+    for line in _iter_matching_lines(lines, model):
+        if getattr(line, field) is not None:
+            return line
+    return None
 
 
 def _get_provider(api: str) -> str:

@@ -1,4 +1,4 @@
-"""What is in force: the files and tables, folded in order of their strength."""
+"""The configuration in force: files and shipped tables, merged in order of their strength."""
 
 from __future__ import annotations
 
@@ -25,29 +25,30 @@ CONFIG_FILE_NAME = "holdfast.toml"
 
 
 class Configuration(Struct, frozen=True):
-    """All that files and tables say. ``overrides`` stand in order of their strength, the weakest first."""
+    """Everything that files and tables say. Of ``overrides`` a later one is stronger."""
 
     catalog: Catalog
     overrides: tuple[Override, ...] = ()
     store: StoreLimits = StoreLimits()
     proxy: dict[str, Any] = {}
-    """What the files say of the proxy, by the names of its settings; ``holdfast.proxy.settings`` adds the rest."""
+    """Settings of the proxy in the files, by name; ``holdfast.proxy.settings`` adds environment and options."""
 
     def find_overrides(self, name: str) -> dict[str, Override]:
-        """Return what is changed of policy ``name``, by setting: the strongest override of each."""
+        """Return the strongest override of each setting of policy ``name``, by setting."""
         return {override.setting: override for override in self.overrides if override.policy in {"", name}}
 
     def build_policy(self, name: str = "holdfast") -> Policy:
-        """Return policy ``name`` as it is in force.
+        """Build policy ``name`` with the overrides of the files.
 
-        Raises ``UnknownPolicy``, or ``ConfigError`` where changed settings contradict others.
+        Raises ``UnknownPolicy``, or ``ConfigError`` if overridden settings contradict others.
         """
         preset, changes = Policy.preset(name), self.find_overrides(name)
         if not changes:
             return preset
-        values = {name: override.value for name, override in changes.items()}
+        values = {setting: override.value for setting, override in changes.items()}
         settings, rules = change_settings(preset.settings, preset.rules, values)
         for problem in check_settings(settings, rules):
+            # A contradiction within the preset itself is no fault of the file.
             culprits = [changes[setting] for setting in problem.settings if setting in changes]
             if culprits:
                 raise ConfigError(_describe_contradiction(name, problem, culprits))
@@ -61,33 +62,35 @@ def _describe_contradiction(name: str, problem: SettingsProblem, culprits: list[
 
 @cache
 def load_shipped_catalog() -> Catalog:
-    """Return the tables that come with the package."""
+    """Return the tables that are shipped with the package."""
     data = files("holdfast.data")
-    models, prices = (
-        parse_catalog(data.joinpath(name).read_text("utf-8"), name) for name in ("catalog.toml", "prices.toml")
-    )
+    models = parse_catalog(data.joinpath("catalog.toml").read_text("utf-8"), "catalog.toml")
+    prices = parse_catalog(data.joinpath("prices.toml").read_text("utf-8"), "prices.toml")
     return check_catalog(models.merge_before(prices), "catalog.toml")
 
 
 def load_configuration(project: Path | None = None, user: Path | None = None) -> Configuration:
-    """Return what is in force: the project's ``holdfast.toml`` before the user's before what is shipped.
+    """Load the configuration in force: the project's file wins over the user's, and that over the shipped tables.
 
-    ``project`` and ``user`` are folders (the working folder and the platform's configuration folder by default); a
-    file that is not there says nothing. Raises ``ConfigError`` for one that cannot be read or says something unknown.
+    ``project`` and ``user`` are folders; by default the working folder and the platform's configuration folder. A
+    missing file is ignored. Raises ``ConfigError`` for one that cannot be read or contains anything unknown.
     """
-    config, own = Configuration(load_shipped_catalog()), user or user_config_path("holdfast", appauthor=False)
-    for folder in (own, project or Path()):
+    user_folder = user or user_config_path("holdfast", appauthor=False)
+    configuration = Configuration(load_shipped_catalog())
+    for folder in (user_folder, project or Path()):
         path = folder / CONFIG_FILE_NAME
-        if _has_directory_entry(path):
-            new = parse_config_file(_read_config_file(path), str(path))
-            if folder.resolve() != own.resolve():
-                check_project_settings(new.proxy, str(path), str(own / CONFIG_FILE_NAME))
-            config = _merge_config_file(new, config, str(path))
-    return config
+        if not _has_directory_entry(path):
+            continue
+        config_file = parse_config_file(_read_config_file(path), str(path))
+        is_project = folder.resolve() != user_folder.resolve()
+        if is_project:
+            check_project_settings(config_file.proxy, str(path), str(user_folder / CONFIG_FILE_NAME))
+        configuration = _merge_config_file(config_file, configuration, str(path))
+    return configuration
 
 
 def _merge_config_file(new: ConfigFile, weaker: Configuration, name: str) -> Configuration:
-    """Return what is in force when ``new`` stands above what was ``weaker``."""
+    """Return ``weaker`` with everything that ``new`` says in front of it."""
     return Configuration(
         check_catalog(new.catalog.merge_before(weaker.catalog), name),
         (*weaker.overrides, *new.overrides),
@@ -97,12 +100,15 @@ def _merge_config_file(new: ConfigFile, weaker: Configuration, name: str) -> Con
 
 
 def load_catalog(project: Path | None = None, user: Path | None = None) -> Catalog:
-    """Return the catalogue in force; see ``load_configuration``."""
+    """Load only the catalogue in force; see ``load_configuration``."""
     return load_configuration(project, user).catalog
 
 
 def _has_directory_entry(path: Path) -> bool:
-    """Return whether anything is called that: a link to nowhere, and what cannot be looked at, too."""
+    """Return whether ``path`` exists in any form, also as a broken link or in a folder that cannot be read.
+
+    A file that is there but cannot be used must be an error, not silently be ignored.
+    """
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -114,7 +120,7 @@ def _has_directory_entry(path: Path) -> bool:
 
 def _read_config_file(path: Path) -> str:
     try:
-        if path.is_fifo():
+        if path.is_fifo():  # reading it would block
             msg = f"{path}: is a pipe and no file; remove it"
             raise ConfigError(msg)
         return path.read_text("utf-8")
@@ -133,11 +139,11 @@ def get_target(
     catalog: Catalog | None = None,
     trusts_client: bool = False,
 ) -> Target:
-    """Return all that is known of requests to ``model`` by ``api``.
+    """Return everything known about requests to ``model`` over ``api``.
 
-    ``window`` in tokens overrides the catalogue; an unknown model gets 200,000 and an origin that says so, an unknown
-    API the strictest dialect. Without ``catalog`` the shipped one is asked. ``trusts_client`` leaves a client's own
-    messages to a server that is not known as they are. Raises ``ConfigError`` for values of other types.
+    ``window`` in tokens overrides the catalogue. An unknown model gets 200,000 tokens and a source that says so, an
+    unknown API the strictest dialect. Without ``catalog`` the shipped one is used. With ``trusts_client`` a client's
+    own messages to an unknown server are not normalized. Raises ``ConfigError`` for values of other types.
     """
     raise_if_wrong_type(ConfigError, api=(api, str), model=(model, str), setup=(setup, RequestSetup))
     raise_if_wrong_type(ConfigError, window=(window, int | None), asked_output=(asked_output, int | None))

@@ -1,4 +1,4 @@
-"""The text of one ``holdfast.toml`` becomes values, or an error that names the key and what is allowed there."""
+"""Parse the text of one ``holdfast.toml``; errors name the wrong key and what is allowed there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.errors import ConfigError
 from holdfast.state.codec.reading import convert_value
 
 _OTHER_TABLES = ("policy", "store", "proxy")
-"""Tables of the file that are no part of the catalogue."""
+"""Tables of the file that are not part of the catalogue."""
 _TABLE_TYPES: dict[str, type[Struct]] = {
     "$.model": CatalogModel,
     "$.price": CatalogPrices,
@@ -26,7 +26,7 @@ _TABLE_TYPES: dict[str, type[Struct]] = {
 
 
 class ConfigFile(Struct, frozen=True):
-    """What one file says."""
+    """The contents of one file."""
 
     catalog: Catalog = Catalog()
     overrides: tuple[Override, ...] = ()
@@ -35,15 +35,15 @@ class ConfigFile(Struct, frozen=True):
 
 
 def parse_catalog(text: str, name: str) -> Catalog:
-    """Return the catalogue that TOML ``text`` says; ``name`` is the file, for errors.
+    """Parse the catalogue in TOML ``text``; ``name`` is the file's name for errors.
 
-    Raises ``ConfigError`` that names the key and what is allowed there, in its other tables too.
+    Raises ``ConfigError`` with the wrong key and what is allowed there, also for other tables.
     """
     return parse_config_file(text, name).catalog
 
 
 def parse_config_file(text: str, name: str) -> ConfigFile:
-    """Return all that TOML ``text`` says; ``ConfigError`` names the file, the key and what is allowed there."""
+    """Parse all of TOML ``text``; raise ``ConfigError`` with file, key and what is allowed there."""
     tables = _parse_toml(text, name)
     catalog = _convert_catalog({key: table for key, table in tables.items() if key not in _OTHER_TABLES}, name)
     return ConfigFile(
@@ -60,7 +60,7 @@ def _parse_toml(text: str, name: str) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         msg = f"{name}: not TOML: {error}; correct the line"
         raise ConfigError(msg) from error
-    except ValueError as error:  # Python makes no number of more than 4,300 digits
+    except ValueError as error:  # Python parses no number of more than 4,300 digits
         msg = f"{name}: not TOML: a whole number is too long; give a smaller one"
         raise ConfigError(msg) from error
     return tables
@@ -75,10 +75,14 @@ def _convert_catalog(tables: dict[str, Any], name: str) -> Catalog:
 
 
 def _insert_cache_name(error: str, tables: dict[str, Any]) -> str:
-    """Return ``error`` with the name of the cache that it is about, which its place leaves out."""
-    lines = tables.get("cache")
-    wrong = [name for name, line in lines.items() if not _is_valid_cache_line(line)] if isinstance(lines, dict) else []
-    return error.replace("$.cache[...]", f"$.cache.{wrong[0]}") if wrong else error
+    """Return msgspec's ``error`` with the name of the wrong cache, which msgspec shows as ``[...]``."""
+    cache_tables = tables.get("cache")
+    if not isinstance(cache_tables, dict):
+        return error
+    for name, table in cache_tables.items():
+        if not _is_valid_cache_line(table):
+            return error.replace("$.cache[...]", f"$.cache.{name}")
+    return error
 
 
 def _is_valid_cache_line(line: object) -> bool:
@@ -90,18 +94,19 @@ def _is_valid_cache_line(line: object) -> bool:
 
 
 def _suggest_correction(error: str) -> str:
-    """Return what may stand where ``error`` points, and what was meant, as far as that can be told."""
-    if table := re.search(r"Expected `array`, got `object` - at `\$\.(\w+)`", error):
-        return f"begin each of these tables with [[{table[1]}]], in two brackets"
+    """Return what is allowed at the place of msgspec's ``error``, and the nearest allowed name if there is one."""
+    single_table = re.search(r"Expected `array`, got `object` - at `\$\.(\w+)`", error)
+    if single_table:
+        return f"begin each of these tables with [[{single_table[1]}]], in two brackets"
     allowed = _list_allowed_names(error)
-    match = re.search(r"unknown field `(.*?)`|enum value '(.*?)'", error)
-    near = get_close_matches(match[1] or match[2], allowed, cutoff=0.65) if match else []
+    wrong_name = re.search(r"unknown field `(.*?)`|enum value '(.*?)'", error)
+    near = get_close_matches(wrong_name[1] or wrong_name[2], allowed, cutoff=0.65) if wrong_name else []
     suggestion = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"allowed there: {', '.join(allowed)}{suggestion}"
 
 
 def _list_allowed_names(error: str) -> tuple[str, ...]:
-    """Return the keys, or the words, that may stand where ``error`` points."""
+    """Return the keys or words that are allowed at the place of msgspec's ``error``."""
     if "enum value" in error:
         return get_args(ApiName)
     place = re.search(r"`(\$\.\w+)\[", error)
@@ -111,7 +116,10 @@ def _list_allowed_names(error: str) -> tuple[str, ...]:
 
 
 def check_catalog(catalog: Catalog, name: str) -> Catalog:
-    """Return ``catalog``; ``ConfigError`` names the line in which a name or a pattern leads nowhere."""
+    """Return ``catalog``; raise ``ConfigError`` for a line that names an unknown cache, or a wrong pattern or type.
+
+    These are checks that a schema cannot express.
+    """
     for index, line in enumerate(catalog.model):
         if line.cache is not None and line.cache not in catalog.cache:
             cache_names = ", ".join(sorted(catalog.cache))
@@ -120,19 +128,21 @@ def check_catalog(catalog: Catalog, name: str) -> Catalog:
                 f"{cache_names}"
             )
             raise ConfigError(msg)
-        if line.id_pattern is not None and (wrong := _describe_pattern_problem(line.id_pattern)):
-            msg = f"{name}: {line.id_pattern!r} {wrong} - at `$.model[{index}].id_pattern`; say, for one, [a-z0-9]"
-            raise ConfigError(msg)
-        if odd := [kind for kind in line.media or () if "/" not in kind]:
-            msg = f"{name}: {odd[0]!r} is no MIME type - at `$.model[{index}].media`; say, for one, image/png"
+        pattern_problem = "" if line.id_pattern is None else _describe_pattern_problem(line.id_pattern)
+        if pattern_problem:
+            place = f"at `$.model[{index}].id_pattern`"
+            raise ConfigError(f"{name}: {line.id_pattern!r} {pattern_problem} - {place}; say, for one, [a-z0-9]")
+        wrong_types = [kind for kind in line.media or () if "/" not in kind]
+        if wrong_types:
+            msg = f"{name}: {wrong_types[0]!r} is no MIME type - at `$.model[{index}].media`; say, for one, image/png"
             raise ConfigError(msg)
     return catalog
 
 
 def _describe_pattern_problem(pattern: str) -> str:
-    """Return what is wrong with the pattern of a call id's characters, or nothing.
+    """Return what is wrong with a pattern for the characters of call ids, or ``""``.
 
-    A schema cannot say that a string is a pattern, or that it takes the hexadecimal digits of new ids.
+    It must be a regular expression, and accept the hexadecimal digits that new ids are made of.
     """
     try:
         bad_chars = [char for char in "0123456789abcdef" if not re.fullmatch(pattern, char)]

@@ -1,4 +1,4 @@
-"""The providers that clients ask: where each of them is, and the variables by which its SDKs are led elsewhere."""
+"""The providers: their addresses, and the environment variables that point their SDKs at another address."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from msgspec import Struct
 
 
 class AddressVariable(Struct, frozen=True):
-    """A variable that holds an address."""
+    """An environment variable with the address of a provider."""
 
     name: str
     behind: str = ""
-    """What clients want to stand behind the provider's address."""
+    """Path that clients expect behind the provider's address."""
     is_usual: bool = True
-    """Whether a client is given it where it was not set; else it is only led through the proxy."""
+    """Whether to set it for a client that did not have it; otherwise it is only redirected if it is set."""
 
 
 class ProviderInfo(Struct, frozen=True):
-    """Who answers requests that name nobody else."""
+    """A provider that answers requests whose path names no server."""
 
     name: str
-    """What settings and options call it."""
+    """Its name in settings and options."""
     answers: str
     """The APIs that it answers, as people call them."""
     official: str
     """Its own address, without a version."""
     path: str
-    """What stands behind that in a setting."""
+    """Path behind it in a setting."""
     variables: tuple[AddressVariable, ...]
-    """What its SDKs, LiteLLM and LangChain read, the strongest first. [M]"""
+    """Variables that its SDKs, LiteLLM and LangChain were found to read, the strongest first."""
 
     @property
     def base_url(self) -> str:
-        """Its own address as a setting holds it."""
+        """Its own address in the form of a setting."""
         return self.official + self.path
 
 
@@ -63,13 +63,13 @@ _ALL_PROVIDERS = (
     ),
 )
 PROVIDERS = {provider.name: provider for provider in _ALL_PROVIDERS}
-"""The providers by their names."""
+"""All providers by name."""
 ADDRESS_VARIABLES = {
     variable.name: (provider, variable) for provider in _ALL_PROVIDERS for variable in provider.variables
 }
-"""The variables of them all, each with its provider."""
+"""All variables by name, each with its provider."""
 
 
 def build_sdk_variables(address: str) -> dict[str, str]:
-    """Return the variables that lead the SDK of each provider to a server at ``address``."""
+    """Return the variables that point the SDK of each provider at a server at ``address``."""
     return {provider.variables[0].name: address + provider.variables[0].behind for provider in _ALL_PROVIDERS}

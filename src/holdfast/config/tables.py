@@ -1,7 +1,7 @@
 """The tables ``[policy]`` and ``[store]`` of a ``holdfast.toml``.
 
-``[policy]`` changes settings of every policy, by group, ``[policy.NAME]`` those of one, and is stronger. The group
-``preset`` has the settings that only that policy has::
+``[policy.GROUP]`` changes settings of every policy. ``[policy.NAME.GROUP]`` changes those of one policy and is
+stronger. The group ``preset`` has the settings that only that policy has::
 
     [policy.results]
     spill_chars = 30_000
@@ -40,12 +40,12 @@ from holdfast.planning.settings_check import (
 from holdfast.state.codec.reading import convert_value
 
 MAX_BYTES = 10**18
-"""An exabyte: no store is that large, and SQLite counts in 63 bits."""
+"""An exabyte. No store is that large, and SQLite counts in 63 bits."""
 ByteCount = Annotated[int, Meta(ge=0, le=MAX_BYTES)]
 
 
 class Override(Struct, frozen=True):
-    """A setting, by its dotted name, that a file changes: of one policy, or of every one where ``policy`` is empty."""
+    """A setting, by its dotted name, that a file changes: for one policy, or for all if ``policy`` is empty."""
 
     setting: str
     value: Any
@@ -54,38 +54,39 @@ class Override(Struct, frozen=True):
 
     @property
     def table_header(self) -> str:
-        """The table of the file that it stands in."""
+        """The header of the table in which the file changes it."""
         return _format_table_header(self.policy, self.setting.partition(".")[0])
 
     @property
     def key(self) -> str:
-        """The key in that table."""
+        """Its key in that table."""
         return self.setting.partition(".")[2]
 
 
 class StoreLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How large a store may grow, in bytes; 0 is no limit, and nothing is what the weaker file says."""
+    """How large a store may grow, in bytes. 0 is no limit; None leaves it to the weaker file."""
 
     session_bytes: ByteCount | None = None
-    """Bytes of one session's entries."""
+    """Bytes of the entries of one session."""
     blob_bytes: ByteCount | None = None
     """Bytes of all blobs together."""
 
     def merge_over(self, fallback: StoreLimits) -> StoreLimits:
-        """Return what holds when these limits are stronger than ``fallback``."""
-        own_values, fallback_values = asdict(self), asdict(fallback)
-        return StoreLimits(
-            **{name: fallback_values[name] if size is None else size for name, size in own_values.items()}
-        )
+        """Return these limits, with those of ``fallback`` where these are None."""
+        fallback_sizes = asdict(fallback)
+        sizes: dict[str, int | None] = {}
+        for name, size in asdict(self).items():
+            sizes[name] = fallback_sizes[name] if size is None else size
+        return StoreLimits(**sizes)
 
     @property
     def set_limits(self) -> dict[str, int]:
-        """The limits that there are, by name."""
+        """The limits that are set and not 0, by name."""
         return {name: size for name, size in asdict(self).items() if size}
 
 
 def parse_overrides(table: object, file: str) -> tuple[Override, ...]:
-    """Return what table ``[policy]`` changes, the weaker before the stronger; ``ConfigError`` names a wrong key."""
+    """Parse table ``[policy]`` into overrides, the weaker first; raise ``ConfigError`` for a wrong key."""
     whole = require_table(table, "[policy]", file)
     groups = {key: value for key, value in whole.items() if key in Settings.__struct_fields__}
     changes = [*_iter_overrides(groups, "", PolicyRules, file)]
@@ -125,15 +126,16 @@ def _describe_unknown_table(name: str, table: object, file: str) -> str:
     """Return the error for a key of ``[policy]`` that is neither a group of settings nor a policy."""
     if name == PRESET_GROUP:
         return f"{file}: [policy.preset] is of no policy; write [policy.NAME.preset] with the name of one"
-    if isinstance(table, dict) and (
-        get_close_matches(name, PRESETS) or not get_close_matches(name, Settings.__struct_fields__)
-    ):
+    # A table was probably meant as a policy, unless its name resembles a group of settings only.
+    resembles_policy = bool(get_close_matches(name, PRESETS))
+    resembles_group = bool(get_close_matches(name, Settings.__struct_fields__))
+    if isinstance(table, dict) and (resembles_policy or not resembles_group):
         return describe_unknown_name("policy", name, PRESETS, f"{file}: [policy.{name}]")
     return f"{file}: [policy]: no setting is called {name!r}; {describe_unknown_setting(name)}"
 
 
 def parse_store_limits(table: object, file: str) -> StoreLimits:
-    """Return what table ``[store]`` says; ``ConfigError`` names a wrong key."""
+    """Parse table ``[store]``; raise ``ConfigError`` for a wrong key or value."""
     values, limit_names = require_table(table, "[store]", file), StoreLimits.__struct_fields__
     for key, value in values.items():
         if key not in limit_names:
@@ -150,7 +152,7 @@ def parse_store_limits(table: object, file: str) -> StoreLimits:
 
 
 def require_table(table: object, name: str, file: str) -> dict[str, Any]:
-    """Return ``table``, which stands under ``name``; ``ConfigError`` where it is none."""
+    """Return ``table``; raise ``ConfigError`` if the value called ``name`` is not a table."""
     if isinstance(table, dict):
         return table
     msg = f"{file}: {name[1:-1]} = {format_short_value(table)} is no table; write {name} on a line, and its keys below"
@@ -158,18 +160,21 @@ def require_table(table: object, name: str, file: str) -> dict[str, Any]:
 
 
 def describe_unknown_name(kind: str, name: str, known_names: Iterable[str], place: str, fallback: str = "") -> str:
-    """Return the words for a name that is not known, with the nearest ones, or with ``fallback`` that are known."""
+    """Return an error for an unknown name, with the nearest known ones, else ``fallback``, else all known ones."""
     names = list(known_names)
     near = get_close_matches(name, names)
-    hint = f"did you mean {' or '.join(near)}?" if near else fallback or f"there are: {', '.join(names)}"
+    hint = fallback or f"there are: {', '.join(names)}"
+    if near:
+        hint = f"did you mean {' or '.join(near)}?"
     return f"{place}: no {kind} is called {name!r}; {hint}"
 
 
 def _format_table_header(policy: str, group: str = "") -> str:
-    return f"[{'.'.join(filter(None, ['policy', policy, group]))}]"
+    parts = [part for part in ("policy", policy, group) if part]
+    return f"[{'.'.join(parts)}]"
 
 
 def format_short_value(value: object) -> str:
-    """Return a value for people, its end left out where it is long."""
+    """Return a value as text of at most 60 characters, for an error."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:59]}…"
