@@ -1,6 +1,6 @@
-"""A small reference agent on the engine: a loop, nine tools, skills.
+"""A small reference agent built on the engine: a loop, nine tools, skills.
 
-The names in ``__all__`` are what a program that runs the agent needs; ``docs/agent.md`` shows one.
+The names in ``__all__`` are those that a program needs to run the agent; ``docs/agent.md`` shows one.
 """
 
 from holdfast.agent.agent import load_agent_environment, make_session_workspace

@@ -1,4 +1,4 @@
-"""The agent put together: what it is told, what it works in, and what its tools reach of the session."""
+"""Put the agent together: its prompt and tools, its workspace, and how its tools read back from the session."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ outside of it can be read or written.
 
 
 def load_agent_environment(folder: str | Path, *, skills: Sequence[str | Path] = ()) -> Environment:
-    """Return the environment of the agent in ``folder``: its words, nine tools, the folder's rules and skills."""
+    """Load the environment of an agent in ``folder``: its prompt, the nine tools, the folder's rules and skills."""
     return load_environment(folder, system=AGENT_PROMPT, tools=TOOL_DEFINITIONS, skills=skills)
 
 
 def make_session_workspace(
     session: Session, folder: str | Path, *, allow: PermissionCallback, hidden: frozenset[str] = frozenset()
 ) -> Workspace:
-    """Return the workplace of the agent in ``folder``, whose ``fetch_result`` reads back from ``session``."""
+    """Make the workspace of an agent in ``folder`` whose tool ``fetch_result`` reads back from ``session``."""
     resources = session.resources
 
     async def recall(arguments: Mapping[str, Any]) -> RecallAnswer:
+        # A page must fit into what is left of the window, or reading it back would be spilled again.
         report = session.report()
         max_chars = compute_page_chars(report.usable_tokens - report.setup_tokens)
         return await resources.run_in_worker(lambda: answer_recall(resources.store, session.key, arguments, max_chars))

@@ -1,4 +1,4 @@
-"""Arguments of tools: their JSON Schema from a struct, and a call's arguments read back into one."""
+"""Arguments of tools: a JSON Schema made from a struct, and a call's arguments parsed into one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from holdfast.state.codec.reading import convert_value
 
 A = TypeVar("A", bound=Struct)
 _MAX_SHOWN_CHARS = 200
-"""Characters of what the model sent that an error repeats."""
+"""Characters of the model's own arguments that an error repeats."""
 
 
 def make_json_schema(struct: type[Struct]) -> dict[str, Any]:
-    """Return the JSON Schema of ``struct`` as one object, with nothing in it that refers elsewhere."""
+    """Return the JSON Schema of ``struct`` as one object without references, which some providers do not accept."""
     (top,), components = msgspec.json.schema_components([struct])
     inlined_schema: dict[str, Any] = _inline_references(top, components)
     return inlined_schema
@@ -30,15 +30,19 @@ def _inline_references(value: Any, components: dict[str, Any]) -> Any:
     if not isinstance(value, dict):
         return value
     if "$ref" in value:
-        own = {key: item for key, item in value.items() if key != "$ref"}
-        return {**_inline_references(components[value["$ref"].rpartition("/")[2]], components), **own}
-    return {key: _inline_references(item, components) for key, item in value.items() if key not in ("title", "default")}
+        own_items = {key: item for key, item in value.items() if key != "$ref"}
+        component = components[value["$ref"].rpartition("/")[2]]
+        return {**_inline_references(component, components), **own_items}
+    # Titles and defaults only repeat what names and descriptions say, and cost tokens in every request.
+    kept_items = {key: item for key, item in value.items() if key not in ("title", "default")}
+    return {key: _inline_references(item, components) for key, item in kept_items.items()}
 
 
 def parse_tool_arguments(name: str, text: str, struct: type[A]) -> A:
-    """Return the arguments of a call of tool ``name``, read as kindly as they can be.
+    """Parse the arguments of a call of tool ``name``, as leniently as possible.
 
-    ``FormatError`` where they are none, with what the tool takes.
+    Models send null for an argument they leave out, and numbers as strings. Raises ``FormatError``, with the parameters
+    of the tool, if the arguments cannot be used.
     """
     try:
         values = json.loads(text.strip() or "{}")
@@ -59,18 +63,20 @@ def parse_tool_arguments(name: str, text: str, struct: type[A]) -> A:
 
 
 def _describe_parameters(name: str, kind: type[Struct]) -> str:
-    """Return in words what a tool takes."""
-    arguments_schema = make_json_schema(kind)
-    required_names = arguments_schema.get("required", ())
-    descriptions = [
-        f"{key} ({_describe_parameter_type(value)}{', needed' if key in required_names else ''})"
-        for key, value in arguments_schema["properties"].items()
-    ]
+    """Return the end of an error: how to call the tool, with all its parameters."""
+    schema = make_json_schema(kind)
+    required_names = schema.get("required", ())
+    descriptions: list[str] = []
+    for name_of_parameter, value in schema["properties"].items():
+        needed = ", needed" if name_of_parameter in required_names else ""
+        descriptions.append(f"{name_of_parameter} ({_describe_parameter_type(value)}{needed})")
     return f"call {name} again with {', '.join(descriptions)}"
 
 
 def _describe_parameter_type(value: dict[str, Any]) -> str:
-    return " or ".join(map(repr, value["enum"])) if "enum" in value else str(value.get("type", "object"))
+    if "enum" in value:
+        return " or ".join(map(repr, value["enum"]))
+    return str(value.get("type", "object"))
 
 
 def _shorten_arguments(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Results of calls that are open on one branch of a session, and were done on another."""
+"""Find results, on other branches of a session, of tool calls that are still open on this one."""
 
 from __future__ import annotations
 
@@ -16,18 +16,23 @@ def find_results_on_other_branches(
 ) -> list[tuple[ToolCall, ToolResult]]:
     """Return those of ``calls``, open at ``leaf``, that have a result on another branch, each with that result.
 
-    It costs what was said since the answer that made the calls.
+    A fork begins before the results, but the work was done: doing it again could do harm. The cost is proportional to
+    the entries since the answer that made the calls.
     """
-    here = store.get_entry(key, leaf)
-    answer = next(filter(_is_answer_entry, _iter_ancestors(store, key, here)), here)
-    own_results = _collect_results_by_call(_list_entries_since(store, key, answer, here))
-    ids = [call.id for call in calls]
-    places = [len(own_results[id_]) + ids[:number].count(id_) for number, id_ in enumerate(ids)]
+    leaf_entry = store.get_entry(key, leaf)
+    answer = next(filter(_is_answer_entry, _iter_ancestors(store, key, leaf_entry)), leaf_entry)
+    own_results = _collect_results_by_call(_list_entries_since(store, key, answer, leaf_entry))
+    call_ids = [call.id for call in calls]
+    # Ids repeat within an answer. The open call is the one after as many as have results here, and its result on
+    # another branch is at the same place among those of its id.
+    occurrences: list[int] = []
+    for number, call_id in enumerate(call_ids):
+        occurrences.append(len(own_results[call_id]) + call_ids[:number].count(call_id))
     results_by_number: dict[int, ToolResult] = {}
     for tip in store.read_tips(key):
         tip_results = _collect_results_by_call(_list_entries_since(store, key, answer, tip))
-        for number, (id_, place) in enumerate(zip(ids, places, strict=True)):
-            for result in tip_results[id_][place : place + 1]:
+        for number, (call_id, occurrence) in enumerate(zip(call_ids, occurrences, strict=True)):
+            for result in tip_results[call_id][occurrence : occurrence + 1]:
                 results_by_number.setdefault(number, result)
     return [(calls[number], results_by_number[number]) for number in sorted(results_by_number)]
 
@@ -40,17 +45,21 @@ def _iter_ancestors(store: SessionStore, key: str, entry: Entry) -> Iterator[Ent
 
 
 def _list_entries_since(store: SessionStore, key: str, answer: Entry, tip: Entry) -> list[Entry]:
-    """Return what follows ``answer`` up to ``tip``; nothing where that lies on a branch without it."""
+    """Return the entries after ``answer`` up to ``tip``, or an empty list if ``tip`` does not descend from it."""
     path = list(takewhile(lambda entry: entry.seq > answer.seq, _iter_ancestors(store, key, tip)))
-    return path[::-1] if path and path[-1].parent == answer.id else []
+    is_descendant = bool(path) and path[-1].parent == answer.id
+    return path[::-1] if is_descendant else []
 
 
 def _collect_results_by_call(path: Iterable[Entry]) -> defaultdict[str, list[ToolResult]]:
-    """Return the results up to the next answer, by the ids of their calls."""
+    """Return the results before the next answer by the ids of their calls, in order."""
     results_by_id = defaultdict[str, list[ToolResult]](list)
-    for entry in takewhile(lambda path_entry: not _is_answer_entry(path_entry), path):
-        for result in entry.body.sized_message.message.results if isinstance(entry.body, MessageEntry) else ():
-            results_by_id[result.call_id].append(result)
+    for entry in path:
+        if _is_answer_entry(entry):
+            break
+        if isinstance(entry.body, MessageEntry):
+            for result in entry.body.sized_message.message.results:
+                results_by_id[result.call_id].append(result)
     return results_by_id
 
 

@@ -1,5 +1,7 @@
-"""Tools for files: ``read_file``, ``write_file``, ``edit_file`` and ``list_folder``. Each changes one file whole, or
-not at all.
+"""Tools for files: ``read_file``, ``write_file``, ``edit_file`` and ``list_folder``.
+
+Each changes one file as a whole or not at all. The docstrings and descriptions of the argument structs are sent to the
+model, so their wording is part of every request.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ from holdfast.errors import FormatError
 from holdfast.messages.text.text_cuts import flatten_to_line
 
 MAX_READ_BYTES = 4_000_000
-"""[H] Bytes of a file that one call reads; what is too long for a request is stored away and shown as a preview."""
+"""Bytes of a file that one call reads. It bounds the memory; long results are spilled anyway. Chosen by judgement."""
 MAX_LISTED_NAMES = 2_000
-"""[H] Names of a folder that are listed."""
+"""Names of a folder that are listed; more would only fill the window. Chosen by judgement."""
 _LINE_RANGE_PATTERN = re.compile(r"\s*(\d{1,12})\s*(?:(?:-|–|:|,|\.\.)\s*(\d{0,12})\s*)?\Z")
+_NO_LAST_LINE = 10**12
+"""Last line of a range without an end; no file has so many."""
 _MAX_SIMILAR_CHARS = 120
-"""Characters of a line that resembles what was looked for."""
+"""Characters that an error shows of a line similar to the one that was not found."""
 
 PathName = Annotated[str, Meta(description="A file below the working folder.")]
 
@@ -63,7 +67,7 @@ class ListArguments(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_file(workspace: Workspace, arguments: ReadArguments) -> str:
-    """Return what a file says. Raises ``FormatError`` and ``OSError``."""
+    """Return the text of a file or of a range of its lines. Raises ``FormatError`` and ``OSError``."""
     path = workspace.resolve_readable(arguments.path)
     with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -77,83 +81,96 @@ def read_file(workspace: Workspace, arguments: ReadArguments) -> str:
 
 def _parse_line_range(lines: str) -> tuple[int, int]:
     match = _LINE_RANGE_PATTERN.match(lines)
-    first = int(match[1]) if match else 0
-    last = first if match and match[2] is None else int((match and match[2]) or 10**12)
+    first = last = 0
+    if match:
+        first = int(match[1])
+        is_single_line = match[2] is None
+        last = first if is_single_line else int(match[2] or _NO_LAST_LINE)
     if not first or last < first:
         raise FormatError(f'{lines!r} is no range of lines; give two numbers from 1 on, for example "12-480"')
     return first, last
 
 
 def _read_line_range(file: BinaryIO, arguments: ReadArguments, first: int, last: int, size: int) -> str:
-    """Return a range of lines under a line that says which."""
+    """Return a range of lines, after a line that names it and says how to read on."""
     file_lines: list[bytes] = []
-    length, stop, hint = 0, first - 1, ""
+    length, last_read, hint = 0, first - 1, ""
     for number, line in enumerate(islice(_iter_lines(file), first - 1, last), first):
         length += len(line)
         if length > MAX_READ_BYTES:
             hint = f'; go on with lines="{number}-"'
             break
         file_lines.append(line)
-        stop = number
+        last_read = number
     if not file_lines:
         raise FormatError(f"{arguments.path} has no line {first}; it has {size:,} bytes: give a range within it")
-    return f"[{arguments.path}: lines {first}-{stop}{hint}]\n{decode_utf8(b''.join(file_lines), arguments.path)}"
+    text = decode_utf8(b"".join(file_lines), arguments.path)
+    return f"[{arguments.path}: lines {first}-{last_read}{hint}]\n{text}"
 
 
 def _iter_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a file; one that is too long for a call in pieces, no letter of it in halves."""
+    """Yield the lines of a file; one longer than ``MAX_READ_BYTES`` in pieces that end between characters."""
     while line := file.readline(MAX_READ_BYTES):
-        half = len(line) - utf_8_decode(line, "replace", False)[1] if len(line) == MAX_READ_BYTES else 0  # noqa: FBT003
-        file.seek(-half, os.SEEK_CUR)
-        yield line[: len(line) - half]
+        cut_bytes = 0
+        if len(line) == MAX_READ_BYTES:
+            whole_bytes = utf_8_decode(line, "replace", False)[1]  # noqa: FBT003
+            cut_bytes = len(line) - whole_bytes
+        file.seek(-cut_bytes, os.SEEK_CUR)
+        yield line[: len(line) - cut_bytes]
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
 def write_file(workspace: Workspace, arguments: WriteArguments) -> str:
-    """Return what was written. Raises ``FormatError`` and ``OSError``; nothing was written then."""
+    """Write a file and return a report. If it raises ``FormatError`` or ``OSError``, nothing was written."""
     path = _resolve_writable(workspace, arguments.path)
-    was_there = path.exists()
+    existed = path.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
     data = arguments.text.encode("utf-8", "replace")
     _replace_file_content(path, data)
     size = f"{_format_number_of_lines(arguments.text)}, {len(data):,} byte{'' if len(data) == 1 else 's'}"
-    return f"{'replaced' if was_there else 'wrote'} {workspace.get_shown_path(path)}: {size}"
+    return f"{'replaced' if existed else 'wrote'} {workspace.get_shown_path(path)}: {size}"
 
 
 def edit_file(workspace: Workspace, arguments: EditArguments) -> str:
-    """Return where a piece was replaced. Raises ``FormatError`` and ``OSError``; nothing was changed then."""
+    """Replace a piece of a file and return where. If it raises ``FormatError`` or ``OSError``, nothing was changed."""
     path = _resolve_writable(workspace, arguments.path)
     with open_regular_file(path) as file:
         text = decode_utf8(file.read(), arguments.path)
     old, new = arguments.old, arguments.new
+    # The model sees Windows line ends as plain ones and copies them so; the file must keep its own.
     if old not in text and "\r\n" in text and "\r" not in old:
         old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
-    at = _find_once(text, old, arguments.path)
+    start = _find_once(text, old, arguments.path)
     if old == new:
         raise FormatError("old and new are the same text, so nothing would change; give the text as it is to be")
-    _replace_file_content(path, (text[:at] + new + text[at + len(old) :]).encode("utf-8", "replace"))
+    new_text = text[:start] + new + text[start + len(old) :]
+    _replace_file_content(path, new_text.encode("utf-8", "replace"))
+    line_number = text.count("\n", 0, start) + 1
     return (
-        f"changed {workspace.get_shown_path(path)} at line {text.count(chr(10), 0, at) + 1}: "
+        f"changed {workspace.get_shown_path(path)} at line {line_number}: "
         f"{_format_number_of_lines(old)} became {_format_number_of_lines(new)}"
     )
 
 
 def _format_number_of_lines(text: str) -> str:
-    count = text.count("\n") + (not text.endswith("\n") and bool(text))
+    has_begun_line = bool(text) and not text.endswith("\n")
+    count = text.count("\n") + has_begun_line
     return f"{count:,} line{'' if count == 1 else 's'}"
 
 
 def _find_once(text: str, old: str, name: str) -> int:
-    """Return where ``old`` stands; ``FormatError`` where it does not stand there exactly once."""
+    """Return the position of ``old`` in ``text``; raise ``FormatError`` unless it occurs exactly once."""
     if not old:
         raise FormatError("old is empty; give the text that is to be replaced, or write the whole file")
-    places = list(islice((match.start() for match in re.finditer(f"(?={re.escape(old)})", text)), 21))
-    if len(places) == 1:
-        return places[0]
-    if places:
-        lines = ", ".join(str(text.count("\n", 0, at) + 1) for at in places[:20])
+    # With a lookahead, so that overlapping occurrences count; 21 are enough to show 20.
+    occurrences = re.finditer(f"(?={re.escape(old)})", text)
+    positions = [match.start() for match in islice(occurrences, 21)]
+    if len(positions) == 1:
+        return positions[0]
+    if positions:
+        lines = ", ".join(str(text.count("\n", 0, position) + 1) for position in positions[:20])
         raise FormatError(f"old stands in {name} more than once, at lines {lines}; give more of what is around it")
     raise FormatError(
         f"old does not stand in {name}, letter by letter{_describe_similar_line(text, old)}; read the file and "
@@ -162,16 +179,18 @@ def _find_once(text: str, old: str, name: str) -> int:
 
 
 def _describe_similar_line(text: str, old: str) -> str:
-    """Return where a line stands that is the first of ``old`` but for blanks, if one does."""
-    first = next((line.split() for line in old.splitlines() if line.strip()), [])
+    """Return a hint at the line that equals the first one of ``old`` except for white space, or ``""``."""
+    first_words = next((line.split() for line in old.splitlines() if line.strip()), [])
+    if not first_words:
+        return ""
     for number, line in enumerate(text.splitlines(), 1):
-        if first and line.split() == first:
+        if line.split() == first_words:
             return f" (line {number} is nearly its first one: {flatten_to_line(repr(line), _MAX_SIMILAR_CHARS)})"
     return ""
 
 
 def _resolve_writable(workspace: Workspace, file_name: str) -> Path:
-    """Return where a file is that may be written: nothing is there yet, or a file."""
+    """Return the path of a file that may be written: a regular file, or nothing yet."""
     path = workspace.resolve_path(file_name)
     if path == workspace.root or (path.exists() and not path.is_file()):
         raise FormatError(f"{file_name} is no file, so it cannot be written; give the path of one")
@@ -179,7 +198,7 @@ def _resolve_writable(workspace: Workspace, file_name: str) -> Path:
 
 
 def _replace_file_content(path: Path, data: bytes) -> None:
-    """Put ``data`` in the place of a file, with the permissions it has; who reads it sees all of the old or the new."""
+    """Replace the content of a file and keep its permissions; readers see all of the old content or all of the new."""
     new = path.parent / f".{uuid.uuid4().hex}.tmp"
     number = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
@@ -202,10 +221,9 @@ def list_folder(workspace: Workspace, arguments: ListArguments) -> str:
         entries = sorted(scan, key=lambda entry: entry.name)
     lines = [_format_dir_entry(entry) for entry in entries[:MAX_LISTED_NAMES]]
     hidden_count = len(entries) - len(lines)
-    return (
-        "\n".join([*lines, *([f"[and {hidden_count:,} more]"] if hidden_count else [])])
-        or f"[{arguments.folder} is empty]"
-    )
+    if hidden_count:
+        lines.append(f"[and {hidden_count:,} more]")
+    return "\n".join(lines) or f"[{arguments.folder} is empty]"
 
 
 def _format_dir_entry(entry: os.DirEntry[str]) -> str:

@@ -1,11 +1,11 @@
-"""Searches files by their lines or their names, as a program of its own: a search that never ends can then be ended.
+"""Search files by their lines or their names, as a program of its own: a search that never ends can then be killed.
 
-It is started with ``[folder, pattern, glob, most, skipped]`` as one JSON argument, and prints ``PATH:LINE: TEXT``, or
-without a pattern (null) the paths that the glob names, the last changed first.
-It imports the standard library alone, so that it runs isolated from whatever lies in the folder that it searches.
+It is started with ``[folder, pattern, glob, max_lines, ignored_folders]`` as one JSON argument, and prints
+``PATH:LINE: TEXT``, or without a pattern (null) the paths that match the glob, the last changed first. It imports the
+standard library only, so that it can run isolated from whatever is in the searched folder.
 
-ripgrep is faster, but it is not installed everywhere, and its expressions and ignore rules differ from Python's: what
-the model finds would depend on the machine.
+ripgrep is faster, but not installed everywhere, and its expressions and ignore rules differ from Python's: results
+would depend on the machine.
 """
 
 from __future__ import annotations
@@ -19,67 +19,76 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 LINE_CHARS = 300
-"""Characters of a line that are shown: its first ones, or those around what was found."""
+"""Characters of a line that are shown: its beginning, or the part around the match."""
 BINARY_CHECK_BYTES = 8_192
-"""Bytes in which a zero byte tells that a file is no text."""
+"""A file with a zero byte among so many first ones is not text."""
 BAD_PATTERN_EXIT = 2
-"""Exit code for a pattern that is none."""
+"""Exit code for a wrong regular expression."""
 
 
 def iter_files(folder: str, glob: str, ignored_folders: frozenset[str]) -> Iterator[str]:
-    """Yield the files below ``folder`` that ``glob`` names, sorted, or ``folder`` if it is one; links do not count."""
+    """Yield the files below ``folder`` that match ``glob``, sorted; if ``folder`` is a file, only that. Skip links."""
     if os.path.isfile(folder):  # noqa: PTH113 -- as below
         yield folder
-    is_named = compile_glob(glob)
+    matches_glob = compile_glob(glob)
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in ignored_folders)
         for name in sorted(names):
             path = os.path.join(place, name)  # noqa: PTH118 -- half the time of pathlib's
-            if is_named(os.path.relpath(path, folder)) and not os.path.islink(path):  # noqa: PTH114
+            if matches_glob(os.path.relpath(path, folder)) and not os.path.islink(path):  # noqa: PTH114
                 yield path
 
 
 def compile_glob(glob: str) -> Callable[[str], bool]:
-    """Return whether ``glob`` names a path: without a slash in it its last part, with one all of it.
+    """Return a function that tells whether a path matches ``glob``.
 
-    ``**/`` is any folders, and none.
+    A glob without a slash is matched against the name, one with a slash against the whole path. ``**/`` stands for any
+    number of folders, also none.
     """
     if not glob:
         return lambda _: True
     glob = glob.removeprefix("./")
+    # ``fnmatch`` knows no ``**/``, so the pieces between are translated and joined by "any folders".
     pieces = re.split(r"(?:(?<![^/])\*\*/)+", glob)
-    regex = re.compile("(?:.*/)?".join(fnmatch.translate(piece)[: -len(r"\Z")] for piece in pieces), re.DOTALL)
-    return lambda path: regex.fullmatch(path if "/" in glob else path.rpartition("/")[2]) is not None
+    translated_pieces = [fnmatch.translate(piece)[: -len(r"\Z")] for piece in pieces]
+    regex = re.compile("(?:.*/)?".join(translated_pieces), re.DOTALL)
+    if "/" in glob:
+        return lambda path: regex.fullmatch(path) is not None
+    return lambda path: regex.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def iter_matches(path: str, pattern: re.Pattern[str]) -> Iterator[str]:
-    """Yield the lines of a file that match, with their numbers; none of what is no text, or cannot be read."""
+    """Yield the matching lines of a file with their numbers; nothing for binary or unreadable files."""
     try:
         with open(path, "rb", opener=_open_nonblocking) as file:
             if b"\0" in file.peek(BINARY_CHECK_BYTES)[:BINARY_CHECK_BYTES]:
                 return
             for number, line in enumerate(file, 1):
                 text = line.decode("utf-8", "replace").rstrip("\r\n")
-                if match := pattern.search(text):
+                match = pattern.search(text)
+                if match:
                     yield f"{number}: {shorten_line_around_match(text, match.start(), match.end())}"
     except OSError:
         return
 
 
 def shorten_line_around_match(text: str, start: int, end: int) -> str:
-    """Return a line; of a long one its beginning, or what is around ``start`` to ``end`` where that lies behind it."""
-    first = 0 if end <= LINE_CHARS else max(0, min(start, (start + end - LINE_CHARS) // 2))
+    """Return a line in at most ``LINE_CHARS``: its beginning if the match is there, else the part around the match."""
+    first = 0
+    if end > LINE_CHARS:
+        centred = (start + end - LINE_CHARS) // 2
+        first = max(0, min(start, centred))
     last = first + LINE_CHARS
     return f"{'…' if first else ''}{text[first:last]}{'…' if last < len(text) else ''}"
 
 
 def _open_nonblocking(path: str, flags: int) -> int:
-    """Open without waiting for the other end of a pipe."""
+    """Open a file without waiting for the other end if it is a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def main() -> int:
-    """Print what is found; return 0, or ``BAD_PATTERN_EXIT``."""
+    """Print the results; return the exit code."""
     folder, text, glob, max_lines, ignored_folders = json.loads(sys.argv[1])
     paths = iter_files(folder, glob, frozenset(ignored_folders))
     if text is None:
@@ -109,11 +118,17 @@ def _get_age_key(path: str) -> tuple[float, str]:
 
 
 def _print_matches(paths: Iterator[str], pattern: re.Pattern[str], max_lines: int) -> None:
-    lines = (f"{os.path.relpath(path)}:{line}\n" for path in paths for line in iter_matches(path, pattern))
+    lines = _iter_located_matches(paths, pattern)
     for line in islice(lines, max_lines):
         _write_output(line)
     if next(lines, None) is not None:
         _write_output(f"[more than {max_lines:,} lines match; give a narrower pattern, glob or folder]\n")
+
+
+def _iter_located_matches(paths: Iterator[str], pattern: re.Pattern[str]) -> Iterator[str]:
+    for path in paths:
+        for line in iter_matches(path, pattern):
+            yield f"{os.path.relpath(path)}:{line}\n"
 
 
 def _write_output(text: str) -> None:

@@ -1,8 +1,8 @@
-"""The loop: ask, do what the model calls for, say what came of it, ask again.
+"""The agent's loop: ask the model, run the tools it calls, record their results, ask again.
 
 Every result is in the log before the next call begins. So after a crash only the first call without a result may have
-been on its way: it is done again where that does no harm, and told to be unknown where it may. One agent at a time
-works in a session, so that nobody takes a call for lost that another one is at.
+been running: it is run again if that does no harm, and otherwise its result says that its effects are unknown. Only one
+agent works in a session at a time, so that none takes a call for lost which another one is running.
 """
 
 from __future__ import annotations
@@ -30,14 +30,18 @@ from holdfast.state.conversation_state import ConversationState
 from holdfast.state.turns import find_newest_answer_index
 
 LEASE_PREFIX = "agent at work: "
-"""What the name of the lease begins with; the session's own lease is held for single writes."""
+"""Prefix of the lease that an agent holds; the lease of the session itself is held only for single writes."""
 COMPARED_CALLS = 64
-"""[H] Newest calls that are compared; a circle of up to eight calls is one too."""
+"""Number of newest calls that are compared. With ``STOP_AFTER`` 8 it finds circles of up to eight different calls."""
 WARN_AFTER, STOP_AFTER = 3, 8
-"""[H] How often the same is done until the model is told, and until the work stops."""
+"""How often the same call may have the same result until the model is told, and until the work stops.
+
+Two are common (a test run before and after a fix elsewhere); eight cost money without any progress. Chosen by
+judgement.
+"""
 
 MAX_AGENT_STEPS = 1_000
-"""[H] Answers of the model that one task may take: a long day of work."""
+"""Answers of the model that one task may take: a long day of work. It stops what would run for ever."""
 LOST_RESULT_TEXT = (
     "interrupted: the program ended while this ran, so its effects are unknown; look before you do it again"
 )
@@ -47,8 +51,8 @@ STOPPED_RESULT_TEXT = (
 NOT_RUN_RESULT_TEXT = "not run: the user stopped the work before this began"
 
 AgentStopReason: TypeAlias = Literal["done", "steps", "repeating", "aborted", "error"]
-"""Why the work ended: the model had nothing more to do · the limit of steps · it went round in circles · somebody
-stopped it · something broke."""
+"""Why the work ended: the model had nothing more to do, the limit of steps was reached, the model went round in
+circles, somebody stopped it, or something failed."""
 
 
 class TaskOutcome(Struct, frozen=True):
@@ -56,28 +60,28 @@ class TaskOutcome(Struct, frozen=True):
 
     stop: AgentStopReason
     steps: int = 0
-    """Answers of the model."""
+    """Number of answers of the model."""
     text: str = ""
-    """What it said last."""
+    """The model's last text."""
     reason: str = ""
-    """What broke, or what can be done."""
+    """The error, or what can be done next."""
 
 
 class TextDelivered(Struct, frozen=True):
-    """The model said something; ``is_end`` where its words are over."""
+    """The model wrote some text; ``is_end`` if its text is complete."""
 
     text: str
     is_end: bool = True
 
 
 class ToolStarted(Struct, frozen=True):
-    """A tool begins."""
+    """A tool starts."""
 
     call: ToolCall
 
 
 class ToolFinished(Struct, frozen=True):
-    """A tool ended, and its result is in the log."""
+    """A tool finished, and its result is in the log."""
 
     call: ToolCall
     result: ToolResult
@@ -90,49 +94,50 @@ AgentListener: TypeAlias = Callable[[AgentEvent], object]
 class AgentRun:
     """One agent at work in one session."""
 
-    def __init__(self, session: Session, place: Workspace, *, tell: AgentListener, streams: bool) -> None:
-        self.session, self.listener, self.streams_text = session, tell, streams
-        self.workspace, self._ask_user = replace(place, ask_permission=self._ask_permission), place.ask_permission
+    def __init__(self, session: Session, workspace: Workspace, *, listener: AgentListener, streams_text: bool) -> None:
+        self.session, self.listener, self.streams_text = session, listener, streams_text
+        self._ask_user = workspace.ask_permission
+        self.workspace = replace(workspace, ask_permission=self._ask_permission)
         self._is_waiting_for_permission = False
         self.repetition = RepetitionDetector()
         self.steps = 0
         self.text = ""
 
-    async def run_task(self, task: str, most_steps: int) -> TaskOutcome:
-        """Return how the work on ``task`` ended; without one it goes on where the log ends."""
+    async def run_task(self, task: str, max_steps: int) -> TaskOutcome:
+        """Work on ``task`` and return how that ended; with an empty task, continue where the log ends."""
+        # Before the task is appended: calls must have their results right behind them.
         await self._resume_open_calls()
         if task:
             await self.session.append(task)
         if is_conversation_answered(self.session.journal.state):
             return self.make_outcome("done", "there is nothing to go on with; say what is to be done")
-        while self.steps < most_steps:
-            before = len(self.session.journal.state.history.messages)
+        while self.steps < max_steps:
+            message_count = len(self.session.journal.state.history.messages)
             answer = await self._ask_model()
             calls = self._get_open_calls()
             await self._run_calls(calls)
             if self.repetition.is_stuck:
-                return self.make_outcome(
-                    "repeating", f"the model did the same {STOP_AFTER} times; tell it what to do instead"
-                )
-            if not calls and answer.stop_reason != "pause" and not self._has_new_user_message(before):
+                reason = f"the model did the same {STOP_AFTER} times; tell it what to do instead"
+                return self.make_outcome("repeating", reason)
+            is_paused = answer.stop_reason == "pause"  # the provider wants to be asked again (server-side tools)
+            if not calls and not is_paused and not self._has_new_user_message(message_count):
                 return self.make_outcome("done", _describe_incomplete_answer(answer))
-        return self.make_outcome(
-            "steps", f"{most_steps:,} steps are over; go on with the session to allow as many again"
-        )
+        reason = f"{max_steps:,} steps are over; go on with the session to allow as many again"
+        return self.make_outcome("steps", reason)
 
-    def make_outcome(self, stop: AgentStopReason, why: str = "") -> TaskOutcome:
-        """Return how the work ended."""
-        return TaskOutcome(stop, self.steps, self.text, why)
+    def make_outcome(self, stop: AgentStopReason, reason: str = "") -> TaskOutcome:
+        """Build the outcome of the work so far."""
+        return TaskOutcome(stop, self.steps, self.text, reason)
 
     async def _ask_model(self) -> ParsedAnswer:
-        """Return the model's next answer, its words told as they come where that is wanted."""
+        """Return the model's next answer; its text goes to the listener, as it arrives if ``streams_text``."""
         streamed_chars = 0
         async with self.session.run(quiet=not self.streams_text) as run:
             async for event in run:
-                words = get_event_text(self.session.api, event)
-                streamed_chars += len(words)
-                if words:
-                    self.listener(TextDelivered(words, is_end=False))
+                text_piece = get_event_text(self.session.api, event)
+                streamed_chars += len(text_piece)
+                if text_piece:
+                    self.listener(TextDelivered(text_piece, is_end=False))
         self.steps += 1
         text = run.answer.message.text
         self.text = text or self.text
@@ -143,13 +148,13 @@ class AgentRun:
     def _get_open_calls(self) -> tuple[ToolCall, ...]:
         return find_open_calls(self.session.journal.state)
 
-    def _has_new_user_message(self, before: int) -> bool:
-        """Return whether somebody said something since there were ``before`` messages, and has no answer yet."""
+    def _has_new_user_message(self, message_count: int) -> bool:
+        """Return whether a user's message came in since there were ``message_count``, and is not answered yet."""
         messages = self.session.journal.state.history.messages
-        return len(messages) > before and messages[-1].role == "user"
+        return len(messages) > message_count and messages[-1].role == "user"
 
     async def _resume_open_calls(self) -> None:
-        """Do the calls that are open where the log ends; those that were done on another branch have their results."""
+        """Complete the calls that are open where the log ends; results on other branches are used if there are any."""
         journal, calls = self.session.journal, self._get_open_calls()
         if calls and journal.leaf is not None:
             find_results = partial(find_results_on_other_branches, journal.store, journal.key, journal.leaf, calls)
@@ -158,43 +163,41 @@ class AgentRun:
         await self._run_calls(self._get_open_calls(), is_resumed=True)
 
     async def _ask_permission(self, command: str) -> bool:
-        """Return whether a command may run; until then its call has not begun."""
+        """Ask the user whether a command may run; until they allow it the call does not count as begun."""
         self._is_waiting_for_permission = True
         allowed = await self._ask_user(command)
         self._is_waiting_for_permission = False
         return allowed
 
     async def _run_calls(self, calls: tuple[ToolCall, ...], *, is_resumed: bool = False) -> None:
-        """Do ``calls`` one after the other; where somebody stops it, say so of those that have no result."""
+        """Run ``calls`` one after the other; if somebody stops that, record it for those without a result.
+
+        With ``is_resumed`` the first of them may have been running when the program ended.
+        """
         remaining_calls = list(calls)
         try:
             while remaining_calls:
+                call = remaining_calls[0]
                 self._is_waiting_for_permission = False
-                self.listener(ToolStarted(remaining_calls[0]))
-                again = find_tool_spec(remaining_calls[0].name)
-                is_lost = (
-                    is_resumed and len(remaining_calls) == len(calls) and again is not None and not again.is_repeatable
-                )
-                tool_result = (
-                    make_tool_result(remaining_calls[0], LOST_RESULT_TEXT, is_error=True)
-                    if is_lost
-                    else await run_tool_call(self.workspace, remaining_calls[0])
-                )
+                self.listener(ToolStarted(call))
+                may_have_run = is_resumed and len(remaining_calls) == len(calls)
+                spec = find_tool_spec(call.name)
+                if may_have_run and spec is not None and not spec.is_repeatable:
+                    tool_result = make_tool_result(call, LOST_RESULT_TEXT, is_error=True)
+                else:
+                    tool_result = await run_tool_call(self.workspace, call)
+                # Removed before the result is appended, which no cancellation can prevent any more.
                 await self._append_result(remaining_calls.pop(0), tool_result)
         except get_cancelled_exc_class():
+            # An API refuses calls without results, so each gets one.
             for number, call in enumerate(remaining_calls):
-                await self._append_result(
-                    call,
-                    make_tool_result(
-                        call,
-                        NOT_RUN_RESULT_TEXT if number or self._is_waiting_for_permission else STOPPED_RESULT_TEXT,
-                        is_error=True,
-                    ),
-                )
+                has_begun = number == 0 and not self._is_waiting_for_permission
+                text = STOPPED_RESULT_TEXT if has_begun else NOT_RUN_RESULT_TEXT
+                await self._append_result(call, make_tool_result(call, text, is_error=True))
             raise
 
     async def _append_result(self, call: ToolCall, tool_result: ToolResult) -> None:
-        """Put a result into the log, whoever stops the work meanwhile."""
+        """Append a result to the log, even if the work is stopped meanwhile."""
         note = self.repetition.add_call(call, tool_result)
         if note:
             tool_result = replace(tool_result, content=(*tool_result.content, Text(note)))
@@ -213,63 +216,65 @@ async def run_agent(
     streams_text: bool = False,
     scope: CancelScope | None = None,
 ) -> TaskOutcome:
-    """Return how the work on ``task`` ended; nothing is raised for what providers, models and stores do.
+    """Work on ``task`` in ``session`` and return how that ended, also if a provider, the model or the store failed.
 
-    Without a task the session goes on where it ended. ``scope.cancel()`` stops it: what was done is in the log, and the
-    session can go on. ``streams_text`` tells words as they come; an answer that breaks off is then not asked for again.
+    Without a task the session continues where it ended. ``scope.cancel()`` stops the work: everything done is in the
+    log, and the session can continue. With ``streams_text`` the listener gets text as it arrives; an answer that breaks
+    off is then not retried.
     """
-    at_work = AgentRun(session, workspace, tell=listener, streams=streams_text)
+    agent_run = AgentRun(session, workspace, listener=listener, streams_text=streams_text)
     with scope or CancelScope():
         try:
             async with hold_agent_lock(session):
-                return await at_work.run_task(task, max_steps)
+                return await agent_run.run_task(task, max_steps)
         except HoldfastError as error:
-            return at_work.make_outcome("error", str(error))
-    return at_work.make_outcome("aborted", "stopped; go on with the session whenever you like")
+            return agent_run.make_outcome("error", str(error))
+    return agent_run.make_outcome("aborted", "stopped; go on with the session whenever you like")
 
 
 def find_open_calls(state: ConversationState) -> tuple[ToolCall, ...]:
-    """Return the calls of the newest answer that have no result yet; where it broke off its calls are not open."""
-    if not state.history.open_call_ids:
+    """Return the calls of the newest answer that have no result yet. An answer that broke off has no open calls."""
+    open_ids = list(state.history.open_call_ids)
+    if not open_ids:
         return ()
-    waiting, calls = list(state.history.open_call_ids), list[ToolCall]()
+    # From the end, since ids may repeat within an answer and results come in order: the last ones are open.
+    open_calls: list[ToolCall] = []
     for call in reversed(state.history.messages[find_newest_answer_index(state, 0)].calls):
-        if waiting and call.id == waiting[-1]:
-            calls.append(call)
-            waiting.pop()
-    return tuple(reversed(calls))
+        if open_ids and call.id == open_ids[-1]:
+            open_calls.append(call)
+            open_ids.pop()
+    return tuple(reversed(open_calls))
 
 
 def is_conversation_answered(state: ConversationState) -> bool:
-    """Return whether the newest message is an answer that came to its end, and calls for nothing any more."""
+    """Return whether there is nothing to answer: no message at all, or a complete answer without open calls."""
     last = len(state.history.sized_messages) - 1
-    return (
-        last < 0
-        or state.history.messages[last].role == "system"
-        or (
-            state.history.messages[last].role == "assistant"
-            and last not in state.history.failed_answer_indexes
-            and not find_open_calls(state)
-        )
-    )
+    if last < 0:
+        return True
+    role = state.history.messages[last].role
+    if role == "system":
+        return True
+    is_whole_answer = role == "assistant" and last not in state.history.failed_answer_indexes
+    return is_whole_answer and not find_open_calls(state)
 
 
 def _describe_incomplete_answer(answer: ParsedAnswer) -> str:
-    """Return why the model's last words may not be all."""
+    """Return why the model's last answer may be incomplete, or ``""``."""
     explanations = {
         "length": "the answer was cut at its limit",
         "refusal": "the model refused",
         "content_filter": "it was cut",
     }
-    silent = "" if answer.message.text else "the model ended without a word; ask again if something is missing"
-    return explanations.get(answer.stop_reason, silent)
+    if answer.stop_reason in explanations:
+        return explanations[answer.stop_reason]
+    return "" if answer.message.text else "the model ended without a word; ask again if something is missing"
 
 
 @asynccontextmanager
 async def hold_agent_lock(session: Session) -> AsyncIterator[None]:
-    """Be the only agent that works in ``session`` until the end of the block; ``StoreLocked`` where another one does.
+    """Be the only agent at work in ``session`` for the duration of the block.
 
-    One that ends within the store's ``LEASE_WAIT`` seconds is waited for.
+    Raises ``StoreLocked`` if another one is and does not end within the store's ``LEASE_WAIT`` seconds.
     """
     with ExitStack() as stack:
         lease = session.resources.store.hold_lease(LEASE_PREFIX + session.key)
@@ -282,7 +287,7 @@ async def hold_agent_lock(session: Session) -> AsyncIterator[None]:
 
 
 class FinishedCall(Struct, frozen=True):
-    """A finished tool call. Arguments and result are compared as they are: a result that changes is progress."""
+    """A finished tool call. Calls are equal only with equal results: a result that changes is progress."""
 
     tool: str
     arguments: str
@@ -290,23 +295,23 @@ class FinishedCall(Struct, frozen=True):
 
 
 class RepetitionDetector:
-    """The newest calls of a run."""
+    """Notices when the model makes the same call again and again, among its newest calls."""
 
     def __init__(self) -> None:
         self._newest: deque[FinishedCall] = deque(maxlen=COMPARED_CALLS)
         self.repeat_count = 0
-        """How often the newest call was made with this result, among those that are compared."""
+        """How often the newest call was made with the same result, among those that are compared."""
 
     def add_call(self, call: ToolCall, result: ToolResult) -> str:
-        """Take a call and its result; return what the model is told of it, or nothing."""
-        outcome = FinishedCall(call.name, call.arguments, get_result_text(result))
-        self._newest.append(outcome)
-        self.repeat_count = self._newest.count(outcome)
+        """Add a call and its result; return a note for the model if it repeats itself, else ``""``."""
+        finished_call = FinishedCall(call.name, call.arguments, get_result_text(result))
+        self._newest.append(finished_call)
+        self.repeat_count = self._newest.count(finished_call)
         if self.repeat_count < WARN_AFTER:
             return ""
         return f"\n[call {self.repeat_count} of the same with the same result; it will not change: do something else]"
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the run goes round in circles."""
+        """Whether the model goes round in circles."""
         return self.repeat_count >= STOP_AFTER

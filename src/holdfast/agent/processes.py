@@ -1,4 +1,4 @@
-"""Programs that are run for the agent: in a group of their own, for a limited time, with a limited output."""
+"""Run programs for the agent: in a process group of their own, for a limited time, with limited output."""
 
 from __future__ import annotations
 
@@ -23,54 +23,60 @@ from anyio.abc import ByteReceiveStream, Process
 from msgspec import Struct
 
 MAX_OUTPUT_BYTES = 4_000_000
-"""[H] Bytes of output that are kept: the first half and the last; the log takes them, a request shows a preview."""
+"""Bytes of output that are kept, half from the beginning and half from the end; a request shows a preview of them."""
 TERMINATE_SECONDS = 1.0
-"""[H] Seconds that a program has to end by itself when it is told to."""
+"""Seconds between asking a program to end and killing it. Chosen by judgement."""
 TRAILING_OUTPUT_SECONDS = 0.5
-"""[H] Seconds that are waited for output behind a program's end."""
+"""Seconds to wait for the rest of the output after a program ended. Chosen by judgement."""
 
 
 class ProcessResult(Struct, frozen=True):
-    """How a program ended: ``exit_code`` as its system tells it, nothing where its time was over."""
+    """The output of a program and its exit code; None if it was ended because its time was over."""
 
     output: str
     exit_code: int | None
 
 
 class _OutputBuffer:
-    """The beginning and the end of an output."""
+    """Keeps the beginning and the end of an output."""
 
     def __init__(self, max_bytes: int) -> None:
         self._half = max_bytes // 2
         self._head = bytearray()
         self._tail: deque[bytes] = deque()
-        self._length = 0
-        self._gone = 0
+        self._tail_bytes = 0
+        self._dropped_bytes = 0
 
     def add(self, data: bytes) -> None:
-        room = self._half - len(self._head)
-        self._head += data[:room]
-        if data := data[room:] if room > 0 else data:
-            self._tail.append(data)
-            self._length += len(data)
-        while self._length - len(self._tail[0] if self._tail else b"") > self._half:
+        free_bytes = max(0, self._half - len(self._head))
+        self._head += data[:free_bytes]
+        tail_data = data[free_bytes:]
+        if tail_data:
+            self._tail.append(tail_data)
+            self._tail_bytes += len(tail_data)
+        # Whole pieces are dropped, as long as what remains is still more than half.
+        while self._tail and self._tail_bytes - len(self._tail[0]) > self._half:
             dropped_bytes = len(self._tail.popleft())
-            self._length -= dropped_bytes
-            self._gone += dropped_bytes
+            self._tail_bytes -= dropped_bytes
+            self._dropped_bytes += dropped_bytes
 
     def text(self) -> str:
-        notice = f"\n[{self._gone:,} bytes of output are left out here]\n".encode() if self._gone else b""
+        notice = b""
+        if self._dropped_bytes:
+            notice = f"\n[{self._dropped_bytes:,} bytes of output are left out here]\n".encode()
         return (bytes(self._head) + notice + b"".join(self._tail)).decode("utf-8", "replace")
 
 
 async def run_process(
     command: Sequence[str], folder: Path, seconds: float, environment: Mapping[str, str] | None = None
 ) -> ProcessResult:
-    """Return what ``command`` printed, both streams as they came, and how it ended. ``OSError`` where it cannot start.
+    """Run ``command`` and return its output, both streams as they came, and its exit code.
 
-    It has no input. When it ends, when its time is over, and when the caller is cancelled, all that it started ends.
+    It has no input. When it ends, when its time is over or the caller is cancelled, everything that it started is ended
+    too. Raises ``OSError`` if it cannot be started.
     """
-    with CancelScope(shield=True):  # one that began while its caller was cancelled would be known to nobody, and go on
+    # Shielded: a process that started while its caller was cancelled would be known to nobody, and never end.
+    with CancelScope(shield=True):
         process = await open_process(
             command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, cwd=folder, env=environment, start_new_session=True
         )
@@ -85,13 +91,13 @@ async def run_process(
 
 
 async def _read_until_exit(process: Process, output: _OutputBuffer) -> None:
-    """Read until the program ends, and a moment longer."""
+    """Read output until the program ends, and a moment longer for what is still in the pipe."""
     assert process.stdout is not None
     end_of_output = Event()
     async with create_task_group() as group:
         group.start_soon(_read_output, process.stdout, output, end_of_output)
         await process.wait()
-        _signal_group(process, signal.SIGKILL)  # what it left behind
+        _signal_group(process, signal.SIGKILL)  # background processes it left behind, which may hold the pipe open
         with move_on_after(TRAILING_OUTPUT_SECONDS):
             await end_of_output.wait()
         group.cancel_scope.cancel()
@@ -105,18 +111,17 @@ async def _read_output(stream: ByteReceiveStream, output: _OutputBuffer, end_of_
 
 
 async def _end_process(process: Process) -> None:
-    """End the program and all that it started, politely first."""
+    """End the program and everything it started: first ask, then kill."""
     if process.returncode is None:
         _signal_group(process, signal.SIGTERM)
         with move_on_after(TERMINATE_SECONDS):
             await process.wait()
-    _signal_group(
-        process, signal.SIGKILL
-    )  # what it left behind, also where it ended just when the caller was cancelled
+    # Also if it ended by itself just when the caller was cancelled: it may have left processes behind.
+    _signal_group(process, signal.SIGKILL)
     await process.aclose()
 
 
 def _signal_group(process: Process, number: int) -> None:
-    """Send a signal to the group of the program, if there is anybody in it."""
+    """Send a signal to the program's process group, if there are any processes left in it."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

@@ -1,4 +1,8 @@
-"""Tools that run programs: ``run_bash`` where it is allowed, ``run_grep`` and ``run_find``."""
+"""Tools that run programs: ``run_bash`` where it is allowed, ``run_grep`` and ``run_find``.
+
+The docstrings and descriptions of the argument structs are sent to the model, so their wording is part of every
+request.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +21,16 @@ from holdfast.agent.workspace import ToolAnswer, Workspace
 from holdfast.errors import FormatError
 
 DEFAULT_COMMAND_SECONDS, MAX_COMMAND_SECONDS = 120, 1_800
-"""[H] Seconds that a command has if it is not said, and at most: a build or a test suite may take half an hour."""
+"""Seconds that a command may take by default, and at most: a build or a test suite may take half an hour."""
 SEARCH_SECONDS = 30
-"""[H] Seconds that a search has."""
+"""Seconds that a search may take. A regular expression with nested repeats can run for ever. Chosen by judgement."""
 MAX_SEARCH_LINES = 2_000
-"""[H] Lines that a search shows, and paths that ``run_find`` does."""
+"""Lines that ``run_grep`` shows, and paths that ``run_find`` does; more call for a narrower search."""
 SKIPPED_FOLDERS = (
     ".git", ".hg", ".svn", "__pycache__", "node_modules", ".venv", ".tox", ".mypy_cache", ".ruff_cache",
     ".pytest_cache",
 )  # fmt: skip
-"""Folders that a search passes over: what tools keep for themselves."""
+"""Folders that a search skips: caches and dependencies that tools keep for themselves."""
 
 SearchFolder = Annotated[str, Meta(description="Only below this folder, or this file; . is the working folder.")]
 
@@ -66,7 +70,7 @@ class FindArguments(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def run_bash(workspace: Workspace, arguments: BashArguments) -> ToolAnswer:
-    """Return what a command printed and its exit code; an error where it failed or was not allowed."""
+    """Run a command and return its output and exit code; an error if it failed or was not allowed."""
     command = arguments.command.encode("utf-8", "replace").decode()
     if "\0" in command:
         raise FormatError("the command holds a NUL character, which no shell takes; let printf write it")
@@ -84,12 +88,9 @@ async def run_bash(workspace: Workspace, arguments: BashArguments) -> ToolAnswer
             f"{MAX_COMMAND_SECONDS}, or do less]"
         )
         return ToolAnswer(text, is_error=True)
-    how = (
-        f"exit code {process_result.exit_code}"
-        if process_result.exit_code >= 0
-        else f"ended by signal {-process_result.exit_code}"
-    )
-    return ToolAnswer(f"{output}\n[{how}]", is_error=process_result.exit_code != 0)
+    exit_code = process_result.exit_code
+    ending = f"exit code {exit_code}" if exit_code >= 0 else f"ended by signal {-exit_code}"
+    return ToolAnswer(f"{output}\n[{ending}]", is_error=exit_code != 0)
 
 
 async def run_grep(workspace: Workspace, arguments: GrepArguments) -> ToolAnswer:
@@ -109,7 +110,7 @@ async def run_find(workspace: Workspace, arguments: FindArguments) -> ToolAnswer
 
 
 async def _run_search(workspace: Workspace, folder: Path, pattern: str | None, glob: str) -> str:
-    """Return what a search prints. Raises ``FormatError`` and ``OSError``."""
+    """Run ``grep.py`` and return its output. Raises ``FormatError`` and ``OSError``."""
     request = json.dumps([workspace.get_shown_path(folder), pattern, glob, MAX_SEARCH_LINES, SKIPPED_FOLDERS])
     process_result = await run_process(
         [sys.executable, "-I", str(Path(grepping.__file__)), request], workspace.root, SEARCH_SECONDS

@@ -1,4 +1,4 @@
-"""Words of a streamed answer as they come, whichever API it comes over."""
+"""Text of a streamed answer as it arrives, for any API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.providers.registry import API_SPECS
 
 
 def get_event_text(api: str, event: StreamEvent) -> str:
-    """Return what the model says in ``event``: no thinking, no calls; nothing for what is no event of ``api``."""
+    """Return the model's text in ``event``, without thinking and calls; ``""`` if it is no event of ``api``."""
     try:
         payload = msgspec.json.decode(event.data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

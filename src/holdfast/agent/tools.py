@@ -1,6 +1,6 @@
-"""The nine tools: what the model is told of them, and one call from its arguments to its result.
+"""The nine tools: their definitions for the model, and running one call from its arguments to its result.
 
-Whatever a model sends ends in a result that it can act on; nothing is raised for it.
+Whatever a model sends gets a result that it can act on; nothing is raised for it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from holdfast.messages.text.text_cuts import flatten_to_line
 from holdfast.providers.common.portable_options import FunctionTool
 
 _SURROGATE_PATTERN = re.compile(r"[\ud800-\udfff]")
-"""Half a character, which no API takes: it becomes U+FFFD."""
+"""Lone surrogates, which no API accepts; they become U+FFFD."""
 
 
 ITEM_CHARS = 300
-"""[H] Characters of an item of a plan that are told back."""
+"""Characters of an item that the tool ``todo`` repeats: the model wrote it itself a moment ago. Chosen by judgement."""
 
 
 class TodoItem(Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,36 +46,39 @@ class TodoArguments(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ToolSpec(Struct, frozen=True):
-    """One tool: how it is told, and how it is done."""
+    """One tool: its definition for the model, and the function that runs it."""
 
     name: str
     description: str
     parameters: dict[str, Any]
     run: Callable[[Workspace, str], Awaitable[ToolAnswer]]
     is_repeatable: bool = True
-    """Whether doing it twice does no more than doing it once."""
+    """Whether running it twice does no more than running it once."""
 
     @property
     def definition(self) -> FunctionTool:
-        """The tool as a request offers it."""
+        """The tool as a request offers it to the model."""
         return FunctionTool(self.name, self.description, self.parameters)
 
 
 def _make_tool_spec(
-    name: str, struct: type[Struct], function: Callable[[Workspace, Any], Any], *, repeats: bool = True
+    name: str, struct: type[Struct], function: Callable[[Workspace, Any], Any], *, is_repeatable: bool = True
 ) -> ToolSpec:
-    """Return the tool whose arguments are a ``struct``, done by ``function``: in a thread, unless it can wait.
+    """Build the tool whose arguments are a ``struct``. A ``function`` that is not async runs in a thread.
 
-    What does no harm is left alone there when somebody stops the work.
+    If the work is stopped, a repeatable tool is left alone in its thread; any other one is waited for.
     """
 
-    async def run(place: Workspace, arguments: str) -> ToolAnswer:
+    async def run(workspace: Workspace, arguments: str) -> ToolAnswer:
         parsed_arguments = parse_tool_arguments(name, arguments, struct)
         if iscoroutinefunction(function):
-            return cast("ToolAnswer", await function(place, parsed_arguments))
-        return ToolAnswer(await to_thread.run_sync(function, place, parsed_arguments, abandon_on_cancel=repeats))
+            return cast("ToolAnswer", await function(workspace, parsed_arguments))
+        text = await to_thread.run_sync(function, workspace, parsed_arguments, abandon_on_cancel=is_repeatable)
+        return ToolAnswer(text)
 
-    return ToolSpec(name, " ".join((struct.__doc__ or "").split()), make_json_schema(struct), run, repeats)
+    # The docstring of the struct is the description that the model reads.
+    description = " ".join((struct.__doc__ or "").split())
+    return ToolSpec(name, description, make_json_schema(struct), run, is_repeatable)
 
 
 async def _run_fetch_result(workspace: Workspace, arguments: str) -> ToolAnswer:
@@ -102,9 +105,9 @@ TOOL_SPECS = {
     spec.name: spec
     for spec in (
         _make_tool_spec("read", files.ReadArguments, files.read_file),
-        _make_tool_spec("write", files.WriteArguments, files.write_file, repeats=False),
-        _make_tool_spec("edit", files.EditArguments, files.edit_file, repeats=False),
-        _make_tool_spec("bash", shell.BashArguments, shell.run_bash, repeats=False),
+        _make_tool_spec("write", files.WriteArguments, files.write_file, is_repeatable=False),
+        _make_tool_spec("edit", files.EditArguments, files.edit_file, is_repeatable=False),
+        _make_tool_spec("bash", shell.BashArguments, shell.run_bash, is_repeatable=False),
         _make_tool_spec("grep", shell.GrepArguments, shell.run_grep),
         _make_tool_spec("find", shell.FindArguments, shell.run_find),
         _make_tool_spec("ls", files.ListArguments, files.list_folder),
@@ -112,9 +115,9 @@ TOOL_SPECS = {
         _make_tool_spec("todo", TodoArguments, _run_todo),
     )
 }
-"""The nine tools by their names."""
+"""The nine tools by name."""
 TOOL_DEFINITIONS = tuple(spec.definition for spec in TOOL_SPECS.values())
-"""The nine tools as a request offers them."""
+"""The nine tools as a request offers them to the model."""
 _ERRNO_ADVICE = {
     errno.E2BIG: "write it into a file, and give the file",
     errno.ENAMETOOLONG: "give a shorter name",
@@ -123,18 +126,18 @@ _ERRNO_ADVICE = {
     errno.EPERM: "take another path, or say that this one is closed to you",
     errno.EROFS: "take another path, or say that this one is closed to you",
 }
-"""What a model can do where looking around does not help."""
+"""What a model can do about errors of the system for which looking around does not help."""
 _TOOL_ALIASES = {recall.RECALL_TOOL_NAME: "fetch_result"}
-"""Names that stand for one of them: previews say ``recall``."""
+"""Other names for a tool: previews say ``recall``, so models call that too."""
 
 
 def find_tool_spec(name: str) -> ToolSpec | None:
-    """Return the tool called ``name``, if there is one."""
+    """Return the tool called ``name``, or None."""
     return TOOL_SPECS.get(_TOOL_ALIASES.get(name, name))
 
 
 async def run_tool_call(workspace: Workspace, call: ToolCall) -> ToolResult:
-    """Return the result of ``call``, once it is done; one that cannot be done is a result that says why."""
+    """Run ``call`` and return its result; if it cannot be run, the result is an error that says why."""
     spec = find_tool_spec(call.name)
     if spec is None:
         return make_tool_result(
@@ -150,7 +153,7 @@ async def run_tool_call(workspace: Workspace, call: ToolCall) -> ToolResult:
 
 
 def make_tool_result(call: ToolCall, text: str, *, is_error: bool = False) -> ToolResult:
-    """Return the result of ``call`` that says ``text``."""
+    """Build the result of ``call`` with ``text`` as its content."""
     return ToolResult(call.id, call.name, (Text(_SURROGATE_PATTERN.sub("\ufffd", text)),), is_error)
 
 

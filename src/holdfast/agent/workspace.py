@@ -1,4 +1,4 @@
-"""Where tools work: a folder that they do not leave, who allows commands, and what is read back of the session."""
+"""The workspace of an agent's tools: the folder they stay in, who allows commands, and how to read back."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from holdfast.engine.recall import RecallAnswer
 from holdfast.errors import FormatError
 
 PermissionCallback: TypeAlias = Callable[[str], Awaitable[bool]]
-"""Says whether a command may run."""
+"""Returns whether a command may run."""
 RecallCallback: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[RecallAnswer]]
-"""Reads back what the arguments of a call ask for."""
+"""Reads back from the session, given the arguments of a call."""
 ToolAnswer: TypeAlias = RecallAnswer
-"""What a tool says: a text, and whether it failed."""
+"""The answer of a tool: a text, and whether it is an error."""
 
 
 async def deny_command(_: str) -> bool:
@@ -32,44 +32,42 @@ async def allow_command(_: str) -> bool:
 
 
 async def refuse_recall(_: Mapping[str, Any]) -> RecallAnswer:
-    """Tell that there is no session to read back from."""
+    """Answer that there is no session to read back from."""
     return RecallAnswer("there is no session here that could be read back", is_error=True)
 
 
 class Workspace(Struct, frozen=True):
-    """What the tools of one agent work with; made by ``open_workspace``."""
+    """Everything that the tools of one agent work with; built by ``open_workspace``."""
 
     root: Path
-    """The working folder, with no links in it."""
+    """The working folder, with links resolved."""
     skills: tuple[Skill, ...] = ()
     ask_permission: PermissionCallback = deny_command
     recall: RecallCallback = refuse_recall
     hidden_variables: frozenset[str] = frozenset()
-    """Variables of the environment that commands do not see: the keys of providers."""
+    """Environment variables that commands do not see, such as API keys."""
 
     def resolve_path(self, relative_path: str) -> Path:
-        """Return where ``relative_path`` really is, inside of the working folder; ``FormatError`` for what is
-        outside.
-        """
+        """Return the real path of ``relative_path``; raise ``FormatError`` if it is outside of the working folder."""
         if not relative_path.strip():
             raise FormatError("the path is empty; give one below the working folder, or . for the folder itself")
         return resolve_path_inside(self.root, relative_path)
 
     def resolve_readable(self, file_name: str) -> Path:
-        """Return where ``file_name`` is: a file of a skill (``skill:NAME``), or a place inside of the working
-        folder.
-        """
+        """Return the path of a file that may be read: one of a skill (``skill:NAME``), or inside the working folder."""
         if file_name.startswith(SKILL_SCHEME):
             return _resolve_skill_file(self.skills, file_name.removeprefix(SKILL_SCHEME))
         return self.resolve_path(file_name)
 
     def get_shown_path(self, path: Path) -> str:
-        """Return ``path`` as the model knows it: below the working folder."""
-        return str(PurePosixPath(path.relative_to(self.root))) if path.is_relative_to(self.root) else path.name
+        """Return ``path`` as the model knows it: relative to the working folder."""
+        if not path.is_relative_to(self.root):
+            return path.name
+        return str(PurePosixPath(path.relative_to(self.root)))
 
 
 def open_workspace(folder: str | Path, **fields: Any) -> Workspace:
-    """Return the workplace in ``folder``; ``FormatError`` where that is no folder."""
+    """Open the workspace in ``folder``; raise ``FormatError`` if it is not a folder."""
     try:
         root = Path(folder).resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:
@@ -80,7 +78,7 @@ def open_workspace(folder: str | Path, **fields: Any) -> Workspace:
 
 
 def _resolve_skill_file(skills: Sequence[Skill], skill_path: str) -> Path:
-    """Return the file that ``NAME`` or ``NAME/FILE`` is of a skill; ``FormatError`` for what is in none."""
+    """Return the path of a skill's file, given as ``NAME`` or ``NAME/FILE``; raise ``FormatError`` if there is none."""
     name, _, inner_path = skill_path.partition("/")
     match = next((skill for skill in skills if skill.name == name), None)
     if match is None:
