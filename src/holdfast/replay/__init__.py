@@ -1,1 +1,1 @@
-"""Policies compared on recorded sessions."""
+"""Compare policies on recorded sessions. METRICS.md defines each figure; "METRICS" below refers to it."""

@@ -1,18 +1,18 @@
-"""The provider's prompt cache, simulated on the requests that would have been sent.
+"""Simulate the provider's prompt cache on the requests that would have been sent.
 
-A request is a frame and a list of blocks (one for each part of a message). Every prefix has a place in a tree of the
-prefixes seen so far; the cache remembers at which places an entry was written, and when it was last used. Three kinds
-of provider are told apart by ``CacheRules``:
+A request is a setup and a list of blocks (one for each part of a message). Every prefix has a place in a tree of all
+prefixes seen so far; the cache remembers for which places it has an entry, and when each was last used. ``CacheRules``
+describe three kinds of provider:
 
-- *explicit* (Anthropic): entries are written at the request's breakpoints, and each breakpoint looks back
-  ``lookback`` blocks for an entry that an earlier request wrote;
-- *stepped* (``automatic`` with a ``step``: OpenAI up to 5.5, Gemini): every prefix is an entry, read in whole steps;
-- *implicit* (``automatic`` without a step: OpenAI from 5.6): the end of each request is one more breakpoint.
+- *explicit* (Anthropic): entries are written at the request's breakpoints, and each breakpoint looks back ``lookback``
+  blocks for an entry that an earlier request wrote;
+- *stepped* (automatic with ``step_tokens``: OpenAI up to 5.5, Gemini): every prefix is an entry, read in whole steps;
+- *implicit* (automatic without steps: OpenAI from 5.6): the end of each request is one more breakpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import accumulate
 from typing import TypeAlias
@@ -29,14 +29,14 @@ from holdfast.state.entries import Usage
 from holdfast.state.target import CacheRules, Prices
 
 CacheBlock: TypeAlias = tuple[bytes, int]
-"""Digest and tokens of one part of a request, or of its frame."""
+"""Digest and tokens of one part of a request, or of its setup."""
 
 SETUP_BREAKPOINT = -1
-"""The breakpoint behind the frame; the others are positions of blocks."""
+"""The breakpoint after the setup; all others are positions of blocks."""
 
 
 class CacheUse(Struct, frozen=True):
-    """Where the input tokens of a request came from: the cache, new in the cache, or neither."""
+    """How many input tokens of a request were read from the cache, written to it, or neither."""
 
     read: int
     write: int
@@ -48,23 +48,25 @@ class CacheUse(Struct, frozen=True):
         return self.read + self.write + self.fresh
 
 
-def price_request(hit: CacheUse, output: int, prices: Prices) -> float:
-    """Return dollars for a request that met the cache as ``hit`` says and was answered with ``output`` tokens."""
-    return compute_cost(Usage(hit.total, output, hit.read, hit.write), prices)
+def price_request(cache_use: CacheUse, output: int, prices: Prices) -> float:
+    """Return the cost in dollars of a request with that use of the cache and ``output`` tokens in its answer."""
+    return compute_cost(Usage(cache_use.total, output, cache_use.read, cache_use.write), prices)
 
 
-def compute_read_share(hits: Iterable[CacheUse]) -> float | None:
-    """Return the share of all input tokens that was read from the cache; nothing where there were none."""
-    met = list(hits)
-    total = sum(hit.total for hit in met)
-    return sum(hit.read for hit in met) / total if total else None
+def compute_read_share(cache_uses: Iterable[CacheUse]) -> float | None:
+    """Return the share of all input tokens that was read from the cache, or None without any input."""
+    read_tokens = total_tokens = 0
+    for cache_use in cache_uses:
+        read_tokens += cache_use.read
+        total_tokens += cache_use.total
+    return read_tokens / total_tokens if total_tokens else None
 
 
 def make_cache_blocks(message: Message, counter: TextCounter) -> list[CacheBlock]:
-    """Return the blocks of ``message``, one for each part; the first carries the overhead of the message."""
+    """Return the blocks of ``message``, one for each part; the first one includes the overhead of the message."""
     part_blocks = [(_digest_part(message.role, part), count_part_tokens(part, counter)) for part in message.parts]
-    first, tokens = part_blocks[0] if part_blocks else (message.role.encode(), 0)
-    return [(first, tokens + MESSAGE_OVERHEAD), *part_blocks[1:]]
+    first_digest, first_tokens = part_blocks[0] if part_blocks else (message.role.encode(), 0)
+    return [(first_digest, first_tokens + MESSAGE_OVERHEAD), *part_blocks[1:]]
 
 
 def _digest_part(role: str, part: Part) -> bytes:
@@ -72,7 +74,7 @@ def _digest_part(role: str, part: Part) -> bytes:
 
 
 def _strip_wire_bytes(part: Part) -> Part:
-    """Return ``part`` without its own wire bytes, which tell nothing more (but are all there is of an opaque part)."""
+    """Return ``part`` without its wire bytes, which repeat what its fields say (except for an opaque part)."""
     if isinstance(part, Opaque):
         return part
     if isinstance(part, ToolResult):
@@ -86,92 +88,113 @@ def _keep_opaque_raw(part: Part) -> msgspec.Raw | None:
 
 
 class SimulatedCache:
-    """The state of one provider's cache for one conversation; requests go in by ``send_request``, in the order of
-    time.
-    """
+    """The state of one provider's cache for one conversation; requests must be sent in the order of time."""
 
-    __slots__ = ("_blocks", "_chain", "_clock", "_frame", "_places", "_rules", "_used")
+    __slots__ = ("_blocks", "_chain", "_clock", "_last_use", "_places", "_rules", "_setup_digest")
 
     def __init__(self, rules: CacheRules) -> None:
         self._rules = rules
         self._places: dict[tuple[int, bytes], int] = {}
-        """The tree of prefixes: (place of the prefix before, digest of the next block) to place."""
-        self._used: dict[int, int | None] = {}
-        """Places that hold an entry, with the time of its last use in ms; nothing = not known."""
+        """The tree of prefixes: (place of the shorter prefix, digest of the next block) to place."""
+        self._last_use: dict[int, int | None] = {}
+        """Time of the last use, in ms, of each place with an entry; None if it is not known."""
         self._clock: int | None = None
-        self._frame: bytes = b""
+        # The last request: most of the next one is equal, and need not be looked up again.
+        self._setup_digest: bytes = b""
         self._blocks: list[CacheBlock] = []
         self._chain: list[int] = []
 
     def send_request(
         self, request: Sequence[CacheBlock], setup_block: CacheBlock, breakpoints: Sequence[int], at: int | None
     ) -> CacheUse:
-        """Return how ``request`` meets the cache, and remember it.
+        """Send ``request`` through the cache and return its use of it.
 
-        ``breakpoints`` are positions of blocks behind which one stands, ``SETUP_BREAKPOINT`` behind the frame; ``at``
-        is in ms, and a time that is not recorded counts as the time of the request before: a warm cache.
+        ``breakpoints`` are positions of blocks that a breakpoint follows; ``SETUP_BREAKPOINT`` follows the setup.
+        ``at`` is the time in ms; without one it counts as that of the request before, with a warm cache.
         """
-        self._clock = at if at is not None else self._clock
-        chain = self._locate_prefixes(list(request), setup_block[0])
-        sums = list(accumulate((tokens for _, tokens in request), initial=setup_block[1]))
+        if at is not None:
+            self._clock = at
+        setup_digest, setup_tokens = setup_block
+        chain = self._locate_prefixes(list(request), setup_digest)
+        prefix_tokens = list(accumulate((tokens for _, tokens in request), initial=setup_tokens))
         if self._rules.is_automatic and self._rules.step_tokens > 0:
-            return self._meet_prefix_steps(chain, sums)
-        marks = {mark + 1 for mark in breakpoints if SETUP_BREAKPOINT <= mark < len(request)}
+            return self._use_prefix_steps(chain, prefix_tokens)
+        # Index 0 of the chain is the setup alone, so all positions move by one.
+        marks = {position + 1 for position in breakpoints if SETUP_BREAKPOINT <= position < len(request)}
         if self._rules.is_automatic:
             marks.add(len(request))
-        return self._meet_breakpoints(chain, sums, sorted(marks))
+        return self._use_breakpoints(chain, prefix_tokens, sorted(marks))
 
     def _locate_prefixes(self, request: list[CacheBlock], setup_digest: bytes) -> list[int]:
-        """Return the place of each prefix of ``request``, beginning with the frame alone; cost is what is new."""
-        common_count = _count_common_blocks(self._blocks, request) if setup_digest == self._frame and self._chain else 0
+        """Return the place of each prefix of ``request``, beginning with the setup alone.
+
+        The cost is proportional to the blocks that the request before did not have.
+        """
+        common_count = 0
+        if setup_digest == self._setup_digest and self._chain:
+            common_count = _count_common_blocks(self._blocks, request)
         chain = self._chain[: common_count + 1] if common_count else [self._get_place(0, setup_digest)]
         for digest, _ in request[common_count:]:
             chain.append(self._get_place(chain[-1], digest))
-        self._frame, self._blocks, self._chain = setup_digest, request, chain
+        self._setup_digest, self._blocks, self._chain = setup_digest, request, chain
         return chain
 
     def _get_place(self, before: int, digest: bytes) -> int:
         return self._places.setdefault((before, digest), len(self._places) + 1)
 
-    def _is_alive(self, position: int) -> bool:
-        if position not in self._used:
+    def _is_alive(self, place: int) -> bool:
+        """Return whether there is an entry at ``place`` that has not expired."""
+        if place not in self._last_use:
             return False
-        last = self._used[position]
-        return last is None or self._clock is None or self._clock - last <= self._rules.ttl_seconds * 1000
+        last_use = self._last_use[place]
+        if last_use is None or self._clock is None:
+            return True
+        return self._clock - last_use <= self._rules.ttl_seconds * 1000
 
-    def _meet_breakpoints(self, chain: list[int], sums: list[int], marks: list[int]) -> CacheUse:
-        """Meet a cache whose entries stand at breakpoints."""
-        big = [mark for mark in marks if sums[mark] >= self._rules.min_prefix_tokens]
-        hit_positions = [position for mark in big for position in self._iterate_live_entry(chain, mark)]
-        for position in (*hit_positions, *big):
-            self._used[chain[position]] = self._clock
-        read_tokens = sums[max(hit_positions)] if hit_positions else 0
-        written_tokens = max(read_tokens, sums[big[-1]]) if big else read_tokens
-        return CacheUse(read_tokens, written_tokens - read_tokens, sums[-1] - written_tokens)
+    def _use_breakpoints(self, chain: list[int], prefix_tokens: list[int], marks: list[int]) -> CacheUse:
+        """Return the use of a cache whose entries are at breakpoints (``marks``), and refresh and write entries."""
+        cacheable_marks = [mark for mark in marks if prefix_tokens[mark] >= self._rules.min_prefix_tokens]
+        hits: list[int] = []
+        for mark in cacheable_marks:
+            hit = self._find_live_entry(chain, mark)
+            if hit is not None:
+                hits.append(hit)
+        for position in (*hits, *cacheable_marks):
+            self._last_use[chain[position]] = self._clock
+        read_tokens = prefix_tokens[max(hits)] if hits else 0
+        cached_tokens = read_tokens
+        if cacheable_marks:
+            cached_tokens = max(read_tokens, prefix_tokens[cacheable_marks[-1]])
+        return CacheUse(read_tokens, cached_tokens - read_tokens, prefix_tokens[-1] - cached_tokens)
 
-    def _iterate_live_entry(self, chain: list[int], mark: int) -> Iterator[int]:
-        """Yield the newest living entry within the look-back of ``mark``, if there is one."""
+    def _find_live_entry(self, chain: list[int], mark: int) -> int | None:
+        """Return the position of the longest live prefix within the look-back of ``mark``, or None."""
         lookback = self._rules.lookback
         stop = -1 if lookback is None else max(-1, mark - lookback - 1)
         for position in range(mark, stop, -1):
             if self._is_alive(chain[position]):
-                yield position
-                return
+                return position
+        return None
 
-    def _meet_prefix_steps(self, chain: list[int], sums: list[int]) -> CacheUse:
-        """Meet a cache that keeps every prefix and is read in steps of tokens."""
-        step, minimum = self._rules.step_tokens, self._rules.min_prefix_tokens
-        position = next((p for p in range(len(chain) - 1, -1, -1) if self._is_alive(chain[p])), None)
-        read_tokens = 0 if position is None else sums[position] // step * step
-        read_tokens = read_tokens if read_tokens >= minimum else 0
-        if sums[-1] >= minimum:
-            self._used.update(dict.fromkeys(chain, self._clock))
-        written_tokens = max(read_tokens, sums[-1] // step * step) if sums[-1] >= minimum else read_tokens
-        return CacheUse(read_tokens, written_tokens - read_tokens, sums[-1] - written_tokens)
+    def _use_prefix_steps(self, chain: list[int], prefix_tokens: list[int]) -> CacheUse:
+        """Return the use of a cache that keeps every prefix and is read in steps of tokens, and write entries."""
+        step, minimum, total = self._rules.step_tokens, self._rules.min_prefix_tokens, prefix_tokens[-1]
+        read_tokens = 0
+        for position in range(len(chain) - 1, -1, -1):
+            if self._is_alive(chain[position]):
+                read_tokens = prefix_tokens[position] // step * step
+                break
+        if read_tokens < minimum:
+            read_tokens = 0
+        cached_tokens = read_tokens
+        if total >= minimum:
+            self._last_use.update(dict.fromkeys(chain, self._clock))
+            cached_tokens = max(read_tokens, total // step * step)
+        return CacheUse(read_tokens, cached_tokens - read_tokens, total - cached_tokens)
 
 
 def _count_common_blocks(old: list[CacheBlock], new: list[CacheBlock]) -> int:
-    """Return how many blocks two requests share at their start, by halving: slices compare at the speed of C."""
+    """Return how many blocks two requests share at their start, by bisection: comparing slices is fast."""
     low, high = 0, min(len(old), len(new))
     if old[:high] == new[:high]:
         return high

@@ -1,8 +1,8 @@
-"""Conditional compression: how much shorter the future gets when one has the context at hand.
+"""Conditional compression: how much better the future can be compressed with a context at hand.
 
-``z_gain`` = (C(F|O) - C(F|O + context)) / (C(F|O) - C(F|O + full history)): C are bytes after zstd at level 12 with a
-raw dictionary, F is what the assistant wrote next, O what it was shown meanwhile. No rule of ours extracts anything
-here, so a list of names gains little.
+``z_gain`` = (C(F|O) - C(F|O + context)) / (C(F|O) - C(F|O + full history)), where C is the size in bytes after zstd
+with a raw dictionary, F the text that the assistant wrote next, and O the text it was shown meanwhile. No extractor of
+ours is part of this figure, so it shows when a context wins the other figures with mere lists of names.
 """
 
 from __future__ import annotations
@@ -19,31 +19,33 @@ from holdfast.replay.recall import iter_used_texts
 ZSTD_LEVEL = 12
 """Compression level (METRICS, ``z_gain``)."""
 FUTURE_STEPS = 12
-"""Steps of the assistant that make up the future (METRICS)."""
+"""Answers of the assistant that make up the future (METRICS, ``z_gain``)."""
 MIN_TABLE_BITS, MAX_TABLE_BITS = 17, 25
-"""Bits of zstd's match tables and window: 2**25 bytes are some 8M tokens, more than any session we replay."""
+"""Bits of zstd's match tables and window. 2**25 bytes are some 8M tokens, more than any session we replay."""
 
 
 class FutureText(Struct, frozen=True):
-    """What came after a cut, and its compressed sizes in bytes: alone, and with the whole history as dictionary."""
+    """The text behind a cut, and its compressed sizes in bytes."""
 
     written_text: bytes
     shown_text: bytes
     alone: int
+    """Size without any context."""
     informed_size: int
+    """Size with the whole history as dictionary."""
 
     @property
     def max_saved(self) -> int:
-        """Bytes that the whole history saves: the most a context can."""
+        """Bytes that the whole history saves, the most that any context can."""
         return self.alone - self.informed_size
 
     def count_saved_bytes(self, context: bytes) -> int:
-        """Return the bytes that ``context`` saves."""
+        """Return how many bytes ``context`` saves."""
         return self.alone - measure_compressed_size(self.written_text, context + self.shown_text)
 
 
 def make_future(history: Sequence[Message], later_messages: Sequence[Message]) -> FutureText | None:
-    """Return the next 12 steps behind a cut as a ``FutureText``; nothing without steps."""
+    """Return the next ``FUTURE_STEPS`` steps behind a cut, or None if there are no steps."""
     written_text, shown_text = _collect_future(later_messages)
     if not written_text:
         return None
@@ -56,13 +58,14 @@ def make_future(history: Sequence[Message], later_messages: Sequence[Message]) -
 
 
 def _collect_future(later_messages: Sequence[Message]) -> tuple[bytes, bytes]:
-    """Return what the assistant wrote in the next steps, and what it was shown between them."""
+    """Return the text that the assistant wrote in the next steps, and the text it was shown between them."""
     written_texts: list[str] = []
     shown_texts: list[str] = []
     pending: list[str] = []
     steps = 0
     for message in later_messages:
         if message.role != "assistant":
+            # Only what is shown before an answer counts; after the last one it has no use any more.
             pending.extend(iter_reference_texts(message))
             continue
         if steps == FUTURE_STEPS:
@@ -75,17 +78,17 @@ def _collect_future(later_messages: Sequence[Message]) -> tuple[bytes, bytes]:
 
 
 def join_messages(messages: Sequence[Message]) -> bytes:
-    """Return all words of ``messages`` as bytes."""
+    """Return all texts of ``messages`` as bytes."""
     return join_texts([text for message in messages for text in iter_reference_texts(message)])
 
 
 def join_texts(texts: Sequence[str]) -> bytes:
-    """Return ``texts``, a line break behind each, as UTF-8; lone surrogates are kept."""
+    """Return ``texts`` as UTF-8 with a line break behind each; lone surrogates are kept."""
     return "".join(f"{text}\n" for text in texts).encode("utf-8", "surrogatepass")
 
 
 def measure_compressed_size(data: bytes, dictionary: bytes) -> int:
-    """Return the bytes of ``data`` compressed with all of ``dictionary`` in reach."""
+    """Return the compressed size of ``data`` in bytes, with all of ``dictionary`` within reach."""
     bits = min(MAX_TABLE_BITS, max(MIN_TABLE_BITS, (len(data) + len(dictionary)).bit_length()))
     params = zstandard.ZstdCompressionParameters.from_level(
         ZSTD_LEVEL, source_size=len(data), dict_size=len(dictionary), window_log=bits, hash_log=bits, chain_log=bits

@@ -1,8 +1,8 @@
-"""Evidence: not only the name of a thing, but what was said about it.
+"""Evidence: whether a context keeps not only the name of a thing, but what was said about it.
 
-An *evidence window* of a reference is the line that contains it, at most 120 characters to each side, as its set of
-words, the reference left out. A reference is kept as a fact if some window of it in the context has at least half of
-the words (of eight, where there are more) of some window of it in the history.
+An *evidence window* of a reference is the set of words on the line around it, at most 120 characters to each side,
+without the reference itself. A reference is kept as a fact if some window of it in the context has at least half of the
+words (of eight, if there are more) of some window of it in the history.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from holdfast.messages.sized_message import SizedMessage
 WINDOW_SIDE = 120
 """Characters of the line that count on each side of a reference (METRICS, ``fact_recall``)."""
 MAX_WINDOW_WORDS = 8
-"""Words of a window beyond which more are not asked for (METRICS)."""
+"""Number of words from which a window counts as complete (METRICS, ``fact_recall``)."""
 KEPT_SCORE = 0.5
-"""Score from which a reference counts as kept (METRICS)."""
+"""Score from which a reference counts as kept (METRICS, ``fact_recall``)."""
 
 _EVIDENCE_WORD = re.compile(r"[A-Za-z_]{3,}|\d+|[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff]")
-"""Words of three letters and more, runs of digits, and each Chinese, Japanese or Korean character for itself."""
+"""Words of at least three letters, runs of digits, and single Chinese, Japanese or Korean characters."""
 _NON_SPACE = re.compile(r"\S+")
 
 EvidenceWindow = frozenset[str]
@@ -33,15 +33,16 @@ def iter_excerpts(text: str, reference: Reference) -> Iterator[str]:
     needle = _get_literal(reference)
     position = text.find(needle)
     while position >= 0:
-        start = text.rfind("\n", 0, position) + 1
-        stop = text.find("\n", position)
-        stop = len(text) if stop < 0 else stop
-        yield from _iterate_line_excerpts(text[start:stop], reference, needle)
-        position = text.find(needle, stop)
+        line_start = text.rfind("\n", 0, position) + 1
+        line_end = text.find("\n", position)
+        if line_end < 0:
+            line_end = len(text)
+        yield from _iterate_line_excerpts(text[line_start:line_end], reference, needle)
+        position = text.find(needle, line_end)
 
 
 def _get_literal(reference: Reference) -> str:
-    """Return what stands literally wherever the reference does: of a path the last name, else the key."""
+    """Return a string that every occurrence of the reference contains: the last name of a path, else the key."""
     kind, key = reference
     return key.rsplit("/", 1)[-1] if kind == "path" else key
 
@@ -52,26 +53,28 @@ def _iterate_line_excerpts(line: str, reference: Reference, needle: str) -> Iter
         if needle not in word or reference not in extract_word_references(word):
             continue
         key = reference[1] if reference[1] in word else needle
-        at = word.find(key)
-        while at >= 0:
-            start = piece.start() + at
+        offset = word.find(key)
+        while offset >= 0:
+            start = piece.start() + offset
             yield line[max(0, start - WINDOW_SIDE) : start + len(key) + WINDOW_SIDE]
-            at = word.find(key, at + len(key))
+            offset = word.find(key, offset + len(key))
 
 
 def find_windows(text: str, reference: Reference) -> tuple[EvidenceWindow, ...]:
-    """Return the evidence windows of ``reference`` in ``text``, each once, in order."""
-    own = frozenset(_EVIDENCE_WORD.findall(reference[1]))
-    return tuple(
-        dict.fromkeys(frozenset(_EVIDENCE_WORD.findall(line)) - own for line in iter_excerpts(text, reference))
-    )
+    """Return the distinct evidence windows of ``reference`` in ``text``, in order."""
+    own_words = frozenset(_EVIDENCE_WORD.findall(reference[1]))
+    windows: dict[EvidenceWindow, None] = {}
+    for excerpt in iter_excerpts(text, reference):
+        windows[frozenset(_EVIDENCE_WORD.findall(excerpt)) - own_words] = None
+    return tuple(windows)
 
 
 def score_windows(history: Iterable[EvidenceWindow], context: Iterable[EvidenceWindow]) -> float:
-    """Return the best agreement of a window of the context with one of the history, from 0 to 1."""
+    """Return the best agreement, from 0 to 1, of a window of the context with one of the history."""
     context_windows = tuple(context)
     best = 0.0
     for history_window in history:
+        # Nothing was said about the reference, so its name alone is all there is to keep.
         if context_windows and not history_window:
             return 1.0
         for window in context_windows:
@@ -82,21 +85,21 @@ def score_windows(history: Iterable[EvidenceWindow], context: Iterable[EvidenceW
 
 
 class TextIndex:
-    """What was found in texts, so that none is read twice however many requests hold it; lives as long as a session."""
+    """Cache of the analysis of texts for one session: each text is analysed once, however many requests contain it."""
 
-    __slots__ = ("_agreements", "_references", "_said", "_windows")
+    __slots__ = ("_agreements", "_references", "_texts", "_windows")
 
     def __init__(self) -> None:
-        self._said: dict[bytes, tuple[str, ...]] = {}
+        self._texts: dict[bytes, tuple[str, ...]] = {}
         self._references: dict[str, frozenset[Reference]] = {}
         self._windows: dict[tuple[str, Reference], tuple[EvidenceWindow, ...]] = {}
         self._agreements: dict[tuple[str, str, Reference], float] = {}
 
     def get_texts(self, message: SizedMessage) -> tuple[str, ...]:
-        """Return the texts of a slot; arguments are decoded once for each digest."""
-        texts = self._said.get(message.digest)
+        """Return the texts of a message; those of equal messages are decoded once."""
+        texts = self._texts.get(message.digest)
         if texts is None:
-            texts = self._said[message.digest] = tuple(iter_reference_texts(message.message))
+            texts = self._texts[message.digest] = tuple(iter_reference_texts(message.message))
         return texts
 
     def get_references(self, text: str) -> frozenset[Reference]:
@@ -114,21 +117,21 @@ class TextIndex:
         return text_windows
 
     def score_agreement(self, history_text: str, context_text: str, reference: Reference) -> float:
-        """Return the score of ``reference`` between one text of the history and one of the context."""
+        """Return the score of ``reference`` between a text of the history and one of the context, from 0 to 1."""
         if history_text == context_text:
             return 1.0 if reference in self.get_references(history_text) else 0.0
         key = (history_text, context_text, reference)
-        value = self._agreements.get(key)
-        if value is None:
-            value = score_windows(self.get_windows(history_text, reference), self.get_windows(context_text, reference))
-            self._agreements[key] = value
-        return value
+        score = self._agreements.get(key)
+        if score is None:
+            score = score_windows(self.get_windows(history_text, reference), self.get_windows(context_text, reference))
+            self._agreements[key] = score
+        return score
 
     def is_kept(self, reference: Reference, history: Iterable[str], context: Iterable[str]) -> bool:
-        """Return whether some text of the context holds evidence of ``reference`` as some text of the history does."""
+        """Return whether the context keeps evidence of ``reference`` that is in the history."""
         context_texts = [text for text in context if reference in self.get_references(text)]
-        return any(
-            self.score_agreement(history_text, text, reference) >= KEPT_SCORE
-            for history_text in history
-            for text in context_texts
-        )
+        for history_text in history:
+            for text in context_texts:
+                if self.score_agreement(history_text, text, reference) >= KEPT_SCORE:
+                    return True
+        return False

@@ -1,6 +1,7 @@
-"""Online recall: whether each request still holds what the agent is about to use.
+"""Online recall: whether each request still contains what the agent is about to use.
 
-``StepDependencies`` is worked out once a session and knows no policy; ``score`` then judges one request of any of them.
+``StepDependencies`` are computed once for a session, independent of policies; ``score_request`` then judges a request
+of any policy.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from holdfast.replay.evidence import TextIndex
 
 
 class RecallCounts(Struct, frozen=True):
-    """Of ``total`` dependencies, how many are present by name and how many with their evidence."""
+    """How many of ``total`` dependencies are present by name, and how many with their evidence."""
 
     names: int = 0
     facts: int = 0
@@ -27,17 +28,17 @@ class RecallCounts(Struct, frozen=True):
 
     @property
     def recall(self) -> float | None:
-        """Share present by name; nothing without dependencies."""
+        """Share present by name, or None without dependencies."""
         return self.names / self.total if self.total else None
 
     @property
     def fact_recall(self) -> float | None:
-        """Share present with evidence; nothing without dependencies."""
+        """Share present with evidence, or None without dependencies."""
         return self.facts / self.total if self.total else None
 
 
 def iter_used_texts(message: Message) -> Iterator[str]:
-    """Yield the texts by which the assistant uses references: its words and the strings of its tool arguments."""
+    """Yield the texts in which the assistant uses references: its own and the strings in tool arguments."""
     for part in message.parts:
         if isinstance(part, Text | ToolCall):
             yield from iter_part_texts(part)
@@ -52,16 +53,17 @@ def find_references(texts: Iterable[str], lookup: TextIndex) -> set[Reference]:
 
 
 def drop_background(references: Iterable[Reference], setup_references: frozenset[Reference]) -> list[Reference]:
-    """Return the references that are no background, sorted: neither in the frame nor on the shipped list."""
+    """Return the references that are not background, sorted: neither in the setup nor on the shipped list."""
     background_names = load_common_references()
-    return sorted(ref for ref in references if ref not in setup_references and ref[1] not in background_names)
+    kept = [ref for ref in references if ref not in setup_references and ref[1] not in background_names]
+    return sorted(kept)
 
 
 class StepDependencies:
-    """What each step of a session depends on: references known before it and not shown since the step before.
+    """The references that each step of a session needs: known before it and not shown since the step before.
 
-    ``steps`` are the positions of the model's answers in ``messages`` (all assistant messages by default); ``frame``
-    are the texts of system prompt and tools, if they were recorded.
+    ``steps`` are the positions of the model's answers in ``messages`` (by default all assistant messages);
+    ``setup_texts`` are the texts of system prompt and tools, if they were recorded.
     """
 
     def __init__(
@@ -71,13 +73,13 @@ class StepDependencies:
         setup_texts: Iterable[str] = (),
     ) -> None:
         self.lookup = TextIndex()
-        self._frame = frozenset(find_references(setup_texts, self.lookup))
-        self._holders: dict[Reference, list[str]] = {}
-        """The texts that hold a reference, each once, in order of their first appearance."""
-        self._first: dict[str, int] = {}
-        """Position of the message in which a text first stood."""
+        self._setup_references = frozenset(find_references(setup_texts, self.lookup))
+        self._texts_by_reference: dict[Reference, list[str]] = {}
+        """The distinct texts that contain a reference, in order of their first appearance."""
+        self._first_position: dict[str, int] = {}
+        """Position of the message in which a text first appeared."""
         self._needs: dict[int, list[tuple[Reference, int]]] = {}
-        """For each step, its dependencies with the number of texts that held them by then."""
+        """For each step its dependencies, each with the number of texts that contained it by then."""
         self._index_messages(messages, set(find_answer_positions(messages) if steps is None else steps))
 
     def _index_messages(self, messages: Sequence[Message], steps: set[int]) -> None:
@@ -85,49 +87,53 @@ class StepDependencies:
         for position, message in enumerate(messages):
             texts = [text for text in iter_reference_texts(message) if text]
             if position in steps:
-                used = find_references(iter_used_texts(message), self.lookup)
-                known_references = [ref for ref in used if ref in self._holders and ref not in shown_references]
-                self._needs[position] = [
-                    (ref, len(self._holders[ref])) for ref in drop_background(known_references, self._frame)
-                ]
+                self._needs[position] = self._find_needs(message, shown_references)
                 shown_references = set()
             else:
                 shown_references |= find_references(texts, self.lookup)
             for text in texts:
                 self._index_text(text, position)
 
+    def _find_needs(self, answer: Message, shown_references: set[Reference]) -> list[tuple[Reference, int]]:
+        used = find_references(iter_used_texts(answer), self.lookup)
+        known = [ref for ref in used if ref in self._texts_by_reference and ref not in shown_references]
+        dependencies = drop_background(known, self._setup_references)
+        return [(ref, len(self._texts_by_reference[ref])) for ref in dependencies]
+
     def _index_text(self, text: str, position: int) -> None:
-        if text in self._first:
+        if text in self._first_position:
             return
-        self._first[text] = position
+        self._first_position[text] = position
         for ref in self.lookup.get_references(text):
-            self._holders.setdefault(ref, []).append(text)
+            self._texts_by_reference.setdefault(ref, []).append(text)
 
     def get_dependencies(self, step: int) -> list[Reference]:
         """Return the dependencies of the step at position ``step``, sorted."""
         return [ref for ref, _ in self._needs.get(step, [])]
 
     def score_request(self, step: int, context: Iterable[str]) -> RecallCounts:
-        """Return how many dependencies of a step the request holds whose messages say ``context``."""
+        """Return how many dependencies of a step a request with the texts ``context`` contains."""
         needs = self._needs.get(step)
         if not needs:
             return RecallCounts()
         context_texts = set(context)
-        foreign = [text for text in context_texts if self._first.get(text, step) >= step]
+        # Texts that the history did not have before the step: summaries and previews.
+        new_texts = [text for text in context_texts if self._first_position.get(text, step) >= step]
         present = facts = 0
         for ref, count in needs:
-            holder_texts = self._holders[ref][:count]
-            if not context_texts.isdisjoint(holder_texts):
+            history_texts = self._texts_by_reference[ref][:count]
+            # A text that is still there as it was has all its evidence.
+            if not context_texts.isdisjoint(history_texts):
                 present += 1
                 facts += 1
                 continue
-            reference_texts = [text for text in foreign if ref in self.lookup.get_references(text)]
+            reference_texts = [text for text in new_texts if ref in self.lookup.get_references(text)]
             if reference_texts:
                 present += 1
-                facts += self.lookup.is_kept(ref, holder_texts, reference_texts)
+                facts += self.lookup.is_kept(ref, history_texts, reference_texts)
         return RecallCounts(present, facts, len(needs))
 
 
 def find_answer_positions(messages: Sequence[Message]) -> list[int]:
-    """Return the positions of the assistant's messages."""
+    """Return the positions of assistant messages."""
     return [position for position, message in enumerate(messages) if message.role == "assistant"]

@@ -1,4 +1,4 @@
-"""What replay needs of a recorded session: its messages in order, and which of them the model answered when."""
+"""What replay needs of a recorded session: its messages in order, and when the model answered which of them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from holdfast.state.entries import (
 
 
 class AnswerStep(Struct, frozen=True):
-    """One answer of the model: slot ``index`` of the session."""
+    """One answer of the model: message ``index`` of the session."""
 
     index: int
     at: int | None = None
     """Milliseconds since 1970, if recorded."""
     usage: Usage | None = None
     after_compaction: bool = False
-    """Whether the recording tool compacted since the step before."""
+    """Whether the recording tool compacted since the previous step."""
 
 
 class ReplaySession(Struct, frozen=True):
@@ -41,10 +41,10 @@ class ReplaySession(Struct, frozen=True):
     steps: tuple[AnswerStep, ...]
     model: str = ""
     setup: RequestSetup = RequestSetup()
-    """What was recorded of system prompt and tools; usually nothing."""
+    """The recorded system prompt and tools; most recordings have none."""
 
     def compute_factor(self, counter: TextCounter) -> float:
-        """Return this session's own ratio of recorded usage to ``counter``; 1.0 where no usage was recorded."""
+        """Return this session's ratio of recorded usage to ``counter``, or 1.0 if no usage was recorded."""
         sums = [0]
         for sized_message in self.messages:
             sums.append(sums[-1] + count_message_tokens(sized_message.message, counter))
@@ -52,7 +52,7 @@ class ReplaySession(Struct, frozen=True):
 
 
 def _iterate_readings(steps: Sequence[AnswerStep], sums: Sequence[int]) -> Iterator[UsageReading]:
-    """Yield what usage says; a compaction since the reading before counts, also where its own answer told no usage."""
+    """Yield the usage of each step that has one; a compaction at a step without usage counts for the next reading."""
     restart = False
     for step in steps:
         restart |= step.after_compaction
@@ -62,41 +62,40 @@ def _iterate_readings(steps: Sequence[AnswerStep], sums: Sequence[int]) -> Itera
 
 
 def make_replay_session(recording: Recording, api: str) -> ReplaySession:
-    """Return the session at the recording's leaf, its messages in the form of ``api``."""
+    """Build the session at the recording's leaf, with its messages in the form of ``api``."""
     sized_messages: list[SizedMessage] = []
     steps: list[AnswerStep] = []
     was_compacted = False
-    newest: tuple[int, Entry] | None = None
+    newest_message: tuple[int, Entry] | None = None
     setup = RequestSetup()
     for entry in get_branch_entries(recording):
         body = entry.body
         if isinstance(body, MessageEntry | BranchSummaryEntry):
-            newest = (len(sized_messages), entry)
+            newest_message = (len(sized_messages), entry)
             sized_messages.append(_convert_message(body.sized_message, api))
         elif isinstance(body, CompactionEntry):
             was_compacted = True
         elif isinstance(body, RequestSetup) and body.tokens:
             setup = body
-        elif isinstance(body, AnswerEntry) and newest is not None and body.stop_reason not in UNFINISHED_STOPS:
-            usage = body.usage if body.usage.input and body.prefix_digest != STALE_USAGE_BASIS else None
-            steps.append(AnswerStep(newest[0], newest[1].time_ms, usage, was_compacted))
+        elif isinstance(body, AnswerEntry) and newest_message and body.stop_reason not in UNFINISHED_STOPS:
+            # Some tools repeat an old usage on later answers.
+            has_usage = body.usage.input > 0 and body.prefix_digest != STALE_USAGE_BASIS
+            index, message_entry = newest_message
+            usage = body.usage if has_usage else None
+            steps.append(AnswerStep(index, message_entry.time_ms, usage, was_compacted))
             was_compacted = False
-    if not steps:  # a request body records no answers: every assistant message is one
-        steps = [
-            AnswerStep(index)
-            for index, sized_message in enumerate(sized_messages)
-            if sized_message.message.role == "assistant"
-        ]
+    if not steps:  # a request body records no answers, so every assistant message is one
+        positions = enumerate(sized_messages)
+        steps = [AnswerStep(index) for index, message in positions if message.message.role == "assistant"]
     return ReplaySession(tuple(sized_messages), tuple(steps), recording.model, setup)
 
 
 def _convert_message(sized_message: SizedMessage, api: str) -> SizedMessage:
-    """Return the slot as ``api`` would hold it: bytes of another API stay behind."""
+    """Return the message as ``api`` would contain it, without wire bytes of another API."""
     if sized_message.api == api:
         return sized_message
     message = strip_foreign_content(sized_message.message, api)
-    return (
-        sized_message
-        if message is sized_message.message and sized_message.raw is None
-        else replace(build_sized_message(message), api=api)
-    )
+    is_unchanged = message is sized_message.message and sized_message.raw is None
+    if is_unchanged:
+        return sized_message
+    return replace(build_sized_message(message), api=api)

@@ -1,6 +1,6 @@
-"""The simulation: at each recorded answer, the request a policy would have sent for it.
+"""The simulation: for each recorded answer, the request that a policy would have sent.
 
-A policy is online: it sees the messages before the answer and the usage of the requests it sent itself.
+A policy sees only the messages before the answer, and the usage of the requests it sent itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.state.target import PlanInputs, Target
 from holdfast.state.view import apply_normalization, build_projection
 
 MessageCounter: TypeAlias = Callable[[SizedMessage], int]
-"""Tokens of one message as sent, as the judge counts them."""
+"""Counts the tokens of one message as sent, with the tokenizer that judges."""
 
 
 class SimulatedRequest(Struct, frozen=True):
@@ -33,21 +33,21 @@ class SimulatedRequest(Struct, frozen=True):
     plan: Plan
     sized_messages: list[SizedMessage]
     tokens: int
-    """Of the whole request, as the judge counts."""
+    """Of the whole request, counted by the tokenizer that judges."""
     seconds: float
-    """What planning took."""
+    """Time that planning took."""
     before_compaction: list[SizedMessage] = []
-    """The request as it stood before this plan's compaction, if there is one: valid, so that a cache knows it."""
+    """The request without this plan's compaction, if there is one: the call for a summary would have sent it."""
 
 
 class ProviderTokenCounter(Struct, frozen=True):
-    """Counts tokens as the provider would: by a tokenizer and a factor that the policy does not know."""
+    """Counts tokens as the provider would: with a tokenizer and a factor that the policy does not know."""
 
     count: MessageCounter
     setup_tokens: int
 
     def count_request(self, messages: list[SizedMessage]) -> int:
-        """Return the tokens of a request: its messages and the frame."""
+        """Return the tokens of a request: its messages and the setup."""
         return self.setup_tokens + sum(map(self.count, messages))
 
 
@@ -57,25 +57,27 @@ def simulate_session(
     """Yield the requests that ``policy`` would have sent, in order."""
     state = ConversationState()
     next_index = 0
-    last: int | None = None
+    last_answer_at: int | None = None
     for step in session.steps:
         for sized_message in session.messages[next_index : step.index]:
             state = apply_entry(state, Entry("", None, MessageEntry(sized_message)))
         next_index = step.index
         if not len(state.history.sized_messages):
             continue
-        idle = (step.at - last) // 1000 if step.at is not None and last is not None else 0
-        cold = idle > target.cache_rules.ttl_seconds
-        simulated_request = _plan_and_count(
-            state, step, policy, target, judge, PlanInputs("cold" if cold else "warm", idle_seconds=idle)
-        )
+        idle_seconds = 0
+        if step.at is not None and last_answer_at is not None:
+            idle_seconds = (step.at - last_answer_at) // 1000
+        is_cold = idle_seconds > target.cache_rules.ttl_seconds
+        inputs = PlanInputs("cold" if is_cold else "warm", idle_seconds=idle_seconds)
+        simulated_request = _plan_and_count(state, step, policy, target, judge, inputs)
         yield simulated_request
+        # The provider reports usage for the request that was sent, so the policy may calibrate on it.
+        state = simulated_request.plan.state
         usage = Usage(simulated_request.tokens, judge.count(session.messages[step.index]))
-        state = apply_entry(
-            simulated_request.plan.state,
-            Entry("", None, AnswerEntry(simulated_request.plan.state.last_request.prefix_digest, usage)),
-        )
-        last = step.at if step.at is not None else last
+        answer = AnswerEntry(state.last_request.prefix_digest, usage)
+        state = apply_entry(state, Entry("", None, answer))
+        if step.at is not None:
+            last_answer_at = step.at
 
 
 def _plan_and_count(
@@ -86,15 +88,15 @@ def _plan_and_count(
     judge: ProviderTokenCounter,
     inputs: PlanInputs,
 ) -> SimulatedRequest:
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     plan = plan_request(state, target, policy, inputs)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - started_at
     sized_messages = build_messages_to_send(plan)
     before = _project_undecided(state, target) if plan.compaction is not None else []
     return SimulatedRequest(step, plan, sized_messages, judge.count_request(sized_messages), seconds, before)
 
 
 def _project_undecided(state: ConversationState, target: Target) -> list[SizedMessage]:
-    """Return the request that shows ``state`` without a new decision."""
+    """Return the messages of a request for ``state`` without any new decision."""
     repair, _ = normalize_projection(state, target.dialect)
     return apply_normalization(build_projection(state), repair)

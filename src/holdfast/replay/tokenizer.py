@@ -1,6 +1,6 @@
-"""Tokens as the judge of a replay counts them: by a tokenizer that the policy does not use.
+"""Count tokens as the judge of a replay does: with a tokenizer that the policy does not use.
 
-The policy plans with our estimator; if it were judged by the same one, an error of the estimator would never show.
+The policy plans with our estimator. If it were judged by the same one, errors of the estimator would never show.
 """
 
 from __future__ import annotations
@@ -18,58 +18,61 @@ from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCal
 from holdfast.messages.size.tokens import MESSAGE_OVERHEAD, estimate_media_tokens, estimate_text_tokens
 
 TextCounter: TypeAlias = Callable[[str], int]
-"""Tokens of a text, as some tokenizer or estimator counts them."""
+"""Counts the tokens of a text."""
 MAX_USAGE_DELTA = 60_000
-"""Tokens between two answers above which something else than the messages moved the usage (METRICS, "Tokens")."""
+"""Growth between two answers above which something else than messages changed the usage (METRICS, "Tokens")."""
 
 
 class UsageReading(Struct, frozen=True):
-    """What one answer's usage said, beside our own count of the same request, both without the frame or both with."""
+    """The usage of one answer beside our own count of the same request, both with or both without the setup."""
 
     recorded_tokens: int
     """Input tokens of the request as the provider reported them, cached or not."""
     counted_tokens: int
-    """Tokens of all messages before the answer, by the tokenizer of the replay."""
+    """Tokens of all messages before the answer, counted by the tokenizer of the replay."""
     restart: bool = False
-    """Whether the recording tool compacted since the reading before."""
+    """Whether the recording tool compacted since the previous reading."""
 
 
 @cache
 def get_tokenizer() -> tuple[str, TextCounter]:
-    """Return the name of the best tokenizer at hand and its counter: o200k from a wheel, else our estimator."""
+    """Return name and counter of the best installed tokenizer: o200k from a wheel, else our own estimator."""
     try:
         with catch_warnings():
-            simplefilter("ignore", DeprecationWarning)  # the package reads its data in an older way
+            simplefilter("ignore", DeprecationWarning)  # the package loads its data in a deprecated way
             from bpe_openai import get_encoding
     except ImportError:
         return "estimate", estimate_text_tokens
     encode = get_encoding("o200k_base").encode_ordinary
 
     def o200k(text: str) -> int:
-        whole = _replace_surrogates(text)
-        if len(whole) <= MAX_PIECE:
-            return len(encode(whole))
-        return sum(len(encode(whole[start : start + MAX_PIECE])) for start in range(0, len(whole), MAX_PIECE))
+        clean_text = _replace_surrogates(text)
+        tokens = 0
+        for start in range(0, len(clean_text), MAX_PIECE):
+            tokens += len(encode(clean_text[start : start + MAX_PIECE]))
+        return tokens
 
     return "o200k", o200k
 
 
 MAX_PIECE = 50_000
-"""Characters counted at once: the tokenizer refuses more than 200,000 tokens, and a character has four at most."""
+"""Characters counted at once. The tokenizer refuses more than 200,000 tokens, and a character has at most four."""
 
 
 def _replace_surrogates(text: str) -> str:
-    """Return ``text`` with lone surrogates replaced, as no tokenizer takes them."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+    """Return ``text`` with lone surrogates replaced, since no tokenizer accepts them."""
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def count_message_tokens(message: Message, counter: TextCounter) -> int:
-    """Return the tokens of ``message`` as sent: words, arguments and names by ``counter``, media by rule, overhead."""
+    """Return the tokens of ``message`` as sent: texts, arguments and names by ``counter``, media by rule, overhead."""
     return MESSAGE_OVERHEAD + sum(count_part_tokens(part, counter) for part in message.parts)
 
 
 def count_part_tokens(part: Part, counter: TextCounter) -> int:
-    """Return the tokens of one part, without the overhead of its message. Ids are not counted."""
+    """Return the tokens of one part, without the overhead of its message; ids are not counted."""
     if isinstance(part, Text | Thinking):
         return counter(part.text)
     if isinstance(part, ToolCall):
@@ -82,15 +85,20 @@ def count_part_tokens(part: Part, counter: TextCounter) -> int:
 
 
 def compute_usage_ratio(readings: Iterable[UsageReading]) -> float:
-    """Return real tokens for one counted token, from the growth between consecutive readings; 1.0 without evidence.
+    """Return the real tokens for one counted token, from the growth between consecutive readings.
 
-    Growth over 60,000 tokens on either side, and growth across a recorded compaction, is left out.
+    Left out are growth across a recorded compaction and growth over ``MAX_USAGE_DELTA``. Return 1.0 without evidence.
     """
     recorded_tokens = counted_tokens = 0
     for before, after in pairwise(readings):
-        true, own = after.recorded_tokens - before.recorded_tokens, after.counted_tokens - before.counted_tokens
-        if after.restart or own <= 0 or max(abs(true), own) > MAX_USAGE_DELTA:
+        recorded_growth = after.recorded_tokens - before.recorded_tokens
+        counted_growth = after.counted_tokens - before.counted_tokens
+        if after.restart or counted_growth <= 0:
             continue
-        recorded_tokens += true
-        counted_tokens += own
-    return recorded_tokens / counted_tokens if recorded_tokens > 0 and counted_tokens > 0 else 1.0
+        if max(abs(recorded_growth), counted_growth) > MAX_USAGE_DELTA:
+            continue
+        recorded_tokens += recorded_growth
+        counted_tokens += counted_growth
+    if recorded_tokens <= 0 or counted_tokens <= 0:
+        return 1.0
+    return recorded_tokens / counted_tokens
