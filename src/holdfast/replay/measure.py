@@ -1,4 +1,4 @@
-"""Measuring: what one policy's requests over one session cost, and what they lost. METRICS.md defines each figure."""
+"""Measure the requests of one policy over one session: what they cost, and what they lost."""
 
 from __future__ import annotations
 
@@ -34,27 +34,28 @@ from holdfast.replay.session import ReplaySession
 from holdfast.replay.simulate import ProviderTokenCounter, SimulatedRequest, simulate_session
 from holdfast.replay.tokenizer import TextCounter
 from holdfast.state.conversation_state import ConversationState
-from holdfast.state.entries import RequestSetup
+from holdfast.state.entries import CompactionEntry, RequestSetup
 from holdfast.state.plan import Plan
 from holdfast.state.target import Target
 
 CUT_BUDGETS = (4_000, 8_000, 16_000)
-"""Rooms in tokens at which contexts are scored (METRICS, "Recall, at cuts")."""
+"""Budgets in tokens at which contexts are scored (METRICS, "Recall, at cuts")."""
 MAX_RESERVE = 20_000
 """usable = window - min(20,000, window / 4) (METRICS, "Reserve")."""
 MEASURE_ERRORS = (HoldfastError, *MEMORY_ERRORS)
-"""What may end the run for one figure; the other figures of the row stand."""
+"""Errors that may prevent one figure; the other figures of the row are still reported."""
 COMPACTION_GAP_NOTE = "fewest steps between compactions"
-"""How the note begins that every policy has which compacts twice."""
+"""Beginning of a note that every policy has which compacts twice."""
 
 
 class MeasurementSettings(Struct, frozen=True):
-    """What a replay is asked for, beside the session and the policy."""
+    """The settings of a replay, apart from session and policy."""
 
     window: int
     frame: int
+    """Tokens of system prompt and tools."""
     target: Target
-    """For the window; its limits are changed where a figure asks for another."""
+    """The target for ``window``. Its limits are replaced for figures with another window."""
     tokenizer: str
     counter: TextCounter
 
@@ -72,7 +73,7 @@ class RequestPoint(Struct, frozen=True):
 
 
 class PolicyFigures(Struct, frozen=True):
-    """All figures of one policy over one session; ``points`` are left out of the JSON."""
+    """All figures of one policy over one session; the JSON is without ``points``."""
 
     policy: str
     requests: int
@@ -93,16 +94,16 @@ class PolicyFigures(Struct, frozen=True):
     notes: tuple[str, ...]
     points: tuple[RequestPoint, ...] = ()
     is_priced: bool = True
-    """Whether anybody told the prices of the model; else ``usd`` is 0 and means nothing."""
+    """Whether the prices of the model are known; if not, ``usd`` is 0 and means nothing."""
 
     @property
     def cost(self) -> float | None:
-        """Return the dollars, if they are known."""
+        """The cost in dollars, or None if the prices are unknown."""
         return self.usd if self.is_priced else None
 
 
 class SessionStudy:
-    """One session made ready: what no policy changes is worked out once."""
+    """One session prepared for measuring: everything that does not depend on a policy is computed once."""
 
     def __init__(self, session: ReplaySession, setting: MeasurementSettings) -> None:
         self.session = session
@@ -111,29 +112,28 @@ class SessionStudy:
         self.messages: list[Message] = [sized_message.message for sized_message in session.messages]
         self.steps = [step.index for step in session.steps]
         self.dependencies = StepDependencies(self.messages, self.steps)
-        self._known: dict[bytes, list[CacheBlock]] = {}
+        self._blocks_by_digest: dict[bytes, list[CacheBlock]] = {}
         self._cuts: list[SessionCut] | None = None
 
     def get_blocks(self, message: SizedMessage) -> list[CacheBlock]:
-        """Return the blocks of a message as sent, in the judge's tokens."""
-        message_blocks = self._known.get(message.digest)
+        """Return the cache blocks of a message as sent, in the tokens of the judge."""
+        message_blocks = self._blocks_by_digest.get(message.digest)
         if message_blocks is None:
-            raw = make_cache_blocks(message.message, self.setting.counter)
-            message_blocks = self._known[message.digest] = [
-                (digest, round(self.factor * tokens)) for digest, tokens in raw
-            ]
+            uncalibrated_blocks = make_cache_blocks(message.message, self.setting.counter)
+            message_blocks = [(digest, round(self.factor * tokens)) for digest, tokens in uncalibrated_blocks]
+            self._blocks_by_digest[message.digest] = message_blocks
         return message_blocks
 
     def count_message(self, message: SizedMessage) -> int:
-        """Return the judge's tokens of a message as sent."""
+        """Return the tokens of a message as sent, by the judge."""
         return sum(tokens for _, tokens in self.get_blocks(message))
 
     def count_text(self, text: str) -> int:
-        """Return the judge's tokens of a text."""
+        """Return the tokens of a text, by the judge."""
         return round(self.factor * self.setting.counter(text))
 
     def get_cuts(self) -> list[SessionCut]:
-        """Return the cuts of the session with their dependencies."""
+        """Return the cuts of the session, made at the first call."""
         if self._cuts is None:
             sizes = [self.count_message(sized_message) for sized_message in self.session.messages]
             lookup = self.dependencies.lookup
@@ -145,37 +145,37 @@ class SessionStudy:
 
 
 def compute_usable_window(window: int) -> int:
-    """Return what a request may hold of a window."""
+    """Return how many tokens of a window a request may use."""
     return window - min(MAX_RESERVE, window // 4)
 
 
 def compute_window_for_budget(budget: int, setup_tokens: int) -> int:
-    """Return the smallest window whose usable part holds ``setup_tokens`` and ``budget``."""
-    need = budget + setup_tokens
-    window = need + min(MAX_RESERVE, -(-need // 3))
-    while compute_usable_window(window) < need:
+    """Return the smallest window whose usable part has room for ``setup_tokens`` and ``budget``."""
+    needed_tokens = budget + setup_tokens
+    # A quarter of the window is a third of what is usable, rounded up; rounding may still leave it a little short.
+    window = needed_tokens + min(MAX_RESERVE, -(-needed_tokens // 3))
+    while compute_usable_window(window) < needed_tokens:
         window += 1
     return window
 
 
 def simulate_requests(study: SessionStudy, policy: Policy, target: Target) -> Iterator[SimulatedRequest]:
     """Yield the requests of ``policy`` over the session, planned for ``target``."""
-    return simulate_session(
-        study.session, policy, target, ProviderTokenCounter(study.count_message, study.setting.frame)
-    )
+    judge = ProviderTokenCounter(study.count_message, study.setting.frame)
+    return simulate_session(study.session, policy, target, judge)
 
 
 def make_target_at_cuts(setting: MeasurementSettings, budget: int) -> Target:
-    """Return the target of the run that is scored at cuts: its window leaves ``budget`` tokens for messages.
+    """Return the target of a run that is scored at cuts: its window leaves ``budget`` tokens for messages.
 
-    That window is none that anybody gave, so messages say what it was made for.
+    Nobody chose that window, so messages about it must say what it was made for.
     """
     window = compute_window_for_budget(budget, setting.frame)
     return change_target_window(setting.target, window, setting.frame, f"made for {budget:,} tokens of messages")
 
 
 def change_target_window(target: Target, window: int, setup_tokens: int, origin: str = "--window") -> Target:
-    """Return ``target`` with another window and a frame of so many tokens; messages name ``origin`` for the window."""
+    """Return ``target`` with another window and setup; messages name ``origin`` as the source of the window."""
     return replace(
         target,
         limits=replace(target.limits, window=window, window_source=origin),
@@ -189,71 +189,76 @@ def measure_policy(
     tick: Callable[[], Any] = lambda: None,
     keep: Callable[[int, bytes], Any] | None = None,
 ) -> PolicyFigures:
-    """Return the figures of ``policy`` over the session; ``keep`` is given each request's step and body."""
+    """Measure ``policy`` over the session.
+
+    ``tick`` is called after each request; ``keep`` gets the step and the body of each.
+    """
     setting = study.setting
     run = _PolicyRun(study, policy, keep)
-    for simulated_request in simulate_requests(
-        study, policy, change_target_window(setting.target, setting.window, setting.frame)
-    ):
+    target = change_target_window(setting.target, setting.window, setting.frame)
+    for simulated_request in simulate_requests(study, policy, target):
         run.add_request(simulated_request)
         tick()
     return run.make_figures()
 
 
 class _PolicyRun:
-    """Figures as they add up, request by request."""
+    """Adds up the figures of one policy, request by request."""
 
     def __init__(self, study: SessionStudy, policy: Policy, keep: Callable[[int, bytes], Any] | None) -> None:
         self._study, self._policy, self._keep = study, policy, keep
         self._cache = SimulatedCache(study.setting.target.cache_rules)
-        self._limit = compute_usable_window(study.setting.window)
-        self._before: list[CacheBlock] = []
+        self._usable_tokens = compute_usable_window(study.setting.window)
+        self._last_blocks: list[CacheBlock] = []
         self._points: list[RequestPoint] = []
         self._seconds: list[float] = []
         self._notes: dict[str, int] = {}
         self._online = RecallCounts()
         self._invalid = self._missing = self._mutations = self._compactions = self._over = self._refused = 0
-        self._since = 0
-        """First slot that no request had shown when the last compaction ran."""
-        self._shown = 0
-        """How many slots the request before could show."""
+        self._first_unsummarized = 0
+        """Index of the first message that no request had shown when the last compaction ran."""
+        self._shown_count = 0
+        """How many messages the previous request could show."""
         self._last_compaction: int | None = None
-        self._shortest: int | None = None
+        """Number of the request with the last compaction."""
+        self._shortest_gap: int | None = None
+        """Fewest requests between two compactions."""
 
     def add_request(self, simulated_request: SimulatedRequest) -> None:
         study, plan = self._study, simulated_request.plan
+        step_index = simulated_request.step.index
         if plan.compaction is not None:
-            self._add_compaction(simulated_request)
-        data = self._render_body(simulated_request)
-        is_invalid = any(finding.level == "error" for finding in validate_request(data, study.setting.target.api))
-        is_over = simulated_request.tokens > self._limit
+            self._add_compaction(plan.compaction)
+        body = self._render_body(simulated_request)
+        findings = validate_request(body, study.setting.target.api)
+        is_invalid = any(finding.level == "error" for finding in findings)
+        is_over = simulated_request.tokens > self._usable_tokens
         self._invalid += is_invalid
         self._over += is_over
         self._refused += is_invalid or is_over
         if self._keep is not None:
-            self._keep(simulated_request.step.index, data)
-        texts = [
-            text
-            for sized_message in simulated_request.sized_messages
-            for text in study.dependencies.lookup.get_texts(sized_message)
-        ]
-        self._online += study.dependencies.score_request(simulated_request.step.index, texts)
-        self._missing += _count_missing_user_messages(plan.state, self._since, texts)
+            self._keep(step_index, body)
+        texts: list[str] = []
+        for sized_message in simulated_request.sized_messages:
+            texts += study.dependencies.lookup.get_texts(sized_message)
+        self._online += study.dependencies.score_request(step_index, texts)
+        self._missing += _count_missing_user_messages(plan.state, self._first_unsummarized, texts)
         self._seconds.append(simulated_request.seconds)
         for notice in plan.notices:
             self._notes[notice.rule] = self._notes.get(notice.rule, 0) + 1
-        self._shown = simulated_request.step.index
+        self._shown_count = step_index
         self._price_request(simulated_request)
 
-    def _add_compaction(self, simulated_request: SimulatedRequest) -> None:
+    def _add_compaction(self, compaction: CompactionEntry) -> None:
         number = len(self._points)
         if self._last_compaction is not None:
             gap = number - self._last_compaction
-            self._shortest = gap if self._shortest is None else min(self._shortest, gap)
+            self._shortest_gap = gap if self._shortest_gap is None else min(self._shortest_gap, gap)
         self._last_compaction = number
         self._compactions += 1
-        if simulated_request.plan.compaction is not None and simulated_request.plan.compaction.summary is not None:
-            self._since = self._shown
+        # Without a summary nothing stands for the user's words, so they still count as missing.
+        if compaction.summary is not None:
+            self._first_unsummarized = self._shown_count
 
     def _render_body(self, simulated_request: SimulatedRequest) -> bytes:
         target = self._study.setting.target
@@ -268,52 +273,52 @@ class _PolicyRun:
 
     def _price_request(self, simulated_request: SimulatedRequest) -> None:
         study = self._study
-        request, marks = _build_cache_request(study, simulated_request.sized_messages, simulated_request.plan)
-        self._mutations += self._before != request[: len(self._before)]
-        self._before = request
-        frame = (b"frame", study.setting.frame)
-        usd = self._price_summary_call(simulated_request, frame)
-        hit = self._cache.send_request(request, frame, marks, simulated_request.step.at)
+        blocks, breakpoints = _build_cache_request(study, simulated_request.sized_messages, simulated_request.plan)
+        is_extension = self._last_blocks == blocks[: len(self._last_blocks)]
+        self._mutations += not is_extension
+        self._last_blocks = blocks
+        setup_block = (b"frame", study.setting.frame)
+        # The call for a summary is sent before the request, and warms the cache for it.
+        usd = self._price_summary_call(simulated_request, setup_block)
+        cache_use = self._cache.send_request(blocks, setup_block, breakpoints, simulated_request.step.at)
         output = study.count_message(study.session.messages[simulated_request.step.index])
-        usd += self._price_hit(hit, output)
-        kinds = _count_tokens_by_kind(study, simulated_request)
+        usd += self._price_call(cache_use, output)
         self._points.append(
             RequestPoint(
                 simulated_request.step.index,
                 simulated_request.tokens,
-                kinds,
-                hit,
+                _count_tokens_by_kind(study, simulated_request),
+                cache_use,
                 usd,
                 _name_request_event(simulated_request),
             )
         )
 
     def _price_summary_call(self, simulated_request: SimulatedRequest, setup_block: CacheBlock) -> float:
-        """Return what the call for a model's summary cost, where the policy would have made one."""
+        """Return the cost of the call for a model's summary, if the policy would have made one."""
         compaction = simulated_request.plan.compaction
         if not self._policy.rules.model_writes_summaries or compaction is None or compaction.summary is None:
             return 0.0
-        before = [
-            block
-            for sized_message in simulated_request.before_compaction
-            for block in self._study.get_blocks(sized_message)
-        ]
-        hit = self._cache.send_request(before, setup_block, [len(before) - 1], simulated_request.step.at)
-        words = compaction.summary.parts[0]  # what a model would have written; files read again behind it are not
-        output = self._study.count_text(words.text) if isinstance(words, Text) else 0
-        return self._price_hit(hit, output)
+        blocks: list[CacheBlock] = []
+        for sized_message in simulated_request.before_compaction:
+            blocks += self._study.get_blocks(sized_message)
+        cache_use = self._cache.send_request(blocks, setup_block, [len(blocks) - 1], simulated_request.step.at)
+        # Only the first part is what a model would have written; behind it are files that were read again.
+        summary_part = compaction.summary.parts[0]
+        output = self._study.count_text(summary_part.text) if isinstance(summary_part, Text) else 0
+        return self._price_call(cache_use, output)
 
-    def _price_hit(self, hit: CacheUse, output: int) -> float:
-        """Return what a call cost; 0 where nobody told the prices."""
+    def _price_call(self, cache_use: CacheUse, output: int) -> float:
+        """Return the cost of a call, or 0 if the prices are unknown."""
         prices = self._study.setting.target.prices
-        return 0.0 if prices.is_assumed else price_request(hit, output, prices)
+        return 0.0 if prices.is_assumed else price_request(cache_use, output, prices)
 
     def make_figures(self) -> PolicyFigures:
         points = self._points
         p50, p95 = _compute_percentiles(self._seconds)
         notes = [f"{rule} x{times}" for rule, times in self._notes.items()]
-        if self._shortest is not None:
-            notes.append(f"{COMPACTION_GAP_NOTE}: {self._shortest}")
+        if self._shortest_gap is not None:
+            notes.append(f"{COMPACTION_GAP_NOTE}: {self._shortest_gap}")
         return PolicyFigures(
             policy=self._policy.name,
             requests=len(points),
@@ -346,89 +351,98 @@ def _compute_percentiles(seconds: Sequence[float]) -> tuple[float, float]:
 def _build_cache_request(
     study: SessionStudy, messages: Sequence[SizedMessage], plan: Plan
 ) -> tuple[list[CacheBlock], list[int]]:
-    """Return the blocks of a request and where its breakpoints stand among them."""
-    request: list[CacheBlock] = []
-    ends: list[int] = []
+    """Return the blocks of a request, and its breakpoints as positions among them."""
+    blocks: list[CacheBlock] = []
+    last_blocks: list[int] = []
     for sized_message in messages:
-        request += study.get_blocks(sized_message)
-        ends.append(len(request) - 1)
-    marks = [ends[place] for place in plan.options.cache_breakpoints if place < len(ends)]
-    return request, [SETUP_BREAKPOINT, *marks] if plan.options.setup_breakpoint else marks
+        blocks += study.get_blocks(sized_message)
+        last_blocks.append(len(blocks) - 1)
+    message_breakpoints = plan.options.cache_breakpoints
+    breakpoints = [last_blocks[position] for position in message_breakpoints if position < len(last_blocks)]
+    if plan.options.setup_breakpoint:
+        breakpoints.insert(0, SETUP_BREAKPOINT)
+    return blocks, breakpoints
 
 
 def _count_missing_user_messages(state: ConversationState, since: int, texts: list[str]) -> int:
-    """Return how many messages of the user are not there that must be: those since the last compaction, the newest."""
-    users = [
-        i
-        for i in range(len(state.history.sized_messages))
-        if state.history.messages[i].is_turn_start and state.history.messages[i].text.strip()
-    ]
-    required_indexes = {index for index in users if index >= since} | set(users[-1:])
+    """Return how many required user messages are missing: those from index ``since`` on, and always the newest."""
+    user_indexes: list[int] = []
+    for index in range(len(state.history.sized_messages)):
+        message = state.history.messages[index]
+        if message.is_turn_start and message.text.strip():
+            user_indexes.append(index)
+    required_indexes = {index for index in user_indexes if index >= since} | set(user_indexes[-1:])
     return sum(not _is_shown_or_spilled(state, index, texts) for index in required_indexes)
 
 
 def _is_shown_or_spilled(state: ConversationState, index: int, texts: list[str]) -> bool:
-    """Return whether each text of a user's message is in the request verbatim, or spilled with its handle there."""
-    for place, part in enumerate(state.history.messages[index].parts):
+    """Return whether each text of a user message is in the request, either verbatim or spilled with its handle."""
+    for part_index, part in enumerate(state.history.messages[index].parts):
         if not isinstance(part, Text) or any(part.text.strip() in text for text in texts):
             continue
-        spill_edits = [edit for edit in state.view.edits.get(index, ()) if edit.span.part == place and edit.blob_hash]
-        if not any(edit.blob_hash[:HANDLE_CHARS] in text for edit in spill_edits for text in texts):
+        part_edits = [edit for edit in state.view.edits.get(index, ()) if edit.span.part == part_index]
+        handles = [edit.blob_hash[:HANDLE_CHARS] for edit in part_edits if edit.blob_hash]
+        if not any(handle in text for handle in handles for text in texts):
             return False
     return True
 
 
 _KIND_OF_PART = {"Thinking": "thinking", "ToolResult": "results", "Media": "media"}
-"""Parts that are told apart in the picture; others count for who said them."""
+"""Types of parts with a kind of their own in the picture; other parts have the role of their message."""
 
 
 def _count_tokens_by_kind(study: SessionStudy, simulated_request: SimulatedRequest) -> dict[str, int]:
     """Return the tokens of a request by kind: frame, summary, user, assistant, thinking, results, stubs, media."""
-    out = {"frame": study.setting.frame}
+    tokens_by_kind = {"frame": study.setting.frame}
     state = simulated_request.plan.state
     summary = state.view.compaction.summary if state.view.compaction else None
     for sized_message in simulated_request.sized_messages:
+        # Without its own bytes but with those it was made from, a message was edited.
+        is_edited = sized_message.raw is None and sized_message.base_raw is not None
         for part, (_, tokens) in zip(sized_message.message.parts, study.get_blocks(sized_message), strict=False):
             kind = _KIND_OF_PART.get(type(part).__name__, sized_message.message.role)
             if sized_message.message is summary:
                 kind = "summary"
-            elif kind == "results" and sized_message.raw is None and sized_message.base_raw is not None:
+            elif kind == "results" and is_edited:
                 kind = "stubs"
-            out[kind] = out.get(kind, 0) + tokens
-    return out
+            tokens_by_kind[kind] = tokens_by_kind.get(kind, 0) + tokens
+    return tokens_by_kind
 
 
 def _name_request_event(simulated_request: SimulatedRequest) -> str:
+    """Return the decision that is worth a mark in the picture, or ``""``; the larger one if there are several."""
     plan = simulated_request.plan
     if plan.compaction is not None:
         return plan.compaction.trigger if plan.compaction.trigger in {"slide", "history"} else "compaction"
     rules = {edit.rule for edit in plan.record}
-    return "prune" if rules & {"prune", "trim"} else "spill" if "spill" in rules else ""
+    if rules & {"prune", "trim"}:
+        return "prune"
+    return "spill" if "spill" in rules else ""
 
 
 class CutResult(Struct, frozen=True):
-    """What a policy keeps at the cuts of a session in one room."""
+    """What a policy keeps at the cuts of a session within one budget."""
 
     score: CutScore = CutScore()
-    """Where it is missing, the dependencies alone: they are the session's, not the policy's."""
+    """If it could not be measured, only the dependencies, which do not depend on the policy."""
     requests_over: int = 0
-    """Requests scored that did not fit; they are scored as they are, not squeezed."""
+    """Scored requests that did not fit. They are scored as they are, not shortened."""
     missing_reason: str = ""
-    """Why the score could not be measured; empty where it was."""
+    """Why the score could not be measured; empty if it was."""
 
 
 def measure_cuts(study: SessionStudy, policy: Policy, tick: Callable[[], Any] = lambda: None) -> dict[str, CutResult]:
-    """Return what ``policy`` keeps at the cuts, for each budget of ``CUT_BUDGETS``.
+    """Measure ``policy`` at the cuts, for each budget of ``CUT_BUDGETS``.
 
-    A budget at which the run fails, as one that leaves no room for a request, says why; the others are measured.
+    A budget with which the run fails, for example because it leaves no room for a request, has a reason instead.
     """
     results: dict[str, CutResult] = {}
     for budget in CUT_BUDGETS:
         try:
             results[str(budget)] = _measure_cuts_at(study, policy, budget, tick)
         except MEASURE_ERRORS as error:
-            why = str(error).partition(". ")[0] or type(error).__name__  # the advice behind it is for --window
-            results[str(budget)] = CutResult(_count_dependencies(study), missing_reason=why)
+            reason = str(error).partition(". ")[0] or type(error).__name__  # the advice behind it is about --window
+            results[str(budget)] = CutResult(_count_dependencies(study), missing_reason=reason)
     return results
 
 
@@ -436,23 +450,23 @@ def _measure_cuts_at(study: SessionStudy, policy: Policy, budget: int, tick: Cal
     cuts = {cut.position: cut for cut in study.get_cuts()}
     if not cuts:
         return CutResult()
-    score, over = CutScore(), 0
+    score, requests_over = CutScore(), 0
     target = make_target_at_cuts(study.setting, budget)
+    usable_tokens = compute_usable_window(target.limits.window)
     for simulated_request in simulate_requests(study, policy, target):
         tick()
         cut = cuts.pop(simulated_request.step.index, None)
         if cut is not None:
-            score += cut.score_context(
-                [sized_message.message for sized_message in simulated_request.sized_messages], budget
-            )
-            over += simulated_request.tokens > compute_usable_window(target.limits.window)
+            context = [sized_message.message for sized_message in simulated_request.sized_messages]
+            score += cut.score_context(context, budget)
+            requests_over += simulated_request.tokens > usable_tokens
         if not cuts:
             break
-    return CutResult(score, over)
+    return CutResult(score, requests_over)
 
 
 def _count_dependencies(study: SessionStudy) -> CutScore:
-    """Return the dependencies at all cuts of the session; none where the cuts themselves could not be made."""
+    """Return the number of dependencies at all cuts, or an empty score if the cuts themselves cannot be made."""
     try:
         return CutScore(dependencies=sum(len(cut.dependencies) for cut in study.get_cuts()))
     except MEASURE_ERRORS:
@@ -460,11 +474,11 @@ def _count_dependencies(study: SessionStudy) -> CutScore:
 
 
 def encode_cuts(scores: dict[str, CutScore], missing: Container[str] = ()) -> dict[str, Any]:
-    """Return the figures of cuts as the report gives them; of a budget in ``missing`` all but the dependencies null."""
-    out: dict[str, Any] = {}
+    """Return the figures of cuts by budget; for a budget in ``missing`` all but the dependencies are None."""
+    figures_by_budget: dict[str, Any] = {}
     for budget, score in scores.items():
         figures = msgspec.structs.asdict(pool_scores([score]))
         if budget in missing:
-            figures = {name: value if name == "dependencies" else None for name, value in figures.items()}
-        out[budget] = figures
-    return out
+            figures = dict.fromkeys(figures) | {"dependencies": figures["dependencies"]}
+        figures_by_budget[budget] = figures
+    return figures_by_budget

@@ -1,4 +1,4 @@
-"""The picture of one policy over a session: what each request is made of, the window, the cache, what was decided."""
+"""The picture of one policy over a session: what each request consists of, the window, the cache, the decisions."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from holdfast.replay.measure import RequestPoint
 from holdfast.replay.report import format_tokens_short
 
 MAX_PICTURE_ROWS = 28
-"""Lines of the picture; a longer session is shown in groups of requests."""
+"""Lines of the picture; the requests of a longer session are grouped."""
 MAX_BAR_CELLS = 60
-"""Cells of a bar where there is room."""
+"""Cells of a bar if there is room."""
 MIN_BAR_CELLS = 8
 EVENT_COLUMNS = 13
-"""Columns for what was decided: ``⟱ 48k→22k ✂2``."""
+"""Columns for decisions, such as ``⟱ 48k→22k ✂2``."""
 EMPTY_STYLE = "bright_black"
 _CACHE_LEVELS = " ▁▂▃▄▅▆▇█"
 COMPACTION_EVENTS = frozenset({"compaction", "slide", "history"})
-"""Events after which older messages are out of sight."""
+"""Events after which older messages are no longer shown."""
 
 
 class ContentKind(Struct, frozen=True):
-    """One kind of content: its colour, and its letter where there are no colours."""
+    """One kind of content: its colour, and its letter if there are no colours."""
 
     name: str
     letter: str
@@ -44,20 +44,20 @@ CONTENT_KINDS = (
     ContentKind("media", "m", "bright_magenta"),
 )
 _MERGED_KINDS = {"system": "frame", "tool": "results"}
-"""Kinds that measuring tells apart and a picture does not."""
+"""Kinds that are measured apart but drawn as one."""
 
 
 class RequestGroup(Struct, frozen=True):
-    """Neighbouring requests on one line; ``first`` counts requests from 0."""
+    """Consecutive requests on one line; ``first`` counts requests from 0."""
 
     first: int
     points: tuple[RequestPoint, ...]
     before: int = 0
-    """Tokens of the request before the group, if there is one."""
+    """Tokens of the request before the group; 0 without one."""
 
     @property
     def largest(self) -> RequestPoint:
-        """The largest request, the last of equals: the one whose bar is drawn."""
+        """The largest request, whose bar is drawn; the last one of equals."""
         return max(reversed(self.points), key=lambda point: point.tokens)
 
     @property
@@ -68,32 +68,46 @@ class RequestGroup(Struct, frozen=True):
 
 
 def group_requests(points: Sequence[RequestPoint], rows: int = MAX_PICTURE_ROWS) -> list[RequestGroup]:
-    """Return ``points`` in at most ``rows`` groups, oldest first.
+    """Group ``points`` into at most ``rows`` lines, oldest first.
 
-    A compaction has a line of its own where they are few enough for that, so that its drop is seen.
+    Each compaction has a line of its own, so that the drop is visible, unless there are too many.
     """
     if not points:
         return []
-    drops = [at for at, point in enumerate(points) if point.event in COMPACTION_EVENTS]
-    edges = sorted({0, *drops, *(at + 1 for at in drops)} - {len(points)})
+    edges = {0}
+    for index, point in enumerate(points):
+        if point.event in COMPACTION_EVENTS:
+            edges |= {index, index + 1}
+    edges.discard(len(points))
     if len(edges) > rows:
-        edges = [0]
-    starts = _split_groups(edges, len(points), rows)
-    stops = [*starts[1:], len(points)]
-    pairs = zip(starts, stops, strict=True)
-    return [RequestGroup(a, tuple(points[a:b]), points[a - 1].tokens if a else 0) for a, b in pairs if b > a]
+        edges = {0}
+    starts = _split_groups(sorted(edges), len(points), rows)
+    groups: list[RequestGroup] = []
+    for start, stop in zip(starts, [*starts[1:], len(points)], strict=True):
+        if stop > start:
+            tokens_before = points[start - 1].tokens if start else 0
+            groups.append(RequestGroup(start, tuple(points[start:stop]), tokens_before))
+    return groups
 
 
-def _split_groups(edges: list[int], count: int, rows: int) -> list[int]:
-    """Return ``edges`` with more starts put in, the longest groups split first, until there are ``rows``."""
-    pieces = dict.fromkeys(edges, 1)
-    lengths = dict(zip(edges, (b - a for a, b in zip(edges, [*edges[1:], count], strict=True)), strict=True))
-    for _ in range(rows - len(edges)):
-        widest = max(edges, key=lambda at: lengths[at] / pieces[at], default=None)
-        if widest is None or lengths[widest] <= pieces[widest]:
+def _split_groups(starts: list[int], count: int, rows: int) -> list[int]:
+    """Return ``starts`` of groups over ``count`` requests with more of them, until there are ``rows`` groups.
+
+    The longest groups are split first, each into equal pieces.
+    """
+    lengths: dict[int, int] = {}
+    for start, stop in zip(starts, [*starts[1:], count], strict=True):
+        lengths[start] = stop - start
+    pieces = dict.fromkeys(starts, 1)
+    for _ in range(rows - len(starts)):
+        longest = max(starts, key=lambda start: lengths[start] / pieces[start], default=None)
+        if longest is None or lengths[longest] <= pieces[longest]:
             break
-        pieces[widest] += 1
-    return [at + lengths[at] * piece // pieces[at] for at in edges for piece in range(pieces[at])]
+        pieces[longest] += 1
+    new_starts: list[int] = []
+    for start in starts:
+        new_starts += [start + lengths[start] * piece // pieces[start] for piece in range(pieces[start])]
+    return new_starts
 
 
 def draw_policy_picture(
@@ -107,125 +121,136 @@ def draw_policy_picture(
     rows: int = MAX_PICTURE_ROWS,
     legend: bool = True,
 ) -> Text:
-    """Return the picture of policy ``name``, at most ``width`` columns wide, in ``rows`` lines and some around them.
+    """Draw the picture of policy ``name``, at most ``width`` columns wide, with ``rows`` lines for requests.
 
-    Bars are as long as the window or the largest request, whichever is more, with a mark at ``usable`` tokens.
-    ``letters`` stand for colours where there are none; ``legend`` tells what all of it means.
+    Bars are scaled to the window or the largest request, whichever is larger, with a mark at ``usable`` tokens. With
+    ``letters`` the kinds are told by letters instead of colours; ``legend`` explains all of it.
     """
     if not points:
         return Text(f"{name}: no request")
-    shown_groups = group_requests(points, rows)
+    groups = group_requests(points, rows)
     scale = max(window, *(point.tokens for point in points))
-    label = max(len(group.label) for group in shown_groups)
-    cells = max(MIN_BAR_CELLS, min(MAX_BAR_CELLS, width - label - 25 - EVENT_COLUMNS))
-    draw = _PictureStyle(usable, scale, cells, label, width, letters)
-    lines = [
-        draw.draw_head(name),
-        *(draw.draw_line(group) for group in shown_groups),
-        *([draw.draw_legend()] if legend else []),
-    ]
+    label_width = max(len(group.label) for group in groups)
+    cells = max(MIN_BAR_CELLS, min(MAX_BAR_CELLS, width - label_width - 25 - EVENT_COLUMNS))
+    style = _PictureStyle(usable, scale, cells, label_width, width, letters)
+    lines = [style.draw_head(name)]
+    lines += [style.draw_line(group) for group in groups]
+    if legend:
+        lines.append(style.draw_legend())
     return Text("\n").join(lines)
 
 
 class _PictureStyle(Struct, frozen=True):
-    """The measures that all lines of one picture share."""
+    """The measures that all lines of one picture share, and how to draw them."""
 
     usable: int
     scale: int
     cells: int
-    label: int
+    label_width: int
     width: int
     letters: bool
 
     def draw_head(self, name: str) -> Text:
-        whole = f"{name}, request by request"
-        title = whole if len(whole) <= self.cells else name[: self.cells]
-        prefix = f"{'':{self.label}} {title:{self.cells}}"
+        full_title = f"{name}, request by request"
+        title = full_title if len(full_title) <= self.cells else name[: self.cells]
+        prefix = f"{'':{self.label_width}} {title:{self.cells}}"
         return Text(f"{prefix} {'tokens':>6} {'%':>4} {'cache':>5} {'$':>5}", style="dim")
 
     def draw_line(self, group: RequestGroup) -> Text:
         point = group.largest
-        over = point.tokens > self.usable
-        line = Text(f"{group.label:>{self.label}} ", style="")
+        is_over = point.tokens > self.usable
+        line = Text(f"{group.label:>{self.label_width}} ", style="")
         line.append_text(self.draw_bar(point))
-        line.append(f" {format_tokens_short(point.tokens):>6}", style="red" if over else "")
-        line.append(f" {_format_percent(point.tokens, self.usable):>4}", style="red" if over else "dim")
-        share = compute_read_share(group_point.hit for group_point in group.points) or 0.0
-        strip = _CACHE_LEVELS[round(share * (len(_CACHE_LEVELS) - 1))]
-        line.append(f" {strip}", style="green" if share >= 0.5 else "yellow")
-        line.append(f"{round(100 * share):>3}%", style="dim")
+        line.append(f" {format_tokens_short(point.tokens):>6}", style="red" if is_over else "")
+        line.append(f" {_format_percent(point.tokens, self.usable):>4}", style="red" if is_over else "dim")
+        read_share = compute_read_share(group_point.hit for group_point in group.points) or 0.0
+        level = _CACHE_LEVELS[round(read_share * (len(_CACHE_LEVELS) - 1))]
+        line.append(f" {level}", style="green" if read_share >= 0.5 else "yellow")
+        line.append(f"{round(100 * read_share):>3}%", style="dim")
         line.append(f" {_format_dollars(sum(group_point.usd for group_point in group.points)):>5}")
         line.append_text(self.draw_events(group))
         line.rstrip()
         return line
 
     def draw_bar(self, point: RequestPoint) -> Text:
-        """Return the bar of one request: cells by kind, then emptiness, the mark over both."""
-        owners: list[ContentKind | None] = [*self._assign_cells(point)]
-        owners += [None] * (self.cells - len(owners))
+        """Draw the bar of one request: cells by kind, then empty ones, with the mark of ``usable`` over both."""
+        kinds: list[ContentKind | None] = [*self._assign_cells(point)]
+        kinds += [None] * (self.cells - len(kinds))
         mark = min(self.cells - 1, self.usable * self.cells // self.scale)
-        bar = self._draw_cells(owners[:mark])
-        under = owners[mark]
-        bar.append("│", style="white" if under is None or self.letters else f"white on {under.style}")
-        return bar.append_text(self._draw_cells(owners[mark + 1 :]))
+        bar = self._draw_cells(kinds[:mark])
+        kind_under_mark = kinds[mark]
+        mark_style = "white"
+        if kind_under_mark is not None and not self.letters:
+            mark_style = f"white on {kind_under_mark.style}"
+        bar.append("│", style=mark_style)
+        return bar.append_text(self._draw_cells(kinds[mark + 1 :]))
 
-    def _draw_cells(self, owners: Sequence[ContentKind | None]) -> Text:
-        out = Text()
-        for owner, run in groupby(owners):
-            cell = "·" if owner is None else owner.letter if self.letters else "█"
-            out.append(cell * len(list(run)), style=EMPTY_STYLE if owner is None else owner.style)
-        return out
+    def _draw_cells(self, kinds: Sequence[ContentKind | None]) -> Text:
+        cells = Text()
+        for kind, run in groupby(kinds):
+            length = len(list(run))
+            if kind is None:
+                cells.append("·" * length, style=EMPTY_STYLE)
+            else:
+                cells.append((kind.letter if self.letters else "█") * length, style=kind.style)
+        return cells
 
     def _assign_cells(self, point: RequestPoint) -> list[ContentKind]:
-        """Return the kind of each full cell; ends are rounded, so that the lengths add up."""
-        sizes: dict[str, int] = {}
-        for kind, tokens in point.kinds.items():
-            own = _MERGED_KINDS.get(kind, kind)
-            sizes[own] = sizes.get(own, 0) + tokens
-        owners: list[ContentKind] = []
+        """Return the kind of each full cell. Positions are rounded, not lengths, so that the lengths add up."""
+        tokens_by_kind: dict[str, int] = {}
+        for name, tokens in point.kinds.items():
+            drawn_name = _MERGED_KINDS.get(name, name)
+            tokens_by_kind[drawn_name] = tokens_by_kind.get(drawn_name, 0) + tokens
+        kinds: list[ContentKind] = []
         total = 0
-        for content_kind in CONTENT_KINDS:
-            total += sizes.get(content_kind.name, 0)
-            owners += [content_kind] * (round(total * self.cells / self.scale) - len(owners))
-        return owners[: self.cells]
+        for kind in CONTENT_KINDS:
+            total += tokens_by_kind.get(kind.name, 0)
+            end = round(total * self.cells / self.scale)
+            kinds += [kind] * (end - len(kinds))
+        return kinds[: self.cells]
 
     def draw_events(self, group: RequestGroup) -> Text:
-        """Return the marks of a group: compactions with the sizes around them, other decisions, requests too big."""
-        drops = [at for at, point in enumerate(group.points) if point.event in COMPACTION_EVENTS]
-        cuts = sum(point.event in {"prune", "spill"} for point in group.points)
-        over = sum(point.tokens > self.usable for point in group.points)
-        out = Text()
-        if len(drops) == 1:
-            at = drops[0]
-            before = group.points[at - 1].tokens if at else group.before
-            out.append(f" ⟱ {_format_thousands(before)}→{_format_thousands(group.points[at].tokens)}", style="magenta")
-        elif drops:
-            out.append(f" ⟱×{len(drops)}", style="magenta")
-        if cuts:
-            out.append(f" ✂{cuts if cuts > 1 else ''}", style="yellow")
-        if over:
-            out.append(f" ✗{over if over > 1 else ''}", style="red")
-        return out
+        """Draw the marks of a group: compactions with the sizes around them, other decisions, requests too large."""
+        compactions = [index for index, point in enumerate(group.points) if point.event in COMPACTION_EVENTS]
+        reduced_count = sum(point.event in {"prune", "spill"} for point in group.points)
+        over_count = sum(point.tokens > self.usable for point in group.points)
+        marks = Text()
+        if len(compactions) == 1:
+            index = compactions[0]
+            before = group.points[index - 1].tokens if index else group.before
+            after = group.points[index].tokens
+            marks.append(f" ⟱ {_format_thousands(before)}→{_format_thousands(after)}", style="magenta")
+        elif compactions:
+            marks.append(f" ⟱×{len(compactions)}", style="magenta")
+        if reduced_count:
+            marks.append(f" ✂{reduced_count if reduced_count > 1 else ''}", style="yellow")
+        if over_count:
+            marks.append(f" ✗{over_count if over_count > 1 else ''}", style="red")
+        return marks
 
     def draw_legend(self) -> Text:
-        """Return what colours and marks mean, in as many lines as that takes."""
-        pieces = [
-            Text.assemble((kind.letter if self.letters else "█", kind.style), (f" {kind.name}", "dim"))
-            for kind in CONTENT_KINDS
-        ]
+        """Draw the meaning of colours and marks, in as many lines as needed."""
+        pieces: list[Text] = []
+        for kind in CONTENT_KINDS:
+            sample = kind.letter if self.letters else "█"
+            pieces.append(Text.assemble((sample, kind.style), (f" {kind.name}", "dim")))
         marks = (
             "│ usable " + format_tokens_short(self.usable),
             "% of it",
             "⟱ older messages give way",
             "✂ spill or prune",
+            "✗ over usable",
+            "a line draws its largest request",
         )
-        pieces += [Text(mark, style="dim") for mark in (*marks, "✗ over usable", "a line draws its largest request")]
+        pieces += [Text(mark, style="dim") for mark in marks]
+        max_length = self.width - self.label_width - 1
         lines = [Text()]
         for piece in pieces:
-            if lines[-1] and len(lines[-1]) + 2 + len(piece) > self.width - self.label - 1:
+            if lines[-1] and len(lines[-1]) + 2 + len(piece) > max_length:
                 lines.append(Text())
             lines[-1].append("  " if lines[-1] else "").append_text(piece)
-        return Text("\n").join([Text(" " * (self.label + 1)).append_text(line) for line in lines])
+        indent = " " * (self.label_width + 1)
+        return Text("\n").join([Text(indent).append_text(line) for line in lines])
 
 
 def _format_percent(part: int, whole: int) -> str:

@@ -1,7 +1,8 @@
-"""The report: figures as JSON and as tables. Values go in, renderables come out; nothing is printed here."""
+"""The report: figures as JSON and as tables. It returns values and rich renderables; nothing is printed here."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
@@ -15,30 +16,30 @@ from holdfast.replay.recall import RecallCounts
 from holdfast.replay.recall_at_cuts import CutScore, compute_interval, pool_scores
 
 METRICS_VERSION = 1
-"""Version of the definitions in METRICS.md that every figure here follows."""
+"""Version of the definitions in METRICS.md that all figures here follow."""
 JUDGED_WINDOWS = 2
-"""Sessions are pooled whose append-only peak is over so many windows (METRICS, "Sessions judged for cost")."""
+"""Sessions are pooled if their append-only peak exceeds so many windows (METRICS, "Sessions judged for cost")."""
 BASELINE_POLICY = "append-only"
 OUR_POLICY = "holdfast"
 HEADLINE_BUDGET = "8000"
-"""The budget in tokens whose figures the table of cuts shows beside fact recall."""
+"""The budget in tokens for which the table of cuts shows more than fact recall."""
 FULL_TABLE_WIDTH = 96
-"""Columns from which the table shows every figure."""
+"""Width from which the table shows every figure."""
 DROPPABLE_COLUMNS_ORDER = (
     "requests", "ms\np95", "compac-\ntions", "tokens\npeak", "cost\n$", "words\nlost", "cache\nhit", "over\nwindow",
     "invalid", "×\nappend",
 )  # fmt: skip
-"""Columns in the order in which they are left out where the terminal is narrow; ``--json`` has them all."""
+"""Columns in the order in which they are dropped on a narrow terminal; ``--json`` has them all."""
 _CUTS_TITLE = "at cuts, kept in"
 _BEST_STYLE, _BAD_STYLE, _DIM_STYLE = "green", "red", "dim"
 
 
 USUAL_FACTOR = (0.5, 3.0)
-"""Recorded tokens for one token of the tokenizer: no provider counts a text at less, or at more."""
+"""Usual range of recorded tokens for one token of the tokenizer: no provider's tokenizer differs more."""
 
 
 class ReportSubject(Struct, frozen=True):
-    """One session under one setting: what the rows of its table have in common. Sizes are tokens."""
+    """One session under one setting: the things that all rows of its table share. Sizes are tokens."""
 
     file: str
     format: str
@@ -53,9 +54,9 @@ class ReportSubject(Struct, frozen=True):
     messages: int
     steps: int
     peak_tokens: int
-    """The largest request if nothing is ever taken away."""
+    """The largest request if nothing were ever removed."""
     problems: tuple[str, ...] = ()
-    """What is wrong with the file, or odd about it."""
+    """Things that are wrong with the file, or strange about it."""
 
     @property
     def is_judged(self) -> bool:
@@ -69,13 +70,13 @@ class PolicyRow(Struct, frozen=True):
     figures: PolicyFigures
     cut_scores: dict[str, CutScore] = {}
     notes: tuple[str, ...] = ()
-    """What is to be said beside the figures, as of a degenerate preset."""
+    """Remarks beside the figures, for example about a degenerate preset."""
     missing_budgets: dict[str, str] = {}
-    """Budgets of ``cut_scores`` that could not be measured, each with why."""
+    """Budgets of ``cut_scores`` that could not be measured, each with the reason."""
 
     @property
     def is_sound(self) -> bool:
-        """Whether every request would have been taken."""
+        """Whether every request would have been accepted."""
         return not self.figures.refused_requests
 
     def get_measured_cuts(self) -> dict[str, CutScore]:
@@ -84,7 +85,7 @@ class PolicyRow(Struct, frozen=True):
 
 
 def note_strange_factor(factor: float) -> tuple[str, ...]:
-    """Return a note where the recorded usage and the tokenizer differ more than two ways of counting do."""
+    """Return a note if recorded usage and tokenizer differ more than two tokenizers do."""
     min_factor, max_factor = USUAL_FACTOR
     if min_factor <= factor <= max_factor:
         return ()
@@ -96,7 +97,7 @@ def note_strange_factor(factor: float) -> tuple[str, ...]:
 
 
 def encode_policy_row(subject: ReportSubject, row: PolicyRow) -> dict[str, Any]:
-    """Return the figures of one policy over one session, with the names of METRICS."""
+    """Return the figures of one policy over one session under the names of METRICS."""
     figures = row.figures
     return {
         "metrics": METRICS_VERSION,
@@ -127,10 +128,10 @@ def encode_policy_row(subject: ReportSubject, row: PolicyRow) -> dict[str, Any]:
 
 
 def explain_missing_figures(row: PolicyRow) -> list[str]:
-    """Return a note for each figure of the cuts that could not be computed, with the reason."""
+    """Return a note for each figure at cuts that could not be computed, with the reason."""
     notes = [f"nothing measured at cuts of {int(budget):,}: {why}" for budget, why in row.missing_budgets.items()]
-    for figure, cuts_without in (("z_gain", _count_without_gain), ("oracle", _count_without_oracle)):
-        budgets = [f"{int(budget):,}" for budget, score in row.cut_scores.items() if cuts_without(score)]
+    for figure, count_missing in (("z_gain", _count_without_gain), ("oracle", _count_without_oracle)):
+        budgets = [f"{int(budget):,}" for budget, score in row.cut_scores.items() if count_missing(score)]
         if budgets:
             notes.append(f"no {figure} at cuts of {', '.join(budgets)}: computing it ran out of memory")
     return notes
@@ -153,16 +154,21 @@ def pool_policy_rows(reports: Sequence[tuple[ReportSubject, Sequence[PolicyRow]]
     for subject, rows in reports:
         for row in rows:
             by_policy.setdefault(row.figures.policy, []).append((subject, row))
-    return [
-        PolicyRow(
-            sum_policy_figures([row.figures for subject, row in own if subject.is_judged]),
-            _add_scores([row.get_measured_cuts() for _, row in own]),
-            missing_budgets=_find_unmeasured_budgets([row for _, row in own]),
-            notes=_note_uneven_budgets([row for _, row in own]),
+    pooled_rows: list[PolicyRow] = []
+    for subject_rows in by_policy.values():
+        judged_figures = [row.figures for subject, row in subject_rows if subject.is_judged]
+        if not judged_figures:
+            continue
+        policy_rows = [row for _, row in subject_rows]
+        pooled_rows.append(
+            PolicyRow(
+                sum_policy_figures(judged_figures),
+                _add_scores([row.get_measured_cuts() for row in policy_rows]),
+                missing_budgets=_find_unmeasured_budgets(policy_rows),
+                notes=_note_uneven_budgets(policy_rows),
+            )
         )
-        for own in by_policy.values()
-        if any(subject.is_judged for subject, _ in own)
-    ]
+    return pooled_rows
 
 
 def sum_policy_figures(parts: Sequence[PolicyFigures]) -> PolicyFigures:
@@ -191,26 +197,28 @@ def sum_policy_figures(parts: Sequence[PolicyFigures]) -> PolicyFigures:
 
 
 def _add_scores(scores: Sequence[dict[str, CutScore]]) -> dict[str, CutScore]:
-    budgets = dict.fromkeys(budget for budget_scores in scores for budget in budget_scores)
-    return {
-        budget: sum((budget_scores[budget] for budget_scores in scores if budget in budget_scores), CutScore())
-        for budget in budgets
-    }
+    sums: dict[str, CutScore] = {}
+    for budget_scores in scores:
+        for budget, score in budget_scores.items():
+            sums[budget] = sums.get(budget, CutScore()) + score
+    return sums
 
 
 def _find_unmeasured_budgets(rows: Sequence[PolicyRow]) -> dict[str, str]:
-    """Return the budgets at which no session was measured, with the reason that the first one gave."""
-    every = {budget: why for row in reversed(rows) for budget, why in row.missing_budgets.items()}
-    return {budget: why for budget, why in every.items() if all(budget in row.missing_budgets for row in rows)}
+    """Return the budgets at which no session was measured, each with the reason of the first one."""
+    reasons: dict[str, str] = {}
+    for row in reversed(rows):
+        reasons |= row.missing_budgets
+    return {budget: why for budget, why in reasons.items() if all(budget in row.missing_budgets for row in rows)}
 
 
 def _note_uneven_budgets(rows: Sequence[PolicyRow]) -> tuple[str, ...]:
-    """Return a note for each budget that was measured in some of the sessions only: other policies have more."""
-    notes = []
-    for budget in dict.fromkeys(budget for row in rows for budget in row.missing_budgets):
-        left_out = sum(budget in row.missing_budgets for row in rows)
-        if left_out < len(rows):
-            notes.append(f"recall at cuts of {int(budget):,} is without {left_out} of {len(rows)} sessions")
+    """Return a note for each budget that was measured in some sessions only, since other policies may have more."""
+    missing_counts = Counter(budget for row in rows for budget in row.missing_budgets)
+    notes: list[str] = []
+    for budget, missing_count in missing_counts.items():
+        if missing_count < len(rows):
+            notes.append(f"recall at cuts of {int(budget):,} is without {missing_count} of {len(rows)} sessions")
     return tuple(notes)
 
 
@@ -218,89 +226,96 @@ def _note_uneven_budgets(rows: Sequence[PolicyRow]) -> tuple[str, ...]:
 
 
 def make_session_heading(subject: ReportSubject) -> Text:
-    """Return the file, what is in it, what it was replayed with, and a line for each thing that is wrong with it."""
-    scale = "" if abs(subject.factor - 1) < 0.005 else f" × {subject.factor:.2f}"
+    """Return the heading of a session: the file, its contents, the setting, and a line for each problem."""
+    has_factor = abs(subject.factor - 1) >= 0.005
+    tokenizer = f"{subject.tokenizer} × {subject.factor:.2f}" if has_factor else subject.tokenizer
     session = f"{subject.format} · {subject.messages:,} messages · {subject.steps:,} answers"
-    size = f"{format_tokens_short(subject.peak_tokens)} tokens at the end ({subject.tokenizer}{scale})"
-    place = f"{subject.model} ({subject.api}) · window {subject.window:,} (usable {subject.usable:,})"
-    facts = f"{session} · {size}\n{place} · frame {subject.setup_tokens:,}"
-    damage = "".join(f"\n{line}" for line in subject.problems)
-    return Text.assemble((subject.file, "bold"), "\n", (facts, _DIM_STYLE), (damage, "yellow"))
+    size = f"{format_tokens_short(subject.peak_tokens)} tokens at the end ({tokenizer})"
+    setting = f"{subject.model} ({subject.api}) · window {subject.window:,} (usable {subject.usable:,})"
+    facts = f"{session} · {size}\n{setting} · frame {subject.setup_tokens:,}"
+    problems = "".join(f"\n{line}" for line in subject.problems)
+    return Text.assemble((subject.file, "bold"), "\n", (facts, _DIM_STYLE), (problems, "yellow"))
 
 
 def make_policy_table(rows: Sequence[PolicyRow], width: int) -> Table:
     """Return the table of policies in at most ``width`` columns, ours last and bold."""
     rows = _sort_ours_last(rows)
-    base = next((row.figures.usd for row in rows if row.figures.policy == BASELINE_POLICY), None)
+    baseline = _find_figures(rows, BASELINE_POLICY)
+    baseline_usd = None if baseline is None else baseline.usd
     names = [Text(row.figures.policy) for row in rows]
-    columns = _choose_fitting_columns(_list_columns(base, width), rows, width - max(6, *map(len, names)))
+    columns = _choose_fitting_columns(_list_columns(baseline_usd, width), rows, width - max(6, *map(len, names)))
     cells = _make_cells(columns, rows)
     table = Table(box=None, padding=(0, _choose_gap(columns, names, cells, width), 0, 0), pad_edge=False)
     table.add_column("policy", no_wrap=True, vertical="bottom")
     for column in columns:
         table.add_column(Text(column.name), justify="right", vertical="bottom", no_wrap=True)
-    for name, line in zip(names, cells, strict=True):
-        table.add_row(name, *line, style="bold" if name.plain == OUR_POLICY else "")
+    for name, row_cells in zip(names, cells, strict=True):
+        table.add_row(name, *row_cells, style="bold" if name.plain == OUR_POLICY else "")
     return table
 
 
 def _make_cells(columns: Sequence[_ReportColumn], rows: Sequence[PolicyRow]) -> list[list[Text]]:
-    best = [_find_best_value(rows, column) for column in columns]
-    return [[column.make_cell(row, best=value) for column, value in zip(columns, best, strict=True)] for row in rows]
+    best_values = [_find_best_value(rows, column) for column in columns]
+    columns_with_best = list(zip(columns, best_values, strict=True))
+    return [[column.make_cell(row, best=best) for column, best in columns_with_best] for row in rows]
 
 
 def _choose_fitting_columns(
     columns: list[_ReportColumn], rows: Sequence[PolicyRow], budget: int
 ) -> list[_ReportColumn]:
-    """Return the columns that fit into ``budget`` characters whole; the least important ones go first."""
+    """Return the columns that fit into ``budget`` characters; the least important ones are dropped first."""
     shown_columns = list(columns)
-    for name in DROPPABLE_COLUMNS_ORDER:
-        if (
-            sum(_measure_columns([column.name for column in shown_columns], _make_cells(shown_columns, rows)))
-            + len(shown_columns)
-            <= budget
-        ):
+    for dropped_name in DROPPABLE_COLUMNS_ORDER:
+        widths = _measure_columns([column.name for column in shown_columns], _make_cells(shown_columns, rows))
+        if sum(widths) + len(shown_columns) <= budget:
             break
-        shown_columns = [column for column in shown_columns if column.name != name]
+        shown_columns = [column for column in shown_columns if column.name != dropped_name]
     return shown_columns
 
 
 def _measure_columns(names: Sequence[str], cells: Sequence[Sequence[Text]]) -> list[int]:
-    """Return how wide each column is, by its longest line."""
-    heads = [max(map(len, name.split("\n"))) for name in names]
-    return [max(head, *map(len, column)) for head, column in zip(heads, zip(*cells, strict=True), strict=True)]
+    """Return the width of each column, which is that of its longest line."""
+    widths: list[int] = []
+    for name, column_cells in zip(names, zip(*cells, strict=True), strict=True):
+        name_width = max(map(len, name.split("\n")))
+        widths.append(max(name_width, *map(len, column_cells)))
+    return widths
 
 
 def _choose_gap(
     columns: Sequence[_ReportColumn], names: Sequence[Text], cells: Sequence[Sequence[Text]], width: int
 ) -> int:
-    """Return how many spaces stand between two columns: two where there is room."""
+    """Return the number of spaces between columns: two if there is room, else one."""
     widths = _measure_columns([column.name for column in columns], cells)
     return 2 if max(6, *map(len, names)) + sum(widths) + 2 * len(columns) <= width else 1
 
 
 class _ReportColumn(Struct, frozen=True):
-    """A figure in the table: what it is called, how it is written, and which end of it is good."""
+    """A figure in the table: its name, how to format it, and which values are good."""
 
     name: str
     value: Callable[[PolicyFigures], float | None]
     write: Callable[[float], str]
     good: int = 0
-    """1 = more is better, -1 = less is better, 0 = neither."""
+    """1 if more is better, -1 if less is better, 0 if neither."""
     is_fault: bool = False
-    """Whether anything but 0 is bad."""
+    """Whether any value but 0 is bad."""
 
     def make_cell(self, row: PolicyRow, best: float | None) -> Text:
         value = self.value(row.figures)
         if value is None:
             return Text("-", style=_DIM_STYLE)
-        style = _BAD_STYLE if self.is_fault and value else _BEST_STYLE if value == best and row.is_sound else ""
+        style = ""
+        if self.is_fault and value:
+            style = _BAD_STYLE
+        elif value == best and row.is_sound:
+            style = _BEST_STYLE
         return Text(self.write(value), style=style)
 
 
-def _list_columns(base: float | None, width: int) -> list[_ReportColumn]:
-    def share(figures: PolicyFigures) -> float | None:
-        return figures.usd / base if base else None
+def _list_columns(baseline_usd: float | None, width: int) -> list[_ReportColumn]:
+    def share_of_baseline(figures: PolicyFigures) -> float | None:
+        return figures.usd / baseline_usd if baseline_usd else None
 
     columns = [
         _ReportColumn("requests", lambda m: m.requests, _format_whole),
@@ -310,7 +325,7 @@ def _list_columns(base: float | None, width: int) -> list[_ReportColumn]:
         _ReportColumn("tokens\npeak", lambda m: m.tokens_peak, format_tokens_short),
         _ReportColumn("cache\nhit", lambda m: m.cache_hit, _format_share, good=1),
         _ReportColumn("cost\n$", lambda m: m.cost, lambda usd: f"{usd:,.2f}", good=-1),
-        _ReportColumn("×\nappend", share, lambda ratio: f"{ratio:.2f}", good=-1),
+        _ReportColumn("×\nappend", share_of_baseline, lambda ratio: f"{ratio:.2f}", good=-1),
         _ReportColumn("fact\nrecall", lambda m: m.online.fact_recall, _format_recall, good=1),
         _ReportColumn("compac-\ntions", lambda m: m.compactions, _format_whole),
         _ReportColumn("ms\np95", lambda m: m.policy_ms_p95, lambda ms: f"{ms:.1f}"),
@@ -319,9 +334,12 @@ def _list_columns(base: float | None, width: int) -> list[_ReportColumn]:
 
 
 def _find_best_value(rows: Sequence[PolicyRow], column: _ReportColumn) -> float | None:
-    """Return the best value among policies whose requests would all have been taken, if there is a choice."""
-    values = [value for row in rows if row.is_sound and (value := column.value(row.figures)) is not None]
-    if not column.good or len(rows) < 2 or not values:
+    """Return the best value among policies whose requests would all have been accepted, or None without a choice."""
+    if not column.good or len(rows) < 2:
+        return None
+    all_values = [column.value(row.figures) for row in rows if row.is_sound]
+    values = [value for value in all_values if value is not None]
+    if not values:
         return None
     return max(values) if column.good > 0 else min(values)
 
@@ -329,9 +347,9 @@ def _find_best_value(rows: Sequence[PolicyRow], column: _ReportColumn) -> float 
 def make_cut_table(
     rows: Sequence[PolicyRow], intervals: dict[str, list[tuple[int, int]]] | None = None, width: int = FULL_TABLE_WIDTH
 ) -> Table | None:
-    """Return the table of recall at cuts in at most ``width`` columns, or nothing where no cut was made.
+    """Return the table of recall at cuts in at most ``width`` columns, or None if no cuts were made.
 
-    ``intervals`` maps a policy to (facts, dependencies) at 8,000 tokens of each session, for the interval of a pool.
+    ``intervals`` has (facts, dependencies) at 8,000 tokens of each session by policy, for the interval of a pool.
     """
     rows = [row for row in _sort_ours_last(rows) if any(score.dependencies for score in row.cut_scores.values())]
     if not rows:
@@ -340,22 +358,27 @@ def make_cut_table(
     budgets.sort(key=int)
     names = [f"facts\n{int(budget):,}" for budget in budgets]
     names += [f"{name}\n{int(HEADLINE_BUDGET):,}" for name in ("oracle", "handles", "z_gain", "stale")]
-    names += ["facts, 95 %\n8,000"] if intervals else []
-    cells = [_make_cut_cells(row, budgets) + ([_format_interval(row, intervals)] if intervals else []) for row in rows]
-    room = width - max(len(_CUTS_TITLE), *(len(row.figures.policy) for row in rows))
+    if intervals:
+        names.append("facts, 95 %\n8,000")
+    cells: list[list[str]] = []
+    for row in rows:
+        row_cells = _make_cut_cells(row, budgets)
+        if intervals:
+            row_cells.append(_format_interval(row, intervals))
+        cells.append(row_cells)
+    available_width = width - max(len(_CUTS_TITLE), *(len(row.figures.policy) for row in rows))
     shown_columns = list(range(len(names)))
-    widths = _measure_columns(names, [[Text(cell) for cell in line] for line in cells])
-    while len(shown_columns) > 1 and sum(widths[at] + 1 for at in shown_columns) >= room:
+    widths = _measure_columns(names, [[Text(cell) for cell in row_cells] for row_cells in cells])
+    while len(shown_columns) > 1 and sum(widths[column] + 1 for column in shown_columns) >= available_width:
         shown_columns.pop()
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(_CUTS_TITLE, no_wrap=True, vertical="bottom")
-    for at in shown_columns:
-        table.add_column(Text(names[at]), justify="right", vertical="bottom", no_wrap=True)
-    for row, line in zip(rows, cells, strict=True):
+    for column in shown_columns:
+        table.add_column(Text(names[column]), justify="right", vertical="bottom", no_wrap=True)
+    for row, row_cells in zip(rows, cells, strict=True):
         policy = row.figures.policy
-        table.add_row(
-            Text(policy), *(Text(line[at]) for at in shown_columns), style="bold" if policy == OUR_POLICY else ""
-        )
+        shown_cells = [Text(row_cells[column]) for column in shown_columns]
+        table.add_row(Text(policy), *shown_cells, style="bold" if policy == OUR_POLICY else "")
     return table
 
 
@@ -367,14 +390,14 @@ def _format_interval(row: PolicyRow, intervals: dict[str, list[tuple[int, int]]]
 def _make_cut_cells(row: PolicyRow, budgets: Sequence[str]) -> list[str]:
     figures = {budget: pool_scores([score]) for budget, score in row.get_measured_cuts().items()}
     empty_pool = pool_scores([])
-    middle = figures.get(HEADLINE_BUDGET, empty_pool)
+    headline = figures.get(HEADLINE_BUDGET, empty_pool)
     values = [figures.get(budget, empty_pool).fact_recall for budget in budgets]
-    values += [middle.oracle, middle.handle_recall, middle.z_gain, middle.stale]
+    values += [headline.oracle, headline.handle_recall, headline.z_gain, headline.stale]
     return ["-" if value is None else _format_recall(value) for value in values]
 
 
 def make_pool_heading(subjects: Sequence[ReportSubject]) -> Text:
-    """Return what the pool is made of."""
+    """Return the heading of the pool, which says how many sessions it contains."""
     judged_count = sum(subject.is_judged for subject in subjects)
     if not judged_count:
         why = f"no pool: none of {len(subjects)} sessions is over {JUDGED_WINDOWS} × the window without a policy"
@@ -384,39 +407,46 @@ def make_pool_heading(subjects: Sequence[ReportSubject]) -> Text:
 
 
 def make_policy_remarks(rows: Sequence[PolicyRow]) -> Text:
-    """Return the notes on each policy, a line each; empty where there are none."""
-    out = Text(style=_DIM_STYLE)
+    """Return the notes on each policy, a line each; empty if there are no notes."""
+    remarks = Text(style=_DIM_STYLE)
     for row in _sort_ours_last(rows):
-        own = [
-            f"noticed {note}" for note in row.figures.notes if not note.startswith(COMPACTION_GAP_NOTE)
-        ]  # left to the JSON
-        if notes := [*row.notes, *explain_missing_figures(row), *own]:
-            out.append(f"{row.figures.policy}: {'; '.join(notes)}\n")
-    out.right_crop(1)
-    return out
+        notes = [*row.notes, *explain_missing_figures(row)]
+        # Every policy has the note on gaps, so that is left to the JSON.
+        shown_notes = [note for note in row.figures.notes if not note.startswith(COMPACTION_GAP_NOTE)]
+        notes += [f"noticed {note}" for note in shown_notes]
+        if notes:
+            remarks.append(f"{row.figures.policy}: {'; '.join(notes)}\n")
+    remarks.right_crop(1)
+    return remarks
 
 
 def make_policy_verdict(rows: Sequence[PolicyRow]) -> Text:
-    """Return one sentence on our policy, or an empty text where it was not run."""
-    own_figures = next((row.figures for row in rows if row.figures.policy == OUR_POLICY), None)
-    base = next((row.figures for row in rows if row.figures.policy == BASELINE_POLICY), None)
+    """Return one sentence about our policy, or an empty text if it was not run."""
+    own_figures, baseline = _find_figures(rows, OUR_POLICY), _find_figures(rows, BASELINE_POLICY)
     if own_figures is None or not own_figures.requests:
         return Text()
-    valid_requests = own_figures.requests - own_figures.refused_requests
-    sentence = (
-        f"{OUR_POLICY}: {f'{valid_requests:,} of' if own_figures.refused_requests else 'all'} "
-        f"{own_figures.requests:,} requests valid and inside"
-    )
-    sentence += " the window" if own_figures.cost is None else f" the window, for ${own_figures.cost:,.2f}"
-    if base is not None and base.usd:
+    valid_count = "all"
+    if own_figures.refused_requests:
+        valid_count = f"{own_figures.requests - own_figures.refused_requests:,} of"
+    sentence = f"{OUR_POLICY}: {valid_count} {own_figures.requests:,} requests valid and inside the window"
+    if own_figures.cost is not None:
+        sentence += f", for ${own_figures.cost:,.2f}"
+    if baseline is not None and baseline.usd:
         sentence += (
-            f" ({own_figures.usd / base.usd:.2f} × append-only, which fits "
-            f"{base.requests - base.over_window:,} of them)"
+            f" ({own_figures.usd / baseline.usd:.2f} × append-only, which fits "
+            f"{baseline.requests - baseline.over_window:,} of them)"
         )
     recall = own_figures.online.fact_recall
     if recall is not None:
         sentence += f"; {recall:.1%} of the facts used again were still there"
     return Text(sentence + ".")
+
+
+def _find_figures(rows: Sequence[PolicyRow], policy: str) -> PolicyFigures | None:
+    for row in rows:
+        if row.figures.policy == policy:
+            return row.figures
+    return None
 
 
 def _sort_ours_last(rows: Sequence[PolicyRow]) -> list[PolicyRow]:
@@ -427,12 +457,14 @@ def _sort_ours_last(rows: Sequence[PolicyRow]) -> list[PolicyRow]:
 
 
 def format_tokens_short(tokens: float) -> str:
-    """Return a number of tokens in at most five characters: ``812``, ``45.5k``, ``306k``, ``2.1M``."""
+    """Format a number of tokens in at most five characters: ``812``, ``45.5k``, ``306k``, ``2.1M``."""
     if tokens < 1_000:
         return str(round(tokens))
     if tokens < 99_950:
         return f"{tokens / 1_000:.1f}k"
-    return f"{tokens / 1_000:.0f}k" if tokens < 999_500 else f"{tokens / 1_000_000:.1f}M"
+    if tokens < 999_500:
+        return f"{tokens / 1_000:.0f}k"
+    return f"{tokens / 1_000_000:.1f}M"
 
 
 def _format_whole(value: float) -> str:
