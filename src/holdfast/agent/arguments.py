@@ -56,6 +56,7 @@ def parse_tool_arguments(name: str, text: str, struct: type[A]) -> A:
             f"the arguments of {name} are no object: {_shorten_arguments(text)}; {_describe_parameters(name, struct)}"
         )
     try:
+        # Some models send null for every optional argument.
         present_values = {key: value for key, value in values.items() if value is not None}
         return convert_value(present_values, struct, strict=False)
     except (ValueError, RecursionError) as error:

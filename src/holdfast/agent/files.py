@@ -71,6 +71,7 @@ def read_file(workspace: Workspace, arguments: ReadArguments) -> str:
     path = workspace.resolve_readable(arguments.path)
     with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
+        # A range is read line by line, so that a part of a huge file can be read too.
         if arguments.lines:
             return _read_line_range(file, arguments, *_parse_line_range(arguments.lines), size)
         if size > MAX_READ_BYTES:

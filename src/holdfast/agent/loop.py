@@ -134,6 +134,7 @@ class AgentRun:
         streamed_chars = 0
         async with self.session.run(quiet=not self.streams_text) as run:
             async for event in run:
+                # The engine's events are those of the provider; only text is of interest here.
                 text_piece = get_event_text(self.session.api, event)
                 streamed_chars += len(text_piece)
                 if text_piece:
@@ -225,6 +226,7 @@ async def run_agent(
     agent_run = AgentRun(session, workspace, listener=listener, streams_text=streams_text)
     with scope or CancelScope():
         try:
+            # Inside of the scope, so that waiting for another agent can be stopped too.
             async with hold_agent_lock(session):
                 return await agent_run.run_task(task, max_steps)
         except HoldfastError as error:

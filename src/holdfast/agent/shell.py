@@ -78,6 +78,7 @@ async def run_bash(workspace: Workspace, arguments: BashArguments) -> ToolAnswer
         return ToolAnswer(
             "the user did not allow this command, and it was not run; go on without it, or say why", is_error=True
         )
+    # A command written by a model must not read the API keys of the program that runs it.
     environment = {name: value for name, value in os.environ.items() if name not in workspace.hidden_variables}
     shell = shutil.which("bash") or "sh"
     process_result = await run_process([shell, "-c", command], workspace.root, arguments.seconds, environment)
@@ -111,6 +112,7 @@ async def run_find(workspace: Workspace, arguments: FindArguments) -> ToolAnswer
 
 async def _run_search(workspace: Workspace, folder: Path, pattern: str | None, glob: str) -> str:
     """Run ``grep.py`` and return its output. Raises ``FormatError`` and ``OSError``."""
+    # A process of its own can be killed if the expression never ends; a thread cannot.
     request = json.dumps([workspace.get_shown_path(folder), pattern, glob, MAX_SEARCH_LINES, SKIPPED_FOLDERS])
     process_result = await run_process(
         [sys.executable, "-I", str(Path(grepping.__file__)), request], workspace.root, SEARCH_SECONDS

@@ -23,6 +23,7 @@ def is_base_url(text: str) -> bool:
 @lru_cache
 def is_loopback_host(host: str) -> bool:
     """Return whether ``host``, a name or an address without port, can only mean this machine."""
+    # ``LOCALHOST``, ``[::1]`` and ``localhost.`` are all valid spellings.
     name = host.lower().removeprefix("[").removesuffix("]").removesuffix(".")
     if name == "localhost" or name.endswith(".localhost"):
         return True

@@ -178,12 +178,14 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
 
         ``ModelLimits.window_source`` says where the window came from.
         """
+        # Each limit comes from the first line that states it, which need not be the same one.
         source, size = choose_window(("asked for", window), *self._iter_window_candidates(model))
         output_line = _find_line_with(self.model, model, "max_output")
         input_line = _find_line_with(self.model, model, "max_input")
         max_output = output_line.max_output if output_line else None
         max_input = None
         if input_line and input_line.max_input:
+            # A smaller window, asked for or configured, limits the prompt too.
             max_input = min(input_line.max_input, size)
         return ModelLimits(size, max_output, asked_output, max_input, source)
 
@@ -218,6 +220,7 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
         server = next((line.provider for line in lines if line.provider), "")
         facts: dict[str, Any] = {}
         for line in lines:
+            # Another server may have other rules for the same model.
             if line.provider in (None, server):
                 facts = line.dialect_facts | facts  # an earlier line wins
         dialect = get_api_dialect(api, model, server)
@@ -227,6 +230,7 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
             dialect = replace(dialect, keeps_client_content=False)
         if not facts:
             return dialect
+        # A line may allow shorter ids than the API's minimum; then the minimum must give way.
         id_min = min(dialect.id_min, facts.get("id_max", dialect.id_min))
         return replace(dialect, **facts, id_min=id_min)
 

@@ -77,6 +77,7 @@ def load_configuration(project: Path | None = None, user: Path | None = None) ->
     """
     user_folder = user or user_config_path("holdfast", appauthor=False)
     configuration = Configuration(load_shipped_catalog())
+    # The user's file first, so that the project's is merged over it.
     for folder in (user_folder, project or Path()):
         path = folder / CONFIG_FILE_NAME
         if not _has_directory_entry(path):
@@ -145,6 +146,7 @@ def get_target(
     unknown API the strictest dialect. Without ``catalog`` the shipped one is used. With ``trusts_client`` a client's
     own messages to an unknown server are not normalized. Raises ``ConfigError`` for values of other types.
     """
+    # Checked here, since a wrong type would otherwise fail much later, in the middle of planning.
     raise_if_wrong_type(ConfigError, api=(api, str), model=(model, str), setup=(setup, RequestSetup))
     raise_if_wrong_type(ConfigError, window=(window, int | None), asked_output=(asked_output, int | None))
     raise_if_wrong_type(ConfigError, catalog=(catalog, Catalog | None))

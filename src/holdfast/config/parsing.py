@@ -98,6 +98,7 @@ def _suggest_correction(error: str) -> str:
     single_table = re.search(r"Expected `array`, got `object` - at `\$\.(\w+)`", error)
     if single_table:
         return f"begin each of these tables with [[{single_table[1]}]], in two brackets"
+    # msgspec names the wrong key but not the allowed ones.
     allowed = _list_allowed_names(error)
     wrong_name = re.search(r"unknown field `(.*?)`|enum value '(.*?)'", error)
     near = get_close_matches(wrong_name[1] or wrong_name[2], allowed, cutoff=0.65) if wrong_name else []
@@ -121,6 +122,7 @@ def check_catalog(catalog: Catalog, name: str) -> Catalog:
     These are checks that a schema cannot express.
     """
     for index, line in enumerate(catalog.model):
+        # Checked after merging, because a file may name a cache of the shipped tables.
         if line.cache is not None and line.cache not in catalog.cache:
             cache_names = ", ".join(sorted(catalog.cache))
             msg = (

@@ -141,6 +141,7 @@ def _find_setting_problem(key: str, value: Any) -> str:
     """Return what is wrong with a value of the right type, or ``""``."""
     if key == "policy" and value not in PRESETS:
         return "no policy is called that"
+    # The pattern of the type cannot check whether host and port are possible.
     if key in PROVIDERS and not is_base_url(value):
         return "has a host or a port that cannot be"
     return ""

@@ -89,6 +89,7 @@ def parse_overrides(table: object, file: str) -> tuple[Override, ...]:
     """Parse table ``[policy]`` into overrides, the weaker first; raise ``ConfigError`` for a wrong key."""
     whole = require_table(table, "[policy]", file)
     groups = {key: value for key, value in whole.items() if key in Settings.__struct_fields__}
+    # Those of all policies first, since a later override is stronger.
     changes = [*_iter_overrides(groups, "", PolicyRules, file)]
     for name, policy_table in whole.items():
         if name in groups:

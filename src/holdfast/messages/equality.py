@@ -109,11 +109,13 @@ def _collect_message_fields(parts: Sequence[Part]) -> dict[str, _UninterpretedPa
 
 
 def _is_equivalent_value(left: Any, right: Any) -> bool:
-    if isinstance(left, list) and isinstance(right, list):
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, list):
         return len(left) == len(right) and all(map(_is_equivalent_value, left, right))
-    if isinstance(left, _UninterpretedPart) and isinstance(right, _UninterpretedPart):
+    if isinstance(left, _UninterpretedPart):
         return left.kind == right.kind and _is_equivalent_json(left.raw, right.raw)
-    return type(left) is type(right) and bool(left == right)
+    return bool(left == right)
 
 
 def _is_equivalent_json(left: Raw | None, right: Raw | None) -> bool:

@@ -52,6 +52,7 @@ class Message(Struct, frozen=True, tag="message", gc=False):
         Adjacent text parts of an answer are joined without one: they are pieces of one text, cut by a signature or a
         citation.
         """
+        # A user's parts are separate inputs (a file, a question), so they are kept on lines of their own.
         if self.role != "assistant":
             return "\n".join([part.text for part in self.parts if type(part) is Text])
         texts: list[str] = []

@@ -78,6 +78,7 @@ def _iter_references(piece: str) -> Iterator[Reference]:
     for match in _URL_PATTERN.finditer(piece):
         yield "url", match.group().rstrip(".,:;")
     yield from _iter_paths(piece)
+    # The check for a dot is much cheaper than the pattern, and most pieces have none.
     for match in _FILE_PATTERN.finditer(piece) if "." in piece else ():
         yield "file", match.group()
     yield from _iter_identifiers(piece)
@@ -85,6 +86,7 @@ def _iter_references(piece: str) -> Iterator[Reference]:
         if len(match.group()) >= 7:
             yield "kebab", match.group()
     for match in _HEX_PATTERN.finditer(piece):
+        # Git shows seven digits of a hash, so long and short forms of one commit are the same reference.
         yield "hex", match.group()[:7]
     for match in _NUMBER_PATTERN.finditer(piece):
         if match.group() not in _COMMON_NUMBERS:

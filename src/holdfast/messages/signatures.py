@@ -43,6 +43,7 @@ def copy_signing_models(message: Message, signed_message: Message) -> Message:
         return message
     marked_parts: list[Part] = []
     for part in message.parts:
+        # The client may have sent the same signature in the other alphabet of base64.
         data = canonicalize_base64(_get_signature_data(part))
         marked_parts.append(_set_part_model(part, models.get(data, "")))
     return replace_all_parts(message, marked_parts)

@@ -244,6 +244,7 @@ class ProxyApp:
         outcome: RequestOutcome = "failed"
         try:
             outcome = await self._read_or_pass_through(incoming, receive, outgoing)
+            # The client got an error of ours, whatever was done with its request.
             if outgoing.is_unreached:
                 outcome = "failed"
         except ClientLeft:
@@ -260,6 +261,7 @@ class ProxyApp:
         is_bypassed = self._get_mode() == "bypass"
         is_parsed = incoming.method == "POST" and incoming.route.endpoint in PARSED_ENDPOINTS
         if is_bypassed or not is_parsed:
+            # Not even the encoding changes: what nobody reads need not be decompressed.
             exchange = Exchange(incoming, self._make_relay(incoming, as_it_came=True), outgoing)
             return await pass_request_through(exchange, receive, "bypassed" if is_bypassed else "relayed")
         receive = BodyReceiver(receive)
@@ -270,6 +272,7 @@ class ProxyApp:
             if incoming.closes_connection:
                 outgoing.before_end = partial(discard_body_rest, receive)
             return await send_body_refusal(outgoing, error, incoming.route.api)
+        # A client that leaves must stop the request to its provider, which would go on costing money.
         with run_alongside(partial(watch_client, receive, lambda: outgoing.is_ended)):
             state = await self._answer_by_purpose(Exchange(incoming, self._make_relay(incoming), outgoing), body)
         return state  # noqa: RET504 -- for the type checker a block may swallow a return
@@ -322,6 +325,8 @@ class ProxyApp:
         if _has_remote_state(parsed_request):
             return None
         client = identify_client(parsed_request.api, incoming.headers, parsed_request)
+        # Whether a client's conversations have tools must be noted for every request, also for one that turns out to be
+        # a side request.
         purpose = classify_purpose(
             client,
             incoming.headers,
@@ -387,6 +392,7 @@ class ProxyApp:
         model = summarizer
         if summarizer == "client":
             model = parsed_request.model or route.model
+        # Gemini's addresses name the model and whether to stream; for the other APIs the body does.
         if API_SPECS[route.api].endpoints.names_model:
             route = make_model_answer_route(route, model)
         relay = self._make_relay(replace(incoming, route=route))

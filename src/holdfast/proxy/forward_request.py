@@ -45,6 +45,7 @@ async def pass_request_through(exchange: Exchange, receive: Receive, state: Requ
     has_body = {"content-length", "transfer-encoding"} & exchange.client_request.headers.keys()
     progress = UploadProgress() if has_body else None
     body = iter_body_pieces(receive, progress) if progress is not None else b""
+    # Otherwise the reset of the connection could overtake the answer.
     if progress is not None and exchange.client_request.closes_connection:
         outgoing.before_end = partial(wait_for_body_end, progress)
     try:
@@ -53,6 +54,7 @@ async def pass_request_through(exchange: Exchange, receive: Receive, state: Requ
     except BadBody as why:
         if progress is not None:
             progress.complete.set()  # the rest will not come, so the end of the answer must not wait for it
+        # Too late for an error of ours: only breaking off tells the client.
         if outgoing.is_answered:
             raise ClientLeft from why
         return await send_body_refusal(outgoing, why, exchange.api)

@@ -169,6 +169,7 @@ async def translate_overflow(
             report = ErrorReport(
                 "", piece.status, body=error_body, headers=headers_to_dict(piece.headers), estimate=estimated_tokens
             )
+            # Overflows that are about bytes (images) would be misread as a limit of tokens, so they are passed on.
             verdict = classify_error(report)
             if not verdict.is_overflow or verdict.kind in BYTE_OVERFLOWS:
                 yield piece
@@ -192,6 +193,7 @@ def _make_failure_reply(
     if isinstance(error, WindowTooSmall) and (attempt is None or not request.observe_only):
         may_fit = request.observe_only or _can_fit(session, request)
         raise RequestTooLarge(error, attempt, request, may_fit=may_fit) from error
+    # Observing must never be the reason why a request is not sent.
     if request.observe_only and attempt is None:
         raise error
     request.client_response.is_unreached = _is_provider_unreached(attempt)
@@ -207,6 +209,7 @@ def _make_refusal_reply(
     is_token_overflow = isinstance(error, ContextOverflow | WindowTooSmall) and not is_byte_overflow
     if is_token_overflow and not request.observe_only:
         return _render_verdict(request, _make_overflow_verdict(attempt, session, request), str(error))
+    # A gateway error says that the fault is not in the request.
     if attempt is None or _is_provider_unreached(attempt):
         reason = str(error) if attempt is None else attempt.failure_text
         return _render_verdict(request, Verdict("network"), reason, status=BAD_GATEWAY)
@@ -230,6 +233,7 @@ def _make_unrecorded_reply(
     will_recover = can_recover(attempt.verdict) and not (has_started or request.observe_only)
     if will_recover:
         return []
+    # From here on the client has its answer, though the log does not.
     request.client_response.get_outcome_if_left = lambda: "unrecorded"
     if has_started:
         return []

@@ -127,6 +127,8 @@ async def open_proxy(
     """
     loaded_configuration = loaded_configuration or load_configuration()
     health = Health()
+    # Only what Holdfast changed is checked before it is sent: a client's own content may break our rules and still be
+    # accepted.
     resources = EngineResources(
         store, MissingUpstream(), listener=health.count_event, check_mode="changed", trusts_client_limits=True
     )
@@ -273,6 +275,7 @@ def _get_http_protocol() -> type[asyncio.Protocol] | Literal["h11"]:
         """As uvicorn's, which answers a CONNECT to ``HOST:PORT`` itself, with an error that does not help."""
 
         def on_headers_complete(self) -> None:
+            # With an ordinary path the request reaches our own application, whose error says what to do.
             if self.parser.get_method() == b"CONNECT":
                 self.url = b"/"
             super().on_headers_complete()

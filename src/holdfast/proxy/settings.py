@@ -32,6 +32,7 @@ def load_proxy_settings(
     """
     options = {name: convert_proxy_setting(name, value, name) for name, value in overrides.items() if value is not None}
     values = dict(configured) | _read_own_variables(environment) | options
+    # The address we listen at must be known first, to tell which variables point at ourselves.
     listener = Settings(**values)
     upstreams = _read_sdk_variables(environment, listener.host, listener.port)
     return _check_settings(Settings(**(upstreams | values)))
@@ -54,7 +55,8 @@ def _read_own_variables(environment: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     if BYPASS_VARIABLE in environment:
         values["bypass"] = environment[BYPASS_VARIABLE].strip().lower() not in _FALSE_VALUES
-    if token := environment.get(TOKEN_VARIABLE):
+    token = environment.get(TOKEN_VARIABLE)
+    if token:
         values["token"] = convert_proxy_setting("token", token, TOKEN_VARIABLE)
     return values
 

@@ -159,6 +159,7 @@ class SimulatedCache:
             hit = self._find_live_entry(chain, mark)
             if hit is not None:
                 hits.append(hit)
+        # Reading an entry renews its lifetime, as writing does.
         for position in (*hits, *cacheable_marks):
             self._last_use[chain[position]] = self._clock
         read_tokens = prefix_tokens[max(hits)] if hits else 0
@@ -189,6 +190,7 @@ class SimulatedCache:
         cached_tokens = read_tokens
         if total >= minimum:
             self._last_use.update(dict.fromkeys(chain, self._clock))
+            # Only whole steps are kept, so the last tokens are always fresh.
             cached_tokens = max(read_tokens, total // step * step)
         return CacheUse(read_tokens, cached_tokens - read_tokens, total - cached_tokens)
 

@@ -275,6 +275,7 @@ class _PolicyRun:
         study = self._study
         blocks, breakpoints = _build_cache_request(study, simulated_request.sized_messages, simulated_request.plan)
         is_extension = self._last_blocks == blocks[: len(self._last_blocks)]
+        # A request that only appends keeps the provider's cache; any other one breaks it.
         self._mutations += not is_extension
         self._last_blocks = blocks
         setup_block = (b"frame", study.setting.frame)
@@ -450,6 +451,7 @@ def _measure_cuts_at(study: SessionStudy, policy: Policy, budget: int, tick: Cal
     cuts = {cut.position: cut for cut in study.get_cuts()}
     if not cuts:
         return CutResult()
+    # The policy runs online up to the last cut, since its decisions at one cut depend on all requests before it.
     score, requests_over = CutScore(), 0
     target = make_target_at_cuts(study.setting, budget)
     usable_tokens = compute_usable_window(target.limits.window)

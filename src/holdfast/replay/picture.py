@@ -79,6 +79,7 @@ def group_requests(points: Sequence[RequestPoint], rows: int = MAX_PICTURE_ROWS)
         if point.event in COMPACTION_EVENTS:
             edges |= {index, index + 1}
     edges.discard(len(points))
+    # Too many compactions for a line each: equal groups instead.
     if len(edges) > rows:
         edges = {0}
     starts = _split_groups(sorted(edges), len(points), rows)

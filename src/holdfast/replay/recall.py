@@ -97,6 +97,7 @@ class StepDependencies:
     def _find_needs(self, answer: Message, shown_references: set[Reference]) -> list[tuple[Reference, int]]:
         used = find_references(iter_used_texts(answer), self.lookup)
         known = [ref for ref in used if ref in self._texts_by_reference and ref not in shown_references]
+        # With the number of texts, so that a request is compared only with the history before this step.
         dependencies = drop_background(known, self._setup_references)
         return [(ref, len(self._texts_by_reference[ref])) for ref in dependencies]
 

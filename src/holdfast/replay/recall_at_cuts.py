@@ -111,6 +111,7 @@ def find_cut_positions(
     legal_steps = [step for step in all_steps if step in legal_positions]
     tokens_before = [0, *accumulate(sizes)]
     cut_positions: set[int] = set()
+    # The first legal step at or behind each share of the tokens.
     for share in CUT_SHARES:
         for step in legal_steps:
             if tokens_before[step] >= share * tokens_before[-1]:
@@ -173,6 +174,7 @@ class SessionCut:
             steps += 1
             if steps > HORIZON_STEPS:
                 break
+            # Only the first use counts: after that the reference is in the assistant's own words.
             new = find_references(iter_used_texts(message), self._lookup) - used
             used |= new
             needed_references |= (new & known_references) - shown_references
@@ -433,6 +435,7 @@ def choose_oracle_lines(
 
     ``texts_by_reference`` has the texts that contain each reference, newest first.
     """
+    # All references weigh the same; the cost of a line is its length.
     references_by_line = _find_candidate_lines(texts_by_reference, lookup)
     lines = list(references_by_line)
     candidates = [(references_by_line[line], counter(line) + LINE_COST) for line in lines]
@@ -446,7 +449,9 @@ def _find_candidate_lines(
     """Return the lines worth choosing, each with the references that it keeps as facts."""
     references_by_line: dict[str, set[Reference]] = {}
     for ref, texts in texts_by_reference.items():
-        lines = dict.fromkeys(line.strip() for text in texts for line in iter_excerpts(text, ref))
+        lines: dict[str, None] = {}
+        for text in texts:
+            lines.update(dict.fromkeys(line.strip() for line in iter_excerpts(text, ref)))
         for line in list(lines)[:MAX_WINDOWS]:
             references_by_line.setdefault(line, set()).add(ref)
     # A line chosen for one reference may keep others too.

@@ -174,6 +174,7 @@ def pool_policy_rows(reports: Sequence[tuple[ReportSubject, Sequence[PolicyRow]]
 def sum_policy_figures(parts: Sequence[PolicyFigures]) -> PolicyFigures:
     """Return the figures of one policy over several sessions as one: sums, the highest peak, the slowest p95."""
     tokens = sum(part.tokens_sum for part in parts)
+    # Weighted by tokens, so that a long session counts for more than a short one.
     cached_tokens = sum((part.cache_hit or 0) * part.tokens_sum for part in parts)
     return PolicyFigures(
         policy=parts[0].policy,
@@ -209,7 +210,11 @@ def _find_unmeasured_budgets(rows: Sequence[PolicyRow]) -> dict[str, str]:
     reasons: dict[str, str] = {}
     for row in reversed(rows):
         reasons |= row.missing_budgets
-    return {budget: why for budget, why in reasons.items() if all(budget in row.missing_budgets for row in rows)}
+
+    def is_missing_everywhere(budget: str) -> bool:
+        return all(budget in row.missing_budgets for row in rows)
+
+    return {budget: why for budget, why in reasons.items() if is_missing_everywhere(budget)}
 
 
 def _note_uneven_budgets(rows: Sequence[PolicyRow]) -> tuple[str, ...]:
@@ -265,6 +270,7 @@ def _choose_fitting_columns(
 ) -> list[_ReportColumn]:
     """Return the columns that fit into ``budget`` characters; the least important ones are dropped first."""
     shown_columns = list(columns)
+    # Rich would cut or wrap cells; a table with fewer columns is easier to read.
     for dropped_name in DROPPABLE_COLUMNS_ORDER:
         widths = _measure_columns([column.name for column in shown_columns], _make_cells(shown_columns, rows))
         if sum(widths) + len(shown_columns) <= budget:
@@ -351,11 +357,13 @@ def make_cut_table(
 
     ``intervals`` has (facts, dependencies) at 8,000 tokens of each session by policy, for the interval of a pool.
     """
-    rows = [row for row in _sort_ours_last(rows) if any(score.dependencies for score in row.cut_scores.values())]
+    rows = [row for row in _sort_ours_last(rows) if _has_cuts(row)]
     if not rows:
         return None
-    budgets = list(dict.fromkeys(budget for row in rows for budget in (*row.cut_scores, *row.missing_budgets)))
-    budgets.sort(key=int)
+    all_budgets: set[str] = set()
+    for row in rows:
+        all_budgets |= {*row.cut_scores, *row.missing_budgets}
+    budgets = sorted(all_budgets, key=int)
     names = [f"facts\n{int(budget):,}" for budget in budgets]
     names += [f"{name}\n{int(HEADLINE_BUDGET):,}" for name in ("oracle", "handles", "z_gain", "stale")]
     if intervals:
@@ -369,6 +377,7 @@ def make_cut_table(
     available_width = width - max(len(_CUTS_TITLE), *(len(row.figures.policy) for row in rows))
     shown_columns = list(range(len(names)))
     widths = _measure_columns(names, [[Text(cell) for cell in row_cells] for row_cells in cells])
+    # The last columns are the least important ones.
     while len(shown_columns) > 1 and sum(widths[column] + 1 for column in shown_columns) >= available_width:
         shown_columns.pop()
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
@@ -380,6 +389,10 @@ def make_cut_table(
         shown_cells = [Text(row_cells[column]) for column in shown_columns]
         table.add_row(Text(policy), *shown_cells, style="bold" if policy == OUR_POLICY else "")
     return table
+
+
+def _has_cuts(row: PolicyRow) -> bool:
+    return any(score.dependencies for score in row.cut_scores.values())
 
 
 def _format_interval(row: PolicyRow, intervals: dict[str, list[tuple[int, int]]]) -> str:

@@ -93,6 +93,7 @@ def compute_usage_ratio(readings: Iterable[UsageReading]) -> float:
     for before, after in pairwise(readings):
         recorded_growth = after.recorded_tokens - before.recorded_tokens
         counted_growth = after.counted_tokens - before.counted_tokens
+        # A compaction replaces messages, so the growth is not that of the texts we counted.
         if after.restart or counted_growth <= 0:
             continue
         if max(abs(recorded_growth), counted_growth) > MAX_USAGE_DELTA:

@@ -93,6 +93,7 @@ def build_projection(state: ConversationState) -> list[SizedMessage]:
     shown = state.history.sized_messages.slice(0, state.view.pinned_count)
     if state.view.compaction is not None and state.view.compaction.summary is not None:
         shown.append(build_summary_message(state.view.compaction, state.last_request.model, state.last_request.api))
+    # Without edits the tail is copied at once, which is much faster than message by message.
     if not state.view.edits:
         shown += state.history.sized_messages.slice(state.view.first_kept)
         return shown

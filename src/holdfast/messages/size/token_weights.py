@@ -150,6 +150,7 @@ def _build_code(
     """Build the code whose rows are numbered ``row_starts``; the bits are those of one byte."""
     indexes = bytearray(256)
     column_count = len(BYTE_KINDS)
+    # Only the columns that fit into these bits: ASCII has fewer kinds than all bytes together.
     width = min(column_bits + 1, column_count)
     sums_by_row = dict(enumerate(row_starts))
     for row in _RUN_BITS_BY_ROW:
@@ -209,6 +210,7 @@ def _select_code(data: bytes) -> _KindCode:
 
 def _number_byte_pairs(data: bytes, code: _KindCode) -> bytes:
     """Return a number for each byte of a block that identifies its kind and the kind before it."""
+    # Little-endian, so that the first byte is the lowest and a shift to the left moves towards the end of the text.
     columns = int.from_bytes(data.translate(code.column_table), "little")
     rows = columns
     if code.row_table is not code.column_table:
@@ -260,6 +262,7 @@ def _weigh_block(block: bytes) -> bytes:
     """Return the weight of each byte of a block. A long run of one letter has few tokens, whichever letter it is."""
     code = _select_code(block)
     weights = _number_byte_pairs(block, code).translate(code.weights)
+    # A substring search costs next to nothing; the pattern runs only where it will match.
     if _RARE_RUN not in weights:
         return weights
     return _RARE_RUN_PATTERN.sub(lambda run: _LONG_RUN_WEIGHT * len(run[0]), weights)

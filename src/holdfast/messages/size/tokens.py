@@ -167,8 +167,9 @@ def _measure_partially(message: Message) -> _PartialMeasure:
 
 
 def _collect_text(part: Text | Thinking, texts: _TextChunks, hashed: _TextChunks) -> int:
-    chunk, signature = _make_text_chunk(part.text), part.signature
-    header = f"{type(part).__name__} {len(chunk)} {'' if signature is None else signature.data}"
+    chunk = _make_text_chunk(part.text)
+    signature_data = "" if part.signature is None else part.signature.data
+    header = f"{type(part).__name__} {len(chunk)} {signature_data}"
     texts.append(chunk)
     hashed += (header.encode("utf-8", "surrogatepass"), chunk)
     return 0

@@ -105,6 +105,7 @@ def iter_text_pages(
     extent = measure_extent(read_range) if extent is None else extent
     span = _resolve_range(read_range, extent, lines, chars)
     search_query = parse_search_query(search) if search else None
+    # A caller's limit is not followed below MIN_PAGE_LIMIT.
     max_chars = max(MIN_PAGE_LIMIT, min(max_chars, MAX_PAGE_CHARS))
     start = span.start
     while True:
@@ -137,6 +138,7 @@ def count_page_chars(text: str, max_chars: int = MAX_PAGE_CHARS) -> int:
 
 def _read_range_page(read_range: TextReader, extent: TextExtent, span: CharRange, max_chars: int) -> TextPage:
     """Return the first page of a range of characters."""
+    # One character more than a page, so that a page which ends the range is not cut back to its last line.
     text = read_range(span.start, min(span.stop, span.start + max_chars + 1))
     text = text[: count_page_chars(text, max_chars)]
     return _build_page(read_range, extent, text, span, span.start + len(text))

@@ -75,6 +75,7 @@ def parse_search_query(text: str) -> SearchQuery:
     alternatives: list[tuple[str, ...]] = []
     for form in forms:
         alternatives += [_split_words(alternative) for alternative in form.split("|")]
+    # Lines are searched one by one, so a query with a line break could never match.
     if "\n" in words or not any(alternatives):
         raise FormatError(f"search={text[:40]!r} has no word to look for in a line; give some words of one line")
     return tuple(dict.fromkeys(alternative for alternative in alternatives if alternative))
@@ -133,6 +134,7 @@ def iter_match_rows(
 
 def _find_match(row: SearchRow, search_query: SearchQuery) -> int | None:
     """Return where in ``row`` the first match begins, or None. A match that begins in ``ahead`` is the next row's."""
+    # Case-folded without changing its length, or positions would not fit the original text.
     text = lowercase_keep_length(row.text + row.ahead)
     positions = [_find_words_in_order(text, words) for words in search_query]
     return min([position for position in positions if 0 <= position < len(row.text)], default=None)
@@ -184,6 +186,7 @@ def _iter_likely_rows(lines: SearchRow, folded_text: str, search_query: SearchQu
     half = folded_text.find("\n", len(folded_text) // 2) + 1
     can_match = any(all(word in folded_text for word in words) for words in search_query)
     if not can_match:
+        # Lines at either end may be the context of a match in the text before or behind.
         head_end, tail_start = _find_end_of_lines(text, CONTEXT_LINES), _find_start_of_lines(text, CONTEXT_LINES)
         if head_end < tail_start:
             yield from _split_lines(lines._replace(text=text[:head_end]))

@@ -53,6 +53,8 @@ def find_first_user_text(messages: Iterable[Message]) -> str:
         for part in message.parts:
             if not isinstance(part, Text):
                 continue
+            # Clients put reminders and project rules into user messages; the person's own words are the first text
+            # without such a mark.
             if not NO_USER_TEXT.match(part.text):
                 return part.text.strip()
             first_text = first_text or part.text.strip()

@@ -44,6 +44,7 @@ class OpenBranch:
         if self.is_held or self.is_gapped:
             return False
         overlap = self._match_conversation(sized_messages)
+        # Messages of the branch that the conversation does not have, and the other way round.
         remaining = self.session.journal.state.history.sized_messages.slice(len(overlap.messages))
         new = sized_messages[overlap.client_count :]
         is_asked_again = not new and all(sized_message.message.role == "assistant" for sized_message in remaining)

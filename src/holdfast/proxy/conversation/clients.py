@@ -156,6 +156,7 @@ def _identify_family(api: str, headers: Mapping[str, str], parsed_body: ParsedRe
     for family, is_family in _FAMILY_CHECKS:
         if is_family(agent, headers):
             return family
+    # From here on no header names the client; the SDK it uses and small differences of its headers must tell.
     sdk = _SDK_PATTERN.match(agent)
     if sdk is None:
         return _detect_aider("litellm", parsed_body) if agent.startswith("litellm/") else "other"
@@ -247,6 +248,7 @@ def _has_compaction_trigger(parsed_body: ParsedRequest) -> bool:
 
 
 def _is_side_request(client: ClientIdentity, parsed_body: ParsedRequest, *, has_tools_before: bool) -> bool:
+    # Other clients talk without tools, and then nothing tells a side request from a turn.
     if client.family not in AGENTS or has_tools(parsed_body):
         return False
     message_count = sum(sized_message.message.role != "system" for sized_message in parsed_body.messages)

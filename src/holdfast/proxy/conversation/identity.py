@@ -40,7 +40,9 @@ def make_session_key(client: ClientIdentity, parsed_body: ParsedRequest, base: s
     do not hold for another.
     """
     family = client.family if client.family in SELF_IDENTIFYING_FAMILIES else parsed_body.api
-    root = THREAD_ROOT if client.is_thread else _hash_first_words(parsed_body, "" if client.scope else base)
+    root = THREAD_ROOT
+    if not client.is_thread:
+        root = _hash_first_words(parsed_body, "" if client.scope else base)
     return "-".join([part for part in (family, client.scope, root) if part])
 
 

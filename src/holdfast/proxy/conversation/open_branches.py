@@ -135,6 +135,7 @@ class BranchPool:
         """
         kept_branches = [*self._branches.list_branches(key), *self._copies.list_branches(key)]
         branches = [branch for branch in kept_branches if not branch.is_gapped]
+        # Also branches that a request holds at the moment, since nothing is changed here.
         best = max(branches, key=lambda branch: branch.count_repeated(sized_messages), default=None)
         if best is not None:
             new_messages = sized_messages[best.count_repeated(sized_messages) :]
@@ -158,6 +159,7 @@ class BranchPool:
     async def _is_outdated(self, branch: OpenBranch, sized_messages: Sequence[SizedMessage]) -> bool:
         """Return whether another process continued this conversation behind ``branch``, if it has new messages."""
         count, settings = branch.count_repeated(sized_messages), self._policy.settings
+        # Without new messages it does not matter who is ahead: the same answer is asked for again.
         if count == len(sized_messages):
             return False
         key, leaf = branch.key, branch.session.journal.leaf

@@ -39,6 +39,7 @@ def check_access(headers: Mapping[str, str], bind_host: str, token: str) -> Acce
     if why:
         return AccessRefusal("invalid_request", why, 403)
     fetch_site = headers.get("sec-fetch-site")
+    # Browsers set these headers themselves, and no page can change them.
     is_browser_page = headers.get("sec-fetch-mode") == "navigate" or fetch_site in {"cross-site", "same-site"}
     if is_browser_page:
         return AccessRefusal("invalid_request", "pages of a browser are not answered here; ask from a program", 403)

@@ -169,11 +169,14 @@ async def read_whole_body(receive: Receive, max_bytes: int, content_length: str 
     ``ClientLeft`` if the client leaves, ``BodyStalled`` if it is silent for too long.
     """
     chunks, size, has_more = [], 0, True
+    # Refused at once if the client says how long its body is: a client that is told late has sent everything for
+    # nothing.
     if content_length.isdecimal() and int(content_length[:18]) > max_bytes:
         raise BodyTooLarge(max_bytes)
     clock = get_running_loop().time
     deadline = clock() + CLIENT_TIMEOUT
     try:
+        # The time limit is for silence, not for the whole body: a slow upload that goes on is fine.
         async with timeout_at(deadline) as waiting:
             while has_more:
                 piece, has_more = _parse_body_message(await receive())

@@ -104,6 +104,7 @@ class ClientResponse:
 
     async def send_end(self) -> None:
         """Send the end of the body."""
+        # The callback may hold a whole conversation; only its result is kept.
         final_state = self.get_outcome_if_left()
         self.is_ended, self.get_outcome_if_left = True, lambda: final_state
         self.on_last_piece()

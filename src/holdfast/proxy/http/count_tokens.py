@@ -17,6 +17,7 @@ def unwrap_count_tokens_body(body: bytes, route: Route) -> tuple[bytes, Callable
     unchanged request stays unchanged.
     """
     wrapper_field = API_SPECS[route.api].endpoints.count_wrapper_field if route.api in API_SPECS else ""
+    # A search for the name is cheaper than parsing a large body that does not contain it.
     if not wrapper_field or route.endpoint != "count" or wrapper_field.encode() not in body:
         return body, _return_new_body
     try:

@@ -63,7 +63,8 @@ def decompress_request_body(body: bytes, encoding: str, max_bytes: int) -> bytes
     Raises ``BadBody`` if it is damaged or cut off, has an unknown coding, or is larger than ``max_bytes``;
     decompressing stops as soon as that is seen.
     """
-    codings = [name for item in encoding.split(",") if (name := item.strip().lower()) not in {"", "identity"}]
+    names = [item.strip().lower() for item in encoding.split(",")]
+    codings = [name for name in names if name not in {"", "identity"}]
     if len(codings) > MAX_CODINGS:
         raise BadBody(f"the body is packed {len(codings)} times; {MAX_CODINGS} are read, send it packed once", 415)
     for coding in reversed(codings):

@@ -139,6 +139,7 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         A server may have closed one just now, in bytes that nobody has read yet, so that is checked too.
         """
         now, idle_connection = get_running_loop().time(), None
+        # The most recently used first: it is the least likely to have been closed by the server.
         for connection in [*reversed(self._idle)]:
             if connection.is_lost or connection.idle_until <= now:
                 self._idle.remove(connection)
@@ -439,6 +440,7 @@ class HttpConnection(Protocol):
             if self.status:
                 self._fail_answer(httpx2.RemoteProtocolError(str(error)))
                 return
+            # The head is parsed from its beginning once more, so nothing of it may be kept.
             self.headers, self._is_informational = [], False
             self._parser = LenientParser(self, self._method, MAX_HEAD_BYTES)
             self._parse(b"".join(self._head))
@@ -591,6 +593,7 @@ def _request_head(request: httpx2.Request) -> bytes:
 
 async def _framed_body(request: httpx2.Request) -> AsyncGenerator[tuple[bytes, ...]]:
     """Yield the body framed in chunks or by its length; raise ``LocalProtocolError`` if it has another length."""
+    # Two ways to tell where a body ends are how requests are smuggled past a proxy.
     lengths = {(name.lower(), value) for name, value in request.headers.raw if name.lower() in _BODY_HEADERS}
     if len(lengths) > 1:
         raise httpx2.LocalProtocolError("the headers tell the length of the body in two ways")

@@ -122,12 +122,14 @@ def parse_route(method: str, path: str, query: str = "", headers: Mapping[str, s
     query_suffix = f"?{query}" if query else ""
     path = _ENCODED_UPSTREAM_PATTERN.sub(lambda match: unquote(match[0]), _clean_path(path))
     url_match = _NAMED_UPSTREAM_PATTERN.fullmatch(path)
+    # Meant to name an upstream, but impossible. It must not be taken for a path of the default provider.
     if url_match is None and path.lower().startswith("/u/http"):
         return Route(path=path + query_suffix)
     if url_match is None:
         tail_match = None if _VERTEX_PATTERN.search(path) else _TAIL_PATTERN.fullmatch(path)
         return replace(_classify_path(method, tail_match, query, headers, path), path=path + query_suffix)
     server, inner = f"{url_match['scheme'].lower()}://{url_match['host']}", url_match["path"] or "/"
+    # The pattern accepts hosts and ports that cannot exist.
     if not is_base_url(server):
         return Route(path=path + query_suffix)
     tail_match = None if _VERTEX_PATTERN.search(inner) else _match_known_tail(inner)
@@ -145,6 +147,7 @@ def build_upstream_url(base: str, target_route: Route) -> str:
         return target_route.base + target_route.path
     path, base = target_route.path, base.rstrip("/")
     version_match = _LEADING_VERSION_PATTERN.match(path)
+    # The user who set a base with a version knows what that server wants.
     if _TRAILING_VERSION_PATTERN.search(base):
         return base + (path[version_match.end() :] if version_match else path)
     if version_match or target_route.endpoint == "other":

@@ -63,6 +63,7 @@ class EventCounts:
 
     def count_event(self, event: Event) -> None:
         """Count ``event``."""
+        # An overflow counts as avoided only once its request is answered, so flags are kept until then.
         session = self._get_flags(event.session)
         match event:
             case events.RequestRefused(kind=kind) if kind in OVERFLOW_KINDS:

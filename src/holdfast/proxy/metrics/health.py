@@ -82,6 +82,7 @@ class RequestInProgress:
         for ``session`` reached the client, so it does not count as an avoided overflow.
         """
         self.mark_answered()
+        # Only once, even if the end of a request is reached in two ways.
         health, self._health = self._health, None
         if health is None:
             return
@@ -226,7 +227,10 @@ class Health:
         for (api, state, _), count in sorted(self._requests.items()):
             for name in ("all", api):
                 counters.setdefault(name, Counter())[state] += count
-        return {api: {state: states[state] for state in REQUEST_OUTCOMES} for api, states in counters.items()}
+        counts: dict[str, dict[str, int]] = {}
+        for api, states in counters.items():
+            counts[api] = {state: states[state] for state in REQUEST_OUTCOMES}
+        return counts
 
     def list_metrics(self) -> Iterator[Metric]:
         """Yield the metric families for Prometheus."""

@@ -283,6 +283,8 @@ def extend_plateau(before: MeasuredRequest | None, estimated_tokens: int, new_to
     old = before.plateau if before else None
     if old is None or tokens > old.largest_count:
         return CountPlateau(tokens, estimated_tokens, tokens)
+    # At the highest ratio that new messages can have; a count beyond that covers older messages too, so the server does
+    # not just leave out what its cache holds.
     is_more_than_new = 0 < MAX_CALIBRATION_RATIO * new_tokens < tokens
     return CountPlateau(
         old.largest_count,

@@ -65,6 +65,7 @@ def replace_model_stats(state: ConversationState, all_stats: Sequence[ModelStats
             state.usage,
             calibration=own.calibration,
             learned_limits=own.learned_limits,
+            # The first ones were left longest ago.
             other_model_stats=tuple(other_stats[-MAX_OTHER_MODELS:]),
         ),
     )

@@ -62,6 +62,7 @@ def get_measured_ratio(state: ConversationState, target: Target) -> float:
     request = state.usage.measured_request if is_last_model(state, target) else None
     if request is None or request.shown_tokens <= 0 or calibration.estimated_tokens <= 0:
         return 0.0
+    # Without the setup, which both counts contain but the estimate of the messages does not.
     whole_ratio = (request.reported_tokens - get_setup_tokens(target)) / request.shown_tokens
     growth_ratio = calibration.real_tokens / calibration.estimated_tokens
     return max(0.0, min(whole_ratio, growth_ratio))

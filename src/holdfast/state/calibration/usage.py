@@ -149,6 +149,7 @@ def is_impossible_count(state: ConversationState, tokens: int) -> bool:
 def _drop_disproved_limits(state: ConversationState, tokens: int) -> ConversationState:
     """Return the state without the learned limits that a request of ``tokens`` or more, now answered, disproves."""
     old = state.usage.learned_limits
+    # The provider accepted this much, so no limit below it can be true, whatever an error message said.
     is_over_limit = tokens > old.window_limit
     is_over_refused_size = tokens >= old.smallest_refused_tokens
     is_over_refused_estimate = state.last_request.tokens >= old.smallest_refused_estimate
@@ -218,6 +219,7 @@ def measure_new_content(state: ConversationState) -> int:
     shown_before = state.last_request.previous_coverage[0]
     if measured_request is not None:
         shown_before = min(measured_request.message_count, shown_before)
+    # Hidden messages are not shown at all, so they are not new either.
     start = max(shown_before, state.view.first_kept)
     stop = state.last_request.seen_count
     cumulative_tokens = state.history.cumulative_tokens

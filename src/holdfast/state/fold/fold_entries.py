@@ -295,6 +295,7 @@ def _replace_head_by_summary(state: ConversationState, body: CompactionEntry) ->
     saved_tokens = 0
     for index in range(body.first_kept, message_count):
         saved_tokens += sum(edit.saves for edit in edits.get(index, ()))
+    # Hidden messages have no digest. The pinned ones before them keep theirs.
     hidden_digests = [b""] * (min(body.first_kept, message_count) - view.pinned_count)
     state = replace(
         state,
@@ -346,6 +347,7 @@ def _protect_restored_parts(
     for edit in revoked.edits:
         for index in range(edit.span.start, edit.span.stop):
             protected_parts[index] = (*protected_parts.get(index, ()), edit.span.part)
+    # An undone limit of turns must not hide the same turns at the next plan, so it counts only those from here on.
     turn_limit_start = state.view.turn_limit_start
     if isinstance(revoked, CompactionEntry):
         first_changed = min(state.view.first_kept, before.view.first_kept)
@@ -472,6 +474,7 @@ def _rebase_answer_digest(state: ConversationState) -> ConversationState:
         return state
     if history.messages[last].role != "assistant":
         return state
+    # Empty if the request's content was edited meanwhile: then no signature that covers it can be valid.
     digest_before = b""
     if last_request.prefix_digest == compute_prefix_digest_at(state, last_request.seen_count):
         digest_before = get_projection_digest_at(state, last_request.seen_count)

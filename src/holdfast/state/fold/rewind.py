@@ -55,6 +55,7 @@ def share_message_objects(
     new_messages = sized_messages[start:]
     if all(map(is_, new_messages, state.history.sized_messages.slice(start))):
         return state
+    # The history may be longer than the caller's list, if it ends with an answer that the caller does not have yet.
     replacement = [*new_messages, *state.history.sized_messages.slice(start + len(new_messages))]
     messages = [sized_message.message for sized_message in replacement]
     return replace(

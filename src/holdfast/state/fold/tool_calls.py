@@ -28,6 +28,7 @@ def record_first_calls(
     for index, sized_message in enumerate(new, count):
         if sized_message.message.role == "assistant":
             for part in sized_message.message.parts:
+                # Exact type comparison: this runs for every part of every message, and parts are never subclassed.
                 if type(part) is ToolCall:
                     first_index_by_call_id.setdefault(part.id, index)
     return first_index_by_call_id
@@ -43,8 +44,10 @@ def update_open_calls(open_call_ids: tuple[str, ...], message: Message) -> tuple
     if not open_call_ids:
         return open_call_ids
     result_ids = tuple([result.call_id for result in message.results])
+    # The usual case: all results of an answer come together and in order.
     if result_ids == open_call_ids:
         return ()
+    # Counted, since ids may repeat; the loop ends early once all results are used up.
     id_counts = Counter(result_ids)
     open_ids: list[str] = []
     for place, id_ in enumerate(open_call_ids):
