@@ -1,4 +1,4 @@
-"""Recorded sessions of other tools to entries and back: lines in, values out, and no file is opened here."""
+"""Recorded sessions of other tools, read into entries and written back: bytes in, values out, no file opened."""
 
 from __future__ import annotations
 

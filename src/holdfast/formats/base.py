@@ -1,9 +1,9 @@
-"""What a recorded session says: a tree of entries, and the questions asked of it.
+"""A recorded session as a tree of entries, and the questions asked of it.
 
 Every reader returns a ``Recording``. A recorded model call is three entries in a row: ``RequestEntry`` (with the
-model), ``MessageEntry`` (the answer) and ``AnswerEntry`` (its usage and how it stopped). A recorded compaction is a
-``CompactionEntry`` entry, so the branch at the leaf shows what the tool showed, and ``get_full_history_entries`` shows
-what was really said.
+model), ``MessageEntry`` (the answer) and ``AnswerEntry`` (its usage and stop reason). A recorded compaction is a
+``CompactionEntry``, so the state at the leaf shows the conversation as the tool showed it, and
+``get_full_history_entries`` returns everything that was said.
 """
 
 from __future__ import annotations
@@ -24,56 +24,57 @@ from holdfast.state.entries import (
 )
 
 SYNTHETIC, FAILED, ABORTED = "synthetic", "error", "aborted"
-"""Values of ``AnswerEntry.stop_reason`` for answers that no model finished: made by the tool, failed, cut off by the
-user.
+"""Values of ``AnswerEntry.stop_reason`` for answers that no model finished: written by the tool itself, failed, or
+interrupted by the user.
 """
+# Their usage is zero or partial, so they neither count as model calls nor calibrate the estimator.
 UNFINISHED_STOPS = frozenset({SYNTHETIC, FAILED, ABORTED})
 STALE_USAGE_BASIS = "paid"
-"""``AnswerEntry.prefix_digest`` where the request that was paid for showed other words than stand before the answer
-now.
+"""Value of ``AnswerEntry.prefix_digest`` when the request that was paid for differed from the messages stored now.
 
-So its usage is no measure of them. It is also what the field ``holdfast`` says of such an answer in a tool's file.
+Such usage was really spent but must not calibrate the estimator. The ``holdfast`` field of an answer in a tool's file
+has the same value, so that the mark survives an export and an import.
 """
 
 
 class RecordingProblem(Struct, frozen=True):
-    """Something in the file is not as it should be: where, and what was made of it."""
+    """A defect in the file: its line, what is wrong, and how the reader handled it."""
 
     line: int
-    """Counted from 1; 0 is the file as a whole."""
+    """Line number, counted from 1; 0 for the file as a whole."""
     reason: str
 
     @property
     def message(self) -> str:
-        """Where it is and what it is, in one line."""
+        """The problem with its line number, as one line of text."""
         return f"line {self.line}: {self.reason}" if self.line else self.reason
 
 
 class Recording(Struct, frozen=True):
-    """A recorded session. Ids of ``entries`` are unique, each parent stands earlier in the tuple."""
+    """A recorded session. Ids in ``entries`` are unique, and every parent precedes its children."""
 
     format: str
-    """The name of a reader, of an API, or ``holdfast``."""
+    """Name of a reader or of an API, or ``holdfast``."""
     session: str = ""
     cwd: str = ""
     title: str = ""
     model: str = ""
     """The model of the last answer."""
     api: str = ""
-    """The API the session was held with, as far as the file says."""
+    """API that the session used, or empty if the file does not say."""
     entries: Sequence[Entry] = ()
-    """A tuple, or ``model.lazy.LazyEntries`` whose words are read from the file when they are asked for."""
+    """A tuple, or ``state.lazy_entries.LazyEntries``, whose messages are read from the file on demand."""
     leaf: str | None = None
-    """Where the conversation stood at the end of the file."""
+    """Id of the entry at which the conversation stood at the end of the file."""
     skipped_counts: dict[str, int] = {}
-    """Lines that are no part of the conversation, counted by kind."""
+    """Number of lines that are not part of the conversation, by kind."""
     problems: tuple[RecordingProblem, ...] = ()
     sidechains: tuple[Recording, ...] = ()
-    """Conversations of sub-agents that lie in the same file."""
+    """Conversations of sub-agents stored in the same file."""
 
 
 class RecordedModelCall(Struct, frozen=True):
-    """One recorded model call: the entry of its answer, when, by which model, and what it cost."""
+    """One recorded model call: id of the answer's entry, time in ms since 1970, model, usage and stop reason."""
 
     id: str
     at: int | None
@@ -83,23 +84,28 @@ class RecordedModelCall(Struct, frozen=True):
 
 
 def get_branch_entries(recording: Recording, leaf: str | None = None) -> list[Entry]:
-    """Return the entries from the root to ``leaf`` (default: the recording's; an unknown one: the last entry)."""
-    entries_by_id = {entry.id: entry for entry in recording.entries}
-    end = recording.leaf if leaf is None else leaf
-    if end is not None and end not in entries_by_id:
-        end = recording.entries[-1].id if recording.entries else None
-    out: list[Entry] = []
-    while end is not None and end in entries_by_id:
-        entry = entries_by_id.pop(end)
-        out.append(entry)
-        end = entry.parent
-    return out[::-1]
+    """Return the entries from the root to ``leaf``, root first.
+
+    ``leaf`` defaults to the recording's own. An unknown leaf counts as the last entry of the file.
+    """
+    remaining = {entry.id: entry for entry in recording.entries}
+    entry_id = recording.leaf if leaf is None else leaf
+    if entry_id is not None and entry_id not in remaining:
+        entry_id = recording.entries[-1].id if recording.entries else None
+    branch: list[Entry] = []
+    # Each visited entry is removed, so a cycle of parents in a damaged file ends the walk.
+    while entry_id is not None and entry_id in remaining:
+        entry = remaining.pop(entry_id)
+        branch.append(entry)
+        entry_id = entry.parent
+    branch.reverse()
+    return branch
 
 
 def get_full_history_entries(recording: Recording) -> list[Entry]:
-    """Return all that was really said on the way to the leaf, in order, recorded compactions undone.
+    """Return everything said on the way to the leaf, in order, as if recorded compactions had not happened.
 
-    Each answer of a model is followed by its ``AnswerEntry`` entry; a recorded frame stands where it came into force.
+    Each answer of a model is followed by its ``AnswerEntry``; a recorded setup stands where it came into force.
     """
     return [
         entry
@@ -109,31 +115,40 @@ def get_full_history_entries(recording: Recording) -> list[Entry]:
 
 
 def build_state_at_leaf(recording: Recording, leaf: str | None = None) -> ConversationState:
-    """Return the branch at ``leaf`` as the tool saw it: the recorded summary, the kept tail, what came later."""
+    """Return the conversation state at ``leaf`` as the tool showed it: recorded summary, kept tail, later messages."""
     return ConversationState.from_entries(get_branch_entries(recording, leaf))
 
 
 def list_model_calls(recording: Recording) -> list[RecordedModelCall]:
-    """Return the model calls on the way to the leaf; answers that no model finished are none."""
-    way = get_branch_entries(recording)
-    entries_by_id = {entry.id: entry for entry in way}
-    recorded_calls = (_to_recorded_call(entry, entries_by_id) for entry in way)
-    return [step for step in recorded_calls if step is not None]
+    """Return the model calls on the way to the leaf, without answers that no model finished."""
+    branch = get_branch_entries(recording)
+    entries_by_id = {entry.id: entry for entry in branch}
+    calls = []
+    for entry in branch:
+        call = _to_recorded_call(entry, entries_by_id)
+        if call is not None:
+            calls.append(call)
+    return calls
 
 
 def _to_recorded_call(entry: Entry, entries_by_id: dict[str, Entry]) -> RecordedModelCall | None:
-    answer, answer_entry = entry.body, entries_by_id.get(entry.parent or "")
-    if not isinstance(answer, AnswerEntry) or answer.stop_reason in UNFINISHED_STOPS or answer_entry is None:
+    """Return the model call that ends with ``entry``, or None if the entry ends none or no model finished it."""
+    answer = entry.body
+    if not isinstance(answer, AnswerEntry) or answer.stop_reason in UNFINISHED_STOPS:
         return None
-    request_entry = entries_by_id.get(answer_entry.parent or "")
-    model = (
-        request_entry.body.model if request_entry is not None and isinstance(request_entry.body, RequestEntry) else ""
-    )
-    return RecordedModelCall(answer_entry.id, answer_entry.time_ms, model, answer.usage, answer.stop_reason)
+    message_entry = entries_by_id.get(entry.parent or "")
+    if message_entry is None:
+        return None
+    model = ""
+    request_entry = entries_by_id.get(message_entry.parent or "")
+    if request_entry is not None and isinstance(request_entry.body, RequestEntry):
+        model = request_entry.body.model
+    return RecordedModelCall(message_entry.id, message_entry.time_ms, model, answer.usage, answer.stop_reason)
 
 
 def make_recording(entries: Iterable[Entry], leaf: str | None = None) -> Recording:
-    """Return ``entries`` of a log as a recording; ``leaf`` defaults to the last entry."""
+    """Return the entries of a log as a recording; ``leaf`` defaults to the last entry."""
     all_entries = tuple(entries)
-    end = leaf if leaf is not None else all_entries[-1].id if all_entries else None
-    return Recording(format="holdfast", entries=all_entries, leaf=end)
+    if leaf is None and all_entries:
+        leaf = all_entries[-1].id
+    return Recording(format="holdfast", entries=all_entries, leaf=leaf)

@@ -1,9 +1,9 @@
-"""A recording, or the entries of a log, in the form of a tool or as a request."""
+"""Export of a recording, or of the entries of a log, as a tool's session file or as a request body."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Raw, Struct
@@ -39,29 +39,33 @@ from holdfast.state.entries import Entry, NoteEntry, RequestEntry
 from holdfast.state.view import apply_normalization, build_projection
 
 DEFAULT_MAX_TOKENS = 4_096
-"""The answer's limit in a body for the Messages API, which asks for one, where the log has none."""
+"""``max_tokens`` of an exported Messages API body whose log names none: the API refuses a body without it.
+
+Chosen by judgement: small enough for the output cap of every Claude model. The export is for inspection and one-off
+requests, where a caller who needs a longer answer sets it anyway.
+"""
 
 
 class ExportResult(Struct, frozen=True):
-    """A log in some form, and a note on each thing that has no place there."""
+    """An exported log, and a note on everything that its format has no place for."""
 
     data: bytes
     left_out: tuple[str, ...] = ()
 
 
 def export_bytes(recording: Recording | Iterable[Entry], format_: str) -> bytes:
-    """Return a log in the form ``format_``, as ``export_with_loss_notes`` does."""
-    return export_with_loss_notes(
-        recording if isinstance(recording, Recording) else make_recording(recording), format_
-    ).data
+    """Return a log in the format ``format_``, without the notes of ``export_with_loss_notes``."""
+    if not isinstance(recording, Recording):
+        recording = make_recording(recording)
+    return export_with_loss_notes(recording, format_).data
 
 
 def export_with_loss_notes(recording: Recording, format_: str) -> ExportResult:
-    """Return a log in the form ``format_``.
+    """Return a log in the format ``format_``, with a note on everything that has no place in it.
 
-    The names of tools give the log: what came from that tool as it came, the rest written anew, our compactions as the
-    tool's own. The names of the APIs give the request that the leaf's context makes.
-    Raises ``FormatError`` for another name.
+    The name of a tool exports the whole log: entries that came from that tool unchanged, the rest encoded anew, our
+    compactions as the tool's own. The name of an API exports the request that the state at the leaf makes. Raises
+    ``FormatError`` for any other name.
     """
     if format_ in API_SPECS:
         return export_request(recording, format_)
@@ -71,88 +75,108 @@ def export_with_loss_notes(recording: Recording, format_: str) -> ExportResult:
 
 
 def export_request(recording: Recording, api: str) -> ExportResult:
-    """Return the request that the context at the leaf makes, as a body that ``api`` takes: repaired as for sending.
+    """Return the request that the context at the leaf makes, as a body for ``api``, normalized as for sending.
 
-    A session that came as a request of another API is that request, converted.
+    A session that was imported from a request body of another API is rebuilt for that API and then converted, so that
+    the fields beside its messages (tools, sampling) are converted too.
     """
     note = get_request_body_note(recording)
     recorded_api = api if note is None else note.data["api"]
     body, lost_counts = _build_request_body(recording, recorded_api, note)
+    loss_notes = format_loss_notes(lost_counts)
     if recorded_api != api:
-        converted_body, notes = convert_request(body, api, recording.model, api=recorded_api)
-        return ExportResult(fix_request(converted_body, api).body, (*notes, *format_loss_notes(lost_counts)))
-    return ExportResult(
-        body, (*(describe_missing_setup(recording) if note is None else ()), *format_loss_notes(lost_counts))
-    )
+        converted_body, conversion_notes = convert_request(body, api, recording.model, api=recorded_api)
+        return ExportResult(fix_request(converted_body, api).body, (*conversion_notes, *loss_notes))
+    if note is None:
+        return ExportResult(body, (*describe_missing_setup(recording), *loss_notes))
+    return ExportResult(body, loss_notes)
 
 
 def _build_request_body(recording: Recording, api: str, note: NoteEntry | None) -> tuple[bytes, Counter[str]]:
-    """Return the request as a body of ``api``, and what its messages lack; the newest cache breakpoints stay."""
-    spec, state, envelope = API_SPECS[api], build_state_at_leaf(recording), _build_envelope(recording, api, note)
-    repairs, _ = normalize_projection(state, get_api_dialect(spec.api, _get_envelope_model(recording, envelope)))
-    sized_messages = apply_normalization(build_projection(state), repairs)
+    """Return the request at the leaf as a body for ``api``, and counts of the parts that the body lacks, by kind.
+
+    ``note`` holds the other fields of the request that the session was imported from, if it was.
+    """
+    spec = API_SPECS[api]
+    state = build_state_at_leaf(recording)
+    projection = build_projection(state)
+    envelope = _build_envelope(recording, api, note)
+    dialect = get_api_dialect(spec.api, _get_envelope_model(recording, envelope))
+    normalization, _ = normalize_projection(state, dialect)
+    sized_messages = list(apply_normalization(projection, normalization))
     if api == anthropic.API_NAME and not _is_thinking_enabled(envelope):
-        sized_messages = [
-            *sized_messages[:-1],
-            *(_drop_final_thinking(sized_message) for sized_message in sized_messages[-1:]),
-        ]
-        sized_messages = [sized_message for sized_message in sized_messages if sized_message.message.parts]
-    room = MAX_BREAKPOINTS - len(list_setup_breakpoint_ttls(envelope))
+        sized_messages = _drop_final_thinking(sized_messages)
+    # The API counts the breakpoints of system prompt and tools against the same limit as those of messages.
+    free_breakpoints = MAX_BREAKPOINTS - len(list_setup_breakpoint_ttls(envelope))
     if spec.system_fields and not any(envelope.get(name) for name in spec.system_fields):
-        words = [
-            sized_message.message.text for sized_message in sized_messages if sized_message.message.role == "system"
-        ]
-        sized_messages = [sized_message for sized_message in sized_messages if sized_message.message.role != "system"]
-        envelope |= build_system_field(spec, ["\n\n".join(words)] if words else [])
+        # The API takes the system prompt beside the messages, and nothing there would say it: move it.
+        system_texts = [item.message.text for item in sized_messages if item.message.role == "system"]
+        sized_messages = [item for item in sized_messages if item.message.role != "system"]
+        envelope |= build_system_field(spec, ["\n\n".join(system_texts)] if system_texts else [])
     if not sized_messages:
         raise FormatError("there is no message at the leaf, so there is no request to write; give a session with words")
-    wire_groups = (
-        keep_newest_breakpoints(encode_sized_messages(spec, sized_messages), room)
-        if spec.supports_cache_control
-        else encode_sized_messages(spec, sized_messages)
-    )
-    messages = [Raw(bytes(wire)) for group in wire_groups for wire in group]
-    projections = build_projection(state), parse_message_list(spec, Raw(to_json(messages)))
-    before, after = (
-        count_lossy_parts(sized_message.message for sized_message in projection) for projection in projections
-    )
-    return to_json(envelope | {spec.messages_field: messages}), before - after
+    wire_groups = encode_sized_messages(spec, sized_messages)
+    if spec.supports_cache_control:
+        # A log spans many requests, each with markers of its own; a body with more than the limit is refused.
+        wire_groups = keep_newest_breakpoints(wire_groups, free_breakpoints)
+    messages: list[Raw] = []
+    for group in wire_groups:
+        messages.extend(Raw(bytes(wire)) for wire in group)
+    # Losses are measured on the finished body, read back as a provider reads it, not predicted by rules of the API.
+    reread_messages = parse_message_list(spec, Raw(to_json(messages)))
+    counts_before = count_lossy_parts(item.message for item in projection)
+    counts_after = count_lossy_parts(item.message for item in reread_messages)
+    return to_json(envelope | {spec.messages_field: messages}), counts_before - counts_after
 
 
 def _build_envelope(recording: Recording, api: str, note: NoteEntry | None) -> dict[str, Any]:
-    """Return the fields beside the messages: those of the body that was imported, else the least there must be."""
+    """Return the fields beside the messages: those of the imported body, else the fewest that the API accepts."""
     if note is not None:
         return dict(decode_raw_fields(note.raw))
     if not API_SPECS[api].has_model_field:
         return {}
-    models = [
-        entry.body.model
-        for entry in get_branch_entries(recording)
-        if isinstance(entry.body, RequestEntry) and entry.body.model
-    ]
-    envelope: dict[str, Any] = {"model": recording.model or (models[-1] if models else "unknown")}
-    return envelope | ({"max_tokens": DEFAULT_MAX_TOKENS} if API_SPECS[api].options.requires_max_tokens else {})
+    model = recording.model
+    if not model:
+        requests = [entry.body for entry in get_branch_entries(recording) if isinstance(entry.body, RequestEntry)]
+        models = [request.model for request in requests if request.model]
+        model = models[-1] if models else "unknown"
+    envelope: dict[str, Any] = {"model": model}
+    if API_SPECS[api].options.requires_max_tokens:
+        envelope["max_tokens"] = DEFAULT_MAX_TOKENS
+    return envelope
 
 
 def _get_envelope_model(recording: Recording, envelope: Mapping[str, Any]) -> str:
-    """Return the model that a body names, in whatever form it has the name, or the one that answered."""
+    """Return the model that the envelope names, as text or as raw JSON, or the recording's."""
     model = envelope.get("model", recording.model)
-    return model if isinstance(model, str) else bytes(model).decode("utf-8", "replace").strip('"')
+    if isinstance(model, str):
+        return model
+    return bytes(model).decode("utf-8", "replace").strip('"')
 
 
 def _is_thinking_enabled(envelope: Mapping[str, Any]) -> bool:
-    """Return whether a body for the Messages API turns thinking on."""
+    """Return whether a Messages API body turns thinking on."""
     thinking = decode_raw_fields(envelope["thinking"]) if "thinking" in envelope else {}
     return bytes(thinking.get("type", Raw(b'"disabled"'))) != b'"disabled"'
 
 
-def _drop_final_thinking(message: SizedMessage) -> SizedMessage:
-    """Return the last slot of a request as one without thinking, which may not end a request, if it is an answer."""
-    parts = tuple([part for part in message.message.parts if not isinstance(part, Thinking)])
-    if message.message.role != "assistant" or len(parts) == len(message.message.parts):
-        return message
-    return replace(message, message=Message("assistant", parts), raw=None, base_raw=message.raw or message.base_raw)
+def _drop_final_thinking(sized_messages: Sequence[SizedMessage]) -> list[SizedMessage]:
+    """Return the messages of a request without thinking in a final answer, which the API refuses while it is off."""
+    kept = list(sized_messages)
+    if kept:
+        kept[-1] = _without_thinking(kept[-1])
+    return [item for item in kept if item.message.parts]
+
+
+def _without_thinking(sized_message: SizedMessage) -> SizedMessage:
+    """Return an answer without its thinking parts; any other message is returned as it is."""
+    message = sized_message.message
+    parts = tuple([part for part in message.parts if not isinstance(part, Thinking)])
+    if message.role != "assistant" or len(parts) == len(message.parts):
+        return sized_message
+    base_raw = sized_message.raw or sized_message.base_raw
+    return replace(sized_message, message=Message("assistant", parts), raw=None, base_raw=base_raw)
 
 
 EXPORT_FORMATS = (*SESSION_FORMATS, *API_NAMES)
-"""Every form a log can be written in."""
+"""Every name that a log can be exported under."""

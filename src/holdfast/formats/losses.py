@@ -1,4 +1,4 @@
-"""What a log holds and a form has no place for: told with every export, never lost in silence."""
+"""The parts of a log that an export format has no place for: every export reports them."""
 
 from __future__ import annotations
 
@@ -17,50 +17,58 @@ from holdfast.providers.registry import API_SPECS
 from holdfast.state.entries import Entry, MessageEntry, NoteEntry
 
 OPENCODE_DATABASE = "opencode"
-"""The form that is no text: it holds what ``opencode-json`` does, and the conversations of sub-agents."""
+"""The format that is a database: it holds what ``opencode-json`` holds, and sub-agents' conversations too."""
 
 
 def get_request_body_note(recording: Recording) -> NoteEntry | None:
-    """Return what is kept of the request body that the way to the leaf came from, if it came from one."""
-    notes = (
-        entry.body
-        for entry in get_branch_entries(recording)
-        if isinstance(entry.body, NoteEntry) and entry.body.reason == REQUEST_BODY_NOTE
-    )
-    return next((note for note in notes if note.data.get("api") in API_SPECS), None)
+    """Return the first note that keeps the envelope of an imported request body, or None if there was none."""
+    for entry in get_branch_entries(recording):
+        note = entry.body
+        if not isinstance(note, NoteEntry) or note.reason != REQUEST_BODY_NOTE:
+            continue
+        # A store may hold notes of an API that this version does not know.
+        if note.data.get("api") in API_SPECS:
+            return note
+    return None
 
 
 def describe_losses(recording: Recording, name: str) -> tuple[str, ...]:
-    """Return a note on each thing for which a session in the form ``name`` of a tool has no place."""
-    form = SESSION_FORMATS["opencode-json"] if name == OPENCODE_DATABASE else SESSION_FORMATS[name]
+    """Return a note on everything that a session in the tool format ``name`` has no place for."""
+    is_database = name == OPENCODE_DATABASE
+    session_format = SESSION_FORMATS["opencode-json" if is_database else name]
     lost_counts: Counter[str] = Counter()
     for entry in recording.entries:
-        lost_counts += (
-            _count_lost_parts(entry, form) if recording.format != name or not _has_origin(entry) else Counter()
-        )
+        # A message that came from this tool is written back as its own lines, which loses nothing.
+        if recording.format == name and _has_origin(entry):
+            continue
+        lost_counts += _count_lost_parts(entry, session_format)
+    holds_one_conversation = session_format.holds_one_conversation and not is_database
     return (
-        *_describe_unplaced_fields(recording, name, is_one=form.holds_one_conversation and name != OPENCODE_DATABASE),
+        *_describe_unplaced_fields(recording, name, holds_one_conversation=holds_one_conversation),
         *format_loss_notes(lost_counts),
     )
 
 
 def describe_missing_setup(recording: Recording) -> Iterator[str]:
-    """Yield that a request lacks what every request has beside its messages, where nobody kept that."""
+    """Yield a note if an exported request lacks its system prompt and tools because nobody recorded them."""
     setup = build_state_at_leaf(recording).setup
     if setup.tokens:
         yield f"system prompt, tools and settings, ~{setup.tokens:,} tokens: no messages, so the request has none"
 
 
-def _describe_unplaced_fields(recording: Recording, name: str, *, is_one: bool) -> Iterator[str]:
+def _describe_unplaced_fields(recording: Recording, name: str, *, holds_one_conversation: bool) -> Iterator[str]:
+    """Yield notes on request fields and on sub-agents' conversations that the format has no place for."""
     note = get_request_body_note(recording)
-    own = {"model", API_SPECS[note.data["api"]].messages_field} if note is not None else set()
-    request_fields = decode_raw_fields(note.raw) if note is not None else {}
-    unplaced_fields = [
-        field for field, value in request_fields.items() if field not in own and bytes(value) not in (b"null", b"[]")
-    ]
-    if unplaced_fields:
-        yield f"{', '.join(unplaced_fields)}: a session of {name} has no place for what its request asked for"
-    if recording.sidechains and is_one:
+    if note is not None:
+        placed_fields = {"model", API_SPECS[note.data["api"]].messages_field}
+        unplaced_fields = []
+        for field, value in decode_raw_fields(note.raw).items():
+            is_empty = bytes(value) in (b"null", b"[]")
+            if field not in placed_fields and not is_empty:
+                unplaced_fields.append(field)
+        if unplaced_fields:
+            yield f"{', '.join(unplaced_fields)}: a session of {name} has no place for what its request asked for"
+    if recording.sidechains and holds_one_conversation:
         yield f"{len(recording.sidechains):,} × the conversation of a sub-agent: a file of {name} holds one"
 
 
@@ -68,7 +76,7 @@ def _describe_unplaced_fields(recording: Recording, name: str, *, is_one: bool) 
 
 
 def count_lossy_parts(messages: Iterable[Message]) -> Counter[str]:
-    """Return how often there is what not every form has a place for."""
+    """Count the parts for which some format has no place, by kind."""
     counts: Counter[str] = Counter()
     for message in messages:
         counts.update(kind for part in message.parts for kind in _iterate_lossy_kinds(part))
@@ -76,7 +84,7 @@ def count_lossy_parts(messages: Iterable[Message]) -> Counter[str]:
 
 
 def format_loss_notes(lost_counts: Counter[str]) -> tuple[str, ...]:
-    """Return a note on each kind of part that has no place."""
+    """Return a note for each kind of part that was lost, with how many were."""
     return tuple(
         f"{number:,} × {kind}: a line or nothing stands there" for kind, number in lost_counts.items() if number > 0
     )
@@ -84,11 +92,15 @@ def format_loss_notes(lost_counts: Counter[str]) -> tuple[str, ...]:
 
 def _iterate_lossy_kinds(part: Part) -> Iterator[str]:
     if isinstance(part, Thinking):
-        yield from () if get_redacted_thinking(part) else ("thinking",)
+        # Redacted thinking is unreadable to everybody but its provider: no reader of an export misses it.
+        if not get_redacted_thinking(part):
+            yield "thinking"
     elif isinstance(part, Media):
         yield part.kind
     elif isinstance(part, Opaque):
-        yield from () if part.kind.startswith("message") else (part.kind,)
+        # Kinds that begin with "message" are fields of the message object, not content.
+        if not part.kind.startswith("message"):
+            yield part.kind
     elif isinstance(part, ToolResult):
         for inner in part.content:
             yield from _iterate_lossy_kinds(inner)
@@ -99,27 +111,29 @@ def _has_origin(entry: Entry) -> bool:
 
 
 def _count_lost_parts(entry: Entry, session_format: SessionFormat) -> Counter[str]:
-    """Return what of a message is not read again where ``session_format`` holds that message alone."""
+    """Count the parts of a message that are missing after it is written to the format and read back, by kind.
+
+    A round trip, and not a table of what each format can hold: a table would have to follow every change of a writer.
+    """
     body = entry.body
-    before = count_lossy_parts([body.sized_message.message]) if isinstance(body, MessageEntry) else Counter[str]()
-    if not before or not isinstance(body, MessageEntry):
+    if not isinstance(body, MessageEntry):
         return Counter()
-    log, parent = RecordingBuilder(), None
-    calls = tuple(ToolCall(item.call_id, item.name) for item in body.sized_message.message.results)
+    message = body.sized_message.message
+    counts_before = count_lossy_parts([message])
+    if not counts_before:
+        return Counter()
+    log = RecordingBuilder()
+    parent = None
+    # Writers drop results without a call, which would count their media as lost: give the results their calls.
+    calls = tuple(ToolCall(result.call_id, result.name) for result in message.results)
     if calls:
-        parent = log.add_answer(
-            "calls",
-            None,
-            MessageEntry(make_sized_message(Message("assistant", calls), "", None)),
-            CallMetadata("m"),
-            None,
-        )
+        calling_message = MessageEntry(make_sized_message(Message("assistant", calls), "", None))
+        parent = log.add_answer("calls", None, calling_message, CallMetadata("m"), None)
     leaf = log.add_entry("message", parent, body)
-    again = session_format.read(
-        session_format.write(log.finish_recording(Recording("holdfast", session="s", leaf=leaf)))
+    recording = log.finish_recording(Recording("holdfast", session="s", leaf=leaf))
+    reread = session_format.read(session_format.write(recording))
+    reread_bodies = [item.body for item in get_full_history_entries(reread)]
+    counts_after = count_lossy_parts(
+        item.sized_message.message for item in reread_bodies if isinstance(item, MessageEntry)
     )
-    return before - count_lossy_parts(
-        item.body.sized_message.message
-        for item in get_full_history_entries(again)
-        if isinstance(item.body, MessageEntry)
-    )
+    return counts_before - counts_after

@@ -1,4 +1,4 @@
-"""Which tool wrote these bytes? Decided by what they say, never by a name."""
+"""Detection of the tool that wrote a file, by its content and never by its name."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from holdfast.formats.common.lines import (
     decode_document,
     decode_lines,
     decode_raw_fields,
+    split_json_lines,
 )
-from holdfast.formats.common.lines import split_json_lines as split_lines
 from holdfast.formats.gemini_cli import read as gemini_cli
 from holdfast.formats.opencode import read as opencode
 from holdfast.formats.pi import read as pi
@@ -33,14 +33,17 @@ KNOWN_FORMATS_TEXT = (
     "request bodies of the Messages API, Chat Completions, Responses and Gemini"
 )
 SQLITE_MAGIC = b"SQLite format 3\x00"
-"""How a file begins that is an SQLite database."""
+"""First bytes of every SQLite database."""
 SNIFFED_BYTES = 1_024
-"""Bytes at the start of a file that tell text from binary; a NUL byte is in no text."""
+"""Number of bytes at the start of a file in which a NUL byte marks it as binary.
+
+Chosen by judgement: UTF-16 text and the usual binary formats have a NUL within far fewer bytes.
+"""
 _NOT_SUPPORTED_TEXT = "is not supported yet"
 
 
 class _TypeProbe(Struct):
-    """The values that tell formats apart."""
+    """The fields of a line that tell formats apart."""
 
     type: str = ""
     subtype: str = ""
@@ -59,10 +62,10 @@ RECORDING_READERS: Mapping[str, Callable[[bytes], Recording]] = {
 
 
 class LineReader(Protocol):
-    """A reader of a format that is one JSON object a line."""
+    """Reader of a format with one JSON object a line."""
 
     def __call__(self, data: bytes | LineFile) -> Recording:
-        """Return the recording in ``data``; of an open file its entries are lazy."""
+        """Return the recording in ``data``; entries of an open file are lazy."""
 
 
 LAZY_LINE_READERS: Mapping[str, LineReader] = {
@@ -70,31 +73,34 @@ LAZY_LINE_READERS: Mapping[str, LineReader] = {
     "codex": codex.read_codex,
     "pi": pi.read_pi,
 }
-"""The readers that can read an open file line by line."""
+"""Readers that can read an open file line by line."""
 
 
 def read_recording_lazily(lines: LineFile) -> Recording | None:
-    """Return the recording in an open file, its words left there until they are asked for.
+    """Return the recording in an open file, with entries that read their messages on demand.
 
-    Nothing where the file has to be held as a whole to be read, or tells only so what is wrong with it.
+    Returns None if the file has to be read as a whole: it is one JSON value, its format has no line reader, or no line
+    is recognized (the other reader then says what is wrong).
     """
     if b"\x00" in lines.read_at(0, SNIFFED_BYTES):
         return None
-    for place, (_, line) in enumerate(split_lines(lines)):
-        if not place and line.lstrip().startswith(b"["):
+    is_first = True
+    for _, line in split_json_lines(lines):
+        if is_first and line.lstrip().startswith(b"["):
             return None
-        kind = _recognize_fields(line, decode_raw_fields(line))
-        if kind is not None:
-            return LAZY_LINE_READERS[kind](lines) if kind in LAZY_LINE_READERS else None
+        is_first = False
+        name = recognize_line(line)
+        if name is not None:
+            return LAZY_LINE_READERS[name](lines) if name in LAZY_LINE_READERS else None
     return None
 
 
 def read_recording(data: bytes, name: str = "") -> Recording:
-    """Return the recording in ``data``, recognised by its content.
+    """Return the recording in ``data``, whose format is recognized by its content.
 
-    ``name`` is only for messages. Raises ``FormatError`` when the bytes are empty, binary or broken throughout, and
-    ``UnrecognizedContent`` when they are no session that Holdfast understands. Damaged lines do not raise: see
-    ``problems``.
+    ``name`` is only used in messages. Raises ``FormatError`` if the bytes are empty, binary or damaged throughout,
+    and ``UnrecognizedContent`` if they are not a session that Holdfast understands. Damaged lines do not raise;
+    they are in ``problems``.
     """
     try:
         _raise_if_binary(data)
@@ -121,8 +127,9 @@ def _raise_if_binary(data: bytes) -> None:
 
 
 def raise_if_utf16_or_utf32(start: bytes) -> None:
-    """Raise ``FormatError`` for text in two or four bytes a character, as PowerShell writes it; no tool reads it."""
-    if encoding := detect_wide_encoding(start):
+    """Raise ``FormatError`` for UTF-16 and UTF-32 text, which PowerShell writes by default and no tool reads."""
+    encoding = detect_wide_encoding(start)
+    if encoding:
         raise FormatError(
             f"the file is {encoding}, and sessions are UTF-8; write it anew, with `iconv -f {encoding} -t UTF-8` or "
             "`Get-Content -Raw … | Set-Content -Encoding utf8 …`"
@@ -134,45 +141,59 @@ def _describe_known_formats() -> str:
 
 
 def recognize_reader(data: bytes) -> str:
-    """Return the name of the reader for ``data``, one of ``RECORDING_READERS``; else raise ``UnrecognizedContent``."""
+    """Return the name of the reader for ``data``, one of ``RECORDING_READERS``.
+
+    Raises ``UnrecognizedContent`` if there is none.
+    """
     if is_json_array(data):
         return "body"
     first_fields: dict[str, Raw] = {}
-    broken = 0
-    for _, line in split_lines(data):
-        line_fields = decode_raw_fields(line)
-        kind = _recognize_fields(line, line_fields)
-        if kind is not None:
-            return kind
-        first_fields, broken = first_fields or line_fields, broken + (not line_fields)
-    return _recognize_json_document(data, first_fields, broken)
+    broken_count = 0
+    for _, line in split_json_lines(data):
+        fields = decode_raw_fields(line)
+        name = _recognize_fields(line, fields)
+        if name is not None:
+            return name
+        first_fields = first_fields or fields
+        if not fields:
+            broken_count += 1
+    return _recognize_json_document(data, first_fields, broken_count)
 
 
 def _is_session_line(raw: Raw) -> bool:
-    """Return whether an element of an array is a line of a session, or a request: neither has a role of its own."""
+    """Return whether an element of an array is a line of a session or a request, and not a message or an item."""
     line = bytes(raw)
-    line_fields = decode_raw_fields(line)
-    type_ = _TYPE_PROBE.decode_or_default(line).type
-    return "role" not in line_fields and (type_ not in _ITEM_TYPES) and _recognize_fields(line, line_fields) is not None
+    fields = decode_raw_fields(line)
+    if "role" in fields or _TYPE_PROBE.decode_or_default(line).type in _ITEM_TYPES:
+        return False
+    return _recognize_fields(line, fields) is not None
 
 
 def recognize_line(line: bytes) -> str | None:
-    """Return the name of the reader for a file with this line, if it tells; raises for formats known by name only."""
+    """Return the name of the reader for a file with this line, or None if the line does not tell.
+
+    Raises ``UnrecognizedContent`` for sessions of tools without a reader.
+    """
     return _recognize_fields(line, decode_raw_fields(line))
 
 
-def _recognize_json_document(data: bytes, first_fields: dict[str, Raw], broken: int) -> str:
-    """Return the reader for a file that is one JSON value over several lines; else raise."""
+def _recognize_json_document(data: bytes, first_fields: dict[str, Raw], broken_count: int) -> str:
+    """Return the name of the reader for a file that is one JSON value over several lines; raise if there is none.
+
+    ``first_fields`` and ``broken_count`` describe the lines for the error message.
+    """
     row = decode_document(data.removeprefix(BOM).strip(), _TYPE_PROBE)
     document_fields = decode_raw_fields(row.decodable) if row.value is not None else {}
-    kind = _recognize_fields(row.decodable, document_fields) if document_fields else _recognize_fixed_lines(data)
-    if kind is not None:
-        return kind
+    name = _recognize_fields(row.decodable, document_fields)
+    if not document_fields:
+        name = _recognize_fixed_lines(data)
+    if name is not None:
+        return name
     keys = sorted(document_fields or first_fields)
     if not keys:
         _raise_if_not_utf8(data[:SNIFFED_BYTES])
         raise UnrecognizedContent(
-            f"{_describe_unrecognized(data.removeprefix(BOM).strip(), broken)}. {_describe_known_formats()}"
+            f"{_describe_unrecognized(data.removeprefix(BOM).strip(), broken_count)}. {_describe_known_formats()}"
         )
     shown_keys = ", ".join(keys[:8]) + (", …" if len(keys) > 8 else "")
     raise UnrecognizedContent(
@@ -180,16 +201,16 @@ def _recognize_json_document(data: bytes, first_fields: dict[str, Raw], broken: 
     )
 
 
-def _describe_unrecognized(data: bytes, broken: int) -> str:
-    """Return what a file is of which no line is a JSON object with fields, nor all of it."""
-    if broken == 1 and data[:1] in (b"{", b"["):
+def _describe_unrecognized(data: bytes, broken_count: int) -> str:
+    """Return the error text for a file that is no JSON object with fields, nor has a line that is one."""
+    if broken_count == 1 and data[:1] in (b"{", b"["):
         try:
             msgspec.json.decode(data)
         except RecursionError:
             return "the JSON in it is nested too deeply to be read"
         except msgspec.DecodeError as error:
             return f"the JSON in it cannot be read ({error})"
-    subject = "its one line is" if broken == 1 else f"all its {broken:,} lines are"
+    subject = "its one line is" if broken_count == 1 else f"all its {broken_count:,} lines are"
     return f"no line of the file is a JSON object with fields: {subject} something else"
 
 
@@ -204,23 +225,28 @@ def _raise_if_not_utf8(start: bytes) -> None:
 
 
 def _recognize_fixed_lines(data: bytes) -> str | None:
-    """Return the reader for a file whose only good lines are ones that had to be mended."""
+    """Return the name of the reader for a file whose only readable lines have bad escapes, or None."""
     for row in decode_lines(data, _TYPE_PROBE):
-        if (
-            row.value is not None
-            and (kind := _recognize_fields(row.decodable, decode_raw_fields(row.decodable))) is not None
-        ):
-            return kind
+        if row.value is None:
+            continue
+        name = _recognize_fields(row.decodable, decode_raw_fields(row.decodable))
+        if name is not None:
+            return name
     return None
 
 
 def _recognize_fields(line: bytes, fields: dict[str, Raw]) -> str | None:
-    """Return the reader for a file with this line, if it tells; raises for formats known by name only."""
+    """Return the name of the reader for a file with this line, or None if the line does not tell.
+
+    Raises ``UnrecognizedContent`` for sessions of tools without a reader.
+    """
     _raise_if_unsupported_tool(fields)
+    if not fields:
+        return None
     type_ = _TYPE_PROBE.decode_or_default(line).type
-    for kind, tells in _FORMAT_TESTS:
-        if fields and tells(fields, type_):
-            return kind
+    for name, matches in _FORMAT_TESTS:
+        if matches(fields, type_):
+            return name
     return None
 
 
@@ -245,14 +271,15 @@ _ITEM_TYPES = frozenset(
 def _is_codex_line(fields: dict[str, Raw], type_: str) -> bool:
     if "payload" in fields and type_ in _CODEX_TYPES:
         return True
-    bare_header = not type_ and {"id", "timestamp", "instructions"} <= fields.keys()
-    bare_item = type_ in _ITEM_TYPES or (type_ == "message" and "role" in fields and "content" in fields)
-    return bare_header or bare_item
+    is_bare_header = not type_ and {"id", "timestamp", "instructions"} <= fields.keys()
+    is_bare_message = type_ == "message" and "role" in fields and "content" in fields
+    return is_bare_header or is_bare_message or type_ in _ITEM_TYPES
 
 
 def _is_request_body(fields: dict[str, Raw], _type: str) -> bool:
-    bare = "messages" in fields or "contents" in fields or ("input" in fields and "type" not in fields)
-    return bare or "request" in fields or ("body" in fields and "method" in fields)
+    is_bare = "messages" in fields or "contents" in fields or ("input" in fields and "type" not in fields)
+    is_wrapped = "request" in fields or ("body" in fields and "method" in fields)
+    return is_bare or is_wrapped
 
 
 def _is_claude_code_line(fields: dict[str, Raw], type_: str) -> bool:
@@ -261,8 +288,9 @@ def _is_claude_code_line(fields: dict[str, Raw], type_: str) -> bool:
 
 
 def _is_gemini_cli_line(fields: dict[str, Raw], type_: str) -> bool:
-    marks = {"sessionId", "projectHash"} <= fields.keys() or "$set" in fields
-    return marks or (type_ == "gemini" and {"id", "timestamp", "content"} <= fields.keys())
+    is_header = {"sessionId", "projectHash"} <= fields.keys()
+    is_answer = type_ == "gemini" and {"id", "timestamp", "content"} <= fields.keys()
+    return is_header or is_answer or "$set" in fields
 
 
 def _is_opencode_export(fields: dict[str, Raw], _type: str) -> bool:
@@ -270,9 +298,14 @@ def _is_opencode_export(fields: dict[str, Raw], _type: str) -> bool:
 
 
 def _is_pi_line(fields: dict[str, Raw], type_: str) -> bool:
-    return "id" in fields if type_ == "session" else type_ in _PI_TYPES and "timestamp" in fields
+    if type_ == "session":
+        return "id" in fields
+    return type_ in _PI_TYPES and "timestamp" in fields
 
 
+# The first match wins, so formats with the most specific lines come first. A Claude Code line has a ``message`` but no
+# ``messages``; an opencode export has ``messages`` and would pass for a request body; pi's type ``message`` is the
+# loosest sign of all.
 _FORMAT_TESTS: tuple[tuple[str, Callable[[dict[str, Raw], str], bool]], ...] = (
     ("codex", _is_codex_line),
     ("claude-code", _is_claude_code_line),
@@ -284,7 +317,7 @@ _FORMAT_TESTS: tuple[tuple[str, Callable[[dict[str, Raw], str], bool]], ...] = (
 
 
 def _raise_if_unsupported_tool(fields: dict[str, Raw]) -> None:
-    """Raise for what is a session, but of a tool that has no reader here yet."""
+    """Raise ``UnrecognizedContent`` for a session of a tool that has no reader."""
     keys = fields.keys()
     for tool, marks in _UNSUPPORTED_TOOLS:
         if marks <= keys:

@@ -1,4 +1,4 @@
-"""The forms of tools in which a log can be written: who writes each, and who reads it."""
+"""The session formats of other tools that can be written and read, by name."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from holdfast.formats.pi import write as pi_write
 
 
 class SessionFormat(NamedTuple):
-    """A tool's form."""
+    """The writer and the reader of one tool's session format."""
 
     write: Callable[[Recording], bytes]
     read: Callable[[bytes], Recording]
     holds_one_conversation: bool = True
-    """Whether a file holds one conversation, without those of its sub-agents."""
+    """Whether a file holds a single conversation, without those of its sub-agents."""
 
 
 SESSION_FORMATS: Mapping[str, SessionFormat] = {
@@ -36,4 +36,4 @@ SESSION_FORMATS: Mapping[str, SessionFormat] = {
     "opencode-json": SessionFormat(opencode_write.write_opencode_export, opencode.read_opencode),
     "pi": SessionFormat(pi_write.write_pi, pi.read_pi),
 }
-"""Every form of a tool that is text."""
+"""Every session format that is text. The opencode database is not: ``store/foreign`` writes it."""

@@ -1,7 +1,8 @@
-"""A session that is read again: which of its entries are in the log already, whatever they are called there.
+"""Matching a session that is imported again against the entries that the log already has.
 
-A file that was exported says what the log says, but not in the same places: lines that are no part of the conversation
-are gone, so that ids made of line numbers are others, results stand in another order, links lead elsewhere.
+A file that Holdfast exported says what the log says, but not in the same places: lines outside the conversation are
+gone, so ids made of line numbers differ, results may be in another order, and links may lead elsewhere. Entries are
+therefore matched by content and by the message before them, not by id.
 """
 
 from __future__ import annotations
@@ -29,99 +30,113 @@ from holdfast.state.entries import (
 from holdfast.state.lazy_entries import LazyEntry, get_entry_headers, get_entry_type, load_entries_lazily, load_entry
 
 _LINE_NUMBER_ID_PREFIX = "line-"
-"""How ids begin that readers made of a line's number: in another file they mean nothing."""
+"""Prefix of ids that readers made of a line number: in another file the same id is another line."""
 
 
 def select_new_entries(recording: Recording, log_entries: Sequence[Entry]) -> Recording:
-    """Return of ``recording`` what the log ``log_entries`` has not, hung on what it has.
+    """Return ``recording`` without the entries that the log already has, the rest attached to the log's entries.
 
-    An entry is in the log if one that says the same follows the same words there.
+    An entry is in the log if an entry with the same content follows the same message there.
     """
     headers = get_entry_headers(recording.entries)
-    new, leaf = list(headers), recording.leaf
+    new_entries = list(headers)
+    leaf = recording.leaf
     if log_entries:
         log = _ExistingLog(log_entries, {entry.id for entry in headers})
-        new = [new_entry for entry in headers if (new_entry := log.match_or_rename(entry)) is not None]
-        leaf = leaf if leaf is None else log.log_ids.get(leaf, leaf)
-    parents = {entry.parent for entry in new}
-    kept_entries = [entry for entry in new if entry.id in parents or not _is_quoting_note(entry)]
+        new_entries = []
+        for header in headers:
+            new_entry = log.match_or_rename(header)
+            if new_entry is not None:
+                new_entries.append(new_entry)
+        if leaf is not None:
+            leaf = log.log_ids.get(leaf, leaf)
+    # A quoting note serves only the entry after it; where that entry is in the log already, so is a note.
+    parents = {entry.parent for entry in new_entries}
+    kept_entries = [entry for entry in new_entries if entry.id in parents or not _is_quoting_note(entry)]
     return replace(recording, entries=load_entries_lazily(kept_entries), leaf=leaf)
 
 
 class _ExistingLog:
-    """What is in the log, and what the entries of a new reading are called there."""
+    """The entries of the log, and the ids that entries of the new reading have or get there."""
 
     def __init__(self, log_entries: Sequence[Entry], read_ids: set[str]) -> None:
         self.entries_by_id = {entry.id: entry for entry in get_entry_headers(log_entries)}
         self.log_ids: dict[str, str] = {}
-        """For each entry that was read its id in the log."""
+        """For each entry that was read, its id in the log."""
         self._newest_messages: dict[str | None, str | None] = {None: None}
-        """For each entry the newest words up to it."""
+        """For each entry id, the id of the newest conversation entry up to it."""
         self._unmatched: defaultdict[tuple[str | None, Hashable], dict[str, None]] = defaultdict(dict)
-        """By the words before them and what they say: entries that nothing read is yet."""
+        """Ids of log entries not matched yet, by the message before them and their content; in order of preference."""
         self._content_keys = {entry.id: make_content_key(entry) for entry in log_entries}
-        for entry in sorted(
-            self.entries_by_id.values(), key=lambda entry: entry.id in read_ids
-        ):  # its own name comes last
-            self._unmatched[self._find_message_before(entry), self._content_keys[entry.id]][entry.id] = None
+        # Entries with the id of an entry being read come last: such a pair matches by id, and taking it for another
+        # entry with the same content would leave the pair unmatched.
+        for entry in sorted(self.entries_by_id.values(), key=lambda entry: entry.id in read_ids):
+            key = self._find_message_before(entry), self._content_keys[entry.id]
+            self._unmatched[key][entry.id] = None
 
     def _find_message_before(self, entry: Entry | LazyEntry) -> str | None:
-        """Return the newest words above an entry of the log."""
-        trail, at = [], entry.parent
-        while at not in self._newest_messages:
-            trail.append(at)
-            at = self.entries_by_id[at].parent if at in self.entries_by_id else None
-        words = self._newest_messages[at]
+        """Return the id of the newest conversation entry above an entry of the log, or None if there is none.
+
+        Fills ``_newest_messages`` for everything on the way, so all look-ups together take linear time.
+        """
+        trail: list[str | None] = []
+        entry_id = entry.parent
+        while entry_id not in self._newest_messages:
+            trail.append(entry_id)
+            entry_id = self.entries_by_id[entry_id].parent if entry_id in self.entries_by_id else None
+        newest = self._newest_messages[entry_id]
         for trail_id in reversed(trail):
             trail_entry = self.entries_by_id.get(trail_id or "")
-            words = trail_id if trail_entry is not None and _is_conversation_entry(trail_entry) else words
-            self._newest_messages[trail_id] = words
-        return words
+            if trail_entry is not None and _is_conversation_entry(trail_entry):
+                newest = trail_id
+            self._newest_messages[trail_id] = newest
+        return newest
 
     def match_or_rename(self, header: Entry | LazyEntry) -> Entry | LazyEntry | None:
-        """Return an entry behind what the log has; nothing if it is there."""
+        """Return a new entry with its id and parent in the log, or None if the log has it already."""
         entry = load_entry(header)
         parent = self.log_ids.get(entry.parent or "", entry.parent)
-        before = self._newest_messages.get(parent, parent)
-        twin_id = self._take_match(entry, before)
-        if twin_id is not None:
-            self.log_ids[entry.id] = twin_id
+        previous_message_id = self._newest_messages.get(parent, parent)
+        matched_id = self._take_match(entry, previous_message_id)
+        if matched_id is not None:
+            self.log_ids[entry.id] = matched_id
             return None
-        name = self._choose_new_id(entry, before)
-        self.log_ids[entry.id] = name
-        self._newest_messages[name] = name if _is_conversation_entry(entry) else before
-        return replace(header, id=name, parent=parent)
+        new_id = self._choose_new_id(entry, previous_message_id)
+        self.log_ids[entry.id] = new_id
+        self._newest_messages[new_id] = new_id if _is_conversation_entry(entry) else previous_message_id
+        return replace(header, id=new_id, parent=parent)
 
     def _choose_new_id(self, entry: Entry, previous_message_id: str | None) -> str:
-        """Return how ``entry`` is called in the log; one that says otherwise what the log has is a conflict there."""
-        twin = self._content_keys.get(entry.id)
-        if twin is None or (
-            _is_conversation_entry(entry)
-            and not entry.id.startswith(_LINE_NUMBER_ID_PREFIX)
-            and twin != make_content_key(entry)
-        ):
+        """Return the id of a new entry: its own, or one with a digest if the log uses its own for something else.
+
+        A message whose content changed under a tool's id keeps that id, so that the import reports the conflict.
+        """
+        logged_key = self._content_keys.get(entry.id)
+        if logged_key is None:
             return entry.id
-        return f"{entry.id}+{make_short_digest(f'{previous_message_id} {make_content_key(entry)!r}')}"
+        key = make_content_key(entry)
+        has_tool_id = not entry.id.startswith(_LINE_NUMBER_ID_PREFIX)
+        if _is_conversation_entry(entry) and has_tool_id and logged_key != key:
+            return entry.id
+        return f"{entry.id}+{make_short_digest(f'{previous_message_id} {key!r}')}"
 
     def _take_match(self, entry: Entry, previous_message_id: str | None) -> str | None:
-        """Return the entry of the log that ``entry`` is, if there is one; it is no other one's any more."""
-        twin = self.entries_by_id.get(entry.id)
-        says = make_content_key(entry)
-        if (
-            twin is not None
-            and says != self._content_keys[entry.id]
-            and self._find_message_before(twin) == previous_message_id
-        ):
-            says = self._content_keys[entry.id] if _is_same_despite_key(load_entry(twin), entry) else says
-        free = self._unmatched[previous_message_id, says]
-        twin_id = entry.id if entry.id in free else next(iter(free), None)
-        if twin_id is not None:
-            del free[twin_id]
-        return twin_id
+        """Return the id of the log entry that ``entry`` repeats, or None. Each log entry is taken once."""
+        key = make_content_key(entry)
+        namesake = self.entries_by_id.get(entry.id)
+        if namesake is not None and key != self._content_keys[entry.id]:
+            is_same_place = self._find_message_before(namesake) == previous_message_id
+            if is_same_place and _is_same_despite_key(load_entry(namesake), entry):
+                key = self._content_keys[entry.id]
+        candidates = self._unmatched[previous_message_id, key]
+        matched_id = entry.id if entry.id in candidates else next(iter(candidates), None)
+        if matched_id is not None:
+            del candidates[matched_id]
+        return matched_id
 
 
 def make_content_key(entry: Entry) -> Hashable:
-    """Return what ``entry`` says, apart from times, from what a tool kept around it, and from what no tool writes."""
+    """Return a key of the entry's content, without times, tool envelopes and fields that no tool writes."""
     body = entry.body
     if isinstance(body, MessageEntry | BranchSummaryEntry):
         return type(body), body.sized_message.message.role, body.sized_message.digest
@@ -135,26 +150,27 @@ def make_content_key(entry: Entry) -> Hashable:
 
 
 def _is_conversation_entry(entry: Entry | LazyEntry) -> bool:
-    """Return whether the conversation consists of such as ``entry``; all else only tells about it."""
+    """Return whether ``entry`` is part of the conversation, not a remark about it."""
     return get_entry_type(entry) in (MessageEntry, BranchSummaryEntry, CompactionEntry)
 
 
-def _is_same_despite_key(twin: Entry, entry: Entry) -> bool:
-    """Return whether two entries of one name and place are the same though they say otherwise.
+def _is_same_despite_key(log_entry: Entry, entry: Entry) -> bool:
+    """Return whether two entries with one id in one place are the same though their content keys differ.
 
-    So are notes of a tool's whose lines name other lines, and messages that another version measured: how one is read
-    may change, and what was told of it then stays in the log.
+    Two cases: notes of a tool, whose lines link to other lines, and messages that another version of Holdfast
+    measured. How a message is read may change between versions; the log keeps the older reading.
     """
-    twin_body, entry_body = twin.body, entry.body
-    if isinstance(twin_body, NoteEntry) and isinstance(entry_body, NoteEntry):
-        return twin_body.reason == entry_body.reason
-    if not isinstance(twin_body, MessageEntry | BranchSummaryEntry) or type(twin_body) is not type(entry_body):
+    log_body = log_entry.body
+    body = entry.body
+    if isinstance(log_body, NoteEntry) and isinstance(body, NoteEntry):
+        return log_body.reason == body.reason
+    if not isinstance(log_body, MessageEntry | BranchSummaryEntry) or type(log_body) is not type(body):
         return False
-    return build_sized_message(twin_body.sized_message.message).digest == entry_body.sized_message.digest
+    return build_sized_message(log_body.sized_message.message).digest == body.sized_message.digest
 
 
 def _is_quoting_note(entry: Entry | LazyEntry) -> bool:
-    """Return whether ``entry`` keeps the lines of the entry behind it."""
+    """Return whether ``entry`` keeps the lines that a tool wrote for the entry after it."""
     if get_entry_type(entry) is not NoteEntry:
         return False
     body = load_entry(entry).body

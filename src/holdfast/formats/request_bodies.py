@@ -1,7 +1,7 @@
-"""Request bodies of the four APIs as entries: the conversation one request holds.
+"""Request bodies of the four APIs as recordings: the conversation that one request holds.
 
-A file is one body, or a line for each request: the bare body, ``{"api", "request"}``, or a captured ``{"path",
-"body"}``. Of several, the one with the most messages is the session, the last of equals.
+A file is one body, or one line for each request: the bare body, ``{"api", "request"}``, or a captured ``{"path",
+"body"}``. Of several requests the one with the most messages is the session; of equal ones, the last.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from holdfast.providers.requests.request_body import measure_request_setup
 from holdfast.state.entries import MessageEntry, NoteEntry
 
 REQUEST_BODY_NOTE = "request body"
-"""Reason of the note that keeps a body without its messages (``null`` stands in their place)."""
+"""Reason of the note that keeps a body without its messages (which are ``null`` there)."""
 
 
 class RequestWrapper(Struct):
-    """A line of a file of requests: the body itself, or what a body lies in."""
+    """A line of a file of requests: the body itself, or an object that holds it."""
 
     request: Raw = Raw()
     body: Raw = Raw()
@@ -49,7 +49,7 @@ class RequestWrapper(Struct):
 
 
 class BodyProbe(Struct):
-    """The fields of a body that matter here."""
+    """The fields of a body that the reader uses."""
 
     model: str = ""
 
@@ -60,17 +60,18 @@ class _MessageRole(Struct):
     parts: Raw = Raw()
 
 
-REQUEST_WRAPPER, BODY_PROBE = LenientDecoder(RequestWrapper), LenientDecoder(BodyProbe)
+REQUEST_WRAPPER = LenientDecoder(RequestWrapper)
+BODY_PROBE = LenientDecoder(BodyProbe)
 _MESSAGE_ROLE = LenientDecoder(_MessageRole)
 
 _PATH_PATTERNS = [
     (re.compile(spec.endpoints.captured_path), spec) for spec in API_SPECS.values() if spec.endpoints.captured_path
 ]
-"""Whose body was sent to a path; some name the model."""
+"""Patterns of captured request paths, each with its API; a group in the pattern is the model."""
 
 
 class _LocatedBody(NamedTuple):
-    """A body, the API it is for, its model and its messages."""
+    """A request body with its API, its model and its messages."""
 
     spec: ApiSpec
     raw: Raw
@@ -79,56 +80,68 @@ class _LocatedBody(NamedTuple):
 
 
 def read_request_bodies(data: bytes) -> Recording:
-    """Return the recording in ``data``; ``UnrecognizedContent`` when no request in it has messages."""
-    log = RecordingBuilder()
+    """Return the recording in ``data``; raises ``UnrecognizedContent`` if no request in it has messages."""
     lines = _decode_requests(data)
-    bodies = [request_body for row in lines if (request_body := _locate_body(row)) is not None]
+    bodies = []
+    for row in lines:
+        body = _locate_body(row)
+        if body is not None:
+            bodies.append(body)
     if not bodies:
         raise UnrecognizedContent(
             "no request in the file has a list of messages with roles; give bodies of the Messages API, of Chat "
             "Completions, of Responses or of Gemini"
         )
-    best = max(enumerate(bodies), key=lambda pair: (len(pair[1].messages), pair[0]))[1]
+    longest = bodies[0]
+    for body in bodies[1:]:
+        if len(body.messages) >= len(longest.messages):
+            longest = body
+    log = RecordingBuilder()
     log.skipped["line without messages"] = sum(row.value is not None for row in lines) - len(bodies)
     log.skipped["shorter request"] = len(bodies) - 1
-    log.skipped = +log.skipped
-    leaf = _append_body(log, best)
+    log.skipped = +log.skipped  # drops the kinds that were counted zero times
+    leaf = _append_body(log, longest)
     for row in lines:
         if row.value is None:
             log.add_damaged_line(row.number, row.raw, row.fault, leaf)
         elif row.fault:
             log.report_problem(row.number, row.fault)
-    session = f"body-{blake2b(bytes(best.raw), digest_size=8).hexdigest()}"
-    api = best.spec.api
-    return log.finish_recording(Recording(format=api, session=session, model=best.model, api=api, leaf=leaf))
+    session = f"body-{blake2b(bytes(longest.raw), digest_size=8).hexdigest()}"
+    api = longest.spec.api
+    return log.finish_recording(Recording(format=api, session=session, model=longest.model, api=api, leaf=leaf))
 
 
 def _decode_requests(data: bytes) -> list[FileLine[RequestWrapper]]:
-    """Return the file as one request if it is one JSON value, else its lines. A bare list is one of messages."""
-    row = decode_document(
-        wrap_array_in_body(data) if is_json_array(data) else data.removeprefix(BOM).strip(), REQUEST_WRAPPER
-    )
-    return [row] if row.value is not None else list(decode_lines(data, REQUEST_WRAPPER))
+    """Return the file as one request if it is one JSON value, else its lines. A bare array is a list of messages."""
+    document = wrap_array_in_body(data) if is_json_array(data) else data.removeprefix(BOM).strip()
+    row = decode_document(document, REQUEST_WRAPPER)
+    if row.value is not None:
+        return [row]
+    return list(decode_lines(data, REQUEST_WRAPPER))
 
 
 def _locate_body(row: FileLine[RequestWrapper]) -> _LocatedBody | None:
-    """Return the body that a line holds, if it holds one with messages."""
-    line = row.value
-    if line is None:
+    """Return the body on a line, or None if there is none with messages."""
+    wrapper = row.value
+    if wrapper is None:
         return None
-    fields = decode_raw_fields(row.decodable)
-    is_bare = any(spec.messages_field in fields for spec in API_SPECS.values())
-    raw = Raw(row.decodable) if is_bare else line.request or line.body or Raw(row.decodable)
-    body_fields = decode_raw_fields(raw)
-    body = BODY_PROBE.decode_or_default(raw)
-    path_spec, path_model = _find_api_of_path(line.path)
-    spec = API_SPECS.get(line.api) or path_spec or API_SPECS[_detect_body_api(body_fields)]
-    raws = _get_raw_messages(spec, body_fields.get(spec.messages_field, Raw()))
-    return _LocatedBody(spec, raw, body.model or path_model, raws) if raws else None
+    raw = Raw(row.decodable)
+    wrapper_fields = decode_raw_fields(row.decodable)
+    is_bare = any(spec.messages_field in wrapper_fields for spec in API_SPECS.values())
+    if not is_bare:
+        raw = wrapper.request or wrapper.body or raw
+    fields = decode_raw_fields(raw)
+    path_spec, path_model = _find_api_of_path(wrapper.path)
+    spec = API_SPECS.get(wrapper.api) or path_spec or API_SPECS[_detect_body_api(fields)]
+    messages = _get_raw_messages(spec, fields.get(spec.messages_field, Raw()))
+    if not messages:
+        return None
+    model = BODY_PROBE.decode_or_default(raw).model or path_model
+    return _LocatedBody(spec, raw, model, messages)
 
 
 def _find_api_of_path(path: str) -> tuple[ApiSpec | None, str]:
-    """Return whose body was sent to ``path``, and the model that it names; None where nobody's is known."""
+    """Return the API that a request path belongs to and the model that it names; None and "" for an unknown path."""
     for pattern, spec in _PATH_PATTERNS:
         match = pattern.search(path)
         if match is not None:
@@ -137,43 +150,55 @@ def _find_api_of_path(path: str) -> tuple[ApiSpec | None, str]:
 
 
 def _get_raw_messages(spec: ApiSpec, raw: Raw) -> list[Raw]:
-    """Return the elements of a body's list of messages; none when not one of them is a message."""
+    """Return the elements of a body's message list, or an empty list if none of them is a message."""
     if spec.accepts_plain_text and bytes(raw).startswith(b'"'):
         return [raw]
-    raws = decode_raw_elements(raw)
-    peeks = map(_MESSAGE_ROLE.decode_or_default, raws)
-    return raws if any(peek.role or peek.parts or (peek.type and spec.group_items) for peek in peeks) else []
+    elements = decode_raw_elements(raw)
+    for element in elements:
+        probe = _MESSAGE_ROLE.decode_or_default(element)
+        is_item = bool(probe.type) and spec.group_items is not None
+        if probe.role or probe.parts or is_item:
+            return elements
+    return []
 
 
 def _detect_body_api(fields: Mapping[str, Raw]) -> str:
-    """Return whose body this is: by the name of its list, else by fields and blocks that only one API has."""
-    listed = [spec for spec in reversed(API_SPECS.values()) if spec.messages_field in fields]
-    candidates = [spec for spec in listed if spec.messages_field == listed[0].messages_field]
+    """Return the API of a body: by the name of its message list, else by fields and blocks that only one API has.
+
+    ``messages`` is shared by two APIs and most of their fields too; if nothing decides, it is the default API.
+    """
+    matching_specs = [spec for spec in reversed(API_SPECS.values()) if spec.messages_field in fields]
+    candidates = [spec for spec in matching_specs if spec.messages_field == matching_specs[0].messages_field]
     if len(candidates) == 1:
         return candidates[0].api
     others = [spec for spec in candidates if spec.api != DEFAULT_API]
-    tool_fields = {key for tool in decode_raw_elements(fields.get("tools", Raw())) for key in decode_raw_fields(tool)}
+    tool_fields: set[str] = set()
+    for tool in decode_raw_elements(fields.get("tools", Raw())):
+        tool_fields.update(decode_raw_fields(tool))
     for spec in others:
-        if not spec.signs.exclusive_fields.isdisjoint(fields) or not tool_fields.isdisjoint(spec.signs.tool_fields):
+        has_own_field = not spec.signs.exclusive_fields.isdisjoint(fields)
+        if has_own_field or not tool_fields.isdisjoint(spec.signs.tool_fields):
             return spec.api
-    messages = fields[listed[0].messages_field] if listed else Raw()
-    marks, hints = detect_array_apis(decode_raw_elements(messages))
-    return next((spec.api for spec in others if spec.api in (marks or hints)), DEFAULT_API)
+    messages = fields[matching_specs[0].messages_field] if matching_specs else Raw()
+    certain, likely = detect_array_apis(decode_raw_elements(messages))
+    for spec in others:
+        if spec.api in (certain or likely):
+            return spec.api
+    return DEFAULT_API
 
 
 def _append_body(log: RecordingBuilder, body: _LocatedBody) -> str:
-    """Append the body's envelope, its frame and its messages; return the id of the last entry."""
-    spec, envelope = body.spec, decode_raw_fields(body.raw)
-    leaf = log.add_entry(
-        "body",
-        None,
-        NoteEntry(REQUEST_BODY_NOTE, encode_json(envelope | {spec.messages_field: None}), {"api": spec.api}),
-    )
+    """Append the body's envelope, its setup and its messages; return the id of the last entry."""
+    spec = body.spec
+    envelope = decode_raw_fields(body.raw)
+    envelope_bytes = encode_json(envelope | {spec.messages_field: None})
+    leaf = log.add_entry("body", None, NoteEntry(REQUEST_BODY_NOTE, envelope_bytes, {"api": spec.api}))
     setup = measure_request_setup(spec.api, envelope)
     if setup.digest:
         leaf = log.add_entry("frame", leaf, setup)
     groups = _group_elements(spec, body.messages)
     messages = [_decode_message(spec, raw) for _, raw in groups]
+    # Results without ids are linked to their calls by order, which takes all messages that could be read.
     readable_messages = [message for message in messages if isinstance(message, Message)]
     linked_messages = iter(readable_messages if spec.link_results is None else spec.link_results(readable_messages))
     for (number, raw), message in zip(groups, messages, strict=True):
@@ -182,17 +207,23 @@ def _append_body(log: RecordingBuilder, body: _LocatedBody) -> str:
     return leaf
 
 
-def _group_elements(spec: ApiSpec, raws: Sequence[Raw]) -> list[tuple[int, Raw]]:
-    """Return number and bytes of each message; where some elements are none, each element stands alone."""
-    places = [(at, at + 1) for at in range(len(raws))]
+def _group_elements(spec: ApiSpec, elements: Sequence[Raw]) -> list[tuple[int, Raw]]:
+    """Return index and bytes of each message, which may be several elements of the list.
+
+    If an element cannot be read, each stands alone, so that only that one is lost.
+    """
+    spans = [(index, index + 1) for index in range(len(elements))]
     if spec.group_items is not None:
         with suppress(FormatError):
-            places = [(start, stop) for start, stop, _ in spec.group_items(raws)]
-    return [(start, join_origin_lines([bytes(raw) for raw in raws[start:stop]])) for start, stop in places]
+            spans = [(start, stop) for start, stop, _ in spec.group_items(elements)]
+    groups = []
+    for start, stop in spans:
+        groups.append((start, join_origin_lines([bytes(element) for element in elements[start:stop]])))
+    return groups
 
 
 def _decode_message(spec: ApiSpec, raw: Raw) -> Message | str:
-    """Return a message, or why it is none."""
+    """Return a message, or the reason why it cannot be read."""
     try:
         return spec.decode_message(raw)
     except (FormatError, *DECODE_ERRORS) as error:

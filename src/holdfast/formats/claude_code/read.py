@@ -1,9 +1,9 @@
-"""Claude Code transcripts (``~/.claude/projects/*/*.jsonl``) as a tree of entries.
+"""Reader of Claude Code transcripts (``~/.claude/projects/*/*.jsonl``).
 
-One answer lies on several lines with one ``message.id``; lines point to each other by uuid, through kinds that are no
-part of the conversation, and not in a straight line when tools run in parallel. ``tree.py`` puts that in order.
-Lines marked ``isMeta`` were sent to the model and are kept. Progress, hooks, snapshots, queue operations, attachments
-and local commands were not sent as they stand here; they are counted.
+One answer is spread over several lines with the same ``message.id``. Lines link to each other by uuid, through
+lines that are not part of the conversation, and not in a straight line when tools run in parallel; ``tree.py``
+sorts that out. Lines marked ``isMeta`` were sent to the model and are kept. Progress, hooks, snapshots, queue
+operations, attachments and local commands were not sent in this form; they are only counted.
 """
 
 from __future__ import annotations
@@ -28,17 +28,20 @@ from holdfast.providers.anthropic import messages as anthropic
 from holdfast.state.entries import CompactionEntry, EntryBody, MessageEntry, NoteEntry, Usage
 from holdfast.state.lazy_entries import LazyBody
 
-FORMAT, API = "claude-code", "anthropic"
+FORMAT = "claude-code"
+API = "anthropic"
 COMPACT_BOUNDARY_NOTE = "claude-code:compact_boundary"
 """Reason of the note that keeps the lines of a recorded compaction."""
 EMPTY_RAW = Raw()
-"""What stands for a value whose words stay in the file; one object for all lines."""
+"""Placeholder for a value that stays in the file; one object shared by all lines."""
+_SYNTHETIC_MODEL = "<synthetic>"
+"""Model that Claude Code names on answers that it wrote itself, such as error texts."""
 SYSTEM_MARK = "system"
-"""Value of the field ``holdfast`` on lines of our own that hold a system message, a kind the tool does not have."""
+"""Value of the ``holdfast`` field on lines that we write for system messages, which the tool has no line for."""
 
 
 class ClaudeLine(Struct, rename="camel"):
-    """The fields of a line that matter here; any may be missing."""
+    """The fields of a line that the reader uses; any may be missing."""
 
     type: str = ""
     subtype: str | None = None
@@ -64,7 +67,7 @@ class ClaudeLine(Struct, rename="camel"):
 
 
 class ClaudeApiMessage(Struct):
-    """The API's message inside a line."""
+    """The message of the API inside a line."""
 
     role: str = ""
     id: str | None = None
@@ -94,22 +97,20 @@ class _CompactMetadata(Struct, rename="camel"):
 B = TypeVar("B", bound=EntryBody)
 CLAUDE_LINE = LenientDecoder(ClaudeLine)
 _CLAUDE_MESSAGE = LenientDecoder(ClaudeApiMessage)
-_COMPACT_METADATA, _PRESERVED_SEGMENT, _PRESERVED_MESSAGES = (
-    LenientDecoder(_CompactMetadata),
-    LenientDecoder(_PreservedSegment),
-    LenientDecoder(_PreservedMessages),
-)
+_COMPACT_METADATA = LenientDecoder(_CompactMetadata)
+_PRESERVED_SEGMENT = LenientDecoder(_PreservedSegment)
+_PRESERVED_MESSAGES = LenientDecoder(_PreservedMessages)
 
 
 class _ClaudeFile:
-    """What the lines of one file say, before the tree is made; of an open file without their words."""
+    """The decoded lines of one file, before they are linked; without their content if the file can be read again."""
 
     def __init__(self, data: bytes | LineFile) -> None:
         self.log = RecordingBuilder()
         self.records: list[ClaudeRecord[ClaudeLine, ClaudeApiMessage]] = []
         self._lines = data if isinstance(data, LineFile) else None
         self.damaged: list[tuple[int, FileLine[ClaudeLine], str]] = []
-        """Lines that could not be read: after which record they stand, and why."""
+        """Lines that could not be read: the number of records before each, the line, and the reason."""
         self.titles: dict[str, str] = {}
         self._positions: dict[str, int] = {}
         for row in decode_lines(data, CLAUDE_LINE):
@@ -129,7 +130,7 @@ class _ClaudeFile:
     def reload_records(
         self, records: Iterable[ClaudeRecord[ClaudeLine, ClaudeApiMessage]]
     ) -> list[ClaudeRecord[ClaudeLine, ClaudeApiMessage]]:
-        """Return ``records`` with their words, which are read again where they are not held."""
+        """Return ``records`` with their content, read again from the file where it was dropped."""
         return [self._reload_record(record) for record in records]
 
     def _reload_record(
@@ -139,7 +140,9 @@ class _ClaudeFile:
             return record
         row = self._lines.reread_line(record.number, record.start, record.length, CLAUDE_LINE)
         line = row.value or ClaudeLine()
-        api, message = (None, None) if record.message is None else _decode_line_message(line)
+        if record.message is None:
+            return replace(record, raw=row.raw, line=line, message=None, api=None)
+        api, message = _decode_line_message(line)
         return replace(record, raw=row.raw, line=line, message=message, api=api)
 
     def make_body(
@@ -148,7 +151,7 @@ class _ClaudeFile:
         make: Callable[[Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMessage]]], B],
         records: Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMessage]],
     ) -> B | LazyBody:
-        """Return ``make`` of ``records``: at once, or, where their words are not held, when it is asked for."""
+        """Return ``make(records)``: now, or lazily if the content of the records is not in memory."""
         if self._lines is None:
             return make(records)
         return LazyBody(kind, partial(self._load_body, make, tuple(records)))
@@ -162,49 +165,61 @@ class _ClaudeFile:
 
     def _make_record(self, row: FileLine[ClaudeLine], line: ClaudeLine) -> ClaudeRecord[ClaudeLine, ClaudeApiMessage]:
         message = api = None
+        is_boundary = line.type == "system" and line.subtype == "compact_boundary"
         if _is_own_system_line(line) or line.type in ("user", "assistant"):
             try:
                 api, message = _decode_line_message(line)
             except (FormatError, *DECODE_ERRORS) as error:
                 self.log.skipped[f"{line.type} (unreadable)"] += 1
                 self.damaged.append((len(self.records), row, f"the message is kept as a note: {error}"))
-        elif line.type != "system" or line.subtype != "compact_boundary":
+        elif not is_boundary:
             self._count_skipped(line)
-        boundary = line.type == "system" and line.subtype == "compact_boundary"
-        is_kept = message is not None or boundary
+        is_kept = message is not None or is_boundary
         return ClaudeRecord(row.number, row.raw, line, is_kept, message, api, start=row.start, length=len(row.raw))
 
     def _count_skipped(self, line: ClaudeLine) -> None:
-        kind = f"{line.type}:{line.subtype}" if line.subtype else line.type or "line without a type"
+        kind = line.type or "line without a type"
+        if line.subtype:
+            kind = f"{line.type}:{line.subtype}"
         self.log.skipped[kind] += 1
-        for name, title in (("custom", line.custom_title), ("ai", line.ai_title), ("summary", line.summary)):
+        for source, title in (("custom", line.custom_title), ("ai", line.ai_title), ("summary", line.summary)):
             if title:
-                self.titles[name] = title
+                self.titles[source] = title
 
     def _is_new(self, record: ClaudeRecord[ClaudeLine, ClaudeApiMessage]) -> bool:
-        """Return whether this is no copy of an earlier line; note its uuid."""
+        """Return whether ``record`` is not a copy of an earlier line, and decide which of two lines owns their uuid.
+
+        The tool writes preserved messages again after a compaction, under their uuids: that is one line. Its snapshots
+        reuse uuids of messages too (claude-code#36583), so a kept line wins over one that only carries links. Two kept
+        lines with different content both stay, and links lead to the first.
+        """
         uuid = record.line.uuid
         if uuid is None:
             return True
-        place = self._positions.get(uuid)
-        first = None if place is None else self.records[place]
-        if first is not None and first.is_kept and record.is_kept:
-            if _is_same_record(self._reload_record(first), record):
-                self.log.skipped["copy of an earlier line"] += 1
-                return False
-            self.log.report_problem(
-                record.number, f"uuid {uuid} is used again, first on line {first.number}; both are kept"
-            )
-            record.is_link_target = False
-        elif first is not None and (first.is_kept or not record.is_kept):
-            record.is_link_target = False
-        else:
+        position = self._positions.get(uuid)
+        first = None if position is None else self.records[position]
+        if first is None or (record.is_kept and not first.is_kept):
             self._positions[uuid] = len(self.records)
+            return True
+        if not first.is_kept or not record.is_kept:
+            record.is_link_target = False
+            return True
+        if _is_same_record(self._reload_record(first), record):
+            self.log.skipped["copy of an earlier line"] += 1
+            return False
+        self.log.report_problem(
+            record.number, f"uuid {uuid} is used again, first on line {first.number}; both are kept"
+        )
+        record.is_link_target = False
         return True
 
     @property
     def title(self) -> str:
-        return next((self.titles[name] for name in ("custom", "ai", "summary") if name in self.titles), "")
+        """The title that the user gave, else the generated one, else the newest summary line."""
+        for source in ("custom", "ai", "summary"):
+            if source in self.titles:
+                return self.titles[source]
+        return ""
 
 
 def _is_own_system_line(line: ClaudeLine) -> bool:
@@ -214,15 +229,18 @@ def _is_own_system_line(line: ClaudeLine) -> bool:
 def _is_same_record(
     first: ClaudeRecord[ClaudeLine, ClaudeApiMessage], record: ClaudeRecord[ClaudeLine, ClaudeApiMessage]
 ) -> bool:
-    """Return whether a line says what an earlier line of the same uuid says."""
+    """Return whether two lines with the same uuid have the same content."""
     return first.api is None or record.api is None or first.api.content == record.api.content
 
 
 def _decode_line_message(line: ClaudeLine) -> tuple[ClaudeApiMessage, Message]:
-    """Return the message of a line in both forms; raises ``FormatError`` or ``DECODE_ERRORS`` where there is none."""
-    wire = (
-        Raw(b'{"role":"system","content":' + bytes(line.content) + b"}") if _is_own_system_line(line) else line.message
-    )
+    """Return the message of a line, as the API's struct and as ours.
+
+    Raises ``FormatError`` or one of ``DECODE_ERRORS`` if the line holds no message.
+    """
+    wire = line.message
+    if _is_own_system_line(line):
+        wire = Raw(b'{"role":"system","content":' + bytes(line.content) + b"}")
     api = _CLAUDE_MESSAGE.decode_strict(wire)
     message = anthropic.decode_message(wire)
     if api.role not in ("user", "assistant", "system"):
@@ -231,25 +249,25 @@ def _decode_line_message(line: ClaudeLine) -> tuple[ClaudeApiMessage, Message]:
 
 
 def _drop_content(record: ClaudeRecord[ClaudeLine, ClaudeApiMessage]) -> ClaudeRecord[ClaudeLine, ClaudeApiMessage]:
-    """Return what the tree needs of a record, which is small: its links, its ids, its usage.
+    """Return a record with only the small fields that linking needs: links, ids and usage.
 
-    A value that decoding left raw is a view into its whole line; it is copied to let go of that.
+    A raw value is a view into its whole line, which it would keep in memory; hence the copies.
     """
-    line, api, message = record.line, record.api, record.message
+    line = record.line
     line.message = line.content = EMPTY_RAW
     line.compact_metadata = line.compact_metadata.copy() if line.compact_metadata else EMPTY_RAW
-    line.type, line.session_id, line.cwd = (
-        sys.intern(line.type),
-        _intern_optional(line.session_id),
-        _intern_optional(line.cwd),
-    )
+    # A transcript repeats these texts on every line; interned, a million lines share one object each.
+    line.type = sys.intern(line.type)
+    line.session_id = _intern_optional(line.session_id)
+    line.cwd = _intern_optional(line.cwd)
+    api = record.api
     if api is not None:
-        api.content, api.usage = EMPTY_RAW, api.usage.copy() if api.usage else EMPTY_RAW
-        api.role, api.model, api.stop_reason = (
-            sys.intern(api.role),
-            _intern_optional(api.model),
-            _intern_optional(api.stop_reason),
-        )
+        api.content = EMPTY_RAW
+        api.usage = api.usage.copy() if api.usage else EMPTY_RAW
+        api.role = sys.intern(api.role)
+        api.model = _intern_optional(api.model)
+        api.stop_reason = _intern_optional(api.stop_reason)
+    message = record.message
     if message is not None:
         calls = [ToolCall(call.id, call.name) for call in message.calls]
         results = [ToolResult(result.call_id) for result in message.results]
@@ -258,130 +276,161 @@ def _drop_content(record: ClaudeRecord[ClaudeLine, ClaudeApiMessage]) -> ClaudeR
 
 
 def _intern_optional(text: str | None) -> str | None:
-    """Return the same text for all lines that repeat it."""
     return None if text is None else sys.intern(text)
 
 
 def read_claude_code(data: bytes | LineFile) -> Recording:
-    """Return the recording in ``data``. A file that holds only a sub-agent's conversation is that conversation.
+    """Return the recording in ``data``.
 
-    Of an open file the entries are lazy: each is read from it when it is asked for, so it must stay open.
+    In a file with only sub-agents' conversations, the first of them is the recording. Entries of an open file are
+    lazy: each is read from it on demand, so the file must stay open.
     """
     file = _ClaudeFile(data)
-    groups, up = link_records(file.records, file.log)
+    groups, parents = link_records(file.records, file.log)
     main = groups.pop("", None)
     if main is None:
         main = groups.pop(next(iter(groups))) if groups else []
-    chains = tuple([_build_claude_recording(file, RecordingBuilder(), chain, up) for chain in groups.values()])
-    whole = _build_claude_recording(file, file.log, main, up)
-    return file.log.finish_recording(replace(whole, sidechains=chains, title=file.title))
+    sidechains = [_build_claude_recording(file, RecordingBuilder(), group, parents) for group in groups.values()]
+    recording = _build_claude_recording(file, file.log, main, parents)
+    return file.log.finish_recording(replace(recording, sidechains=tuple(sidechains), title=file.title))
 
 
 def _build_claude_recording(
     file: _ClaudeFile, log: RecordingBuilder, indexes: list[int], parents: list[int]
 ) -> Recording:
-    """Return the conversation on the lines ``indexes``."""
+    """Return the conversation made of the records ``indexes``."""
     records = file.records
     nodes = build_nodes(records, indexes, parents, log)
+    node_by_record = {}
+    model = ""
     for node in nodes:
         _append_node(file, log, node)
-    home = {index: node for node in nodes for index in node.members}
-    last = records[indexes[-1]].line if indexes else ClaudeLine()
-    answers = [node for node in nodes if node.kind == "assistant"]
+        for index in node.members:
+            node_by_record[index] = node
+        if node.kind == "assistant":
+            model = _get_node_model(records, node) or model
+    last_line = records[indexes[-1]].line if indexes else ClaudeLine()
+    # All sub-agents of a session share its session id; their agent id tells them apart.
+    session = (last_line.agent_id if last_line.is_sidechain else last_line.session_id) or last_line.session_id
     recording = Recording(
         format=FORMAT,
-        session=(last.agent_id if last.is_sidechain else last.session_id) or last.session_id or last.uuid or "",
-        cwd=last.cwd or "",
-        model=next((model for node in reversed(answers) if (model := _get_node_model(records, node))), ""),
+        session=session or last_line.uuid or "",
+        cwd=last_line.cwd or "",
+        model=model,
         api=API,
-        leaf=home[indexes[-1]].end.last_entry_id if indexes else None,
+        leaf=node_by_record[indexes[-1]].end.last_entry_id if indexes else None,
     )
     if log is file.log:
-        _keep_damaged_claude_lines(file, home)
+        _keep_damaged_claude_lines(file, node_by_record)
     return log.finish_recording(recording)
 
 
-def _keep_damaged_claude_lines(file: _ClaudeFile, home: dict[int, ClaudeNode]) -> None:
-    """Keep the lines that could not be read, each behind the last good one before it."""
-    before, next_place = None, 0
-    for place, row, reason in file.damaged:
-        for index in range(next_place, place):
-            before = home[index].last_entry_id if index in home else before
-        next_place = place
-        file.log.add_damaged_line(row.number, row.raw, reason, before)
+def _keep_damaged_claude_lines(file: _ClaudeFile, node_by_record: dict[int, ClaudeNode]) -> None:
+    """Keep each line that could not be read as a note after the last entry before it."""
+    previous_entry_id = None
+    next_index = 0
+    for record_count, row, reason in file.damaged:
+        for index in range(next_index, record_count):
+            if index in node_by_record:
+                previous_entry_id = node_by_record[index].last_entry_id
+        next_index = record_count
+        file.log.add_damaged_line(row.number, row.raw, reason, previous_entry_id)
 
 
 def _append_node(file: _ClaudeFile, log: RecordingBuilder, node: ClaudeNode) -> None:
-    """Append the entries of ``node`` behind those of its parent."""
+    """Append the entries of ``node`` after those of its parent."""
     parent = node.parent.last_entry_id if node.parent is not None else None
     if node.kind == "compaction":
         _append_claude_compaction(file, log, node, parent)
         return
     members = [file.records[index] for index in node.members]
-    first, last = members[0], members[-1]
-    at, name = parse_millis(first.line.timestamp), last.line.uuid or f"line-{last.number}"
+    first = members[0]
+    last = members[-1]
+    at = parse_millis(first.line.timestamp)
+    name = last.line.uuid or f"line-{last.number}"
     body = file.make_body(MessageEntry, _make_claude_entry, members)
     if node.kind == "assistant":
-        node.last_entry_id = log.add_answer(
-            name, parent, body, _get_claude_call(members), at, first.number, last.number
-        )
+        call = _get_claude_call(members)
+        node.last_entry_id = log.add_answer(name, parent, body, call, at, first.number, last.number)
         node.entry_id = log.entries[-1].parent or ""
     else:
-        node.last_entry_id = node.entry_id = log.add_entry(name, parent, body, at, first.number, last.number)
+        node.entry_id = log.add_entry(name, parent, body, at, first.number, last.number)
+        node.last_entry_id = node.entry_id
 
 
 def _make_claude_entry(members: Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMessage]]) -> MessageEntry:
-    return MessageEntry(
-        make_sized_message(*_join_message_records(members)), join_origin_lines([record.raw for record in members])
-    )
+    message, wire = _join_message_records(members)
+    origin = join_origin_lines([record.raw for record in members])
+    return MessageEntry(make_sized_message(message, API, wire), origin)
 
 
-def _join_message_records(members: Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMessage]]) -> tuple[Message, str, bytes]:
-    """Return the message that lies on one or several lines, and its wire form made of the blocks' own bytes."""
+def _join_message_records(members: Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMessage]]) -> tuple[Message, bytes]:
+    """Return the message spread over one or more lines, and its wire form made of the blocks' own bytes."""
     messages = [record.message for record in members if record.message is not None]
-    role = messages[0].role
     contents = [bytes(record.api.content) for record in members if record.api is not None]
-    wire = b"user" if role == "tool" else role.encode()
-    content = contents[0] if len(contents) == 1 else b"[" + b",".join(_iterate_block_bytes(contents)) + b"]"
-    parts = tuple([part for message in messages for part in message.parts])
-    return Message(role, parts), API, b'{"role":"' + wire + b'","content":' + content + b"}"
+    role = messages[0].role
+    wire_role = "user" if role == "tool" else role
+    content = contents[0]
+    if len(contents) > 1:
+        content = b"[" + b",".join(_iterate_block_bytes(contents)) + b"]"
+    parts = [part for message in messages for part in message.parts]
+    wire = b'{"role":"' + wire_role.encode() + b'","content":' + content + b"}"
+    return Message(role, tuple(parts)), wire
 
 
 def _iterate_block_bytes(contents: Iterable[bytes]) -> Iterable[bytes]:
+    """Yield the JSON of the blocks in ``contents``; content that is a plain string becomes a text block."""
     for content in contents:
         if content.startswith(b'"'):
             yield b'{"type":"text","text":' + content + b"}"
-        elif content.startswith(b"[") and (inner := content[1:-1].strip()):
-            yield inner
+        elif content.startswith(b"["):
+            blocks = content[1:-1].strip()
+            if blocks:
+                yield blocks
 
 
 def _get_claude_call(members: Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMessage]]) -> CallMetadata:
-    """Return model, usage and stop reason; each line repeats them, the last one is right."""
-    apis = [record.api for record in members if record.api is not None]
-    model = next((api.model for api in reversed(apis) if api.model), "")
-    stop = next((api.stop_reason for api in reversed(apis) if api.stop_reason), "")
+    """Return model, usage and stop reason of an answer.
+
+    Each line of the answer repeats them as of when it was written, so the last line that has a value is right.
+    """
+    model = stop = ""
+    usage = None
+    for record in reversed(members):
+        if record.api is None:
+            continue
+        model = model or record.api.model or ""
+        stop = stop or record.api.stop_reason or ""
+        if usage is None:
+            usage = parse_window_usage(API, record.api.usage)
     if any(record.line.is_api_error_message for record in members):
         stop = FAILED
-    elif model == "<synthetic>":
+    elif model == _SYNTHETIC_MODEL:
         stop = SYNTHETIC
-    reported_usage = next(
-        (api_usage for api in reversed(apis) if (api_usage := parse_window_usage(API, api.usage)) is not None), None
-    )
-    is_paid = any(record.line.holdfast == STALE_USAGE_BASIS for record in members)
-    number = members[-1].number if reported_usage else 0
-    return CallMetadata("" if model == "<synthetic>" else model, reported_usage or Usage(), stop, number, is_paid)
+    if model == _SYNTHETIC_MODEL:
+        model = ""
+    usage_line = members[-1].number if usage else 0
+    is_stale = any(record.line.holdfast == STALE_USAGE_BASIS for record in members)
+    return CallMetadata(model, usage or Usage(), stop, usage_line, is_stale)
 
 
 def _get_node_model(records: list[ClaudeRecord[ClaudeLine, ClaudeApiMessage]], node: ClaudeNode) -> str:
     api = records[node.members[-1]].api
-    return api.model if api is not None and api.model and api.model != "<synthetic>" else ""
+    if api is None or not api.model or api.model == _SYNTHETIC_MODEL:
+        return ""
+    return api.model
 
 
 def _append_claude_compaction(file: _ClaudeFile, log: RecordingBuilder, node: ClaudeNode, parent: str | None) -> None:
-    """Append a recorded compaction: its lines as a note, then the entry. Without a summary it hides nothing."""
+    """Append a recorded compaction: its lines as a note, then the entry.
+
+    A boundary without its summary (a compaction that was not finished) stays a note and hides nothing.
+    """
     members = [file.records[index] for index in node.members]
-    first, last = members[0], members[-1]
-    at, name = parse_millis(first.line.timestamp), last.line.uuid or f"line-{last.number}"
+    first = members[0]
+    last = members[-1]
+    at = parse_millis(first.line.timestamp)
+    name = last.line.uuid or f"line-{last.number}"
     note = file.make_body(NoteEntry, _make_boundary_note, members)
     if last.message is None:
         node.last_entry_id = node.entry_id = log.add_entry(name, parent, note, at, first.number, last.number)
@@ -389,8 +438,8 @@ def _append_claude_compaction(file: _ClaudeFile, log: RecordingBuilder, node: Cl
         return
     parent = log.add_entry(f"{name}+lines", parent, note, at, first.number, last.number)
     metadata = _COMPACT_METADATA.decode_or_default(first.line.compact_metadata)
-    keep = _find_first_kept_message(log, node, file.records, metadata, parent)
-    body = file.make_body(CompactionEntry, partial(_make_claude_compaction, metadata, keep), members)
+    first_kept = _find_first_kept_message(log, node, file.records, metadata, parent)
+    body = file.make_body(CompactionEntry, partial(_make_claude_compaction, metadata, first_kept), members)
     node.last_entry_id = node.entry_id = log.add_entry(name, parent, body, at, first.number, last.number)
 
 
@@ -399,11 +448,11 @@ def _make_boundary_note(members: Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMess
 
 
 def _make_claude_compaction(
-    metadata: _CompactMetadata, keep: int, members: Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMessage]]
+    metadata: _CompactMetadata, first_kept_index: int, members: Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMessage]]
 ) -> CompactionEntry:
     summary = members[-1].message or Message("user", ())
     return CompactionEntry(
-        first_kept=keep,
+        first_kept=first_kept_index,
         summary=summary,
         head_tokens=make_sized_message(summary, API, None).tokens,
         tokens_before=metadata.pre_tokens or 0,
@@ -420,18 +469,25 @@ def _find_first_kept_message(
     metadata: _CompactMetadata,
     parent: str | None,
 ) -> int:
-    """Return the index of the first slot that the compaction kept: the oldest preserved message on the way to it."""
-    keep = log.message_counts[parent]
-    uuids = _get_preserved_uuids(metadata)
-    for before in iter_ancestors(node.parent) if uuids else ():
-        if any(records[index].line.uuid in uuids for index in before.members):
-            keep = log.message_counts[before.entry_id] - 1
-    return keep
+    """Return the index of the first message that the compaction kept: the oldest preserved one on its branch.
+
+    If none was preserved, that is the number of messages before the compaction.
+    """
+    first_kept = log.message_counts[parent]
+    preserved_uuids = _get_preserved_uuids(metadata)
+    if not preserved_uuids:
+        return first_kept
+    for ancestor in iter_ancestors(node.parent):
+        if any(records[index].line.uuid in preserved_uuids for index in ancestor.members):
+            first_kept = log.message_counts[ancestor.entry_id] - 1
+    return first_kept
 
 
 def _get_preserved_uuids(metadata: _CompactMetadata) -> set[str]:
-    messages, head = (
-        _PRESERVED_MESSAGES.decode_or_default(metadata.preserved_messages),
-        _PRESERVED_SEGMENT.decode_or_default(metadata.preserved_segment).head_uuid,
-    )
-    return {*messages.uuids, *messages.all_uuids, *([head] if head else [])}
+    """Return the uuids of preserved lines, in whichever of its three fields the tool's version wrote them."""
+    messages = _PRESERVED_MESSAGES.decode_or_default(metadata.preserved_messages)
+    segment = _PRESERVED_SEGMENT.decode_or_default(metadata.preserved_segment)
+    uuids = {*messages.uuids, *messages.all_uuids}
+    if segment.head_uuid:
+        uuids.add(segment.head_uuid)
+    return uuids

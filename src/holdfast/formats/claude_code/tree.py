@@ -1,8 +1,9 @@
 """The tree behind the lines of a Claude Code transcript.
 
-Lines become nodes: the lines of one answer are one node, a compaction and its summary are one node, each other message
-is its own. Results stand right behind the answer that called for them, in call order, and what came next hangs on the
-last of them. A parent that is not in the file is taken to be the line before: that is where a damaged line stood.
+Lines become nodes: all lines of one answer are one node, a compaction and its summary are one, every other message
+is its own. Tool results follow the answer that made the calls, in call order, and whatever came next follows the
+last result: lines of parallel tools link to the answer and not to each other. If a parent is not in the file, the
+line before is taken as the parent: a damaged line stood there, or the tool never wrote it (claude-code#46603).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from holdfast.messages.message import Message
 
 
 class ClaudeLinkFields(Protocol):
-    """What the tree needs of a line."""
+    """The fields of a line that linking needs."""
 
     type: str
     uuid: str | None
@@ -31,7 +32,7 @@ class ClaudeLinkFields(Protocol):
 
 
 class ClaudeMessageId(Protocol):
-    """What the tree needs of an API message."""
+    """The field of an API message that linking needs."""
 
     id: str | None
 
@@ -41,7 +42,7 @@ A = TypeVar("A", bound=ClaudeMessageId)
 
 
 class ClaudeRecord(Struct, Generic[L, A]):
-    """A line of the file. ``is_kept`` ones are part of the conversation, the others only carry links."""
+    """A line of the file. Those with ``is_kept`` are part of the conversation; the others only carry links."""
 
     number: int
     raw: bytes
@@ -50,9 +51,9 @@ class ClaudeRecord(Struct, Generic[L, A]):
     message: Message | None = None
     api: A | None = None
     is_link_target: bool = True
-    """Whether links to its uuid mean this line."""
+    """Whether links to its uuid lead to this line, and not to another one with the same uuid."""
     start: int = 0
-    """Where the line begins in its file, in bytes."""
+    """Offset of the line in its file, in bytes."""
     length: int = 0
 
 
@@ -60,7 +61,7 @@ NO_IDS: frozenset[str] = frozenset()
 
 
 class ClaudeNode:
-    """One message or compaction: the records it lies on, and where it hangs."""
+    """One message or compaction: the records it was read from, and its place in the tree."""
 
     __slots__ = (
         "answer_node",
@@ -83,13 +84,13 @@ class ClaudeNode:
         self.answer_node: ClaudeNode | None = None
         self.parent: ClaudeNode | None = None
         self.entry_id = ""
-        """Id of the entry that holds its words, once it is there."""
+        """Id of the entry that holds its message, once it was added."""
         self.last_entry_id = ""
-        """Id of its last entry, on which the next ones hang."""
+        """Id of its last entry, the parent of whatever follows."""
 
     @property
     def end(self) -> ClaudeNode:
-        """The node on which what comes next hangs: the last result where there are any."""
+        """The node that the next message follows: the last result of the answer if it has any."""
         answer = self.answer_node or self
         return answer.results[-1] if answer.results else answer
 
@@ -97,71 +98,88 @@ class ClaudeNode:
 def link_records(
     records: Sequence[ClaudeRecord[L, A]], log: RecordingBuilder
 ) -> tuple[dict[str, list[int]], list[int]]:
-    """Return the indexes of kept records by conversation ("" is the main one), and each one's nearest kept ancestor."""
-    links, group = _resolve_links(records, log)
-    near: dict[int, int] = {}
-    up = [-1] * len(records)
+    """Return the indexes of kept records by conversation ("" is the main one), and each record's parent.
+
+    The parent is the nearest kept ancestor in the same conversation, -1 if there is none.
+    """
+    links, conversations = _resolve_links(records, log)
+    nearest_kept: dict[int, int] = {}
+    parents = [-1] * len(records)
     groups: dict[str, list[int]] = {}
     for index, record in enumerate(records):
-        if record.is_kept:
-            above = _find_kept_record(records, links, near, links[index])
-            up[index] = above if above >= 0 and group[above] == group[index] else -1
-            groups.setdefault(group[index], []).append(index)
-    return groups, up
+        if not record.is_kept:
+            continue
+        ancestor = _find_kept_record(records, links, nearest_kept, links[index])
+        if ancestor >= 0 and conversations[ancestor] == conversations[index]:
+            parents[index] = ancestor
+        groups.setdefault(conversations[index], []).append(index)
+    return groups, parents
 
 
 def _resolve_links(records: Sequence[ClaudeRecord[L, A]], log: RecordingBuilder) -> tuple[list[int], list[str]]:
-    """Return, for each record, the record its parent link means (-1: none), and its conversation."""
-    place = {
-        record.line.uuid: index for index, record in enumerate(records) if record.line.uuid and record.is_link_target
-    }
+    """Return for each record the record that its parent link leads to (-1: none), and its conversation."""
+    index_by_uuid = {}
+    for index, record in enumerate(records):
+        if record.line.uuid and record.is_link_target:
+            index_by_uuid[record.line.uuid] = index
+    missing = -2  # a link to a uuid that is not in the file, unlike -1, no link at all
     links: list[int] = []
-    group: list[str] = []
-    before: dict[str, int] = {}
-    boundary = -1
+    conversations: list[str] = []
+    last_kept: dict[str, int] = {}
+    last_boundary = -1
     for index, record in enumerate(records):
         line = record.line
-        parent = line.parent_uuid if line.logical_parent_uuid is None else line.logical_parent_uuid
-        link = -1 if parent is None else place.get(parent, -2)
-        group.append(_get_conversation_key(line, group[link] if 0 <= link < index else "", index))
-        last = before.get(group[-1], -1)
-        if record.is_kept and record.message is None:  # a compaction follows what was said before it
-            if link == -2 or link < boundary:
-                _report_missing_parent(log, record.number, parent, last)
-            link = last if link < 0 or link < boundary else link
-            boundary = index
-        elif link == -2:
-            _report_missing_parent(log, record.number, parent, last)
-            link = last
+        parent_uuid = line.parent_uuid if line.logical_parent_uuid is None else line.logical_parent_uuid
+        link = -1 if parent_uuid is None else index_by_uuid.get(parent_uuid, missing)
+        parent_conversation = conversations[link] if 0 <= link < index else ""
+        conversation = _get_conversation_key(line, parent_conversation, index)
+        conversations.append(conversation)
+        previous = last_kept.get(conversation, -1)
+        is_boundary = record.is_kept and record.message is None
+        if is_boundary:
+            # A compaction follows the conversation so far. A link to a line before the previous compaction would cut
+            # everything in between out of the branch.
+            leads_too_far_back = link < last_boundary
+            if link == missing or leads_too_far_back:
+                _report_missing_parent(log, record.number, parent_uuid, previous)
+            if link < 0 or leads_too_far_back:
+                link = previous
+            last_boundary = index
+        elif link == missing:
+            _report_missing_parent(log, record.number, parent_uuid, previous)
+            link = previous
         links.append(link)
         if record.is_kept:
-            before[group[-1]] = index
-    return links, group
+            last_kept[conversation] = index
+    return links, conversations
 
 
-def _report_missing_parent(log: RecordingBuilder, number: int, parent: str | None, last: int) -> None:
+def _report_missing_parent(log: RecordingBuilder, number: int, parent: str | None, previous: int) -> None:
     if parent is not None:
-        consequence = "the message before it is taken instead" if last >= 0 else "it starts the conversation"
+        consequence = "the message before it is taken instead" if previous >= 0 else "it starts the conversation"
         log.report_problem(number, f"the parent {parent} is not in the file where it should be; {consequence}")
 
 
-def _get_conversation_key(line: ClaudeLinkFields, above: str, index: int) -> str:
-    """Return the conversation of a line: "" for the main one, the agent's id, or its root line's."""
+def _get_conversation_key(line: ClaudeLinkFields, parent_conversation: str, index: int) -> str:
+    """Return the conversation of a line: "" for the main one, else the agent's id or the key of its first line."""
     if not line.is_sidechain:
         return ""
-    return line.agent_id or above or line.uuid or f"line {index}"
+    return line.agent_id or parent_conversation or line.uuid or f"line {index}"
 
 
 def _find_kept_record(
     records: Sequence[ClaudeRecord[L, A]], links: list[int], nearest_kept: dict[int, int], index: int
 ) -> int:
-    """Return the first kept record from ``index`` up; remembers the way, so all together are linear."""
+    """Return the first kept record from ``index`` upwards, or -1.
+
+    Stores the result for every record on the way in ``nearest_kept``, so all look-ups together take linear time.
+    """
     trail = []
     while index >= 0 and not records[index].is_kept:
         if index in nearest_kept:
             index = nearest_kept[index]
             break
-        nearest_kept[index] = -1  # a circle of skipped lines leads nowhere
+        nearest_kept[index] = -1  # a cycle of skipped lines leads nowhere
         trail.append(index)
         index = links[index]
     for trail_index in trail:
@@ -173,12 +191,13 @@ def build_nodes(
     records: Sequence[ClaudeRecord[L, A]], indexes: Sequence[int], parents: Sequence[int], log: RecordingBuilder
 ) -> list[ClaudeNode]:
     """Return the nodes of one conversation, parents first, each with its ``parent`` set."""
-    home = _assign_nodes(records, indexes, parents)
-    nodes = list(dict.fromkeys(home[index] for index in indexes))
+    node_by_record = _assign_nodes(records, indexes, parents)
+    nodes = list(dict.fromkeys(node_by_record[index] for index in indexes))
+    # Results are sorted before parents are set: a result's parent is the result before it.
     for node in nodes:
         node.results.sort(key=lambda result: _get_call_position(node, result, records))
     for node in nodes:
-        node.parent = _find_node_parent(node, home, parents)
+        node.parent = _find_node_parent(node, node_by_record, parents)
     position = {id(node): number for number, node in enumerate(nodes)}
     links = [position[id(node.parent)] if node.parent is not None else -1 for node in nodes]
     order, cycle_starts = order_parents_first(links)
@@ -190,7 +209,7 @@ def build_nodes(
 
 
 def iter_ancestors(node: ClaudeNode | None) -> Iterator[ClaudeNode]:
-    """Yield ``node`` and what stands above it, up to the root."""
+    """Yield ``node`` and its ancestors up to the root."""
     while node is not None:
         yield node
         node = node.parent
@@ -199,34 +218,38 @@ def iter_ancestors(node: ClaudeNode | None) -> Iterator[ClaudeNode]:
 def _assign_nodes(
     records: Sequence[ClaudeRecord[L, A]], indexes: Sequence[int], parents: Sequence[int]
 ) -> dict[int, ClaudeNode]:
-    """Return the node of each record."""
-    home: dict[int, ClaudeNode] = {}
+    """Return the node of each record, results attached to their answers."""
+    node_by_record: dict[int, ClaudeNode] = {}
     answers: dict[tuple[str, str | None], ClaudeNode] = {}
-    owners: dict[str, ClaudeNode] = {}
-    early: list[tuple[ClaudeNode, list[str]]] = []
+    callers: dict[str, ClaudeNode] = {}
+    unattached: list[tuple[ClaudeNode, list[str]]] = []
     for index in indexes:
         record = records[index]
         if record.message is None or record.line.is_compact_summary:
-            home[index] = _find_compaction_node(records, home.get(parents[index]), index)
+            node_by_record[index] = _find_compaction_node(records, node_by_record.get(parents[index]), index)
         elif record.message.role == "assistant":
-            home[index] = node = _find_answer_node(records, home, answers, parents, index)
+            node = _find_answer_node(records, node_by_record, answers, parents, index)
+            node_by_record[index] = node
             for call in record.message.calls:
                 node.calls.append(call.id)
-                owners[call.id] = node
+                callers[call.id] = node
         else:
-            home[index] = node = ClaudeNode("user", index)
-            ids = [result.call_id for result in record.message.results]
-            if ids and not _attach_result(node, ids, owners):
-                early.append((node, ids))
-    for node, ids in early:
-        _attach_result(node, ids, owners)
-    return home
+            node = ClaudeNode("user", index)
+            node_by_record[index] = node
+            call_ids = [result.call_id for result in record.message.results]
+            if call_ids and not _attach_result(node, call_ids, callers):
+                unattached.append((node, call_ids))
+    # Results whose lines come before the line of their call.
+    for node, call_ids in unattached:
+        _attach_result(node, call_ids, callers)
+    return node_by_record
 
 
 def _find_compaction_node(records: Sequence[ClaudeRecord[L, A]], above: ClaudeNode | None, index: int) -> ClaudeNode:
-    """Return the compaction that record ``index`` opens, or whose summary it is."""
+    """Return the compaction that record ``index`` opens, or the one above it whose summary it is."""
     if above is not None and above.kind == "compaction" and len(above.members) == 1:
-        is_boundary, is_summary = records[above.members[0]].message is None, records[index].message is not None
+        is_boundary = records[above.members[0]].message is None
+        is_summary = records[index].message is not None
         if is_boundary and is_summary:
             above.members.append(index)
             return above
@@ -235,66 +258,73 @@ def _find_compaction_node(records: Sequence[ClaudeRecord[L, A]], above: ClaudeNo
 
 def _find_answer_node(
     records: Sequence[ClaudeRecord[L, A]],
-    home: dict[int, ClaudeNode],
+    node_by_record: dict[int, ClaudeNode],
     answers: dict[tuple[str, str | None], ClaudeNode],
     parents: Sequence[int],
     index: int,
 ) -> ClaudeNode:
-    """Return the answer that record ``index`` goes on with, or a new one.
+    """Return the answer that record ``index`` continues, or a new one.
 
-    Same message id and same request: one answer, if only its own lines and tool results lie between.
+    Lines with the same message id and request are one answer, if only its own lines and tool results lie between
+    them. Otherwise the id was used again: some servers behind a gateway give every answer the same id.
     """
     record = records[index]
     if record.api is None or not record.api.id:
         return ClaudeNode("assistant", index)
     key = (record.api.id, record.line.request_id)
     node = answers.get(key)
-    if node is None or not (
-        parents[index] == parents[node.members[0]] or _find_node_above(records, home, parents, index) is node
-    ):
-        node = answers[key] = ClaudeNode("assistant", index)
-    else:
-        node.members.append(index)
+    if node is not None:
+        is_sibling = parents[index] == parents[node.members[0]]
+        if is_sibling or _find_node_above(records, node_by_record, parents, index) is node:
+            node.members.append(index)
+            return node
+    node = answers[key] = ClaudeNode("assistant", index)
     return node
 
 
 def _find_node_above(
-    records: Sequence[ClaudeRecord[L, A]], home: dict[int, ClaudeNode], parents: Sequence[int], index: int
+    records: Sequence[ClaudeRecord[L, A]], node_by_record: dict[int, ClaudeNode], parents: Sequence[int], index: int
 ) -> ClaudeNode | None:
-    """Return the node above ``index``, tool results and meta lines left out."""
+    """Return the nearest node above ``index`` that is neither a tool result nor a meta line, or None."""
     visited_indexes: set[int] = set()
     index = parents[index]
     while index >= 0 and index not in visited_indexes:
         message = records[index].message
-        if message is None or not (message.role == "tool" or records[index].line.is_meta):
-            return home.get(index)
+        is_skipped = message is not None and (message.role == "tool" or records[index].line.is_meta)
+        if not is_skipped:
+            return node_by_record.get(index)
         visited_indexes.add(index)
         index = parents[index]
     return None
 
 
-def _attach_result(node: ClaudeNode, ids: list[str], owners: dict[str, ClaudeNode]) -> bool:
-    """Make ``node`` a result of the answer that called for it, unless those calls have their results."""
-    for id_ in ids:
-        owner = owners.get(id_)
-        if owner is not None and id_ not in owner.answered_calls:
-            owner.answered_calls |= frozenset(ids)
-            owner.results.append(node)
-            node.answer_node = owner
+def _attach_result(node: ClaudeNode, call_ids: list[str], callers: dict[str, ClaudeNode]) -> bool:
+    """Attach a result to the answer that made its calls, and return whether one without that result was found."""
+    for call_id in call_ids:
+        caller = callers.get(call_id)
+        if caller is not None and call_id not in caller.answered_calls:
+            caller.answered_calls |= frozenset(call_ids)
+            caller.results.append(node)
+            node.answer_node = caller
             return True
     return False
 
 
-def _get_call_position(owner: ClaudeNode, result: ClaudeNode, records: Sequence[ClaudeRecord[L, A]]) -> int:
+def _get_call_position(caller: ClaudeNode, result: ClaudeNode, records: Sequence[ClaudeRecord[L, A]]) -> int:
+    """Return the position of the first call that ``result`` answers; results of unknown calls sort last."""
     message = records[result.members[0]].message
-    ids = [tool_result.call_id for tool_result in message.results] if message is not None else []
-    return min((owner.calls.index(id_) for id_ in ids if id_ in owner.calls), default=len(owner.calls))
+    call_ids = [tool_result.call_id for tool_result in message.results] if message is not None else []
+    positions = [caller.calls.index(call_id) for call_id in call_ids if call_id in caller.calls]
+    return min(positions, default=len(caller.calls))
 
 
-def _find_node_parent(node: ClaudeNode, home: dict[int, ClaudeNode], parents: Sequence[int]) -> ClaudeNode | None:
-    """Return what ``node`` hangs on."""
-    if node.answer_node is not None:
-        place = node.answer_node.results.index(node)
-        return node.answer_node.results[place - 1] if place else node.answer_node
-    above = home.get(parents[node.members[0]])
+def _find_node_parent(
+    node: ClaudeNode, node_by_record: dict[int, ClaudeNode], parents: Sequence[int]
+) -> ClaudeNode | None:
+    """Return the node before ``node``, or None at the root."""
+    answer = node.answer_node
+    if answer is not None:
+        position = answer.results.index(node)
+        return answer.results[position - 1] if position else answer
+    above = node_by_record.get(parents[node.members[0]])
     return None if above is None else above.end

@@ -1,9 +1,9 @@
-"""A log as a Claude Code transcript.
+"""Writer of Claude Code transcripts.
 
-Lines that came from one go out as they came; only a link to a line that is not written (progress, hooks) is led on to
-the message before. Everything else is written anew. A compaction of ours is a ``compact_boundary`` line, which names
-the messages that were kept, and a summary line. Claude Code goes on from the newest message, so what hangs on the leaf
-(after a step back) is not written.
+Lines that came from a transcript are copied; only a link to a line that is not written (progress, hooks) is
+changed, to the message before. Everything else is encoded anew. A compaction of ours becomes a ``compact_boundary``
+line, which names the messages that were kept, and a summary line. Claude Code continues from the newest message, so
+descendants of the leaf (after an undo) are not written.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _ClaudeLink(Struct, rename="camel"):
 
     @property
     def parent(self) -> str | None:
-        """The link that counts: a compaction's is the logical one."""
+        """The link that counts: a compaction is linked by its logical parent."""
         return self.parent_uuid if self.logical_parent_uuid is None else self.logical_parent_uuid
 
 
@@ -62,7 +62,7 @@ _CLAUDE_LINK = LenientDecoder(_ClaudeLink)
 
 
 def write_claude_code(recording: Recording) -> bytes:
-    """Return ``recording`` with its sub-agents' conversations, which stand first, as JSON lines."""
+    """Return ``recording`` as JSON lines, the conversations of its sub-agents first."""
     lines = [line for chain in (*recording.sidechains, recording) for line in _iterate_claude_lines(chain)]
     return b"".join(line + b"\n" for line in lines)
 
@@ -74,29 +74,30 @@ class _ClaudeWriter:
         self.source = WritableRecording(drop_entries_after_leaf(recording))
         links = [link for entry in self.source.order for link in _get_entry_links(entry)]
         self.uuid_counts = Counter(link.uuid for link in links)
-        """How many of the lines that go out as they came have a uuid."""
+        """For each uuid, the number of copied lines that have it."""
         self.parents = {link.uuid: link.parent for link in links}
         self.used_uuids: set[str] = set()
-        """The uuids written so far."""
+        """Uuids written so far."""
         self._valid_links: set[str] = set()
         self._invalid_links: set[str] = set()
 
     def is_valid_link(self, uuid: str) -> bool:
-        """Return whether a link to ``uuid`` may stay: it means one line, written already or to be hung on one that is.
+        """Return whether a link to ``uuid`` may stay: it leads to one line, which is or will be linked to a root.
 
-        So no link leads to two lines or in a circle. Each link is followed once.
+        Claude Code follows links without a check, so one that leads to two lines or in a circle must not be written.
+        Each link is followed once; the results are kept.
         """
         trail: list[str] = []
-        at: str | None = uuid
-        while (
-            at is not None and self.uuid_counts[at] == 1 and at not in self._valid_links and at not in self.used_uuids
-        ):
-            if at in self._invalid_links:
+        link: str | None = uuid
+        while link is not None and self.uuid_counts[link] == 1:
+            if link in self._valid_links or link in self.used_uuids:
+                break
+            if link in self._invalid_links:
                 return False
-            self._invalid_links.add(at)
-            trail.append(at)
-            at = self.parents[at]
-        if at is None or self.uuid_counts[at] != 1:
+            self._invalid_links.add(link)
+            trail.append(link)
+            link = self.parents[link]
+        if link is None or self.uuid_counts[link] != 1:
             return False
         self._invalid_links.difference_update(trail)
         self._valid_links.update(trail)
@@ -122,43 +123,38 @@ class _ClaudeWriter:
 def _iterate_claude_lines(recording: Recording) -> Iterator[bytes]:
     writer = _ClaudeWriter(recording)
     for entry in writer.source.order:
-        last, lines = _write_claude_entry(writer, entry)
-        writer.source.tool_ids[entry.id] = last
+        last_uuid, lines = _write_claude_entry(writer, entry)
+        writer.source.tool_ids[entry.id] = last_uuid
         yield from lines
 
 
 def _write_claude_entry(writer: _ClaudeWriter, entry: Entry) -> tuple[str | None, Sequence[bytes]]:
-    """Return the lines of ``entry``, and the uuid that what follows hangs on."""
-    body, above = entry.body, writer.source.get_parent_tool_id(entry)
-    if (
-        isinstance(body, MessageEntry)
-        and body.recording_envelope is not None
-        and _has_claude_links(body.recording_envelope)
-    ):
-        return _copy_claude_lines(writer, entry, split_origin_lines(body.recording_envelope))
+    """Return the uuid to which the next entry links, and the lines of ``entry``."""
+    body = entry.body
+    origin_lines = _get_claude_origin_lines(entry)
+    if origin_lines:
+        return _copy_claude_lines(writer, entry, origin_lines)
     if isinstance(body, MessageEntry | BranchSummaryEntry):
         uuid = make_stable_uuid(entry.id)
         return uuid, [_encode_claude_message(writer, entry, body.sized_message, uuid)]
-    if isinstance(body, NoteEntry) and body.reason == COMPACT_BOUNDARY_NOTE:
-        return _copy_claude_lines(writer, entry, body.raw.split(b"\n"))
     if isinstance(body, CompactionEntry) and not writer.source.get_note_before(entry, COMPACT_BOUNDARY_NOTE):
         return _encode_claude_compaction(writer, entry, body)
-    return above, []
+    return writer.source.get_parent_tool_id(entry), []
 
 
 def _get_entry_links(entry: Entry) -> list[_ClaudeLink]:
+    """Return the ids and links of the transcript lines that ``entry`` came from."""
+    return [_CLAUDE_LINK.decode_or_default(replace_bad_escapes(line)) for line in _get_claude_origin_lines(entry)]
+
+
+def _get_claude_origin_lines(entry: Entry) -> list[bytes]:
+    """Return the transcript lines that ``entry`` came from, or an empty list if it came from elsewhere."""
     body = entry.body
     if isinstance(body, NoteEntry) and body.reason == COMPACT_BOUNDARY_NOTE:
-        return [_CLAUDE_LINK.decode_or_default(line) for line in body.raw.split(b"\n")]
-    if (
-        isinstance(body, MessageEntry)
-        and body.recording_envelope is not None
-        and _has_claude_links(body.recording_envelope)
-    ):
-        return [
-            _CLAUDE_LINK.decode_or_default(replace_bad_escapes(line))
-            for line in split_origin_lines(body.recording_envelope)
-        ]
+        return body.raw.split(b"\n")
+    origin = body.recording_envelope if isinstance(body, MessageEntry) else None
+    if origin is not None and _has_claude_links(origin):
+        return split_origin_lines(origin)
     return []
 
 
@@ -167,36 +163,40 @@ def _has_claude_links(origin: Raw) -> bool:
 
 
 def _copy_claude_lines(writer: _ClaudeWriter, entry: Entry, lines: Iterable[bytes]) -> tuple[str | None, list[bytes]]:
-    """Return lines as they came; a link that would lead nowhere, to two lines or in a circle goes to the line above."""
+    """Return the last uuid and the lines as they came, except for invalid links and for uuids that are taken.
+
+    A link that leads nowhere, to two lines or in a circle goes to the line before instead.
+    """
     out: list[bytes] = []
-    above = writer.source.get_parent_tool_id(entry)
+    previous_uuid = writer.source.get_parent_tool_id(entry)
     for line in lines:
         link = _CLAUDE_LINK.decode_or_default(replace_bad_escapes(line))
-        field = "parentUuid" if link.logical_parent_uuid is None else "logicalParentUuid"
-        parent = link.parent
-        new = writer.source.get_stale_usage_field(entry)
-        if parent is not None and not writer.is_valid_link(parent):
-            new[field] = above
+        new_fields = writer.source.get_stale_usage_field(entry)
+        if link.parent is not None and not writer.is_valid_link(link.parent):
+            field = "parentUuid" if link.logical_parent_uuid is None else "logicalParentUuid"
+            new_fields[field] = previous_uuid
         uuid = link.uuid
         if uuid is None or uuid in writer.used_uuids:
-            new["uuid"] = uuid = make_stable_uuid(f"{entry.id}-{len(out)}")
+            uuid = make_stable_uuid(f"{entry.id}-{len(out)}")
+            new_fields["uuid"] = uuid
         writer.used_uuids.add(uuid)
-        out.append(set_json_fields(line, new))
-        above = uuid
-    return above, out
+        out.append(set_json_fields(line, new_fields))
+        previous_uuid = uuid
+    return previous_uuid, out
 
 
 def _encode_claude_message(writer: _ClaudeWriter, entry: Entry, sized_message: SizedMessage, uuid: str) -> bytes:
-    """Return a message as a line of its own."""
+    """Return a message as a new line."""
     message = sized_message.message
     if message.role == "system":
+        # The tool has no line for system messages; the mark lets our reader tell ours from its notices.
         system_fields = {"subtype": "informational", "level": "info", "content": message.text, "holdfast": SYSTEM_MARK}
         return to_json(writer.make_common_fields(entry, "system", uuid) | system_fields)
     wire = _encode_wire_message(sized_message)
     if message.role != "assistant":
         return to_json(writer.make_common_fields(entry, "user", uuid) | {"message": wire})
     answer = writer.source.get_writable_answer(entry)
-    api = {
+    api_message = {
         "id": f"msg_{uuid.replace('-', '')[:24]}",
         "type": "message",
         "role": "assistant",
@@ -206,66 +206,92 @@ def _encode_claude_message(writer: _ClaudeWriter, entry: Entry, sized_message: S
         "stop_sequence": None,
         "usage": _encode_anthropic_usage(answer.usage),
     }
-    return to_json(
-        writer.make_common_fields(entry, "assistant", uuid)
-        | {"message": api}
-        | writer.source.get_stale_usage_field(entry)
-    )
+    fields = writer.make_common_fields(entry, "assistant", uuid) | {"message": api_message}
+    return to_json(fields | writer.source.get_stale_usage_field(entry))
 
 
 def _encode_anthropic_usage(usage: Usage) -> dict[str, Any]:
-    """Return the usage of an answer as the Messages API tells it."""
+    """Return the usage of an answer in the fields of the Messages API."""
     counts: dict[str, Any] = {
+        # ``usage.input`` counts the cached tokens too, ``input_tokens`` does not.
         "input_tokens": max(0, usage.input - usage.cache_read - usage.cache_write),
         "cache_creation_input_tokens": usage.cache_write,
         "cache_read_input_tokens": usage.cache_read,
         "output_tokens": usage.output,
     }
-    hour = usage.cache_write_1h
-    cache_counts = {"ephemeral_5m_input_tokens": usage.cache_write - hour, "ephemeral_1h_input_tokens": hour}
-    return counts | ({"cache_creation": cache_counts} if hour else {})
+    hour_tokens = usage.cache_write_1h
+    if hour_tokens:
+        counts["cache_creation"] = {
+            "ephemeral_5m_input_tokens": usage.cache_write - hour_tokens,
+            "ephemeral_1h_input_tokens": hour_tokens,
+        }
+    return counts
 
 
 def _encode_wire_message(message: SizedMessage) -> dict[str, Any]:
-    """Return the message as the Messages API has it, role and content: no transcript has cache breakpoints."""
-    raw = bytes(message.raw) if message.api == API and message.raw is not None else None
-    wire_messages = [raw] if raw is not None else anthropic.encode_message(strip_foreign_raw(message, API))
-    message_fields: dict[str, Any] = (
-        dict(decode_raw_fields(strip_message_breakpoints(bytes(wire_messages[0])))) if wire_messages else {}
-    )
+    """Return role and content of the message as in the Messages API, without cache breakpoints.
+
+    The tool sets breakpoints when it sends; no transcript has any.
+    """
+    if message.api == API and message.raw is not None:
+        wire_messages = [bytes(message.raw)]
+    else:
+        wire_messages = [bytes(wire) for wire in anthropic.encode_message(strip_foreign_raw(message, API))]
+    content: object = []
+    if wire_messages:
+        content = decode_raw_fields(strip_message_breakpoints(wire_messages[0])).get("content", [])
     role = "assistant" if message.message.role == "assistant" else "user"
-    return {"role": role, "content": message_fields.get("content", [])}
+    return {"role": role, "content": content}
 
 
 def _wrap_text_block(content: object) -> object:
-    text = bytes(content) if isinstance(content, Raw) else b""
-    return [{"type": "text", "text": content}] if text.startswith(b'"') else content
+    """Return content that is a plain string as a list of one text block: the tool expects blocks in answers."""
+    is_string = isinstance(content, Raw) and bytes(content).startswith(b'"')
+    return [{"type": "text", "text": content}] if is_string else content
 
 
 def _encode_claude_compaction(
     writer: _ClaudeWriter, entry: Entry, body: CompactionEntry
 ) -> tuple[str | None, list[bytes]]:
-    """Return a compaction as a boundary and a summary line."""
-    boundary, summary = make_stable_uuid(f"{entry.id}+boundary"), make_stable_uuid(entry.id)
+    """Return the summary's uuid, and a compaction as its two lines: boundary and summary."""
+    boundary_uuid = make_stable_uuid(f"{entry.id}+boundary")
+    summary_uuid = make_stable_uuid(entry.id)
     kept_uuids = _get_kept_uuids(writer, entry)
     trigger = body.trigger if body.trigger == TRIGGER_MANUAL else TRIGGER_AUTO  # Claude Code knows these two words
     metadata: dict[str, Any] = {"trigger": trigger, "preTokens": body.tokens_before, "postTokens": body.tokens_after}
     if kept_uuids:
-        metadata["preservedSegment"] = {"headUuid": kept_uuids[0], "anchorUuid": summary, "tailUuid": kept_uuids[-1]}
-        metadata["preservedMessages"] = {"anchorUuid": summary, "uuids": kept_uuids, "allUuids": kept_uuids}
-    head = writer.make_common_fields(entry, "system", boundary)
-    head = {"parentUuid": None, "logicalParentUuid": head.pop("parentUuid")} | head
-    head |= {"subtype": "compact_boundary", "content": "Conversation compacted", "isMeta": False, "level": "info"}
+        metadata["preservedSegment"] = {
+            "headUuid": kept_uuids[0],
+            "anchorUuid": summary_uuid,
+            "tailUuid": kept_uuids[-1],
+        }
+        metadata["preservedMessages"] = {
+            "anchorUuid": summary_uuid,
+            "uuids": kept_uuids,
+            "allUuids": kept_uuids,
+        }
+    boundary = writer.make_common_fields(entry, "system", boundary_uuid)
+    # The tool starts a request at the first line without a parent; the history stays linked by the logical parent.
+    boundary = {"parentUuid": None, "logicalParentUuid": boundary.pop("parentUuid")} | boundary
+    boundary |= {"subtype": "compact_boundary", "content": "Conversation compacted", "isMeta": False, "level": "info"}
+    boundary["compactMetadata"] = metadata
     text = (body.summary or Message("user")).text
-    tail = writer.make_common_fields(entry, "user", summary) | {"parentUuid": boundary}
-    tail |= {"message": {"role": "user", "content": text}, "isVisibleInTranscriptOnly": True, "isCompactSummary": True}
-    return summary, [to_json(head | {"compactMetadata": metadata}), to_json(tail)]
+    summary = writer.make_common_fields(entry, "user", summary_uuid) | {"parentUuid": boundary_uuid}
+    summary |= {
+        "message": {"role": "user", "content": text},
+        "isVisibleInTranscriptOnly": True,
+        "isCompactSummary": True,
+    }
+    return summary_uuid, [to_json(boundary), to_json(summary)]
 
 
 def _get_kept_uuids(writer: _ClaudeWriter, entry: Entry) -> list[str]:
     """Return the uuids of the lines that hold the kept messages."""
-    out: list[str] = []
+    kept_uuids: list[str] = []
     for kept_entry in writer.source.get_kept_messages(entry):
         uuids = [link.uuid for link in _get_entry_links(kept_entry) if link.uuid is not None]
-        out += uuids or [uuid for uuid in [writer.source.tool_ids.get(kept_entry.id)] if uuid is not None]
-    return out
+        if not uuids:
+            written_uuid = writer.source.tool_ids.get(kept_entry.id)
+            uuids = [written_uuid] if written_uuid is not None else []
+        kept_uuids += uuids
+    return kept_uuids

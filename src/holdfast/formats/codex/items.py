@@ -1,8 +1,8 @@
-"""Items of OpenAI's Responses API, as Codex records them, to values and back.
+"""Items of OpenAI's Responses API as Codex records them.
 
-They are read and written as on the wire (``wire.responses_items``). What differs: a slot keeps the bytes of its items
-and its parts keep none; a message of a role that is not known is no item; an output may say that it failed; reasoning
-that nobody can send is recorded all the same.
+They are read and written as on the wire (``providers.openai_responses.items``), with four differences: the sized
+message keeps the bytes of its items and its parts keep none; a message with an unknown role is an error; an output
+can say that it failed; and reasoning without a signature is recorded although no request may hold it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,17 @@ __all__ = [
 
 
 def decode_codex_item(raw: Raw | bytes, model: str = "") -> Message:
-    """Return one item, or a list of items that make one message, as values; ``FormatError`` if they are neither."""
+    """Return the message that one item, or an array of items, makes; raises ``FormatError`` if it makes none."""
     if bytes(raw).startswith(b'"'):
         return _strip_raw_bytes(responses_items.decode_message(raw))
     return decode_codex_message([(decode_item(item), item) for item in split_response_items(raw)], model)
 
 
 def decode_codex_message(items: Sequence[tuple[WireItem, Raw]], model: str = "") -> Message:
-    """Return items that make one message: all that the model said in one answer, or one other item."""
+    """Return the message that ``items`` make: everything the model said in one answer, or one other item.
+
+    Raises ``FormatError`` for a message with an unknown role.
+    """
     item = items[0][0] if items else WireItem()
     if item.type == "message" and item.role not in ROLE_BY_WIRE_ROLE:
         raise FormatError(f"the message has the role {item.role!r}; known are user, assistant, developer and system")
@@ -56,52 +59,52 @@ def decode_codex_message(items: Sequence[tuple[WireItem, Raw]], model: str = "")
 
 
 def decode_codex_messages(raws: Sequence[Raw]) -> list[Message]:
-    """Return a list of items as messages: what the model said without a break is one."""
+    """Return the messages in an array of items; adjacent items of the model are one message."""
     items = [(decode_item(raw), raw) for raw in raws]
     return [decode_codex_message(items[start:stop]) for start, stop in find_message_spans([item for item, _ in items])]
 
 
 def _strip_raw_bytes(message: Message) -> Message:
-    """Return ``message`` without the bytes of its parts, except where they are all there is."""
-    return Message(message.role, tuple([_strip_raw_of_part(part) for part in message.parts]))
+    """Return ``message`` without the raw bytes of its parts: the sized message keeps those of the items."""
+    parts = [_strip_raw_of_part(part) for part in message.parts]
+    return Message(message.role, tuple(parts))
 
 
 def _strip_raw_of_part(part: Part) -> Part:
     if isinstance(part, Opaque):
-        return part
+        return part  # its raw bytes are all there is of it
     if isinstance(part, ToolResult):
-        inner = tuple(
-            [
-                inner_part if isinstance(inner_part, Opaque) else replace(inner_part, raw=None)
-                for inner_part in part.content
-            ]
-        )
-        return replace(part, content=inner, raw=None)
+        content = [inner if isinstance(inner, Opaque) else replace(inner, raw=None) for inner in part.content]
+        return replace(part, content=tuple(content), raw=None)
     return replace(part, raw=None)
 
 
 def encode_codex_items(message: Message) -> list[bytes]:
     """Return ``message`` as items of the Responses API, without ids."""
-    results = [_encode_call_output(result) for result in message.results]
-    other_parts = tuple([_to_recorded_part(part) for part in message.parts if not isinstance(part, ToolResult)])
-    message_items = (
-        openai_responses.encode_message(Message(message.role, other_parts)) if other_parts or not results else []
-    )
-    return [encode_json(output) for output in results] + message_items
+    items = [encode_json(_encode_call_output(result)) for result in message.results]
+    other_parts = [_to_recorded_part(part) for part in message.parts if not isinstance(part, ToolResult)]
+    # A message of results alone must not become an empty message item too.
+    if other_parts or not items:
+        items += openai_responses.encode_message(Message(message.role, tuple(other_parts)))
+    return items
 
 
 def _to_recorded_part(part: Part) -> Part:
-    """Return a part as it is recorded: reasoning that was sealed by nobody, or by another API, is an item too."""
-    is_signed = isinstance(part, Thinking) and part.signature is not None and part.signature.api == API_NAME
-    if not isinstance(part, Thinking) or is_signed:
+    """Return a part as Codex records it.
+
+    Reasoning that OpenAI did not sign becomes a reasoning item too: the encoder for requests would drop it.
+    """
+    if not isinstance(part, Thinking):
+        return part
+    is_signed = part.signature is not None and part.signature.api == API_NAME
+    if is_signed:
         return part
     summary = [{"type": "summary_text", "text": part.text}] if part.text else []
     return Opaque("reasoning", Raw(encode_json({"type": "reasoning", "summary": summary, "encrypted_content": None})))
 
 
 def _encode_call_output(result: ToolResult) -> dict[str, object]:
-    words = "\n".join(
-        [part.text if isinstance(part, Text) else format_part_placeholder(part) for part in result.content]
-    )
-    output = {"content": words, "success": False} if result.is_error else words
+    texts = [part.text if isinstance(part, Text) else format_part_placeholder(part) for part in result.content]
+    text = "\n".join(texts)
+    output = {"content": text, "success": False} if result.is_error else text
     return {"type": "function_call_output", "call_id": result.call_id, "output": output}

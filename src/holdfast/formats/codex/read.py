@@ -1,15 +1,15 @@
-"""Codex rollouts (``~/.codex/sessions/**/rollout-*.jsonl``) as a tree of entries.
+"""Reader of Codex rollouts (``~/.codex/sessions/**/rollout-*.jsonl``).
 
-What the model said without a break is one answer; the usage that is reported next is its own. ``compacted`` lines
-become compactions; a rollback of turns starts a branch. Older files hold bare items behind a bare header; they are
-read too. Items that the summariser made are no part of the conversation.
+Adjacent items of the model are one answer, and the next usage report belongs to it. ``compacted`` lines become
+compactions; a rollback of turns starts a branch. Older files hold bare items after a bare header and are read too.
+Items that the summarizer made are not part of the conversation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -42,15 +42,15 @@ __all__ = ["API_NAME", "CODEX_NOTE_PREFIX", "FORMAT", "decode_codex_item", "read
 
 FORMAT = "codex"
 CODEX_NOTE_PREFIX = "codex:"
-"""How the reason of a note begins that keeps a line of a rollout."""
+"""Prefix of the reason of a note that keeps a line of a rollout."""
 _IGNORED_ITEMS = frozenset({"ghost_snapshot", "compaction_trigger"})
-"""Items that are no part of the conversation."""
+"""Types of items that are not part of the conversation."""
 _INJECTED_PREFIXES = ("<environment_context>", "<user_instructions>", "<turn_aborted>", "# AGENTS.md instructions")
-"""How user messages begin that Codex writes itself; they are no turn of the user's."""
+"""Beginnings of user messages that Codex writes itself. They begin no turn, so a rollback does not count them."""
 
 
 class CodexLine(Struct):
-    """The fields of a line, a bare header included; any may be missing."""
+    """The fields of a line, or of a bare header, that the reader uses; any may be missing."""
 
     timestamp: str | None = None
     type: str = ""
@@ -106,21 +106,17 @@ class _CompactedPayload(Struct):
 
 B = TypeVar("B", bound=EntryBody)
 CODEX_LINE = LenientDecoder(CodexLine)
-_CODEX_MARKS, _BASE_INSTRUCTIONS, _SESSION_META, _CODEX_TOKENS = (
-    LenientDecoder(_CodexMarks),
-    LenientDecoder(_BaseInstructions),
-    LenientDecoder(_SessionMeta),
-    LenientDecoder(_CodexTokens),
-)
-_TOKEN_COUNT_INFO, _CODEX_EVENT, _COMPACTED_PAYLOAD = (
-    LenientDecoder(_TokenCountInfo),
-    LenientDecoder(_CodexEvent),
-    LenientDecoder(_CompactedPayload),
-)
+_CODEX_MARKS = LenientDecoder(_CodexMarks)
+_BASE_INSTRUCTIONS = LenientDecoder(_BaseInstructions)
+_SESSION_META = LenientDecoder(_SessionMeta)
+_CODEX_TOKENS = LenientDecoder(_CodexTokens)
+_TOKEN_COUNT_INFO = LenientDecoder(_TokenCountInfo)
+_CODEX_EVENT = LenientDecoder(_CodexEvent)
+_COMPACTED_PAYLOAD = LenientDecoder(_CompactedPayload)
 
 
 class _LinePosition(Struct, frozen=True, gc=False):
-    """Where a line stands in its file."""
+    """Number, offset and length (in bytes) of a line in its file."""
 
     number: int
     start: int
@@ -128,7 +124,7 @@ class _LinePosition(Struct, frozen=True, gc=False):
 
 
 class _CodexStep:
-    """What one or several lines add to the conversation: words, a compaction, or a rollback."""
+    """What one or more lines add to the conversation: an answer, another message, a compaction or a rollback."""
 
     __slots__ = (
         "at",
@@ -148,23 +144,23 @@ class _CodexStep:
         self.kind = kind
         self.at = parse_millis((row.value or CodexLine()).timestamp)
         self.rows: list[FileLine[CodexLine]] = []
-        """Its lines, where their words are held."""
+        """Its lines, empty if they can be read again from the file."""
         self.positions: list[_LinePosition] = []
         self.item_id = ""
-        """The id of its last item."""
+        """Id of its last item."""
         self.begins_turn = False
-        """Whether the user says it."""
+        """Whether it is a message of the user, and not one that Codex injected."""
         self.model = model
         self.usage: Usage | None = None
         self.usage_line = 0
-        """The line that told the usage."""
+        """Number of the line that reported the usage."""
         self.has_stale_usage = False
-        """Whether that line says that the request showed other words."""
+        """Whether that line marks the usage as stale (``STALE_USAGE_BASIS``)."""
         self.stop = ""
 
 
 class _CodexFile:
-    """What the lines of one file say, in order; of an open file without their words."""
+    """The decoded lines of one file as steps, in order; without their content if the file can be read again."""
 
     def __init__(self, data: bytes | LineFile) -> None:
         self.log = RecordingBuilder()
@@ -175,11 +171,13 @@ class _CodexFile:
         self.steps: list[_CodexStep] = []
         self.damaged: list[tuple[int, FileLine[CodexLine], str]] = []
         self._open_answer: _CodexStep | None = None
-        """The answer that the next item may belong to."""
+        """The answer that the next item of the model would continue, None after anything that ends an answer."""
         self._last_answer: _CodexStep | None = None
-        """The newest answer."""
-        self._summarising = False
-        self._total = b""
+        """The answer that the next usage report belongs to."""
+        self._is_summarizing = False
+        """Whether the newest items are the summarizer's, so the next usage report is too."""
+        self._total_usage = b""
+        """Total of the newest usage report, to recognize a repeated one."""
         for row in decode_lines(data, CODEX_LINE):
             self._add_line(row)
 
@@ -193,7 +191,8 @@ class _CodexFile:
         if line.type == "response_item" or (line.type and not line.payload):
             self._add_item(row, line, line.payload or Raw(row.decodable))
         elif line.type == "compacted":
-            self._open_answer, self._summarising = None, False
+            self._open_answer = None
+            self._is_summarizing = False
             self._begin_step("compacted", row)
         elif line.type == "session_meta" or (not line.type and line.id is not None):
             self._add_header(row, line)
@@ -201,42 +200,40 @@ class _CodexFile:
             self._add_event(row, line)
 
     def _begin_step(self, kind: str, row: FileLine[CodexLine], model: str = "") -> _CodexStep:
-        """Return a new move that begins with ``row``."""
-        move = _CodexStep(kind, row, model)
-        self.steps.append(move)
-        self._extend_step(move, row)
-        return move
+        """Append a new step that begins with ``row``, and return it."""
+        step = _CodexStep(kind, row, model)
+        self.steps.append(step)
+        self._extend_step(step, row)
+        return step
 
-    def _extend_step(self, move: _CodexStep, row: FileLine[CodexLine]) -> None:
-        """Add a line to ``move``."""
-        move.positions.append(_LinePosition(row.number, row.start, len(row.raw)))
+    def _extend_step(self, step: _CodexStep, row: FileLine[CodexLine]) -> None:
+        step.positions.append(_LinePosition(row.number, row.start, len(row.raw)))
         if self._lines is None:
-            move.rows.append(row)
+            step.rows.append(row)
 
-    def _load_lines(self, move: _CodexStep) -> list[FileLine[CodexLine]]:
-        """Return the lines of ``move``, which are read again where they are not held."""
+    def _load_lines(self, step: _CodexStep) -> list[FileLine[CodexLine]]:
+        """Return the lines of ``step``, read again from the file if they are not in memory."""
         if self._lines is None:
-            return move.rows
-        return [
-            self._lines.reread_line(place.number, place.start, place.length, CODEX_LINE) for place in move.positions
-        ]
+            return step.rows
+        lines = self._lines
+        return [lines.reread_line(place.number, place.start, place.length, CODEX_LINE) for place in step.positions]
 
     def make_body(
-        self, kind: type[B], make: Callable[[_CodexStep, list[FileLine[CodexLine]]], B], move: _CodexStep
+        self, kind: type[B], make: Callable[[_CodexStep, list[FileLine[CodexLine]]], B], step: _CodexStep
     ) -> B | LazyBody:
-        """Return what ``make`` makes of a move: at once, or when it is asked for where its words are not held."""
+        """Return what ``make`` builds from a step: now, or lazily if its lines are not in memory."""
         if self._lines is None:
-            return make(move, move.rows)
-        return LazyBody(kind, partial(self._load_body, make, move))
+            return make(step, step.rows)
+        return LazyBody(kind, partial(self._load_body, make, step))
 
     def _load_body(
-        self, make: Callable[[_CodexStep, list[FileLine[CodexLine]]], EntryBody], move: _CodexStep
+        self, make: Callable[[_CodexStep, list[FileLine[CodexLine]]], EntryBody], step: _CodexStep
     ) -> EntryBody:
-        return make(move, self._load_lines(move))
+        return make(step, self._load_lines(step))
 
-    def get_first_line(self, move: _CodexStep) -> CodexLine:
-        """Return the first line of a move."""
-        return self._load_lines(move)[0].value or CodexLine()
+    def get_first_line(self, step: _CodexStep) -> CodexLine:
+        """Return the first line of a step."""
+        return self._load_lines(step)[0].value or CodexLine()
 
     def _add_header(self, row: FileLine[CodexLine], line: CodexLine) -> None:
         if self.header is not None:
@@ -255,7 +252,8 @@ class _CodexFile:
             info = _TOKEN_COUNT_INFO.decode_or_default(event.info)
             self._assign_usage(row, info.last_token_usage, info.total_token_usage)
         elif event.type == "turn_aborted" and self._open_answer is not None:
-            self._open_answer.stop, self._open_answer = ABORTED, None
+            self._open_answer.stop = ABORTED
+            self._open_answer = None
         elif event.type == "thread_rolled_back":
             self._open_answer = None
             self._begin_step("rollback", row)
@@ -264,19 +262,25 @@ class _CodexFile:
             self.model = event.model or self.model
 
     def _assign_usage(self, row: FileLine[CodexLine], last: Raw, total: Raw) -> None:
-        """Give the usage to the newest answer, if it has none and this is not the summariser's or a repetition."""
+        """Assign reported usage to the newest answer, unless it has some or the report is not about it.
+
+        A report with an unchanged total repeats the one before. The summarizer's calls are reported in the same way as
+        those of the conversation.
+        """
         tokens = _CODEX_TOKENS.decode_or_default(last)
-        if bytes(total) == self._total or self._summarising or tokens.input_tokens <= 0:
+        is_repeated = bytes(total) == self._total_usage
+        if is_repeated or self._is_summarizing or tokens.input_tokens <= 0:
             return
-        self._total, self._open_answer = bytes(total), None
+        self._total_usage = bytes(total)
+        self._open_answer = None
         answer = self._last_answer
-        if answer is not None and answer.usage is None:
-            cached, cache_write = tokens.cached_input_tokens, tokens.cache_write_input_tokens
-            answer.usage = Usage(tokens.input_tokens, tokens.output_tokens, cached, cache_write)
-            answer.usage_line, answer.has_stale_usage = (
-                row.number,
-                row.value is not None and row.value.holdfast == STALE_USAGE_BASIS,
-            )
+        if answer is None or answer.usage is not None:
+            return
+        answer.usage = Usage(
+            tokens.input_tokens, tokens.output_tokens, tokens.cached_input_tokens, tokens.cache_write_input_tokens
+        )
+        answer.usage_line = row.number
+        answer.has_stale_usage = row.value is not None and row.value.holdfast == STALE_USAGE_BASIS
 
     def _add_item(self, row: FileLine[CodexLine], line: CodexLine, payload: Raw) -> None:
         try:
@@ -288,182 +292,207 @@ class _CodexFile:
             return
         if item.type in _IGNORED_ITEMS:
             self.log.skipped[item.type] += 1
-        elif is_model_item(item) and _CODEX_MARKS.decode_or_default(line.metadata).compaction_output:
+            return
+        is_from_model = is_model_item(item)
+        if is_from_model and _CODEX_MARKS.decode_or_default(line.metadata).compaction_output:
             self.log.skipped["item of the summariser"] += 1
-            self._open_answer, self._summarising = None, True
-        elif is_model_item(item) and self._open_answer is not None:
+            self._open_answer = None
+            self._is_summarizing = True
+        elif is_from_model and self._open_answer is not None:
             self._extend_step(self._open_answer, row)
             self._open_answer.item_id = item.id or ""
+        elif is_from_model:
+            step = self._begin_step("answer", row, self.model)
+            step.item_id = item.id or ""
+            self._open_answer = self._last_answer = step
         else:
-            move = self._begin_step("answer" if is_model_item(item) else "said", row, self.model)
-            move.item_id = item.id or ""
-            move.begins_turn = message.role == "user" and not message.text.startswith(_INJECTED_PREFIXES)
-            self._open_answer = move if move.kind == "answer" else None
-            self._last_answer = self._open_answer or self._last_answer
+            step = self._begin_step("message", row, self.model)
+            step.item_id = item.id or ""
+            step.begins_turn = message.role == "user" and not message.text.startswith(_INJECTED_PREFIXES)
+            self._open_answer = None
+
+
+class _BranchStep(NamedTuple):
+    """A step on the current branch: its last entry, the body of that step, and whether it begins a turn."""
+
+    last_entry_id: str
+    body: EntryBody | LazyBody
+    begins_turn: bool
 
 
 class _CurrentBranch:
-    """The path from the root to where the conversation stands."""
+    """The path from the root to the point where the conversation stands."""
 
-    def __init__(self, head: str | None) -> None:
-        self.head = head
-        self.steps: list[tuple[str, EntryBody | LazyBody, bool]] = []
-        """For each step: the entry to go on from, what it says, whether the user begins a turn."""
+    def __init__(self, root: str | None) -> None:
+        self.root = root
+        self.steps: list[_BranchStep] = []
 
     @property
     def leaf(self) -> str | None:
-        return self.steps[-1][0] if self.steps else self.head
+        return self.steps[-1].last_entry_id if self.steps else self.root
 
     def rewind_turns(self, turns: int) -> None:
-        """Take ``turns`` turns of the user away."""
+        """Remove the last ``turns`` turns of the user with everything after them."""
         while turns > 0 and self.steps:
-            turns -= self.steps.pop()[2]
+            if self.steps.pop().begins_turn:
+                turns -= 1
 
 
 def read_codex(data: bytes | LineFile) -> Recording:
     """Return the recording in ``data``.
 
-    Of an open file the entries are lazy: each is read from it when it is asked for, so it must stay open.
+    Entries of an open file are lazy: each is read from it on demand, so the file must stay open.
     """
     file = _CodexFile(data)
-    way = _CurrentBranch(_append_codex_header(file))
-    tails: list[str | None] = []
-    for move in file.steps:
-        _append_codex_step(file, way, move)
-        tails.append(way.leaf)
-    for place, row, reason in file.damaged:
-        file.log.add_damaged_line(row.number, row.raw, reason, tails[place - 1] if place else way.head)
-    answers = [move.model for move in file.steps if move.kind == "answer" and move.model]
+    branch = _CurrentBranch(_append_codex_header(file))
+    model = file.model
+    leaves: list[str | None] = []  # after each step
+    for step in file.steps:
+        _append_codex_step(file, branch, step)
+        leaves.append(branch.leaf)
+        if step.kind == "answer" and step.model:
+            model = step.model
+    for step_count, row, reason in file.damaged:
+        parent = leaves[step_count - 1] if step_count else branch.root
+        file.log.add_damaged_line(row.number, row.raw, reason, parent)
     return file.log.finish_recording(
         Recording(
             format=FORMAT,
             session=file.meta.id or file.meta.session_id or "",
             cwd=file.meta.cwd,
-            model=answers[-1] if answers else file.model,
+            model=model,
             api=API_NAME,
-            leaf=way.leaf,
+            leaf=branch.leaf,
         )
     )
 
 
 def _append_codex_header(file: _CodexFile) -> str | None:
-    """Append the header as a note and its instructions as a frame; return the id of the last."""
+    """Append the header as a note and its instructions as a setup; return the id of the last entry, None without."""
     row = file.header
     if row is None:
         file.log.report_problem(1, "the file does not begin with its session_meta; its items are read without")
         return None
     line = row.value or CodexLine()
     at = parse_millis(line.timestamp)
-    head = file.log.add_entry(
-        file.meta.id or "session", None, NoteEntry(f"{CODEX_NOTE_PREFIX}session_meta", row.raw), at, row.number
-    )
+    note = NoteEntry(f"{CODEX_NOTE_PREFIX}session_meta", row.raw)
+    root = file.log.add_entry(file.meta.id or "session", None, note, at, row.number)
+    # Newer versions record the system prompt as ``base_instructions``, older ones as ``instructions``.
     text = _BASE_INSTRUCTIONS.decode_or_default(file.meta.base_instructions).text or file.meta.instructions or ""
-    if text:
-        head = file.log.add_entry(
-            f"{head}+frame", head, RequestSetup(make_short_digest(text), estimate_text_tokens(text)), at, row.number
-        )
-    return head
+    if not text:
+        return root
+    setup = RequestSetup(make_short_digest(text), estimate_text_tokens(text))
+    return file.log.add_entry(f"{root}+frame", root, setup, at, row.number)
 
 
-def _append_codex_step(file: _CodexFile, branch: _CurrentBranch, move: _CodexStep) -> None:
-    """Append the entries of one move and go on from there."""
-    log, first, last = file.log, move.positions[0].number, move.positions[-1].number
-    if move.kind == "rollback":
-        log.add_entry(
-            f"line-{first}", branch.leaf, file.make_body(NoteEntry, _make_rollback_note, move), move.at, first
-        )
-        branch.rewind_turns(_CODEX_EVENT.decode_or_default(file.get_first_line(move).payload).num_turns)
+def _append_codex_step(file: _CodexFile, branch: _CurrentBranch, step: _CodexStep) -> None:
+    """Append the entries of one step, and move the branch on (or, for a rollback, back)."""
+    log = file.log
+    first = step.positions[0].number
+    last = step.positions[-1].number
+    if step.kind == "rollback":
+        note = file.make_body(NoteEntry, _make_rollback_note, step)
+        log.add_entry(f"line-{first}", branch.leaf, note, step.at, first)
+        event = _CODEX_EVENT.decode_or_default(file.get_first_line(step).payload)
+        branch.rewind_turns(event.num_turns)
         return
-    if move.kind == "compacted":
-        tail, body = _append_codex_compaction(file, branch, move)
-        branch.steps.append((tail, body, False))
+    if step.kind == "compacted":
+        last_entry_id, body = _append_codex_compaction(file, branch, step)
+        branch.steps.append(_BranchStep(last_entry_id, body, begins_turn=False))
         return
-    message_body = file.make_body(MessageEntry, _make_codex_entry, move)
-    name = move.item_id or f"line-{last}"
-    if move.kind == "answer":
-        call = CallMetadata(move.model, move.usage or Usage(), move.stop, move.usage_line, move.has_stale_usage)
-        tail = log.add_answer(name, branch.leaf, message_body, call, move.at, first, last)
+    message_body = file.make_body(MessageEntry, _make_codex_entry, step)
+    name = step.item_id or f"line-{last}"
+    if step.kind == "answer":
+        call = CallMetadata(step.model, step.usage or Usage(), step.stop, step.usage_line, step.has_stale_usage)
+        last_entry_id = log.add_answer(name, branch.leaf, message_body, call, step.at, first, last)
     else:
-        tail = log.add_entry(name, branch.leaf, message_body, move.at, first, last)
-    branch.steps.append((tail, message_body, move.begins_turn))
+        last_entry_id = log.add_entry(name, branch.leaf, message_body, step.at, first, last)
+    branch.steps.append(_BranchStep(last_entry_id, message_body, step.begins_turn))
 
 
-def _make_rollback_note(_move: _CodexStep, rows: list[FileLine[CodexLine]]) -> NoteEntry:
+def _make_rollback_note(_step: _CodexStep, rows: list[FileLine[CodexLine]]) -> NoteEntry:
     return NoteEntry(f"{CODEX_NOTE_PREFIX}thread_rolled_back", rows[0].raw)
 
 
-def _make_codex_entry(move: _CodexStep, rows: list[FileLine[CodexLine]]) -> MessageEntry:
+def _make_codex_entry(step: _CodexStep, rows: list[FileLine[CodexLine]]) -> MessageEntry:
     payloads = [_get_item_payload(row) for row in rows]
-    message = decode_codex_message([(decode_item(payload), payload) for payload in payloads], move.model)
-    return MessageEntry(
-        make_sized_message(message, API_NAME, join_origin_lines([bytes(raw) for raw in payloads])),
-        join_origin_lines([row.raw for row in rows]),
-    )
+    message = decode_codex_message([(decode_item(payload), payload) for payload in payloads], step.model)
+    wire = join_origin_lines([bytes(payload) for payload in payloads])
+    origin = join_origin_lines([row.raw for row in rows])
+    return MessageEntry(make_sized_message(message, API_NAME, wire), origin)
 
 
 def _get_item_payload(row: FileLine[CodexLine]) -> Raw:
-    """Return the item on a line: in old files it is the line."""
+    """Return the item on a line; in old files the line itself is the item."""
     return (row.value or CodexLine()).payload or Raw(row.decodable)
 
 
 def _append_codex_compaction(
-    file: _CodexFile, branch: _CurrentBranch, move: _CodexStep
+    file: _CodexFile, branch: _CurrentBranch, step: _CodexStep
 ) -> tuple[str, EntryBody | LazyBody]:
-    """Append a recorded compaction: its line as a note, then the entry; return the entry's id and what it says."""
-    log, number = file.log, move.positions[0].number
-    parent = log.add_entry(
-        f"line-{number}+line", branch.leaf, file.make_body(NoteEntry, _make_compacted_note, move), move.at, number
-    )
-    kept_count = _count_kept_tail(
-        _decode_items_or_none(
-            _COMPACTED_PAYLOAD.decode_or_default(file.get_first_line(move).payload).replacement_history
-        ),
-        branch,
-    )
-    body = file.make_body(
-        CompactionEntry, partial(_make_codex_compaction, log.message_counts[parent] - kept_count, kept_count), move
-    )
-    return log.add_entry(f"line-{number}", parent, body, move.at, number), body
+    """Append a recorded compaction: its line as a note, then the entry. Return the entry's id and body."""
+    log = file.log
+    number = step.positions[0].number
+    note = file.make_body(NoteEntry, _make_compacted_note, step)
+    parent = log.add_entry(f"line-{number}+line", branch.leaf, note, step.at, number)
+    payload = _COMPACTED_PAYLOAD.decode_or_default(file.get_first_line(step).payload)
+    new_history = _decode_items_or_none(payload.replacement_history)
+    kept_count = _count_kept_tail(new_history, branch)
+    first_kept = log.message_counts[parent] - kept_count
+    body = file.make_body(CompactionEntry, partial(_make_codex_compaction, first_kept, kept_count), step)
+    return log.add_entry(f"line-{number}", parent, body, step.at, number), body
 
 
-def _make_compacted_note(_move: _CodexStep, rows: list[FileLine[CodexLine]]) -> NoteEntry:
+def _make_compacted_note(_step: _CodexStep, rows: list[FileLine[CodexLine]]) -> NoteEntry:
     return NoteEntry(f"{CODEX_NOTE_PREFIX}compacted", rows[0].raw)
 
 
 def _make_codex_compaction(
-    keep: int, kept_count: int, _move: _CodexStep, rows: list[FileLine[CodexLine]]
+    first_kept: int, kept_count: int, _step: _CodexStep, rows: list[FileLine[CodexLine]]
 ) -> CompactionEntry:
-    """Return a recorded compaction that kept the last ``kept_count`` messages of the conversation, from ``keep`` on."""
+    """Return a recorded compaction that kept the last ``kept_count`` messages, from index ``first_kept`` on.
+
+    Codex writes the whole new history: user messages, the summary, and the kept messages at its end. Everything before
+    the kept ones that is the user's counts as the summary.
+    """
     payload = _COMPACTED_PAYLOAD.decode_or_default((rows[0].value or CodexLine()).payload)
-    new = _decode_items_or_none(payload.replacement_history)
-    words = [message.text for message in new[: len(new) - kept_count] if message.role == "user"]
-    if payload.message and payload.message not in words:
-        words.append(payload.message)
-    summary = Message("user", tuple([Text(text) for text in words if text]))
+    new_history = _decode_items_or_none(payload.replacement_history)
+    head = new_history[: len(new_history) - kept_count]
+    texts = [message.text for message in head if message.role == "user"]
+    if payload.message and payload.message not in texts:
+        texts.append(payload.message)
+    summary = Message("user", tuple([Text(text) for text in texts if text]))
+    # Without a text the provider compacted: its items are encrypted, and only they can be sent again.
+    is_native = not payload.message
     return CompactionEntry(
-        first_kept=keep,
+        first_kept=first_kept,
         summary=summary,
         head_tokens=build_sized_message(summary).tokens,
-        native=None if payload.message else _encode_native_items(payload.replacement_history),
-        author="model" if payload.message else "native",
+        native=_encode_native_items(payload.replacement_history) if is_native else None,
+        author="native" if is_native else "model",
     )
 
 
 def _decode_items_or_none(items: Sequence[Raw]) -> list[Message]:
+    """Return the messages in an array of items, or an empty list if one of them cannot be read."""
     try:
         return decode_codex_messages(items)
     except (FormatError, *DECODE_ERRORS):
         return []
 
 
-def _count_kept_tail(new: Sequence[Message], branch: _CurrentBranch) -> int:
-    """Return how many messages at the end of ``new`` are those at the end of the way."""
+def _count_kept_tail(new_history: Sequence[Message], branch: _CurrentBranch) -> int:
+    """Return how many messages at the end of ``new_history`` are also the last ones on the branch."""
     matches = 0
-    for _, body, _ in reversed(branch.steps):
-        message_body = body.read_body() if isinstance(body, LazyBody) and body.body_type is MessageEntry else body
-        if not isinstance(message_body, MessageEntry):
+    for step in reversed(branch.steps):
+        body = step.body
+        if isinstance(body, LazyBody) and body.body_type is MessageEntry:
+            body = body.read_body()
+        if not isinstance(body, MessageEntry):
             continue  # a compaction before this one
-        if matches == len(new) or build_sized_message(new[-1 - matches]).digest != message_body.sized_message.digest:
+        if matches == len(new_history):
+            break
+        if build_sized_message(new_history[-1 - matches]).digest != body.sized_message.digest:
             break
         matches += 1
     return matches

@@ -1,7 +1,8 @@
-"""A log as a Codex rollout.
+"""Writer of Codex rollouts.
 
-Lines that came from one go out as they came. A rollout is a line, not a tree: of a tree that came from elsewhere the
-way to the leaf is written. A compaction of ours is a ``compacted`` line with the whole new history.
+Lines that came from a rollout are copied. A rollout is a sequence and not a tree, so of a session that came from
+elsewhere only the branch at the leaf is written. A compaction of ours is a ``compacted`` line with the whole new
+history.
 """
 
 from __future__ import annotations
@@ -24,19 +25,24 @@ from holdfast.providers.common.json.raw_json import encode_json as to_json
 from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, Entry, MessageEntry, NoteEntry, Usage
 
 SESSION_META_NOTE = f"{CODEX_NOTE_PREFIX}session_meta"
+"""Reason of the note that keeps the header line."""
 
 
 def write_codex(recording: Recording) -> bytes:
     """Return ``recording`` as JSON lines, ``session_meta`` first."""
+    branch = get_branch_entries(recording)
+    branch_ids = {entry.id for entry in branch}
     message_entries = [entry for entry in recording.entries if isinstance(entry.body, MessageEntry)]
-    way = {entry.id for entry in get_branch_entries(recording)}
-    whole = (
-        any(isinstance(entry.body, MessageEntry) and _has_codex_origin(entry.body) for entry in message_entries)
-        and message_entries[-1].id in way
+    is_rollout = any(
+        isinstance(entry.body, MessageEntry) and _has_codex_origin(entry.body) for entry in message_entries
     )
-    written_recording = recording if whole else replace(recording, entries=tuple(get_branch_entries(recording)))
-    writer = _CodexWriter(WritableRecording(written_recording))
-    return b"".join(line + b"\n" for line in (_encode_codex_header(writer.source), *writer.iterate_lines()))
+    # Rollback lines of a rollout express its other branches, so it is written whole. That needs the leaf's branch at
+    # the end: Codex continues from the last line.
+    if not is_rollout or message_entries[-1].id not in branch_ids:
+        recording = replace(recording, entries=tuple(branch))
+    writer = _CodexWriter(WritableRecording(recording))
+    lines = [_encode_codex_header(writer.source), *writer.iterate_lines()]
+    return b"".join(line + b"\n" for line in lines)
 
 
 def _has_codex_origin(body: MessageEntry) -> bool:
@@ -44,13 +50,24 @@ def _has_codex_origin(body: MessageEntry) -> bool:
 
 
 def _encode_codex_header(source: WritableRecording) -> bytes:
+    """Return the header line that the session came with, or a new one."""
+    first_time = None
     for entry in source.order:
         if isinstance(entry.body, NoteEntry) and entry.body.reason == SESSION_META_NOTE:
             return entry.body.raw
-    at = format_iso_time(next((entry.time_ms for entry in source.order if entry.time_ms is not None), None))
-    id_ = make_stable_uuid(source.recording.session)
-    payload = {"id": id_, "timestamp": at, "cwd": source.recording.cwd, "originator": "holdfast", "cli_version": "0"}
-    return _encode_codex_line(at, "session_meta", payload | {"source": "exec", "instructions": None})
+        if first_time is None:
+            first_time = entry.time_ms
+    at = format_iso_time(first_time)
+    payload = {
+        "id": make_stable_uuid(source.recording.session),
+        "timestamp": at,
+        "cwd": source.recording.cwd,
+        "originator": "holdfast",
+        "cli_version": "0",
+        "source": "exec",
+        "instructions": None,
+    }
+    return _encode_codex_line(at, "session_meta", payload)
 
 
 def _encode_codex_line(
@@ -60,7 +77,7 @@ def _encode_codex_line(
 
 
 class _CodexWriter:
-    """A rollout being written: the model in force and the tokens so far."""
+    """Writes one rollout, and keeps the model in force and the token total on the way."""
 
     def __init__(self, source: WritableRecording) -> None:
         self.source = source
@@ -68,24 +85,23 @@ class _CodexWriter:
         self.total = Usage()
 
     def iterate_lines(self) -> Iterator[bytes]:
-        """Yield the lines of every entry."""
+        """Yield the lines of every entry, without the header."""
         for entry in self.source.order:
             body = entry.body
             if isinstance(body, MessageEntry | BranchSummaryEntry):
                 yield from self._write_message(entry, body)
-            elif (
-                isinstance(body, NoteEntry)
-                and body.reason.startswith(CODEX_NOTE_PREFIX)
-                and body.reason != SESSION_META_NOTE
-            ):
-                yield body.raw
-            elif isinstance(body, CompactionEntry) and not self.source.get_note_before(
-                entry, f"{CODEX_NOTE_PREFIX}compacted"
-            ):
-                yield self._encode_compacted(entry, body)
+            elif isinstance(body, NoteEntry):
+                is_codex_line = body.reason.startswith(CODEX_NOTE_PREFIX)
+                if is_codex_line and body.reason != SESSION_META_NOTE:
+                    yield body.raw
+            elif isinstance(body, CompactionEntry):
+                recorded_line = self.source.get_note_before(entry, f"{CODEX_NOTE_PREFIX}compacted")
+                if not recorded_line:  # else it went out as the note before
+                    yield self._encode_compacted(entry, body)
 
     def _write_message(self, entry: Entry, body: MessageEntry | BranchSummaryEntry) -> Iterator[bytes]:
-        at, is_answer = format_iso_time(entry.time_ms), body.sized_message.message.role == "assistant"
+        at = format_iso_time(entry.time_ms)
+        is_answer = body.sized_message.message.role == "assistant"
         model = self.source.get_answer_model(entry) if is_answer else ""
         if model and model != self.model:
             self.model = model
@@ -96,18 +112,19 @@ class _CodexWriter:
             for item in _encode_message_items(body.sized_message):
                 yield _encode_codex_line(at, "response_item", Raw(item))
         if is_answer:
-            yield _encode_codex_line(
-                at, "event_msg", self._make_end_event(entry), self.source.get_stale_usage_field(entry)
-            )
+            # Also after copied lines: their events were counted and not kept when the rollout was read.
+            extra_fields = self.source.get_stale_usage_field(entry)
+            yield _encode_codex_line(at, "event_msg", self._make_end_event(entry), extra_fields)
 
     def _make_end_event(self, entry: Entry) -> dict[str, Any]:
-        """Return the event that ends an answer: its usage, that it was cut off, or that it is complete."""
+        """Return the event after an answer: that it was aborted, its usage, or (without usage) that it is complete."""
         answer = self.source.get_writable_answer(entry)
         if answer.stop_reason in UNFINISHED_STOPS:
             return {"type": "turn_aborted", "reason": "interrupted"}
         if not answer.usage.input:
             return {"type": "task_complete", "last_agent_message": None}
-        old, new = self.total, answer.usage
+        old = self.total
+        new = answer.usage
         self.total = Usage(
             old.input + new.input,
             old.output + new.output,
@@ -118,27 +135,19 @@ class _CodexWriter:
         return {"type": "token_count", "info": info, "rate_limits": None}
 
     def _encode_compacted(self, entry: Entry, body: CompactionEntry) -> bytes:
-        """Return a compaction with the new history: system messages, the summary, what was kept."""
+        """Return a compaction as a line with the new history: system messages, the summary, the kept messages."""
         summary = body.summary or Message("user")
-        before = [
-            item_entry
-            for item_entry in get_branch_entries(self.source.recording, entry.id)
-            if isinstance(item_entry.body, MessageEntry)
-        ]
-        system_entries = [
-            item_entry
-            for item_entry in before
-            if isinstance(item_entry.body, MessageEntry) and item_entry.body.sized_message.message.role == "system"
-        ]
         kept_entries = self.source.get_kept_messages(entry)
-        items = [
-            item
-            for item_entry in system_entries
-            if item_entry not in kept_entries
-            for item in _encode_entry_items(item_entry)
-        ]
+        items: list[bytes] = []
+        # Codex drops everything that is not in the new history, so the system messages of the head are repeated.
+        for ancestor in get_branch_entries(self.source.recording, entry.id):
+            if not isinstance(ancestor.body, MessageEntry) or ancestor in kept_entries:
+                continue
+            if ancestor.body.sized_message.message.role == "system":
+                items += _encode_entry_items(ancestor)
         items += encode_codex_items(summary)
-        items += [item for item_entry in kept_entries for item in _encode_entry_items(item_entry)]
+        for kept_entry in kept_entries:
+            items += _encode_entry_items(kept_entry)
         payload = {"message": summary.text, "replacement_history": [Raw(item) for item in items]}
         return _encode_codex_line(format_iso_time(entry.time_ms), "compacted", payload)
 
@@ -149,7 +158,7 @@ def _encode_entry_items(entry: Entry) -> list[bytes]:
 
 
 def _encode_message_items(message: SizedMessage) -> list[bytes]:
-    """Return the items that say what ``message`` says."""
+    """Return ``message`` as items: its own bytes if it came as items, else encoded anew."""
     if message.api == API_NAME and message.raw is not None:
         return split_origin_lines(message.raw)
     return encode_codex_items(strip_foreign_raw(message, API_NAME))

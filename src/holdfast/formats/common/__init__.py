@@ -1,1 +1,1 @@
-"""What the formats have in common: lines, the log that readers collect, what writers need of it."""
+"""Parts that several formats share: JSON lines, the recording that readers build, facts that writers need."""

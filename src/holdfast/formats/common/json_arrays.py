@@ -1,4 +1,7 @@
-"""A file that is one JSON array: a request's messages, told by what only one API writes, or a session's lines."""
+"""Files that are one JSON array: the messages of a request, or the lines of a session.
+
+A bare array does not name its API, so it is detected from fields and block types that only one API has.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ from holdfast.providers.api_spec import ListSigns
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.registry import API_SPECS, DEFAULT_API
 
-_ARRAY_START, _EMPTY_ARRAY = (re.compile(rb"(?:\xef\xbb\xbf)?\s*\[" + suffix) for suffix in (b"", rb"\s*\]\s*"))
+_ARRAY_START = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
+_EMPTY_ARRAY = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*\]\s*")
 
 
 class _MessageProbe(Struct):
@@ -41,16 +45,14 @@ class _OpencodeInfo(Struct, rename={"session": "sessionID"}):
     session: str = ""
 
 
-_MESSAGE_PROBE, _BLOCK_PROBE, _OPENCODE_INFO = (
-    LenientDecoder(_MessageProbe),
-    LenientDecoder(_BlockProbe),
-    LenientDecoder(_OpencodeInfo),
-)
+_MESSAGE_PROBE = LenientDecoder(_MessageProbe)
+_BLOCK_PROBE = LenientDecoder(_BlockProbe)
+_OPENCODE_INFO = LenientDecoder(_OpencodeInfo)
 _WANTED_INPUT_TEXT = "give a list of messages as a request of one API has them, or the tool's own session file"
 
 
 def read_array_elements(data: bytes) -> list[Raw]:
-    """Return the elements of a file that is one JSON array; nothing for any other file."""
+    """Return the elements of a file that is one JSON array, or an empty list for any other file."""
     if not _ARRAY_START.match(data):
         return []
     text = data.removeprefix(BOM)
@@ -63,102 +65,112 @@ def is_json_array(data: bytes) -> bool:
 
 
 def convert_array_to_lines(data: bytes, is_line: Callable[[Raw], bool]) -> bytes:
-    """Return ``data`` as the file that its tool writes where it is an array of what would be lines there.
+    """Return an array of a tool's records as the file that the tool writes; other data is returned as it is.
 
-    ``is_line`` tells whether an element is one. The messages that opencode's server returns become what it exports.
+    ``is_line`` decides whether an element is a line of a session: then the array becomes JSON lines. The messages that
+    opencode's server returns become an export of opencode. Raises ``UnrecognizedContent`` for several sessions.
     """
-    raws = read_array_elements(data)
-    whole = sum({"info", "messages"} <= decode_raw_fields(raw).keys() for raw in raws)
-    if whole > 1:
-        raise UnrecognizedContent(f"the list holds {whole:,} sessions; give each in a file of its own")
-    if any(map(is_line, raws)):
-        return b"".join(strip_json_whitespace(bytes(raw)) + b"\n" for raw in raws)
-    infos = [row_fields["info"] for raw in raws if {"info", "parts"} <= (row_fields := decode_raw_fields(raw)).keys()]
+    elements = read_array_elements(data)
+    elements_fields = [decode_raw_fields(element) for element in elements]
+    session_count = sum({"info", "messages"} <= fields.keys() for fields in elements_fields)
+    if session_count > 1:
+        raise UnrecognizedContent(f"the list holds {session_count:,} sessions; give each in a file of its own")
+    if any(map(is_line, elements)):
+        return b"".join(strip_json_whitespace(bytes(element)) + b"\n" for element in elements)
+    infos = [fields["info"] for fields in elements_fields if {"info", "parts"} <= fields.keys()]
     if not infos:
         return data
-    return encode_json(
-        {
-            "info": {"id": _OPENCODE_INFO.decode_or_default(infos[0]).session},
-            "messages": Raw(data.removeprefix(BOM).strip()),
-        }
-    )
+    info = {"id": _OPENCODE_INFO.decode_or_default(infos[0]).session}
+    return encode_json({"info": info, "messages": Raw(data.removeprefix(BOM).strip())})
 
 
 def wrap_array_in_body(data: bytes) -> bytes:
-    """Return an array of messages in the field that a request of its API has for them.
+    """Return an array of messages as a request body: in the message field of the API that they belong to.
 
-    Raises ``UnrecognizedContent`` where no element is a message, or where two APIs each wrote some of them.
+    Raises ``UnrecognizedContent`` if no element is a message, or if two APIs each have messages that only they write.
     """
-    raws = read_array_elements(data)
-    if not any(_is_message_like(_MESSAGE_PROBE.decode_or_default(raw)) for raw in raws):
+    elements = read_array_elements(data)
+    if not any(_is_message_like(_MESSAGE_PROBE.decode_or_default(element)) for element in elements):
         raise UnrecognizedContent(
-            f"no element of the list is a message with a role{_describe_first_element(raws)}; {_WANTED_INPUT_TEXT}"
+            f"no element of the list is a message with a role{_describe_first_element(elements)}; {_WANTED_INPUT_TEXT}"
         )
-    marks, hints = detect_array_apis(raws)
-    if len(marks) > 1:
-        apis = " and ".join(f"[{at}] is of {api}" for api, at in marks.items())
+    certain, likely = detect_array_apis(elements)
+    if len(certain) > 1:
+        apis = " and ".join(f"[{index}] is of {api}" for api, index in certain.items())
         raise UnrecognizedContent(f"the list holds messages of several APIs: {apis}; {_WANTED_INPUT_TEXT}")
-    field = API_SPECS[next(iter(marks or hints), DEFAULT_API)].messages_field
-    return encode_json({field: Raw(b"[" + b",".join(map(bytes, raws)) + b"]")})
+    api = next(iter(certain or likely), DEFAULT_API)
+    field = API_SPECS[api].messages_field
+    return encode_json({field: Raw(b"[" + b",".join(map(bytes, elements)) + b"]")})
 
 
-def detect_array_apis(raws: Iterable[Raw]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return who alone writes such messages, and who likely does: each API with the first element that tells."""
-    marks: dict[str, int] = {}
-    hints: dict[str, int] = {}
-    for at, raw in enumerate(raws):
-        peek = _MESSAGE_PROBE.decode_or_default(raw)
-        for api in _iterate_certain_apis(peek):
-            marks.setdefault(api, at)
-        for api in _iterate_likely_apis(peek):
-            hints.setdefault(api, at)
-    return marks, hints
+def detect_array_apis(elements: Iterable[Raw]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the APIs that certainly and those that likely wrote these messages.
+
+    Each maps to the index of the first element that shows it.
+    """
+    certain: dict[str, int] = {}
+    likely: dict[str, int] = {}
+    for index, element in enumerate(elements):
+        probe = _MESSAGE_PROBE.decode_or_default(element)
+        for api in _iterate_certain_apis(probe):
+            certain.setdefault(api, index)
+        for api in _iterate_likely_apis(probe):
+            likely.setdefault(api, index)
+    return certain, likely
 
 
-def _describe_first_element(raws: Sequence[Raw]) -> str:
-    """Return what the first element is instead."""
-    if not raws:
+def _describe_first_element(elements: Sequence[Raw]) -> str:
+    """Return how an error message describes the first element of an array without messages."""
+    if not elements:
         return ": it is empty"
-    keys = [*decode_raw_fields(raws[0])]
-    return f": the first has {', '.join(keys[:6])}" if keys else ": the first is no object"
+    keys = list(decode_raw_fields(elements[0]))
+    if not keys:
+        return ": the first is no object"
+    return f": the first has {', '.join(keys[:6])}"
 
 
-def _is_message_like(peek: _MessageProbe) -> bool:
-    return bool(peek.role or decode_raw_elements(peek.parts)) or _is_item_type(peek.type)
+def _is_message_like(probe: _MessageProbe) -> bool:
+    return bool(probe.role or decode_raw_elements(probe.parts)) or _is_item_type(probe.type)
 
 
 def _is_item_type(type_: str) -> bool:
     return any(spec.signs.listed.is_item_type(type_) for spec in API_SPECS.values())
 
 
-def _iterate_certain_apis(peek: _MessageProbe) -> Iterator[str]:
-    """Yield the APIs that alone write a message like this one, as its fields and its blocks tell."""
-    blocks = [_BLOCK_PROBE.decode_or_default(block) for block in decode_raw_elements(peek.content)]
-    has_parts, has_tool_calls = bool(decode_raw_elements(peek.parts)), bool(decode_raw_elements(peek.tool_calls))
+def _iterate_certain_apis(probe: _MessageProbe) -> Iterator[str]:
+    """Yield the APIs that are the only ones to write a message with these fields and blocks, strongest sign first."""
+    blocks = [_BLOCK_PROBE.decode_or_default(block) for block in decode_raw_elements(probe.content)]
+    has_parts = bool(decode_raw_elements(probe.parts))
+    has_tool_calls = bool(decode_raw_elements(probe.tool_calls))
+    # One pass a sign, not one an API: the callers keep the first API found, so a field must come before a role, and a
+    # role before a block type.
     for spec in API_SPECS.values():
         if spec.signs.listed.has_parts and has_parts:
             yield spec.api
     for spec in API_SPECS.values():
-        if not peek.role and spec.signs.listed.is_item_type(peek.type):
+        if not probe.role and spec.signs.listed.is_item_type(probe.type):
             yield spec.api
     for spec in API_SPECS.values():
         signs = spec.signs.listed
-        if peek.role in signs.roles or (signs.has_tool_calls and has_tool_calls):
+        if probe.role in signs.roles or (signs.has_tool_calls and has_tool_calls):
             yield spec.api
     for block in blocks:
-        yield from [spec.api for spec in API_SPECS.values() if _is_block_of(block, spec.signs.listed)]
+        for spec in API_SPECS.values():
+            if _is_block_of(block, spec.signs.listed):
+                yield spec.api
 
 
 def _is_block_of(block: _BlockProbe, signs: ListSigns) -> bool:
     return block.type in signs.block_types or (block.type in signs.sourced_block_types and bool(block.source))
 
 
-def _iterate_likely_apis(peek: _MessageProbe) -> Iterator[str]:
-    """Yield the APIs that likely wrote a message, though another one takes it too."""
-    blocks = [_BLOCK_PROBE.decode_or_default(block) for block in decode_raw_elements(peek.content)]
+def _iterate_likely_apis(probe: _MessageProbe) -> Iterator[str]:
+    """Yield the APIs that probably wrote a message that another API accepts too."""
+    blocks = [_BLOCK_PROBE.decode_or_default(block) for block in decode_raw_elements(probe.content)]
     for spec in API_SPECS.values():
         signs = spec.signs.listed
         if signs.has_breakpoints and any(block.cache_control for block in blocks):
             yield spec.api
-        if any(block.type in signs.likely_block_types for block in blocks) or peek.type in signs.likely_message_types:
+        has_likely_block = any(block.type in signs.likely_block_types for block in blocks)
+        if has_likely_block or probe.type in signs.likely_message_types:
             yield spec.api

@@ -1,9 +1,9 @@
-"""Sessions of Gemini CLI (``~/.gemini/tmp/**/chats/session-*``) as a line of entries.
+"""Reader of Gemini CLI sessions (``~/.gemini/tmp/**/chats/session-*``).
 
-A header, then messages and ``$set`` lines that change fields of the session. A later line with an ``id`` takes the
-place of the earlier one, ``$set.messages`` that of all messages; ``$rewindTo`` takes back a message and all behind it.
-Older files are one JSON object with ``messages``. What the tool wrote is made into ``contents`` of the API as they were
-sent; results stand on lines of their own, or beside their calls.
+A file has a header, then messages and ``$set`` lines that change fields of the session. A later line with the same
+``id`` replaces the earlier one, ``$set.messages`` replaces all messages, and ``$rewindTo`` removes a message and
+everything after it. Older files are one JSON object with ``messages``. Messages are rebuilt as ``contents`` of the
+API, as they were sent; tool results are on lines of their own or beside their calls.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["FORMAT", "GEMINI_CLI_NOTE_PREFIX", "read_gemini_cli"]
 
 FORMAT = "gemini-cli"
 GEMINI_CLI_NOTE_PREFIX = "gemini-cli:"
-"""How the reason of a note begins that keeps a line of a session."""
+"""Prefix of the reason of a note that keeps a line of a session."""
 
 
 _FIELD_NAMES = {
@@ -55,7 +55,7 @@ _FIELD_NAMES = {
 
 
 class GeminiCliLine(Struct, rename=_FIELD_NAMES):
-    """The fields of a line, header and whole file included; any may be missing."""
+    """The fields of a line, a header or a whole file that the reader uses; any may be missing."""
 
     session: str | None = None
     start: str | None = None
@@ -77,7 +77,7 @@ class _SetPatch(Struct):
 
 
 class GeminiCliToolCall(Struct):
-    """A call as a file has it, with what came of it; any field may be missing."""
+    """A tool call and its result as a file has them; any field may be missing."""
 
     id: str | None = None
     name: str = ""
@@ -94,20 +94,19 @@ class _GeminiCliTokens(Struct):
 
 
 GEMINI_CLI_LINE = LenientDecoder(GeminiCliLine)
-RECORDED_TOOL_CALL, _SET_PATCH, _GEMINI_CLI_TOKENS = (
-    LenientDecoder(GeminiCliToolCall),
-    LenientDecoder(_SetPatch),
-    LenientDecoder(_GeminiCliTokens),
-)
+RECORDED_TOOL_CALL = LenientDecoder(GeminiCliToolCall)
+_SET_PATCH = LenientDecoder(_SetPatch)
+_GEMINI_CLI_TOKENS = LenientDecoder(_GeminiCliTokens)
 _RAW_LIST = Decoder(list[Raw])
 _ROLE_OF_TYPE = {"user": "user", "gemini": "model"}
 _ID_SEPARATOR = b"__"
+"""The tool writes ``name__id`` for the ids of calls and results, but sends the bare id."""
 _COMPLETE_CONTENT = re.compile(rb'"(?:functionCall|thought)"\s*:')
-"""What in a content says that all of the answer stands there, its calls too."""
+"""Matches a content that holds the whole answer, its calls too; otherwise the calls are only in ``toolCalls``."""
 
 
 class _GeminiCliRecord:
-    """A message, and the lines that told it: each takes the place of the one before."""
+    """A message, and all lines that told it; each replaces the one before."""
 
     __slots__ = ("first", "has_stale_usage", "last", "last_entry_id", "line", "name", "raws")
 
@@ -116,27 +115,33 @@ class _GeminiCliRecord:
         self.first = self.last = number
         self.line = GeminiCliLine()
         self.has_stale_usage = False
-        """Whether its usage is of a request that showed other words than stand before it now."""
+        """Whether the messages before it have changed since its request was sent."""
         self.raws: list[bytes] = []
         self.last_entry_id: str | None = None
         """Id of its last entry."""
 
     @property
     def version(self) -> str:
-        """The id of the message as it was told last: a file that grew tells it anew under the same name."""
-        once = len(self.raws) == 1 and self.first > 1
-        return self.name if once else f"{self.name}+{make_short_digest(self.raws[-1].decode(errors='replace'))}"
+        """The entry's id: a digest is added if the message was told several times.
+
+        The growing file tells one message again under the same id, and each version imported is an entry of its own.
+        A file that is one JSON object (line 1) may hold any version, so there the digest is always added.
+        """
+        is_told_once = len(self.raws) == 1 and self.first > 1
+        if is_told_once:
+            return self.name
+        return f"{self.name}+{make_short_digest(self.raws[-1].decode(errors='replace'))}"
 
 
 class _GeminiCliFile:
-    """What the lines of one file say, before there are entries."""
+    """The messages that the lines of one file leave in force, before they become entries."""
 
     def __init__(self, data: bytes) -> None:
         self.log = RecordingBuilder()
         self.header: FileLine[GeminiCliLine] | None = None
         self.records: dict[str, _GeminiCliRecord] = {}
         self.replaced: list[_GeminiCliRecord] = []
-        """Messages that a later list of all messages does not hold."""
+        """Messages that a later list of all messages, or a rewind, took out."""
         self.damaged: list[tuple[_GeminiCliRecord | None, FileLine[GeminiCliLine]]] = []
         self._last: _GeminiCliRecord | None = None
         for row in _decode_gemini_cli_lines(data):
@@ -163,38 +168,48 @@ class _GeminiCliFile:
             self._add_message(row.number, line, row.raw)
 
     def _replace_messages(self, number: int, messages: Raw) -> None:
-        """Take a list of all messages, if it is one."""
+        """Apply a list of all messages from line ``number``, if it is one."""
         try:
             raws = _RAW_LIST.decode(messages)
         except DECODE_ERRORS:
             if bytes(messages) not in (b"", b"null"):
                 self.log.report_problem(number, "what should be a list of all messages is none; it changes nothing")
             return
-        before, self.records = self.records, {}
-        there, is_unchanged = [*before.values()], True
-        for place, raw in enumerate(raws):
+        old_records = self.records
+        old_order = list(old_records.values())
+        self.records = {}
+        is_unchanged = True  # whether all messages so far are as they were before this line
+        for index, raw in enumerate(raws):
             line = GEMINI_CLI_LINE.decode_or_default(raw)
-            if line.id in before:
-                self.records[line.id] = before.pop(line.id)
+            if line.id in old_records:
+                self.records[line.id] = old_records.pop(line.id)
             record = self._add_message(number, line, bytes(raw))
-            record.has_stale_usage |= not is_unchanged
-            is_unchanged &= place >= len(there) or (there[place] is record and record.last < number)
-        self.replaced += before.values()
+            if not is_unchanged:
+                record.has_stale_usage = True
+            if index < len(old_order):
+                is_same = old_order[index] is record and record.last < number
+                is_unchanged = is_unchanged and is_same
+        self.replaced += old_records.values()
 
     def _rewind_to(self, number: int, name: str) -> None:
-        """Take back message ``name`` and all behind it; all there are where it is not known, as the tool does."""
+        """Remove message ``name`` and everything after it; if it is unknown, remove all messages, as the tool does."""
         names = list(self.records)
-        if name not in self.records:
+        position = 0
+        if name in self.records:
+            position = names.index(name)
+        else:
             self.log.report_problem(number, f"it takes back to message {name}, which is not there: all are taken back")
-        removed_names = names[names.index(name) if name in self.records else 0 :]
-        self.replaced += [self.records.pop(removed_name) for removed_name in removed_names]
+        for removed_name in names[position:]:
+            self.replaced.append(self.records.pop(removed_name))
 
     def _add_message(self, number: int, line: GeminiCliLine, raw: bytes) -> _GeminiCliRecord:
         name = line.id or f"line-{number}-{len(self.records)}"
         record = self.records.setdefault(name, _GeminiCliRecord(name, number))
         self._last = record
-        if record.raws[-1:] != [raw]:
-            record.line, record.last = line, number
+        is_repetition = record.raws[-1:] == [raw]
+        if not is_repetition:
+            record.line = line
+            record.last = number
             record.raws.append(raw)
         return record
 
@@ -211,110 +226,92 @@ def _decode_gemini_cli_lines(data: bytes) -> Iterator[FileLine[GeminiCliLine]]:
 def read_gemini_cli(data: bytes) -> Recording:
     """Return the recording in ``data``."""
     file = _GeminiCliFile(data)
-    head = tip = _append_gemini_cli_header(file)
+    root = _append_gemini_cli_header(file)
     answered_ids = _find_answered_calls(file)
+    leaf = root
+    model = ""
     for record in file.records.values():
-        tip = record.last_entry_id = _append_gemini_cli_message(file.log, record, answered_ids, tip)
+        leaf = record.last_entry_id = _append_gemini_cli_message(file.log, record, answered_ids, leaf)
+        model = record.line.model or model
     for record in file.replaced:
         file.log.skipped["message (replaced)"] += 1
-        file.log.add_entry(
-            record.name,
-            head,
-            NoteEntry(f"{GEMINI_CLI_NOTE_PREFIX}replaced", bytes(join_origin_lines(record.raws))),
-            None,
-            record.last,
-        )
-    for before, row in file.damaged:
-        file.log.add_damaged_line(row.number, row.raw, row.fault, before.last_entry_id if before is not None else head)
-    line = file.header.value if file.header is not None and file.header.value is not None else GeminiCliLine()
-    models = [record.line.model for record in file.records.values() if record.line.model]
-    file.log.skipped = +file.log.skipped
+        note = NoteEntry(f"{GEMINI_CLI_NOTE_PREFIX}replaced", bytes(join_origin_lines(record.raws)))
+        file.log.add_entry(record.name, root, note, None, record.last)
+    for previous, row in file.damaged:
+        parent = previous.last_entry_id if previous is not None else root
+        file.log.add_damaged_line(row.number, row.raw, row.fault, parent)
+    file.log.skipped = +file.log.skipped  # drops the kinds that were counted zero times
+    header = file.header.value if file.header is not None else None
+    session = header.session if header is not None else None
     return file.log.finish_recording(
-        Recording(
-            format=FORMAT,
-            session=line.session or "",
-            model=models[-1] if models else "",
-            api=gemini.API_NAME,
-            leaf=tip,
-        )
+        Recording(format=FORMAT, session=session or "", model=model, api=gemini.API_NAME, leaf=leaf)
     )
 
 
 def _append_gemini_cli_header(file: _GeminiCliFile) -> str | None:
-    """Append the header as a note, the root of all; return its id."""
+    """Append the header as a note, the root of all entries; return its id, or None without a header."""
     row = file.header
     if row is None or row.value is None:
         file.log.report_problem(1, "the file does not begin with a session header; its messages are read without")
         return None
-    header_bytes = encode_json(decode_raw_fields(row.decodable) | {"messages": None}) if row.value.messages else row.raw
-    name = row.value.session or "session"
-    return file.log.add_entry(
-        name,
-        None,
-        NoteEntry(f"{GEMINI_CLI_NOTE_PREFIX}session", header_bytes),
-        parse_millis(row.value.start),
-        row.number,
-    )
+    header_bytes = row.raw
+    if row.value.messages:
+        # A file that is one object: its messages become entries and must not be kept twice.
+        header_bytes = encode_json(decode_raw_fields(row.decodable) | {"messages": None})
+    note = NoteEntry(f"{GEMINI_CLI_NOTE_PREFIX}session", header_bytes)
+    return file.log.add_entry(row.value.session or "session", None, note, parse_millis(row.value.start), row.number)
 
 
 def _find_answered_calls(file: _GeminiCliFile) -> set[str]:
-    """Return the ids of the calls whose results stand in lines of the user's."""
-    out: set[str] = set()
+    """Return the ids of calls whose results are in messages of the user, not only beside the call."""
+    answered_ids: set[str] = set()
     for record in file.records.values():
         if record.line.type == "user":
             content = gemini.decode_message(_encode_gemini_content("user", _get_content_parts(record.line.content)))
-            out.update(result.call_id for result in content.results)
-    return out
+            answered_ids.update(result.call_id for result in content.results)
+    return answered_ids
 
 
 def _append_gemini_cli_message(
     log: RecordingBuilder, record: _GeminiCliRecord, answered_ids: set[str], parent: str | None
 ) -> str:
-    """Append the entries of one message behind ``parent``; return the id of the last."""
-    line, name, at = record.line, record.version, parse_millis(record.line.timestamp)
+    """Append the entries of one message after ``parent``; return the id of the last."""
+    line = record.line
+    name = record.version
+    at = parse_millis(line.timestamp)
     role = _ROLE_OF_TYPE.get(line.type)
     if role is None:
         kind = line.type or "line without a type"
         log.skipped[kind] += 1
-        return log.add_entry(
-            name, parent, NoteEntry(f"{GEMINI_CLI_NOTE_PREFIX}{kind}", record.raws[-1]), at, record.first, record.last
-        )
-    parts = _get_content_parts(line.content)
-    calls = (
-        [RECORDED_TOOL_CALL.decode_or_default(raw) for raw in decode_raw_elements(line.calls)]
-        if role == "model"
-        else []
-    )
-    call_parts = (
-        [] if any(_COMPLETE_CONTENT.search(bytes(part)) for part in parts) else map(_encode_function_call, calls)
-    )
-    body = _make_gemini_entry(_encode_gemini_content(role, [*parts, *call_parts]), record.raws)
+        note = NoteEntry(f"{GEMINI_CLI_NOTE_PREFIX}{kind}", record.raws[-1])
+        return log.add_entry(name, parent, note, at, record.first, record.last)
+    parts: list[Any] = list(_get_content_parts(line.content))
+    calls = []
+    if role == "model":
+        calls = [RECORDED_TOOL_CALL.decode_or_default(raw) for raw in decode_raw_elements(line.calls)]
+    # Content with signed parts holds the calls itself, with their signatures; a second copy would call the tools twice.
+    if not any(_COMPLETE_CONTENT.search(bytes(part)) for part in parts):
+        parts += [_encode_function_call(call) for call in calls]
+    body = _make_gemini_entry(_encode_gemini_content(role, parts), record.raws)
     if role == "user":
         return log.add_entry(name, parent, body, at, record.first, record.last)
-    is_paid = record.has_stale_usage or line.holdfast == STALE_USAGE_BASIS
-    call = CallMetadata(line.model, _decode_gemini_cli_usage(line), "", record.last if line.tokens else 0, is_paid)
-    tip = log.add_answer(name, parent, body, call, at, record.first, record.last)
-    results = [
-        part
-        for call_record in calls
-        if _strip_call_id_prefix(call_record) not in answered_ids
-        for part in _encode_function_responses(call_record)
-    ]
+    has_stale_usage = record.has_stale_usage or line.holdfast == STALE_USAGE_BASIS
+    usage_line = record.last if line.tokens else 0
+    metadata = CallMetadata(line.model, _decode_gemini_cli_usage(line), "", usage_line, has_stale_usage)
+    answer_id = log.add_answer(name, parent, body, metadata, at, record.first, record.last)
+    results: list[Any] = []
+    for call in calls:
+        if _strip_call_id_prefix(call) not in answered_ids:
+            results += _encode_function_responses(call)
     if not results:
-        return tip
-    return log.add_entry(
-        f"{name}+results",
-        tip,
-        _make_gemini_entry(_encode_gemini_content("user", results), record.raws),
-        at,
-        record.last,
-    )
+        return answer_id
+    results_body = _make_gemini_entry(_encode_gemini_content("user", results), record.raws)
+    return log.add_entry(f"{name}+results", answer_id, results_body, at, record.last)
 
 
 def _make_gemini_entry(content: Raw, lines: Sequence[bytes]) -> MessageEntry:
-    return MessageEntry(
-        make_sized_message(gemini.decode_message(content), gemini.API_NAME, content), join_origin_lines(lines)
-    )
+    sized_message = make_sized_message(gemini.decode_message(content), gemini.API_NAME, content)
+    return MessageEntry(sized_message, join_origin_lines(lines))
 
 
 def _encode_gemini_content(role: str, parts: Sequence[Any]) -> Raw:
@@ -322,37 +319,43 @@ def _encode_gemini_content(role: str, parts: Sequence[Any]) -> Raw:
 
 
 def _get_content_parts(content: Raw) -> list[Raw]:
-    """Return what was said as parts of the API: a list of them, one of them, or a text; none for an empty text."""
+    """Return a recorded content as parts of the API. It is a list of parts, one part, or a text.
+
+    An empty text has no parts: the API refuses empty ones.
+    """
     data = bytes(content)
+    if data == b'""':
+        return []
     if data.startswith(b'"'):
-        return [Raw(encode_json({"text": content}))] if len(data) > len(b'""') else []
-    return [_restore_sent_part(part) for part in ([content] if data.startswith(b"{") else decode_raw_elements(content))]
+        return [Raw(encode_json({"text": content}))]
+    raw_parts = [content] if data.startswith(b"{") else decode_raw_elements(content)
+    return [_restore_sent_part(part) for part in raw_parts]
 
 
 def _restore_sent_part(part: Raw) -> Raw:
-    """Return a part as it was sent: a file has the name of the tool before the ids of calls and results."""
+    """Return a part as it was sent: without the tool's name before the id of a call or result."""
     if _ID_SEPARATOR not in bytes(part):
         return part
     part_fields = decode_raw_fields(part)
     for kind in ("functionCall", "functionResponse"):
-        call = RECORDED_TOOL_CALL.decode_or_default(part_fields[kind]) if kind in part_fields else GeminiCliToolCall()
-        if call.id and _strip_call_id_prefix(call) != call.id:
-            return Raw(
-                encode_json(
-                    part_fields | {kind: decode_raw_fields(part_fields[kind]) | {"id": _strip_call_id_prefix(call)}}
-                )
-            )
+        if kind not in part_fields:
+            continue
+        call = RECORDED_TOOL_CALL.decode_or_default(part_fields[kind])
+        sent_id = _strip_call_id_prefix(call)
+        if call.id and sent_id != call.id:
+            call_fields = decode_raw_fields(part_fields[kind]) | {"id": sent_id}
+            return Raw(encode_json(part_fields | {kind: call_fields}))
     return part
 
 
 def prefix_call_id(name: str, id_: str) -> str:
-    """Return the id of a call as a file has it: with the name of its tool before it."""
+    """Return the id of a call as a file has it: with the name of its tool as a prefix."""
     prefix = f"{name}{_ID_SEPARATOR.decode()}"
     return id_ if id_.startswith(prefix) else prefix + id_
 
 
 def _strip_call_id_prefix(call: GeminiCliToolCall) -> str | None:
-    """Return the id of a call as the API got it."""
+    """Return the id of a call as the API got it, or None for a call without an id."""
     return call.id and call.id.removeprefix(f"{call.name}{_ID_SEPARATOR.decode()}")
 
 
@@ -362,7 +365,7 @@ def _encode_function_call(call: GeminiCliToolCall) -> dict[str, Any]:
 
 
 def _encode_function_responses(call: GeminiCliToolCall) -> list[Any]:
-    """Return the parts that answer ``call``; words alone become a response."""
+    """Return the parts that answer ``call``; a result that is a plain text becomes a function response."""
     if not bytes(call.result).startswith(b'"'):
         return _get_content_parts(call.result)
     id_field = {"id": _strip_call_id_prefix(call)} if call.id else {}

@@ -1,8 +1,8 @@
-"""A log as a session of Gemini CLI: JSON lines of messages, of which the way to the leaf is written.
+"""Writer of Gemini CLI sessions: JSON lines with the messages of the branch at the leaf.
 
-Lines that came from the tool go out as they came. There a result stands twice, on a line of its own and beside its
-call, and the tool sends both when it resumes; ours stand beside their calls alone. A compaction of ours is a ``$set``
-of all messages: the summary, and what was kept.
+Lines that came from the tool are copied. There a result is recorded twice, on a line of its own and beside its
+call, and the tool sends both when it resumes; results that we write are only beside their calls. A compaction of
+ours is a ``$set`` of all messages: the summary and the kept ones.
 """
 
 from __future__ import annotations
@@ -34,38 +34,48 @@ from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, Entry, M
 
 
 def write_gemini_cli(recording: Recording) -> bytes:
-    """Return ``recording`` as JSON lines, the header first; sub-agents' conversations have no place in the file."""
-    way = get_branch_entries(recording)
-    writing = _GeminiCliWriter(WritableRecording(replace(recording, entries=tuple(way))))
-    for entry in way:
-        writing.write_entry(entry)
-    lines = [line for message in writing.lines for line in message.lines]
-    return b"".join(line + b"\n" for line in (_encode_gemini_cli_header(recording, way), *lines))
+    """Return ``recording`` as JSON lines, the header first. The file has no place for sub-agents' conversations."""
+    branch = get_branch_entries(recording)
+    writer = _GeminiCliWriter(WritableRecording(replace(recording, entries=tuple(branch))))
+    for entry in branch:
+        writer.write_entry(entry)
+    lines = [_encode_gemini_cli_header(recording, branch)]
+    for message in writer.messages:
+        lines += message.lines
+    return b"".join(line + b"\n" for line in lines)
 
 
 def _encode_gemini_cli_header(recording: Recording, branch_entries: list[Entry]) -> bytes:
+    """Return the header line that the session came with, or a new one."""
+    first_time = None
     for entry in branch_entries:
         if isinstance(entry.body, NoteEntry) and entry.body.reason == f"{GEMINI_CLI_NOTE_PREFIX}session":
             return _drop_messages_field(entry.body.raw)
-    at = format_iso_time(next((entry.time_ms for entry in branch_entries if entry.time_ms is not None), None))
-    header = {
-        "sessionId": make_stable_uuid(recording.session),
-        "projectHash": sha256(recording.cwd.encode()).hexdigest(),
-    }
-    return to_json(header | {"startTime": at, "lastUpdated": at, "kind": "main"})
-
-
-def _drop_messages_field(line: bytes) -> bytes:
-    header_fields = decode_raw_fields(line)
-    return (
-        line
-        if "messages" not in header_fields
-        else to_json({key: header_fields[key] for key in header_fields if key != "messages"})
+        if first_time is None:
+            first_time = entry.time_ms
+    at = format_iso_time(first_time)
+    return to_json(
+        {
+            "sessionId": make_stable_uuid(recording.session),
+            "projectHash": sha256(recording.cwd.encode()).hexdigest(),
+            "startTime": at,
+            "lastUpdated": at,
+            "kind": "main",
+        }
     )
 
 
+def _drop_messages_field(line: bytes) -> bytes:
+    """Return a header without ``messages``, which the header of a file in the old one-object form has."""
+    header_fields = decode_raw_fields(line)
+    if "messages" not in header_fields:
+        return line
+    del header_fields["messages"]
+    return to_json(header_fields)
+
+
 class _WrittenMessage:
-    """A message, as the lines that tell it, each taking the place of the one before; or a ``$set`` of several."""
+    """A message as its lines, each replacing the one before; or a ``$set`` of several messages."""
 
     __slots__ = ("_kept", "_lines")
 
@@ -75,7 +85,7 @@ class _WrittenMessage:
 
     @property
     def last(self) -> bytes:
-        """What the message is in the end."""
+        """The line that is in force."""
         return self._lines[-1]
 
     @property
@@ -87,62 +97,61 @@ class _WrittenMessage:
         return [to_json({"$set": {"messages": messages, "lastUpdated": Raw(self.last)}})]
 
     def attach_results(self, results: dict[str, list[Any]]) -> set[str]:
-        """Put results beside the calls that they answer; return the ids of those calls."""
+        """Write results, given by call id, beside this message's calls; return the ids of the calls answered."""
         calls = decode_raw_elements(decode_raw_fields(replace_bad_escapes(self.last)).get("toolCalls", Raw()))
-        ids = [RECORDED_TOOL_CALL.decode_or_default(call).id or "" for call in calls]
-        own_ids = results.keys() & set(ids) - {""}
-        new_calls = [
-            decode_raw_fields(call) | {"result": results[id_]} if id_ in own_ids else call
-            for id_, call in zip(ids, calls, strict=True)
-        ]
-        self._lines[-1] = set_json_fields(self.last, {"toolCalls": new_calls}) if own_ids else self.last
-        return own_ids
+        call_ids = [RECORDED_TOOL_CALL.decode_or_default(call).id or "" for call in calls]
+        answered_ids = results.keys() & set(call_ids) - {""}
+        if not answered_ids:
+            return answered_ids
+        new_calls: list[Any] = []
+        for call_id, call in zip(call_ids, calls, strict=True):
+            if call_id in answered_ids:
+                new_calls.append(decode_raw_fields(call) | {"result": results[call_id]})
+            else:
+                new_calls.append(call)
+        self._lines[-1] = set_json_fields(self.last, {"toolCalls": new_calls})
+        return answered_ids
 
 
 class _GeminiCliWriter:
-    """The fold over the way to the leaf: the lines so far, and which of them is which entry."""
+    """Writes the entries of a branch one after the other, and keeps which message holds which entry."""
 
     def __init__(self, source: WritableRecording) -> None:
         self.source = source
-        self.lines: list[_WrittenMessage] = []
+        self.messages: list[_WrittenMessage] = []
         self.message_of_entry: dict[str, _WrittenMessage] = {}
-        """The message that tells an entry."""
         self.last_origin = b""
-        """The lines that told the entry before."""
+        """Lines that the previous entry came from."""
         self.answer: _WrittenMessage | None = None
+        """The newest answer, beside whose calls results are written."""
         self.tool_names: dict[str, str] = {}
-        """The tool of each call."""
+        """Name of the tool of each call, by call id."""
 
     def write_entry(self, entry: Entry) -> None:
         """Write one entry."""
         body = entry.body
-        if (
-            isinstance(body, NoteEntry)
-            and body.reason.startswith(GEMINI_CLI_NOTE_PREFIX)
-            and GEMINI_CLI_LINE.decode_or_default(replace_bad_escapes(body.raw)).id is not None
-        ):
-            self.lines.append(_WrittenMessage(body.raw))
-        elif (
-            isinstance(body, MessageEntry)
-            and body.recording_envelope is not None
-            and _has_gemini_cli_origin(bytes(body.recording_envelope))
-        ):
-            self._copy_origin_lines(entry, bytes(body.recording_envelope))
+        if isinstance(body, NoteEntry):
+            if _is_message_note(body):
+                self.messages.append(_WrittenMessage(body.raw))
         elif isinstance(body, MessageEntry | BranchSummaryEntry):
-            self._write_message(entry, body.sized_message)
+            origin = body.recording_envelope if isinstance(body, MessageEntry) else None
+            if origin is not None and _has_gemini_cli_origin(bytes(origin)):
+                self._copy_origin_lines(entry, bytes(origin))
+            else:
+                self._write_message(entry, body.sized_message)
         elif isinstance(body, CompactionEntry):
             self._write_compaction(entry, body)
 
     def _copy_origin_lines(self, entry: Entry, origin: bytes) -> None:
-        if origin != self.last_origin:  # results beside their calls come from the same lines
-            mark = self.source.get_stale_usage_field(entry)
-            self._append_message(
-                entry, _WrittenMessage(*[set_json_fields(line, mark) for line in split_origin_lines(Raw(origin))])
-            )
+        # An answer and the results beside its calls are two entries that came from the same lines: write them once.
+        if origin != self.last_origin:
+            stale_usage_field = self.source.get_stale_usage_field(entry)
+            lines = [set_json_fields(line, stale_usage_field) for line in split_origin_lines(Raw(origin))]
+            self._append_message(entry, _WrittenMessage(*lines))
         self.last_origin = origin
 
     def _append_message(self, entry: Entry, message: _WrittenMessage) -> None:
-        self.lines.append(message)
+        self.messages.append(message)
         self.message_of_entry[entry.id] = message
         if GEMINI_CLI_LINE.decode_or_default(replace_bad_escapes(message.last)).type == "gemini":
             self.answer = message
@@ -151,26 +160,25 @@ class _GeminiCliWriter:
         message = self._fill_tool_names(strip_foreign_raw(sized_message, gemini.API_NAME))
         if not message.parts and self.source.get_writable_answer(entry).stop_reason in UNFINISHED_STOPS:
             return
-        head = {"id": make_stable_uuid(entry.id), "timestamp": format_iso_time(entry.time_ms)}
+        at = format_iso_time(entry.time_ms)
+        line: dict[str, Any] = {"id": make_stable_uuid(entry.id), "timestamp": at}
         parts = _encode_gemini_parts(message)
         if message.role == "assistant":
-            line = (
-                head
-                | {"type": "gemini"}
-                | _encode_gemini_answer(self.source, entry, message, parts, format_iso_time(entry.time_ms))
-            )
+            line |= {"type": "gemini"} | _encode_gemini_answer(self.source, entry, message, parts, at)
             line |= self.source.get_stale_usage_field(entry)
-        else:
-            parts = self._attach_to_answer(parts)
-            line = head | {"type": "user", "content": parts}
-        if parts or message.role == "assistant" or self.answer is None:
             self._append_message(entry, _WrittenMessage(to_json(line)))
-        else:
-            self.message_of_entry[entry.id] = self.answer
+            return
+        parts = self._attach_to_answer(parts)
+        if not parts and self.answer is not None:
+            self.message_of_entry[entry.id] = self.answer  # all its results are beside their calls
+            return
+        line |= {"type": "user", "content": parts}
+        self._append_message(entry, _WrittenMessage(to_json(line)))
 
     def _fill_tool_names(self, message: Message) -> Message:
-        """Return ``message`` with the name of its tool in every result."""
-        self.tool_names |= {call.id: call.name for call in message.calls}
+        """Return ``message`` with a tool name in every result, which the API requires and others do not have."""
+        for call in message.calls:
+            self.tool_names[call.id] = call.name
         return Message(message.role, tuple([self._fill_result_name(part) for part in message.parts]))
 
     def _fill_result_name(self, part: Part) -> Part:
@@ -179,36 +187,36 @@ class _GeminiCliWriter:
         return replace(part, name=self.tool_names.get(part.call_id, ""))
 
     def _attach_to_answer(self, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Put results beside the calls of the newest answer; return the parts that are none of those."""
+        """Write results beside the calls of the newest answer; return the other parts."""
+        if self.answer is None:
+            return parts
         parts_by_call: dict[str, list[Any]] = {}
         for part in parts:
             parts_by_call.setdefault(_get_answered_call(part), []).append(part)
-        placed_ids = self.answer.attach_results(parts_by_call) if self.answer is not None else set()
-        return [part for part in parts if _get_answered_call(part) not in placed_ids]
+        attached_ids = self.answer.attach_results(parts_by_call)
+        return [part for part in parts if _get_answered_call(part) not in attached_ids]
 
     def _write_compaction(self, entry: Entry, body: CompactionEntry) -> None:
-        words = (body.summary or Message("user")).text
-        line = {
-            "id": make_stable_uuid(entry.id),
-            "timestamp": format_iso_time(entry.time_ms),
-            "type": "user",
-            "content": [{"text": words}],
-        }
-        kept_messages = [
-            self.message_of_entry[kept_entry.id]
-            for kept_entry in self.source.get_kept_messages(entry)
-            if kept_entry.id in self.message_of_entry
-        ]
-        summary = _WrittenMessage(to_json(line))
-        self.lines.append(
-            _WrittenMessage(
-                to_json(format_iso_time(entry.time_ms)), kept_messages=(summary, *dict.fromkeys(kept_messages))
-            )
-        )
+        at = format_iso_time(entry.time_ms)
+        text = (body.summary or Message("user")).text
+        line = {"id": make_stable_uuid(entry.id), "timestamp": at, "type": "user", "content": [{"text": text}]}
+        # A dict as an ordered set: a message that holds several kept entries is listed once.
+        messages = {_WrittenMessage(to_json(line)): None}
+        for kept_entry in self.source.get_kept_messages(entry):
+            if kept_entry.id in self.message_of_entry:
+                messages[self.message_of_entry[kept_entry.id]] = None
+        self.messages.append(_WrittenMessage(to_json(at), kept_messages=tuple(messages)))
+
+
+def _is_message_note(note: NoteEntry) -> bool:
+    """Return whether a note keeps a line with a message of the tool that the model never saw."""
+    if not note.reason.startswith(GEMINI_CLI_NOTE_PREFIX):
+        return False
+    return GEMINI_CLI_LINE.decode_or_default(replace_bad_escapes(note.raw)).id is not None
 
 
 def _get_answered_call(part: dict[str, Any]) -> str:
-    """Return the id of the call that a part answers, if it answers one."""
+    """Return the id of the call that a part answers, or an empty string for any other part."""
     response = part.get("functionResponse")
     return str(response.get("id", "")) if isinstance(response, dict) else ""
 
@@ -219,44 +227,64 @@ def _has_gemini_cli_origin(origin: bytes) -> bool:
 
 
 def _encode_gemini_parts(message: Message) -> list[dict[str, Any]]:
-    """Return a message as parts of the API, calls and results under the ids that they have in a file."""
+    """Return a message as parts of the API, with call ids as a file has them."""
     return [wire_part for part in message.parts for wire_part in _encode_gemini_part(message.role, part)]
 
 
 def _encode_gemini_part(role: Role, part: Part) -> list[dict[str, Any]]:
-    """Return one part as the API has it, none where it has no form for it, or is no object."""
-    own = isinstance(part, ToolCall | ToolResult)
-    contents = encode_messages(gemini.API_NAME, [Message(role, (replace(part, raw=None) if own else part,))])
-    out = [wire_part for content in contents for wire_part in content.get("parts") or () if isinstance(wire_part, dict)]
+    """Return one part as parts of the API; empty if the API has no form for it."""
     if isinstance(part, ToolCall | ToolResult):
-        kind, id_ = ("functionCall", part.id) if isinstance(part, ToolCall) else ("functionResponse", part.call_id)
-        for wire_part in out:
-            wire_part[kind]["id"] = prefix_call_id(wire_part[kind]["name"], id_)
-    return out
+        part = replace(part, raw=None)  # its bytes have the id as sent, without the tool's name
+    wire_parts = []
+    for content in encode_messages(gemini.API_NAME, [Message(role, (part,))]):
+        wire_parts += [wire_part for wire_part in content.get("parts") or () if isinstance(wire_part, dict)]
+    if isinstance(part, ToolCall):
+        for wire_part in wire_parts:
+            call = wire_part["functionCall"]
+            call["id"] = prefix_call_id(call["name"], part.id)
+    elif isinstance(part, ToolResult):
+        for wire_part in wire_parts:
+            response = wire_part["functionResponse"]
+            response["id"] = prefix_call_id(response["name"], part.call_id)
+    return wire_parts
 
 
 def _encode_gemini_answer(
     source: WritableRecording, entry: Entry, message: Message, parts: list[dict[str, Any]], timestamp: str
 ) -> dict[str, Any]:
-    """Return what the tool records of an answer; calls stand in the content too where something there is signed."""
+    """Return the fields of an answer's line.
+
+    Calls are written in ``toolCalls``. If a part is signed they are in the content too: a signature is valid only
+    beside its call.
+    """
     is_signed = any("thoughtSignature" in part or part.get("thought") for part in parts)
-    wire_parts = parts if is_signed else [part for part in parts if "functionCall" not in part]
-    content: Any = wire_parts[0]["text"] if len(wire_parts) == 1 and wire_parts[0].keys() == {"text"} else wire_parts
-    thoughts = [part.text for part in message.parts if isinstance(part, Thinking) and part.text and not is_signed]
-    calls = [
-        {"id": prefix_call_id(call.name, call.id), "name": call.name, "args": wrap_call_arguments(call.arguments)}
-        | {"status": "success", "timestamp": timestamp}
-        for call in message.calls
-    ]
+    content_parts = parts
+    thoughts: list[dict[str, str]] = []
+    if not is_signed:
+        content_parts = [part for part in parts if "functionCall" not in part]
+        texts = [part.text for part in message.parts if isinstance(part, Thinking)]
+        thoughts = [{"subject": "", "description": text} for text in texts if text]
+    is_plain_text = len(content_parts) == 1 and content_parts[0].keys() == {"text"}
+    content: Any = content_parts[0]["text"] if is_plain_text else content_parts
     answer_fields: dict[str, Any] = {
         "content": content or "",
-        "thoughts": [{"subject": "", "description": thought} for thought in thoughts],
-    }
-    answer_fields |= {
+        "thoughts": thoughts,
         "tokens": _encode_gemini_cli_usage(source.get_writable_answer(entry).usage),
         "model": source.get_answer_model(entry),
     }
-    return answer_fields | ({"toolCalls": calls} if calls else {})
+    if message.calls:
+        answer_fields["toolCalls"] = [_encode_tool_call(call, timestamp) for call in message.calls]
+    return answer_fields
+
+
+def _encode_tool_call(call: ToolCall, timestamp: str) -> dict[str, Any]:
+    return {
+        "id": prefix_call_id(call.name, call.id),
+        "name": call.name,
+        "args": wrap_call_arguments(call.arguments),
+        "status": "success",
+        "timestamp": timestamp,
+    }
 
 
 def _encode_gemini_cli_usage(usage: Usage) -> dict[str, int]:

@@ -1,7 +1,7 @@
-"""One message of opencode: the shapes of what is stored, and its parts as values.
+"""One message of opencode: the stored fields, and its parts as values.
 
-A message is what stands about it (``info``) and a list of parts. The call of a tool and what came of it are one part,
-and one message may hold several answers of the model, each begun by a ``step-start``.
+A message is ``info`` and a list of parts. A tool call and its result are one part, and one message may hold several
+answers of the model, each beginning with a ``step-start``.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from holdfast.providers.common.json.raw_json import count_base64_bytes, split_da
 from holdfast.state.entries import Usage
 
 INLINED_MIME_TYPES = frozenset({"text/plain", "application/x-directory"})
-"""MIME types of files whose content opencode puts into texts of its own beside them."""
+"""MIME types of files whose content opencode sends as separate texts, so that the file part itself says nothing."""
 SILENT_PART_TYPES = frozenset(
     {"step-start", "step-finish", "snapshot", "patch", "agent", "retry", "subtask", "compaction"}
 )
-"""Types of parts that say nothing to the model."""
+"""Types of parts that are not sent to the model."""
 ENDED_STATUSES = ("completed", "error")
-"""How the run of a tool may have ended; else it is pending or running."""
+"""States of a tool run that has a result; otherwise it is pending or running."""
 SIGNATURE_FIELDS = {"anthropic": ("anthropic", "signature"), "google": ("gemini", "thoughtSignature")}
-"""Where a provider keeps a signature in ``metadata``, by our name of its API."""
+"""For each provider in ``metadata``, our name of its API and the field that holds a signature."""
 
 
 class OpencodeTime(Struct, frozen=True):
-    """When something was; any may be missing."""
+    """Times in ms since 1970; any may be missing."""
 
     created: float = 0
     compacted: float | None = None
 
     @property
     def created_ms(self) -> int:
-        """When it was made, in ms since 1970."""
+        """Creation time in ms since 1970, 0 if unknown."""
         return to_safe_int(self.created)
 
 
 class OpencodeCacheTokens(Struct, frozen=True):
-    """Tokens that were read from a prompt cache, and written into it."""
+    """Tokens read from and written to the prompt cache."""
 
     read: float = 0
     write: float = 0
 
 
 class OpencodeTokens(Struct, frozen=True):
-    """What an answer cost; ``input`` is what was neither read from a cache nor written into it."""
+    """Usage of an answer; ``input`` counts only the tokens that the cache had no part in."""
 
     total: float = 0
     input: float = 0
@@ -57,20 +57,20 @@ class OpencodeTokens(Struct, frozen=True):
 
 
 class OpencodeModel(Struct, frozen=True, rename={"provider": "providerID", "model": "modelID"}):
-    """The model that a user's message was for."""
+    """The model that a user's message was sent to."""
 
     provider: str = ""
     model: str = ""
 
 
 class OpencodeError(Struct, frozen=True):
-    """Why there is no whole answer."""
+    """The error that ended an answer."""
 
     name: str = ""
 
 
 class OpencodeMessageInfo(Struct, rename={"parent": "parentID", "model_id": "modelID", "provider": "providerID"}):
-    """What stands about a message; which fields are there depends on the role."""
+    """The fields of a message beside its parts; which are present depends on the role."""
 
     id: str = ""
     role: str = ""
@@ -87,7 +87,7 @@ class OpencodeMessageInfo(Struct, rename={"parent": "parentID", "model_id": "mod
 
 
 class OpencodeToolState(Struct, frozen=True):
-    """How far the run of a tool is, and what came of it."""
+    """State and result of a tool run."""
 
     status: str = ""
     input: Raw = Raw(b"{}")
@@ -117,7 +117,8 @@ class OpencodePart(Struct, rename={"call": "callID", "tail": "tail_start_id"}):
     tokens: OpencodeTokens = OpencodeTokens()
 
 
-OPENCODE_INFO, OPENCODE_PART = LenientDecoder(OpencodeMessageInfo), LenientDecoder(OpencodePart)
+OPENCODE_INFO = LenientDecoder(OpencodeMessageInfo)
+OPENCODE_PART = LenientDecoder(OpencodePart)
 
 
 class _SignatureFields(Struct):
@@ -129,70 +130,95 @@ _SIGNATURE_DECODER = LenientDecoder(_SignatureFields)
 
 
 def split_answer_steps(pieces: Sequence[OpencodePart]) -> list[list[int]]:
-    """Return the places of the parts of each answer in a message; what stands before the first belongs to it."""
+    """Return the indexes of the parts of each answer in a message; parts before the first one belong to it."""
     steps: list[list[int]] = [[]]
-    for place, piece in enumerate(pieces):
-        if piece.type == "step-start" and any(pieces[at].type != "step-start" for at in steps[-1]):
+    for index, piece in enumerate(pieces):
+        has_content = any(pieces[step_index].type != "step-start" for step_index in steps[-1])
+        if piece.type == "step-start" and has_content:
             steps.append([])
-        steps[-1].append(place)
+        steps[-1].append(index)
     return steps
 
 
 def decode_opencode_parts(pieces: Iterable[OpencodePart], model: str = "") -> tuple[Part, ...]:
-    """Return what was said: words, files, reasoning and calls, as the model is shown them."""
-    return tuple([part for piece in pieces if (part := _decode_opencode_part(piece, model)) is not None])
+    """Return the parts that were sent to the model: texts, files, reasoning and calls.
+
+    ``model`` is the one that signed reasoning and calls.
+    """
+    parts = [_decode_opencode_part(piece, model) for piece in pieces]
+    return tuple([part for part in parts if part is not None])
 
 
 def _decode_opencode_part(piece: OpencodePart, model: str) -> Part | None:
+    """Return the value of a part, or None if it says nothing to the model."""
     if piece.type == "text":
         return Text(piece.text) if piece.text and not piece.ignored else None
     if piece.type == "reasoning":
         signature = _decode_opencode_signature(piece, model)
         return Thinking(piece.text, signature) if piece.text or signature is not None else None
     if piece.type == "tool":
-        return ToolCall(
-            piece.call, piece.tool, bytes(piece.state.input).decode(), _decode_opencode_signature(piece, model)
-        )
-    return _decode_opencode_file(piece) if piece.type == "file" and piece.mime not in INLINED_MIME_TYPES else None
+        arguments = bytes(piece.state.input).decode()
+        return ToolCall(piece.call, piece.tool, arguments, _decode_opencode_signature(piece, model))
+    if piece.type == "file" and piece.mime not in INLINED_MIME_TYPES:
+        return _decode_opencode_file(piece)
+    return None
 
 
 def _decode_opencode_signature(piece: OpencodePart, model: str) -> ProviderSignature | None:
-    """Return the signature that a provider put beside a part."""
+    """Return the signature in a part's provider metadata, or None."""
     for provider, (api, field) in SIGNATURE_FIELDS.items():
         provider_metadata = _SIGNATURE_DECODER.decode_or_default(piece.metadata.get(provider, Raw(b"{}")))
-        if data := getattr(provider_metadata, field):
+        data = getattr(provider_metadata, field)
+        if data:
+            # Only Anthropic's signatures are bound to the model.
             return ProviderSignature(api, model if api == "anthropic" else "", data)
     return None
 
 
 def _decode_opencode_file(piece: OpencodePart) -> Media:
-    mime, source = split_data_url(piece.url)
+    data_mime, source = split_data_url(piece.url)
     kind = piece.mime.partition("/")[0]
-    kind = kind if kind in ("image", "audio", "video") else "document"
-    if mime:
-        return Media(kind, piece.mime or mime, count_base64_bytes(source), piece.filename, source, None, "base64")
+    if kind not in ("image", "audio", "video"):
+        kind = "document"
+    if data_mime:
+        mime = piece.mime or data_mime
+        return Media(kind, mime, count_base64_bytes(source), piece.filename, source, None, "base64")
     is_web = source.startswith(("https://", "http://"))
     return Media(kind, piece.mime, 0, piece.filename, source, None, "url" if is_web else "file")
 
 
 def decode_tool_result(piece: OpencodePart) -> ToolResult:
-    """Return what came of one call, files with it."""
+    """Return the result of a tool part, with its files."""
     state = piece.state
     is_error = state.status == "error"
     text = state.error if is_error else state.output or ""
-    files = [_decode_opencode_file(OPENCODE_PART.decode_or_default(raw)) for raw in state.attachments]
-    return ToolResult(piece.call, piece.tool, (*((Text(text),) if text else ()), *files), is_error)
+    content: list[Text | Media] = []
+    if text:
+        content.append(Text(text))
+    content += [_decode_opencode_file(OPENCODE_PART.decode_or_default(raw)) for raw in state.attachments]
+    return ToolResult(piece.call, piece.tool, tuple(content), is_error)
 
 
 def decode_opencode_usage(tokens: OpencodeTokens) -> Usage:
-    """Return what an answer cost; whether ``output`` holds the reasoning, the total tells."""
-    cache_read, cache_write = to_safe_int(tokens.cache.read), to_safe_int(tokens.cache.write)
-    output_tokens, thought, total = to_safe_int(tokens.output), to_safe_int(tokens.reasoning), to_safe_int(tokens.total)
+    """Return the usage of an answer.
+
+    Some answers count the reasoning in ``output`` and some do not. The total decides: if input and output add up to
+    it, the reasoning is included.
+    """
+    cache_read = to_safe_int(tokens.cache.read)
+    cache_write = to_safe_int(tokens.cache.write)
+    reasoning = to_safe_int(tokens.reasoning)
+    total = to_safe_int(tokens.total)
     prompt = to_safe_int(tokens.input) + cache_read + cache_write
-    output = output_tokens if total == prompt + output_tokens else output_tokens + thought
-    return Usage(prompt, output, cache_read, cache_write, thought, 0 if total in (0, prompt + output) else total)
+    output = to_safe_int(tokens.output)
+    if total != prompt + output:
+        output += reasoning
+    extra_total = 0 if total in (0, prompt + output) else total
+    return Usage(prompt, output, cache_read, cache_write, reasoning, extra_total)
 
 
 def to_safe_int(number: float) -> int:
-    """Return a number of milliseconds or tokens as one that every database takes; 0 for what can be none."""
+    """Return a number of ms or tokens as an integer, or 0 if it is negative, not a number, or larger than JavaScript
+    counts.
+    """
     return int(number) if 0 <= number < 2**53 else 0

@@ -1,12 +1,12 @@
-"""Sessions of opencode as a line of entries.
+"""Reader of opencode sessions.
 
-opencode keeps them as rows of a database and exports them as one JSON object; both are the same messages here. What is
-read names each entry by the message, and by all that stands before it: where opencode changed a message later, a
-branch begins there. The output of a tool stands in the result alone; its place in the origin is ``null``.
+opencode keeps sessions as database rows and exports them as one JSON object; both have the same messages. The id of
+an entry names the message and a digest of everything before it, so a message that opencode changed later begins a
+branch. Tool output is kept only in the result entry; in the origin of the call it is ``null``.
 
-Not said, and kept as notes: the request for a compaction and its summary (which become a ``CompactionEntry``), answers
-that failed, parts of an unknown type. Results that opencode cleared are a ``DecisionEntry``. What was reverted is a
-branch.
+Notes, and not messages, are: the request for a compaction and its summary (which become a ``CompactionEntry``),
+failed answers, and parts of unknown types. Results that opencode cleared become a ``DecisionEntry``. Reverted
+messages become a branch.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from holdfast.formats.opencode.parts import (
     decode_opencode_usage,
     decode_tool_result,
     split_answer_steps,
+    to_safe_int,
 )
-from holdfast.formats.opencode.parts import to_safe_int as whole_number
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
@@ -46,20 +46,21 @@ from holdfast.state.entries import CompactionEntry, DecisionEntry, MessageEntry,
 
 FORMAT = API = "opencode"
 OPENCODE_NOTE_PREFIX = "opencode:"
-"""How the reason of a note begins that keeps something of opencode's."""
+"""Prefix of the reason of a note that keeps something of opencode's."""
 CLEARED_RULE = "opencode"
-"""The rule of the edits that say what opencode cleared."""
-SESSION_NOTE, MARKER_NOTE, SUMMARY_NOTE, MESSAGE_NOTE = (
-    f"{OPENCODE_NOTE_PREFIX}{kind}" for kind in ("session", "compaction", "summary", "message")
-)
+"""Rule of the edits for results that opencode cleared."""
+SESSION_NOTE = f"{OPENCODE_NOTE_PREFIX}session"
+MARKER_NOTE = f"{OPENCODE_NOTE_PREFIX}compaction"
+SUMMARY_NOTE = f"{OPENCODE_NOTE_PREFIX}summary"
+MESSAGE_NOTE = f"{OPENCODE_NOTE_PREFIX}message"
 MESSAGE_NOTES = frozenset({MARKER_NOTE, SUMMARY_NOTE, MESSAGE_NOTE})
-"""Reasons of the notes that are messages."""
+"""Reasons of the notes that keep a whole message."""
 API_OF_PROVIDER = {"anthropic": "anthropic", "openai": "openai-responses", "google": "gemini"}
-"""opencode's names of providers whose API is known by them."""
+"""The API of each provider, by opencode's name, that has only one."""
 
 
 class OpencodeStoredMessage(Struct, frozen=True):
-    """A message as it is kept: an id, and the JSON of what stands about it and of its parts with theirs."""
+    """A stored message: its id, the JSON of its ``info``, and the id and JSON of each part."""
 
     id: str
     info: bytes
@@ -67,7 +68,7 @@ class OpencodeStoredMessage(Struct, frozen=True):
 
 
 class OpencodeStoredSession(Struct, frozen=True):
-    """A session as it is kept; ``info`` as opencode exports it. ``messages`` are asked for once, in order."""
+    """A stored session; ``info`` is as exported. ``messages`` is iterated once, in order, so it may be a generator."""
 
     id: str
     info: bytes
@@ -80,7 +81,7 @@ class _RevertPoint(Struct, frozen=True, rename={"message": "messageID", "part": 
 
 
 class OpencodeSessionInfo(Struct, rename={"parent": "parentID"}):
-    """What is needed of what stands about a session."""
+    """The fields of a session's ``info`` that the reader uses."""
 
     id: str = ""
     parent: str = ""
@@ -105,76 +106,79 @@ class _IdField(Struct):
 
 
 SESSION_INFO = LenientDecoder(OpencodeSessionInfo)
-_EXPORT_DOCUMENT, _EXPORT_MESSAGE, _ID_FIELD = (
-    LenientDecoder(_ExportDocument),
-    LenientDecoder(_ExportMessage),
-    LenientDecoder(_IdField),
-)
+_EXPORT_DOCUMENT = LenientDecoder(_ExportDocument)
+_EXPORT_MESSAGE = LenientDecoder(_ExportMessage)
+_ID_FIELD = LenientDecoder(_IdField)
 _STABLE_FIELDS = ("id", "slug", "version")
-"""Fields about a session that nothing changes later."""
+"""Fields of a session that never change; only these are kept, so the root entry stays the same on every import."""
 _OWNER_FIELDS = ("sessionID", "messageID")
-"""Fields that name what a message or a part lies in."""
+"""Fields that name the session of a message, or the message of a part. A database has them as columns."""
 
 
 def read_opencode(data: bytes) -> Recording:
     """Return the recording in ``data``, a session that opencode exported."""
     row = decode_document(data.removeprefix(BOM).strip(), _EXPORT_DOCUMENT)
     document = row.value or _ExportDocument()
-    about = SESSION_INFO.decode_or_default(document.info)
-    if not about.id:
+    session_info = SESSION_INFO.decode_or_default(document.info)
+    if not session_info.id:
         raise UnrecognizedContent("the session has no id in its `info`; give what `opencode export` wrote")
-    session_recording = build_opencode_recording(
-        OpencodeStoredSession(about.id, bytes(document.info), map(_to_stored_message, document.messages))
-    )
-    faults = (RecordingProblem(0, row.fault),) if row.fault else ()
-    return replace(session_recording, problems=(*faults, *session_recording.problems))
+    messages = map(_to_stored_message, document.messages)
+    session = OpencodeStoredSession(session_info.id, bytes(document.info), messages)
+    recording = build_opencode_recording(session)
+    if not row.fault:
+        return recording
+    return replace(recording, problems=(RecordingProblem(0, row.fault), *recording.problems))
 
 
 def _to_stored_message(raw: Raw) -> OpencodeStoredMessage:
     message = _EXPORT_MESSAGE.decode_or_default(raw)
     parts = tuple((_ID_FIELD.decode_or_default(part).id, bytes(part)) for part in message.parts)
-    return OpencodeStoredMessage(_ID_FIELD.decode_or_default(message.info).id, bytes(message.info or raw), parts)
+    message_id = _ID_FIELD.decode_or_default(message.info).id
+    return OpencodeStoredMessage(message_id, bytes(message.info or raw), parts)
 
 
 def build_opencode_recording(session: OpencodeStoredSession, sidechains: tuple[Recording, ...] = ()) -> Recording:
-    """Return the recording of a session; ``sidechains`` are those of its sub-agents."""
-    reading = _OpencodeReader(replace(session, info=strip_json_whitespace(session.info)))
+    """Return the recording of a session; ``sidechains`` are the recordings of its sub-agents."""
+    # An export is indented and a database is not: without whitespace both give the same entries.
+    reader = _OpencodeReader(replace(session, info=strip_json_whitespace(session.info)))
     for message in session.messages:
-        parts = tuple([(id_, strip_json_whitespace(raw)) for id_, raw in message.parts])
-        reading.add_message(OpencodeStoredMessage(message.id, strip_json_whitespace(message.info), parts))
-    return replace(reading.finish_recording(), sidechains=sidechains)
+        parts = tuple([(part_id, strip_json_whitespace(raw)) for part_id, raw in message.parts])
+        reader.add_message(OpencodeStoredMessage(message.id, strip_json_whitespace(message.info), parts))
+    return replace(reader.finish_recording(), sidechains=sidechains)
 
 
 class _OpencodeReader:
-    """The fold over the messages of a session: a log in the making, and where it stands."""
+    """Builds a recording from the messages of a session, one after the other."""
 
     def __init__(self, session: OpencodeStoredSession) -> None:
-        self.about = SESSION_INFO.decode_or_default(session.info)
+        self.session_info = SESSION_INFO.decode_or_default(session.info)
         self.log = RecordingBuilder()
-        stable_fields = {key: value for key, value in decode_raw_fields(session.info).items() if key in _STABLE_FIELDS}
-        at = self.about.time.created_ms or None
-        self.last_entry_id = self.log.add_entry(
-            session.id, None, NoteEntry(SESSION_NOTE, encode_json(stable_fields | {"id": session.id})), at
-        )
+        session_fields = {
+            name: value for name, value in decode_raw_fields(session.info).items() if name in _STABLE_FIELDS
+        }
+        note = NoteEntry(SESSION_NOTE, encode_json(session_fields | {"id": session.id}))
+        at = self.session_info.time.created_ms or None
+        self.last_entry_id = self.log.add_entry(session.id, None, note, at)
         self.leaf: str | None = None
-        """Where the conversation stood before what was reverted."""
+        """Where the conversation stands if its end was reverted, else None."""
         self.id = session.id
-        self.model = self.api = ""
+        self.model = ""
+        self.api = ""
         self.markers: dict[str, OpencodePart] = {}
-        """Requests for a compaction, by the id of their message."""
+        """Requests for a compaction, by message id."""
         self.first_message_index: dict[str, int] = {}
-        """The first slot of each message."""
-        self.cleared: list[tuple[int, Edit]] = []
-        """Results that were cleared, and when: not yet told."""
+        """Index in the history of the first of our messages that each message became, by its id."""
+        self.pending_clearings: list[tuple[int, Edit]] = []
+        """Results that opencode cleared, each with the time, whose decisions are not written yet."""
 
     def add_message(self, message: OpencodeStoredMessage) -> None:
-        """Append what one message says."""
+        """Append the entries of one message."""
         if not decode_raw_fields(message.info):
             self._append_damaged(f"message {message.id}", message.info)
             return
         info = OPENCODE_INFO.decode_or_default(message.info)
         self._append_clearings(info.time.created_ms)
-        revert = self.about.revert
+        revert = self.session_info.revert
         if revert is not None and self.leaf is None and message.id == revert.message:
             self._set_reverted_leaf(message, info, revert.part)
         self._append_message(message, info)
@@ -182,8 +186,8 @@ class _OpencodeReader:
     def _append_message(self, message: OpencodeStoredMessage, info: OpencodeMessageInfo) -> None:
         pieces = [OPENCODE_PART.decode_or_default(raw) for _, raw in message.parts]
         self.first_message_index.setdefault(message.id, self.log.message_counts[self.last_entry_id])
-        for (id_, raw), piece in zip(message.parts, pieces, strict=True):
-            self._check_part(message, id_, raw, piece)
+        for (part_id, raw), piece in zip(message.parts, pieces, strict=True):
+            self._check_part(message, part_id, raw, piece)
         if info.role == "user":
             self._append_user_message(message, info, pieces)
         elif info.role == "assistant":
@@ -193,22 +197,26 @@ class _OpencodeReader:
             self._append_note(MESSAGE_NOTE, message, info)
 
     def finish_recording(self) -> Recording:
-        """Return what was collected."""
+        """Return the finished recording."""
         self._append_clearings(None)
-        self.log.skipped = +self.log.skipped
-        about = self.about
+        self.log.skipped = +self.log.skipped  # drops the kinds that were counted zero times
+        info = self.session_info
         leaf = self.last_entry_id if self.leaf is None else self.leaf
         return self.log.finish_recording(
-            Recording(FORMAT, self.id, about.directory, about.title, self.model, self.api, leaf=leaf)
+            Recording(FORMAT, self.id, info.directory, info.title, self.model, self.api, leaf=leaf)
         )
 
     def _set_reverted_leaf(self, message: OpencodeStoredMessage, info: OpencodeMessageInfo, part: str) -> None:
-        """Take the leaf to what stands before a message, or before a part of it, that was reverted."""
-        before = tuple([pair for pair in message.parts if part and pair[0] < part])
-        tip = self.last_entry_id
-        if before:
-            self._append_message(replace(message, parts=before), info)
-        self.leaf, self.last_entry_id = self.last_entry_id, tip
+        """Set the leaf before a reverted message, or, if only its parts from ``part`` on were, after the parts before.
+
+        opencode keeps reverted messages until the user goes on, so they are read too, as a branch.
+        """
+        kept_parts = tuple([(part_id, raw) for part_id, raw in message.parts if part and part_id < part])
+        previous_entry_id = self.last_entry_id
+        if kept_parts:
+            self._append_message(replace(message, parts=kept_parts), info)
+        self.leaf = self.last_entry_id
+        self.last_entry_id = previous_entry_id
 
     def _append_entry(
         self,
@@ -217,15 +225,16 @@ class _OpencodeReader:
         content: bytes | str,
         at: int = 0,
     ) -> None:
-        """Append an entry named after ``name`` and all that stands before it."""
+        """Append an entry; its id is ``name`` and a digest of its content and of all entries before it."""
         text = content if isinstance(content, str) else content.decode(errors="replace")
-        self.last_entry_id = self.log.add_entry(
-            f"{name}+{make_short_digest(f'{self.last_entry_id}|{text}')}", self.last_entry_id, body, at or None
-        )
+        digest = make_short_digest(f"{self.last_entry_id}|{text}")
+        self.last_entry_id = self.log.add_entry(f"{name}+{digest}", self.last_entry_id, body, at or None)
 
     def _append_note(self, reason: str, message: OpencodeStoredMessage, info: OpencodeMessageInfo) -> None:
-        """Append a message that is not said."""
-        raw = _encode_stored_message(message, message.parts, drop=("summary",) if info.role == "user" else ())
+        """Append a message that is not part of the conversation as a note."""
+        # opencode fills in the ``summary`` of user messages later, which must not look like a changed message.
+        dropped_fields = ("summary",) if info.role == "user" else ()
+        raw = _encode_stored_message(message, message.parts, drop=dropped_fields)
         self.log.skipped[reason.removeprefix(OPENCODE_NOTE_PREFIX)] += 1
         self._append_entry(message.id, NoteEntry(reason, raw), raw, info.time.created_ms)
 
@@ -233,15 +242,17 @@ class _OpencodeReader:
         self.log.report_problem(0, f"{description} is no JSON object; it is kept as a note")
         self._append_entry("damaged", NoteEntry(f"{OPENCODE_NOTE_PREFIX}damaged", raw, {"what": description}), raw)
 
-    def _check_part(self, message: OpencodeStoredMessage, id_: str, raw: bytes, piece: OpencodePart) -> None:
-        """Count a part that nobody said, and keep one of an unknown type."""
+    def _check_part(self, message: OpencodeStoredMessage, part_id: str, raw: bytes, piece: OpencodePart) -> None:
+        """Count a part that the model does not see, and keep one of an unknown type as a note."""
+        is_silent = piece.type in SILENT_PART_TYPES or piece.mime in INLINED_MIME_TYPES or piece.ignored
         if not decode_raw_fields(raw):
-            self._append_damaged(f"part {id_} of message {message.id}", raw)
-        elif piece.type in SILENT_PART_TYPES or piece.mime in INLINED_MIME_TYPES or piece.ignored:
+            self._append_damaged(f"part {part_id} of message {message.id}", raw)
+        elif is_silent:
             self.log.skipped[piece.type] += piece.type != "compaction"  # its message is counted
         elif piece.type not in ("text", "reasoning", "tool", "file"):
             self.log.skipped[piece.type or "part without a type"] += 1
-            self._append_entry(id_ or message.id, NoteEntry(f"{OPENCODE_NOTE_PREFIX}{piece.type}", raw), raw)
+            note = NoteEntry(f"{OPENCODE_NOTE_PREFIX}{piece.type}", raw)
+            self._append_entry(part_id or message.id, note, raw)
 
     def _append_user_message(
         self, message: OpencodeStoredMessage, info: OpencodeMessageInfo, pieces: Sequence[OpencodePart]
@@ -267,29 +278,31 @@ class _OpencodeReader:
         self.model = info.model_id or self.model
         self.api = API_OF_PROVIDER.get(info.provider, self.api)
         is_summary = bytes(info.summary) == b"true"
-        is_failed = info.error is not None and not (
-            info.error.name == "MessageAbortedError" and decode_opencode_parts(pieces)
-        )
-        if is_summary and not is_failed and info.finish and info.parent in self.markers:
+        # An answer that the user interrupted is sent on as far as it got; other failed answers never are.
+        is_interrupted = info.error is not None and info.error.name == "MessageAbortedError"
+        is_failed = info.error is not None and not (is_interrupted and decode_opencode_parts(pieces))
+        is_finished_summary = is_summary and not is_failed and bool(info.finish)
+        if is_finished_summary and info.parent in self.markers:
             self._append_note(SUMMARY_NOTE, message, info)
             self._append_compaction(message, info, pieces)
         elif is_summary or is_failed:
             self._append_note(MESSAGE_NOTE, message, info)
         else:
-            for number, places in enumerate(split_answer_steps(pieces)):
-                own = replace(message, parts=tuple([message.parts[at] for at in places]))
-                self._append_answer(own, info, [pieces[at] for at in places], number)
+            for number, indexes in enumerate(split_answer_steps(pieces)):
+                step_parts = tuple([message.parts[index] for index in indexes])
+                step_pieces = [pieces[index] for index in indexes]
+                self._append_answer(replace(message, parts=step_parts), info, step_pieces, number)
 
     def _append_compaction(
         self, message: OpencodeStoredMessage, info: OpencodeMessageInfo, pieces: Sequence[OpencodePart]
     ) -> None:
         marker = self.markers[info.parent]
-        summary = build_sized_message(
-            Message.from_text("user", "\n\n".join(piece.text for piece in pieces if piece.type == "text"))
-        )
-        depth = self.log.message_counts[self.last_entry_id]
+        text = "\n\n".join(piece.text for piece in pieces if piece.type == "text")
+        summary = build_sized_message(Message.from_text("user", text))
+        # Without a kept tail the summary stands for all messages so far.
+        message_count = self.log.message_counts[self.last_entry_id]
         body = CompactionEntry(
-            first_kept=self.first_message_index.get(marker.tail or "", depth),
+            first_kept=self.first_message_index.get(marker.tail or "", message_count),
             summary=summary.message,
             head_tokens=summary.tokens,
             trigger="auto" if marker.auto else "manual",
@@ -300,84 +313,99 @@ class _OpencodeReader:
     def _append_answer(
         self, message: OpencodeStoredMessage, info: OpencodeMessageInfo, pieces: Sequence[OpencodePart], number: int
     ) -> None:
-        """Append one answer of the model and what its calls gave."""
-        parts = decode_opencode_parts(pieces, info.model_id)
-        tool_pieces = [piece for piece in pieces if piece.type == "tool" and piece.state.status in ENDED_STATUSES]
-        sized_message = make_sized_message(Message("assistant", parts), API, None)
+        """Append one answer of the model and the results of its calls."""
+        content = decode_opencode_parts(pieces, info.model_id)
+        sized_message = make_sized_message(Message("assistant", content), API, None)
         call = _get_opencode_call(info, pieces)
         name = f"{message.id}-{number}" if number else message.id
         name = f"{name}+{make_short_digest(f'{self.last_entry_id}|{sized_message.digest.hex()}|{call}')}"
-        emptied_parts = [
-            (id_, _drop_tool_output(raw, piece)) for (id_, raw), piece in zip(message.parts, pieces, strict=True)
-        ]
-        body = MessageEntry(sized_message, Raw(_encode_stored_message(message, emptied_parts)))
+        parts = []
+        for (part_id, raw), piece in zip(message.parts, pieces, strict=True):
+            parts.append((part_id, _drop_tool_output(raw, piece)))
+        body = MessageEntry(sized_message, Raw(_encode_stored_message(message, parts)))
         self.last_entry_id = self.log.add_answer(name, self.last_entry_id, body, call, info.time.created_ms or None)
+        tool_pieces = [piece for piece in pieces if piece.type == "tool" and piece.state.status in ENDED_STATUSES]
         if tool_pieces:
             self._append_results(name, info, tool_pieces)
 
     def _append_results(self, name: str, info: OpencodeMessageInfo, tool_pieces: Sequence[OpencodePart]) -> None:
         results = tuple([decode_tool_result(piece) for piece in tool_pieces])
-        place = self.log.message_counts[self.last_entry_id]
-        self._append_message_entry(
-            f"{name}+results", make_sized_message(Message("tool", results), API, None), None, info
-        )
+        message_index = self.log.message_counts[self.last_entry_id]
+        sized_message = make_sized_message(Message("tool", results), API, None)
+        self._append_message_entry(f"{name}+results", sized_message, None, info)
         for number, (piece, result) in enumerate(zip(tool_pieces, results, strict=True)):
-            at = piece.state.time.compacted
-            if at is not None:
-                self.cleared.append((whole_number(at), _make_clearing_edit(place, number, result)))
+            cleared_at = piece.state.time.compacted
+            if cleared_at is not None:
+                edit = _make_clearing_edit(message_index, number, result)
+                self.pending_clearings.append((to_safe_int(cleared_at), edit))
 
     def _append_clearings(self, now: int | None) -> None:
-        """Append what was cleared before ``now``, as decisions: one for each moment."""
-        due = sorted((pair for pair in self.cleared if now is None or pair[0] < now), key=lambda pair: pair[0])
-        self.cleared = [pair for pair in self.cleared if pair not in due]
-        for at in dict.fromkeys(at for at, _ in due):
-            edits = tuple([edit for when, edit in due if when == at])
+        """Append decisions for the results cleared before ``now`` (None: all of them), one for each moment.
+
+        A message must not show the clearing before the moment at which opencode did it, or a replay of the session
+        would see a shorter request than was sent.
+        """
+        due: dict[int, list[Edit]] = {}
+        pending = []
+        for cleared_at, edit in self.pending_clearings:
+            if now is None or cleared_at < now:
+                due.setdefault(cleared_at, []).append(edit)
+            else:
+                pending.append((cleared_at, edit))
+        self.pending_clearings = pending
+        for cleared_at in sorted(due):
+            edits = tuple(due[cleared_at])
             spans = " ".join(f"{edit.span.start}.{edit.span.part}" for edit in edits)
-            self._append_entry("cleared", DecisionEntry(edits), spans, at)
+            self._append_entry("cleared", DecisionEntry(edits), spans, cleared_at)
 
 
 def _make_clearing_edit(message_index: int, part: int, result: ToolResult) -> Edit:
-    """Return the edit that shows what opencode shows of a result that it cleared."""
-    short_ = ToolResult(result.call_id, result.name, (Text(CLEARED_RESULT_TEXT),), result.is_error)
-    saves = (
-        build_sized_message(Message("tool", (result,))).tokens - build_sized_message(Message("tool", (short_,))).tokens
-    )
-    return Edit(Span(message_index, message_index + 1, part), (short_,), CLEARED_RULE, "opencode cleared it", saves)
+    """Return the edit that replaces a cleared result by the text that opencode shows in its place."""
+    cleared_result = ToolResult(result.call_id, result.name, (Text(CLEARED_RESULT_TEXT),), result.is_error)
+    tokens_before = build_sized_message(Message("tool", (result,))).tokens
+    tokens_after = build_sized_message(Message("tool", (cleared_result,))).tokens
+    span = Span(message_index, message_index + 1, part)
+    return Edit(span, (cleared_result,), CLEARED_RULE, "opencode cleared it", tokens_before - tokens_after)
 
 
 def _get_opencode_call(info: OpencodeMessageInfo, pieces: Sequence[OpencodePart]) -> CallMetadata:
-    """Return what is recorded of a model call: by its last ``step-finish``, else by the message."""
-    ends = [piece for piece in pieces if piece.type == "step-finish"]
-    if info.error is not None or not (ends or info.finish):
+    """Return model, usage and stop reason of an answer: from its last ``step-finish``, else from the message."""
+    step_ends = [piece for piece in pieces if piece.type == "step-finish"]
+    if info.error is not None or not (step_ends or info.finish):
         return CallMetadata(info.model_id, Usage(), ABORTED)
-    usage = decode_opencode_usage(ends[-1].tokens if ends else info.tokens)
-    stop = ends[-1].reason if ends else info.finish
-    return CallMetadata(info.model_id, usage, stop, has_stale_usage=info.holdfast == STALE_USAGE_BASIS)
+    tokens = step_ends[-1].tokens if step_ends else info.tokens
+    stop = step_ends[-1].reason if step_ends else info.finish
+    has_stale_usage = info.holdfast == STALE_USAGE_BASIS
+    return CallMetadata(info.model_id, decode_opencode_usage(tokens), stop, has_stale_usage=has_stale_usage)
 
 
 def _encode_stored_message(
     message: OpencodeStoredMessage, parts: Sequence[tuple[str, bytes]], drop: tuple[str, ...] = ()
 ) -> bytes:
-    """Return a message as one object; who owns it is left out, and parts that are no JSON."""
+    """Return a message as one object, without owner fields, the fields in ``drop``, and parts that are not JSON."""
     info = _normalize_fields(message.info, message.id, (*_OWNER_FIELDS, *drop))
-    return encode_json(
-        {
-            "info": info,
-            "parts": [_normalize_fields(raw, id_, _OWNER_FIELDS) for id_, raw in parts if decode_raw_fields(raw)],
-        }
-    )
+    normalized_parts = [
+        _normalize_fields(raw, part_id, _OWNER_FIELDS) for part_id, raw in parts if decode_raw_fields(raw)
+    ]
+    return encode_json({"info": info, "parts": normalized_parts})
 
 
 def _normalize_fields(raw: bytes, id_: str, drop: tuple[str, ...]) -> dict[str, object]:
-    """Return the fields of an object without those of ``drop``, its id the last: so a database and an export agree."""
-    raw_fields: dict[str, object] = {key: value for key, value in decode_raw_fields(raw).items() if key not in drop}
-    own_id = raw_fields.pop("id", id_)
-    return raw_fields | ({"id": own_id} if own_id else {})
+    """Return an object's fields without ``drop``, the id last.
+
+    A database has the id in a column and an export in the object; in one order both give the same bytes.
+    """
+    fields: dict[str, object] = {name: value for name, value in decode_raw_fields(raw).items() if name not in drop}
+    own_id = fields.pop("id", id_)
+    if own_id:
+        fields["id"] = own_id
+    return fields
 
 
 def _drop_tool_output(raw: bytes, piece: OpencodePart) -> bytes:
-    """Return a part without the output of its tool, which stands in the result."""
+    """Return a part without its tool's output, which is kept in the result entry."""
     if piece.type != "tool" or piece.state.output is None:
         return raw
     part_fields = decode_raw_fields(raw)
-    return encode_json(part_fields | {"state": decode_raw_fields(part_fields["state"]) | {"output": None}})
+    state_fields = decode_raw_fields(part_fields["state"])
+    return encode_json(part_fields | {"state": state_fields | {"output": None}})

@@ -1,4 +1,7 @@
-"""opencode's rows and what it exports, one made of the other: a session is columns there and an object here."""
+"""Conversion between rows of opencode's database and the objects that it exports.
+
+A session is columns there and one object here; messages and parts are JSON in both.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +21,25 @@ _FIELD_OF_COLUMN = {
     "id": "id", "slug": "slug", "project_id": "projectID", "workspace_id": "workspaceID", "parent_id": "parentID",
     "directory": "directory", "path": "path", "title": "title", "version": "version", "agent": "agent", "cost": "cost",
 }  # fmt: skip
-"""Columns of a session, and the fields that hold them."""
+"""For each column of a session, the field of the exported object."""
 _JSON_COLUMNS = ("revert", "permission", "metadata", "model")
 """Columns that hold JSON."""
 _TIME_FIELDS = ("created", "updated", "compacting", "archived")
 _TOKEN_COLUMNS = {"input": "tokens_input", "output": "tokens_output", "reasoning": "tokens_reasoning"}
 _SESSION_DEFAULTS: DatabaseRow = {"project_id": "global", "slug": "", "directory": "/", "title": "", "version": ""}
 _MAX_INTEGER = 2**63
-"""More than any number that a column holds."""
+"""Smallest number that an SQLite integer column cannot hold."""
 
 
 def encode_opencode_session_info(row: Mapping[str, Any]) -> bytes:
-    """Return what stands about a session, from its columns; those that are missing or empty are left out."""
-    info = {
-        name: _decode_column_text(row[column])
-        for column, name in _FIELD_OF_COLUMN.items()
-        if row.get(column) is not None
-    }
+    """Return the ``info`` of a session from its columns, without those that are missing or empty."""
+    info = {}
+    for column, field in _FIELD_OF_COLUMN.items():
+        if row.get(column) is not None:
+            info[field] = _decode_column_text(row[column])
     for column in _JSON_COLUMNS:
-        if (json_value := _decode_json_column(row.get(column))) is not None:
+        json_value = _decode_json_column(row.get(column))
+        if json_value is not None:
             info[column] = json_value
     times = {name: row[f"time_{name}"] for name in _TIME_FIELDS if isinstance(row.get(f"time_{name}"), int | float)}
     return encode_json(info | {"time": times})
@@ -47,7 +50,7 @@ def _decode_column_text(value: Any) -> Any:
 
 
 def _decode_json_column(value: Any) -> Raw | None:
-    """Return a column that holds JSON, if it does."""
+    """Return the value of a JSON column, or None if it holds no valid JSON."""
     data = value.encode() if isinstance(value, str) else value
     if not isinstance(data, bytes):
         return None
@@ -58,30 +61,38 @@ def _decode_json_column(value: Any) -> Raw | None:
 
 
 def build_opencode_rows(sessions: Iterable[OpencodeStoredSession]) -> dict[str, list[DatabaseRow]]:
-    """Return the rows of each table that hold ``sessions``."""
-    out: dict[str, list[DatabaseRow]] = {"project": [], "session": [], "message": [], "part": []}
+    """Return the rows that hold ``sessions``, by table."""
+    tables: dict[str, list[DatabaseRow]] = {"project": [], "session": [], "message": [], "part": []}
     for stored_session in sessions:
         session = _build_session_row(stored_session)
-        if all(row["id"] != session["project_id"] for row in out["project"]):
-            out["project"].append(_build_project_row(session))
-        out["session"].append(session)
+        project_ids = {row["id"] for row in tables["project"]}
+        if session["project_id"] not in project_ids:
+            tables["project"].append(_build_project_row(session))
+        tables["session"].append(session)
         for message in stored_session.messages:
             at = OPENCODE_INFO.decode_or_default(message.info).time.created_ms or session["time_created"]
             stamp = {"session_id": stored_session.id, "time_created": at, "time_updated": at}
-            out["message"].append({"id": message.id, **stamp, "data": _encode_data_column(message.info)})
-            for id_, raw in message.parts:
-                out["part"].append({"id": id_, "message_id": message.id, **stamp, "data": _encode_data_column(raw)})
-    return out
+            tables["message"].append({"id": message.id, **stamp, "data": _encode_data_column(message.info)})
+            for part_id, raw in message.parts:
+                data = _encode_data_column(raw)
+                tables["part"].append({"id": part_id, "message_id": message.id, **stamp, "data": data})
+    return tables
 
 
 def _build_session_row(session: OpencodeStoredSession) -> DatabaseRow:
     info = msgspec.json.decode(session.info, type=dict[str, Any])
-    row = _SESSION_DEFAULTS | {
-        column: info[name] for column, name in _FIELD_OF_COLUMN.items() if isinstance(info.get(name), str)
-    }
-    row |= {column: encode_json(info[column]).decode() for column in _JSON_COLUMNS if column in info}
-    row |= {f"time_{name}": at for name, at in info["time"].items() if name in _TIME_FIELDS}
-    return row | {"cost": float(_get_number(info, "cost"))} | _build_token_columns(info.get("tokens"))
+    row = dict(_SESSION_DEFAULTS)
+    for column, field in _FIELD_OF_COLUMN.items():
+        if isinstance(info.get(field), str):
+            row[column] = info[field]
+    for column in _JSON_COLUMNS:
+        if column in info:
+            row[column] = encode_json(info[column]).decode()
+    for name, at in info["time"].items():
+        if name in _TIME_FIELDS:
+            row[f"time_{name}"] = at
+    row["cost"] = float(_get_number(info, "cost"))
+    return row | _build_token_columns(info.get("tokens"))
 
 
 def _build_token_columns(fields: Any) -> DatabaseRow:
@@ -89,9 +100,11 @@ def _build_token_columns(fields: Any) -> DatabaseRow:
 
 
 def _get_number(fields: Any, name: str) -> int | float:
-    """Return the number that ``fields`` has under ``name``, 0 where there is none that a column holds."""
-    amount = fields.get(name) if isinstance(fields, dict) else None
-    return amount if isinstance(amount, int | float) and abs(amount) < _MAX_INTEGER else 0
+    """Return the number in field ``name``, or 0 if there is none that a column can hold."""
+    number = fields.get(name) if isinstance(fields, dict) else None
+    if isinstance(number, int | float) and abs(number) < _MAX_INTEGER:
+        return number
+    return 0
 
 
 def _build_project_row(session: DatabaseRow) -> DatabaseRow:
@@ -100,5 +113,5 @@ def _build_project_row(session: DatabaseRow) -> DatabaseRow:
 
 
 def _encode_data_column(raw: bytes) -> str:
-    """Return the column ``data``: an object without its id, which is a column too."""
+    """Return the ``data`` column of a message or part: its object without the id, which is a column of its own."""
     return encode_json({key: value for key, value in decode_raw_fields(raw).items() if key != "id"}).decode()

@@ -1,8 +1,9 @@
-"""A log as a session of opencode: as the JSON that it imports, and as the rows of its database.
+"""Writer of opencode sessions: as the JSON that it imports, and as the messages of its database.
 
-A session is one line of messages, so the way to the leaf is written. Messages that came from opencode go out as they
-came, with the results that the log has; what the log cleared is marked as cleared. Every other message gets an id that
-sorts behind the one before it. A compaction of ours is a request for one and its summary.
+A session is a sequence, so only the branch at the leaf is written. Messages that came from opencode are copied,
+with the results that the log has; results that the log cleared are marked as cleared. Every other message gets an
+id that sorts after the one before it: opencode orders messages by id. A compaction of ours is a request for one and
+a summary.
 """
 
 from __future__ import annotations
@@ -50,36 +51,33 @@ from holdfast.state.entries import (
 )
 
 OPENCODE_VERSION = "1.18.33"
-"""[M] The version of opencode whose database and export were looked at; sessions from elsewhere say it made them."""
+"""Version that sessions from elsewhere name: the one whose database and export this format was taken from."""
 OPENCODE_AGENT = "build"
-"""[M] opencode's usual agent."""
+"""Agent of messages from elsewhere: the one that opencode starts with."""
 UNKNOWN_NAME = "unknown"
-"""Stands for a model or a provider that the log does not name."""
+"""Written for a model or a provider that the log does not name."""
 UNTITLED_SESSION = "Session"
 _PROVIDER_OF_API = {"anthropic": "anthropic", "openai-chat": "openai", "openai-responses": "openai", "gemini": "google"}
 _OPENCODE_STOPS = {
     "end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool-calls", "toolUse": "tool-calls",
     "tool_calls": "tool-calls", "max_tokens": "length", "synthetic": "stop", "STOP": "stop",
 }  # fmt: skip
-"""Stop reasons of other tools in opencode's words."""
+"""opencode's words for the stop reasons of other tools."""
 _ID_TIME_MASK = 2**48 - 1
-"""[M] Bits of the number in an id: milliseconds since 1970 times 4,096 and a count; it begins anew every 795 days.
+"""Mask of the number in an opencode id: milliseconds since 1970 times 4,096, plus a counter, in 48 bits.
 
-Messages of ours count on from the one before, or from 0: so all that opencode will write sorts behind them.
+The number wraps around every 795 days. Ids of our messages count on from the message before, or from 0, so that
+everything that opencode adds later sorts after them.
 """
 _INTERRUPTED_TEXT = "[Tool execution was interrupted]"
-"""What opencode itself tells the model of a call without a result."""
+"""opencode's own text for a call without a result."""
 
 
 def write_opencode_export(recording: Recording) -> bytes:
-    """Return ``recording`` as the JSON that ``opencode import`` takes; sub-agents' sessions have no place in it."""
-    stored_session = build_opencode_session(recording)
-    return to_json(
-        {
-            "info": Raw(stored_session.info),
-            "messages": [_encode_exported_message(message, stored_session.id) for message in stored_session.messages],
-        }
-    )
+    """Return ``recording`` as the JSON that ``opencode import`` takes; it has no place for sub-agents' sessions."""
+    session = build_opencode_session(recording)
+    messages = [_encode_exported_message(message, session.id) for message in session.messages]
+    return to_json({"info": Raw(session.info), "messages": messages})
 
 
 def iter_opencode_sessions(recording: Recording) -> Iterator[OpencodeStoredSession]:
@@ -91,14 +89,14 @@ def iter_opencode_sessions(recording: Recording) -> Iterator[OpencodeStoredSessi
 
 
 def build_opencode_session(recording: Recording, parent: str = "") -> OpencodeStoredSession:
-    """Return ``recording`` as opencode would hold it, under the session ``parent`` if there is one."""
-    way = get_branch_entries(recording)
-    writing = _OpencodeWriter(WritableRecording(replace(recording, entries=tuple(way))))
-    for entry in way:
-        writing.write_entry(entry)
-    messages = writing.finish_messages()
-    about = _build_session_info(recording, way, writing, parent)
-    return OpencodeStoredSession(about["id"], to_json(about), messages)
+    """Return ``recording`` as opencode stores it; ``parent`` is the session whose sub-agent it is, if any."""
+    branch = get_branch_entries(recording)
+    writer = _OpencodeWriter(WritableRecording(replace(recording, entries=tuple(branch))))
+    for entry in branch:
+        writer.write_entry(entry)
+    messages = writer.finish_messages()
+    info = _build_session_info(recording, branch, writer.last_time, parent)
+    return OpencodeStoredSession(info["id"], to_json(info), messages)
 
 
 def _encode_exported_message(message: OpencodeStoredMessage, session_id: str) -> dict[str, Any]:
@@ -108,62 +106,69 @@ def _encode_exported_message(message: OpencodeStoredMessage, session_id: str) ->
 
 
 def _build_session_info(
-    recording: Recording, branch_entries: list[Entry], writing: _OpencodeWriter, parent: str
+    recording: Recording, branch_entries: list[Entry], last_time: int, parent: str
 ) -> dict[str, Any]:
-    """Return what stands about a session."""
-    notes = (
-        entry.body
-        for entry in branch_entries
-        if isinstance(entry.body, NoteEntry) and entry.body.reason == SESSION_NOTE
-    )
-    stored_info: dict[str, Any] = dict(decode_raw_fields(next((note.raw for note in notes), b"{}")))
-    first = next((entry.time_ms for entry in branch_entries if entry.time_ms is not None), 0)
-    words = (
-        find_first_user_text(
-            entry.body.sized_message.message for entry in branch_entries if isinstance(entry.body, MessageEntry)
-        )
-        or UNTITLED_SESSION
-    )
-    name = recording.session or UNTITLED_SESSION
-    fresh = f"ses_{~(first * 4096) & _ID_TIME_MASK:012x}{_make_id_suffix(name)}"  # the newest sort first
-    about = {"id": fresh, "slug": "holdfast", "projectID": "global", "directory": recording.cwd or "/", "path": ""}
-    about |= stored_info | ({"parentID": parent} if parent else {})
-    about |= {"id": _decode_text_value(about["id"]), "title": recording.title or words[:80]}
-    about |= {"version": about.get("version", OPENCODE_VERSION)}
-    return about | {"time": {"created": first, "updated": max(first, writing.last_time)}}
+    """Return the ``info`` of a session: the fields that it came with, and defaults for the others."""
+    stored_info: dict[str, Any] = {}
+    first_time = None
+    for entry in branch_entries:
+        if isinstance(entry.body, NoteEntry) and entry.body.reason == SESSION_NOTE and not stored_info:
+            stored_info = dict(decode_raw_fields(entry.body.raw))
+        if first_time is None:
+            first_time = entry.time_ms
+    first_time = first_time or 0
+    messages = [entry.body.sized_message.message for entry in branch_entries if isinstance(entry.body, MessageEntry)]
+    title = recording.title or (find_first_user_text(messages) or UNTITLED_SESSION)[:80]
+    # The time is complemented: opencode lists sessions by id, the newest first.
+    number = ~(first_time * 4096) & _ID_TIME_MASK
+    new_id = f"ses_{number:012x}{_make_id_suffix(recording.session or UNTITLED_SESSION)}"
+    info: dict[str, Any] = {
+        "id": new_id,
+        "slug": "holdfast",
+        "projectID": "global",
+        "directory": recording.cwd or "/",
+        "path": "",
+    }
+    info |= stored_info
+    if parent:
+        info["parentID"] = parent
+    info |= {"id": _decode_text_value(info["id"]), "title": title}
+    info["version"] = info.get("version", OPENCODE_VERSION)
+    info["time"] = {"created": first_time, "updated": max(first_time, last_time)}
+    return info
 
 
 def _make_id_suffix(text: str) -> str:
-    """Return the fourteen characters that end an id: the same for the same text."""
+    """Return the fourteen characters at the end of an id, a digest of ``text``."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=7).hexdigest()
 
 
 class _OutgoingMessage:
-    """A message being written."""
+    """A message that is being written."""
 
     __slots__ = ("id", "info", "original_id", "parts")
 
     def __init__(self, id_: str, info: Mapping[str, Any], original_id: str = "") -> None:
         self.id = id_
         self.original_id = original_id
-        """The id that it came with, if it came from opencode."""
+        """Its id in the session that it came from, empty if it is from elsewhere."""
         self.info = dict(info)
         self.parts: list[dict[str, Any]] = []
 
 
 class _OpencodeWriter:
-    """The fold over the way to the leaf: the messages so far, and which call waits for which result."""
+    """Writes the entries of a branch one after the other, and keeps which call waits for its result."""
 
     def __init__(self, source: WritableRecording) -> None:
         self.source = source
         self.messages: list[_OutgoingMessage] = []
         self.calls: dict[str, dict[str, Any]] = {}
-        """The part of each call that has ended."""
+        """The part of each finished call, by call id."""
         self.open_calls: dict[str, dict[str, Any]] = {}
-        """Those of them whose result did not come yet."""
+        """Those of ``calls`` whose result was not written yet."""
         self.ids: set[str] = set()
         self.message_ids: dict[str, str] = {}
-        """The message that holds each entry."""
+        """Id of the message that holds each entry."""
         self.last_time = self.last_id_number = 0
         self.last_user_id = ""
         self.provider = _detect_provider(source.recording)
@@ -187,35 +192,37 @@ class _OpencodeWriter:
             self._mark_cleared_results(entry, body)
 
     def finish_messages(self) -> tuple[OpencodeStoredMessage, ...]:
-        """Return the messages; a call that got no result was interrupted."""
+        """Return the messages; calls that got no result are marked as interrupted."""
         for part in self.open_calls.values():
-            part["state"] = _encode_tool_state(
-                part, ToolResult("", "", (Text(_INTERRUPTED_TEXT),), is_error=True), self.last_time
-            )
+            interruption = ToolResult("", "", (Text(_INTERRUPTED_TEXT),), is_error=True)
+            part["state"] = _encode_tool_state(part, interruption, self.last_time)
         return tuple([_freeze_message(message) for message in self.messages])
 
-    # -- what opencode said --------------------------------------------------------------------------------------------
+    # -- messages from opencode ----------------------------------------------------------------------------------------
 
     def _copy_origin_message(self, entry: Entry, raw: bytes) -> None:
-        """Write a message, or one more answer of the message before, that opencode made."""
+        """Write a message of opencode's, or add another answer to the message that holds the one before."""
         document = decode_raw_fields(raw)
         info = OPENCODE_INFO.decode_or_default(document["info"])
         if not self.messages or self.messages[-1].original_id != info.id:
             self.last_id_number = max(self.last_id_number, _parse_id_number(info.id))
-            own = self._claim_id("msg", info.id, entry.id)
-            self.messages.append(_OutgoingMessage(own, decode_raw_fields(document["info"]) | {"id": own}, info.id))
-        self.messages[-1].info |= self.source.get_stale_usage_field(entry)
+            message_id = self._claim_id("msg", info.id, entry.id)
+            fields = decode_raw_fields(document["info"]) | {"id": message_id}
+            self.messages.append(_OutgoingMessage(message_id, fields, info.id))
+        message = self.messages[-1]
+        message.info |= self.source.get_stale_usage_field(entry)
         self.last_time = max(self.last_time, info.time.created_ms)
-        self.message_ids[entry.id] = own = self.messages[-1].id
-        self.last_user_id = own if info.role == "user" else self.last_user_id
+        self.message_ids[entry.id] = message.id
+        if info.role == "user":
+            self.last_user_id = message.id
         for part in decode_raw_elements(document["parts"]):
             self._copy_origin_part(part)
 
     def _claim_id(self, kind: str, id_: str, text: str) -> str:
-        """Return an id as it came, or another where it is taken or none."""
-        free = id_ if id_ and id_ not in self.ids else self._make_id(kind, text)
-        self.ids.add(free)
-        return free
+        """Return ``id_`` if it is one that is free, else a new id."""
+        claimed_id = id_ if id_ and id_ not in self.ids else self._make_id(kind, text)
+        self.ids.add(claimed_id)
+        return claimed_id
 
     def _copy_origin_part(self, raw: Raw) -> None:
         piece = OPENCODE_PART.decode_or_default(raw)
@@ -228,18 +235,19 @@ class _OpencodeWriter:
     def _register_call(self, id_: str, part: dict[str, Any]) -> None:
         self.calls[id_] = self.open_calls[id_] = part
 
-    # -- what was said elsewhere ---------------------------------------------------------------------------------------
+    # -- messages from elsewhere ---------------------------------------------------------------------------------------
 
     def _begin_message(self, entry: Entry, role: str) -> _OutgoingMessage:
-        """Begin a message that sorts behind all others."""
-        self.last_time = max(self.last_time + bool(self.messages), entry.time_ms or 0)
-        id_ = self._make_id("msg", entry.id)
-        message = _OutgoingMessage(
-            id_, {"id": id_, "role": role, "time": {"created": self.last_time}, "agent": OPENCODE_AGENT}
-        )
+        """Begin a new message that sorts after all others, by id and by time."""
+        earliest_time = self.last_time + 1 if self.messages else self.last_time
+        self.last_time = max(earliest_time, entry.time_ms or 0)
+        message_id = self._make_id("msg", entry.id)
+        info = {"id": message_id, "role": role, "time": {"created": self.last_time}, "agent": OPENCODE_AGENT}
+        message = _OutgoingMessage(message_id, info)
         self.messages.append(message)
-        self.message_ids[entry.id] = id_
-        self.last_user_id = id_ if role == "user" else self.last_user_id
+        self.message_ids[entry.id] = message_id
+        if role == "user":
+            self.last_user_id = message_id
         return message
 
     def _make_id(self, kind: str, text: str) -> str:
@@ -247,7 +255,7 @@ class _OpencodeWriter:
         return f"{kind}_{self.last_id_number:012x}{_make_id_suffix(text)}"
 
     def _append_part(self, kind: str, /, **data: Any) -> dict[str, Any]:
-        """Append a part to the newest message; return it."""
+        """Append a part to the newest message, and return it."""
         message = self.messages[-1]
         part = {"id": self._make_id("prt", f"{message.id}-{len(message.parts)}"), "type": kind} | data
         message.parts.append(part)
@@ -257,29 +265,33 @@ class _OpencodeWriter:
         if message.role == "assistant":
             self._write_answer(entry, message)
             return
-        message_row = self._begin_message(entry, "user")
-        message_row.info["model"] = self._get_model_fields(entry)
+        # opencode has no system messages: they are the user's, with texts marked as not typed.
+        outgoing = self._begin_message(entry, "user")
+        outgoing.info["model"] = self._get_model_fields(entry)
         for part in message.parts:
             self._write_user_part(part, synthetic=message.role == "system")
 
     def _write_user_part(self, part: Part, *, synthetic: bool) -> None:
         if isinstance(part, ToolResult):
             self._write_result(part)
-        elif isinstance(part, Media) and part.mime not in INLINED_MIME_TYPES and (url := _make_media_url(part)):
-            self._append_part("file", mime=part.mime, **({"filename": part.name} if part.name else {}), url=url)
         elif isinstance(part, Text):
             self._append_part("text", text=part.text, **({"synthetic": True} if synthetic else {}))
         elif isinstance(part, Media | Opaque):
-            self._append_part("text", text=format_part_placeholder(part))
+            url = _make_media_url(part) if isinstance(part, Media) and part.mime not in INLINED_MIME_TYPES else ""
+            if isinstance(part, Media) and url:
+                filename = {"filename": part.name} if part.name else {}
+                self._append_part("file", mime=part.mime, **filename, url=url)
+            else:
+                self._append_part("text", text=format_part_placeholder(part))
 
     def _get_model_fields(self, entry: Entry) -> dict[str, str]:
         return {"providerID": self.provider, "modelID": self.source.get_answer_model(entry) or UNKNOWN_NAME}
 
     def _write_answer(self, entry: Entry, message: Message) -> None:
         answer = self.source.get_writable_answer(entry)
-        stop = _OPENCODE_STOPS.get(answer.stop_reason, answer.stop_reason) or (
-            "tool-calls" if message.calls else "stop"
-        )
+        stop = _OPENCODE_STOPS.get(answer.stop_reason, answer.stop_reason)
+        if not stop:
+            stop = "tool-calls" if message.calls else "stop"
         self._begin_answer(entry, answer.usage, stop)
         for part in message.parts:
             self._write_answer_part(part)
@@ -287,22 +299,21 @@ class _OpencodeWriter:
         self.messages[-1].info |= self.source.get_stale_usage_field(entry)
 
     def _begin_answer(self, entry: Entry, usage: Usage, stop: str, mode: str = OPENCODE_AGENT) -> _OutgoingMessage:
-        """Begin a message of the model's."""
+        """Begin a message of the model."""
         parent = self.last_user_id
-        message_row = self._begin_message(entry, "assistant")
-        where = self.source.recording.cwd or "/"
-        message_row.info |= {
+        message = self._begin_message(entry, "assistant")
+        directory = self.source.recording.cwd or "/"
+        message.info |= {
             "time": {"created": self.last_time, "completed": self.last_time},
-            "parentID": parent or message_row.id,
+            "parentID": parent or message.id,
+            "mode": mode,
+            "agent": mode,
+            "path": {"cwd": directory, "root": directory},
         }
-        message_row.info |= {"mode": mode, "agent": mode, "path": {"cwd": where, "root": where}}
-        message_row.info |= self._get_model_fields(entry) | {
-            "cost": 0,
-            "tokens": _encode_opencode_usage(usage),
-            "finish": stop,
-        }
+        message.info |= self._get_model_fields(entry)
+        message.info |= {"cost": 0, "tokens": _encode_opencode_usage(usage), "finish": stop}
         self._append_part("step-start")
-        return message_row
+        return message
 
     def _write_answer_part(self, part: Part) -> None:
         span = {"start": self.last_time, "end": self.last_time}
@@ -324,7 +335,8 @@ class _OpencodeWriter:
         for result in message.results:
             if result.call_id in self.open_calls:
                 self._write_result(result)
-            else:  # of a call that is not on the way
+            else:
+                # Its call is not on the branch, so there is no part to put it into; as a user's text it is still read.
                 self._write_message(entry, Message.from_text("user", get_result_text(result)))
 
     def _write_result(self, result: ToolResult) -> None:
@@ -335,25 +347,30 @@ class _OpencodeWriter:
             part["state"] = _encode_tool_state(part, result, self.last_time)
 
     def _mark_cleared_results(self, entry: Entry, body: DecisionEntry) -> None:
-        """Mark the results that opencode cleared as cleared then."""
-        puts = [new_part for edit in body.edits if edit.rule == CLEARED_RULE for new_part in edit.replacement]
-        for new_part in puts:
-            part = self.calls.get(new_part.call_id) if isinstance(new_part, ToolResult) else None
-            if part is not None and _decode_text_value(part["state"]["status"]) == "completed":
+        """Mark the results that opencode cleared with the time at which it did."""
+        for edit in body.edits:
+            if edit.rule != CLEARED_RULE:
+                continue
+            for replacement in edit.replacement:
+                part = self.calls.get(replacement.call_id) if isinstance(replacement, ToolResult) else None
+                if part is None or _decode_text_value(part["state"]["status"]) != "completed":
+                    continue
                 time = part["state"].get("time", {})
-                time = decode_raw_fields(time) if isinstance(time, Raw) else time
-                part["state"]["time"] = {**time, "compacted": entry.time_ms or self.last_time}
+                time_fields = decode_raw_fields(time) if isinstance(time, Raw) else time
+                part["state"]["time"] = {**time_fields, "compacted": entry.time_ms or self.last_time}
 
     def _write_compaction(self, entry: Entry, body: CompactionEntry) -> None:
-        """Write a compaction as a request for one and a summary; it keeps whole messages."""
-        kept_ids = [
-            self.message_ids[kept_entry.id]
-            for kept_entry in self.source.get_kept_messages(entry)
-            if kept_entry.id in self.message_ids
-        ]
+        """Write a compaction as a request for one and its summary.
+
+        opencode's tail begins at a message, so a tail that begins inside an answer with several steps keeps all of it.
+        """
+        tail = {}
+        for kept_entry in self.source.get_kept_messages(entry):
+            if kept_entry.id in self.message_ids:
+                tail = {"tail_start_id": self.message_ids[kept_entry.id]}
+                break
         marker = self._begin_message(entry, "user")
         marker.info["model"] = self._get_model_fields(entry)
-        tail = {"tail_start_id": kept_ids[0]} if kept_ids else {}
         self._append_part("compaction", auto=body.trigger != "manual", **tail)
         self.last_time += 1
         summary = self._begin_answer(replace(entry, id=f"{entry.id}+summary"), Usage(), "stop", "compaction")
@@ -362,9 +379,12 @@ class _OpencodeWriter:
 
 
 def _detect_provider(recording: Recording) -> str:
-    """Return whose API the session was held with, as far as the log or its messages tell."""
-    apis = (entry.body.sized_message.api for entry in recording.entries if isinstance(entry.body, MessageEntry))
-    return next((_PROVIDER_OF_API[api] for api in (recording.api, *apis) if api in _PROVIDER_OF_API), UNKNOWN_NAME)
+    """Return opencode's name of the provider: by the recording's API, else by the first message of a known API."""
+    message_apis = [entry.body.sized_message.api for entry in recording.entries if isinstance(entry.body, MessageEntry)]
+    for api in (recording.api, *message_apis):
+        if api in _PROVIDER_OF_API:
+            return _PROVIDER_OF_API[api]
+    return UNKNOWN_NAME
 
 
 def _freeze_message(message: _OutgoingMessage) -> OpencodeStoredMessage:
@@ -380,7 +400,7 @@ def _parse_id_number(id_: str) -> int:
 
 
 def _decode_text_value(value: Any) -> str:
-    """Return a text, as a value or as JSON."""
+    """Return a text that is a value or still raw JSON; empty for anything else."""
     if isinstance(value, str):
         return value
     try:
@@ -390,56 +410,61 @@ def _decode_text_value(value: Any) -> str:
 
 
 def _make_media_url(media: Media) -> str:
-    """Return where a file is, or all of it; nothing where only one provider knows it."""
+    """Return the URL of a file, or its data as one; empty for a file that only its provider can find."""
     if media.form == "base64":
         return f"data:{media.mime};base64,{media.source}"
     return media.source if media.form == "url" or media.source.startswith("file:") else ""
 
 
 def _encode_signature_metadata(part: Thinking) -> dict[str, Any]:
-    """Return where the seal of a thought stands; what stands for one that nobody is shown has a field of its own."""
-    if data := get_redacted_thinking(part):
-        return {"metadata": {"anthropic": {"redactedData": data}}}
+    """Return the metadata field with the signature of a thought, or with the data of redacted thinking."""
+    redacted_data = get_redacted_thinking(part)
+    if redacted_data:
+        return {"metadata": {"anthropic": {"redactedData": redacted_data}}}
+    if part.signature is None or not part.signature.data:
+        return {}
     for provider, (api, field) in SIGNATURE_FIELDS.items():
-        if part.signature is not None and part.signature.api == api and part.signature.data:
+        if part.signature.api == api:
             return {"metadata": {provider: {field: part.signature.data}}}
     return {}
 
 
 def _encode_opencode_usage(usage: Usage) -> dict[str, Any]:
     cache = {"read": usage.cache_read, "write": usage.cache_write}
-    fresh = max(0, usage.input - usage.cache_read - usage.cache_write)
+    uncached = max(0, usage.input - usage.cache_read - usage.cache_write)
     output = max(0, usage.output - usage.reasoning)
-    return {"total": usage.total, "input": fresh, "output": output, "reasoning": usage.reasoning, "cache": cache}
+    return {"total": usage.total, "input": uncached, "output": output, "reasoning": usage.reasoning, "cache": cache}
 
 
 def _encode_tool_state(part: dict[str, Any], result: ToolResult, at: int) -> dict[str, Any]:
-    """Return how the run of a tool ended; what else is known of it stays."""
-    old = part["state"]
-    text, files = (
-        get_result_text(result),
-        [content_part for content_part in result.content if isinstance(content_part, Media)],
-    )
+    """Return the state of a tool part with its result; other fields stay if the state was of the same kind before."""
+    old_state = part["state"]
+    text = get_result_text(result)
+    files = [content_part for content_part in result.content if isinstance(content_part, Media)]
     status = "error" if result.is_error else "completed"
-    base = {"status": status, "input": old.get("input", {})}
-    if _decode_text_value(old["status"]) == status:
-        base = {key: value for key, value in old.items() if key != "attachments" or files}
+    state = {"status": status, "input": old_state.get("input", {})}
+    if _decode_text_value(old_state["status"]) == status:
+        # A result without files was shortened: the recorded attachments are no part of it any more.
+        state = {name: value for name, value in old_state.items() if name != "attachments" or files}
     if result.is_error:
-        return base | ({} if "time" in base else {"time": {"start": at, "end": at}}) | {"error": text}
-    completed_state: dict[str, Any] = {"title": "", "metadata": {}, "time": {"start": at, "end": at}}
-    completed_state = (
-        base | {key: value for key, value in completed_state.items() if key not in base} | {"output": text}
-    )
-    return (
-        completed_state
-        if not files or "attachments" in base
-        else completed_state | {"attachments": _encode_attachments(part, files)}
-    )
+        state.setdefault("time", {"start": at, "end": at})
+        state["error"] = text
+        return state
+    state.setdefault("title", "")
+    state.setdefault("metadata", {})
+    state.setdefault("time", {"start": at, "end": at})
+    state["output"] = text
+    if files and "attachments" not in state:
+        state["attachments"] = _encode_attachments(part, files)
+    return state
 
 
 def _encode_attachments(part: dict[str, Any], files: list[Media]) -> list[dict[str, Any]]:
-    file_urls = [(file, url) for file in files if (url := _make_media_url(file))]
-    return [
-        {"id": f"{_decode_text_value(part['id'])}{number}", "type": "file", "mime": file.mime, "url": url}
-        for number, (file, url) in enumerate(file_urls)
-    ]
+    part_id = _decode_text_value(part["id"])
+    attachments: list[dict[str, Any]] = []
+    for file in files:
+        url = _make_media_url(file)
+        if url:
+            attachment_id = f"{part_id}{len(attachments)}"
+            attachments.append({"id": attachment_id, "type": "file", "mime": file.mime, "url": url})
+    return attachments

@@ -1,4 +1,4 @@
-"""One message of a pi or OpenClaw session, to values and back."""
+"""Messages of pi and OpenClaw sessions, decoded into values and encoded again."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ API_OF_PI_NAME = {
     "google-generative-ai": "gemini",
     "google-vertex": "gemini",
 }
-"""pi's names of the APIs, and ours."""
+"""Our name of each API, by pi's name."""
 REDACTED_TEXT = "[Reasoning redacted]"
-"""[M] pi's words for thinking that nobody is shown."""
+"""pi's own text for redacted thinking."""
 
 
 class PiMessage(Struct, rename="camel"):
-    """The fields of a message; which are there depends on the role."""
+    """The fields of a message; which are present depends on the role."""
 
     role: str = ""
     content: Raw = Raw(b"[]")
@@ -65,7 +65,7 @@ class _PiThinking(Struct, tag_field="type", tag="thinking", rename="camel"):
     thinking: str
     thinking_signature: str | None = None
     redacted: bool = False
-    """The signature is none then, but what stands for thinking that nobody is shown."""
+    """Whether ``thinking_signature`` is the encrypted data of redacted thinking, and not a signature."""
 
 
 class _PiImage(Struct, tag_field="type", tag="image", rename="camel"):
@@ -100,7 +100,7 @@ _PI_BLOCK_TYPE = LenientDecoder(_PiBlockType)
 
 
 def decode_pi_message(raw: Raw | bytes) -> Message:
-    """Return the ``message`` of a line as values; ``FormatError`` for an unknown role or a broken content."""
+    """Return the ``message`` of a line as a value; raises ``FormatError`` for an unknown role or broken content."""
     try:
         return convert_pi_message(PI_MESSAGE.decode_strict(raw))
     except DECODE_ERRORS as error:
@@ -108,12 +108,12 @@ def decode_pi_message(raw: Raw | bytes) -> Message:
 
 
 def convert_pi_message(message: PiMessage) -> Message:
-    """Return a message that was read already."""
+    """Return a decoded message as a value; raises ``FormatError`` for an unknown role."""
     if message.role == "assistant":
         return Message("assistant", _decode_pi_parts(message))
     if message.role == "toolResult":
-        inner = tuple([part for part in _decode_pi_parts(message) if isinstance(part, Text | Media | Opaque)])
-        return Message("tool", (ToolResult(message.tool_call_id, message.tool_name, inner, message.is_error),))
+        content = tuple([part for part in _decode_pi_parts(message) if isinstance(part, Text | Media | Opaque)])
+        return Message("tool", (ToolResult(message.tool_call_id, message.tool_name, content, message.is_error),))
     if message.role == "bashExecution":
         return Message.from_text("user", format_bash_execution(message))
     if message.role in ("branchSummary", "compactionSummary"):
@@ -129,8 +129,9 @@ _ROLE_OF_PI_ROLE: dict[str, Role] = {"user": "user", "custom": "user", "hookMess
 
 
 def format_bash_execution(message: PiMessage) -> str:
-    """Return a command that the user ran, with its output, as the words the model sees."""
-    text = f"Ran `{message.command}`\n" + (f"```\n{message.output}\n```" if message.output else "(no output)")
+    """Return a command that the user ran and its output as text, word for word as pi sends it to the model."""
+    output = f"```\n{message.output}\n```" if message.output else "(no output)"
+    text = f"Ran `{message.command}`\n{output}"
     if message.cancelled:
         text += "\n\n(command cancelled)"
     elif message.exit_code:
@@ -141,10 +142,12 @@ def format_bash_execution(message: PiMessage) -> str:
 
 
 def decode_pi_content(content: Raw, api: str = "", model: str = "") -> tuple[Part, ...]:
-    """Return a ``content`` (text or a list) as parts, sealed for ``api`` and ``model``."""
+    """Return a ``content`` (a text or a list) as parts; their signatures are those of ``api`` and ``model``."""
     decoded_content = _PI_CONTENT.decode(content)
-    if decoded_content is None or isinstance(decoded_content, str):
-        return () if decoded_content is None else (Text(decoded_content),)
+    if decoded_content is None:
+        return ()
+    if isinstance(decoded_content, str):
+        return (Text(decoded_content),)
     return tuple([_decode_pi_part(raw, api, model) for raw in decoded_content])
 
 
@@ -172,37 +175,37 @@ def _make_signature(api: str, model: str, data: str | None) -> ProviderSignature
 
 
 def decode_pi_usage(message: PiMessage) -> Usage | None:
-    """Return the usage of an answer, if one is recorded; ``input`` is the whole prompt."""
+    """Return the usage of an answer, or None if none is recorded. The result's ``input`` is the whole prompt."""
     tokens = _PI_TOKENS.decode_or_default(message.usage)
     if tokens == _PiTokens():
         return None
-    cache_read, cache_write = tokens.cache_read, tokens.cache_write
-    prompt, total = tokens.input + cache_read + cache_write, tokens.total_tokens
-    return Usage(
-        prompt, tokens.output, cache_read, cache_write, reported_total=0 if total == prompt + tokens.output else total
-    )
+    prompt = tokens.input + tokens.cache_read + tokens.cache_write
+    is_sum = tokens.total_tokens == prompt + tokens.output
+    reported_total = 0 if is_sum else tokens.total_tokens
+    return Usage(prompt, tokens.output, tokens.cache_read, tokens.cache_write, reported_total=reported_total)
 
 
-# -- to pi -------------------------------------------------------------------------------------------------------------
+# -- encoding ----------------------------------------------------------------------------------------------------------
 
 
 def encode_pi_messages(message: Message) -> list[dict[str, Any]]:
     """Return ``message`` as pi messages, without times and usage: one for each tool result, then one for the rest."""
-    out: list[dict[str, Any]] = [
-        {
-            "role": "toolResult",
-            "toolCallId": result.call_id,
-            "toolName": result.name,
-            "content": _encode_pi_blocks(result.content),
-            "isError": result.is_error,
-        }
-        for result in message.results
-    ]
+    pi_messages = [_encode_pi_result(result) for result in message.results]
     other_parts = [part for part in message.parts if not isinstance(part, ToolResult)]
-    if other_parts or not out:
-        role = "assistant" if message.role == "assistant" else "system" if message.role == "system" else "user"
-        out.append({"role": role, "content": _encode_pi_blocks(other_parts)})
-    return out
+    if other_parts or not pi_messages:
+        role = message.role if message.role in ("assistant", "system") else "user"
+        pi_messages.append({"role": role, "content": _encode_pi_blocks(other_parts)})
+    return pi_messages
+
+
+def _encode_pi_result(result: ToolResult) -> dict[str, Any]:
+    return {
+        "role": "toolResult",
+        "toolCallId": result.call_id,
+        "toolName": result.name,
+        "content": _encode_pi_blocks(result.content),
+        "isError": result.is_error,
+    }
 
 
 def _encode_pi_blocks(parts: Sequence[Part]) -> list[object]:
@@ -210,22 +213,25 @@ def _encode_pi_blocks(parts: Sequence[Part]) -> list[object]:
 
 
 def _encode_pi_block(part: Part) -> object:
+    """Return a part as a block of pi's, or None for a tool result, which is a message there."""
     if isinstance(part, Text):
         return {"type": "text", "text": part.text} | _encode_signature_field("textSignature", part.signature)
-    if isinstance(part, Thinking) and (data := get_redacted_thinking(part)):
-        return {"type": "thinking", "thinking": REDACTED_TEXT, "thinkingSignature": data, "redacted": True}
     if isinstance(part, Thinking):
-        return {"type": "thinking", "thinking": part.text} | _encode_signature_field(
-            "thinkingSignature", part.signature
-        )
+        redacted_data = get_redacted_thinking(part)
+        if redacted_data:
+            return {"type": "thinking", "thinking": REDACTED_TEXT, "thinkingSignature": redacted_data, "redacted": True}
+        signature_field = _encode_signature_field("thinkingSignature", part.signature)
+        return {"type": "thinking", "thinking": part.text} | signature_field
     if isinstance(part, ToolCall):
         call = {"type": "toolCall", "id": part.id, "name": part.name, "arguments": wrap_call_arguments(part.arguments)}
         return call | _encode_signature_field("thoughtSignature", part.signature)
-    if isinstance(part, Media) and part.kind == "image" and part.form == "base64":
-        return {"type": "image", "data": part.source, "mimeType": part.mime}
+    if isinstance(part, Media):
+        if part.kind == "image" and part.form == "base64":
+            return {"type": "image", "data": part.source, "mimeType": part.mime}
+        return {"type": "text", "text": format_part_placeholder(part)}
     if isinstance(part, Opaque):
         return part.raw
-    return {"type": "text", "text": format_part_placeholder(part)} if isinstance(part, Media) else None
+    return None
 
 
 def _encode_signature_field(field: str, signature: ProviderSignature | None) -> dict[str, str]:

@@ -1,8 +1,9 @@
-"""pi and OpenClaw sessions (``*.jsonl``, versions 1 to 3) as a tree of entries.
+"""Reader of pi and OpenClaw sessions (``*.jsonl``, versions 1 to 3).
 
-Lines that change a setting are notes on the way, so the tree is the file's own. Version 1 has no ids: its lines follow
-each other and get their line numbers as ids. As in pi, a parent that is not in the file ends the way up; only where a
-damaged line stands right before is the line before that taken. Versions before 3 call a role ``hookMessage``.
+Lines that change a setting become notes on the branch, so the tree is the file's own. Version 1 has no ids: its
+lines follow each other and get their line numbers as ids. As in pi, a parent that is not in the file ends the
+branch; only if a damaged line is right before does the line before that count as the parent. Versions before 3 have
+a role ``hookMessage``, which is ``custom`` now.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ __all__ = ["API", "FORMAT", "PI_NOTE_PREFIX", "decode_pi_message", "read_pi"]
 
 FORMAT = "pi"
 PI_NOTE_PREFIX = "pi:"
-"""How the reason of a note begins that keeps a line of a pi session."""
+"""Prefix of the reason of a note that keeps a line of a pi session."""
 
 
 class PiLine(Struct, rename="camel"):
-    """The fields of a line, header included; any may be missing."""
+    """The fields of a line or a header that the reader uses; any may be missing."""
 
     type: str = ""
     id: str | None = None
@@ -81,26 +82,26 @@ PI_LINE = LenientDecoder(PiLine)
 
 
 class _PiRecord:
-    """A line behind the header, and where its entries are once they are there."""
+    """A line after the header, and its entries once they are added."""
 
     __slots__ = ("entry_id", "follows_damage", "last_entry_id", "length", "line", "messages_before", "row")
 
-    def __init__(self, row: FileLine[PiLine], line: PiLine, *, torn: bool) -> None:
+    def __init__(self, row: FileLine[PiLine], line: PiLine, *, follows_damage: bool) -> None:
         self.row = row
         self.length = len(row.raw)
         self.line = line
-        self.follows_damage = torn
-        """Whether a damaged line stands right before this one."""
+        self.follows_damage = follows_damage
+        """Whether the line right before this one is damaged."""
         self.entry_id = ""
-        """Id of the entry that is this line."""
+        """Id of the entry that labels on this line refer to."""
         self.last_entry_id: str | None = None
         """Id of its last entry."""
         self.messages_before = 0
-        """Slots on the way to it, without its own."""
+        """Number of messages on the branch before it."""
 
 
 class _PiFile:
-    """What the lines of one file say, before the tree is made; of an open file without their words."""
+    """The decoded lines of one file, before they are linked; without their content if the file can be read again."""
 
     def __init__(self, data: bytes | LineFile) -> None:
         self.log = RecordingBuilder()
@@ -110,12 +111,12 @@ class _PiFile:
         self.damaged: list[tuple[int, FileLine[PiLine], str]] = []
         self.positions: dict[str, int] = {}
         self.api = self.model = self.title = ""
-        torn = False
+        follows_damage = False
         for row in decode_lines(data, PI_LINE):
-            torn = self._add_line(row, torn=torn)
+            follows_damage = self._add_line(row, follows_damage=follows_damage)
 
-    def _add_line(self, row: FileLine[PiLine], *, torn: bool) -> bool:
-        """Take one line; return whether it was damaged."""
+    def _add_line(self, row: FileLine[PiLine], *, follows_damage: bool) -> bool:
+        """Add one line, and return whether it is damaged."""
         line = row.value
         if line is None:
             self.damaged.append((len(self.records), row, row.fault))
@@ -125,20 +126,20 @@ class _PiFile:
         if line.type == "session" and self.header is None and not self.records:
             self.header = row
         elif self._is_new(row, line):
-            record = _PiRecord(row, line, torn=torn)
+            record = _PiRecord(row, line, follows_damage=follows_damage)
             if self._lines is not None:
                 _drop_pi_content(record)
             self.records.append(record)
         return False
 
     def reload_line(self, record: _PiRecord) -> FileLine[PiLine]:
-        """Return the line of ``record``, which is read again where its words are not held."""
+        """Return the line of ``record``, read again from the file if its content is not in memory."""
         if self._lines is None:
             return record.row
         return self._lines.reread_line(record.row.number, record.row.start, record.length, PI_LINE)
 
     def make_body(self, kind: type[B], make: Callable[[FileLine[PiLine]], B], record: _PiRecord) -> B | LazyBody:
-        """Return what ``make`` makes of a line: at once, or when it is asked for where its words are not held."""
+        """Return what ``make`` builds from a line: now, or lazily if its content is not in memory."""
         if self._lines is None:
             return make(record.row)
         return LazyBody(kind, partial(self._load_body, make, record))
@@ -147,12 +148,13 @@ class _PiFile:
         return make(self.reload_line(record))
 
     def _is_new(self, row: FileLine[PiLine], line: PiLine) -> bool:
+        """Return whether a line is not a copy of an earlier one with the same id."""
         if line.id is None:
             return True
-        place = self.positions.setdefault(line.id, len(self.records))
-        if place == len(self.records):
+        position = self.positions.setdefault(line.id, len(self.records))
+        if position == len(self.records):
             return True
-        first = self.reload_line(self.records[place])
+        first = self.reload_line(self.records[position])
         if first.raw == row.raw:
             self.log.skipped["copy of an earlier line"] += 1
             return False
@@ -161,7 +163,7 @@ class _PiFile:
 
 
 def _drop_pi_content(record: _PiRecord) -> None:
-    """Keep of a record what the tree needs, which is small: its links, ids and times."""
+    """Reduce a record to the small fields that linking needs: links, ids and times."""
     line = record.line
     line.type = sys.intern(line.type)
     line.message = line.content = Raw()
@@ -172,76 +174,75 @@ def _drop_pi_content(record: _PiRecord) -> None:
 def read_pi(data: bytes | LineFile) -> Recording:
     """Return the recording in ``data``.
 
-    Of an open file the entries are lazy: each is read from it when it is asked for, so it must stay open.
+    Entries of an open file are lazy: each is read from it on demand, so the file must stay open.
     """
     file = _PiFile(data)
-    head = _append_pi_header(file)
-    links = [_find_parent_record(file, index) for index in range(len(file.records))]
-    order, cycle_starts = order_parents_first(links)
+    root = _append_pi_header(file)
+    parents = [_find_parent_record(file, index) for index in range(len(file.records))]
+    order, cycle_starts = order_parents_first(parents)
     for index in cycle_starts:
-        file.log.report_problem(
-            file.records[index].row.number, "its parents form a circle; it starts a branch of its own"
-        )
+        number = file.records[index].row.number
+        file.log.report_problem(number, "its parents form a circle; it starts a branch of its own")
     for index in order:
         record = file.records[index]
-        parent = file.records[links[index]].last_entry_id if links[index] >= 0 else head
+        parent = file.records[parents[index]].last_entry_id if parents[index] >= 0 else root
         record.messages_before = file.log.message_counts[parent]
-        record.entry_id = record.last_entry_id = _append_pi_line(file, record, links, index, parent)
-    _keep_damaged_pi_lines(file, head)
-    line = file.header.value if file.header is not None and file.header.value is not None else PiLine()
+        record.entry_id = record.last_entry_id = _append_pi_line(file, record, parents, index, parent)
+    _keep_damaged_pi_lines(file, root)
+    header = PiLine()
+    if file.header is not None and file.header.value is not None:
+        header = file.header.value
     return file.log.finish_recording(
         Recording(
             format=FORMAT,
-            session=line.id or "",
-            cwd=line.cwd,
+            session=header.id or "",
+            cwd=header.cwd,
             title=file.title,
             model=file.model,
             api=file.api,
-            leaf=file.records[-1].last_entry_id if file.records else head,
+            leaf=file.records[-1].last_entry_id if file.records else root,
         )
     )
 
 
 def _append_pi_header(file: _PiFile) -> str | None:
-    """Append the header as a note, the root of all; return its id."""
+    """Append the header as a note, the root of all entries; return its id, or None without a header."""
     row = file.header
     if row is None or row.value is None:
         file.log.report_problem(1, "the file does not begin with a session header; its messages are read without")
         return None
-    line = row.value
-    return file.log.add_entry(
-        line.id or "session",
-        None,
-        NoteEntry(f"{PI_NOTE_PREFIX}session", row.raw),
-        parse_millis(line.timestamp),
-        row.number,
-    )
+    note = NoteEntry(f"{PI_NOTE_PREFIX}session", row.raw)
+    at = parse_millis(row.value.timestamp)
+    return file.log.add_entry(row.value.id or "session", None, note, at, row.number)
 
 
 def _find_parent_record(file: _PiFile, index: int) -> int:
-    """Return the record that record ``index`` hangs on; -1 for none."""
+    """Return the index of the parent of record ``index``, -1 for none."""
     record = file.records[index]
     line = record.line
     if line.id is None:
         return index - 1
     if line.parent_id is None:
         return -1
-    place = file.positions.get(line.parent_id)
-    if place is None:
-        instead = (
-            "the line before the damaged one is taken instead"
-            if record.follows_damage
-            else "it starts a branch of its own"
-        )
-        file.log.report_problem(record.row.number, f"the parent {line.parent_id} is not in the file; {instead}")
-        return index - 1 if record.follows_damage else -1
-    return place
+    position = file.positions.get(line.parent_id)
+    if position is not None:
+        return position
+    missing = f"the parent {line.parent_id} is not in the file"
+    if record.follows_damage:
+        # The damaged line was most likely the parent.
+        file.log.report_problem(record.row.number, f"{missing}; the line before the damaged one is taken instead")
+        return index - 1
+    file.log.report_problem(record.row.number, f"{missing}; it starts a branch of its own")
+    return -1
 
 
-def _append_pi_line(file: _PiFile, record: _PiRecord, links: list[int], index: int, parent: str | None) -> str:
-    """Append the entries of one line behind ``parent``; return the id of the last."""
-    line, log, number = record.line, file.log, record.row.number
-    name, at = line.id or f"{number:08x}", parse_millis(line.timestamp)
+def _append_pi_line(file: _PiFile, record: _PiRecord, parents: list[int], index: int, parent: str | None) -> str:
+    """Append the entries of one line after ``parent``; return the id of the last."""
+    line = record.line
+    log = file.log
+    number = record.row.number
+    name = line.id or f"{number:08x}"
+    at = parse_millis(line.timestamp)
     if line.type == "message":
         return _append_pi_message(file, record, name, parent)
     if line.type == "label":
@@ -252,19 +253,18 @@ def _append_pi_line(file: _PiFile, record: _PiRecord, links: list[int], index: i
         return log.add_entry(name, parent, _make_custom_body(file, record), at, number)
     if line.type in ("compaction", "branch_summary"):
         parent = log.add_entry(f"{name}+line", parent, _make_line_note(file, record, line.type), at, number)
+        body: CompactionEntry | BranchSummaryEntry | LazyBody
         if line.type == "branch_summary":
-            return log.add_entry(
-                name, parent, file.make_body(BranchSummaryEntry, _make_branch_summary, record), at, number
-            )
-        keep = _find_first_kept_line(file, links, index, log.message_counts[parent])
-        return log.add_entry(
-            name, parent, file.make_body(CompactionEntry, partial(_make_pi_compaction, keep), record), at, number
-        )
+            body = file.make_body(BranchSummaryEntry, _make_branch_summary, record)
+        else:
+            first_kept = _find_first_kept_line(file, parents, index, log.message_counts[parent])
+            body = file.make_body(CompactionEntry, partial(_make_pi_compaction, first_kept), record)
+        return log.add_entry(name, parent, body, at, number)
     return _append_setting_line(file, record, name, parent)
 
 
 def _make_line_note(file: _PiFile, record: _PiRecord, kind: str) -> NoteEntry | LazyBody:
-    """Return the note that keeps a line."""
+    """Return a note that keeps the line."""
     return file.make_body(NoteEntry, partial(_build_line_note, f"{PI_NOTE_PREFIX}{kind}"), record)
 
 
@@ -277,11 +277,11 @@ def _make_branch_summary(row: FileLine[PiLine]) -> BranchSummaryEntry:
     return BranchSummaryEntry(make_sized_message(Message.from_text("user", line.summary), "", None), line.from_id)
 
 
-def _make_pi_compaction(keep: int, row: FileLine[PiLine]) -> CompactionEntry:
+def _make_pi_compaction(first_kept_index: int, row: FileLine[PiLine]) -> CompactionEntry:
     line = row.value or PiLine()
     sized_message = make_sized_message(Message.from_text("user", line.summary), "", None)
     return CompactionEntry(
-        first_kept=keep,
+        first_kept=first_kept_index,
         summary=sized_message.message,
         head_tokens=sized_message.tokens,
         tokens_before=line.tokens_before,
@@ -297,9 +297,8 @@ def _append_setting_line(file: _PiFile, record: _PiRecord, name: str, parent: st
         file.title = line.name
     elif kind == "model_change":
         file.model = line.model_id
-    return file.log.add_entry(
-        name, parent, _make_line_note(file, record, kind), parse_millis(line.timestamp), record.row.number
-    )
+    note = _make_line_note(file, record, kind)
+    return file.log.add_entry(name, parent, note, parse_millis(line.timestamp), record.row.number)
 
 
 def _make_custom_body(file: _PiFile, record: _PiRecord) -> MessageEntry | NoteEntry | LazyBody:
@@ -317,56 +316,62 @@ def _make_custom_entry(row: FileLine[PiLine]) -> MessageEntry:
 
 
 def _append_pi_message(file: _PiFile, record: _PiRecord, name: str, parent: str | None) -> str:
-    log, number, at = file.log, record.row.number, parse_millis(record.line.timestamp)
+    log = file.log
+    number = record.row.number
+    at = parse_millis(record.line.timestamp)
     try:
         message = PI_MESSAGE.decode_strict((file.reload_line(record).value or PiLine()).message)
-        convert_pi_message(message)
+        convert_pi_message(message)  # only to see now whether it raises; a lazy body converts it again
     except (FormatError, *DECODE_ERRORS) as error:
         log.skipped["message (unreadable)"] += 1
         log.report_problem(number, f"the message is kept as a note: {error}")
         return log.add_entry(name, parent, _make_line_note(file, record, "message"), at, number)
-    at = parse_millis(message.timestamp) if at is None else at
+    if at is None:
+        at = parse_millis(message.timestamp)
     if message.exclude_from_context:
         log.skipped[f"{message.role} (not in the context)"] += 1
         return log.add_entry(name, parent, _make_line_note(file, record, "message"), at, number)
     body = file.make_body(MessageEntry, _make_pi_entry, record)
     if message.role != "assistant":
         return log.add_entry(name, parent, body, at, number)
-    file.api, file.model = API_OF_PI_NAME.get(message.api, message.api) or file.api, message.model or file.model
+    file.api = API_OF_PI_NAME.get(message.api, message.api) or file.api
+    file.model = message.model or file.model
     return log.add_answer(name, parent, body, _get_pi_call(message, record), at, number)
 
 
 def _make_pi_entry(row: FileLine[PiLine]) -> MessageEntry:
     wire = (row.value or PiLine()).message
-    return MessageEntry(
-        make_sized_message(convert_pi_message(PI_MESSAGE.decode_strict(wire)), API, wire), join_origin_lines([row.raw])
-    )
+    message = convert_pi_message(PI_MESSAGE.decode_strict(wire))
+    return MessageEntry(make_sized_message(message, API, wire), join_origin_lines([row.raw]))
 
 
 def _get_pi_call(message: PiMessage, record: _PiRecord) -> CallMetadata:
     usage = decode_pi_usage(message)
-    number = record.row.number if usage is not None else 0
-    return CallMetadata(
-        message.model, usage or Usage(), message.stop_reason, number, record.line.holdfast == STALE_USAGE_BASIS
-    )
+    usage_line = record.row.number if usage is not None else 0
+    has_stale_usage = record.line.holdfast == STALE_USAGE_BASIS
+    return CallMetadata(message.model, usage or Usage(), message.stop_reason, usage_line, has_stale_usage)
 
 
-def _find_first_kept_line(file: _PiFile, links: list[int], index: int, count: int) -> int:
-    """Return the index of the first slot a compaction kept; ``count``, nothing, if that line is not on the way."""
+def _find_first_kept_line(file: _PiFile, parents: list[int], index: int, message_count: int) -> int:
+    """Return the index of the first message that a compaction kept.
+
+    That is ``message_count``, so nothing kept, if the line it names is not on its branch.
+    """
     line = file.records[index].line
-    first = file.positions.get(line.first_kept_entry_id or "", -1)
+    first_kept = file.positions.get(line.first_kept_entry_id or "", -1)
     if line.first_kept_entry_id is None and line.first_kept_entry_index is not None:
-        first = line.first_kept_entry_index - (file.header is not None)
-    above = links[index]
-    while above >= 0:
-        if above == first:
-            return file.records[above].messages_before
-        above = links[above]
-    return count
+        # Version 1 counts lines, the header included.
+        first_kept = line.first_kept_entry_index - (file.header is not None)
+    ancestor = parents[index]
+    while ancestor >= 0:
+        if ancestor == first_kept:
+            return file.records[ancestor].messages_before
+        ancestor = parents[ancestor]
+    return message_count
 
 
-def _keep_damaged_pi_lines(file: _PiFile, head: str | None) -> None:
-    """Keep the lines that could not be read, each behind the last good one before it."""
-    for place, row, reason in file.damaged:
-        before = file.records[place - 1].last_entry_id if place else head
-        file.log.add_damaged_line(row.number, row.raw, reason, before)
+def _keep_damaged_pi_lines(file: _PiFile, root: str | None) -> None:
+    """Keep each line that could not be read as a note after the last record before it."""
+    for record_count, row, reason in file.damaged:
+        previous_entry_id = file.records[record_count - 1].last_entry_id if record_count else root
+        file.log.add_damaged_line(row.number, row.raw, reason, previous_entry_id)

@@ -1,1 +1,1 @@
-"""Repairs session files of other tools, so that the tool can go on with them."""
+"""Repairs session files of other tools, so that the tool can open them and continue."""

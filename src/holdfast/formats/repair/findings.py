@@ -1,4 +1,4 @@
-"""What a repair found in a session file, and what it does about it."""
+"""The findings of a repair of a session file, and the changes that it makes."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ DamageKind = Literal[
     "torn", "welded", "encoding", "characters", "no object", "no line end",
     "orphan", "duplicate", "unanswered", "parent", "circle", "order",
 ]  # fmt: skip
-"""The kinds of damage, a closed list: of lines, and of what the lines say together."""
+"""The kinds of damage, a closed list: first those of single lines, then those of lines that do not fit together."""
 
 
 class RepairFinding(Struct, frozen=True):
-    """One thing that is not as it should be, and what is done about it."""
+    """One defect of the file, and its repair."""
 
     line: int
-    """Its number in the damaged file, counted from 1."""
+    """Line number in the damaged file, counted from 1."""
     kind: DamageKind
     description: str
     repair: str
 
 
 class DroppedBytes(Struct, frozen=True):
-    """Bytes that are not in the repaired file, where they stood, and why."""
+    """Bytes that are left out of the repaired file, with their line and the reason."""
 
     line: int
     reason: str
@@ -32,39 +32,39 @@ class DroppedBytes(Struct, frozen=True):
 
 
 class LineChange(Struct):
-    """What becomes of one line. ``drop_reason`` says why it is left out; ``move_behind`` is the line it is moved
-    behind.
-    """
+    """The changes to one line."""
 
     set_fields: dict[str, Any] = {}
-    """Fields that are set anew."""
+    """Fields with new values."""
     removed_results: frozenset[str] = frozenset()
-    """Calls whose results are taken out of it."""
+    """Ids of the calls whose results are removed from the line."""
     drop_reason: str = ""
+    """Why the line is left out; empty if it stays."""
     move_behind: int | None = None
+    """Position of the line after which this one is moved."""
     added_results: tuple[str, ...] = ()
-    """Calls that get an error result on a line of its own behind this one."""
+    """Ids of calls for which a line with error results is added after this one."""
     added_id: str = ""
-    """The id of that line."""
+    """Id of that added line."""
 
 
 class RepairSurvey(Struct, frozen=True):
-    """All that a file needs: ``changes`` by the place of a line among the good ones."""
+    """The findings of a file, and ``changes`` by the position of a line among the readable ones."""
 
     format: str
     findings: tuple[RepairFinding, ...] = ()
     changes: dict[int, LineChange] = {}
     reason: str = ""
-    """Why nothing is rewritten although something was found, or nothing."""
+    """Why nothing is rewritten in spite of the findings; empty if the file is rewritten or has none."""
 
     @property
     def is_fine(self) -> bool:
-        """Whether the file is to stay as it is, byte for byte."""
+        """Whether the file stays as it is, byte for byte."""
         return not self.findings and not self.reason
 
 
 class RepairedFile(Struct, frozen=True):
-    """A file after its repair: ``data`` is what it should hold, which is what it held if it is fine."""
+    """A file after its repair: ``data`` is the repaired content, or the same bytes if nothing had to be changed."""
 
     data: bytes
     survey: RepairSurvey

@@ -1,4 +1,4 @@
-"""Calls and results: each result has its call, each call at most one, and none is passed over where that is fatal."""
+"""Pairing of calls and results: each result has its call, each call at most one result, and missing ones are added."""
 
 from __future__ import annotations
 
@@ -12,138 +12,168 @@ from holdfast.formats.repair.repair_lines import RepairWork
 from holdfast.formats.repair.trees import RepairTree
 
 ResultLines = dict[str, list[int]]
-"""The lines that hold results, by the call."""
+"""Positions of the lines that hold a result of a call, by call id."""
 
 
 def pair_results_in_tree(tree: RepairTree) -> None:
-    """Take out results without a call and second ones on the same way; where the tool needs it, add missing ones."""
-    calls = {call for sketch in tree.work.summaries for call in sketch.calls}
+    """Remove results without a call and second results on one branch; add missing ones if the tool needs them."""
+    calls = {call for summary in tree.work.summaries for call in summary.calls}
     result_lines: ResultLines = defaultdict(list)
-    for at, sketch in enumerate(tree.work.summaries):
-        if sketch.results:
-            _check_line_results(tree, at, calls, result_lines)
+    for position, summary in enumerate(tree.work.summaries):
+        if summary.results:
+            _check_line_results(tree, position, calls, result_lines)
+    # Before results are added: they are placed between lines that are linked already.
     tree.relink_dropped()
     if tree.tool.needs_results:
         _add_missing_results(tree, result_lines)
 
 
-def _check_line_results(tree: RepairTree, at: int, calls: set[str], result_lines: ResultLines) -> None:
-    """Judge the results on one line."""
-    sketch = tree.work.summaries[at]
-    orphans = frozenset(id_ for id_ in sketch.results if id_ not in calls)
-    again = frozenset(
-        id_ for id_ in sketch.results if id_ in result_lines and _is_duplicate_result(tree, at, id_, result_lines[id_])
+def _check_line_results(tree: RepairTree, position: int, calls: set[str], result_lines: ResultLines) -> None:
+    """Remove the orphans and duplicates among the results of one line, and register the others."""
+    summary = tree.work.summaries[position]
+    orphans = frozenset(call_id for call_id in summary.results if call_id not in calls)
+    duplicates = frozenset(
+        call_id
+        for call_id in summary.results
+        if call_id in result_lines and _is_duplicate_result(tree, position, call_id, result_lines[call_id])
     )
-    for id_ in dict.fromkeys(sketch.results):
-        if id_ not in orphans | again:
-            result_lines[id_].append(at)
-    if not orphans | again:
+    removed = orphans | duplicates
+    for call_id in dict.fromkeys(summary.results):
+        if call_id not in removed:
+            result_lines[call_id].append(position)
+    if not removed:
         return
-    kind, message = _describe_result_fault(orphans, again)
-    if sketch.is_only_results and orphans | again == frozenset(sketch.results):
-        tree.work.drop_line(at, kind, message)
+    kind, message = _describe_result_fault(orphans, duplicates)
+    if summary.is_only_results and removed == frozenset(summary.results):
+        tree.work.drop_line(position, kind, message)
     else:
-        tree.work.get_change(at).removed_results = orphans | again
-        tree.work.add_finding(sketch.line, kind, message, "taken out of the line")
+        tree.work.get_change(position).removed_results = removed
+        tree.work.add_finding(summary.line, kind, message, "taken out of the line")
 
 
 def _describe_result_fault(orphans: Iterable[str], duplicates: Iterable[str]) -> tuple[DamageKind, str]:
-    alone, second = ", ".join(sorted(orphans)), ", ".join(sorted(duplicates))
-    if alone:
-        also = f", and there is one for {second} already" if second else ""
-        return "orphan", f"a result for {alone}, which nothing in the file called{also}"
-    return "duplicate", f"a second result for {second}"
+    orphan_ids = ", ".join(sorted(orphans))
+    duplicate_ids = ", ".join(sorted(duplicates))
+    if not orphan_ids:
+        return "duplicate", f"a second result for {duplicate_ids}"
+    addition = f", and there is one for {duplicate_ids} already" if duplicate_ids else ""
+    return "orphan", f"a result for {orphan_ids}, which nothing in the file called{addition}"
 
 
-def _is_duplicate_result(tree: RepairTree, at: int, id_: str, earlier: list[int]) -> bool:
-    """Return whether an earlier result stands on the way from this one up to its call."""
-    above = tree.parents[at]
-    while above >= 0 and id_ not in tree.work.summaries[above].calls:
-        if above in earlier and not tree.work.is_dropped(above):
+def _is_duplicate_result(tree: RepairTree, position: int, call_id: str, earlier: list[int]) -> bool:
+    """Return whether one of the ``earlier`` results is on the branch between this result and its call.
+
+    Results on different branches are no duplicates: each branch needs its own.
+    """
+    ancestor = tree.parents[position]
+    while ancestor >= 0 and call_id not in tree.work.summaries[ancestor].calls:
+        if ancestor in earlier and not tree.work.is_dropped(ancestor):
             return True
-        above = tree.parents[above]
+        ancestor = tree.parents[ancestor]
     return False
 
 
-# -- calls that were passed over ---------------------------------------------------------------------------------------
+# -- missing results ---------------------------------------------------------------------------------------------------
 
 
 def _add_missing_results(tree: RepairTree, result_lines: ResultLines) -> None:
-    """Give an error result to every call that has none although something was said behind it."""
-    sketches, following = tree.work.summaries, _find_next_messages(tree)
+    """Add an error result for every call that has none although the conversation continues after it.
+
+    A call at the end of a branch is left alone: nothing has been sent after it yet.
+    """
+    summaries = tree.work.summaries
+    next_messages = _find_next_messages(tree)
     for members in _group_answer_lines(tree):
-        calls = [call for at in members for call in sketches[at].calls]
+        calls = [call for position in members for call in summaries[position].calls]
         missing = tuple(dict.fromkeys(call for call in calls if call not in result_lines))
-        if missing:
-            family = {*members, *(at for call in calls for at in result_lines.get(call, ()))}
-            later: dict[int, list[int]] = defaultdict(list)
-            for child in sorted(child for at in family for child in following[at]):
-                if child not in family:
-                    later[tree.parents[child]].append(child)
-            for above, children in later.items():
-                due = _find_missing_calls(tree, missing, members, above, children)
-                if due:
-                    _insert_error_results(tree, above, due, children, sketches[members[0]].line)
+        if not missing:
+            continue
+        # The answer's own lines and its results; whatever follows them is where the conversation continues.
+        answer_lines = set(members)
+        for call in calls:
+            answer_lines.update(result_lines.get(call, ()))
+        continuations: set[int] = set()
+        for position in answer_lines:
+            continuations.update(child for child in next_messages[position] if child not in answer_lines)
+        children_by_parent: dict[int, list[int]] = defaultdict(list)
+        for child in sorted(continuations):
+            children_by_parent[tree.parents[child]].append(child)
+        for parent, children in children_by_parent.items():
+            due = _find_missing_calls(tree, missing, members, parent, children)
+            if due:
+                _insert_error_results(tree, parent, due, children, summaries[members[0]].line)
 
 
 def _find_missing_calls(
-    tree: RepairTree, missing: tuple[str, ...], members: list[int], above: int, children: list[int]
+    tree: RepairTree, missing: tuple[str, ...], members: list[int], parent: int, children: list[int]
 ) -> tuple[str, ...]:
-    """Return the calls of an answer to be answered before ``children``: not made behind them, not answered above."""
-    work, top = tree.work, members[0]
-    settled_calls = {
-        call for at in members if set(_walk_up(tree, at, top)) & {*children} for call in work.summaries[at].calls
-    }
-    for below, at in pairwise([children[0], *_walk_up(tree, above, top)]):
-        change = work.changes.get(at)
-        if (
-            change is not None
-            and change.added_results
-            and work.get_change(below).set_fields.get(tree.tool.parent_field) == change.added_id
-        ):
-            settled_calls |= {*change.added_results}
+    """Return the calls of an answer that need a result between ``parent`` and ``children``.
+
+    Not the calls on lines of the answer that come after one of the children, and not those for which a result was
+    added further up on this branch.
+    """
+    work = tree.work
+    first_line = members[0]
+    settled_calls: set[str] = set()
+    for member in members:
+        if not set(children).isdisjoint(_walk_up(tree, member, first_line)):
+            settled_calls.update(work.summaries[member].calls)
+    for below, position in pairwise([children[0], *_walk_up(tree, parent, first_line)]):
+        change = work.changes.get(position)
+        if change is None or not change.added_results:
+            continue
+        is_on_branch = work.get_change(below).set_fields.get(tree.tool.parent_field) == change.added_id
+        if is_on_branch:
+            settled_calls.update(change.added_results)
     return tuple(call for call in missing if call not in settled_calls)
 
 
-def _walk_up(tree: RepairTree, at: int, top: int) -> Iterator[int]:
-    """Yield the lines from ``at`` up to ``top``, or to the root."""
-    while at >= 0:
-        yield at
-        at = tree.parents[at] if at != top else -1
+def _walk_up(tree: RepairTree, position: int, top: int) -> Iterator[int]:
+    """Yield the lines from ``position`` up to ``top``, or to the root if ``top`` is not on the way."""
+    while position >= 0:
+        yield position
+        position = tree.parents[position] if position != top else -1
 
 
 def _find_next_messages(tree: RepairTree) -> dict[int, list[int]]:
-    """Return the messages that come next behind each message, whatever else lies between."""
-    sketches, work = tree.work.summaries, tree.work
-    near = [-1] * len(sketches)
+    """Return for each message the messages that come next after it, whatever other lines are in between."""
+    summaries = tree.work.summaries
+    previous_message = [-1] * len(summaries)
     next_messages: dict[int, list[int]] = defaultdict(list)
-    for at in tree.parents_first:
-        above = tree.parents[at]
-        if above >= 0:
-            near[at] = above if sketches[above].is_message else near[above]
-        if sketches[at].is_message and not work.is_dropped(at):
-            next_messages[near[at]].append(at)
+    for position in tree.parents_first:
+        parent = tree.parents[position]
+        if parent >= 0:
+            previous_message[position] = parent if summaries[parent].is_message else previous_message[parent]
+        if summaries[position].is_message and not tree.work.is_dropped(position):
+            next_messages[previous_message[position]].append(position)
     return next_messages
 
 
 def _group_answer_lines(tree: RepairTree) -> Iterator[list[int]]:
-    """Yield the answers that call for something, each as its lines."""
+    """Yield the positions of the lines of each answer that has calls."""
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
-    calling: dict[tuple[str, str], bool] = {}
-    for at, sketch in enumerate(tree.work.summaries):
-        if sketch.calls or sketch.answer_key:
-            key = (sketch.conversation, sketch.answer_key or f"line {at}")
-            groups[key].append(at)
-            calling[key] = calling.get(key, False) or bool(sketch.calls)
-    yield from (groups[key] for key, calls in calling.items() if calls)
+    keys_with_calls: set[tuple[str, str]] = set()
+    for position, summary in enumerate(tree.work.summaries):
+        if not summary.calls and not summary.answer_key:
+            continue
+        key = (summary.conversation, summary.answer_key or f"line {position}")
+        groups[key].append(position)
+        if summary.calls:
+            keys_with_calls.add(key)
+    for key, positions in groups.items():
+        if key in keys_with_calls:
+            yield positions
 
 
-def _insert_error_results(tree: RepairTree, at: int, missing: tuple[str, ...], later: list[int], line: int) -> None:
-    """Put error results for ``missing``, called on ``line``, between line ``at`` and what was said next."""
-    change = tree.work.get_change(at)
+def _insert_error_results(
+    tree: RepairTree, parent: int, missing: tuple[str, ...], children: list[int], line: int
+) -> None:
+    """Add a line with error results for ``missing``, called on line number ``line``, before ``children``."""
+    change = tree.work.get_change(parent)
     change.added_results += missing
-    change.added_id = make_stable_uuid(f"{tree.work.summaries[at].id}+{'+'.join(change.added_results)}")
-    for child in later:
+    # The id is made of all results that were added there: a second repair of the same file gives the same line.
+    change.added_id = make_stable_uuid(f"{tree.work.summaries[parent].id}+{'+'.join(change.added_results)}")
+    for child in children:
         tree.work.get_change(child).set_fields[tree.tool.parent_field] = change.added_id
     message = f"the call {', '.join(missing)} has no result, and the conversation goes on behind it"
     tree.work.add_finding(line, "unanswered", message, "an error result was added that says so")
@@ -153,35 +183,34 @@ def _insert_error_results(tree: RepairTree, at: int, missing: tuple[str, ...], l
 
 
 def pair_results_in_order(work: RepairWork) -> None:
-    """Match results to calls by occurrence: one that stands before its call is moved, one without a call goes."""
-    waiting: dict[str, list[int]] = defaultdict(list)
-    early: dict[str, list[int]] = defaultdict(list)
+    """Match results to calls by occurrence: a result before its call is moved, one without a call is dropped."""
+    waiting_calls: dict[str, list[int]] = defaultdict(list)
+    early_results: dict[str, list[int]] = defaultdict(list)
     call_ids: set[str] = set()
-    for at, sketch in enumerate(work.summaries):
-        if work.is_dropped(at):
+    for position, summary in enumerate(work.summaries):
+        if work.is_dropped(position):
             continue
-        for call in sketch.calls:
-            call_ids.add(call)
-            if early[call]:
-                _move_behind_call(work, early[call].pop(0), at)
+        for call_id in summary.calls:
+            call_ids.add(call_id)
+            if early_results[call_id]:
+                _move_behind_call(work, early_results[call_id].pop(0), position)
             else:
-                waiting[call].append(at)
-        for id_ in sketch.results:
-            if waiting[id_]:
-                waiting[id_].pop(0)
+                waiting_calls[call_id].append(position)
+        for call_id in summary.results:
+            if waiting_calls[call_id]:
+                waiting_calls[call_id].pop(0)
             else:
-                early[id_].append(at)
-    for id_, places in early.items():
-        for at in places:
-            if id_ in call_ids:
-                work.drop_line(at, "duplicate", f"a second result for {id_}")
+                early_results[call_id].append(position)
+    for call_id, positions in early_results.items():
+        for position in positions:
+            if call_id in call_ids:
+                work.drop_line(position, "duplicate", f"a second result for {call_id}")
             else:
-                work.drop_line(at, "orphan", f"a result for {id_}, which nothing in the file called")
+                work.drop_line(position, "orphan", f"a result for {call_id}, which nothing in the file called")
 
 
-def _move_behind_call(work: RepairWork, at: int, call: int) -> None:
-    sketch, owner = work.summaries[at], work.summaries[call]
-    work.get_change(at).move_behind = call
-    work.add_finding(
-        sketch.line, "order", f"a result that stands before its call on line {owner.line:,}", "moved behind it"
-    )
+def _move_behind_call(work: RepairWork, position: int, call_position: int) -> None:
+    work.get_change(position).move_behind = call_position
+    call_line = work.summaries[call_position].line
+    message = f"a result that stands before its call on line {call_line:,}"
+    work.add_finding(work.summaries[position].line, "order", message, "moved behind it")

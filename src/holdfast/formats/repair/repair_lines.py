@@ -1,4 +1,4 @@
-"""What the steps of a repair share: a few words of each line, and what becomes of it."""
+"""The state that the steps of a repair share: a summary of each line, and the changes to it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from holdfast.formats.repair.tools import LineSummary
 
 
 class RepairWork:
-    """A repair in the making. Lines are named by their place among the good ones."""
+    """Findings and changes so far. Lines are referred to by their position among the readable ones."""
 
     def __init__(self) -> None:
         self.summaries: list[LineSummary] = []
@@ -15,15 +15,15 @@ class RepairWork:
         self.findings: list[RepairFinding] = []
 
     def add_finding(self, line: int, kind: DamageKind, description: str, repair: str) -> None:
-        """Take down a finding."""
+        """Record a finding of line number ``line``."""
         self.findings.append(RepairFinding(line, kind, description, repair))
 
     def get_change(self, position: int) -> LineChange:
-        """Return what becomes of a line, to be written into."""
+        """Return the changes to a line, for the caller to add to."""
         return self.changes.setdefault(position, LineChange())
 
     def drop_line(self, position: int, kind: DamageKind, description: str) -> None:
-        """Leave a line out."""
+        """Leave a line out of the repaired file, and record why."""
         self.get_change(position).drop_reason = description
         self.add_finding(self.summaries[position].line, kind, description, "left out")
 
@@ -33,5 +33,5 @@ class RepairWork:
         return change is not None and bool(change.drop_reason)
 
     def get_sorted_findings(self) -> tuple[RepairFinding, ...]:
-        """Return what was found in the order of the file."""
+        """Return the findings in the order of the file."""
         return tuple(sorted(self.findings, key=lambda finding: finding.line))

@@ -1,7 +1,8 @@
-"""Session files of other tools, mended so that the tool can go on with them.
+"""Repair of session files of other tools.
 
-Two walks over the lines: ``survey_session_file`` tells what is wrong, ``rewrite_lines`` yields the file as it should
-be. Lines with nothing wrong leave as they came; a file with nothing wrong is not touched.
+Two passes over the lines: ``survey_session_file`` finds the damage, ``rewrite_lines`` yields the repaired file.
+Lines without damage are copied byte for byte, and a file without damage is not touched. Two passes, because a line
+can depend on a later one, and files are too large to be held.
 """
 
 from __future__ import annotations
@@ -21,29 +22,34 @@ _UNREPAIRABLE_ADVICE = {
     "body": "this is a request, no session file: `holdfast fix` repairs requests",
     "opencode": "this is what opencode exported, no file that it goes on with: export it again, or import it as it is",
 }
-"""What to do with a file that is understood and is no tool's session file."""
+"""Advice for files that are understood but are not session files."""
 
 
 def repair_session_file(data: bytes, format_: str = "") -> RepairedFile:
-    """Return a session file after its repair; ``FormatError`` where it is none that can be repaired.
+    """Return a session file after its repair; raises ``FormatError`` if it is not one that can be repaired.
 
-    ``format_`` is its tool, one of ``REPAIR_TOOLS``, where no line of it may tell.
+    ``format_`` is the tool, one of ``REPAIR_TOOLS``, for files whose lines may all be too damaged to tell.
     """
     tool = REPAIR_TOOLS[format_] if format_ else recognize_repair_tool(BytesIO(data))
     if tool is None:
         return RepairedFile(data, make_clean_survey(data))
-    findings = survey_session_file(BytesIO(data), tool)
-    if findings.is_fine or findings.reason:
-        return RepairedFile(data, findings)
-    out = list(rewrite_lines(BytesIO(data), tool, findings))
-    dropped_lines = tuple(piece for piece in out if isinstance(piece, DroppedBytes))
-    return RepairedFile(b"".join(piece for piece in out if isinstance(piece, bytes)), findings, dropped_lines)
+    survey = survey_session_file(BytesIO(data), tool)
+    if survey.is_fine or survey.reason:
+        return RepairedFile(data, survey)
+    kept_lines: list[bytes] = []
+    dropped_lines: list[DroppedBytes] = []
+    for piece in rewrite_lines(BytesIO(data), tool, survey):
+        if isinstance(piece, DroppedBytes):
+            dropped_lines.append(piece)
+        else:
+            kept_lines.append(piece)
+    return RepairedFile(b"".join(kept_lines), survey, tuple(dropped_lines))
 
 
 def recognize_repair_tool(raws: Iterable[bytes]) -> RepairTool | None:
-    """Return the tool whose session lies on these lines; nothing where no line tells.
+    """Return the tool whose session these lines are from, or None if no line tells.
 
-    Raises ``FormatError`` for text in another encoding than the tools'.
+    Raises ``FormatError`` for UTF-16 and UTF-32 text, and ``UnrecognizedContent`` for anything but a session file.
     """
     for line in inspect_lines(raws, _is_line_of_any_tool):
         if line.number == 1:
@@ -56,7 +62,10 @@ def recognize_repair_tool(raws: Iterable[bytes]) -> RepairTool | None:
 
 
 def make_clean_survey(data: bytes) -> RepairSurvey:
-    """Return that a file is fine which is one JSON value over all its lines; ``FormatError`` if it is none."""
+    """Return an empty survey for a file that is one JSON value over all its lines, as a tool writes it.
+
+    Raises ``FormatError`` if it is not one.
+    """
     if not data.strip():
         raise FormatError(f"the file is empty ({len(data):,} bytes), so there is nothing to repair")
     kind = recognize_reader(data)
@@ -65,7 +74,7 @@ def make_clean_survey(data: bytes) -> RepairSurvey:
 
 
 def _get_repair_tool(kind: str) -> RepairTool:
-    """Return the tool called ``kind``; ``UnrecognizedContent`` says what else it is."""
+    """Return the tool with this name; ``UnrecognizedContent`` has advice for other kinds of files."""
     if kind not in REPAIR_TOOLS:
         raise UnrecognizedContent(_UNREPAIRABLE_ADVICE[kind])
     return REPAIR_TOOLS[kind]

@@ -1,7 +1,7 @@
-"""A first walk over a session file: what is wrong with it, and what becomes of each line.
+"""The first pass over a session file: it finds the damage and decides the change to each line.
 
-What a line holds is forgotten when the next one is read; a few words of each stay. So the size of a file costs nothing
-but time.
+A line is forgotten when the next one is read; only a small summary of it stays. So the memory needed does not grow
+with the size of the messages.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from holdfast.formats.repair.tools import LineSummary, RepairTool
 from holdfast.formats.repair.trees import RepairTree
 
 NO_HEADER_REASON = "its first line is no session header"
-"""Why nothing of a file is rewritten whose tool wants a header: without one the tool does not open it."""
+"""Why nothing is rewritten if the tool requires a header and there is none: it would not open the file anyway."""
 NOTHING_LEFT_REASON = "no line of it would be left"
-"""Why nothing of a file is rewritten of which all is damaged: it may be worth more as it is than an empty one."""
+"""Why nothing is rewritten if all lines are damaged: as it is, the file may be worth more than an empty one."""
 _REPAIR_OF_DAMAGE = {
     "torn": "left out",
     "welded": "parted",
@@ -31,24 +31,25 @@ _LEFT_AS_IT_IS = "left as it is"
 
 
 def survey_session_file(raws: Iterable[bytes], tool: RepairTool) -> RepairSurvey:
-    """Return what a file of ``tool`` needs, its lines given with their ends."""
-    look = _SurveyPass(tool)
+    """Return the findings of a file of ``tool`` and the changes to its lines, which are given with their line ends."""
+    survey_pass = _SurveyPass(tool)
     for line in inspect_lines(raws, tool.is_line):
-        look.add_line(line)
-    return look.finish_survey()
+        survey_pass.add_line(line)
+    return survey_pass.finish_survey()
 
 
 class _SurveyPass:
-    """The walk."""
+    """Collects findings and summaries line by line."""
 
     def __init__(self, tool: RepairTool) -> None:
         self.tool = tool
         self.work = RepairWork()
-        self.header: bool | None = None
-        """Whether the first object is the header; nothing before there is one."""
+        self.has_header: bool | None = None
+        """Whether the first object is the header; None before the first object."""
         self._seen: dict[bytes, int] = {}
-        self._open: LineInspection | None = None
-        """The newest line, where it has no end."""
+        """Position of the first line with each digest."""
+        self._unterminated: LineInspection | None = None
+        """The newest line if it has no line end."""
 
     def add_line(self, line: LineInspection) -> None:
         """Take one line into account."""
@@ -56,36 +57,43 @@ class _SurveyPass:
             self.work.add_finding(line.number, line.damage, line.description, _describe_line_repair(line))
         for piece in line.pieces:
             self._add_piece(line.number, piece)
-        self._open = line if line.pieces and line.damage is None and not line.raw.endswith(b"\n") else None
+        is_intact = bool(line.pieces) and line.damage is None
+        self._unterminated = line if is_intact and not line.raw.endswith(b"\n") else None
 
     def _add_piece(self, number: int, piece: ObjectPiece) -> None:
-        value, tool = piece.value, self.tool
-        if self.header is None:
-            self.header = tool.is_header is None or (value is not None and tool.is_header(value))
-        sketch = LineSummary(number) if value is None else tool.summarize_line(number, value)
-        self.work.summaries.append(sketch)
-        if tool.needs_order and not tool.parent_field and sketch.is_message and sketch.is_unique:
+        tool = self.tool
+        value = piece.value
+        if self.has_header is None:
+            self.has_header = tool.is_header is None or (value is not None and tool.is_header(value))
+        summary = LineSummary(number) if value is None else tool.summarize_line(number, value)
+        self.work.summaries.append(summary)
+        # Where lines have ids and parents, the tree tells copies apart. Elsewhere only a line that cannot be written
+        # twice on purpose, by its time or id, may be taken for a copy.
+        is_sequence = tool.needs_order and not tool.parent_field
+        if is_sequence and summary.is_message and summary.is_unique:
             self._drop_if_copy(piece.raw)
 
     def _drop_if_copy(self, raw: bytes) -> None:
-        """Leave a line out that says again, byte for byte, what an earlier one says, its time or id included."""
-        place = len(self.work.summaries) - 1
-        first = self._seen.setdefault(blake2b(raw, digest_size=16).digest(), place)
-        if first != place:
+        """Drop the newest line if an earlier one has the same bytes."""
+        position = len(self.work.summaries) - 1
+        first = self._seen.setdefault(blake2b(raw, digest_size=16).digest(), position)
+        if first != position:
             line = self.work.summaries[first].line
-            self.work.drop_line(place, "duplicate", f"the line is a copy of line {line:,}")
+            self.work.drop_line(position, "duplicate", f"the line is a copy of line {line:,}")
 
     def finish_survey(self) -> RepairSurvey:
-        """Return what was found."""
-        work, tool = self.work, self.tool
-        if self._open is not None:
+        """Check how the lines fit together, and return the survey."""
+        work = self.work
+        tool = self.tool
+        if self._unterminated is not None:
             message = "the last line has no line end: the next one would be welded to it"
-            work.add_finding(self._open.number, "no line end", message, "added")
-        if tool.is_header is not None and not self.header:
+            work.add_finding(self._unterminated.number, "no line end", message, "added")
+        if tool.is_header is not None and not self.has_header:
             return self._give_up(NO_HEADER_REASON)
         if tool.parent_field:
             tree = RepairTree(work, tool)
             pair_results_in_tree(tree)
+            # Last: dropped lines have changed the parents by now.
             if tool.needs_order:
                 tree.order_parents_first_in_file()
         elif tool.needs_order:
@@ -95,7 +103,7 @@ class _SurveyPass:
         return RepairSurvey(tool.name, work.get_sorted_findings(), work.changes)
 
     def _give_up(self, reason: str) -> RepairSurvey:
-        """Return what was found, where nothing is done about it."""
+        """Return the findings without any changes, and the reason for that."""
         findings = tuple(
             RepairFinding(finding.line, finding.kind, finding.description, _LEFT_AS_IT_IS)
             for finding in self.work.get_sorted_findings()
@@ -104,7 +112,7 @@ class _SurveyPass:
 
 
 def _describe_line_repair(line: LineInspection) -> str:
-    """Return what is done about a damaged line."""
+    """Return how a damaged line is repaired."""
     kind: DamageKind = line.damage or "torn"
     if kind == "welded" and line.loses_bytes:
         return "the half is left out"

@@ -1,4 +1,4 @@
-"""What a line says that matters for a repair, tool by tool, and how the tool writes what a repair adds."""
+"""For each tool, the facts of a line that a repair needs, and the lines that a repair adds."""
 
 from __future__ import annotations
 
@@ -16,46 +16,51 @@ from holdfast.providers.common.json.raw_json import encode_json
 MISSING_RESULT_TEXT = (
     "No result was recorded: the session was damaged or interrupted. Whether the call ran is not known."
 )
-"""[H] What stands for a result that is missing, where a tool cannot go on without one."""
+"""Text of a result that is added for a call without one, in files whose tool cannot continue otherwise.
+
+It does not say that the call failed: the model must not repeat an action that may have been done.
+"""
 
 
 class LineSummary(Struct):
-    """A line in a few words."""
+    """The facts of a line that are kept between the passes."""
 
     line: int
-    """Its number in the file."""
+    """Line number in the file."""
     id: str | None = None
     parent: str | None = None
     conversation: str = ""
-    """Whose conversation it belongs to: a sub-agent's name, or nothing."""
+    """Id of the sub-agent whose conversation the line belongs to; empty for the main one."""
     calls: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
-    """The calls whose results it holds."""
+    """Ids of the calls whose results the line holds."""
     is_only_results: bool = True
-    """Whether it holds nothing beside those results."""
+    """Whether the line holds nothing beside those results."""
     is_message: bool = False
-    """Whether it is a message."""
+    """Whether the line is a message."""
     answer_key: str = ""
-    """The answer it is a part of, where that can lie on several lines."""
+    """Key of the answer that the line is a part of, for tools that write one answer on several lines."""
     is_unique: bool = False
-    """Whether something in it is said once alone: a time in parts of a second, an id."""
+    """Whether the line has an id or a time in fractions of a second, so that the same bytes again are a copy."""
 
 
 class RepairTool(Struct, frozen=True):
-    """A tool's files. A tree has ids and links to parents; without, lines follow each other."""
+    """A tool's session files. With ``parent_field`` they are a tree; without it, lines follow each other."""
 
     name: str
     is_line: LineTest
-    """Whether an object is one of its lines, for certain."""
+    """Returns whether an object certainly is one of the tool's lines."""
     summarize_line: Callable[[int, JsonObject], LineSummary]
     is_header: LineTest | None = None
-    """Whether an object is the header that the tool wants first; nothing: it wants none."""
+    """Returns whether an object is the header that the tool requires first; None if it requires none."""
     parent_field: str = ""
-    """The field that names a line's parent."""
+    """Name of the field with a line's parent."""
     needs_order: bool = False
     """Whether the tool needs parents before their children, or calls before their results."""
     needs_results: bool = False
-    """Whether a call that was passed over without a result makes every later request fail."""
+    """Whether a call without a result makes every later request of the tool fail, once the conversation went on after
+    it.
+    """
 
 
 # -- Claude Code -------------------------------------------------------------------------------------------------------
@@ -70,35 +75,38 @@ def _summarize_claude_line(number: int, value: JsonObject) -> LineSummary:
     blocks = _get_list_or_empty(message.get("content"))
     kind = _get_text_or_empty(value.get("type"))
     results = tuple(_iterate_block_field(blocks, "tool_result", "tool_use_id"))
-    side = value.get("isSidechain") is True
-    answer = (
-        f"{_get_text_or_empty(message.get('id'))}\n{_get_text_or_empty(value.get('requestId'))}"
-        if kind == "assistant"
-        else ""
-    )
-    return LineSummary(
+    summary = LineSummary(
         number,
         _get_text_or_empty(value.get("uuid")) or None,
         _get_text_or_empty(value.get("parentUuid")) or None,
-        (_get_text_or_empty(value.get("agentId")) or "sub-agent") if side else "",
-        tuple(_iterate_block_field(blocks, "tool_use", "id")) if kind == "assistant" else (),
-        results if kind == "user" else (),
-        len(results) == len(blocks),
-        kind in ("user", "assistant"),
-        answer if message.get("id") else "",
+        is_only_results=len(results) == len(blocks),
+        is_message=kind in ("user", "assistant"),
     )
+    if value.get("isSidechain") is True:
+        summary.conversation = _get_text_or_empty(value.get("agentId")) or "sub-agent"
+    if kind == "user":
+        summary.results = results
+    elif kind == "assistant":
+        summary.calls = tuple(_iterate_block_field(blocks, "tool_use", "id"))
+        if message.get("id"):
+            summary.answer_key = (
+                f"{_get_text_or_empty(message.get('id'))}\n{_get_text_or_empty(value.get('requestId'))}"
+            )
+    return summary
 
 
-def remove_claude_results(line: bytes, ids: frozenset[str]) -> bytes:
-    """Return a line of Claude Code without the results of the calls ``ids``."""
-    line_fields = msgspec.json.decode(line)
-    message = line_fields["message"]
-    blocks = [
-        block for block in message["content"] if not (isinstance(block, dict) and block.get("tool_use_id") in ids)
-    ]
+def remove_claude_results(line: bytes, call_ids: frozenset[str]) -> bytes:
+    """Return a line of Claude Code without the results of these calls."""
+    message = msgspec.json.decode(line)["message"]
+    blocks = []
+    for block in message["content"]:
+        is_removed = isinstance(block, dict) and block.get("tool_use_id") in call_ids
+        if not is_removed:
+            blocks.append(block)
     return set_json_fields(line, {"message": message | {"content": blocks}})
 
 
+# Fields that an added line has in common with the line before it.
 _COPIED_CLAUDE_FIELDS = (
     "isSidechain",
     "userType",
@@ -112,29 +120,30 @@ _COPIED_CLAUDE_FIELDS = (
 )
 
 
-def make_claude_error_results(line: bytes, ids: tuple[str, ...], uuid: str) -> bytes:
-    """Return a line of Claude Code with error results for the calls ``ids``, to stand behind ``line``."""
-    before = msgspec.json.decode(line)
+def make_claude_error_results(line: bytes, call_ids: tuple[str, ...], uuid: str) -> bytes:
+    """Return a line of Claude Code with error results for these calls, to be written after ``line``."""
+    previous = msgspec.json.decode(line)
     blocks = [
-        {"type": "tool_result", "tool_use_id": id_, "content": MISSING_RESULT_TEXT, "is_error": True} for id_ in ids
+        {"type": "tool_result", "tool_use_id": call_id, "content": MISSING_RESULT_TEXT, "is_error": True}
+        for call_id in call_ids
     ]
-    envelope = {name: before[name] for name in _COPIED_CLAUDE_FIELDS if name in before}
-    new_line = (
-        {"parentUuid": before["uuid"]} | envelope | {"type": "user", "message": {"role": "user", "content": blocks}}
-    )
-    return encode_json(new_line | {"uuid": uuid, "toolUseResult": f"Error: {MISSING_RESULT_TEXT}"})
+    copied_fields = {name: previous[name] for name in _COPIED_CLAUDE_FIELDS if name in previous}
+    new_line = {"parentUuid": previous["uuid"]} | copied_fields
+    new_line |= {
+        "type": "user",
+        "message": {"role": "user", "content": blocks},
+        "uuid": uuid,
+        "toolUseResult": f"Error: {MISSING_RESULT_TEXT}",
+    }
+    return encode_json(new_line)
 
 
 # -- pi ----------------------------------------------------------------------------------------------------------------
 
 
 def _is_pi_object(value: JsonObject) -> bool:
-    return (
-        "type" in value
-        and "id" in value
-        and "timestamp" in value
-        and ("parentId" in value or value["type"] == "session")
-    )
+    has_common_fields = {"type", "id", "timestamp"} <= value.keys()
+    return has_common_fields and ("parentId" in value or value["type"] == "session")
 
 
 def _is_pi_header(value: JsonObject) -> bool:
@@ -144,18 +153,16 @@ def _is_pi_header(value: JsonObject) -> bool:
 def _summarize_pi_line(number: int, value: JsonObject) -> LineSummary:
     message = _get_object_or_empty(value.get("message"))
     role = _get_text_or_empty(message.get("role"))
-    answers = _get_text_or_empty(message.get("toolCallId"))
-    is_header = value.get("type") == "session"
-    return LineSummary(
-        number,
-        None if is_header else _get_text_or_empty(value.get("id")) or None,
-        _get_text_or_empty(value.get("parentId")) or None,
-        calls=tuple(_iterate_block_field(_get_list_or_empty(message.get("content")), "toolCall", "id"))
-        if role == "assistant"
-        else (),
-        results=(answers,) if role == "toolResult" and answers else (),
-        is_message=bool(role),
-    )
+    summary = LineSummary(number, parent=_get_text_or_empty(value.get("parentId")) or None, is_message=bool(role))
+    if value.get("type") != "session":
+        summary.id = _get_text_or_empty(value.get("id")) or None
+    if role == "assistant":
+        blocks = _get_list_or_empty(message.get("content"))
+        summary.calls = tuple(_iterate_block_field(blocks, "toolCall", "id"))
+    elif role == "toolResult":
+        call_id = _get_text_or_empty(message.get("toolCallId"))
+        summary.results = (call_id,) if call_id else ()
+    return summary
 
 
 # -- Codex -------------------------------------------------------------------------------------------------------------
@@ -170,18 +177,21 @@ def _is_codex_header(value: JsonObject) -> bool:
 
 
 def _summarize_codex_line(number: int, value: JsonObject) -> LineSummary:
-    item = _get_object_or_empty(value.get("payload")) if "payload" in value else value
-    is_item = value.get("type") == "response_item" or "payload" not in value
-    kind, id_ = _get_text_or_empty(item.get("type")), _get_text_or_empty(item.get("call_id"))
-    if not is_item or not id_:
-        is_once = bool(
-            _get_text_or_empty(item.get("id")) or _SUBSECOND.search(_get_text_or_empty(value.get("timestamp")))
-        )
-        return LineSummary(number, is_message=is_item and bool(kind), is_unique=is_once)
-    ends, is_call = kind.endswith("_call_output") or kind == "tool_search_output", kind.endswith("_call")
-    return LineSummary(
-        number, calls=(id_,) if is_call else (), results=(id_,) if ends else (), is_message=True, is_unique=True
-    )
+    is_bare = "payload" not in value  # old files hold items without an envelope
+    item = value if is_bare else _get_object_or_empty(value.get("payload"))
+    is_item = is_bare or value.get("type") == "response_item"
+    kind = _get_text_or_empty(item.get("type"))
+    call_id = _get_text_or_empty(item.get("call_id"))
+    if not is_item or not call_id:
+        has_id = bool(_get_text_or_empty(item.get("id")))
+        has_exact_time = _SUBSECOND.search(_get_text_or_empty(value.get("timestamp"))) is not None
+        return LineSummary(number, is_message=is_item and bool(kind), is_unique=has_id or has_exact_time)
+    summary = LineSummary(number, is_message=True, is_unique=True)
+    if kind.endswith("_call"):
+        summary.calls = (call_id,)
+    elif kind.endswith("_call_output") or kind == "tool_search_output":
+        summary.results = (call_id,)
+    return summary
 
 
 _SUBSECOND = re.compile(r"\.0*[1-9]")
@@ -191,9 +201,9 @@ _SUBSECOND = re.compile(r"\.0*[1-9]")
 
 
 def _is_gemini_object(value: JsonObject) -> bool:
-    return (
-        "$set" in value or {"sessionId", "projectHash"} <= value.keys() or {"id", "timestamp", "type"} <= value.keys()
-    )
+    is_header = {"sessionId", "projectHash"} <= value.keys()
+    is_message = {"id", "timestamp", "type"} <= value.keys()
+    return "$set" in value or is_header or is_message
 
 
 def _is_gemini_header(value: JsonObject) -> bool:
@@ -215,7 +225,7 @@ REPAIR_TOOLS = {
         RepairTool("gemini-cli", _is_gemini_object, _summarize_gemini_line, _is_gemini_header),
     )
 }
-"""The tools whose session files can be repaired, by the name of their format."""
+"""The tools whose session files can be repaired, by format name."""
 
 
 # -- values of any shape -----------------------------------------------------------------------------------------------
@@ -234,7 +244,7 @@ def _get_list_or_empty(value: object) -> list[Any]:
 
 
 def _iterate_block_field(blocks: list[Any], kind: str, field: str) -> Iterator[str]:
-    """Yield what ``field`` says in each block of ``kind``."""
+    """Yield the text in ``field`` of each block of type ``kind``."""
     for block in blocks:
         if isinstance(block, dict) and block.get("type") == kind and isinstance(block.get(field), str):
             yield block[field]

@@ -1,4 +1,4 @@
-"""The tree that the lines of a file make, without holes: each parent is there, and stands where the tool needs it."""
+"""The tree that the lines of a file form: missing parents are replaced, cycles cut, parents moved before children."""
 
 from __future__ import annotations
 
@@ -8,86 +8,94 @@ from holdfast.formats.repair.tools import RepairTool
 
 
 class RepairTree:
-    """Parents by place (-1: none), holes closed and circles opened."""
+    """The parent of each line, by position (-1: none), after missing parents are replaced and cycles are cut."""
 
     def __init__(self, work: RepairWork, tool: RepairTool) -> None:
         self.work = work
         self.tool = tool
         self.missing_parents: list[int] = []
-        """Lines whose parent is not in the file, and which hang on another now."""
+        """Positions of lines whose parent is not in the file, and which have another parent now."""
         self.positions: dict[str, int] = {}
-        for at, sketch in enumerate(work.summaries):
-            if sketch.id is not None:
-                self.positions.setdefault(sketch.id, at)
+        for position, summary in enumerate(work.summaries):
+            if summary.id is not None:
+                self.positions.setdefault(summary.id, position)
         self.parents = self._resolve_parents()
         order, cycle_starts = order_parents_first(self.parents)
         self.parents_first = order
-        """All places, parents first."""
-        for at in cycle_starts:
-            work.get_change(at).set_fields[tool.parent_field] = None
-            work.add_finding(
-                work.summaries[at].line, "circle", "its parents form a circle", "it begins a branch of its own"
-            )
+        """All positions, parents before children."""
+        for position in cycle_starts:
+            work.get_change(position).set_fields[tool.parent_field] = None
+            line = work.summaries[position].line
+            work.add_finding(line, "circle", "its parents form a circle", "it begins a branch of its own")
 
     def _resolve_parents(self) -> list[int]:
-        """Return the parent of each line; where that is not in the file, the line of its conversation before it."""
-        up: list[int] = []
-        firm: list[bool] = []
-        """Whether all above a line stands before it, so that what comes later can hang on it without a circle."""
-        before: dict[str, int] = {}
-        chains: set[str] = set()
-        for at, sketch in enumerate(self.work.summaries):
-            parent = -1 if sketch.parent is None else self.positions.get(sketch.parent, -2)
-            if parent == -2:
-                parent = before.get(sketch.conversation, -1)
-                if sketch.conversation in chains and sketch.id is not None:  # else it goes on from another file
-                    self.missing_parents.append(at)
-            up.append(parent if sketch.id is not None else -1)
-            firm.append(parent < at and (parent < 0 or firm[parent]))
-            if sketch.id is not None:
-                chains.add(sketch.conversation)
-                if firm[at]:
-                    before[sketch.conversation] = at
-        return up
+        """Return the parent of each line; if it is not in the file, the line of the conversation before it."""
+        missing = -2
+        parents: list[int] = []
+        # Whether all ancestors of a line precede it in the file. Only such a line can replace a missing parent:
+        # otherwise its ancestors might come to include the line that is attached to it, which is a cycle.
+        has_earlier_ancestors: list[bool] = []
+        last_lines: dict[str, int] = {}
+        conversations: set[str] = set()
+        for position, summary in enumerate(self.work.summaries):
+            parent = -1 if summary.parent is None else self.positions.get(summary.parent, missing)
+            if parent == missing:
+                parent = last_lines.get(summary.conversation, -1)
+                # The first line of a conversation may continue another file: its parent is there, and stays.
+                if summary.conversation in conversations and summary.id is not None:
+                    self.missing_parents.append(position)
+            parents.append(parent if summary.id is not None else -1)
+            is_anchored = parent < position and (parent < 0 or has_earlier_ancestors[parent])
+            has_earlier_ancestors.append(is_anchored)
+            if summary.id is not None:
+                conversations.add(summary.conversation)
+                if is_anchored:
+                    last_lines[summary.conversation] = position
+        return parents
 
-    def _find_kept_ancestor(self, at: int) -> int:
-        """Return the nearest line above ``at`` that stays."""
-        above = self.parents[at]
-        while above >= 0 and self.work.is_dropped(above):
-            above = self.parents[above]
-        return above
+    def _find_kept_ancestor(self, position: int) -> int:
+        """Return the nearest ancestor that is not dropped, -1 if there is none."""
+        ancestor = self.parents[position]
+        while ancestor >= 0 and self.work.is_dropped(ancestor):
+            ancestor = self.parents[ancestor]
+        return ancestor
 
     def relink_dropped(self) -> None:
-        """Hang what hung on lines that are left out on what those hung on."""
-        for at, above in enumerate(self.parents):
-            if above >= 0 and self.work.is_dropped(above) and not self.work.is_dropped(at):
-                self._set_parent(at, self._find_kept_ancestor(at))
-        for at in self.missing_parents:
-            if not self.work.is_dropped(at):
-                self._close_gap(at)
+        """Attach children of dropped lines to the nearest ancestor that stays, and write replaced parents."""
+        for position, parent in enumerate(self.parents):
+            is_cut_off = parent >= 0 and self.work.is_dropped(parent)
+            if is_cut_off and not self.work.is_dropped(position):
+                self._set_parent(position, self._find_kept_ancestor(position))
+        for position in self.missing_parents:
+            if not self.work.is_dropped(position):
+                self._close_gap(position)
 
-    def _set_parent(self, at: int, parent: int) -> None:
-        self.parents[at] = parent
-        self.work.get_change(at).set_fields[self.tool.parent_field] = (
-            self.work.summaries[parent].id if parent >= 0 else None
-        )
+    def _set_parent(self, position: int, parent: int) -> None:
+        self.parents[position] = parent
+        parent_id = self.work.summaries[parent].id if parent >= 0 else None
+        self.work.get_change(position).set_fields[self.tool.parent_field] = parent_id
 
-    def _close_gap(self, at: int) -> None:
-        """Hang a line whose parent is missing on the one that was found for it."""
-        sketch, parent = self.work.summaries[at], self.parents[at]
-        self._set_parent(at, parent)
-        above = self.work.summaries[parent]
-        now = f"it hangs on {above.id} now, on line {above.line:,}" if parent >= 0 else "it begins the conversation now"
-        self.work.add_finding(sketch.line, "parent", f"its parent {sketch.parent} is not in the file", now)
+    def _close_gap(self, position: int) -> None:
+        """Write the parent that was chosen for a line whose own is missing, and report it."""
+        parent = self.parents[position]
+        self._set_parent(position, parent)
+        repair = "it begins the conversation now"
+        if parent >= 0:
+            parent_summary = self.work.summaries[parent]
+            repair = f"it hangs on {parent_summary.id} now, on line {parent_summary.line:,}"
+        summary = self.work.summaries[position]
+        self.work.add_finding(summary.line, "parent", f"its parent {summary.parent} is not in the file", repair)
 
     def order_parents_first_in_file(self) -> None:
-        """Move lines behind their parents that stand before them."""
-        stands = list(range(len(self.parents)))
-        for at in self.parents_first:
-            above = self.parents[at]
-            if above >= 0 and stands[above] >= at:
-                stands[at] = stands[above]
-                sketch, parent = self.work.summaries[at], self.work.summaries[above]
-                self.work.get_change(at).move_behind = above
-                message = f"it stands before its parent on line {parent.line:,}"
-                self.work.add_finding(sketch.line, "order", message, "moved behind it")
+        """Move lines that precede their parent in the file to a place after it."""
+        # Where each line will be: a moved line counts as being where its parent is, so its children move too.
+        new_positions = list(range(len(self.parents)))
+        for position in self.parents_first:
+            parent = self.parents[position]
+            if parent < 0 or new_positions[parent] < position:
+                continue
+            new_positions[position] = new_positions[parent]
+            self.work.get_change(position).move_behind = parent
+            line = self.work.summaries[position].line
+            message = f"it stands before its parent on line {self.work.summaries[parent].line:,}"
+            self.work.add_finding(line, "order", message, "moved behind it")
