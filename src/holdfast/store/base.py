@@ -1,7 +1,7 @@
-"""What a store promises: sessions are trees of entries, blobs are texts under their hash.
+"""The protocols of a store: sessions are trees of entries, blobs are texts stored under their hash.
 
-Everything here is synchronous. A verb that writes is atomic: it returns when its entries are in the log, or raises
-and nothing changed.
+Everything here is synchronous. Methods that write are atomic: they return when the entries are in the log, or raise
+and have changed nothing.
 """
 
 from __future__ import annotations
@@ -17,25 +17,30 @@ from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, Entry
 
 MessageDecoder: TypeAlias = Callable[[bytes], Message]
-"""How wire bytes become a message."""
+"""Decodes the wire bytes of a message."""
 LEASE_WAIT = 5.0
-"""Seconds that ``writing`` waits for another writer of the session (invariant one-writer): a plan on a busy machine.
-[H]
+"""Seconds that a writer waits for another writer of the same session before ``StoreLocked`` (invariant one-writer).
+
+Chosen by judgement: another writer holds the lease while it plans a request, which takes up to seconds on a busy
+machine; a longer wait would look like a hang to whoever waits.
 """
 BUSY_WAIT = 5.0
-"""Seconds that a verb waits for another process's transaction before it raises ``StoreLocked``."""
+"""Seconds that an operation waits for another process's transaction before ``StoreLocked``.
+
+Chosen by judgement: transactions take milliseconds, so after five seconds the other process hangs or is stopped.
+"""
 
 
 ProgressCallback: TypeAlias = Callable[[int, int], None]
-"""Is told how much of how much is done."""
+"""Called with the number of items done and their total."""
 
 
 def ignore_progress(count: int, total: int) -> None:
-    """Tell nobody."""
+    """Do nothing: the default ``ProgressCallback``."""
 
 
 class SessionInfo(Struct, frozen=True, omit_defaults=True):
-    """What a list of sessions shows. ``created_at`` and ``updated_at`` are ms since 1970, for display."""
+    """A session as a list shows it. ``created_at`` and ``updated_at`` are ms since 1970, for display only."""
 
     key: str
     title: str = ""
@@ -47,11 +52,11 @@ class SessionInfo(Struct, frozen=True, omit_defaults=True):
     updated_at: int | None = None
     entry_count: int = 0
     leaf_id: str | None = None
-    """Id of the entry where the session goes on: a label, moved by whoever continues there."""
+    """Id of the entry at which the session continues. It is a label that moves with whoever continues there."""
 
 
 class AppendResult(Struct, frozen=True):
-    """The new leaf, its ``seq``, and whether the session's leaf label moved there (if not, this is a fork)."""
+    """The new leaf, its ``seq``, and whether the session's leaf moved there. If it did not, the entries are a fork."""
 
     leaf: str | None
     seq: int
@@ -59,7 +64,7 @@ class AppendResult(Struct, frozen=True):
 
 
 class ImportResult(Struct, frozen=True):
-    """How many entries an import added, how many were there already, and the session's leaf after it."""
+    """How many entries an import added, how many were in the log already, and the session's leaf after it."""
 
     added_count: int
     known_count: int
@@ -67,135 +72,142 @@ class ImportResult(Struct, frozen=True):
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether the store holds just what it held before."""
+        """Whether the import added nothing."""
         return self.added_count == 0
 
 
 class ActiveEntries(Struct, frozen=True):
     """The entries of a branch that a request needs.
 
-    Without a compaction in force that is the whole path, in ``later_entries``. With one, ``head`` holds the pinned
-    system messages, ``tail`` the kept messages from slot ``first_kept`` on, and ``later_entries`` the compaction and
-    all that came later.
+    Without a compaction in force that is the whole path, in ``later_entries``. With one, ``head`` has the pinned
+    system messages, ``tail`` the kept messages from index ``first_kept`` on, and ``later_entries`` the compaction
+    and everything after it.
     """
 
     later_entries: tuple[Entry, ...] = ()
     head: tuple[Entry, ...] = ()
     tail: tuple[Entry, ...] = ()
     checkpoint: bytes | None = None
-    """The fold just before the compaction, without the slots that gave way; nothing = begin at the root."""
+    """The state just before the compaction, without the messages it summarized; None if the path begins at the root."""
 
     @property
     def compaction(self) -> Entry | None:
-        """The entry of the compaction that stands for the older turns, if there is one."""
+        """The entry of the compaction in force, or None."""
         return self.later_entries[0] if self.checkpoint is not None else None
 
     @property
     def first_kept(self) -> int:
-        """Index of the first slot behind ``head`` that is here: what lies between is in the log only."""
-        body = self.compaction.body if self.compaction is not None else None
-        return body.first_kept if isinstance(body, CompactionEntry) else 0
+        """Index of the first message of ``tail``; the messages between ``head`` and it are only in the log."""
+        if self.compaction is None or not isinstance(self.compaction.body, CompactionEntry):
+            return 0
+        return self.compaction.body.first_kept
 
 
 class SearchHit(Struct, frozen=True):
-    """A place in a session where words were found."""
+    """A place in a session where the searched words were found."""
 
     entry_id: str
-    """Id of the entry that says them, or names the blob that does."""
+    """Id of the entry with the words, or of the entry that names the blob with them."""
     seq: int
     role: str
-    """Who said it; empty for a blob."""
+    """Role of the message; empty for a blob."""
     time_ms: int | None
     snippet: str
     """The text around the first match on one line, the match between « and »."""
     blob_hash: str = ""
-    """The blob that holds the text, where it is not in the entry itself."""
+    """Hash of the blob with the text; empty if the entry itself has it."""
 
 
 class Quota(Struct, frozen=True, forbid_unknown_fields=True):
-    """How much a store takes; 0 is no limit. A write over it is refused with ``QuotaExceeded`` before it begins."""
+    """Limits of a store; 0 is no limit. A write that would exceed one raises ``QuotaExceeded`` before it begins."""
 
     session_bytes: int = 0
-    """Bytes of one session's entries (messages as they came, decisions, notes), over all its branches."""
+    """Bytes of one session's entries over all its branches: messages as received, decisions, notes."""
     blob_bytes: int = 0
-    """Bytes of all blobs together, those that nothing names any more too."""
+    """Bytes of all blobs together, including those that no entry names any more."""
 
 
 class BlobItem(Struct, frozen=True):
-    """Something in a blob store: a blob, or the draft of one that its writer has not ended."""
+    """A blob in a blob store, or the unfinished draft of one."""
 
     name: str
-    """The blob's hash, or the draft's name, which is no hash."""
+    """Hash of the blob, or the name of the draft, which is not a hash."""
     size: int
     stored_at: float
-    """When it was last stored, in seconds since 1970."""
+    """When it was stored last, in seconds since 1970."""
     is_draft: bool = False
 
 
 class BlobStore(Protocol):
-    """Texts by the SHA-256 of their UTF-8 bytes (lone surrogates as three bytes each).
+    """Texts by the SHA-256 of their UTF-8 bytes (lone surrogates are three bytes each).
 
-    What is read was verified against its hash once by this process; damage is ``StoreCorrupt``.
+    Every blob is verified against its hash once in a process before it is read from; damage raises
+    ``StoreCorrupt``.
     """
 
     def store_content(self, content: str | bytes) -> str:
-        """Store ``content`` durably and return its hash; storing it again only tells that it is in use
-        (``BlobItem.stored_at``).
+        """Store ``content`` durably and return its hash. If it is stored already, only ``BlobItem.stored_at`` changes.
 
-        No second copy of the whole is made. ``QuotaExceeded`` where it would not fit under the store's quota.
+        The content is not copied as a whole. Raises ``QuotaExceeded`` if it does not fit the store's quota.
         """
 
     def read_bytes(self, hash_: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return bytes ``start`` to ``stop``."""
 
     def read_text(self, hash_: str, start: int = 0, stop: int | None = None) -> str:
-        """Return characters ``start`` to ``stop`` without holding more; bytes that are no UTF-8 are U+FFFD.
+        """Return characters ``start`` to ``stop``, without reading the rest into memory; bytes that are not UTF-8 are
+        U+FFFD.
 
-        The first page of a blob costs one pass over it, the later ones what they hold.
+        The first page of a blob takes one pass over all of it, later pages only the time for themselves.
         """
 
     def count_characters(self, hash_: str) -> int:
-        """Return how many characters ``read_text`` has."""
+        """Return the number of characters that ``read_text`` can return."""
 
     def has_blob(self, hash_: str) -> bool:
-        """Return whether the blob is there."""
+        """Return whether the blob exists."""
 
     def get_size(self, hash_: str) -> int:
         """Return the blob's size in bytes."""
 
     def iter_hashes(self) -> Iterator[str]:
-        """Yield every hash there is, in no order."""
+        """Yield the hash of every blob, in no particular order."""
 
     def remove_blob(self, hash_: str) -> None:
-        """Delete the blob; the caller knows that no entry names it."""
+        """Delete the blob. The caller makes sure that no entry names it."""
 
     def iter_items(self) -> Iterator[BlobItem]:
-        """Yield every blob and draft there is, in no order."""
+        """Yield every blob and draft, in no particular order."""
 
     def remove_if_older(self, name: str, before: float) -> bool:
-        """Delete that blob or draft unless it was stored at ``before`` (seconds since 1970) or later."""
+        """Delete that blob or draft unless it was stored at ``before`` (seconds since 1970) or later; return whether
+        it was.
+        """
 
 
 class SessionStore(Protocol):
-    """Sessions and their logs. Ids may be given as any unique prefix where a parameter is called ``prefix``."""
+    """Sessions and their logs. A parameter called ``prefix`` takes an id or any unique prefix of one."""
 
     @property
     def blobs(self) -> BlobStore:
         """The blobs that belong to this store."""
 
     def list_sessions(self) -> list[SessionInfo]:
-        """Return every session, the last changed first, without reading an entry."""
+        """Return every session, the most recently changed first, without reading entries."""
 
     def get_session(self, prefix: str) -> SessionInfo:
-        """Return the one session whose key is or begins with ``prefix``; else ``UnknownId`` with the candidates."""
+        """Return the session with the key ``prefix``, or the only one whose key begins with it.
+
+        Raises ``UnknownId``, with the candidates, if there is none or more than one.
+        """
 
     def create_session(self, key: str, info: SessionInfo | None = None) -> SessionInfo:
-        """Create an empty session; ``LogConflict`` if the key is taken."""
+        """Create an empty session; raises ``LogConflict`` if the key is taken."""
 
     def update_session_info(
         self, key: str, *, title: str | None = None, cwd: str | None = None, model: str | None = None
     ) -> None:
-        """Change what the session's list entry says."""
+        """Change the given fields of the session's list entry; None leaves a field unchanged."""
 
     def append_entries(
         self,
@@ -209,107 +221,109 @@ class SessionStore(Protocol):
         """Append ``entries`` in one transaction and return the new leaf.
 
         Each parent must be in the log or earlier in ``entries``; ``seq`` is assigned here. The session's leaf moves
-        only if it still is ``expected_leaf`` (default: the first entry's parent); otherwise the entries are a fork, or
-        are not written at all if they were to go ``onward``.
-        ``decode`` made the messages that have bytes of just those: it need not be proven again.
+        only if it still is ``expected_leaf`` (default: the first entry's parent). Otherwise the entries become a
+        fork, or, with ``onward``, are not written at all. ``decode`` is the function that decoded the messages from
+        their bytes; such messages are not verified again.
         """
 
     def import_entries(
         self, key: str, entries: Iterable[Entry], *, leaf: str | None = None, info: SessionInfo | None = None
     ) -> ImportResult:
-        """Import a recording in one transaction; entries that are there already are skipped.
+        """Import a recording in one transaction, skipping entries that are in the log already.
 
-        ``leaf`` (default: the last entry) becomes the session's leaf if that lies behind the stored one. An id that
-        is there with other content is a ``LogConflict``.
+        ``leaf`` (default: the last entry) becomes the session's leaf if it continues the stored one. Raises
+        ``LogConflict`` if an id is in the log with other content.
         """
 
     def read_path(self, key: str, leaf: str | None = None) -> list[Entry]:
-        """Return the entries from the root to ``leaf`` (default: the session's)."""
+        """Return the entries from the root to ``leaf`` (default: the session's leaf)."""
 
     def read_active_entries(self, key: str, leaf: str | None = None) -> ActiveEntries:
-        """Return the part of ``read_path`` that a request needs, at the cost of that part."""
+        """Return the part of ``read_path`` that a request needs, reading only that part."""
 
     def open_state(self, key: str, leaf: str | None = None) -> ConversationState:
-        """Return the branch at ``leaf``, opened from its active part.
+        """Return the conversation state at ``leaf``, built from the active entries only.
 
-        Slots keep their numbers from the root; asking for one that gave way to the compaction is a ``LookupError``:
-        build the branch from ``read_path`` for that, and after appending a ``revoke``.
+        Messages keep their indexes in the whole history. Access to one that the compaction summarized raises
+        ``LookupError``: build the state from ``read_path`` for that, and after appending a ``revoke``.
         """
 
     def open_size_state(self, key: str) -> ConversationState:
-        """Return the session's branch without what was said: every size that is told of its request is the same.
+        """Return the session's state without message texts: its request has every size that the real one has.
 
-        Of a session that was imported this costs a few rows, of any other one its active branch.
+        For an imported session this reads a few rows, for any other its active branch.
         """
 
     def read_entries(self, key: str, kind: str | None = None, *, after: int = 0) -> list[Entry]:
-        """Return the whole tree in order of ``seq``, or of it only the entries of ``kind`` (``"decision"``…).
+        """Return all entries of the tree in order of ``seq``, or only those of ``kind`` (``"decision"``…).
 
-        Kinds are the tags of ``model.entries``. Entries of other kinds are not read, nor is what has no ``seq`` over
-        ``after``.
+        Kinds are the tags of ``state.entries``. Entries of other kinds, and those up to ``seq`` ``after``, are not
+        read.
         """
 
     def read_lazy_entries(self, key: str) -> Sequence[Entry]:
-        """Return the whole tree as ``read_entries`` does, each entry read when it is asked for: a long log is never
-        held.
-        """
+        """Return the same entries as ``read_entries``, each read on demand, so that a long log is never in memory."""
 
     def read_tips(self, key: str) -> list[Entry]:
-        """Return the tips of the tree, oldest first; labels hang beside the tree and are no tips."""
+        """Return the tips of the tree, oldest first. Labels are not part of any branch and do not count as tips."""
 
     def find_damage(self, key: str) -> list[str]:
-        """Return which entries cannot be read and why, a line for each; every entry is read, one at a time."""
+        """Return a line for each entry that cannot be read, with the reason. Every entry is read, one at a time."""
 
     def repair_damage(self, key: str) -> list[str]:
-        """Put right what is damaged in the session and can be without loss; return what was done, a line for each.
+        """Repair damage in the session as far as nothing is lost by it; return a line for each repair.
 
-        All else stays as it is, and reading it stays a ``StoreCorrupt``. Not inside a write of the same store.
+        Other damage stays, and reading it still raises ``StoreCorrupt``. Must not be called inside a write to the
+        same store.
         """
 
     def get_entry(self, key: str, prefix: str) -> Entry:
-        """Return the one entry whose id is or begins with ``prefix``; else ``UnknownId`` with the candidates."""
+        """Return the entry with the id ``prefix``, or the only one whose id begins with it.
+
+        Raises ``UnknownId``, with the candidates, if there is none or more than one.
+        """
 
     def set_leaf(self, key: str, prefix: str) -> str:
         """Make that entry the session's leaf and return its id."""
 
     def label_entry(self, key: str, prefix: str, name: str) -> Entry:
-        """Name an entry (an empty name takes the name away); the leaf stays where it is."""
+        """Give an entry a name (an empty one removes it); the leaf does not move."""
 
     def read_labels(self, key: str) -> dict[str, str]:
-        """Return the names in force by the id of the entry they name."""
+        """Return the names in force by the id of the named entry."""
 
     def copy_branch(self, key: str, replacements: Mapping[str, Message], leaf: str | None = None) -> str | None:
-        """Say the branch at ``leaf`` again with other messages for some entries; return the new leaf.
+        """Copy the branch at ``leaf`` with other messages for some entries, by entry id; return the new leaf.
 
-        The new branch begins at the parent of the first of them and has new ids, which its compactions, labels, notes
-        and revocations name; edits on a replaced message are left out. The old branch stays. The session goes on at
-        the new leaf. Nothing happens and nothing is returned if no message on the branch has one of the ids.
+        The copy begins at the parent of the first replaced message. Its entries have new ids, to which its
+        compactions, labels, notes and revocations refer; edits on a replaced message are left out. The old branch
+        stays, and the session continues at the new leaf. If no message of the branch has one of the ids, returns
+        None and changes nothing.
         """
 
     def search_session(
         self, key: str, query: str, limit: int = 20, *, tick: ProgressCallback = ignore_progress
     ) -> list[SearchHit]:
-        """Return where the session says ``query``, on any branch, the newest first, also behind what was capped.
+        """Return the places where the session has the words of ``query``, on any branch, the newest first.
 
-        ``tick`` is told how far the index of words is, where that has to be made first.
-
-        A query is words that must all be there, upper and lower case alike, as words or within them; ``"a b"`` in
-        double quotes is one. Nothing in it is an error.
+        Texts that were moved to blobs when a message was capped are searched too. A query is words that must all
+        occur, in any case, as words or inside them; ``"a b"`` in double quotes is one. No query is an error.
+        ``tick`` is called with the progress of the word index if that has to be built first.
         """
 
     def remove_session(self, key: str) -> None:
-        """Delete the session and its log, explicitly and for good; blobs stay until they are collected."""
+        """Delete the session and its log for good; blobs stay until they are collected as garbage."""
 
     def hold_lease(self, key: str) -> AbstractContextManager[None]:
-        """Hold the session's lease: one writer over all processes, ``StoreLocked`` after five seconds.
+        """Hold the session's lease: one writer across all processes; ``StoreLocked`` after ``LEASE_WAIT`` seconds.
 
-        The lease dies with its holder. Single verbs are safe without it.
+        The lease ends with its holder. Single operations are safe without it.
         """
 
     def close(self) -> None:
-        """Release files; the store cannot be used afterwards."""
+        """Release the files; the store cannot be used afterwards."""
 
     def __enter__(self) -> Self:
-        """Return the store; it is closed at the end of the block."""
+        """Return the store, which is closed at the end of the block."""
 
     def __exit__(self, *_: object) -> None: ...

@@ -1,7 +1,7 @@
-"""What nothing needs any more: told first, and removed only when somebody says so.
+"""Garbage collection of blobs: unused ones are listed first and removed only on request.
 
-A blob is stored before the entry that names it, by whatever process, so a young one may be about to be named: it stays
-for a time of grace, and one that is stored again is young again.
+A blob is stored before the entry that names it, possibly by another process. A young blob may be about to be named,
+so it stays for a grace period; storing it again makes it young again.
 """
 
 from __future__ import annotations
@@ -11,111 +11,126 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.errors import StoreCorrupt, UnknownId
 from holdfast.store.base import BlobItem, SessionInfo, SessionStore
 from holdfast.store.blobs.blob_names import read_session_blobs
 
 GRACE_SECONDS = 3_600.0
-"""[H] Seconds that a blob no entry names is left alone: far more than there is between storing and naming it."""
+"""Seconds for which a blob that no entry names is kept.
+
+Chosen by judgement: far more than lies between storing a blob and appending the entry that names it, also when a
+summary is written in between. Waiting longer costs only disk space.
+"""
 
 
 class UnusedBlobs(Struct, frozen=True):
-    """What may go: blobs that no session names, drafts of writers that crashed; those younger than ``cutoff_time``
-    stay.
+    """Blobs that no session names, and drafts of writers that crashed. Those younger than ``cutoff_time`` are not
+    listed.
     """
 
     blobs: tuple[BlobItem, ...] = ()
     drafts: tuple[BlobItem, ...] = ()
     cutoff_time: float = 0.0
-    """Seconds since 1970: what was stored later is not touched."""
+    """Seconds since 1970; anything stored later is kept."""
     young_count: int = 0
-    """How many are not named and stay because they are young."""
+    """Number of unnamed blobs and drafts that are kept because they are young."""
     named_count: int = 0
-    """How many blobs are named."""
+    """Number of blobs that a session names."""
 
     @property
     def bytes(self) -> int:
-        """Bytes that would be free."""
+        """Bytes that removing them would free."""
         return sum(blob.size for blob in (*self.blobs, *self.drafts))
 
 
 class RemovalPreview(Struct, frozen=True):
-    """What goes with a session: its entries; and the blobs that only it (or what goes with it) names, for ``gc``."""
+    """The entries that a removal of a session deletes, and the blobs that become garbage by it.
+
+    Those are the blobs that only this session, or the others removed with it, names.
+    """
 
     info: SessionInfo
     branch_count: int | None
-    """Tips of its tree; nothing where they are damaged."""
+    """Number of tips of its tree; None if its log is damaged."""
     exclusive_blobs: tuple[str, ...] = ()
     bytes: int = 0
-    """Bytes of those blobs that are there."""
+    """Bytes of those blobs, as far as they exist."""
     subagent_keys: tuple[str, ...] = ()
-    """Sessions of its sub-agents, which stay."""
+    """Keys of its sub-agents' sessions, which stay."""
 
 
 def find_unused_blobs(store: SessionStore, grace: float = GRACE_SECONDS, now: float | None = None) -> UnusedBlobs:
-    """Return what no session of ``store`` needs; nothing is changed."""
-    before = (time.time() if now is None else now) - grace
-    blobs = list(store.blobs.iter_items())  # first what is there, then what is named: what is named meanwhile is found
+    """Return the blobs that no session of ``store`` needs; nothing is changed.
+
+    ``grace`` is in seconds, ``now`` in seconds since 1970 (default: the clock).
+    """
+    cutoff_time = (time.time() if now is None else now) - grace
+    # List the blobs before reading the names: a blob that is named in between is then found to be named.
+    items = list(store.blobs.iter_items())
     named_hashes = collect_all_named_hashes(store)
-    loose = [blob for blob in blobs if blob.is_draft or blob.name not in named_hashes]
-    old = sorted((blob for blob in loose if blob.stored_at < before), key=lambda blob: (-blob.size, blob.name))
+    unnamed = [item for item in items if item.is_draft or item.name not in named_hashes]
+    old = [item for item in unnamed if item.stored_at < cutoff_time]
+    old.sort(key=lambda item: (-item.size, item.name))
     return UnusedBlobs(
-        tuple(blob for blob in old if not blob.is_draft),
-        tuple(blob for blob in old if blob.is_draft),
-        before,
-        len(loose) - len(old),
-        len(blobs) - len(loose),
+        blobs=tuple(item for item in old if not item.is_draft),
+        drafts=tuple(item for item in old if item.is_draft),
+        cutoff_time=cutoff_time,
+        young_count=len(unnamed) - len(old),
+        named_count=len(items) - len(unnamed),
     )
 
 
 def remove_unused_blobs(store: SessionStore, unused: UnusedBlobs) -> UnusedBlobs:
-    """Remove what was ``unused`` and has not been stored again since; return what went."""
+    """Remove the ``unused`` blobs that were not stored again since; return those that were removed."""
 
-    def gone(candidates: Iterable[BlobItem]) -> tuple[BlobItem, ...]:
-        return tuple(blob for blob in candidates if store.blobs.remove_if_older(blob.name, unused.cutoff_time))
+    def remove_old(items: Iterable[BlobItem]) -> tuple[BlobItem, ...]:
+        return tuple(item for item in items if store.blobs.remove_if_older(item.name, unused.cutoff_time))
 
-    return UnusedBlobs(
-        gone(unused.blobs), gone(unused.drafts), unused.cutoff_time, unused.young_count, unused.named_count
-    )
+    return replace(unused, blobs=remove_old(unused.blobs), drafts=remove_old(unused.drafts))
 
 
 def preview_removal(store: SessionStore, infos: Iterable[SessionInfo]) -> list[RemovalPreview]:
-    """Return what goes if these sessions are removed together; of damaged logs, what can be told."""
-    going = {info.key: info for info in infos}
+    """Return the effects of removing these sessions together; for damaged logs, as far as they can be read."""
+    removed_infos = {info.key: info for info in infos}
+    can_read_logs = True
+    named_hashes: set[str] = set()
     try:
-        named_hashes = collect_all_named_hashes(store, excluded_keys=going)
-        can_read_logs = True
-    except StoreCorrupt:  # any blob may be named there, so none is told to be theirs alone
-        named_hashes, can_read_logs = set(), False
-    keys = [info.key for info in store.list_sessions() if info.key not in going]
-    out = []
-    for info in going.values():
-        alone = (
-            tuple(hash_ for hash_ in _read_named_hashes(store, info.key) if hash_ not in named_hashes)
-            if can_read_logs
-            else ()
-        )
-        named_hashes.update(alone)
-        size = sum(_get_blob_size(store, hash_) for hash_ in alone)
-        agents = tuple(key for key in keys if key.partition("@")[2] == info.key)
-        out.append(RemovalPreview(info, _count_branches(store, info.key), alone, size, agents))
-    return out
+        named_hashes = collect_all_named_hashes(store, excluded_keys=removed_infos)
+    except StoreCorrupt:
+        # The damaged log may name any blob, so none can be said to belong to the removed sessions alone.
+        can_read_logs = False
+    remaining_keys = [info.key for info in store.list_sessions() if info.key not in removed_infos]
+    previews = []
+    for info in removed_infos.values():
+        exclusive: tuple[str, ...] = ()
+        if can_read_logs:
+            exclusive = tuple(hash_ for hash_ in _read_named_hashes(store, info.key) if hash_ not in named_hashes)
+        named_hashes.update(exclusive)  # a blob that two removed sessions name is counted once
+        size = sum(_get_blob_size(store, hash_) for hash_ in exclusive)
+        subagent_keys = tuple(key for key in remaining_keys if key.partition("@")[2] == info.key)
+        previews.append(RemovalPreview(info, _count_branches(store, info.key), exclusive, size, subagent_keys))
+    return previews
 
 
 def collect_all_named_hashes(store: SessionStore, excluded_keys: Iterable[str] = ()) -> set[str]:
-    """Return every hash that a session names, but those ``excluded_keys``; a log that cannot be read is an error."""
-    left_out = set(excluded_keys)
+    """Return the hash of every blob that a session names, without the sessions ``excluded_keys``.
+
+    Raises ``StoreCorrupt`` if a log cannot be read: a blob that it names must not be taken for garbage.
+    """
+    excluded = set(excluded_keys)
     named_hashes: set[str] = set()
     for info in store.list_sessions():
-        if info.key not in left_out:
-            with suppress(UnknownId):  # it was removed a moment ago
-                named_hashes.update(read_session_blobs(store, info.key))
+        if info.key in excluded:
+            continue
+        with suppress(UnknownId):  # removed by another process after it was listed
+            named_hashes.update(read_session_blobs(store, info.key))
     return named_hashes
 
 
 def _read_named_hashes(store: SessionStore, key: str) -> Iterable[str]:
-    """Return the blobs that a session names; none where its log is damaged."""
+    """Return the blobs that a session names, or nothing if its log is damaged."""
     with suppress(StoreCorrupt):
         return read_session_blobs(store, key)
     return ()

@@ -1,4 +1,4 @@
-"""A lease on a session: a file lock, which the system drops when its holder ends, however it ends."""
+"""The lease of a session: a file lock, which the system releases when its holder ends, in whatever way."""
 
 from __future__ import annotations
 
@@ -19,20 +19,24 @@ from holdfast.store.private_files import build_store_error, create_private_file,
 from holdfast.store.sql.database import BRIEF_WAIT
 
 RETRY_PAUSE = 0.001
-"""Seconds between two tries: who writes without a pause leaves a gap about as short. [M]"""
+"""Seconds between two tries for the lock.
+
+Measured: a process that writes without pausing releases the lock for about a millisecond at a time. A longer pause
+misses those gaps and starves.
+"""
 
 _OPEN_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 _last_timeouts: dict[str, float] = {}
-"""When somebody waited in vain last for the lock in a file that nobody here had since."""
+"""For each lock file, when a wait for it failed last (monotonic seconds); removed once this process gets the lock."""
 _lock_descriptors: set[int] = set()
 _descriptor_lock = threading.RLock()
-"""Held while a descriptor comes or goes, and while the process forks: no child has one that is not in
-``_lock_descriptors``.
+"""Held while a descriptor is opened or closed, and while the process forks, so ``_lock_descriptors`` is complete in a
+forked child.
 """
 
 
 def _close_inherited_locks() -> None:
-    """Close the inherited descriptors in a forked child: the lock stays the parent's alone."""
+    """Close inherited descriptors in a forked child, which would otherwise keep the parent's locks held."""
     for descriptor in _lock_descriptors:
         with suppress(OSError):
             os.close(descriptor)
@@ -47,10 +51,11 @@ os.register_at_fork(
 
 @contextmanager
 def hold_session_lock(directory: Path, key: str) -> Iterator[None]:
-    """Hold the lease of session ``key``; ``StoreLocked`` if somebody else has it for ``LEASE_WAIT`` seconds.
+    """Hold the lease of session ``key``; raises ``StoreLocked`` if another holder has it for ``LEASE_WAIT`` seconds.
 
-    The lock file in ``directory`` is named by the key's hash and stays there. A second lease of the same session in
-    one process waits like anybody's; soon behind one that waited in vain it waits for ``BRIEF_WAIT`` seconds.
+    The lock file in ``directory`` is named by the hash of the key and is never removed. A second lease of the same
+    session in one process waits like that of another process. Soon after a wait that failed, the next one is
+    ``BRIEF_WAIT`` only.
     """
     name = sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32] + ".lock"
     file = f"{directory}{os.sep}{name}"
@@ -70,7 +75,7 @@ def hold_session_lock(directory: Path, key: str) -> Iterator[None]:
         yield
     finally:
         with _descriptor_lock:
-            if descriptor in _lock_descriptors:  # else this is a child that was forked inside
+            if descriptor in _lock_descriptors:  # not so in a child that was forked while the lease was held
                 _lock_descriptors.discard(descriptor)
                 os.close(descriptor)
 
@@ -89,13 +94,13 @@ def _open_lock_file(directory: Path, name: str) -> int:
 
 
 def _choose_lock_wait(file: str) -> float:
-    """Return the seconds to wait for the lock in ``file``: few soon behind a wait in vain, for they would add up."""
+    """Return the seconds to wait for the lock in ``file``: few soon after a failed wait, as such waits would add up."""
     is_soon = time.monotonic() - _last_timeouts.get(file, -inf) < LEASE_WAIT
     return min(BRIEF_WAIT, LEASE_WAIT) if is_soon else LEASE_WAIT
 
 
 def _try_lock(descriptor: int, seconds: float) -> bool:
-    """Return whether the lock is held now; it is not where somebody else has it for so many ``seconds``."""
+    """Try for ``seconds`` to get the lock, and return whether it is held now."""
     end = time.monotonic() + seconds
     while True:
         try:

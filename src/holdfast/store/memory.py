@@ -1,4 +1,4 @@
-"""Sessions in memory: the same verbs and the same errors as on disk, gone with the process."""
+"""A store in memory: the same operations and errors as on disk, gone when the process ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import takewhile
 from msgspec.structs import replace
 
 from holdfast.errors import StoreError, StoreLocked
-from holdfast.state.entries import Entry
+from holdfast.state.entries import Entry, LabelEntry
 from holdfast.store.base import LEASE_WAIT, MessageDecoder, ProgressCallback, Quota, SessionInfo
 from holdfast.store.blobs.blob_total import add_session_bytes
 from holdfast.store.blobs.blobs import MemoryBlobStore
@@ -29,7 +29,7 @@ from holdfast.store.tree.tree import MAX_LISTED_CANDIDATES, TreeStore, get_time_
 
 @dataclass
 class _MemorySession:
-    """One session's rows."""
+    """The rows of one session."""
 
     info: SessionInfo
     rows: dict[int, PlacedEntry] = field(default_factory=dict)
@@ -39,31 +39,28 @@ class _MemorySession:
 
 
 class MemoryStore(TreeStore):
-    """A store that nobody keeps."""
+    """A store whose content is lost with the process."""
 
     def __init__(self, clock: Callable[[], int] = get_time_ms, quota: Quota = Quota()) -> None:
         super().__init__(MemoryBlobStore(quota), clock)
         self._quota = quota.session_bytes
-        self._held: dict[str, _MemorySession] = {}
+        self._sessions: dict[str, _MemorySession] = {}
         self._seq = 0
         self._undo: list[Callable[[], object]] = []
+        """What reverts the changes of the current transaction, in the order in which they were made."""
         self._turn = threading.RLock()
+        """Held during a transaction."""
         self._leases: dict[str, threading.Lock] = {}
         self._closed = False
 
     def adopt_session(self, info: SessionInfo, path: Sequence[Entry]) -> None:
-        """Hold the session of ``info`` as far as ``path``, which another store read: nothing of it is proven again."""
+        """Add the session ``info`` with the entries ``path``, which another store has read and checked already."""
         with self._write_transaction():
             placed_entries = place_entries(path, dict[str, TreeNode]().get, self._seq + 1)
-            session = _MemorySession(
-                replace(info, entry_count=len(placed_entries), leaf_id=path[-1].id if path else None)
-            )
-            for placed_entry in placed_entries:
-                session.rows[placed_entry.seq] = replace(
-                    placed_entry, entry=replace(placed_entry.entry, seq=placed_entry.seq)
-                )
-                session.ids[placed_entry.entry.id] = self._seq = placed_entry.seq
-            self._held[info.key] = session
+            leaf_id = path[-1].id if path else None
+            session = _MemorySession(replace(info, entry_count=len(placed_entries), leaf_id=leaf_id))
+            self._add_rows(session, placed_entries)
+            self._sessions[info.key] = session
 
     @contextmanager
     def hold_lease(self, key: str) -> Iterator[None]:
@@ -105,63 +102,67 @@ class MemoryStore(TreeStore):
             raise StoreError(msg)
 
     def _list_infos(self) -> list[SessionInfo]:
-        return [session.info for session in self._held.values()]
+        return [session.info for session in self._sessions.values()]
 
     def _find_info(self, key: str) -> SessionInfo | None:
-        session = self._held.get(key)
+        session = self._sessions.get(key)
         return None if session is None else session.info
 
     def _find_keys(self, prefix: str) -> list[str]:
-        return sorted(key for key in self._held if key.startswith(prefix))[: MAX_LISTED_CANDIDATES + 1]
+        return sorted(key for key in self._sessions if key.startswith(prefix))[: MAX_LISTED_CANDIDATES + 1]
 
     def _save_info(self, info: SessionInfo) -> None:
-        session = self._held.get(info.key)
+        session = self._sessions.get(info.key)
         if session is None:
-            self._held[info.key] = _MemorySession(info)
-            self._undo.append(lambda: self._held.pop(info.key))
+            self._sessions[info.key] = _MemorySession(info)
+            self._undo.append(lambda: self._sessions.pop(info.key))
             return
-        before, session.info = session.info, info
-        self._undo.append(lambda: setattr(session, "info", before))
+        old_info = session.info
+        session.info = info
+        self._undo.append(lambda: setattr(session, "info", old_info))
 
     def _delete_session(self, key: str) -> None:
-        session = self._held.pop(key)
-        self._undo.append(lambda: self._held.update({key: session}))
+        session = self._sessions.pop(key)
+        self._undo.append(lambda: self._sessions.update({key: session}))
 
     def _get_last_seq(self) -> int:
         return self._seq
 
     def _find_node(self, key: str, id_: str) -> TreeNode | None:
-        session = self._held[key]
+        session = self._sessions[key]
         return session.rows[session.ids[id_]] if id_ in session.ids else None
 
     def _find_entry_ids(self, key: str, prefix: str) -> list[str]:
-        return sorted(id_ for id_ in self._held[key].ids if id_.startswith(prefix))[: MAX_LISTED_CANDIDATES + 1]
+        return sorted(id_ for id_ in self._sessions[key].ids if id_.startswith(prefix))[: MAX_LISTED_CANDIDATES + 1]
 
     def _find_identity(self, key: str, id_: str) -> bytes | None:
-        session = self._held[key]
+        session = self._sessions[key]
         return compute_entry_identity(session.rows[session.ids[id_]].entry) if id_ in session.ids else None
 
     def _insert_entries(self, key: str, placed_entries: Sequence[PlacedEntry], decode: MessageDecoder | None) -> None:  # noqa: ARG002
-        session = self._held[key]
+        session = self._sessions[key]
         for placed_entry in placed_entries:
             check_entry_storable(placed_entry.entry)
         self._count_bytes(session, placed_entries)
-        for placed_entry in placed_entries:
-            session.rows[placed_entry.seq] = replace(
-                placed_entry, entry=replace(placed_entry.entry, seq=placed_entry.seq)
-            )
-            session.ids[placed_entry.entry.id] = self._seq = placed_entry.seq
+        self._add_rows(session, placed_entries)
         self._undo.append(lambda: self._remove_rows(session, placed_entries))
 
+    def _add_rows(self, session: _MemorySession, placed_entries: Sequence[PlacedEntry]) -> None:
+        for placed_entry in placed_entries:
+            seq = placed_entry.seq
+            session.rows[seq] = replace(placed_entry, entry=replace(placed_entry.entry, seq=seq))
+            session.ids[placed_entry.entry.id] = seq
+            self._seq = seq
+
     def _count_bytes(self, session: _MemorySession, placed_entries: Sequence[PlacedEntry]) -> None:
-        """Count what is about to be inserted; ``QuotaExceeded`` if it is too much."""
-        if self._quota:
-            before, wire_decoders = session.bytes, load_message_decoders()
-            new_bytes = count_content_bytes(
-                encode_full_columns(placed_entry.entry, wire_decoders) for placed_entry in placed_entries
-            )
-            session.bytes = add_session_bytes(session.info.key, before, new_bytes, self._quota)
-            self._undo.append(lambda: setattr(session, "bytes", before))
+        """Add the bytes of new entries to the session's; raises ``QuotaExceeded`` if they are too many."""
+        if not self._quota:
+            return  # encoding entries only to count them is not worth it without a limit
+        old_bytes = session.bytes
+        wire_decoders = load_message_decoders()
+        columns = (encode_full_columns(placed_entry.entry, wire_decoders) for placed_entry in placed_entries)
+        session.bytes = add_session_bytes(session.info.key, old_bytes, count_content_bytes(columns), self._quota)
+        self._undo.append(lambda: setattr(session, "bytes", old_bytes))
 
     def _remove_rows(self, session: _MemorySession, placed_entries: Sequence[PlacedEntry]) -> None:
         for placed_entry in placed_entries:
@@ -169,49 +170,54 @@ class MemoryStore(TreeStore):
         self._seq -= len(placed_entries)
 
     def _read_entries_by_id(self, key: str, ids: Sequence[str]) -> list[Entry]:
-        session = self._held[key]
+        session = self._sessions[key]
         return [session.rows[session.ids[id_]].entry for id_ in ids if id_ in session.ids]
 
     def _read_path_up(self, key: str, seq: int, keep: int, base: int) -> list[Entry]:
-        rows, entries = self._held[key].rows, []
-        at: int | None = seq
-        while at is not None and (at == seq or rows[at].depth > keep or at >= base):
-            entries.append(rows[at].entry)
-            at = rows[at].parent_seq
+        rows = self._sessions[key].rows
+        entries = []
+        ancestor: int | None = seq
+        while ancestor is not None:
+            row = rows[ancestor]
+            is_wanted = ancestor == seq or row.depth > keep or ancestor >= base
+            if not is_wanted:
+                break
+            entries.append(row.entry)
+            ancestor = row.parent_seq
         return entries[::-1]
 
     def _read_all_entries(self, key: str, kind: str | None = None, after: int = 0) -> list[Entry]:
-        rows = takewhile(lambda placed_entry: placed_entry.seq > after, reversed(self._held[key].rows.values()))
-        entries = [placed_entry.entry for placed_entry in rows][::-1]
-        return entries if kind is None else [e for e in entries if e.body.__struct_config__.tag == kind]
+        # From the end: a caller that asks for entries after ``after`` wants the few newest of a long log.
+        newest_rows = takewhile(lambda row: row.seq > after, reversed(self._sessions[key].rows.values()))
+        entries = [row.entry for row in newest_rows][::-1]
+        if kind is None:
+            return entries
+        return [entry for entry in entries if entry.body.__struct_config__.tag == kind]
 
     def _iter_damage(self, key: str) -> Iterator[str]:  # noqa: ARG002 -- values cannot be damaged
         return iter(())
 
     def _save_outline(self, info: SessionInfo, new: Sequence[Entry] = ()) -> None:
-        """Nothing is saved: what is here is read as quickly as an outline."""
+        """Save nothing: reading the branch in memory is as fast as reading an outline."""
 
     def _find_tip_ids(self, key: str) -> list[str]:
-        rows = self._held[key].rows
-        parents = {placed_entry.parent_seq for placed_entry in rows.values()}
-        labels = {seq for seq, placed_entry in rows.items() if placed_entry.entry.body.__struct_config__.tag == "label"}
-        inner_seqs = {
-            placed_entry.parent_seq for seq, placed_entry in rows.items() if seq not in labels or seq in parents
-        }
-        return [
-            placed_entry.entry.id for seq, placed_entry in rows.items() if seq not in inner_seqs and seq not in labels
-        ]
+        rows = self._sessions[key].rows
+        parents = {row.parent_seq for row in rows.values()}
+        labels = {seq for seq, row in rows.items() if isinstance(row.entry.body, LabelEntry)}
+        # A label without children is not part of any branch, so it does not make its parent an inner entry.
+        inner_seqs = {row.parent_seq for seq, row in rows.items() if seq not in labels or seq in parents}
+        return [row.entry.id for seq, row in rows.items() if seq not in inner_seqs and seq not in labels]
 
     def _prepare_search(self, key: str, search_terms: Sequence[str], tick: ProgressCallback) -> None:
-        """Nothing is to be made ready: every entry is looked at."""
+        """Do nothing: every entry is a candidate."""
 
     def _iter_search_candidates(self, key: str, search_terms: Sequence[str]) -> Iterator[Entry]:  # noqa: ARG002
         return filter(is_searchable_entry, reversed(self._read_all_entries(key)))
 
     def _read_checkpoint(self, key: str, seq: int) -> bytes | None:
-        return self._held[key].checkpoints.get(seq)
+        return self._sessions[key].checkpoints.get(seq)
 
     def _save_checkpoint(self, key: str, seq: int, state: bytes) -> None:
-        points = self._held[key].checkpoints
-        points[seq] = state
-        self._undo.append(lambda: points.pop(seq))
+        checkpoints = self._sessions[key].checkpoints
+        checkpoints[seq] = state
+        self._undo.append(lambda: checkpoints.pop(seq))

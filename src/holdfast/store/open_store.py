@@ -1,4 +1,4 @@
-"""Effects, synchronous: where entries and blobs live."""
+"""Opens a store by its location."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def open_store(
     readonly: bool = False,
     quota: Quota | None = None,
 ) -> SessionStore:
-    """Return the store at ``location``: a path, ``sqlite:///path`` (four slashes = absolute) or ``:memory:``.
+    """Return the store at ``location``: a path, ``sqlite:///path`` (four slashes for an absolute one) or ``:memory:``.
 
     Nothing is created before the first write. ``durability="power"`` flushes the disk at each commit; ``readonly``
-    refuses every write; a write over the ``quota`` is refused with ``QuotaExceeded``. Another scheme, and any argument
-    that is none of these, is a ``ConfigError``.
+    refuses every write; a write beyond ``quota`` raises ``QuotaExceeded``. Raises ``ConfigError`` for another
+    scheme and for invalid arguments.
     """
     from holdfast.store.base import Quota
 
@@ -53,7 +53,7 @@ def open_store(
 
 
 def expand_home(place: str) -> Path:
-    """Return ``place`` as a path, a home folder in the place of ``~``; ``ConfigError`` for one that nobody has."""
+    """Return ``place`` as a path with ``~`` expanded; raises ``ConfigError`` for the home of an unknown user."""
     try:
         return Path(place).expanduser()
     except RuntimeError:
@@ -62,7 +62,7 @@ def expand_home(place: str) -> Path:
 
 
 def _get_sqlite_path(scheme: re.Match[str], place: str) -> str:
-    """Return the path in a URL of scheme ``sqlite``."""
+    """Return the path in a ``sqlite`` URL; raises ``ConfigError`` for other schemes and for URLs with a host."""
     name, remainder = scheme[1].lower(), place[scheme.end() :]
     if name != "sqlite":
         msg = f"stores at {name}:// are not there yet; give a file's path, sqlite:///path or :memory:"

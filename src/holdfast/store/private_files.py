@@ -1,4 +1,4 @@
-"""Files and directories that only their owner can read, and what a refusing disk is called."""
+"""Files and directories that only their owner can read, and the errors of a disk under our names."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ from pathlib import Path
 from holdfast.errors import StoreError, StoreReadOnly
 
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
-"""Modes of everything a store makes, whatever the umask (invariant private-files)."""
+"""Modes of everything that a store creates, whatever the umask (invariant private-files)."""
 _CREATE_FLAGS = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _DISK_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-"""What a disk says that is full or broken."""
+"""Errors of a disk that is full or broken."""
 _ACCESS_ERRNOS = {errno.EROFS, errno.EACCES, errno.EPERM}
-"""What it says where this user may not."""
+"""Errors of a user without permission."""
 
 FREE_SPACE_ADVICE = "free space (begin with `holdfast gc`, which needs none), then open the store again"
 ACCESS_ADVICE = "give yourself access to it and its folder, or another path with --store"
-"""What to do about either."""
+"""Advice for each of the two."""
 
 
 def is_existing_path(path: Path) -> bool:
-    """Return whether anything is at ``path``; ``OSError`` where that cannot be told, as in a folder of somebody else's.
+    """Return whether anything is at ``path``; raises ``OSError`` if that cannot be told, as in another user's
+    directory.
 
-    ``Path.exists`` says no to that from Python 3.14 on.
+    ``Path.exists`` returns False for that from Python 3.14 on.
     """
     try:
         path.stat()
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: no file can have such a name
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: no file can have such a name
         return False
     return True
 
 
 def make_directory(path: Path) -> None:
-    """Create ``path`` and the parents it lacks; those that are there keep their modes."""
+    """Create ``path`` and its missing parents with private modes; existing directories keep theirs."""
     if path.is_dir():
         return
     if path.parent != path:
@@ -48,14 +49,14 @@ def make_directory(path: Path) -> None:
 
 
 def create_private_file(path: Path) -> int:
-    """Return a descriptor of a new, empty file at ``path``; ``FileExistsError`` if anything is there."""
+    """Create an empty file at ``path`` and return its descriptor; raises ``FileExistsError`` if anything is there."""
     descriptor = os.open(path, _CREATE_FLAGS, FILE_MODE)
     os.fchmod(descriptor, FILE_MODE)
     return descriptor
 
 
 def write_and_sync(descriptor: int, pieces: Iterable[bytes]) -> int:
-    """Write all of ``pieces``, wait until the disk has them, and return the length of the file."""
+    """Write all ``pieces``, wait until they are on disk, and return the size of the file."""
     for piece in pieces:
         view = memoryview(piece)
         while view:
@@ -66,9 +67,9 @@ def write_and_sync(descriptor: int, pieces: Iterable[bytes]) -> int:
 
 @contextmanager
 def lock_directory(path: Path, *, is_exclusive: bool = False, allow_symlink: bool = False) -> Iterator[int]:
-    """Hold the directory at ``path``, together with others or ``is_exclusive``; yield its descriptor.
+    """Hold a lock on the directory at ``path``, shared or exclusive; yield its descriptor.
 
-    Where the file system has no locks it is held without. A link in its place is an ``OSError`` unless
+    On a file system without locks the block runs without one. A symbolic link raises ``OSError`` unless
     ``allow_symlink``.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if allow_symlink else os.O_NOFOLLOW))
@@ -81,7 +82,7 @@ def lock_directory(path: Path, *, is_exclusive: bool = False, allow_symlink: boo
 
 
 def sync_directory(path: Path) -> None:
-    """Wait until the disk has the names in ``path``."""
+    """Wait until the names in ``path`` are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -90,7 +91,9 @@ def sync_directory(path: Path) -> None:
 
 
 def build_store_error(error: OSError, subject: str) -> StoreError:
-    """Return the error of this package for ``error``, which came of ``subject``."""
+    """Return the ``StoreError`` for an ``OSError``; ``subject`` says what failed. A full or read-only disk is
+    ``StoreReadOnly``.
+    """
     why = error.strerror or str(error)
     problem = f"{subject}: {why[:1].lower()}{why[1:]}"
     if error.errno in _DISK_ERRNOS | _ACCESS_ERRNOS:

@@ -1,4 +1,4 @@
-"""Sessions in one SQLite file: WAL, one writer at a time, readable beside it.
+"""A store in one SQLite file: write-ahead log, one writer at a time, readable meanwhile.
 
 The file, its ``.blobs`` and its ``.locks`` belong together.
 """
@@ -48,22 +48,23 @@ from holdfast.store.tree.tree import (
 _PLACE_COLUMNS = ("session", "id", "parent", "seq", "depth", "base")
 _WIRE_ONLY_COLUMNS = (*_PLACE_COLUMNS, *WIRE_ONLY_COLUMNS)
 MAX_STATEMENT_VALUES = 999
-"""Values of one statement: with more it is no quicker. [M]"""
+"""Values in one statement: the default limit of SQLite before 3.32. Measured: with more it is no faster."""
 ROWS_AT_ONCE = MAX_STATEMENT_VALUES // len(_WIRE_ONLY_COLUMNS)
-"""Messages of one statement: a quarter less time than with one each. [M]"""
+"""Messages inserted by one statement. Measured: a quarter faster than one statement for each."""
 
 
 def _build_entry_insert(columns: Sequence[str], rows: int = 1) -> str:
-    """Return the statement. With ``FAIL`` SQLite keeps nothing to undo it by: its whole transaction is undone."""
+    """Return the statement that inserts ``rows`` entries.
+
+    With ``FAIL`` SQLite keeps no journal to undo the statement alone; an error undoes the whole transaction anyway.
+    """
     row = f"({', '.join('?' * len(columns))})"
     return f"INSERT OR FAIL INTO entries ({', '.join(columns)}) VALUES {', '.join([row] * rows)}"  # noqa: S608 -- only constants are put into SQL
 
 
-_INSERT_ANY, _INSERT_ONE, _INSERT_MANY = (
-    _build_entry_insert((*_PLACE_COLUMNS, *ROW_COLUMNS)),
-    _build_entry_insert(_WIRE_ONLY_COLUMNS),
-    _build_entry_insert(_WIRE_ONLY_COLUMNS, ROWS_AT_ONCE),
-)
+_INSERT_ANY = _build_entry_insert((*_PLACE_COLUMNS, *ROW_COLUMNS))
+_INSERT_ONE = _build_entry_insert(_WIRE_ONLY_COLUMNS)
+_INSERT_MANY = _build_entry_insert(_WIRE_ONLY_COLUMNS, ROWS_AT_ONCE)
 
 _SELECTED_COLUMNS = ", ".join(f"e.{name}" for name in ROW_COLUMNS)
 _SESSION_NUMBER = "(SELECT session FROM sessions WHERE key = ?)"
@@ -105,14 +106,14 @@ _SELECT_TIPS = f"""
         AND (c.kind <> 'label' OR EXISTS (SELECT 1 FROM entries g WHERE g.parent = c.seq))
     ) ORDER BY seq"""  # noqa: S608
 IDS_AT_ONCE = MAX_STATEMENT_VALUES // 2
-"""Ids that are asked for in one statement. [H]"""
+"""Ids looked up by one statement. Chosen by judgement, well below the limit of values."""
 _LAST_CHARACTER = "\U0010ffff"
 
 
 class SqliteStore(TreeStore):
     """A store in the file at ``path``, used by one thread at a time.
 
-    ``wire_decoders`` are the decoders of wire forms (default: all that this version has).
+    ``wire_decoders`` decode the wire bytes of messages, by API (default: all that this version has).
     """
 
     def __init__(
@@ -132,18 +133,18 @@ class SqliteStore(TreeStore):
         self._quota = quota.session_bytes
         self._readonly = readonly
         self._not_repairable: set[str] = set()
-        """Sessions that were looked through in vain: that costs a reading of all, and a proxy may ask each time."""
+        """Sessions in which a repair found nothing to do: it reads all rows, and a proxy may ask at each request."""
 
     def hold_lease(self, key: str) -> AbstractContextManager[None]:
         """Hold the session's lease, a lock on a file in ``.locks`` beside the database.
 
-        Nothing is made beside a file that is no database: that is a ``StoreCorrupt``.
+        Raises ``StoreCorrupt``, and creates nothing, if the file is not a database.
         """
         self._file.check_readable()
         return hold_session_lock(self._locks, key)
 
     def repair_damage(self, key: str) -> list[str]:
-        """Put right what can be in the session without loss; return what was done, a line for each."""
+        """Repair damage in the session as far as nothing is lost by it; return a line for each repair."""
         if self._readonly or key in self._not_repairable:
             return []
         from holdfast.store.repair.repair_store import repair_store_session
@@ -151,10 +152,11 @@ class SqliteStore(TreeStore):
         findings = repair_store_session(self._file.file, key)
         if not findings:
             self._not_repairable.add(key)
-        return [
-            f"{f'entry {finding.entry_id}: ' if finding.entry_id else ''}{finding.problem}: {finding.action}"
-            for finding in findings
-        ]
+        lines = []
+        for finding in findings:
+            subject = f"entry {finding.entry_id}: " if finding.entry_id else ""
+            lines.append(f"{subject}{finding.problem}: {finding.action}")
+        return lines
 
     def close(self) -> None:
         """Close the file."""
@@ -183,9 +185,8 @@ class SqliteStore(TreeStore):
 
     def _find_keys(self, prefix: str) -> list[str]:
         query = "SELECT key FROM sessions WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
-        return [
-            key for (key,) in self._file.db.execute(query, (*_get_prefix_bounds(prefix), MAX_LISTED_CANDIDATES + 1))
-        ]
+        rows = self._file.db.execute(query, (*_get_prefix_bounds(prefix), MAX_LISTED_CANDIDATES + 1))
+        return [key for (key,) in rows]
 
     def _save_info(self, info: SessionInfo) -> None:
         texts = map(_replace_unstorable, (info.title, info.format, info.cwd, info.model))
@@ -194,11 +195,12 @@ class SqliteStore(TreeStore):
         )
 
     def _delete_session(self, key: str) -> None:
-        db, session = self._file.db, (self._get_session_number(key),)
-        indexing.clear_word_index_if_indexed(db, *session)
-        db.execute("DELETE FROM checkpoints WHERE seq IN (SELECT seq FROM entries WHERE session = ?)", session)
+        db = self._file.db
+        number = self._get_session_number(key)
+        indexing.clear_word_index_if_indexed(db, number)
+        db.execute("DELETE FROM checkpoints WHERE seq IN (SELECT seq FROM entries WHERE session = ?)", (number,))
         for table in ("entries", "searched", "sessions"):
-            db.execute(f"DELETE FROM {table} WHERE session = ?", session)  # noqa: S608 -- tables of ours
+            db.execute(f"DELETE FROM {table} WHERE session = ?", (number,))  # noqa: S608 -- tables of ours
 
     def _get_last_seq(self) -> int:
         return int(self._file.db.execute("SELECT coalesce(max(seq), 0) FROM entries").fetchone()[0])
@@ -208,41 +210,45 @@ class SqliteStore(TreeStore):
         return None if row is None else TreeNode(*row)
 
     def _find_nodes(self, info: SessionInfo, ids: Sequence[str]) -> dict[str, TreeNode]:
-        """Return where those of ``ids`` stand that are in the log, a good many in one look, or all of a short log."""
-        if info.entry_count < len(ids):
-            return {id_: TreeNode(*columns) for id_, *columns in self._file.db.execute(_SELECT_NODES, (info.key,))}
+        """Return the nodes of those ``ids`` that are in the log, with few statements; all nodes of a short log."""
         nodes: dict[str, TreeNode] = {}
+        if info.entry_count < len(ids):
+            for entry_id, *columns in self._file.db.execute(_SELECT_NODES, (info.key,)):
+                nodes[entry_id] = TreeNode(*columns)
+            return nodes
         for start in range(0, len(ids), IDS_AT_ONCE):
-            id_batch = [*map(_replace_unstorable, ids[start : start + IDS_AT_ONCE])]
-            rows = self._file.db.execute(
-                f"{_SELECT_NODES} AND id IN ({', '.join('?' * len(id_batch))})", (info.key, *id_batch)
-            )
-            nodes |= {id_: TreeNode(*columns) for id_, *columns in rows}
+            id_batch = [_replace_unstorable(entry_id) for entry_id in ids[start : start + IDS_AT_ONCE]]
+            query = f"{_SELECT_NODES} AND id IN ({', '.join('?' * len(id_batch))})"
+            for entry_id, *columns in self._file.db.execute(query, (info.key, *id_batch)):
+                nodes[entry_id] = TreeNode(*columns)
         return nodes
 
     def _find_entry_ids(self, key: str, prefix: str) -> list[str]:
-        return [
-            id_
-            for (id_,) in self._file.db.execute(
-                _SELECT_ID_RANGE, (key, *_get_prefix_bounds(prefix), MAX_LISTED_CANDIDATES + 1)
-            )
-        ]
+        values = (key, *_get_prefix_bounds(prefix), MAX_LISTED_CANDIDATES + 1)
+        return [entry_id for (entry_id,) in self._file.db.execute(_SELECT_ID_RANGE, values)]
 
     def _find_identity(self, key: str, id_: str) -> bytes | None:
         row = self._file.db.execute(_SELECT_IDENTITY, (key, _replace_unstorable(id_))).fetchone()
         return None if row is None else bytes(row[0])
 
     def _insert_entries(self, key: str, placed_entries: Sequence[PlacedEntry], decode: MessageDecoder | None) -> None:
-        wire_decoders, db = self._message_decoders, self._file.db
+        wire_decoders = self._message_decoders
+        db = self._file.db
         session, session_bytes = db.execute("SELECT session, bytes FROM sessions WHERE key = ?", (key,)).fetchone()
-        columns = encode_minimal_columns if len(placed_entries) >= ROWS_AT_ONCE else encode_full_columns
-        says = [columns(placed_entry.entry, wire_decoders, decode) for placed_entry in placed_entries]
-        session_bytes = add_session_bytes(key, session_bytes, count_content_bytes(says), self._quota)
-        insert_entries(db, session, placed_entries, says)
+        # Minimal columns pay off only where a statement takes many rows; a short append is simpler with full ones.
+        encode_columns = encode_minimal_columns if len(placed_entries) >= ROWS_AT_ONCE else encode_full_columns
+        columns_by_entry = [
+            encode_columns(placed_entry.entry, wire_decoders, decode) for placed_entry in placed_entries
+        ]
+        session_bytes = add_session_bytes(key, session_bytes, count_content_bytes(columns_by_entry), self._quota)
+        insert_entries(db, session, placed_entries, columns_by_entry)
         db.execute("UPDATE sessions SET bytes = ? WHERE key = ?", (session_bytes, key))
 
     def _read_entries_by_id(self, key: str, ids: Sequence[str]) -> list[Entry]:
-        return [entry for id_ in ids for entry in self._decode_rows(self._file.db.execute(_ONE, (key, id_)))]
+        entries: list[Entry] = []
+        for entry_id in ids:
+            entries += self._decode_rows(self._file.db.execute(_ONE, (key, entry_id)))
+        return entries
 
     def _read_path_up(self, key: str, seq: int, keep: int, base: int) -> list[Entry]:  # noqa: ARG002 -- seq is of one session
         return self._decode_rows(self._file.db.execute(_SELECT_PATH_UP, (seq, keep, base)))
@@ -257,31 +263,29 @@ class SqliteStore(TreeStore):
         return self._decode_rows(self._file.db.execute(query, (key, kind, after)))
 
     def _open_lazy_entries(self, key: str) -> Sequence[Entry]:
-        rows = self._file.db.execute(_SELECT_HEADERS, (key,))
-        headers = [
-            LazyEntry(id_, parent, get_entry_body_type(kind), partial(self._read_body, key, id_), seq, at)
-            for id_, parent, kind, seq, at in rows
-        ]
+        headers = []
+        for entry_id, parent, kind, seq, at in self._file.db.execute(_SELECT_HEADERS, (key,)):
+            read_body = partial(self._read_body, key, entry_id)
+            headers.append(LazyEntry(entry_id, parent, get_entry_body_type(kind), read_body, seq, at))
         return LazyEntries(headers, partial(self._iter_in_order, key))
 
     def _iter_in_order(self, key: str) -> Iterator[Entry]:
-        """Yield every entry of a session, a good many in one look."""
-        last = 0
+        """Yield every entry of a session, read in batches, each in a transaction of its own."""
+        last_seq = 0
+        query = f"{_SELECT_ALL_ENTRIES} LIMIT {ENTRIES_AT_ONCE}"
         while True:
             with self._read_transaction():
-                entries = self._decode_rows(
-                    self._file.db.execute(f"{_SELECT_ALL_ENTRIES} LIMIT {ENTRIES_AT_ONCE}", (key, last))
-                )
+                entries = self._decode_rows(self._file.db.execute(query, (key, last_seq)))
             yield from entries
             if len(entries) < ENTRIES_AT_ONCE:
                 return
-            last = entries[-1].seq
+            last_seq = entries[-1].seq
 
-    def _read_body(self, key: str, id_: str) -> EntryBody:
+    def _read_body(self, key: str, entry_id: str) -> EntryBody:
         with self._read_transaction():
-            entries = self._read_entries_by_id(key, [id_])
+            entries = self._read_entries_by_id(key, [entry_id])
         if not entries:
-            raise build_unknown_id_error("entry", id_)
+            raise build_unknown_id_error("entry", entry_id)
         return entries[0].body
 
     def _iter_damage(self, key: str) -> Iterator[str]:
@@ -295,53 +299,67 @@ class SqliteStore(TreeStore):
         return [id_ for (id_,) in self._file.db.execute(_SELECT_TIPS, (key,))]
 
     def _prepare_search(self, key: str, search_terms: Sequence[str], tick: ProgressCallback) -> None:
-        """Bring the index of words up to date; a search does without where nothing can be written."""
-        if not self._readonly and indexing.build_match_query(search_terms):
-            with suppress(StoreError):
-                while progress := self._index_next_entries(key):
-                    tick(*progress)
+        """Bring the word index up to date; if nothing can be written, a search works without."""
+        if self._readonly or not indexing.build_match_query(search_terms):
+            return
+        with suppress(StoreError):
+            progress = self._index_next_entries(key)
+            while progress is not None:
+                tick(*progress)
+                progress = self._index_next_entries(key)
 
     def _index_next_entries(self, key: str) -> tuple[int, int] | None:
-        """Put the next entries of a session into the index; return the last of them and of all, or nothing."""
+        """Add the next batch of a session to the index.
+
+        Returns the last ``seq`` of the batch and of the store, or None if everything is indexed.
+        """
+        # A look first: a write transaction would make every search wait for other writers.
         with self._read_transaction():
             if next(self._iter_unindexed(key), None) is None:
                 return None
         with self._write_transaction():
-            session, texts, batch_chars = self._get_session_number(key), [], 0
+            session = self._get_session_number(key)
+            texts: list[tuple[int, str | None]] = []
+            batch_chars = 0
             for entry in self._iter_unindexed(key):
-                texts.append((entry.seq, get_searchable_text(entry) if is_searchable_entry(entry) else None))
-                batch_chars += len(texts[-1][1] or "")
+                text = get_searchable_text(entry) if is_searchable_entry(entry) else None
+                texts.append((entry.seq, text))
+                batch_chars += len(text or "")
                 if batch_chars > indexing.INDEX_BATCH_CHARS:
                     break
-            if texts:
-                indexing.index_texts(self._file.db, session, texts)
-            return (texts[-1][0], self._get_last_seq()) if texts else None
+            if not texts:
+                return None  # another process indexed them in between
+            indexing.index_texts(self._file.db, session, texts)
+            return texts[-1][0], self._get_last_seq()
 
     def _iter_unindexed(self, key: str) -> Iterator[Entry]:
-        """Yield the entries of a session that the index has not seen."""
+        """Yield the entries of a session that are not in the index yet."""
         session = self._get_session_number(key)
-        rows = self._file.db.execute(
-            _SELECT_NEW_SEARCHABLE, (session, indexing.get_indexed_seq(self._file.db, session))
-        )
+        indexed_seq = indexing.get_indexed_seq(self._file.db, session)
+        rows = self._file.db.execute(_SELECT_NEW_SEARCHABLE, (session, indexed_seq))
         return (entry for row in rows for entry in self._decode_rows([row]))
 
     def _get_session_number(self, key: str) -> int:
-        """Return the number of a session; ``UnknownId`` where somebody removed it a moment ago."""
+        """Return the number of a session; raises ``UnknownId`` if another process has just removed it."""
         row = self._file.db.execute(_SELECT_SESSION_NUMBER, (key,)).fetchone()
         if row is None:
             raise build_unknown_id_error("session", key)
         return int(row[0])
 
     def _iter_search_candidates(self, key: str, search_terms: Sequence[str]) -> Iterator[Entry]:
-        db, session = self._file.db, self._get_session_number(key)
+        db = self._file.db
+        session = self._get_session_number(key)
         match_query = indexing.build_match_query(search_terms)
         seqs = indexing.find_candidate_seqs(db, session, match_query) if match_query else None
-        upto = indexing.get_indexed_seq(db, session) if seqs is not None else 0
-        rows = chain(
-            db.execute(_SELECT_LATE_SEARCHABLE, (session, upto)),
-            (row for seq in seqs or () if seq <= upto for row in db.execute(_SELECT_ENTRY_BY_SEQ, (session, seq))),
-        )
-        return (entry for row in rows for entry in self._decode_rows([row]) if is_searchable_entry(entry))
+        indexed_seq = indexing.get_indexed_seq(db, session) if seqs is not None else 0
+        # Entries after the indexed part first: they are the newest, and the index says nothing about them.
+        for row in db.execute(_SELECT_LATE_SEARCHABLE, (session, indexed_seq)):
+            yield from filter(is_searchable_entry, self._decode_rows([row]))
+        for seq in seqs or ():
+            if seq > indexed_seq:
+                continue
+            for row in db.execute(_SELECT_ENTRY_BY_SEQ, (session, seq)):
+                yield from filter(is_searchable_entry, self._decode_rows([row]))
 
     def _read_checkpoint(self, key: str, seq: int) -> bytes | None:  # noqa: ARG002
         row = self._file.db.execute("SELECT state FROM checkpoints WHERE seq = ?", (seq,)).fetchone()
@@ -352,42 +370,46 @@ class SqliteStore(TreeStore):
 
 
 def build_kind_condition(kind: str) -> str:
-    """Return what asks for entries ``e`` of ``kind``: SQLite is to be told that the index of kinds has all of them."""
+    """Return the SQL condition for entries ``e`` of ``kind``.
+
+    The second half repeats the condition of the partial index of kinds: SQLite uses the index only if it sees it.
+    """
     return "e.kind = ?" if kind == "message" else "e.kind = ? AND e.kind <> 'message'"
 
 
 def _replace_unstorable(text: str) -> str:
-    """Return ``text`` as SQLite can hold it: lone surrogates become question marks."""
+    """Return ``text`` as SQLite can store it: lone surrogates become question marks."""
     return text.encode("utf-8", "replace").decode()
 
 
 def _get_prefix_bounds(prefix: str) -> tuple[str, str]:
-    """Return the bounds of all texts that begin with ``prefix``."""
-    return _replace_unstorable(prefix), _replace_unstorable(prefix) + _LAST_CHARACTER
+    """Return lower and upper bound of all texts that begin with ``prefix``."""
+    storable_prefix = _replace_unstorable(prefix)
+    return storable_prefix, storable_prefix + _LAST_CHARACTER
 
 
 def insert_entries(
     db: sqlite3.Connection, session: int, placed_entries: Sequence[PlacedEntry], columns_by_entry: Sequence[RowColumns]
 ) -> None:
-    """Insert what the entries of a session say where ``placed_entries`` has them; in that order, so that parents
-    come first.
-    """
-    rows = [
-        (
+    """Insert entries of a session with their columns, in the given order, so that parents come first."""
+    rows = []
+    for placed_entry, columns in zip(placed_entries, columns_by_entry, strict=True):
+        place = (
             session,
             placed_entry.entry.id,
             placed_entry.parent_seq,
             placed_entry.seq,
             placed_entry.depth,
             placed_entry.compaction_seq,
-            *columns,
         )
-        for placed_entry, columns in zip(placed_entries, columns_by_entry, strict=True)
-    ]
-    for width, alike in groupby(rows, len):
-        run = [*alike]
-        is_bare = width == len(_WIRE_ONLY_COLUMNS)
-        whole = len(run) - len(run) % ROWS_AT_ONCE if is_bare else 0
-        for start in range(0, whole, ROWS_AT_ONCE):
-            db.execute(_INSERT_MANY, [*chain.from_iterable(run[start : start + ROWS_AT_ONCE])])
-        db.executemany(_INSERT_ONE if is_bare else _INSERT_ANY, run[whole:])
+        rows.append((*place, *columns))
+    for width, same_width_rows in groupby(rows, len):
+        run = list(same_width_rows)
+        is_wire_only = width == len(_WIRE_ONLY_COLUMNS)
+        batched_count = 0
+        if is_wire_only:
+            batched_count = len(run) - len(run) % ROWS_AT_ONCE
+        for start in range(0, batched_count, ROWS_AT_ONCE):
+            batch = run[start : start + ROWS_AT_ONCE]
+            db.execute(_INSERT_MANY, list(chain.from_iterable(batch)))
+        db.executemany(_INSERT_ONE if is_wire_only else _INSERT_ANY, run[batched_count:])

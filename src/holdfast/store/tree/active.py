@@ -1,9 +1,9 @@
-"""A branch without the turns that gave way: opened from its newest compaction, exact in all a request needs.
+"""The state of a branch opened from its newest compaction, exact in everything that a request needs.
 
-Beside each compaction the store keeps a *checkpoint*: what the fold knew just before it (frame, calibration, counts,
-edits on the kept tail), without the slots. From that, the kept slots and the entries since, the same fold makes the
-same branch as from the root. Checkpoints are derived: one that is missing, damaged or of another version costs a walk
-from the root, nothing else.
+Beside each compaction the store keeps a *checkpoint*: the state just before it (setup, calibration, counts, edits
+on the kept tail), without the messages. From the checkpoint, the kept messages and the entries since then, the fold
+makes the same state as from the root. A checkpoint is derived: if it is missing, damaged or of another version, the
+branch is read from the root, which only takes longer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from holdfast.store.base import ActiveEntries
 T = TypeVar("T")
 
 FOLD_VERSION = 18
-"""Version of the fold. A checkpoint of another version is not used; raise it when ``state/fold`` counts anew."""
+"""Version of the fold. Checkpoints of other versions are ignored: raise it when ``state/fold`` computes something
+anew.
+"""
 
 _DERIVED_FIELDS = {
     "view.first_kept",
@@ -39,36 +41,37 @@ _DERIVED_FIELDS = {
     "view.normalized_prefix",
     "history.first_index_by_call_id",
 }
-"""Fields of a state that are made from the messages, the compaction or the decisions; sequences are too."""
+"""Fields of a state that are rebuilt from messages, compaction or decisions; so are all sequences."""
 _EMPTY_FIELDS = flatten_state(ConversationState())
 CHECKPOINT_FIELDS = tuple(
     name
     for name, value in _EMPTY_FIELDS.items()
     if name not in _DERIVED_FIELDS and not isinstance(value, PersistentSequence)
 )
-"""The plain fields of a state, named as ``flatten_state`` names them."""
+"""The plain fields of a state, under the names of ``flatten_state``."""
 
 
 def _list_field_types() -> Iterator[tuple[str, Any]]:
-    """Yield the name in a checkpoint and the type of each plain field."""
+    """Yield name (in a checkpoint) and type of each plain field."""
     state_types = get_type_hints(ConversationState)
     for name in CHECKPOINT_FIELDS:
-        group, _, inner = name.rpartition(".")
-        yield name.replace(".", "_"), get_type_hints(state_types[group])[inner] if group else state_types[name]
+        group, _, inner_name = name.rpartition(".")
+        field_type = get_type_hints(state_types[group])[inner_name] if group else state_types[name]
+        yield name.replace(".", "_"), field_type
 
 
 StateFields: Any = msgspec.defstruct("State", [*_list_field_types()], frozen=True)
-"""The plain fields of a state; a field that is new or gone makes older checkpoints unreadable, which is right."""
+"""The plain fields of a state. A field that is added or removed makes older checkpoints unreadable, as it should."""
 
 
 def collect_checkpoint_fields(state: ConversationState) -> Any:
-    """Return the ``StateFields`` of ``state``."""
+    """Return the plain fields of ``state`` as ``StateFields``."""
     flat = flatten_state(state)
     return StateFields(*(flat[name] for name in CHECKPOINT_FIELDS))
 
 
 def restore_checkpoint_fields(state: ConversationState, fields: Any) -> ConversationState:
-    """Return ``state`` with ``fields``, which ``collect_checkpoint_fields`` made."""
+    """Return ``state`` with the plain fields that ``collect_checkpoint_fields`` returned."""
     return replace_flat_fields(state, {name: getattr(fields, name.replace(".", "_")) for name in CHECKPOINT_FIELDS})
 
 
@@ -86,10 +89,10 @@ class Checkpoint(
         "state_fields": "state",
     },
 ):
-    """The fold before a compaction that keeps from slot ``first_kept`` on.
+    """The state before a compaction that keeps the messages from index ``first_kept`` on.
 
-    ``pinned_ids`` names the pinned entries and ``pinned_digests`` holds their digests; ``hidden_tokens`` sums the slots
-    before ``first_kept``.
+    ``pinned_ids`` and ``pinned_digests`` are those of the pinned entries; ``hidden_tokens`` is the sum over all
+    messages before ``first_kept``.
     """
 
     fold_version: int
@@ -98,16 +101,18 @@ class Checkpoint(
     pinned_digests: tuple[bytes, ...]
     hidden_tokens: int
     digests_before: tuple[bytes, ...]
-    """What stood before each kept slot when it was said: thinking is bound to it."""
+    """For each kept message, the digest of everything before it when it was added: thinking is bound to that."""
     active_edits: tuple[tuple[str, tuple[Edit, ...]], ...]
-    """Edits in force on the kept slots, by the entry that decided them."""
+    """Edits in force on the kept messages, by the id of the entry that decided them."""
     state_fields: bytes
     digest: bytes = b""
-    """Of all the others: a bit that a disk turned must not show the model something else."""
+    """Digest of the other fields: a bit that flipped on disk must not change what the model is shown."""
 
 
 class GappedSequence(PersistentSequence[T]):
-    """A sequence whose items ``gap`` are in the log only: they count, and asking for one is a ``LookupError``."""
+    """A sequence with a ``gap`` of items that are only in the log: they count, and access to one raises
+    ``LookupError``.
+    """
 
     __slots__ = ("gap",)
 
@@ -116,14 +121,15 @@ class GappedSequence(PersistentSequence[T]):
         self.gap = range(len(head), len(head) + gap)
 
     def add(self, *new: T) -> GappedSequence[T]:
-        """Return the sequence with ``new`` items at its end; this one is unchanged."""
+        """Return the sequence with ``new`` items at its end; this one stays unchanged."""
         longer = PersistentSequence.add(self, *new)
-        wide: GappedSequence[T] = GappedSequence.__new__(GappedSequence)
-        wide._items, wide._stop, wide._sums, wide.gap = longer._items, longer._stop, longer._sums, self.gap  # noqa: SLF001
-        return wide
+        # Shares the items of ``longer``, which shares those of this one: an append must not copy the history.
+        gapped: GappedSequence[T] = GappedSequence.__new__(GappedSequence)
+        gapped._items, gapped._stop, gapped._sums, gapped.gap = longer._items, longer._stop, longer._sums, self.gap  # noqa: SLF001
+        return gapped
 
     def slice(self, start: int = 0, stop: int | None = None) -> list[T]:
-        """Return the items from ``start`` to ``stop``; none of them may lie in the gap."""
+        """Return the items from ``start`` to ``stop``; raises ``LookupError`` if one of them is in the gap."""
         end = len(self) if stop is None else min(stop, len(self))
         if start >= end:
             return []
@@ -133,13 +139,15 @@ class GappedSequence(PersistentSequence[T]):
         return super().slice(start - gap_length, end - gap_length)
 
     def sum_from(self, measure: Callable[[T], int], start: int = 0) -> int:
-        """Return the sum of ``measure`` over the items from ``start`` on; none of them may lie in the gap."""
+        """Return the sum of ``measure`` over the items from ``start`` on; raises ``LookupError`` for items in the gap."""
         if self.gap and start < self.gap.stop:
             self._raise_gap_error()
         return super().sum_from(measure, start - len(self.gap))
 
     def has_same_start(self, other: Sequence[T], count: int) -> bool:
-        """Return whether the first ``count`` items are ``other``'s; they must be here."""
+        """Return whether the first ``count`` items equal those of ``other``; raises ``LookupError`` if one is in the
+        gap.
+        """
         return self.slice(0, count) == list(other[:count])
 
     def __len__(self) -> int:
@@ -149,17 +157,15 @@ class GappedSequence(PersistentSequence[T]):
         return iter(self.slice())
 
     def __getitem__(self, index: int) -> T:
-        place = index if index >= 0 else len(self) + index
-        if place in self.gap:
+        position = index if index >= 0 else len(self) + index
+        if position in self.gap:
             self._raise_gap_error()
-        return super().__getitem__(place - len(self.gap) if place >= self.gap.stop else place)
+        return super().__getitem__(position - len(self.gap) if position >= self.gap.stop else position)
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, GappedSequence)
-            and self.gap == other.gap
-            and super().slice() == PersistentSequence.slice(other)
-        )
+        if not isinstance(other, GappedSequence) or self.gap != other.gap:
+            return False
+        return super().slice() == PersistentSequence.slice(other)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -173,98 +179,112 @@ class GappedSequence(PersistentSequence[T]):
 
 
 def select_message_entries(entries: Iterable[Entry]) -> list[Entry]:
-    """Return the entries that add a slot to their branch."""
+    """Return the entries that are messages in the history of their branch."""
     return [entry for entry in entries if isinstance(entry.body, MessageEntry | BranchSummaryEntry)]
 
 
-def encode_checkpoint(branch: ConversationState, head: Iterable[str], compaction: CompactionEntry) -> bytes | None:
-    """Return the checkpoint of ``branch``, where ``compaction`` comes next; nothing if that keeps what is not there.
+def encode_checkpoint(state: ConversationState, pinned_ids: Iterable[str], compaction: CompactionEntry) -> bytes | None:
+    """Return the checkpoint of ``state``, to which ``compaction`` is applied next.
 
-    ``head`` are the ids of the pinned entries. Raises ``LookupError`` if ``branch`` lacks slots that are kept.
+    Returns None if the compaction keeps messages that do not exist, or fewer than are pinned. Raises ``LookupError`` if
+    ``state`` was opened without messages that the compaction keeps.
     """
-    keep = compaction.first_kept
-    if not branch.view.pinned_count <= keep <= len(branch.history.sized_messages):
+    first_kept = compaction.first_kept
+    history = state.history
+    if not state.view.pinned_count <= first_kept <= len(history.sized_messages):
         return None
-    branch.history.sized_messages.slice(keep)
-    law = (
-        (id_, tuple(edit for edit in body.edits if edit.span.start >= keep))
-        for id_, body in branch.view.active_decisions
+    history.sized_messages.slice(first_kept)  # raises for messages that are only in the log
+    active_edits = []
+    for entry_id, decision in state.view.active_decisions:
+        edits = tuple(edit for edit in decision.edits if edit.span.start >= first_kept)
+        if edits:
+            active_edits.append((entry_id, edits))
+    checkpoint = Checkpoint(
+        fold_version=FOLD_VERSION,
+        first_kept=first_kept,
+        pinned_ids=tuple(pinned_ids),
+        pinned_digests=tuple(history.projection_digests.slice(0, state.view.pinned_count)),
+        hidden_tokens=history.cumulative_tokens[first_kept - 1] if first_kept else 0,
+        digests_before=tuple(history.digests_before.slice(first_kept)),
+        active_edits=tuple(active_edits),
+        state_fields=pack_value(collect_checkpoint_fields(state)),
     )
-    state = pack_value(collect_checkpoint_fields(branch))
-    total = branch.history.cumulative_tokens[keep - 1] if keep else 0
-    marks = tuple(branch.history.projection_digests.slice(0, branch.view.pinned_count))
-    born = tuple(branch.history.digests_before.slice(keep))
-    new_checkpoint = Checkpoint(
-        FOLD_VERSION, keep, tuple(head), marks, total, born, tuple(law_item for law_item in law if law_item[1]), state
-    )
-    return pack_value(replace(new_checkpoint, digest=_hash_checkpoint(new_checkpoint)))
+    return pack_value(replace(checkpoint, digest=_hash_checkpoint(checkpoint)))
 
 
 def decode_checkpoint(data: bytes | None) -> Checkpoint | None:
-    """Return the checkpoint that ``data`` holds, or nothing if it is damaged or not of this version."""
+    """Return the checkpoint in ``data``, or None if it is missing, damaged or of another version."""
     if data is None:
         return None
     try:
-        point = unpack_value(data, Checkpoint)
-        unpack_value(point.state_fields, StateFields)
+        checkpoint = unpack_value(data, Checkpoint)
+        unpack_value(checkpoint.state_fields, StateFields)
     except (ValueError, TypeError):
         return None
-    return point if point.fold_version == FOLD_VERSION and point.digest == _hash_checkpoint(point) else None
+    if checkpoint.fold_version != FOLD_VERSION or checkpoint.digest != _hash_checkpoint(checkpoint):
+        return None
+    return checkpoint
 
 
-def _hash_checkpoint(point: Checkpoint) -> bytes:
-    return blake2b(pack_value(replace(point, digest=b"")), digest_size=16).digest()
+def _hash_checkpoint(checkpoint: Checkpoint) -> bytes:
+    return blake2b(pack_value(replace(checkpoint, digest=b"")), digest_size=16).digest()
 
 
 def resume_state(active: ActiveEntries) -> ConversationState:
-    """Return the branch of ``active``: every number a request needs is the one that the whole path would give."""
-    point = decode_checkpoint(active.checkpoint)
-    if point is None:
+    """Return the state of ``active``: every number that a request needs equals that of the whole path."""
+    checkpoint = decode_checkpoint(active.checkpoint)
+    if checkpoint is None:
         return ConversationState.from_entries(active.later_entries)
-    branch = ConversationState.from_entries(active.head)
-    branch = _with_gap(branch, point, [_get_sized_message(entry) for entry in active.tail])
-    state = unpack_value(point.state_fields, StateFields)
-    branch = restore_checkpoint_fields(branch, state)
-    branch = replace(
-        branch,
-        view=replace(
-            branch.view,
-            first_kept=point.first_kept,
-            edits=EditMap(edit for _, law_edits in point.active_edits for edit in law_edits),
-            active_decisions=tuple((id_, DecisionEntry(edits)) for id_, edits in point.active_edits),
-        ),
+    state = ConversationState.from_entries(active.head)
+    state = _with_gap(state, checkpoint, [_get_sized_message(entry) for entry in active.tail])
+    state = restore_checkpoint_fields(state, unpack_value(checkpoint.state_fields, StateFields))
+    decisions = tuple((entry_id, DecisionEntry(edits)) for entry_id, edits in checkpoint.active_edits)
+    view = replace(
+        state.view,
+        first_kept=checkpoint.first_kept,
+        edits=EditMap(edit for _, decision in decisions for edit in decision.edits),
+        active_decisions=decisions,
     )
+    state = replace(state, view=view)
+    # The compaction itself is the first of these: applied here as it was when it was new.
     for entry in active.later_entries:
-        branch = apply_entry(branch, entry)
-    return branch
+        state = apply_entry(state, entry)
+    return state
 
 
-def _with_gap(state: ConversationState, point: Checkpoint, tail: Sequence[SizedMessage]) -> ConversationState:
-    """Return ``state`` with a gap up to the first kept slot and ``tail`` behind; its digests are made later."""
-    gap_length = point.first_kept - state.view.pinned_count
-    sums = [point.hidden_tokens]
-    for sized_message in tail:
-        sums.append(sums[-1] + sized_message.tokens)
-    blank = [b""] * (gap_length + len(tail))
+def _with_gap(state: ConversationState, checkpoint: Checkpoint, tail: Sequence[SizedMessage]) -> ConversationState:
+    """Return ``state`` with a gap up to the first kept message and then ``tail``.
+
+    Digests of the projection are blank after the pinned messages; the compaction that is applied next computes them.
+    """
+    history = state.history
+    gap_length = checkpoint.first_kept - state.view.pinned_count
     messages = [sized_message.message for sized_message in tail]
-    assistant_messages = [
-        (point.first_kept + index, message) for index, message in enumerate(messages) if message.role == "assistant"
-    ]
-    callers = {call.id: index for index, message in reversed(assistant_messages) for call in message.calls}
+    tail_sums = []
+    total = checkpoint.hidden_tokens
+    for sized_message in tail:
+        total += sized_message.tokens
+        tail_sums.append(total)
+    first_index_by_call_id: dict[str, int] = {}
+    for index, message in enumerate(messages, checkpoint.first_kept):
+        if message.role == "assistant":
+            for call in message.calls:
+                first_index_by_call_id.setdefault(call.id, index)
+    gap_sums = [checkpoint.hidden_tokens] * gap_length
+    gap_digests = [b""] * gap_length
+    tail_digests = [b""] * len(tail)
     return replace(
         state,
         history=replace(
-            state.history,
-            sized_messages=GappedSequence(state.history.sized_messages.slice(), gap_length, tail),
-            messages=GappedSequence(state.history.messages.slice(), gap_length, messages),
-            cumulative_tokens=PersistentSequence(
-                [*state.history.cumulative_tokens.slice(), *[point.hidden_tokens] * gap_length, *sums[1:]]
-            ),
-            projection_digests=PersistentSequence([*point.pinned_digests, *blank]),
+            history,
+            sized_messages=GappedSequence(history.sized_messages.slice(), gap_length, tail),
+            messages=GappedSequence(history.messages.slice(), gap_length, messages),
+            cumulative_tokens=PersistentSequence([*history.cumulative_tokens.slice(), *gap_sums, *tail_sums]),
+            projection_digests=PersistentSequence([*checkpoint.pinned_digests, *gap_digests, *tail_digests]),
             digests_before=PersistentSequence(
-                [*state.history.digests_before.slice(), *blank[:gap_length], *point.digests_before]
+                [*history.digests_before.slice(), *gap_digests, *checkpoint.digests_before]
             ),
-            first_index_by_call_id=callers,
+            first_index_by_call_id=first_index_by_call_id,
         ),
     )
 

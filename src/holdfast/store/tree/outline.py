@@ -1,8 +1,8 @@
-"""What is known at the leaf of a branch, without a word of what was said: enough to tell how large its request is.
+"""The state at the leaf of a branch without any message text: enough to tell the size of its request.
 
-An import writes it beside the leaf, as a checkpoint stands beside a compaction: a session that another tool recorded
-may be far larger than any window, and a list of sessions must not read it. It is derived like those: where it is
-missing, damaged or of another version the active branch is read.
+An import writes it beside the leaf, like the checkpoint beside a compaction. A recorded session may be far larger
+than any window, and a list of sessions must not read it to show its size. An outline is derived: if it is missing,
+damaged or of another version, the active branch is read instead.
 """
 
 from __future__ import annotations
@@ -28,25 +28,28 @@ from holdfast.store.tree.active import (
 
 
 class SizeOutline(Struct, frozen=True, rename={"fold_version": "fold", "state_fields": "state"}):
-    """The plain fields of a branch, and the APIs of its messages in the order in which they came."""
+    """The plain fields of a state, and the API of each of its blank messages in order."""
 
     fold_version: int
     apis: tuple[str, ...]
     state_fields: bytes
     digest: bytes = b""
-    """Of all the others, as in a checkpoint."""
+    """Digest of the other fields, as in a checkpoint."""
 
 
 def reduce_to_sizes(state: ConversationState) -> ConversationState:
-    """Return a branch whose request has every size that ``state``'s has, with an empty message for each API."""
-    blank = _build_blank_state(dict.fromkeys(sized_message.api for sized_message in build_projection(state)))
+    """Return a state whose request has every size that ``state``'s has, with one empty message for each API.
+
+    The messages are needed because a size depends on the APIs that the history was written for.
+    """
+    apis = dict.fromkeys(sized_message.api for sized_message in build_projection(state))
+    blank = _build_blank_state(tuple(apis))
     measurement = state.usage.measured_request
     if measurement is not None:
-        measurement = replace(
-            measurement,
-            message_count=0,
-            projection_digest=compute_leading_digest(blank) if get_valid_measured_request(state) is not None else b"",
-        )
+        # A measurement that is valid for ``state`` must be valid for the blank messages, and an invalid one not.
+        is_valid = get_valid_measured_request(state) is not None
+        digest = compute_leading_digest(blank) if is_valid else b""
+        measurement = replace(measurement, message_count=0, projection_digest=digest)
     sizes = restore_checkpoint_fields(blank, collect_checkpoint_fields(state))
     return replace(
         sizes,
@@ -55,47 +58,46 @@ def reduce_to_sizes(state: ConversationState) -> ConversationState:
     )
 
 
-def encode_outline(branch: ConversationState) -> bytes:
-    """Return the outline of ``branch``."""
-    plain = reduce_to_sizes(branch)
-    state = pack_value(collect_checkpoint_fields(plain))
-    outline = SizeOutline(
-        FOLD_VERSION, tuple(sized_message.api for sized_message in plain.history.sized_messages), state
-    )
+def encode_outline(state: ConversationState) -> bytes:
+    """Return the outline of ``state``."""
+    sizes = reduce_to_sizes(state)
+    apis = tuple(sized_message.api for sized_message in sizes.history.sized_messages)
+    outline = SizeOutline(FOLD_VERSION, apis, pack_value(collect_checkpoint_fields(sizes)))
     return pack_value(replace(outline, digest=_hash_outline(outline)))
 
 
 def strip_entry_text(entry: Entry) -> Entry:
-    """Return what the fold asks of an entry that no edit changed: roles, sizes, calls and media, without texts.
+    """Return an entry with only the parts that the fold uses if no edit applies to it: roles, sizes, calls, media.
 
-    An import may be larger than memory; folding it needs no word of what was said, nor a line that a note keeps.
+    An import may be larger than memory, and folding it needs neither texts nor the lines that notes keep.
     """
     body = entry.body
     if isinstance(body, NoteEntry) and body.reason != NOTE_QUEUED:
         return replace(entry, body=replace(body, raw=b""))
     if not isinstance(body, MessageEntry | BranchSummaryEntry):
         return entry
-    parts = tuple([light for part in body.sized_message.message.parts if (light := _strip_part_text(part)) is not None])
-    sized_message = replace(body.sized_message, message=Message(body.sized_message.message.role, parts), raw=None)
-    return replace(
-        entry,
-        body=MessageEntry(sized_message)
-        if isinstance(body, MessageEntry)
-        else replace(body, sized_message=sized_message),
-    )
+    message = body.sized_message.message
+    stripped_parts = [_strip_part_text(part) for part in message.parts]
+    parts = tuple([part for part in stripped_parts if part is not None])
+    sized_message = replace(body.sized_message, message=Message(message.role, parts), raw=None)
+    if isinstance(body, MessageEntry):
+        return replace(entry, body=MessageEntry(sized_message))
+    return replace(entry, body=replace(body, sized_message=sized_message))
 
 
 def _strip_part_text(part: Part) -> Part | None:
     if isinstance(part, ToolCall):
         return ToolCall(part.id, part.name)
     if isinstance(part, ToolResult):
-        media = tuple([replace(item, raw=None) for item in part.content if isinstance(item, Media)])
-        return ToolResult(part.call_id, part.name, media)
-    return replace(part, raw=None) if isinstance(part, Media) else None
+        media = [replace(item, raw=None) for item in part.content if isinstance(item, Media)]
+        return ToolResult(part.call_id, part.name, tuple(media))
+    if isinstance(part, Media):
+        return replace(part, raw=None)
+    return None
 
 
 def decode_outline(data: bytes | None) -> ConversationState | None:
-    """Return the bare branch of the outline ``data``; nothing if it is none, damaged or not of this version."""
+    """Return the state without texts in ``data``, or None if it is missing, damaged or of another version."""
     if data is None:
         return None
     try:
@@ -108,7 +110,7 @@ def decode_outline(data: bytes | None) -> ConversationState | None:
     return restore_checkpoint_fields(_build_blank_state(outline.apis), state)
 
 
-def _build_blank_state(apis: dict[str, None] | tuple[str, ...]) -> ConversationState:
+def _build_blank_state(apis: tuple[str, ...]) -> ConversationState:
     bodies = (MessageEntry(SizedMessage(Message("user", ()), 0, b"", api)) for api in apis)
     return ConversationState.from_entries(Entry("", None, body) for body in bodies)
 

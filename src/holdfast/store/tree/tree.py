@@ -1,7 +1,7 @@
-"""The verbs of a session store over a dozen questions that each store answers in its own way.
+"""The operations of a session store, in terms of a dozen primitives that each store implements.
 
-What is the same for every store stands here: which ids are meant, when the leaf moves, what an import skips, which
-entries a request needs.
+Everything that is the same for all stores is here: which ids are meant, when the leaf moves, which entries an
+import skips, and which entries a request needs.
 """
 
 from __future__ import annotations
@@ -41,45 +41,49 @@ from holdfast.store.tree.outline import decode_outline, encode_outline, reduce_t
 from holdfast.store.tree.placing import PlacedEntry, TreeNode, check_session_key, place_entries
 
 ENTRIES_AT_ONCE = 100
-"""Entries of an import that are read and written together: with more it is no quicker. [M]"""
+"""Entries of an import that are read and written in one batch. Measured: larger batches are no faster, and hold more.
+"""
 MIN_OUTLINE_ENTRIES = 64
-"""[H] Entries of a session that are read as quickly as an outline."""
+"""Smallest number of entries for which an outline is saved.
+
+Chosen by judgement: reading fewer entries takes about as long as reading an outline.
+"""
 MAX_LISTED_CANDIDATES = 5
-"""How many candidates an ambiguous prefix lists."""
+"""Number of candidates that the error for an ambiguous prefix lists."""
 
 
 def make_entry_id() -> str:
-    """Return an id that no other entry has."""
+    """Return a new random entry id."""
     return urandom(16).hex()
 
 
 def make_entry_ids(count: int) -> list[str]:
-    """Return so many of them in ascending order, so that an index takes them in at few places."""
+    """Return ``count`` new random entry ids in ascending order, so that an index grows in few places."""
     random_hex = urandom(16 * count).hex()
-    return sorted([random_hex[at : at + 32] for at in range(0, len(random_hex), 32)])
+    return sorted([random_hex[start : start + 32] for start in range(0, len(random_hex), 32)])
 
 
 def get_time_ms() -> int:
-    """Return the time as ms since 1970: for display, nothing is decided by it."""
+    """Return the time in ms since 1970, for display: no decision depends on it."""
     return time.time_ns() // 1_000_000
 
 
 class TreeStore(ABC):
-    """The verbs of ``SessionStore``; a subclass says how rows are read, written and made atomic."""
+    """The operations of ``SessionStore``; subclasses read and write rows and make them atomic."""
 
     def __init__(self, blobs: BlobStore, clock: Callable[[], int] = get_time_ms) -> None:
         self._blobs = blobs
         self._clock = clock
 
-    # -- what a store answers ------------------------------------------------------------------------------------------
+    # -- primitives ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _read_transaction(self) -> AbstractContextManager[None]:
-        """Everything read inside is of one moment."""
+        """Return a block in which everything read is of one moment."""
 
     @abstractmethod
     def _write_transaction(self) -> AbstractContextManager[None]:
-        """Everything written inside is in the store at its end, or nothing is."""
+        """Return a block of which either everything is written or nothing."""
 
     @abstractmethod
     def _list_infos(self) -> list[SessionInfo]: ...
@@ -89,11 +93,11 @@ class TreeStore(ABC):
 
     @abstractmethod
     def _find_keys(self, prefix: str) -> list[str]:
-        """Return a few more keys with ``prefix`` than a message shows."""
+        """Return keys with ``prefix``: at least one more than an error lists, if there are so many."""
 
     @abstractmethod
     def _save_info(self, info: SessionInfo) -> None:
-        """Create or change the session of ``info.key``."""
+        """Create or change the session ``info.key``."""
 
     @abstractmethod
     def _delete_session(self, key: str) -> None: ...
@@ -107,7 +111,7 @@ class TreeStore(ABC):
 
     @abstractmethod
     def _find_entry_ids(self, key: str, prefix: str) -> list[str]:
-        """Return a few more entry ids with ``prefix`` than a message shows."""
+        """Return entry ids with ``prefix``: at least one more than an error lists, if there are so many."""
 
     @abstractmethod
     def _find_identity(self, key: str, id_: str) -> bytes | None: ...
@@ -122,7 +126,11 @@ class TreeStore(ABC):
 
     @abstractmethod
     def _read_path_up(self, key: str, seq: int, keep: int, base: int) -> list[Entry]:
-        """Return the path to ``seq`` in order: what has a depth over ``keep``, or comes after ``base``, or is it."""
+        """Return the path up to ``seq``, from its end to where it leaves the wanted range, in log order.
+
+        Wanted is the entry ``seq`` itself, and every entry above with a depth over ``keep`` or a ``seq`` of at
+        least ``base``.
+        """
 
     @abstractmethod
     def _read_all_entries(self, key: str, kind: str | None = None, after: int = 0) -> list[Entry]: ...
@@ -138,23 +146,23 @@ class TreeStore(ABC):
 
     @abstractmethod
     def _iter_damage(self, key: str) -> Iterator[str]:
-        """Yield why each entry that cannot be read cannot."""
+        """Yield the reason for each entry that cannot be read."""
 
     @abstractmethod
     def _prepare_search(self, key: str, search_terms: Sequence[str], tick: ProgressCallback) -> None:
-        """Make ready what ``_iter_search_candidates`` needs; it may do without."""
+        """Build what ``_iter_search_candidates`` uses, if anything."""
 
     @abstractmethod
     def _iter_search_candidates(self, key: str, search_terms: Sequence[str]) -> Iterator[Entry]:
-        """Yield the entries that may hold all of ``search_terms``, the newest first."""
+        """Yield the entries that may contain all of ``search_terms``, the newest first."""
 
     @abstractmethod
     def hold_lease(self, key: str) -> AbstractContextManager[None]:
-        """Hold the session's lease."""
+        """Hold the session's lease for the block."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what is held; the store cannot be used afterwards."""
+        """Release files and connections; the store cannot be used afterwards."""
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -164,24 +172,25 @@ class TreeStore(ABC):
         return self._blobs
 
     def __enter__(self) -> Self:
-        """Return the store; it is closed at the end of the block."""
+        """Return the store, which is closed at the end of the block."""
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def list_sessions(self) -> list[SessionInfo]:
-        """Return every session, the last changed first."""
+        """Return every session, the most recently changed first."""
         with self._read_transaction():
             return sorted(self._list_infos(), key=lambda info: (-(info.updated_at or 0), info.key))
 
     def get_session(self, prefix: str) -> SessionInfo:
-        """Return the one session whose key is or begins with ``prefix``."""
+        """Return the session with the key ``prefix``, or the only one whose key begins with it."""
         with self._read_transaction():
-            exact = self._find_info(prefix)
-            if exact is not None:
-                return exact
-            return self._require_info(_pick_unique(self._find_keys(prefix) if prefix else [], prefix, "session"))
+            info = self._find_info(prefix)
+            if info is not None:
+                return info
+            keys = self._find_keys(prefix) if prefix else []
+            return self._require_info(_pick_unique(keys, prefix, "session"))
 
     def create_session(self, key: str, info: SessionInfo | None = None) -> SessionInfo:
         """Create an empty session and return it."""
@@ -195,7 +204,7 @@ class TreeStore(ABC):
     def update_session_info(
         self, key: str, *, title: str | None = None, cwd: str | None = None, model: str | None = None
     ) -> None:
-        """Change what the session's list entry says; nothing leaves a field as it is."""
+        """Change the given fields of the session's list entry; None leaves a field unchanged."""
         changes = {"title": title, "cwd": cwd, "model": model}
         with self._write_transaction():
             info = self._require_info(key)
@@ -218,71 +227,75 @@ class TreeStore(ABC):
         onward: bool = False,
     ) -> AppendResult:
         """Append ``entries`` in one transaction and return the new leaf."""
-        new = list(entries)
+        new_entries = list(entries)
         with self._write_transaction():
             info = self._require_info(key)
-            moves_leaf = bool(new) and info.leaf_id == (new[0].parent if expected_leaf is None else expected_leaf)
-            if not new or (onward and not moves_leaf):
+            if not new_entries:
                 return AppendResult(info.leaf_id, 0, is_leaf_moved=False)
-            last = self._write_entries(info, new, decode)
-            leaf = new[-1].id if moves_leaf else info.leaf_id
-            self._save_info(
-                replace(info, entry_count=info.entry_count + len(new), leaf_id=leaf, updated_at=self._clock())
+            if expected_leaf is None:
+                expected_leaf = new_entries[0].parent
+            moves_leaf = info.leaf_id == expected_leaf
+            if onward and not moves_leaf:
+                return AppendResult(info.leaf_id, 0, is_leaf_moved=False)
+            last_seq = self._write_entries(info, new_entries, decode)
+            new_info = replace(
+                info,
+                entry_count=info.entry_count + len(new_entries),
+                leaf_id=new_entries[-1].id if moves_leaf else info.leaf_id,
+                updated_at=self._clock(),
             )
-            return AppendResult(new[-1].id, last, moves_leaf)
+            self._save_info(new_info)
+            return AppendResult(new_entries[-1].id, last_seq, moves_leaf)
 
     def import_entries(
         self, key: str, entries: Iterable[Entry], *, leaf: str | None = None, info: SessionInfo | None = None
     ) -> ImportResult:
-        """Import a recording in one transaction; entries that are there already are skipped."""
+        """Import a recording in one transaction, skipping entries that are in the log already."""
         check_session_key(key)
-        entry_headers = get_entry_headers(entries)
+        headers = get_entry_headers(entries)
         with self._write_transaction():
-            current_info = self._find_info(key) or self._create_info(key, info, entry_headers)
-            added = self._import_new_entries(current_info, entry_headers)
+            session = self._find_info(key) or self._create_info(key, info, headers)
+            added = self._import_new_entries(session, headers)
             if not added:
-                self._save_outline(current_info)
-                return ImportResult(0, len(entry_headers), current_info.leaf_id)
-            count = current_info.entry_count + len(added)
-            current_info = _merge_info(
-                current_info, info, entries=count, updated_at=_find_latest_time(info, added) or self._clock()
-            )
-            current_info = replace(
-                current_info, leaf_id=self._choose_leaf(key, current_info.leaf_id, leaf or entry_headers[-1].id)
-            )
-            self._save_info(current_info)
-            self._save_outline(current_info, added)
-            return ImportResult(len(added), len(entry_headers) - len(added), current_info.leaf_id)
+                self._save_outline(session)  # one that an older version did not write
+                return ImportResult(0, len(headers), session.leaf_id)
+            updated_at = _find_latest_time(info, added) or self._clock()
+            session = _merge_info(session, info, entries=session.entry_count + len(added), updated_at=updated_at)
+            session = replace(session, leaf_id=self._choose_leaf(key, session.leaf_id, leaf or headers[-1].id))
+            self._save_info(session)
+            self._save_outline(session, added)
+            return ImportResult(len(added), len(headers) - len(added), session.leaf_id)
 
-    def _import_new_entries(self, info: SessionInfo, entry_headers: Sequence[Entry | LazyEntry]) -> list[Entry]:
-        """Write those of ``entry_headers`` that are not in the log, a good many at once; return what a fold needs of
-        them.
+    def _import_new_entries(self, info: SessionInfo, headers: Sequence[Entry | LazyEntry]) -> list[Entry]:
+        """Write the entries that are not in the log, in batches; return them, reduced to what the fold uses.
+
+        An import may be larger than memory. Only if an entry has edits are the texts kept: the fold then needs them.
         """
-        holds_edits = any(map(_has_edits, entry_headers))
-        names = None if info.entry_count else set[str]()
+        has_edits = any(map(_has_edits, headers))
+        # Ids in the log, as far as they are known without a look-up: of a new session all are.
+        known_ids = None if info.entry_count else set[str]()
         added: list[Entry] = []
-        for start in range(0, len(entry_headers), ENTRIES_AT_ONCE):
-            new = self._select_new_entries(
-                info, [load_entry(entry) for entry in entry_headers[start : start + ENTRIES_AT_ONCE]], names
-            )
-            if not new:
+        for start in range(0, len(headers), ENTRIES_AT_ONCE):
+            batch = [load_entry(header) for header in headers[start : start + ENTRIES_AT_ONCE]]
+            new_entries = self._select_new_entries(info, batch, known_ids)
+            if not new_entries:
                 continue
-            self._write_entries(info, new)
-            info = replace(info, entry_count=info.entry_count + len(new))
-            added += new if holds_edits else map(strip_entry_text, new)
-            if names is not None:
-                names.update(entry.id for entry in new)
+            self._write_entries(info, new_entries)
+            info = replace(info, entry_count=info.entry_count + len(new_entries))
+            added += new_entries if has_edits else map(strip_entry_text, new_entries)
+            if known_ids is not None:
+                known_ids.update(entry.id for entry in new_entries)
         return added
 
     def set_leaf(self, key: str, prefix: str) -> str:
         """Make that entry the session's leaf and return its id."""
         with self._write_transaction():
-            id_ = self._resolve_entry_id(key, prefix)
-            self._save_info(replace(self._require_info(key), leaf_id=id_))
-            return id_
+            entry_id = self._resolve_entry_id(key, prefix)
+            self._save_info(replace(self._require_info(key), leaf_id=entry_id))
+            return entry_id
 
     def label_entry(self, key: str, prefix: str, name: str) -> Entry:
-        """Name an entry; the label hangs on it, beside the branch, and moves no leaf."""
+        """Give an entry a name. The label is a child of the entry but not part of the branch, and moves no leaf."""
         with self._write_transaction():
             info = self._require_info(key)
             target = self._resolve_entry_id(key, prefix)
@@ -292,19 +305,21 @@ class TreeStore(ABC):
             return replace(entry, seq=seq)
 
     def copy_branch(self, key: str, replacements: Mapping[str, Message], leaf: str | None = None) -> str | None:
-        """Say the branch at ``leaf`` again with other messages for some entries; return the new leaf."""
+        """Copy the branch at ``leaf`` with other messages for some entries; return the new leaf, or None if none is on
+        it.
+        """
         with self._write_transaction():
-            info, node = self._require_info(key), self._find_leaf_node(key, leaf)
+            info = self._require_info(key)
+            node = self._find_leaf_node(key, leaf)
             path = [] if node is None else self._read_path_up(key, node.seq, 0, 0)
-            new = copy_branch_entries(path, replacements, self._read_active_labels(key), make_entry_id)
-            if not new:
+            copies = copy_branch_entries(path, replacements, self._read_active_labels(key), make_entry_id)
+            if not copies:
                 return None
-            self._write_entries(info, new)
-            last = next(entry.id for entry in reversed(new) if not isinstance(entry.body, LabelEntry))
-            self._save_info(
-                replace(info, entry_count=info.entry_count + len(new), leaf_id=last, updated_at=self._clock())
-            )
-            return last
+            self._write_entries(info, copies)
+            new_leaf = next(entry.id for entry in reversed(copies) if not isinstance(entry.body, LabelEntry))
+            entry_count = info.entry_count + len(copies)
+            self._save_info(replace(info, entry_count=entry_count, leaf_id=new_leaf, updated_at=self._clock()))
+            return new_leaf
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -321,25 +336,25 @@ class TreeStore(ABC):
             return ActiveEntries() if node is None else self._read_active_at(key, node)
 
     def open_state(self, key: str, leaf: str | None = None) -> ConversationState:
-        """Return the branch at ``leaf``, opened from its active part."""
+        """Return the conversation state at ``leaf``, built from the active entries only."""
         return resume_state(self.read_active_entries(key, leaf))
 
     def open_size_state(self, key: str) -> ConversationState:
-        """Return the session's branch as far as its size goes, from the outline at its leaf if there is one."""
+        """Return the session's state without message texts, from the outline at its leaf if there is one."""
         with self._read_transaction():
             node = self._find_leaf_node(key, None)
-            outline_state = decode_outline(self._read_checkpoint(key, node.seq)) if node is not None else None
-        return reduce_to_sizes(self.open_state(key)) if outline_state is None else outline_state
+            outline_state = None if node is None else decode_outline(self._read_checkpoint(key, node.seq))
+        if outline_state is not None:
+            return outline_state
+        return reduce_to_sizes(self.open_state(key))
 
     def read_entries(self, key: str, kind: str | None = None, *, after: int = 0) -> list[Entry]:
-        """Return the whole tree in order of ``seq``, or the entries of ``kind``; of those what is behind ``after``."""
+        """Return all entries in order of ``seq``, or those of ``kind``; only entries with a ``seq`` over ``after``."""
         with self._read_transaction():
             return self._read_all_entries(self._require_info(key).key, kind, after)
 
     def read_lazy_entries(self, key: str) -> Sequence[Entry]:
-        """Return what ``read_entries`` does, but each entry is read from the store when it is asked for, and not
-        held.
-        """
+        """Return the same entries as ``read_entries``, each read from the store on demand."""
         with self._read_transaction():
             return self._open_lazy_entries(self._require_info(key).key)
 
@@ -352,47 +367,48 @@ class TreeStore(ABC):
             return self._read_entries_by_id(key, self._find_tip_ids(self._require_info(key).key))
 
     def find_damage(self, key: str) -> list[str]:
-        """Return which entries cannot be read and why, a line for each; nothing where all can be."""
+        """Return a line for each entry that cannot be read, with the reason."""
         with self._read_transaction():
             return list(self._iter_damage(self._require_info(key).key))
 
     def repair_damage(self, key: str) -> list[str]:
-        """Return what was damaged and put right: nothing, where no file is that could be."""
+        """Return the repairs that were made: none in a store without a file."""
         self.get_session(key)
         return []
 
     def get_entry(self, key: str, prefix: str) -> Entry:
-        """Return the one entry whose id is or begins with ``prefix``."""
+        """Return the entry with the id ``prefix``, or the only one whose id begins with it."""
         with self._read_transaction():
             return self._read_entries_by_id(key, [self._resolve_entry_id(key, prefix)])[0]
 
     def read_labels(self, key: str) -> dict[str, str]:
-        """Return the names in force by the id of the entry they name."""
+        """Return the names in force by the id of the named entry."""
         with self._read_transaction():
             return self._read_active_labels(self._require_info(key).key)
 
     def search_session(
         self, key: str, query: str, limit: int = 20, *, tick: ProgressCallback = ignore_progress
     ) -> list[SearchHit]:
-        """Return where the session says ``query``, the newest first."""
+        """Return the places where the session has the words of ``query``, the newest first."""
         search_terms = parse_search_terms(query)
         with self._read_transaction():
             self._require_info(key)
+        # Outside a transaction: building an index writes in transactions of its own.
         self._prepare_search(key, search_terms, tick)
         with self._read_transaction():
-            return search_entries(
-                self._iter_search_candidates(self._require_info(key).key, search_terms),
-                self._blobs,
-                search_terms,
-                limit,
-            )
+            candidates = self._iter_search_candidates(self._require_info(key).key, search_terms)
+            return search_entries(candidates, self._blobs, search_terms, limit)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _find_nodes(self, info: SessionInfo, ids: Sequence[str]) -> dict[str, TreeNode]:
-        """Return where those of ``ids`` stand that are in the log; others that are may be there too."""
-        id_nodes = [(id_, self._find_node(info.key, id_)) for id_ in ids]
-        return {id_: node for id_, node in id_nodes if node is not None}
+        """Return the nodes of those ``ids`` that are in the log; a subclass may return other nodes with them."""
+        nodes = {}
+        for entry_id in ids:
+            node = self._find_node(info.key, entry_id)
+            if node is not None:
+                nodes[entry_id] = node
+        return nodes
 
     def _require_info(self, key: str) -> SessionInfo:
         info = self._find_info(key)
@@ -401,112 +417,123 @@ class TreeStore(ABC):
         return info
 
     def _read_active_labels(self, key: str) -> dict[str, str]:
-        """Return the labels in force by what they name."""
-        bodies = [entry.body for entry in self._read_all_entries(key, "label")]
-        labels = {body.target: body.name for body in bodies if isinstance(body, LabelEntry)}
+        """Return the labels in force by the id of the labelled entry; an empty label removes an earlier one."""
+        labels = {}
+        for entry in self._read_all_entries(key, "label"):
+            if isinstance(entry.body, LabelEntry):
+                labels[entry.body.target] = entry.body.name
         return {target: name for target, name in labels.items() if name}
 
     def _resolve_entry_id(self, key: str, prefix: str) -> str:
         self._require_info(key)
-        return (
-            prefix
-            if self._find_node(key, prefix)
-            else _pick_unique(self._find_entry_ids(key, prefix) if prefix else [], prefix, "entry")
-        )
+        if self._find_node(key, prefix) is not None:
+            return prefix
+        entry_ids = self._find_entry_ids(key, prefix) if prefix else []
+        return _pick_unique(entry_ids, prefix, "entry")
 
     def _find_leaf_node(self, key: str, leaf: str | None) -> TreeNode | None:
         info = self._require_info(key)
-        id_ = info.leaf_id if leaf is None else self._resolve_entry_id(key, leaf)
-        return None if id_ is None else self._find_node(key, id_)
+        leaf_id = info.leaf_id if leaf is None else self._resolve_entry_id(key, leaf)
+        return None if leaf_id is None else self._find_node(key, leaf_id)
 
     def _create_info(
         self, key: str, info: SessionInfo | None, entries: Sequence[Entry | LazyEntry] = ()
     ) -> SessionInfo:
-        """Save a session without entries."""
-        born = min((at for at in map(get_storable_time, entries) if at is not None), default=self._clock())
+        """Save a session without entries; it was created when ``info`` says, else at the time of its first entry."""
         info = info or SessionInfo(key)
-        created_at = born if info.created_at is None else info.created_at
+        created_at = info.created_at
+        if created_at is None:
+            times = [time for time in map(get_storable_time, entries) if time is not None]
+            created_at = min(times) if times else self._clock()
         info = replace(
             info, key=key, created_at=created_at, updated_at=info.updated_at or created_at, entry_count=0, leaf_id=None
         )
         self._save_info(info)
         return info
 
-    def _write_entries(self, info: SessionInfo, new: Sequence[Entry], decode: MessageDecoder | None = None) -> int:
-        """Write ``new`` and the checkpoints of its compactions; return the last ``seq``."""
-        referenced_ids = (
-            {id_ for entry in new for id_ in (entry.id, entry.parent) if id_ is not None} if info.entry_count else ()
-        )
-        there = self._find_nodes(info, list(referenced_ids)) if referenced_ids else {}
-        placed_entries = place_entries(new, there.get, self._get_last_seq() + 1)
+    def _write_entries(
+        self, info: SessionInfo, new_entries: Sequence[Entry], decode: MessageDecoder | None = None
+    ) -> int:
+        """Write ``new_entries`` and the checkpoints of their compactions; return the last ``seq``."""
+        nodes: dict[str, TreeNode] = {}
+        if info.entry_count:
+            referenced_ids = {entry.id for entry in new_entries}
+            referenced_ids.update(entry.parent for entry in new_entries if entry.parent is not None)
+            nodes = self._find_nodes(info, list(referenced_ids))
+        placed_entries = place_entries(new_entries, nodes.get, self._get_last_seq() + 1)
         self._insert_entries(info.key, placed_entries, decode)
         for placed_entry in placed_entries:
-            if isinstance(placed_entry.entry.body, CompactionEntry) and placed_entry.entry.parent is not None:
-                self._create_checkpoint(info.key, placed_entry.seq, placed_entry.entry.parent, placed_entry.entry.body)
+            entry = placed_entry.entry
+            if isinstance(entry.body, CompactionEntry) and entry.parent is not None:
+                self._create_checkpoint(info.key, placed_entry.seq, entry.parent, entry.body)
         return placed_entries[-1].seq
 
     def _create_checkpoint(self, key: str, seq: int, parent: str, body: CompactionEntry) -> None:
-        """Save the checkpoint of a compaction, from the active part before it where that holds all it keeps."""
-        before = self._find_node(key, parent)
-        if before is None:
+        """Save the checkpoint of a compaction, if one can be made."""
+        parent_node = self._find_node(key, parent)
+        if parent_node is None:
             return
-        active = self._read_active_at(key, before)
-        state = _build_checkpoint_after(active, body)
-        if state is None and active.checkpoint is not None:  # it keeps more than the compaction before it did
-            state = _build_checkpoint_after(ActiveEntries(tuple(self._read_path_up(key, before.seq, 0, 0))), body)
-        if state is not None:
-            self._save_checkpoint(key, seq, state)
+        active = self._read_active_at(key, parent_node)
+        checkpoint = _build_checkpoint_after(active, body)
+        if checkpoint is None and active.checkpoint is not None:
+            # It keeps more than the compaction before it did, so messages are needed that are not active.
+            whole_path = tuple(self._read_path_up(key, parent_node.seq, 0, 0))
+            checkpoint = _build_checkpoint_after(ActiveEntries(whole_path), body)
+        if checkpoint is not None:
+            self._save_checkpoint(key, seq, checkpoint)
 
-    def _save_outline(self, info: SessionInfo, new: Sequence[Entry] = ()) -> None:
-        """Save the outline at a session's leaf unless it is there; ``new`` entries need not be read again.
+    def _save_outline(self, info: SessionInfo, new_entries: Sequence[Entry] = ()) -> None:
+        """Save the outline at a session's leaf unless there is one; ``new_entries`` are not read again.
 
-        A compaction has its checkpoint in that place, and what it keeps is little to read.
+        A leaf that is a compaction gets none: its checkpoint is stored under the same ``seq``, and there is little
+        to read.
         """
-        key, at = info.key, info.leaf_id
-        node = None if at is None or info.entry_count < MIN_OUTLINE_ENTRIES else self._find_node(key, at)
-        if (
-            node is None
-            or node.seq == node.compaction_seq
-            or decode_outline(self._read_checkpoint(key, node.seq)) is not None
-        ):
+        key = info.key
+        if info.leaf_id is None or info.entry_count < MIN_OUTLINE_ENTRIES:
             return
-        fresh, way = {entry.id: entry for entry in new}, list[Entry]()
-        while at is not None and at in fresh:
-            way.append(fresh[at])
-            at = fresh[at].parent
-        up = None if at is None else self._find_node(key, at)
-        with suppress(StoreCorrupt, LookupError, ValueError, TypeError):  # the log takes what the fold does not
-            before = ConversationState() if up is None else resume_state(self._read_active_at(key, up))
-            self._save_checkpoint(key, node.seq, encode_outline(apply_entries(before, way[::-1])))
+        node = self._find_node(key, info.leaf_id)
+        if node is None or node.seq == node.compaction_seq:
+            return
+        if decode_outline(self._read_checkpoint(key, node.seq)) is not None:
+            return
+        new_by_id = {entry.id: entry for entry in new_entries}
+        new_path: list[Entry] = []
+        ancestor_id: str | None = info.leaf_id
+        while ancestor_id is not None and ancestor_id in new_by_id:
+            new_path.append(new_by_id[ancestor_id])
+            ancestor_id = new_by_id[ancestor_id].parent
+        new_path.reverse()
+        ancestor = None if ancestor_id is None else self._find_node(key, ancestor_id)
+        # The log accepts entries that the fold cannot apply. Such a session has no outline.
+        with suppress(StoreCorrupt, LookupError, ValueError, TypeError):
+            state = ConversationState() if ancestor is None else resume_state(self._read_active_at(key, ancestor))
+            self._save_checkpoint(key, node.seq, encode_outline(apply_entries(state, new_path)))
 
     def _read_active_at(self, key: str, node: TreeNode) -> ActiveEntries:
-        state = self._read_checkpoint(key, node.compaction_seq) if node.compaction_seq else None
-        point = decode_checkpoint(state)
-        if point is None:
+        data = self._read_checkpoint(key, node.compaction_seq) if node.compaction_seq else None
+        checkpoint = decode_checkpoint(data)
+        if checkpoint is None:
             return ActiveEntries(tuple(self._read_path_up(key, node.seq, 0, 0)))
-        entries = self._read_path_up(key, node.seq, point.first_kept, node.compaction_seq)
-        later_entries = tuple([entry for entry in entries if entry.seq >= node.compaction_seq])
-        tail = tuple(select_message_entries(entry for entry in entries if entry.seq < node.compaction_seq))
-        return ActiveEntries(later_entries, tuple(self._read_entries_by_id(key, point.pinned_ids)), tail, state)
+        entries = self._read_path_up(key, node.seq, checkpoint.first_kept, node.compaction_seq)
+        later_entries = [entry for entry in entries if entry.seq >= node.compaction_seq]
+        tail = select_message_entries(entry for entry in entries if entry.seq < node.compaction_seq)
+        head = self._read_entries_by_id(key, checkpoint.pinned_ids)
+        return ActiveEntries(tuple(later_entries), tuple(head), tuple(tail), data)
 
     def _select_new_entries(
-        self, info: SessionInfo, entries: Sequence[Entry], names: AbstractSet[str] | None
+        self, info: SessionInfo, entries: Sequence[Entry], known_ids: AbstractSet[str] | None
     ) -> list[Entry]:
-        """Return those of ``entries`` that are not in the log; ``LogConflict`` if an id is there with other content.
+        """Return the entries that are not in the log; raises ``LogConflict`` if an id is there with other content.
 
-        ``names`` are the ids that the log has, where they are known.
+        ``known_ids`` are all ids in the log, or None if they are not known.
         """
         new: dict[str, Entry] = {}
         for entry in entries:
-            twin = new.get(entry.id)
-            is_looked_up = names is None or entry.id in names
-            stored_identity = (
-                compute_entry_identity(twin)
-                if twin
-                else self._find_identity(info.key, entry.id)
-                if is_looked_up
-                else None
-            )
+            stored_identity = None
+            if entry.id in new:
+                stored_identity = compute_entry_identity(new[entry.id])
+            elif known_ids is None or entry.id in known_ids:
+                stored_identity = self._find_identity(info.key, entry.id)
             if stored_identity is None:
                 new[entry.id] = entry
             elif stored_identity != compute_entry_identity(entry):
@@ -517,44 +544,47 @@ class TreeStore(ABC):
                 raise LogConflict(msg)
         return list(new.values())
 
-    def _choose_leaf(self, key: str, old: str | None, new: str) -> str:
-        """Return the leaf after an import: ``new`` if it continues ``old``, which is never left for another branch."""
-        there = self._find_node(key, new)
-        if there is None:
-            msg = f"leaf {new!r} is not among the entries; nothing was written"
+    def _choose_leaf(self, key: str, old_leaf: str | None, new_leaf: str) -> str:
+        """Return the leaf after an import: ``new_leaf`` if it continues ``old_leaf``, else ``old_leaf``."""
+        new_node = self._find_node(key, new_leaf)
+        if new_node is None:
+            msg = f"leaf {new_leaf!r} is not among the entries; nothing was written"
             raise LogConflict(msg)
-        if old is None:
-            return new
-        here = self._find_node(key, old)
-        onward = here is not None and any(
-            entry.id == old for entry in self._read_path_up(key, there.seq, here.depth, here.seq)
-        )
-        return new if onward else old
+        if old_leaf is None:
+            return new_leaf
+        old_node = self._find_node(key, old_leaf)
+        if old_node is None:
+            return old_leaf
+        path_since = self._read_path_up(key, new_node.seq, old_node.depth, old_node.seq)
+        continues_old = any(entry.id == old_leaf for entry in path_since)
+        return new_leaf if continues_old else old_leaf
 
 
 def _has_edits(header: Entry | LazyEntry) -> bool:
-    """Return whether an entry changes how others are shown, for which the fold asks for their words."""
-    if get_entry_type(header) is not CompactionEntry:
-        return get_entry_type(header) is DecisionEntry
+    """Return whether an entry changes how messages are shown, for which the fold needs their texts."""
+    entry_type = get_entry_type(header)
+    if entry_type is not CompactionEntry:
+        return entry_type is DecisionEntry
     body = load_entry(header).body
     return isinstance(body, CompactionEntry) and bool(body.edits)
 
 
 def _build_checkpoint_after(active: ActiveEntries, body: CompactionEntry) -> bytes | None:
-    """Return the checkpoint of compaction ``body`` behind ``active``.
+    """Return the checkpoint of compaction ``body`` after the entries ``active``, or None if there can be none.
 
-    Nothing where there can be none: the log takes what the fold does not, and such a branch is walked from its root.
+    The log accepts entries that the fold cannot apply; such a branch is read from its root each time.
     """
     try:
         state = resume_state(active)
-        head = select_message_entries([*active.head, *active.tail, *active.later_entries])[: state.view.pinned_count]
-        return encode_checkpoint(state, [entry.id for entry in head], body)
+        message_entries = select_message_entries([*active.head, *active.tail, *active.later_entries])
+        pinned_ids = [entry.id for entry in message_entries[: state.view.pinned_count]]
+        return encode_checkpoint(state, pinned_ids, body)
     except (LookupError, ValueError, TypeError):
         return None
 
 
 def _merge_info(old_info: SessionInfo, info: SessionInfo | None, *, entries: int, updated_at: int) -> SessionInfo:
-    """Return ``old_info`` with what a newer reading of the same recording says."""
+    """Return ``old_info`` updated with what a newer reading of the same recording knows."""
     new = info or old_info
     return replace(
         old_info,
@@ -569,18 +599,20 @@ def _merge_info(old_info: SessionInfo, info: SessionInfo | None, *, entries: int
 def _find_latest_time(info: SessionInfo | None, entries: Iterable[Entry]) -> int | None:
     if info is not None and info.updated_at is not None:
         return info.updated_at
-    return max((at for at in map(get_storable_time, entries) if at is not None), default=None)
+    times = [time for time in map(get_storable_time, entries) if time is not None]
+    return max(times, default=None)
 
 
 def _pick_unique(matches: Sequence[str], prefix: str, kind: str) -> str:
-    """Return the only one ``matches``, or the one whose name the others go on from with a ``+``; else raise with
-    them.
+    """Return the only match; raises ``UnknownId`` if there is none or several.
+
+    Matches that continue the shortest one with ``+`` do not count: readers make such ids for entries that belong to it.
     """
-    shortest = min(matches, key=len, default="")
-    if matches and all(candidate == shortest or candidate.startswith(f"{shortest}+") for candidate in matches):
-        return shortest
     if not matches:
         raise build_unknown_id_error(kind, prefix)
+    shortest = min(matches, key=len)
+    if all(match == shortest or match.startswith(f"{shortest}+") for match in matches):
+        return shortest
     more_note = ", and more" if len(matches) > MAX_LISTED_CANDIDATES else ""
     msg = (
         f"{prefix[:80]!r} could be any of these: {', '.join(matches[:MAX_LISTED_CANDIDATES])}{more_note}; give "
@@ -590,6 +622,6 @@ def _pick_unique(matches: Sequence[str], prefix: str, kind: str) -> str:
 
 
 def build_unknown_id_error(kind: str, name: str) -> UnknownId:
-    """Return the error that nothing has this name."""
+    """Return the error for a session or entry that does not exist."""
     where = "`holdfast ls` lists the sessions" if kind == "session" else "`holdfast show` lists the entries"
     return UnknownId(f"no {kind} is {name[:80]!r} or begins with it; {where}")
