@@ -1,1 +1,1 @@
-"""Texts under the hash of their bytes: kept, named, counted, read page by page."""
+"""Texts stored under the hash of their bytes, and read page by page."""

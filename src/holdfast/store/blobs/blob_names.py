@@ -1,4 +1,4 @@
-"""Which blobs a session's log names: nothing else may be read back or collected by it."""
+"""The blobs that a session's log names: only these may be read back through it, and they are never garbage."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, EntryB
 from holdfast.store.base import SessionStore
 
 BLOB_NAMING_KINDS = ("decision", "compaction", "note")
-"""The kinds of entries that can name a blob."""
+"""Kinds of entries that can name a blob."""
 NOTE_CAPPED = "capped"
-"""``NoteEntry.reason`` of a note whose ``data["blobs"]`` are texts that a message was too long for."""
+"""``NoteEntry.reason`` of a note whose ``data["blobs"]`` are texts for which a message was too long."""
 
 
 def collect_named_blobs(entries: Iterable[Entry]) -> dict[str, str]:
-    """Return the hash of each blob that ``entries`` name, with the id of the entry that names it first."""
+    """Return the hash of each blob that ``entries`` name, with the id of the first entry that does."""
     blob_entry_ids: dict[str, str] = {}
     for entry in entries:
         for hash_ in iter_named_hashes(entry.body):
@@ -23,15 +23,21 @@ def collect_named_blobs(entries: Iterable[Entry]) -> dict[str, str]:
 
 
 def iter_named_hashes(body: EntryBody) -> Iterator[str]:
-    """Yield the hashes that one entry names, in its order; one that is repeated comes again."""
+    """Yield the hashes that one entry names, in its order and with repetitions."""
     if isinstance(body, DecisionEntry | CompactionEntry):
-        yield from (edit.blob_hash for edit in body.edits if edit.blob_hash)
+        for edit in body.edits:
+            if edit.blob_hash:
+                yield edit.blob_hash
     elif isinstance(body, NoteEntry) and body.reason == NOTE_CAPPED:
         hashes = body.data.get("blobs")
-        yield from (hash_ for hash_ in hashes if isinstance(hash_, str)) if isinstance(hashes, list | tuple) else ()
+        if isinstance(hashes, list | tuple):
+            yield from (hash_ for hash_ in hashes if isinstance(hash_, str))
 
 
 def read_session_blobs(store: SessionStore, key: str) -> dict[str, str]:
-    """Return the blobs that a session names on any branch; only the entries that can are read."""
-    entries = [entry for kind in BLOB_NAMING_KINDS for entry in store.read_entries(key, kind)]
-    return collect_named_blobs(sorted(entries, key=lambda entry: entry.seq))
+    """Return the blobs that a session names on any branch, reading only entries of kinds that can name one."""
+    entries: list[Entry] = []
+    for kind in BLOB_NAMING_KINDS:
+        entries += store.read_entries(key, kind)
+    entries.sort(key=lambda entry: entry.seq)
+    return collect_named_blobs(entries)

@@ -1,7 +1,7 @@
-"""How many bytes the blobs hold together: one number in a file, so that a quota costs no walk over them.
+"""The total size of all blobs, kept as a number in a file, so that checking a quota needs no walk over them.
 
-The number is there while a quota is in use. Whoever writes or deletes a blob without one takes it away, and it is
-counted anew. It is raised before a blob is written: a crash makes it too large, never too small.
+The number exists while a quota is in use. Writing or deleting a blob without a quota removes it, and it is counted
+again when needed. It is raised before a blob is written, so a crash leaves it too large, never too small.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from holdfast.store.private_files import FILE_MODE, lock_directory
 
 BLOB_QUOTA_ADVICE = "free some with `holdfast gc`, or raise blob_bytes in [store] of holdfast.toml"
 SESSION_QUOTA_ADVICE = "go on in a new session, or raise session_bytes in [store] of holdfast.toml"
-"""What to do about a quota."""
+"""Advice for a quota that is exceeded."""
 _TOTAL_DIGITS = 20
-"""A number is written in so many digits: one that was cut off is not taken for a smaller one."""
+"""Fixed width of the number: one that was cut off by a crash is not taken for a smaller one."""
 
 
 class BlobTotal:
-    """The number beside the blobs of ``root``; ``count`` walks over them where it is missing."""
+    """The total of the blobs under ``root``; ``count`` walks over them if it is missing."""
 
     def __init__(self, root: Path, count: Callable[[], int], limit: int = 0) -> None:
         self._root = root
@@ -33,11 +33,13 @@ class BlobTotal:
 
     @contextmanager
     def reserve(self, length: int) -> Iterator[None]:
-        """Let a blob of ``length`` bytes be written inside; ``QuotaExceeded`` if there is no room for it."""
+        """Reserve room for a blob of ``length`` bytes, which is written in the block; raises ``QuotaExceeded`` without
+        room.
+        """
         if not self._limit:
             self.invalidate()
             yield
-            self.invalidate()  # somebody may have counted meanwhile
+            self.invalidate()  # again: a process with a quota may have counted while the blob was written
             return
         with lock_directory(self._root, is_exclusive=True, allow_symlink=True):
             current_bytes = self._read_total()
@@ -50,14 +52,15 @@ class BlobTotal:
                 raise
 
     def invalidate(self) -> None:
-        """Have the number counted anew when it is needed next."""
+        """Remove the number, so that it is counted again when needed."""
         self._file.unlink(missing_ok=True)
 
     def _read_total(self) -> int:
-        try:
-            content = self._file.read_bytes() if stat.S_ISREG(self._file.lstat().st_mode) else b""
-        except OSError:
-            content = b""
+        content = b""
+        # Only a regular file: a link or a device under that name was not written by us.
+        with suppress(OSError):
+            if stat.S_ISREG(self._file.lstat().st_mode):
+                content = self._file.read_bytes()
         if len(content) == _TOTAL_DIGITS and content.isdigit():
             return int(content)
         total = self._count()
@@ -65,7 +68,7 @@ class BlobTotal:
         return total
 
     def _write_total(self, total: int) -> None:
-        with suppress(OSError):  # without the number there is a walk
+        with suppress(OSError):  # without the number the blobs are counted
             self._file.unlink(missing_ok=True)
             descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE_MODE)
             with os.fdopen(descriptor, "wb") as file:
@@ -73,7 +76,7 @@ class BlobTotal:
 
 
 def check_quota(current_bytes: int, new_bytes: int, limit: int, subject: str, advice: str) -> None:
-    """Raise ``QuotaExceeded`` if ``new_bytes`` bytes beside ``current_bytes`` are over ``limit`` (0: no limit)."""
+    """Raise ``QuotaExceeded`` if ``new_bytes`` more than ``current_bytes`` exceed ``limit`` (0: no limit)."""
     if limit and current_bytes + new_bytes > limit:
         msg = (
             f"{subject} would hold {current_bytes + new_bytes:,} bytes, {new_bytes:,} of them new, and the quota "
@@ -84,8 +87,6 @@ def check_quota(current_bytes: int, new_bytes: int, limit: int, subject: str, ad
 
 
 def add_session_bytes(key: str, current_bytes: int, new_bytes: int, limit: int) -> int:
-    """Return the bytes of session ``key``, ``current_bytes`` before ``new_bytes``; ``QuotaExceeded`` if there is no
-    room for them.
-    """
+    """Return the sum of a session's bytes and new ones; raises ``QuotaExceeded`` if it exceeds ``limit``."""
     check_quota(current_bytes, new_bytes, limit, f"session {key[:80]!r}", SESSION_QUOTA_ADVICE)
     return current_bytes + new_bytes

@@ -1,8 +1,8 @@
-"""Texts under the SHA-256 of their bytes: as files, or in memory.
+"""Blobs: texts under the SHA-256 of their bytes, as files or in memory.
 
-A file is whole before it has its name (written beside, flushed, then renamed), so a name that is there stands for a
-durable text; what stood there torn, damaged or planted gives way. Names are hashes and nothing else: no outside
-string becomes a path, and no link is followed.
+A file is complete before it gets its name (written as a draft, flushed, renamed), so an existing name stands for a
+durable text; torn, damaged or planted files are replaced. Names are hashes only: no outside string becomes a path,
+and no link is followed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from holdfast.store.private_files import (
 )
 
 MAX_TEXT_INDEXES = 64
-"""How many blobs' indexes are kept: one for each 100 MB text takes 50 kB."""
+"""Number of text indexes kept in memory. The index of a text of 100 MB takes 50 kB, so all of them take a few MB."""
 _HASH_PATTERN = re.compile(r"[0-9a-f]{64}\Z")
 _DRAFT_PATTERN = re.compile(r"[0-9a-f]{2}/\.[0-9a-f]{16}\.tmp\Z")
 
@@ -51,7 +51,7 @@ def encode_blob(content: str | bytes) -> bytes:
 
 
 def check_hash(hash_: str) -> str:
-    """Return ``hash_`` if it is 64 lower-case hexadecimal digits, else raise ``UnknownId``."""
+    """Return ``hash_`` if it is 64 lower-case hexadecimal digits; raises ``UnknownId`` otherwise."""
     if not _HASH_PATTERN.match(hash_):
         msg = f"{hash_[:80]!r} is no blob hash: 64 digits 0-9a-f; copy it from the record that names the blob"
         raise UnknownId(msg)
@@ -59,22 +59,24 @@ def check_hash(hash_: str) -> str:
 
 
 class FileBlobStore:
-    """Blobs as files ``ab/cdef…`` under ``root``, which is made at the first ``store_content``."""
+    """Blobs as files ``ab/cdef…`` under ``root``, which is created by the first ``store_content``."""
 
     def __init__(self, root: str | os.PathLike[str], quota: Quota = Quota()) -> None:
         self.root = Path(root)
         self._refused = ""
-        self._tally = BlobTotal(self.root, lambda: sum(blob.size for blob in self.iter_items()), quota.blob_bytes)
+        """The first refusal of the disk; every later write is refused with it."""
+        self._total = BlobTotal(self.root, lambda: sum(blob.size for blob in self.iter_items()), quota.blob_bytes)
         self._indexes: dict[tuple[str, int, int], BlobTextIndex] = {}
 
     def store_content(self, content: str | bytes) -> str:
-        """Store ``content`` durably and return its hash; storing it again only makes it young."""
+        """Store ``content`` durably and return its hash; if it is stored already, only its time changes."""
         hash_, length = _hash_content(content)
         if self._refused:
             raise StoreReadOnly(self._refused)
         path = self._get_blob_path(hash_)
         try:
             make_directory(path.parent)
+            # Shared with other writers; a deletion locks exclusively, so a blob found intact here is not removed.
             with lock_directory(path.parent) as shard:
                 if self._is_intact(hash_, length):
                     _refresh_mtime(path)
@@ -97,6 +99,7 @@ class FileBlobStore:
         start = max(0, start)
         with os.fdopen(self._open_blob(hash_), "rb", 0) as file:
             if start or stop is not None:
+                # A part cannot be hashed; making the index verifies the whole file, once.
                 self._get_text_index(hash_, file.fileno())
             file.seek(start)
             data = file.readall() if stop is None else _read_count(file.fileno(), max(0, stop - start))
@@ -115,7 +118,7 @@ class FileBlobStore:
             os.close(descriptor)
 
     def count_characters(self, hash_: str) -> int:
-        """Return how many characters ``read_text`` has."""
+        """Return the number of characters that ``read_text`` can return."""
         descriptor = self._open_blob(hash_)
         try:
             return self._get_text_index(hash_, descriptor).characters
@@ -123,7 +126,7 @@ class FileBlobStore:
             os.close(descriptor)
 
     def has_blob(self, hash_: str) -> bool:
-        """Return whether the blob is there."""
+        """Return whether the blob exists."""
         return _get_file_size(self._get_blob_path(check_hash(hash_))) is not None
 
     def get_size(self, hash_: str) -> int:
@@ -134,41 +137,44 @@ class FileBlobStore:
         return length
 
     def iter_hashes(self) -> Iterator[str]:
-        """Yield every hash there is, in no order."""
+        """Yield the hash of every blob, in no particular order."""
         for path in self.root.glob("??/*"):
             if _HASH_PATTERN.match(path.parent.name + path.name):
                 yield path.parent.name + path.name
 
     def remove_blob(self, hash_: str) -> None:
-        """Delete the blob; the caller knows that no entry names it."""
+        """Delete the blob. The caller makes sure that no entry names it."""
         self._delete_file(self._get_blob_path(check_hash(hash_)), None)
 
     def iter_items(self) -> Iterator[BlobItem]:
-        """Yield every blob and draft there is, in no order; what is no plain file is none."""
+        """Yield every blob and draft, in no particular order; anything but a regular file is ignored."""
         for path in self.root.glob("??/*"):
-            name, draft = path.parent.name + path.name, f"{path.parent.name}/{path.name}"
             file_stat = _stat_plain_file(path)
-            if file_stat is not None and _HASH_PATTERN.match(name):
-                yield BlobItem(name, file_stat.st_size, file_stat.st_mtime)
-            elif file_stat is not None and _DRAFT_PATTERN.match(draft):
-                yield BlobItem(draft, file_stat.st_size, file_stat.st_mtime, is_draft=True)
+            if file_stat is None:
+                continue
+            hash_ = path.parent.name + path.name
+            draft_name = f"{path.parent.name}/{path.name}"
+            if _HASH_PATTERN.match(hash_):
+                yield BlobItem(hash_, file_stat.st_size, file_stat.st_mtime)
+            elif _DRAFT_PATTERN.match(draft_name):
+                yield BlobItem(draft_name, file_stat.st_size, file_stat.st_mtime, is_draft=True)
 
     def remove_if_older(self, name: str, before: float) -> bool:
-        """Delete that blob or draft unless it was stored at ``before`` or later."""
-        return self._delete_file(
-            self.root / name if _DRAFT_PATTERN.match(name) else self._get_blob_path(check_hash(name)), before
-        )
+        """Delete that blob or draft unless it was stored at ``before`` or later; return whether it was deleted."""
+        path = self.root / name if _DRAFT_PATTERN.match(name) else self._get_blob_path(check_hash(name))
+        return self._delete_file(path, before)
 
     def _delete_file(self, path: Path, before: float | None) -> bool:
-        """Delete the file at ``path``, while nobody can find it there and rely on it."""
+        """Delete the file at ``path`` while no writer can find it there and rely on it; return whether it did."""
         try:
             if _stat_plain_file(path) is None and not path.is_symlink():
                 return False
             with lock_directory(path.parent, is_exclusive=True):
+                # Looked at under the lock: a writer may have just stored it again.
                 if before is not None and path.lstat().st_mtime >= before:
                     return False
                 path.unlink()
-            self._tally.invalidate()
+            self._total.invalidate()
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -183,14 +189,15 @@ class FileBlobStore:
         if _get_file_size(path) is None:
             raise _build_missing_error(hash_)
         try:
+            # Without O_NONBLOCK, a pipe planted under the name would hang the reader.
             return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except FileNotFoundError as gone:  # since it was looked for
-            raise _build_missing_error(hash_) from gone
+        except FileNotFoundError as error:  # deleted since it was looked for
+            raise _build_missing_error(hash_) from error
         except OSError as error:
             raise build_store_error(error, f"blob {path} cannot be read") from error
 
     def _is_intact(self, hash_: str, length: int) -> bool:
-        """Return whether the blob is there with the content it is named by."""
+        """Return whether the blob exists and has the content of its hash."""
         if _get_file_size(self._get_blob_path(hash_)) != length:
             return False
         try:
@@ -200,21 +207,24 @@ class FileBlobStore:
         return True
 
     def _get_text_index(self, hash_: str, descriptor: int) -> BlobTextIndex:
-        """Return the index of an open blob, made once for each file; ``StoreCorrupt`` if it is not what it is named."""
+        """Return the index of an open blob, built once for each file; raises ``StoreCorrupt`` if the hash is wrong."""
         file_stat = os.fstat(descriptor)
-        file = (hash_, file_stat.st_size, file_stat.st_mtime_ns)
-        text_index = self._indexes.pop(file, None) or index_blob_text(lambda at: _read_pieces(descriptor, at))
+        # Size and time are part of the key: a file that changed is read and verified again.
+        key = (hash_, file_stat.st_size, file_stat.st_mtime_ns)
+        text_index = self._indexes.pop(key, None)
+        if text_index is None:
+            text_index = index_blob_text(lambda start: _read_pieces(descriptor, start))
         if text_index.hash != hash_:
             raise _build_damage_error(hash_)
-        self._indexes[file] = text_index
-        for old in list(self._indexes)[:-MAX_TEXT_INDEXES]:  # other threads may read too
-            self._indexes.pop(old, None)
+        self._indexes[key] = text_index
+        for old_key in list(self._indexes)[:-MAX_TEXT_INDEXES]:
+            self._indexes.pop(old_key, None)  # another thread may have removed it
         return text_index
 
     def _write_blob(self, path: Path, content: str | bytes, length: int) -> None:
-        """Write ``content`` beside ``path`` and give it the name; what stands there is replaced."""
+        """Write ``content`` to a draft and rename it to ``path``, replacing a damaged file there."""
         draft = path.with_name(f".{secrets.token_hex(8)}.tmp")
-        with self._tally.reserve(length):
+        with self._total.reserve(length):
             descriptor = create_private_file(draft)
             try:
                 try:
@@ -227,37 +237,38 @@ class FileBlobStore:
             finally:
                 with suppress(OSError):
                     draft.unlink(missing_ok=True)
+            # The rename is durable only once the directory is; the directory itself may be new too.
             sync_directory(path.parent)
             sync_directory(path.parent.parent)
 
 
 class MemoryBlobStore:
-    """Blobs in memory, for tests and for sessions nobody keeps."""
+    """Blobs in memory, for tests and for sessions that are not kept."""
 
     def __init__(self, quota: Quota = Quota()) -> None:
-        self._held: dict[str, _MemoryBlob] = {}
+        self._blobs: dict[str, _MemoryBlob] = {}
         self._indexes: dict[str, BlobTextIndex] = {}
         self._total = 0
         self._quota = quota.blob_bytes
         self._turn = RLock()
-        """Held while one comes or goes; it is read without."""
+        """Held while a blob is added or removed; reading needs no lock."""
 
     def store_content(self, content: str | bytes) -> str:
         """Store ``content`` and return its hash."""
         hash_, length = _hash_content(content)
         with self._turn:
-            stored_blob = self._held.get(hash_)
-            if stored_blob is None:
-                check_quota(self._total, length, self._quota, "the blobs", BLOB_QUOTA_ADVICE)
-                self._total += length
-            self._held[hash_] = _MemoryBlob(
-                encode_blob(content) if stored_blob is None else stored_blob.text, time.time()
-            )
+            stored_blob = self._blobs.get(hash_)
+            if stored_blob is not None:
+                self._blobs[hash_] = _MemoryBlob(stored_blob.text, time.time())
+                return hash_
+            check_quota(self._total, length, self._quota, "the blobs", BLOB_QUOTA_ADVICE)
+            self._total += length
+            self._blobs[hash_] = _MemoryBlob(encode_blob(content), time.time())
         return hash_
 
     def read_bytes(self, hash_: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return bytes ``start`` to ``stop``."""
-        stored_blob = self._held.get(check_hash(hash_))
+        stored_blob = self._blobs.get(check_hash(hash_))
         if stored_blob is None:
             raise _build_missing_error(hash_)
         return stored_blob.text[max(0, start) : None if stop is None else max(0, stop)]
@@ -265,40 +276,41 @@ class MemoryBlobStore:
     def read_text(self, hash_: str, start: int = 0, stop: int | None = None) -> str:
         """Return characters ``start`` to ``stop``."""
         data = self.read_bytes(hash_)
-        return read_blob_characters(lambda at: _slice_pieces(data, at), self._get_text_index(hash_, data), start, stop)
+        text_index = self._get_text_index(hash_, data)
+        return read_blob_characters(lambda offset: _slice_pieces(data, offset), text_index, start, stop)
 
     def count_characters(self, hash_: str) -> int:
-        """Return how many characters ``read_text`` has."""
+        """Return the number of characters that ``read_text`` can return."""
         return self._get_text_index(hash_, self.read_bytes(hash_)).characters
 
     def has_blob(self, hash_: str) -> bool:
-        """Return whether the blob is there."""
-        return check_hash(hash_) in self._held
+        """Return whether the blob exists."""
+        return check_hash(hash_) in self._blobs
 
     def get_size(self, hash_: str) -> int:
         """Return the blob's size in bytes."""
         return len(self.read_bytes(hash_))
 
     def iter_hashes(self) -> Iterator[str]:
-        """Yield every hash there is."""
-        yield from list(self._held)
+        """Yield the hash of every blob."""
+        yield from list(self._blobs)
 
     def remove_blob(self, hash_: str) -> None:
         """Delete the blob."""
         self.remove_if_older(hash_, inf)
 
     def iter_items(self) -> Iterator[BlobItem]:
-        """Yield every blob there is; there are no drafts."""
-        for hash_, stored_blob in list(self._held.items()):
-            yield BlobItem(hash_, len(stored_blob.text), stored_blob.at)
+        """Yield every blob; there are no drafts."""
+        for hash_, stored_blob in list(self._blobs.items()):
+            yield BlobItem(hash_, len(stored_blob.text), stored_blob.stored_at)
 
     def remove_if_older(self, name: str, before: float) -> bool:
-        """Delete that blob unless it was stored at ``before`` or later."""
+        """Delete that blob unless it was stored at ``before`` or later; return whether it was deleted."""
         with self._turn:
-            stored_blob = self._held.get(check_hash(name))
-            if stored_blob is None or stored_blob.at >= before:
+            stored_blob = self._blobs.get(check_hash(name))
+            if stored_blob is None or stored_blob.stored_at >= before:
                 return False
-            del self._held[name]
+            del self._blobs[name]
             self._indexes.pop(name, None)
             self._total -= len(stored_blob.text)
         return True
@@ -306,20 +318,21 @@ class MemoryBlobStore:
     def _get_text_index(self, hash_: str, data: bytes) -> BlobTextIndex:
         text_index = self._indexes.get(hash_)
         if text_index is None:
-            text_index = self._indexes[hash_] = index_blob_text(lambda at: _slice_pieces(data, at))
+            text_index = self._indexes[hash_] = index_blob_text(lambda offset: _slice_pieces(data, offset))
         return text_index
 
 
 class _MemoryBlob(NamedTuple):
-    """A blob in memory, and when it was stored last, in seconds since 1970."""
+    """A blob in memory; ``stored_at`` is in seconds since 1970."""
 
     text: bytes
-    at: float
+    stored_at: float
 
 
 def _hash_content(content: str | bytes) -> tuple[str, int]:
     """Return the hash and the length in bytes of ``content``."""
-    digest, length = sha256(), 0
+    digest = sha256()
+    length = 0
     for piece in iter_content_bytes(content):
         digest.update(piece)
         length += len(piece)
@@ -327,43 +340,48 @@ def _hash_content(content: str | bytes) -> tuple[str, int]:
 
 
 def _read_pieces(descriptor: int, start: int) -> Iterator[bytes]:
-    """Yield an open file from byte ``start`` on."""
+    """Yield the content of an open file from byte ``start`` on."""
     os.lseek(descriptor, start, os.SEEK_SET)
     while piece := os.read(descriptor, BLOB_PIECE_BYTES):
         yield piece
 
 
 def _read_count(descriptor: int, count: int) -> bytes:
-    """Return the next ``count`` bytes of an open file, or what there is."""
-    out = bytearray()
-    while len(out) < count and (piece := os.read(descriptor, min(count - len(out), 1 << 24))):
-        out += piece
-    return bytes(out)
+    """Return the next ``count`` bytes of an open file, or fewer at its end."""
+    data = bytearray()
+    while len(data) < count:
+        # At most 16 MB a read: ``count`` comes from a caller and must not make the buffer.
+        piece = os.read(descriptor, min(count - len(data), 1 << 24))
+        if not piece:
+            break
+        data += piece
+    return bytes(data)
 
 
 def _slice_pieces(data: bytes, start: int) -> Iterator[bytes]:
-    for at in range(start, len(data), BLOB_PIECE_BYTES):
-        yield data[at : at + BLOB_PIECE_BYTES]
+    for offset in range(start, len(data), BLOB_PIECE_BYTES):
+        yield data[offset : offset + BLOB_PIECE_BYTES]
 
 
 def _refresh_mtime(path: Path) -> None:
-    """Let the file be as young as one that was just written; where nothing may be written nothing may be deleted."""
+    """Set the file's time to now. An error is ignored: where nothing can be written, nothing can be deleted either."""
     with suppress(OSError):
         os.utime(path, follow_symlinks=False)
 
 
 def _stat_plain_file(path: Path) -> os.stat_result | None:
-    """Return what is known of the plain file at ``path``, or nothing if none is there."""
+    """Return the status of the regular file at ``path`` if its directory is a real one too, or None."""
     try:
         file_stat = path.lstat()
-        inside = stat.S_ISDIR(path.parent.lstat().st_mode)
+        directory_stat = path.parent.lstat()
     except OSError:
         return None
-    return file_stat if inside and stat.S_ISREG(file_stat.st_mode) else None
+    is_plain = stat.S_ISREG(file_stat.st_mode) and stat.S_ISDIR(directory_stat.st_mode)
+    return file_stat if is_plain else None
 
 
 def _get_file_size(path: Path) -> int | None:
-    """Return the size of the plain file at ``path``, or nothing if none is there."""
+    """Return the size of the regular file at ``path``, or None if there is none."""
     file_stat = _stat_plain_file(path)
     return None if file_stat is None else file_stat.st_size
 

@@ -1,6 +1,6 @@
-"""Texts read by characters: one pass over the bytes finds where characters stand, then a page costs a page.
+"""Access to a text by characters: one pass over its bytes builds an index, then a page costs only itself.
 
-Lone surrogates are three bytes each and come back. In a text that has bytes which are no UTF-8, those are U+FFFD.
+Lone surrogates are three bytes each and are restored. In a text with bytes that are not UTF-8, those are U+FFFD.
 """
 
 from __future__ import annotations
@@ -12,28 +12,31 @@ from hashlib import sha256
 from typing import Literal, NamedTuple, TypeAlias
 
 BLOB_PIECE_BYTES = 1 << 16
-"""Bytes read at once, and the distance between two places of an index."""
+"""Bytes read at once, and the distance between two entries of an index.
+
+Chosen by judgement: smaller makes the index larger, larger makes a page read more that it does not need.
+"""
 
 PieceReader: TypeAlias = Callable[[int], Iterator[bytes]]
-"""Yields the pieces of a text from a byte on."""
+"""Yields the pieces of a text from a byte offset on."""
 _DecodeErrors: TypeAlias = Literal["surrogatepass", "replace"]
 
 
 class BlobTextIndex(NamedTuple):
-    """What one pass over a text told: its hash, its length in characters, and where characters stand."""
+    """The result of one pass over a text: hash, length in characters, and where characters begin."""
 
     hash: str
     characters: int
     chars_before: tuple[int, ...]
-    """For each place the number of characters before it."""
+    """For each entry of the index, the number of characters before it."""
     bytes_before: tuple[int, ...]
-    """For each place the number of bytes before it; a character begins there."""
+    """For each entry of the index, the number of bytes before it; a character begins there."""
     decode_errors: _DecodeErrors
-    """How its bytes become characters."""
+    """Error handler with which the bytes are decoded."""
 
 
 def index_blob_text(read_pieces: PieceReader) -> BlobTextIndex:
-    """Return the index of a text, holding one piece of it at a time."""
+    """Build the index of a text, with one piece of it in memory at a time."""
     try:
         return _build_index_with(read_pieces, "surrogatepass")
     except UnicodeDecodeError:
@@ -47,45 +50,52 @@ def read_blob_characters(read_pieces: PieceReader, index: BlobTextIndex, start: 
     if start >= end:
         return ""
     nearest = bisect_right(index.chars_before, start) - 1
-    at, decoder, out = index.chars_before[nearest], _make_utf8_decoder(index.decode_errors), []
+    position = index.chars_before[nearest]
+    decoder = _make_utf8_decoder(index.decode_errors)
+    texts = []
     for piece in read_pieces(index.bytes_before[nearest]):
         text = decoder.decode(piece)
-        out.append(text[max(0, start - at) : end - at])
-        at += len(text)
-        if at >= end:
+        texts.append(text[max(0, start - position) : end - position])
+        position += len(text)
+        if position >= end:
             break
     else:
-        out.append(decoder.decode(b"", final=True)[max(0, start - at) : end - at])
-    return "".join(out)
+        # The text ends inside a character: flushing the decoder gives its replacement.
+        texts.append(decoder.decode(b"", final=True)[max(0, start - position) : end - position])
+    return "".join(texts)
 
 
 def iter_content_bytes(content: str | bytes) -> Iterator[bytes]:
     """Yield the bytes of ``content`` in pieces, without a second copy of the whole."""
-    for at in range(0, len(content), BLOB_PIECE_BYTES):
-        piece = content[at : at + BLOB_PIECE_BYTES]
+    for start in range(0, len(content), BLOB_PIECE_BYTES):
+        piece = content[start : start + BLOB_PIECE_BYTES]
         yield piece.encode("utf-8", "surrogatepass") if isinstance(piece, str) else bytes(piece)
 
 
-def _build_index_with(read_pieces: PieceReader, way: _DecodeErrors) -> BlobTextIndex:
-    digest, decoder = sha256(), _make_utf8_decoder(way)
-    size = characters = 0
-    starts, offsets = [0], [0]
+def _build_index_with(read_pieces: PieceReader, decode_errors: _DecodeErrors) -> BlobTextIndex:
+    digest = sha256()
+    decoder = _make_utf8_decoder(decode_errors)
+    size = 0
+    characters = 0
+    chars_before = [0]
+    bytes_before = [0]
     for piece in read_pieces(0):
         digest.update(piece)
         size += len(piece)
         characters += _count_completed_characters(decoder, piece)
-        starts.append(characters)
-        offsets.append(size - len(decoder.getstate()[0]))
+        chars_before.append(characters)
+        # The decoder holds the bytes of a character that the piece cut in two: the entry is before them.
+        bytes_before.append(size - len(decoder.getstate()[0]))
     characters += len(decoder.decode(b"", final=True))
-    return BlobTextIndex(digest.hexdigest(), characters, tuple(starts), tuple(offsets), way)
+    return BlobTextIndex(digest.hexdigest(), characters, tuple(chars_before), tuple(bytes_before), decode_errors)
 
 
 def _count_completed_characters(decoder: codecs.IncrementalDecoder, piece: bytes) -> int:
-    """Return how many characters ``piece`` completes."""
+    """Return how many characters end in ``piece``."""
     if piece.isascii() and not decoder.getstate()[0]:
-        return len(piece)
+        return len(piece)  # most pieces of code and logs: no decoding needed
     return len(decoder.decode(piece))
 
 
-def _make_utf8_decoder(way: _DecodeErrors) -> codecs.IncrementalDecoder:
-    return codecs.getincrementaldecoder("utf-8")(way)
+def _make_utf8_decoder(decode_errors: _DecodeErrors) -> codecs.IncrementalDecoder:
+    return codecs.getincrementaldecoder("utf-8")(decode_errors)

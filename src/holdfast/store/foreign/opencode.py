@@ -1,8 +1,8 @@
-"""The database of opencode: read as it stands and never written; and a new one, made of rows.
+"""The database of opencode: read without writing to it, and created from rows.
 
-opencode may be writing while it is read. What it has not yet folded into the file lies in a ``-wal`` beside it; with
-one, both are copied to a folder of our own first. Without one the file is read where it is, a session at a time, and
-what was read counts only if the file did not change meanwhile.
+opencode may be writing meanwhile. Changes that are not in the file yet are in a ``-wal`` beside it; if there is
+one, both are copied to a folder of our own first. Otherwise the file is read where it is, a session at a time, and
+the result counts only if the file did not change in between.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ from holdfast.formats.opencode.rows import encode_opencode_session_info
 from holdfast.formats.recognize import SQLITE_MAGIC
 
 COPY_ATTEMPTS = 5
-"""[H] How often a database is copied that changes while it is being copied."""
+"""Number of tries to copy a database that changes meanwhile.
+
+Chosen by judgement: a copy takes well under a second, and opencode writes in bursts while a model answers.
+"""
 _JOURNAL_SUFFIXES = ("-wal", "-journal")
-"""Endings of the files that hold what a database does not yet, or not any more."""
+"""Endings of the files with changes that are not in the database yet, or not committed."""
 _REQUIRED_COLUMNS = {"session": {"id"}, "message": {"id", "session_id", "data"}, "part": {"id", "message_id", "data"}}
-"""The tables and columns that a session is read from; all others may be missing, as in older versions."""
+"""Tables and columns without which no session can be read; all others may be missing, as in older versions."""
 _MAX_LISTED_IDS = 5
-"""How many ids a message lists."""
+"""Number of session ids that an error lists."""
 
 
 class OpencodeSessionRow(Struct, frozen=True):
-    """A session of the database, as a list shows it."""
+    """A session of the database as a list shows it."""
 
     id: str
     parent: str = ""
@@ -45,7 +48,7 @@ class OpencodeSessionRow(Struct, frozen=True):
 
 
 def is_sqlite_file(path: Path) -> bool:
-    """Return whether the file at ``path`` begins as an SQLite database does."""
+    """Return whether the file at ``path`` begins like an SQLite database."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -54,9 +57,9 @@ def is_sqlite_file(path: Path) -> bool:
 
 @contextmanager
 def open_opencode_database(path: Path) -> Iterator[OpencodeDatabase]:
-    """Open the database of opencode at ``path``; nothing is written to it or beside it.
+    """Open the database of opencode at ``path`` for the block; nothing is written to it or beside it.
 
-    Raises ``UnrecognizedContent`` for a database of something else and ``FormatError`` for a damaged one.
+    Raises ``UnrecognizedContent`` for another program's database and ``FormatError`` for a damaged one.
     """
     with _translate_sqlite_errors(path), _provide_stable_file(path) as (place, mode):
         uri = f"file:{quote(os.fsencode(place))}?{mode}"
@@ -67,7 +70,7 @@ def open_opencode_database(path: Path) -> Iterator[OpencodeDatabase]:
 
 @contextmanager
 def _translate_sqlite_errors(path: Path) -> Iterator[None]:
-    """Give SQLite's errors our names."""
+    """Raise ``FormatError`` for errors of SQLite in the block."""
     try:
         yield
     except sqlite3.Error as error:
@@ -78,20 +81,23 @@ def _translate_sqlite_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _provide_stable_file(path: Path) -> Iterator[tuple[Path, str]]:
-    """Yield where the database stands still, and how to open it there."""
-    if not any(_get_sibling_size(path, ending) for ending in _JOURNAL_SUFFIXES):
+    """Yield a path where the database does not change, and SQLite's URI parameters for opening it there."""
+    has_journal = any(_get_sibling_size(path, ending) for ending in _JOURNAL_SUFFIXES)
+    if not has_journal:
+        # Immutable: SQLite then creates no files beside a database that is not ours.
         yield path, "mode=ro&immutable=1"
         return
     with TemporaryDirectory(prefix="holdfast-") as folder:
         copy = Path(folder) / "copy.db"
         for _ in range(COPY_ATTEMPTS):
-            before = _get_file_stamp(path)
+            stamp_before = _get_file_stamp(path)
             for ending in ("", *_JOURNAL_SUFFIXES):
                 with suppress(FileNotFoundError):
                     copyfile(_get_sibling_path(path, ending), _get_sibling_path(copy, ending))
-            if _get_file_stamp(path) == before:
+            if _get_file_stamp(path) == stamp_before:
                 yield copy, "mode=ro"
                 return
+            # A journal that is gone by the next try must not be left beside the new copy.
             for ending in _JOURNAL_SUFFIXES:
                 _get_sibling_path(copy, ending).unlink(missing_ok=True)
     raise _build_busy_error(path)
@@ -113,7 +119,11 @@ def _get_sibling_size(path: Path, ending: str) -> int:
 
 
 def _get_file_stamp(path: Path) -> tuple[int, int, int]:
-    """Return what changes with the file: a ``-wal`` that only grows may be cut anywhere, one begun anew is not read."""
+    """Return time, size and inode of the database file, which change when opencode writes to it.
+
+    The ``-wal`` may change: one that grew is valid at any length, and one that was started anew is ignored by
+    SQLite.
+    """
     file_stat = path.stat()
     return file_stat.st_mtime_ns, file_stat.st_size, file_stat.st_ino
 
@@ -122,94 +132,98 @@ class OpencodeDatabase:
     """An open database of opencode."""
 
     def __init__(self, path: Path, db: sqlite3.Connection, place: Path) -> None:
-        self._path, self._db, self._place = path, db, place
-        self._before = _get_file_stamp(place)
+        self._path = path
+        self._db = db
+        self._place = place
+        """Where the database is read: ``path`` or a copy."""
+        self._stamp = _get_file_stamp(place)
         self._columns = {table: self._read_columns(table) for table in _REQUIRED_COLUMNS}
-        missing = [
-            f"{table}.{name}" for table, names in _REQUIRED_COLUMNS.items() for name in names - self._columns[table]
-        ]
+        missing: list[str] = []
+        for table, names in _REQUIRED_COLUMNS.items():
+            missing += [f"{table}.{name}" for name in names - self._columns[table]]
         if missing:
             raise UnrecognizedContent(
                 f"this is an SQLite database, but not opencode's: {', '.join(sorted(missing))} is missing; opencode "
                 "keeps its sessions in ~/.local/share/opencode/opencode.db"
             )
-        self._listed = self._read_sessions()
+        self._sessions = self._read_sessions()
 
     def _read_columns(self, table: str) -> set[str]:
         return {_decode_text(row[1]) for row in self._db.execute(f"PRAGMA table_info({table})")}
 
     def _read_sessions(self) -> dict[str, OpencodeSessionRow]:
-        names = [name if name in self._columns["session"] else "NULL" for name in ("parent_id", "title")]
-        query = f"SELECT id, {', '.join(names)} FROM session ORDER BY {self._build_order_clause('session')}"  # noqa: S608 -- our names
-        rows = self._db.execute(query)
-        return {_decode_text(row[0]): OpencodeSessionRow(*(_decode_text(value) for value in row)) for row in rows}
+        optional_columns = [name if name in self._columns["session"] else "NULL" for name in ("parent_id", "title")]
+        query = f"SELECT id, {', '.join(optional_columns)} FROM session ORDER BY {self._build_order_clause('session')}"  # noqa: S608 -- our names
+        sessions = {}
+        for row in self._db.execute(query):
+            session = OpencodeSessionRow(*(_decode_text(value) for value in row))
+            sessions[session.id] = session
+        return sessions
 
     def _build_order_clause(self, table: str) -> str:
         return "time_created, id" if "time_created" in self._columns[table] else "id"
 
     def list_root_sessions(self, id_prefix: str = "") -> list[OpencodeSessionRow]:
-        """Return the sessions that are no sub-agent's, the oldest first; or the one whose id begins as
-        ``id_prefix``.
+        """Return the sessions that are not a sub-agent's, oldest first; or the one whose id begins with ``id_prefix``.
+
+        Raises ``UnknownId``, with the newest candidates, if there is no such session or more than one.
         """
         if not id_prefix:
-            return [
-                listed_session for listed_session in self._listed.values() if listed_session.parent not in self._listed
-            ]
-        matches = [
-            listed_session for listed_session in self._listed.values() if listed_session.id.startswith(id_prefix)
-        ]
-        if len(matches) == 1 or id_prefix in self._listed:
-            return [self._listed.get(id_prefix, matches[0])]
+            return [session for session in self._sessions.values() if session.parent not in self._sessions]
+        if id_prefix in self._sessions:
+            return [self._sessions[id_prefix]]
+        matches = [session for session in self._sessions.values() if session.id.startswith(id_prefix)]
+        if len(matches) == 1:
+            return matches
         problem = "several sessions begin" if matches else "no session begins"
-        recent_ids = ", ".join(
-            listed_session.id for listed_session in (matches or self.list_root_sessions())[-_MAX_LISTED_IDS:]
-        )
+        candidates = matches or self.list_root_sessions()
+        recent_ids = ", ".join(session.id for session in candidates[-_MAX_LISTED_IDS:])
         raise UnknownId(
             f"{problem} with {id_prefix!r}; the last ones are {recent_ids or 'none, the database is empty'}"
         )
 
     def read_recording(self, id_: str) -> Recording:
-        """Return a session with those of its sub-agents, and of theirs.
+        """Return a session with the sessions of its sub-agents, at any depth.
 
-        Raises ``StoreLocked`` where opencode wrote meanwhile.
+        Raises ``StoreLocked`` if opencode wrote in the meantime.
         """
         with _translate_sqlite_errors(self._path):
-            below = tuple([self._read_one_recording(session_id) for session_id in self._find_subagent_sessions(id_)])
-            result = self._read_one_recording(id_, below)
-        if _get_file_stamp(self._place) != self._before:
+            subagents = [self._read_one_recording(session_id) for session_id in self._find_subagent_sessions(id_)]
+            recording = self._read_one_recording(id_, tuple(subagents))
+        if _get_file_stamp(self._place) != self._stamp:
             raise _build_busy_error(self._path)
-        return result
+        return recording
 
     def _find_subagent_sessions(self, id_: str) -> list[str]:
-        """Return the sessions of sub-agents under ``id_``."""
-        session_ids, subagents = [id_], [subagent for subagent in self._listed.values() if subagent.parent]
-        for parent in session_ids:
-            session_ids += [
-                subagent.id for subagent in subagents if subagent.parent == parent and subagent.id not in session_ids
-            ]
-        return session_ids[1:]
+        """Return the ids of the sessions of sub-agents below ``id_``, nearest first."""
+        found_ids = [id_]
+        for parent_id in found_ids:  # grows while it is walked
+            for session in self._sessions.values():
+                if session.parent == parent_id and session.id not in found_ids:
+                    found_ids.append(session.id)
+        return found_ids[1:]
 
-    def _read_one_recording(self, id_: str, below: tuple[Recording, ...] = ()) -> Recording:
-        row = self._db.execute("SELECT * FROM session WHERE id = ?", (id_,))
-        columns = dict(zip((name for name, *_ in row.description), row.fetchone(), strict=True))
-        return build_opencode_recording(
-            OpencodeStoredSession(id_, encode_opencode_session_info(columns), self._iter_messages(id_)), below
-        )
+    def _read_one_recording(self, id_: str, sidechains: tuple[Recording, ...] = ()) -> Recording:
+        cursor = self._db.execute("SELECT * FROM session WHERE id = ?", (id_,))
+        names = [name for name, *_ in cursor.description]
+        row = dict(zip(names, cursor.fetchone(), strict=True))
+        session = OpencodeStoredSession(id_, encode_opencode_session_info(row), self._iter_messages(id_))
+        return build_opencode_recording(session, sidechains)
 
     def _iter_messages(self, session: str) -> Iterator[OpencodeStoredMessage]:
-        """Yield the messages of a session, read one after the other."""
+        """Yield the messages of a session, reading one after the other."""
         query = f"SELECT id, data FROM message WHERE session_id = ? ORDER BY {self._build_order_clause('message')}"  # noqa: S608
         for id_, data in self._db.execute(query, (session,)):
-            parts = self._db.execute("SELECT id, data FROM part WHERE message_id = ? ORDER BY id", (_decode_text(id_),))
-            yield OpencodeStoredMessage(
-                _decode_text(id_),
-                _encode_value(data),
-                tuple((_decode_text(name), _encode_value(raw)) for name, raw in parts),
-            )
+            message_id = _decode_text(id_)
+            rows = self._db.execute("SELECT id, data FROM part WHERE message_id = ? ORDER BY id", (message_id,))
+            parts = [(_decode_text(part_id), _encode_value(part_data)) for part_id, part_data in rows]
+            yield OpencodeStoredMessage(message_id, _encode_value(data), tuple(parts))
 
 
 def _decode_text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else "" if value is None else str(value)
+    if value is None:
+        return ""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _encode_value(value: Any) -> bytes:
@@ -217,7 +231,7 @@ def _encode_value(value: Any) -> bytes:
 
 
 def build_opencode_database(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> bytes:
-    """Return a database as opencode makes it, with ``rows`` in its tables; made in memory."""
+    """Return the bytes of a database with opencode's schema and ``rows`` by table; it is made in memory."""
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript(files("holdfast.data").joinpath("opencode.sql").read_text("utf-8"))
         for table, table_rows in rows.items():

@@ -1,4 +1,4 @@
-"""What was wrong in a store, and what was done about it."""
+"""The findings of a repair of a store."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Literal
 from msgspec import Struct
 
 DamageKind = Literal["file", "entry", "parent", "session", "index", "blob"]
-"""What was damaged, a closed list."""
+"""The kinds of damage, a closed list."""
 
 
 class StoreRepairFinding(Struct, frozen=True, omit_defaults=True):
-    """One thing that was wrong."""
+    """One defect of the store, and its repair."""
 
     kind: DamageKind
     problem: str
@@ -21,16 +21,16 @@ class StoreRepairFinding(Struct, frozen=True, omit_defaults=True):
 
 
 class StoreRepairReport(Struct, frozen=True, omit_defaults=True):
-    """A store that was looked through, and put right where something was found."""
+    """The result of checking a store, and repairing it if something was found."""
 
     file: str
     findings: tuple[StoreRepairFinding, ...] = ()
     entry_count: int = 0
-    """How many entries were looked at."""
+    """Number of entries checked."""
     backup: str = ""
-    """The file as it was, where it was changed."""
+    """Path of the backup made before the file was changed; empty if it was not."""
 
     @property
     def is_undamaged(self) -> bool:
-        """Whether nothing was wrong."""
+        """Whether no damage was found."""
         return not self.findings

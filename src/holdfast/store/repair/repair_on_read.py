@@ -1,4 +1,4 @@
-"""Reading a session that may be damaged: what can be repaired without loss is, and then it is read again."""
+"""Reading a session that may be damaged: damage that can be repaired without loss is, and the read is repeated."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 def read_with_repair(
     store: SessionStore, key: str, read_log: Callable[[], T], report_repairs: Callable[[list[str]], object]
 ) -> T:
-    """Return what ``read_log`` returns of session ``key``, which is repaired first where it turns out to be damaged.
+    """Return the result of ``read_log`` for session ``key``, repairing the session first if it is damaged.
 
-    ``report_repairs`` is given what was repaired, a line for each thing. Raises the ``StoreCorrupt`` of ``read_log``
-    where nothing can be repaired without loss, or where what is left damaged is part of what is read.
+    ``report_repairs`` gets a line for each repair. Raises the ``StoreCorrupt`` of ``read_log`` if nothing can be
+    repaired without loss, or if the remaining damage is in the part that is read.
     """
     try:
         return read_log()
@@ -27,7 +27,7 @@ def read_with_repair(
         try:
             repairs = store.repair_damage(key)
         except StoreError:
-            repairs = []  # a store that cannot be written cannot be repaired; what is damaged is what matters
+            repairs = []  # it cannot be written; the damage is what the caller has to know of
         if not repairs:
             raise damage from damage.__cause__
     report_repairs(repairs)

@@ -1,4 +1,4 @@
-"""A store put right inside the transaction that is going on: its rows first, then all that is derived from them."""
+"""Repair of a store inside an open transaction: first its rows, then everything that is derived from them."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _SELECT_TOTALS = """
 
 
 class StoreRepairer(SqliteStore):
-    """A store being put right."""
+    """A store that is being repaired."""
 
     findings: list[StoreRepairFinding]
     entries_seen = 0
-    """Entries that were looked at."""
+    """Number of entries checked."""
 
     def repair_all_sessions(self, tick: Callable[[], None]) -> tuple[StoreRepairFinding, ...]:
-        """Put right what can be, and return what was found; whoever calls has begun to write."""
+        """Repair all sessions, and return the findings. The caller holds the write transaction."""
         self.findings = []
         self._list_stray_sessions()
         for number, key in self._file.db.execute("SELECT session, key FROM sessions ORDER BY session").fetchall():
@@ -51,7 +51,9 @@ class StoreRepairer(SqliteStore):
         return tuple(self.findings)
 
     def repair_one_session(self, key: str) -> tuple[StoreRepairFinding, ...]:
-        """Put right what can be in one session without losing anything of it; whoever calls has begun to write."""
+        """Repair one session as far as nothing of it is lost, and return the findings. The caller holds the write
+        transaction.
+        """
         self.findings = []
         row = self._file.db.execute("SELECT session FROM sessions WHERE key = ?", (key,)).fetchone()
         if row is not None:
@@ -60,7 +62,7 @@ class StoreRepairer(SqliteStore):
 
     @contextmanager
     def write_transaction(self) -> Iterator[sqlite3.Connection]:
-        """Everything written inside is there at its end, or nothing is."""
+        """Everything written inside is committed at its end, or nothing is."""
         with self._write_transaction():
             yield self._file.db
 
@@ -69,15 +71,15 @@ class StoreRepairer(SqliteStore):
         return self._read_transaction()
 
     def set_blobs(self, blobs: FileBlobStore) -> None:
-        """Take ``blobs`` for those of this store."""
+        """Use ``blobs`` as the blobs of this store: those of a copy are beside the original."""
         self._blobs = blobs
 
     def count_entries(self) -> int:
-        """Return how many entries there are to be looked at."""
+        """Return the number of entries to check."""
         return int(self._file.db.execute("SELECT count(*) FROM entries").fetchone()[0])
 
     def _list_stray_sessions(self) -> None:
-        """Give entries whose session is not in the list one of their own."""
+        """Add sessions to the list for entries whose session is not in it."""
         for (number,) in self._file.db.execute(_SELECT_STRAY_SESSIONS).fetchall():
             key = f"{NOTE_LOST}-{number}"
             self._file.db.execute(_INSERT_STRAY_SESSION, (number, key))
@@ -85,113 +87,127 @@ class StoreRepairer(SqliteStore):
             self.findings.append(StoreRepairFinding("session", problem, f"it is listed as {key} now", key))
 
     def _repair_session(self, number: int, key: str, tick: Callable[[], None], *, without_loss: bool = False) -> None:
-        before = len(self.findings)
+        old_count = len(self.findings)
 
-        def tell(kind: DamageKind, problem: str, action: str, entry: str) -> None:
+        def report(kind: DamageKind, problem: str, action: str, entry: str) -> None:
             self.findings.append(StoreRepairFinding(kind, problem, action, key, entry))
 
-        log = SessionRowRepairer(self._file.db, number, key, self._message_decoders, tell, without_loss=without_loss)
-        log.repair_rows(tick)
-        self.entries_seen += len(log.standing_rows)
-        self._repair_session_info(number, key, list(log.standing_rows.values()), moves_leaf=not without_loss)
-        self._repair_checkpoints(key, list(log.standing_rows.values()), anew=len(self.findings) > before)
+        repairer = SessionRowRepairer(
+            self._file.db, number, key, self._message_decoders, report, without_loss=without_loss
+        )
+        repairer.repair_rows(tick)
+        entries = list(repairer.intact_entries.values())
+        self.entries_seen += len(entries)
+        self._repair_session_info(number, key, entries, moves_leaf=not without_loss)
+        # Last: checkpoints are made from the repaired rows, and all of them if a row changed.
+        self._repair_checkpoints(key, entries, remakes_all=len(self.findings) > old_count)
 
-    # -- what is derived -----------------------------------------------------------------------------------------------
+    # -- derived data --------------------------------------------------------------------------------------------------
 
-    def _repair_session_info(self, number: int, key: str, places: list[IntactEntry], *, moves_leaf: bool) -> None:
-        """Make the list of sessions say what is so: where it goes on, how many entries, how many bytes."""
+    def _repair_session_info(self, number: int, key: str, entries: list[IntactEntry], *, moves_leaf: bool) -> None:
+        """Correct the session's row in the list: its leaf, its number of entries, its bytes."""
         query = "SELECT entries, bytes, leaf FROM sessions WHERE session = ?"
-        listed_values: tuple[int, int, str | None] = self._file.db.execute(query, (number,)).fetchone()
+        listed: tuple[int, int, str | None] = self._file.db.execute(query, (number,)).fetchone()
+        listed_count, listed_bytes, listed_leaf = listed
         count, size = self._file.db.execute(_SELECT_TOTALS, (number,)).fetchone()
-        leaf = listed_values[2]
-        if moves_leaf and (leaf is None or all(place.id != leaf for place in places)):
-            last = max(
-                (place for place in places if place.kind != "label"), key=lambda item: item.node.seq, default=None
-            )
-            leaf = last.id if last is not None and (leaf is not None or listed_values[0] == 0) else None
-        if listed_values == (count, size, leaf):
+        leaf = listed_leaf
+        has_leaf = leaf is not None and any(entry.id == leaf for entry in entries)
+        if moves_leaf and not has_leaf:
+            # A session listed with entries and no leaf had none; one listed with nothing was not written to its end.
+            needs_leaf = listed_leaf is not None or listed_count == 0
+            leaf = _find_newest_branch_entry(entries) if needs_leaf else None
+        if listed == (count, size, leaf):
             return
         self._file.db.execute(
             "UPDATE sessions SET entries = ?, bytes = ?, leaf = ? WHERE session = ?", (count, size, leaf, number)
         )
-        if listed_values[2] != leaf:
-            problem = f"it goes on at {listed_values[2]}, which is not in it"
+        if listed_leaf != leaf:
+            problem = f"it goes on at {listed_leaf}, which is not in it"
             self.findings.append(StoreRepairFinding("session", problem, f"it goes on at {leaf} now", key))
-        elif not any(item.session_key == key for item in self.findings):
+        elif not any(finding.session_key == key for finding in self.findings):
+            # After other repairs the numbers are expected to differ, which is no finding of its own.
             problem = (
-                f"it is listed with {listed_values[0]:,} entries of {listed_values[1]:,} bytes and has "
-                f"{count:,} of {size:,}"
+                f"it is listed with {listed_count:,} entries of {listed_bytes:,} bytes and has {count:,} of {size:,}"
             )
             self.findings.append(StoreRepairFinding("index", problem, "counted anew", key))
 
-    def _repair_checkpoints(self, key: str, places: Iterable[IntactEntry], *, anew: bool) -> None:
-        """Make checkpoints anew where they cannot be read, or where the session is not what it was."""
-        wrong = 0
-        for place in places:
-            if place.kind == COMPACTION_KIND:
-                data = self._read_checkpoint(key, place.node.seq)
-                is_damaged = data is not None and _is_damaged_checkpoint(data, decode_checkpoint, Checkpoint)
-                wrong += is_damaged
-                if is_damaged or anew:
-                    self._rewrite_checkpoint(key, place)
-        wrong += self._repair_outlines(key, anew=anew)
-        if wrong:
-            problem = f"{wrong:,} checkpoints cannot be read"
+    def _repair_checkpoints(self, key: str, entries: Iterable[IntactEntry], *, remakes_all: bool) -> None:
+        """Make checkpoints anew: those that cannot be read, or all if the session has changed."""
+        damaged_count = 0
+        for entry in entries:
+            if entry.kind != COMPACTION_KIND:
+                continue
+            data = self._read_checkpoint(key, entry.node.seq)
+            is_damaged = data is not None and _is_damaged_checkpoint(data, decode_checkpoint, Checkpoint)
+            damaged_count += is_damaged
+            if is_damaged or remakes_all:
+                self._rewrite_checkpoint(key, entry)
+        damaged_count += self._repair_outlines(key, remakes_all=remakes_all)
+        if damaged_count:
+            problem = f"{damaged_count:,} checkpoints cannot be read"
             self.findings.append(StoreRepairFinding("index", problem, "made anew", key))
 
-    def _repair_outlines(self, key: str, *, anew: bool) -> int:
-        """Draw the outline at the leaf anew where it, or the session, is not what it was; return how many were not."""
-        db, wrong = self._file.db, 0
+    def _repair_outlines(self, key: str, *, remakes_all: bool) -> int:
+        """Remove outlines that cannot be read, or all, and save one at the leaf; return how many were damaged."""
+        db = self._file.db
+        damaged_count = 0
         for (seq,) in db.execute(_SELECT_OUTLINES, (key,)).fetchall():
             is_damaged = _is_damaged_checkpoint(self._read_checkpoint(key, seq) or b"", decode_outline, SizeOutline)
-            wrong += is_damaged
-            if is_damaged or anew:
+            damaged_count += is_damaged
+            if is_damaged or remakes_all:
                 db.execute("DELETE FROM checkpoints WHERE seq = ?", (seq,))
-        if wrong or anew:
+        if damaged_count or remakes_all:
             self._save_outline(self._require_info(key))
-        return wrong
+        return damaged_count
 
-    def _rewrite_checkpoint(self, key: str, place: IntactEntry) -> None:
-        self._file.db.execute("DELETE FROM checkpoints WHERE seq = ?", (place.node.seq,))
-        with suppress(StoreCorrupt):  # something before it has a form of another version: it does without
-            for entry in self._read_entries_by_id(key, [place.id]):
+    def _rewrite_checkpoint(self, key: str, intact_entry: IntactEntry) -> None:
+        self._file.db.execute("DELETE FROM checkpoints WHERE seq = ?", (intact_entry.node.seq,))
+        # An entry before it may have a form that this version cannot read; the compaction then has no checkpoint.
+        with suppress(StoreCorrupt):
+            for entry in self._read_entries_by_id(key, [intact_entry.id]):
                 if isinstance(entry.body, CompactionEntry) and entry.parent is not None:
                     self._create_checkpoint(key, entry.seq, entry.parent, entry.body)
 
     def _repair_word_index(self) -> None:
-        """Have the index of words made anew where it is damaged, or where entries are not what they were."""
+        """Drop the word index if it is damaged or if entries have changed; the next search builds it again."""
         db = self._file.db
         if not indexing.has_word_index(db):
             return
-        is_sound = indexing.is_word_index_intact(db)
-        if not is_sound:
+        is_intact = indexing.is_word_index_intact(db)
+        if not is_intact:
             self.findings.append(
                 StoreRepairFinding("index", "the index of words is damaged", "the next search makes it anew")
             )
-        if not is_sound or any(finding.kind in ("entry", "parent") for finding in self.findings):
+        has_changed_entries = any(finding.kind in ("entry", "parent") for finding in self.findings)
+        if not is_intact or has_changed_entries:
             indexing.drop_word_index(db)
 
     # -- blobs ---------------------------------------------------------------------------------------------------------
 
     def repair_blobs(self, *, dry_run: bool) -> tuple[StoreRepairFinding, ...]:
-        """Store texts again that entries name and whose blobs are gone or damaged, where the log still says them."""
-        out = []
-        for key in [info.key for info in self._list_infos()]:
-            wrong = ((hash_, id_, self._find_blob_fault(hash_)) for hash_, id_ in self._iter_named_blobs(key))
-            damaged_blobs = {hash_: (id_, fault) for hash_, id_, fault in wrong if fault}
-            texts = self._find_texts_by_hash(key, set(damaged_blobs)) if damaged_blobs else {}
-            for hash_, (id_, fault) in damaged_blobs.items():
+        """Store missing or damaged blobs again if their text is still in a message; return the findings."""
+        findings = []
+        for info in self._list_infos():
+            damaged_blobs: dict[str, tuple[str, str]] = {}
+            for hash_, entry_id in self._iter_named_blobs(info.key):
+                fault = self._find_blob_fault(hash_)
+                if fault:
+                    damaged_blobs[hash_] = (entry_id, fault)
+            if not damaged_blobs:
+                continue
+            texts = self._find_texts_by_hash(info.key, set(damaged_blobs))
+            for hash_, (entry_id, fault) in damaged_blobs.items():
                 problem = f"blob {hash_[:12]} is {fault}"
                 action = "its text is in no message: it is lost"
                 if hash_ in texts:
                     action = "stored again from the message it was taken from"
                     if not dry_run:
                         self.blobs.store_content(texts[hash_])
-                out.append(StoreRepairFinding("blob", problem, action, key, id_))
-        return tuple(out)
+                findings.append(StoreRepairFinding("blob", problem, action, info.key, entry_id))
+        return tuple(findings)
 
     def _iter_named_blobs(self, key: str) -> Iterator[tuple[str, str]]:
-        """Yield each blob that a session names, with the first entry that does."""
+        """Yield each blob that a session names, with the id of the first entry that does."""
         seen_hashes: set[str] = set()
         for kind in ("decision", "compaction", "note"):
             for entry in self._iter_readable_entries(key, kind):
@@ -201,17 +217,16 @@ class StoreRepairer(SqliteStore):
                         yield hash_, entry.id
 
     def _iter_readable_entries(self, key: str, kind: str) -> Iterator[Entry]:
-        """Yield the entries of a kind, but those of a form that this version does not read."""
-        for id_ in self._file.db.execute(
-            f"{_SELECT_ENTRY_IDS} AND {build_kind_condition(kind)} ORDER BY e.seq", (key, kind)
-        ).fetchall():
+        """Yield the entries of a kind, without those in a form that this version cannot read."""
+        query = f"{_SELECT_ENTRY_IDS} AND {build_kind_condition(kind)} ORDER BY e.seq"
+        for (entry_id,) in self._file.db.execute(query, (key, kind)).fetchall():
             try:
-                yield from self._read_entries_by_id(key, id_)
+                yield from self._read_entries_by_id(key, [entry_id])
             except StoreCorrupt:
                 continue
 
     def _find_blob_fault(self, hash_: str) -> str:
-        """Return what is wrong with a blob, or nothing."""
+        """Return the fault of a blob in a word, or "" if it is intact."""
         try:
             self.blobs.read_bytes(hash_)
         except UnknownId:
@@ -221,29 +236,40 @@ class StoreRepairer(SqliteStore):
         return ""
 
     def _find_texts_by_hash(self, key: str, hashes: set[str]) -> dict[str, str]:
-        """Return the texts of the session's results and words whose hash is in ``hashes``."""
+        """Return those texts of the session's results and messages whose hash is in ``hashes``, by hash."""
         texts: dict[str, str] = {}
         for kind in ("message", "branch_summary"):
             for entry in self._iter_readable_entries(key, kind):
                 for text in _iter_message_texts(entry):
-                    if (hash_ := hash_text(text)) in hashes:
+                    hash_ = hash_text(text)
+                    if hash_ in hashes:
                         texts[hash_] = text
         return texts
 
 
+def _find_newest_branch_entry(entries: list[IntactEntry]) -> str | None:
+    """Return the id of the newest entry that is not a label, or None if there is none."""
+    branch_entries = [entry for entry in entries if entry.kind != "label"]
+    if not branch_entries:
+        return None
+    return max(branch_entries, key=lambda entry: entry.node.seq).id
+
+
 def _iter_message_texts(entry: Entry) -> Iterator[str]:
     """Yield the texts of a message that may have been moved to a blob."""
-    if isinstance(entry.body, MessageEntry | BranchSummaryEntry):
-        for part in entry.body.sized_message.message.parts:
-            if isinstance(part, ToolResult):
-                yield get_result_text(part)
-                yield from (item.text for item in part.content if isinstance(item, Text))
-            elif isinstance(part, Text):
-                yield part.text
+    if not isinstance(entry.body, MessageEntry | BranchSummaryEntry):
+        return
+    for part in entry.body.sized_message.message.parts:
+        if isinstance(part, ToolResult):
+            # A result is spilled as a whole or text by text.
+            yield get_result_text(part)
+            yield from (item.text for item in part.content if isinstance(item, Text))
+        elif isinstance(part, Text):
+            yield part.text
 
 
 def _is_damaged_checkpoint(data: bytes, parse: Callable[[bytes], object], kind: type[Checkpoint | SizeOutline]) -> bool:
-    """Return whether a checkpoint cannot be read; one of another version can."""
+    """Return whether a checkpoint cannot be decoded; one of another version is not damaged, only unused."""
     if parse(data) is not None:
         return False
     try:

@@ -1,6 +1,6 @@
-"""A damaged store put right: looked through, mended in one transaction, with the file as it was kept beside it.
+"""Repair of a damaged store: everything is checked, repaired in one transaction, and the old file kept as a backup.
 
-Where SQLite itself cannot read the file through, what can be read goes into a new one, which takes its place.
+If SQLite cannot read the whole file, the readable rows go into a new file, which replaces it.
 """
 
 from __future__ import annotations
@@ -34,65 +34,67 @@ from holdfast.store.sql.database import is_damage_error
 from holdfast.store.sql.migrations import check_sqlite_version, get_schema_version
 
 EntryCountCallback = Callable[[int], None]
-"""Is told, after each entry, how many there are."""
+"""Called after each entry with the total number of entries."""
 FileStamps = list[tuple[int, int]]
-"""Sizes of a database and its write-ahead log, and when they were written."""
+"""Sizes and times of a database and its write-ahead log."""
 _INDEX_FAULTS = ("missing from index", "wrong # of entries in index", "non-unique entry in index")
-"""What SQLite says of an index that differs from its table: it can be made anew from that."""
+"""SQLite's messages for an index that differs from its table, from which it can be built again."""
 _LOCK_START, _LOCK_LENGTH = 0x40000002, 510
-"""The bytes of a database that SQLite locks, as one who reads, for as long as a connection is open."""
+"""The bytes of a database on which SQLite holds a read lock as long as a connection is open."""
 
 
 _BUSY_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-"""What SQLite says where somebody else has the file."""
+"""SQLite's errors for a file that another connection has locked."""
 
 
 class _UnreadableFileError(Exception):
-    """SQLite cannot read the file through; the text says why."""
+    """SQLite cannot read the whole file; the text says why."""
 
 
 class _NoDamageError(Exception):
-    """Nothing was found, so nothing is to be written."""
+    """Nothing was found, so nothing must be written."""
 
 
 class _NoEntriesError(Exception):
-    """Not one entry could be read."""
+    """Not a single entry could be read."""
 
 
 def repair_store(
     path: str | os.PathLike[str], *, dry_run: bool = False, tick: EntryCountCallback = lambda _: None
 ) -> StoreRepairReport:
-    """Look through the store in the file at ``path`` and put right what is damaged; return what was found.
+    """Check the store in the file at ``path``, repair the damage, and return the findings.
 
-    Nothing found: nothing is written. Else the file as it was stays beside it (``backup``). With ``dry_run`` a copy is
-    repaired and thrown away. A file that is not there is fine; one of another program, or of a newer version, is a
+    Without damage nothing is written. Otherwise the old file is kept beside it (``backup``). With ``dry_run`` a copy is
+    repaired and thrown away. A missing file is fine. Another program's file, or one of a newer version, raises
     ``StoreCorrupt`` and is not touched.
     """
     file = Path(path)
+    blobs = file.with_name(f"{file.name}.blobs")
     if not is_existing_path(file):
         return StoreRepairReport(str(file))
     if not dry_run:
-        return _repair_file(file, file.with_name(f"{file.name}.blobs"), tick, dry_run=False)
+        return _repair_file(file, blobs, tick, dry_run=False)
     with TemporaryDirectory() as folder:
         copy = Path(folder) / file.name
         _copy_store(file, copy)
         try:
-            result = _repair_file(copy, file.with_name(f"{file.name}.blobs"), tick, dry_run=True)
+            report = _repair_file(copy, blobs, tick, dry_run=True)
         except StoreError as error:
             raise type(error)(str(error).replace(str(copy), str(file))) from None
-    return replace(result, file=str(file), backup="")
+    return replace(report, file=str(file), backup="")
 
 
 def repair_store_session(path: str | os.PathLike[str], key: str) -> tuple[StoreRepairFinding, ...]:
-    """Put right session ``key`` of the store at ``path`` where that loses nothing; return what was found and done.
+    """Repair session ``key`` of the store at ``path`` as far as nothing is lost; return the findings.
 
-    What is left as it is: rows whose bytes changed, or whose parent is gone; ``repair_store`` puts those aside. No
-    backup is made, for nothing is changed but what a digest or other rows prove, and an unreadable value beside sound
-    bytes goes into quarantine. Raises ``StoreError`` where the file cannot be written.
+    Rows whose bytes changed or whose parent is missing are left alone; ``repair_store`` puts those into quarantine. No
+    backup is made: every change is proven by a digest or by other rows, and a value that cannot be read beside valid
+    bytes goes into quarantine. Raises ``StoreError`` if the file cannot be written.
     """
     file = Path(path)
-    with _open_repairer(file, file.with_name(f"{file.name}.blobs")) as mender, mender.write_transaction():
-        return mender.repair_one_session(key)
+    blobs = file.with_name(f"{file.name}.blobs")
+    with _open_repairer(file, blobs) as repairer, repairer.write_transaction():
+        return repairer.repair_one_session(key)
 
 
 def _repair_file(file: Path, blobs: Path, tick: EntryCountCallback, *, dry_run: bool) -> StoreRepairReport:
@@ -108,9 +110,7 @@ def _repair_file(file: Path, blobs: Path, tick: EntryCountCallback, *, dry_run: 
 
 
 def _check_repairable(file: Path) -> None:
-    """Raise what keeps a file from being mended in place: ``_UnreadableFileError``, or ``StoreCorrupt`` if it is not
-    ours.
-    """
+    """Raise ``_UnreadableFileError`` if a file cannot be repaired in place, ``StoreCorrupt`` if it is not a store."""
     with closing(_open_readonly(file)) as db:
         try:
             get_schema_version(db, str(file))
@@ -119,7 +119,9 @@ def _check_repairable(file: Path) -> None:
 
 
 def _classify_read_error(error: Exception, file: Path) -> Exception:
-    """Return what keeps ``file`` from being read: damage that can be gone round, or what is to be said."""
+    """Return the error to raise if ``file`` cannot be read: ``_UnreadableFileError`` for damage, else a
+    ``StoreError``.
+    """
     if is_damage_error(error):
         return _UnreadableFileError(str(error))
     is_held = isinstance(error, sqlite3.Error) and error.sqlite_errorcode & 0xFF in _BUSY_CODES
@@ -140,36 +142,39 @@ def _open_readonly(file: Path) -> sqlite3.Connection:
 
 
 def _repair_in_place(file: Path, blobs: Path, tick: EntryCountCallback, *, dry_run: bool) -> StoreRepairReport:
-    """Mend a file that SQLite can read, in one transaction; the backup is made before that ends."""
+    """Repair a file that SQLite can read, in one transaction."""
     findings: tuple[StoreRepairFinding, ...] = ()
     backup = ""
-    with _open_repairer(file, blobs) as mender:
-        blob_findings = _repair_blobs(mender, dry_run=dry_run)
-        with suppress(_NoDamageError), mender.write_transaction() as db:
+    with _open_repairer(file, blobs) as repairer:
+        blob_findings = _repair_blobs(repairer, dry_run=dry_run)
+        with suppress(_NoDamageError), repairer.write_transaction() as db:
             findings = _rebuild_indexes(db)
-            total = mender.count_entries()
-            findings += mender.repair_all_sessions(lambda: tick(total))
+            total = repairer.count_entries()
+            findings += repairer.repair_all_sessions(lambda: tick(total))
             if not findings:
-                raise _NoDamageError
+                raise _NoDamageError  # rolls the transaction back
+            # Before the commit: the backup, made by another connection, has the state without these changes.
             if not dry_run:
                 backup = str(_back_up_database(file, _find_free_backup_name(file)))
-        return StoreRepairReport(str(file), findings + blob_findings, mender.entries_seen, backup)
+        return StoreRepairReport(str(file), findings + blob_findings, repairer.entries_seen, backup)
 
 
-def _repair_blobs(mender: StoreRepairer, *, dry_run: bool) -> tuple[StoreRepairFinding, ...]:
-    with mender.read_transaction():
-        return mender.repair_blobs(dry_run=dry_run)
+def _repair_blobs(repairer: StoreRepairer, *, dry_run: bool) -> tuple[StoreRepairFinding, ...]:
+    with repairer.read_transaction():
+        return repairer.repair_blobs(dry_run=dry_run)
 
 
 @contextmanager
 def _open_repairer(file: Path, blobs: Path) -> Iterator[StoreRepairer]:
-    with closing(StoreRepairer(file)) as mender:
-        mender.set_blobs(FileBlobStore(blobs))
-        yield mender
+    with closing(StoreRepairer(file)) as repairer:
+        repairer.set_blobs(FileBlobStore(blobs))
+        yield repairer
 
 
 def _rebuild_indexes(db: sqlite3.Connection) -> tuple[StoreRepairFinding, ...]:
-    """Make SQLite's own indexes anew where they differ from their tables; ``_UnreadableFileError`` if more is wrong."""
+    """Build SQLite's own indexes again if they differ from their tables; raises ``_UnreadableFileError`` for other
+    faults.
+    """
     faults = _find_integrity_faults(db)
     if not faults:
         return ()
@@ -184,43 +189,50 @@ def _rebuild_indexes(db: sqlite3.Connection) -> tuple[StoreRepairFinding, ...]:
 
 
 def _find_integrity_faults(db: sqlite3.Connection) -> list[str]:
-    """Return what SQLite finds wrong; the index of words, looked at from 3.44 on, the mender makes anew."""
-    lines = [line for (text,) in db.execute("PRAGMA integrity_check") for line in str(text).splitlines()]
-    return [line for line in lines if line != "ok" and not line.startswith("***") and "fts5" not in line.lower()]
+    """Return the faults that SQLite's check finds, without those of the word index, which is repaired elsewhere."""
+    faults: list[str] = []
+    for (text,) in db.execute("PRAGMA integrity_check"):
+        for line in str(text).splitlines():
+            is_heading = line == "ok" or line.startswith("***")
+            # From SQLite 3.44 on the check includes FTS5 tables.
+            if not is_heading and "fts5" not in line.lower():
+                faults.append(line)
+    return faults
 
 
-# -- anew --------------------------------------------------------------------------------------------------------------
+# -- into a new file ---------------------------------------------------------------------------------------------------
 
 
 def _rebuild_file(file: Path, blobs: Path, tick: EntryCountCallback, why: str, *, dry_run: bool) -> StoreRepairReport:
-    """Put what can be read into a new file, and that in the old one's place; the old one stays beside it."""
+    """Copy the readable rows to a new file and put it in the place of the old one, which is kept as a backup."""
     old = file.resolve()
+    # Checked now so that a long salvage does not fail at its end, and again when the files are exchanged.
     _check_exclusive(old, why)
-    before = _get_file_stamps(old)
+    stamps_before = _get_file_stamps(old)
     new = _find_free_backup_name(old, "new")
     try:
-        with _open_repairer(new, blobs) as mender:
-            with mender.write_transaction() as db:
+        with _open_repairer(new, blobs) as repairer:
+            with repairer.write_transaction() as db:
                 count = _salvage_entries(old, db)
-                findings = mender.repair_all_sessions(lambda: tick(count))
-            blob_findings = _repair_blobs(mender, dry_run=dry_run)
-        backup = _swap_in_new_file(old, new, why, before)
+                findings = repairer.repair_all_sessions(lambda: tick(count))
+            blob_findings = _repair_blobs(repairer, dry_run=dry_run)
+        backup = _swap_in_new_file(old, new, why, stamps_before)
     except BaseException as error:
         _remove_database_files(new)
         if isinstance(error, _NoEntriesError):
             msg = f"{file} is damaged ({why}) and not one entry in it can be read; it was left as it is: use a backup"
             raise StoreCorrupt(msg) from None
         raise
-    file_finding = StoreRepairFinding(
-        "file", f"SQLite cannot read it through: {why}", f"{count:,} entries were read into a new file"
-    )
-    return StoreRepairReport(
-        str(file), (file_finding, *findings, *blob_findings), mender.entries_seen or count, str(backup)
-    )
+    problem = f"SQLite cannot read it through: {why}"
+    file_finding = StoreRepairFinding("file", problem, f"{count:,} entries were read into a new file")
+    all_findings = (file_finding, *findings, *blob_findings)
+    return StoreRepairReport(str(file), all_findings, repairer.entries_seen or count, str(backup))
 
 
 def _salvage_entries(file: Path, target: sqlite3.Connection) -> int:
-    """Copy what can be read of ``file``; return how many entries there were, or raise if there was none."""
+    """Copy the readable rows of ``file`` and return the number of entries; raises ``_NoEntriesError`` if there is
+    none.
+    """
     with closing(_open_readonly(file)) as source:
         count = salvage_rows(source, file, target)
     if not count:
@@ -228,13 +240,14 @@ def _salvage_entries(file: Path, target: sqlite3.Connection) -> int:
     return count
 
 
-def _swap_in_new_file(file: Path, new: Path, why: str, before: FileStamps) -> Path:
-    """Put ``new`` in the place of ``file`` by one rename, unless somebody wrote or writes it; return the backup.
+def _swap_in_new_file(file: Path, new: Path, why: str, stamps_before: FileStamps) -> Path:
+    """Replace ``file`` by ``new`` with one rename, unless another program writes or wrote to it; return the backup.
 
-    Before that the whole old store is beside it, and of its write-ahead log nothing is where the new one would find it.
+    Before the rename the whole old store has its backup, and its write-ahead log is removed, which SQLite would apply
+    to the new file.
     """
     with _hold_exclusively(file, why):
-        if _get_file_stamps(file) != before:
+        if _get_file_stamps(file) != stamps_before:
             raise StoreLocked(_describe_in_use(file, why))
         backup = _find_free_backup_name(file)
         for ending in ("-wal", ""):
@@ -248,7 +261,7 @@ def _swap_in_new_file(file: Path, new: Path, why: str, before: FileStamps) -> Pa
 
 
 def _keep_backup(file: Path, backup: Path) -> None:
-    """Give a file a second name, or make a copy where the disk has no such thing; an empty one needs none."""
+    """Give a file a second name, or copy it if the file system has no hard links; an empty one needs no backup."""
     if file.stat().st_size:
         try:
             os.link(file, backup)
@@ -263,7 +276,7 @@ def _check_exclusive(file: Path, why: str) -> None:
 
 @contextmanager
 def _hold_exclusively(file: Path, why: str) -> Iterator[None]:
-    """No other program has ``file`` open, or can open it, inside; ``StoreLocked`` if one has."""
+    """Keep other programs from opening ``file`` in the block; raises ``StoreLocked`` if one has it open."""
     with file.open("r+b") as stream:
         try:
             fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB, _LOCK_LENGTH, _LOCK_START)
@@ -280,9 +293,13 @@ def _describe_in_use(file: Path, why: str) -> str:
 
 
 def _get_file_stamps(file: Path) -> FileStamps:
-    """Return what tells whether a store was written in the meantime."""
-    paths = (file.with_name(file.name + ending) for ending in ("", "-wal"))
-    return [(path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.exists() and path.stat().st_size]
+    """Return sizes and times of a store's files, which tell whether it was written in the meantime."""
+    stamps = []
+    for ending in ("", "-wal"):
+        path = file.with_name(file.name + ending)
+        if path.exists() and path.stat().st_size:
+            stamps.append((path.stat().st_size, path.stat().st_mtime_ns))
+    return stamps
 
 
 def _remove_database_files(new: Path) -> None:
@@ -294,14 +311,14 @@ def _remove_database_files(new: Path) -> None:
 
 
 def _find_free_backup_name(file: Path, kind: str = "bak") -> Path:
-    """Return a free name beside ``file`` that says when it was made."""
+    """Return a free path beside ``file`` with the present time in its name."""
     stem = f"{file.name}.{kind}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     names = (stem if not number else f"{stem}-{number}" for number in range(1_000))
     return next(path for path in map(file.with_name, names) if not os.path.lexists(path))
 
 
 def _copy_store(file: Path, place: Path) -> None:
-    """Copy a store to ``place``: by SQLite, or as it lies there where SQLite cannot."""
+    """Copy a store to ``place``: through SQLite, or file by file if SQLite cannot read it."""
     try:
         _back_up_database(file, place)
     except StoreCorrupt:
@@ -311,7 +328,7 @@ def _copy_store(file: Path, place: Path) -> None:
 
 
 def _back_up_database(file: Path, place: Path) -> Path:
-    """Copy the database as it was last committed to ``place``, for its owner only; return that."""
+    """Copy the last committed state of the database to a private file at ``place``, and return its path."""
     try:
         os.close(create_private_file(place))
     except OSError as error:

@@ -1,1 +1,1 @@
-"""Finding words in a stored session."""
+"""Search for words in a stored session."""

@@ -1,7 +1,8 @@
-"""Which entries may hold some words: an index over every three characters of a text, made when somebody searches.
+"""The word index: for each three characters, the entries whose text may contain them, built by the first search.
 
-It tells candidates and never the answer: whoever asks looks into the texts. So it may be out of date, hold too much,
-or be missing (SQLite without FTS5): a search then looks at more entries and finds the same. It holds no text.
+The index gives candidates and never results: the search looks into their texts. So it may be out of date, have too
+many entries, or be missing (SQLite without FTS5); a search then looks at more entries and finds the same. The index
+holds no text.
 """
 
 from __future__ import annotations
@@ -11,18 +12,23 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 INDEX_VERSION = 3
-"""Version of what is indexed of an entry, and how: raise it when ``searching.words`` or this file says otherwise. An
-index that an older rule made is made anew by the next search that can write, and not asked until then."""
+"""Version of the rules for indexing. Raise it when ``search.get_searchable_text`` or this module changes them.
+
+An index of other rules is not used, and is built again by the next search that can write.
+"""
 GRAM_CHARS = 3
-"""Characters that are indexed together: parts of words, code and Chinese are found; shorter words are not in it."""
+"""Number of characters indexed together. Three find parts of words, code and Chinese; shorter words are not indexed."""
 MAX_INDEXED_CHARS = 1_000_000
-"""Characters of the longest text that is taken apart (a tenth of a second); longer ones are always candidates."""
+"""Characters of the longest text that is indexed, which takes a tenth of a second; longer ones are always candidates.
+"""
 INDEX_BATCH_CHARS = 4_000_000
-"""Characters that are indexed in one transaction (0.4 s): other writers wait for it."""
+"""Characters indexed in one transaction, about 0.4 s. Other writers wait for it; smaller batches take longer in total.
+"""
 MAX_QUERY_GRAMS = 64
-"""How many pieces of a query are asked for; more would tell no more."""
+"""Number of pieces of a query that are looked up. Chosen by judgement: more hardly reduce the candidates further."""
 ALWAYS_CANDIDATE = "\ue000\ue001\ue002"
-"""What the index holds for a text that is always a candidate."""
+"""Text in the index for entries that are always candidates: private-use characters, which no query matches by chance.
+"""
 _CREATE_TABLE = "CREATE VIRTUAL TABLE words USING fts5(text, content = '', detail = 'none', tokenize = 'trigram')"
 _TABLE_EXISTS = "EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'words')"
 _OTHER_VERSION_EXISTS = "EXISTS (SELECT 1 FROM searched WHERE rule <> ?)"
@@ -37,18 +43,20 @@ _SELECT_MATCHING = """
 
 
 def build_match_query(search_terms: Iterable[str]) -> str:
-    """Return what to ask the index for texts that hold all of ``search_terms``; nothing if it cannot tell."""
-    grams = {
-        term[at : at + GRAM_CHARS]: None
-        for term in map(_clean_index_text, search_terms)
-        for at in range(max(0, len(term) - GRAM_CHARS + 1))
-    }
+    """Return the FTS5 query for texts that may contain all terms, or "" if all terms are too short for the index."""
+    grams: dict[str, None] = {}
+    for term in search_terms:
+        text = _clean_index_text(term)
+        for start in range(len(text) - GRAM_CHARS + 1):
+            grams[text[start : start + GRAM_CHARS]] = None
+    if not grams:
+        return ""
     quoted_grams = ['"{}"'.format(gram.replace('"', '""')) for gram in list(grams)[:MAX_QUERY_GRAMS]]
-    return f'({" AND ".join(quoted_grams)}) OR "{ALWAYS_CANDIDATE}"' if quoted_grams else ""
+    return f'({" AND ".join(quoted_grams)}) OR "{ALWAYS_CANDIDATE}"'
 
 
 def get_indexed_seq(db: sqlite3.Connection, session: int) -> int:
-    """Return the ``seq`` up to which the session's entries are in an index by the rule of this version alone."""
+    """Return the ``seq`` up to which the session's entries are in an index of this version, 0 if there is none."""
     try:
         row = db.execute(_SELECT_UPTO, (session, INDEX_VERSION)).fetchone()
     except sqlite3.OperationalError:  # a store of an older schema that is open for reading
@@ -57,30 +65,32 @@ def get_indexed_seq(db: sqlite3.Connection, session: int) -> int:
 
 
 def index_texts(db: sqlite3.Connection, session: int, texts: Sequence[tuple[int, str | None]]) -> None:
-    """Put texts into the index under their ``seq``; nothing stands for an entry that says nothing.
+    """Add texts to the index under their ``seq``. None is an entry without words, which is left out.
 
-    An empty text is always a candidate: what it stands for lies elsewhere.
+    An empty text is always a candidate: its words are elsewhere, in a blob.
     """
-    if db.execute(f"SELECT {_TABLE_EXISTS}").fetchone() == (0,):
+    has_table = db.execute(f"SELECT {_TABLE_EXISTS}").fetchone() == (1,)
+    if not has_table:
         db.execute(_CREATE_TABLE)
         db.execute("DELETE FROM searched")
     elif db.execute(f"SELECT {_OTHER_VERSION_EXISTS}", (INDEX_VERSION,)).fetchone() == (1,):
         _clear_index(db)
-    rows = [
-        (seq, _clean_index_text(text) if 0 < len(text) <= MAX_INDEXED_CHARS else ALWAYS_CANDIDATE)
-        for seq, text in texts
-        if text is not None
-    ]
+    rows = []
+    for seq, text in texts:
+        if text is None:
+            continue
+        is_indexed = 0 < len(text) <= MAX_INDEXED_CHARS
+        rows.append((seq, _clean_index_text(text) if is_indexed else ALWAYS_CANDIDATE))
     db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", rows)
     progress_row = (session, texts[-1][0], INDEX_VERSION)
     db.execute("INSERT OR REPLACE INTO searched (session, upto, rule) VALUES (?, ?, ?)", progress_row)
 
 
 def find_candidate_seqs(db: sqlite3.Connection, session: int, match_query: str) -> list[int] | None:
-    """Return the ``seq`` of each entry of a session that may match, the newest first.
+    """Return the ``seq`` of each entry of a session that may match, the newest first, or None without a usable index.
 
-    Nothing where the index cannot be asked. What others say between the session's first entry and its last is passed
-    over, what they say before and behind is not looked at.
+    The index covers all sessions. Only matches between the session's first and last ``seq`` are looked at, so those
+    of other sessions cost little.
     """
     try:
         return [seq for (seq,) in db.execute(_SELECT_MATCHING, (match_query, session, session, session))]
@@ -89,18 +99,21 @@ def find_candidate_seqs(db: sqlite3.Connection, session: int, match_query: str) 
 
 
 def clear_word_index_if_indexed(db: sqlite3.Connection, session: int) -> None:
-    """Empty the index if the session is in it: its numbers will be others'. The rest is indexed again when needed."""
+    """Empty the index if the session is in it, before its ``seq`` numbers are used for other entries.
+
+    The other sessions are indexed again when they are searched.
+    """
     if db.execute("SELECT EXISTS (SELECT 1 FROM searched WHERE session = ?)", (session,)).fetchone() == (1,):
         _clear_index(db)
 
 
 def has_word_index(db: sqlite3.Connection) -> bool:
-    """Return whether there is an index."""
+    """Return whether the index exists."""
     return bool(db.execute(f"SELECT {_TABLE_EXISTS}").fetchone()[0])
 
 
 def is_word_index_intact(db: sqlite3.Connection) -> bool:
-    """Return whether SQLite finds nothing wrong with the index."""
+    """Return whether SQLite's check of the index succeeds."""
     try:
         db.execute("INSERT INTO words (words) VALUES ('integrity-check')")
     except sqlite3.DatabaseError:
@@ -109,7 +122,7 @@ def is_word_index_intact(db: sqlite3.Connection) -> bool:
 
 
 def drop_word_index(db: sqlite3.Connection) -> None:
-    """Take the index away: the next search makes it anew."""
+    """Drop the index; the next search builds it again."""
     db.execute("DELETE FROM searched")
     db.execute("DROP TABLE words")
 
@@ -121,5 +134,5 @@ def _clear_index(db: sqlite3.Connection) -> None:
 
 
 def _clean_index_text(text: str) -> str:
-    """Return ``text`` as the index can hold it: no NUL, no half characters."""
+    """Return ``text`` without characters that the index cannot hold: NUL and lone surrogates."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -1,7 +1,7 @@
-"""One SQLite file: opened when it is needed, private, and with one name for each thing a disk can say.
+"""One SQLite file: opened on demand, private, with one error of ours for each failure of a disk.
 
-Nothing is created before the first write; what only reads opens the file read-only. A disk that refuses a write ends
-the writing (invariant refusal-ends-writing): reading goes on, and every acknowledged entry is there.
+Nothing is created before the first write; reading opens the file read-only. After a disk refused one write, every
+later one is refused (invariant refusal-ends-writing): reading goes on, and every acknowledged entry is there.
 """
 
 from __future__ import annotations
@@ -38,35 +38,43 @@ from holdfast.store.sql.migrations import (
 T = TypeVar("T")
 
 Durability = Literal["process", "power"]
-"""What an acknowledged entry survives: the end of the process, or of the machine too (a disk flush for each commit)."""
+"""What an acknowledged entry survives: a crash of the process, or also of the machine (a disk flush at each commit)."""
 
 _ACCESS_CODES = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}
-"""What SQLite reports where this user may not."""
+"""SQLite's errors for a user without permission."""
 _REFUSAL_CODES = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR} | _ACCESS_CODES
-"""And when the disk is full or broken."""
+"""Those, and SQLite's errors for a full or broken disk."""
 _SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
-"""What it raises; the second where its own words quote what is no text."""
+"""Exceptions of ``sqlite3``; UnicodeDecodeError is raised when a message of SQLite quotes bytes that are not text."""
 _DAMAGE_CODES = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
-"""What it reports of a damaged file; the last where it finds no table or column of ours, or a text that is none."""
+"""SQLite's errors for a damaged file. SQLITE_ERROR is one: it is raised if a table or column of ours is missing."""
 
 
 PAGE_BYTES = 8192
-"""Bytes of a page of a new file: messages of 2 kB fill 4,096 by half, a third less disk (measured on 5,000)."""
+"""Page size of a new file. Measured on 5,000 messages of 2 kB: pages of 4,096 bytes are half empty, and the file a
+third larger.
+"""
 
 BRIEF_WAIT = 0.25
-"""Seconds that one waits soon behind another that waited in vain: SQLite tries four times. [H]"""
+"""Seconds to wait for a lock soon after another wait for it failed.
+
+Chosen by judgement: SQLite tries about four times in it, enough for a lock that is free again; longer waits of many
+sessions behind one stuck process would add up.
+"""
 MIN_FILE_BYTES = 512
-"""Bytes of the smallest SQLite database; SQLite itself would take a shorter file for an empty one and write over it."""
+"""Size of the smallest SQLite database. SQLite would take a shorter file for an empty one and overwrite it."""
 
 _creation_lock = threading.RLock()
-"""Held while a new file is made, and while one is opened: closing it must not drop a connection's POSIX locks on it."""
+"""Held while a file is created or opened: closing a new file's descriptor would drop a connection's POSIX locks on it.
+"""
+# Also held during a fork: a child must not inherit it locked by a thread that does not exist there.
 os.register_at_fork(
     before=_creation_lock.acquire, after_in_parent=_creation_lock.release, after_in_child=_creation_lock.release
 )
 
 
 class SqliteFile:
-    """The file at ``file``, used by one thread at a time."""
+    """The SQLite file at ``file``, used by one thread at a time."""
 
     def __init__(
         self, file: str | os.PathLike[str], durability: Durability = "process", *, readonly: bool = False
@@ -77,35 +85,41 @@ class SqliteFile:
         self._readonly = readonly
         self._turn = threading.RLock()
         self._process_id: int | None = None
-        """The process that used the file first."""
+        """Id of the process that used the file first."""
         self._reader: sqlite3.Connection | None = None
         self._writer: sqlite3.Connection | None = None
         self._opened: tuple[int, int] | None = None
-        self._log = ""
-        """Where its ``-wal`` is, once something was written."""
-        self._logs_to: tuple[int, int] | None = None
-        """Which file that is."""
-        self._blank = False
+        """Device and inode of the file that is open."""
+        self._wal_path = ""
+        """Path of its ``-wal``, once something was written."""
+        self._wal_opened: tuple[int, int] | None = None
+        """Device and inode of that ``-wal``."""
+        self._is_reader_blank = False
+        """Whether the reader is an empty database in memory, because there is no file yet."""
         self._refused = ""
-        self._waits = BUSY_WAIT
-        self._in_vain = -inf
-        """When a wait in vain ended last, and nothing was written since."""
+        """The first refusal of the disk; every later write is refused with it."""
+        self._busy_timeout = BUSY_WAIT
+        """Seconds that the connections wait for another process at present."""
+        self._wait_failed_at = -inf
+        """When a wait for another process failed last (monotonic seconds); -inf after a write."""
         self._closed = False
 
     def get_sibling_path(self, ending: str) -> Path:
-        """Return the path of the file's neighbour with ``ending``: beside what a link leads to, as SQLite has it.
+        """Return the path of the file's sibling with ``ending``: beside the target of a link, where SQLite has its own.
 
-        Texts that lie beside the link alone, where they once were put, stay there.
+        Blobs that are only beside the link, where an older version put them, are used there.
         """
-        own = self.file.with_name(self.file.name + ending)
+        beside_link = self.file.with_name(self.file.name + ending)
         if not self.file.is_symlink():
-            return own
-        file = Path(os.path.realpath(self._place))
-        there = file.with_name(file.name + ending)
-        return own if ending == ".blobs" and own.is_dir() and not there.exists() else there
+            return beside_link
+        target = Path(os.path.realpath(self._place))
+        beside_target = target.with_name(target.name + ending)
+        if ending == ".blobs" and beside_link.is_dir() and not beside_target.exists():
+            return beside_link
+        return beside_target
 
     def close(self) -> None:
-        """Close the file; its ``-wal`` is folded into it if nobody else has it open.
+        """Close the file; its ``-wal`` is merged into it if no other connection is open.
 
         A forked child closes nothing: the connections are its parent's.
         """
@@ -119,7 +133,7 @@ class SqliteFile:
             self._reader = self._writer = None
 
     def check_readable(self) -> None:
-        """Raise if the file is there and cannot be read, or is not there any more."""
+        """Raise ``StoreError`` if the file exists but cannot be read, or was removed since it was opened."""
         if self._is_file_open:
             self._check_not_replaced()
         else:
@@ -128,7 +142,7 @@ class SqliteFile:
 
     @property
     def db(self) -> sqlite3.Connection:
-        """The connection of the transaction that is going on."""
+        """The connection of the current transaction."""
         db = self._writer or self._reader
         if db is None:
             msg = f"{self.file} is not open"
@@ -141,7 +155,7 @@ class SqliteFile:
         return self._process_id not in (None, os.getpid())
 
     def _require_process(self) -> None:
-        """Raise in a forked child: SQLite's connections must not be used there, and ``_turn`` may be held for ever."""
+        """Raise in a forked child: SQLite's connections must not be used there, and ``_turn`` may be held forever."""
         if self._is_forked:
             msg = f"{self.file} was opened in another process, from which this one was forked; open the store here too"
             raise StoreError(msg)
@@ -151,7 +165,7 @@ class SqliteFile:
 
     @contextmanager
     def read_transaction(self) -> Iterator[None]:
-        """Everything read inside is of one moment."""
+        """Everything read inside is of one moment; a nested one joins the outer."""
         self._require_process()
         with self._turn:
             try:
@@ -169,7 +183,7 @@ class SqliteFile:
 
     @contextmanager
     def write_transaction(self) -> Iterator[None]:
-        """Everything written inside is on disk at its end, or nothing is."""
+        """Everything written inside is committed at its end, or nothing is."""
         self._require_process()
         with self._turn:
             if self._refused:
@@ -178,6 +192,7 @@ class SqliteFile:
                 db = self._open_writer()
                 self._begin_write(db)
                 try:
+                    # Under the lock: before it, ``holdfast repair`` could still exchange the file.
                     self._check_not_replaced()
                     yield
                     db.execute("COMMIT")
@@ -188,32 +203,33 @@ class SqliteFile:
                 raise self._translate_error(error, latch=True) from error
 
     def _begin_write(self, db: sqlite3.Connection) -> None:
-        """Begin to write, once no other process does."""
+        """Begin a write transaction as soon as no other process has one."""
         seconds = self._choose_busy_wait()
-        if seconds != self._waits:
-            self._waits = seconds
+        if seconds != self._busy_timeout:
+            self._busy_timeout = seconds
             db.execute(f"PRAGMA busy_timeout = {seconds * 1_000:.0f}")
         db.execute("BEGIN IMMEDIATE")
-        self._in_vain = -inf
-        if self._logs_to is None:
-            self._log = os.fspath(self.get_sibling_path("-wal"))
-            self._logs_to = _get_device_and_inode(self._log)
+        self._wait_failed_at = -inf
+        if self._wal_opened is None:
+            self._wal_path = os.fspath(self.get_sibling_path("-wal"))
+            self._wal_opened = _get_device_and_inode(self._wal_path)
 
     def _choose_busy_wait(self) -> float:
-        """Return the seconds to wait for another process: few soon behind a wait in vain, for they would add up.
+        """Return the seconds to wait for another process: fewer soon after a wait that failed, or waits would add up.
 
-        So do those of many sessions, of which each waits behind the last: at once behind it nobody waits.
+        Many sessions may queue behind one stuck writer, each waiting after the other. Right after a failed wait
+        there is none.
         """
-        since = time.monotonic() - self._in_vain
+        since = time.monotonic() - self._wait_failed_at
         if since >= BUSY_WAIT:
             return BUSY_WAIT
         return BRIEF_WAIT if since >= BRIEF_WAIT else 0.0
 
     def _translate_error(self, error: Exception, *, latch: bool = False) -> StoreError:
-        """Return SQLite's ``error`` under our name; with ``latch`` a refusing disk is remembered."""
+        """Return the ``StoreError`` for an error of SQLite; with ``latch``, remember a refusal of the disk."""
         store_error = self._classify_error(error, writing=latch)
-        if isinstance(store_error, StoreLocked) and self._waits:
-            self._in_vain = time.monotonic()
+        if isinstance(store_error, StoreLocked) and self._busy_timeout:
+            self._wait_failed_at = time.monotonic()
         if latch and isinstance(store_error, StoreReadOnly):
             self._refused = f"{store_error} (nothing was written since)"
         return store_error
@@ -244,37 +260,40 @@ class SqliteFile:
     # -- opening -------------------------------------------------------------------------------------------------------
 
     def _open_reader(self) -> sqlite3.Connection:
-        """Return a connection to read with: the writer's, a read-only one, or an empty one where no file is."""
+        """Return the connection for reading: the writer's, a read-only one, or an empty one if there is no file."""
         if self._writer is not None:
             return self._writer
         self._check_open()
-        if self._reader is not None and not (self._blank and self.file.exists()):
-            return self._reader
         if self._reader is not None:
+            was_file_created = self._is_reader_blank and self.file.exists()
+            if not was_file_created:
+                return self._reader
             self._reader.close()
         self._reader = None
         self._reader = self._connect_reader()
-        return self._writer or self._reader
+        return self._writer or self._reader  # connecting opens the writer if the schema must be migrated
 
     def _connect_reader(self) -> sqlite3.Connection:
-        has_file = self._has_valid_file()
-        if has_file:
+        if self._has_valid_file():
             self._opened = _get_device_and_inode(self._place)
             db = self._connect_readonly()
             schema_version = _run_or_close(db, lambda: get_schema_version(db, str(self.file)))
             if schema_version >= OLDEST_READABLE_VERSION:
-                self._blank = False
+                self._is_reader_blank = False
                 return db
             db.close()
-            if schema_version:  # nobody can read it as it is
+            if schema_version:  # too old to be read as it is: migrate it
                 return self._open_writer()
-        self._blank = True
+        self._is_reader_blank = True
         db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         migrate_schema(db, ":memory:")
         return db
 
     def _connect_readonly(self) -> sqlite3.Connection:
-        """Return a read-only connection, also where the directory takes no ``-shm`` file."""
+        """Return a read-only connection, also if no ``-shm`` file can be created in the directory.
+
+        SQLite needs that file to read in WAL mode. Without a ``-wal`` the file can be opened as immutable instead.
+        """
         db = self._connect("mode=ro")
         try:
             db.execute("SELECT 1 FROM sqlite_schema").fetchone()
@@ -289,7 +308,7 @@ class SqliteFile:
         else:
             return db
         wal = self.get_sibling_path("-wal")
-        with suppress(FileNotFoundError):  # or it was folded in
+        with suppress(FileNotFoundError):  # no ``-wal``: all changes are in the file
             if wal.stat().st_size:
                 msg = (
                     f"{self.file} has unfinished changes in {wal.name} and its directory takes no file ({open_error}); "
@@ -299,7 +318,7 @@ class SqliteFile:
         return self._connect("mode=ro&immutable=1")
 
     def _open_writer(self) -> sqlite3.Connection:
-        """Return the connection to write with; the file is made, private, if there is none."""
+        """Return the connection for writing; the file is created, private, if it does not exist."""
         if self._writer is not None:
             return self._writer
         self._check_open()
@@ -332,17 +351,20 @@ class SqliteFile:
     def _prepare_writer(self, db: sqlite3.Connection) -> None:
         get_schema_version(db, str(self.file))
         db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-        _enable_wal(db, self._waits)
+        _enable_wal(db, self._busy_timeout)
         db.execute(f"PRAGMA synchronous = {'FULL' if self._durability == 'power' else 'NORMAL'}")
-        db.execute("PRAGMA foreign_keys = OFF")  # ``placing`` looked already: SQLite would take a tenth longer
+        # ``tree/placing.py`` has checked every parent; the same check by SQLite makes a write a tenth slower.
+        db.execute("PRAGMA foreign_keys = OFF")
         migrate_schema(db, str(self.file))
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         uri = f"file:{quote(os.fsencode(self.file))}?{mode}"
-        self._waits = self._choose_busy_wait()
+        self._busy_timeout = self._choose_busy_wait()
         with _creation_lock:
-            db = sqlite3.connect(uri, timeout=self._waits, isolation_level=None, check_same_thread=False, uri=True)
-        db.execute("PRAGMA temp_store = MEMORY")  # sorting needs no room on a disk
+            db = sqlite3.connect(
+                uri, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False, uri=True
+            )
+        db.execute("PRAGMA temp_store = MEMORY")  # a full disk must not keep a query from sorting
         return db
 
     def _check_open(self) -> None:
@@ -353,18 +375,18 @@ class SqliteFile:
 
     @property
     def _is_file_open(self) -> bool:
-        """Whether the file is open, to write or to read."""
-        return self._writer is not None or (self._reader is not None and not self._blank)
+        """Whether the file is open, for reading or writing."""
+        return self._writer is not None or (self._reader is not None and not self._is_reader_blank)
 
     def _check_not_replaced(self) -> None:
-        """Raise if the file at the path is another than the one that was opened: what is written would be lost.
+        """Raise ``StoreReplaced`` if the path has another file, or another ``-wal``, than was opened.
 
-        So would what is written to a ``-wal`` that is not there any more.
+        A write would go to a file without a name, and be lost.
         """
         if _get_device_and_inode(self._place) != self._opened:
             missing_path = self._place
-        elif self._logs_to is not None and _get_device_and_inode(self._log) != self._logs_to:
-            missing_path = self._log
+        elif self._wal_opened is not None and _get_device_and_inode(self._wal_path) != self._wal_opened:
+            missing_path = self._wal_path
         else:
             return
         msg = (
@@ -374,11 +396,12 @@ class SqliteFile:
         raise StoreReplaced(msg)
 
     def _has_valid_file(self) -> bool:
-        """Return whether the file is there; a ``StoreError`` if it cannot be a database of this user's."""
+        """Return whether the file exists; raises ``StoreError`` if it cannot be a database of this user's."""
         try:
             file_stat = self.file.lstat()
             is_link = stat.S_ISLNK(file_stat.st_mode)
-            file_stat = self.file.stat() if is_link else file_stat
+            if is_link:
+                file_stat = self.file.stat()
         except (FileNotFoundError, NotADirectoryError):
             if self.file.is_symlink():
                 msg = f"{self.file} is a symbolic link to nothing; remove it, or give another path with --store"
@@ -389,7 +412,9 @@ class SqliteFile:
         if stat.S_ISDIR(file_stat.st_mode):
             msg = f"{self.file} is a folder; give a file's path with --store"
             raise StoreError(msg)
-        if not stat.S_ISREG(file_stat.st_mode) or (is_link and file_stat.st_uid != os.geteuid()):
+        # A link to another user's file may be a trap: our log would be written where that user can read it.
+        is_foreign_target = is_link and file_stat.st_uid != os.geteuid()
+        if not stat.S_ISREG(file_stat.st_mode) or is_foreign_target:
             msg = f"{self.file} is not a file of yours; give a file's path with --store"
             raise StoreError(msg)
         if 0 < file_stat.st_size < MIN_FILE_BYTES:
@@ -402,7 +427,10 @@ class SqliteFile:
 
 
 def is_damage_error(error: BaseException | None) -> bool:
-    """Return whether a damaged file made ``sqlite3`` raise ``error``; SQLite's own words may quote what is no text."""
+    """Return whether ``sqlite3`` raised ``error`` because of a damaged file.
+
+    A message of SQLite may quote damaged bytes, which then raises UnicodeDecodeError.
+    """
     if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.ProgrammingError):
         return _get_primary_code(error) in _DAMAGE_CODES
     return isinstance(error, UnicodeDecodeError)
@@ -414,23 +442,26 @@ def _get_primary_code(error: Exception) -> int:
 
 
 def _get_device_and_inode(place: str) -> tuple[int, int] | None:
-    """Return what tells a file from another one at its path; nothing where there is none."""
+    """Return device and inode of the file at a path, or None if there is none."""
     try:
-        file_stat = os.stat(place)  # noqa: PTH116 -- asked for at every write
+        file_stat = os.stat(place)  # noqa: PTH116 -- called at every write, and faster than a Path
     except (FileNotFoundError, NotADirectoryError):
         return None
     return file_stat.st_dev, file_stat.st_ino
 
 
 def _roll_back(db: sqlite3.Connection) -> None:
-    """End the transaction; where the disk failed SQLite may have done so already."""
+    """End the transaction; after an error of the disk SQLite may have ended it already."""
     if db.in_transaction:
         with suppress(sqlite3.Error):
             db.execute("ROLLBACK")
 
 
 def _enable_wal(db: sqlite3.Connection, seconds: float) -> None:
-    """Switch to write-ahead logging; SQLite does not wait for this one by itself."""
+    """Switch to write-ahead logging, waiting at most ``seconds`` for other connections.
+
+    SQLite's own busy timeout does not apply to this statement.
+    """
     end = time.monotonic() + seconds
     while True:
         try:
@@ -444,7 +475,7 @@ def _enable_wal(db: sqlite3.Connection, seconds: float) -> None:
 
 
 def _run_or_close(db: sqlite3.Connection, step: Callable[[], T]) -> T:
-    """Return what ``step`` returns; if it fails ``db`` is closed."""
+    """Return the result of ``step``; if it raises, close ``db``."""
     try:
         return step()
     except BaseException:

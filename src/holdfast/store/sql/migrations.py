@@ -1,4 +1,4 @@
-"""The schema, as the list of steps that made it. Steps are only ever added; one that was released never changes."""
+"""The schema, as the list of steps that made it. Steps are only added; a released step never changes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from holdfast.errors import StoreCorrupt, StoreError
 
 APPLICATION_ID = 0x484F4C44
-"""``PRAGMA application_id`` of our databases: HOLD."""
+"""``PRAGMA application_id`` of our databases: "HOLD" in ASCII."""
 _APPLICATION_ID_BYTES = slice(68, 72)
-"""Where a database file has that number (https://www.sqlite.org/fileformat.html, 1.3)."""
+"""Position of that number in a database file (https://www.sqlite.org/fileformat.html, 1.3)."""
 
 
 def m001_sessions_entries_checkpoints(db: sqlite3.Connection) -> None:
-    """Sessions, their trees of entries, and the fold beside each compaction."""
+    """Create sessions, their trees of entries, and the checkpoints of compactions."""
     db.execute("""
         CREATE TABLE sessions (
             session INTEGER PRIMARY KEY,
@@ -29,7 +29,7 @@ def m001_sessions_entries_checkpoints(db: sqlite3.Connection) -> None:
             entries INTEGER NOT NULL,
             leaf TEXT
         ) STRICT""")
-    # Columns that a walk reads stand first, long ones last: a walk then touches no overflow page.
+    # Columns that a walk up the tree reads come first and long ones last, so a walk touches no overflow page.
     db.execute("""
         CREATE TABLE entries (
             seq INTEGER PRIMARY KEY,
@@ -59,9 +59,9 @@ def m001_sessions_entries_checkpoints(db: sqlite3.Connection) -> None:
 
 
 def m002_search_and_quota(db: sqlite3.Connection) -> None:
-    """Entries by kind, how far a session is in the index of words, and how many bytes it holds."""
+    """Add an index of entries by kind, the progress of the word index, and the bytes of each session."""
     db.execute("CREATE INDEX entries_kind ON entries (session, kind)")
-    # The index itself is made at the first search: a store without one opens where SQLite has no FTS5.
+    # The word index itself is created by the first search, so that a store opens where SQLite has no FTS5.
     db.execute("""
         CREATE TABLE searched (
             session INTEGER PRIMARY KEY REFERENCES sessions ON DELETE CASCADE,
@@ -77,19 +77,19 @@ def m002_search_and_quota(db: sqlite3.Connection) -> None:
 
 
 def m003_entries_in_order(db: sqlite3.Connection) -> None:
-    """A session's entries in their order; by kind those that are no messages, which are few."""
+    """Add an index of a session's entries in order; the one by kind leaves out messages, which are most entries."""
     db.execute("DROP INDEX entries_kind")
     db.execute("CREATE INDEX entries_kind ON entries (session, kind) WHERE kind <> 'message'")
     db.execute("CREATE INDEX entries_session ON entries (session)")
 
 
 def m004_rule_of_the_index(db: sqlite3.Connection) -> None:
-    """By which rule the entries of a session were put into the index of words."""
+    """Add the version of the word index in which a session was indexed."""
     db.execute("ALTER TABLE searched ADD COLUMN rule INTEGER NOT NULL DEFAULT 1")
 
 
 OLDEST_READABLE_VERSION = 1
-"""The oldest schema that is read as it is; the first write brings it up."""
+"""Oldest schema that is read without migration; the first write migrates it."""
 
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     m001_sessions_entries_checkpoints,
@@ -101,11 +101,11 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
 
 
 OLDEST_SQLITE = (3, 37)
-"""The oldest SQLite that knows tables which take no value of another type."""
+"""Oldest SQLite with STRICT tables."""
 
 
 def check_sqlite_version() -> None:
-    """Raise ``StoreError`` where this Python has an SQLite that cannot read or make a store of ours."""
+    """Raise ``StoreError`` if Python's SQLite is too old to read or create a store."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         msg = (
             f"this Python has SQLite {sqlite3.sqlite_version}, a store needs "
@@ -116,14 +116,14 @@ def check_sqlite_version() -> None:
 
 
 def is_store_file(path: Path) -> bool:
-    """Return whether the file at ``path`` is a store, as the first bytes of a database tell."""
+    """Return whether the file at ``path`` is a store, judged by the header of the database."""
     with path.open("rb") as file:
         head = file.read(_APPLICATION_ID_BYTES.stop)
     return head.startswith(b"SQLite format 3") and int.from_bytes(head[_APPLICATION_ID_BYTES]) == APPLICATION_ID
 
 
 def get_schema_version(db: sqlite3.Connection, name: str) -> int:
-    """Return the schema version of ``db``; ``StoreCorrupt`` if it is newer than this program, or not ours."""
+    """Return the schema version of ``db``; raises ``StoreCorrupt`` if it is newer than this program or not a store."""
     schema_version, owner, has_tables = _read_header(db)
     if owner != APPLICATION_ID and (owner or schema_version or has_tables):
         msg = f"{name} is a database of another program; it was not touched: give another path with --store"
@@ -139,7 +139,7 @@ def get_schema_version(db: sqlite3.Connection, name: str) -> int:
 
 
 def _read_header(db: sqlite3.Connection) -> tuple[int, int, bool]:
-    """Return version, application and whether there are tables, all of one moment."""
+    """Return schema version, application id and whether there are tables, read at one moment."""
     schema_version, owner, tables = db.execute(
         "SELECT (SELECT user_version FROM pragma_user_version), "
         "(SELECT application_id FROM pragma_application_id), (SELECT count(*) FROM sqlite_schema)"
@@ -148,11 +148,12 @@ def _read_header(db: sqlite3.Connection) -> tuple[int, int, bool]:
 
 
 def migrate_schema(db: sqlite3.Connection, name: str) -> None:
-    """Bring ``db`` to the newest schema, in one transaction."""
+    """Bring ``db`` to the newest schema in one transaction."""
     if get_schema_version(db, name) == len(MIGRATIONS):
         return
     db.execute("BEGIN IMMEDIATE")
     try:
+        # The version is read again under the lock: another process may have migrated in between.
         for step in MIGRATIONS[get_schema_version(db, name) :]:
             step(db)
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")

@@ -1,7 +1,7 @@
-"""An entry as a row of columns, and back: messages keep the bytes they came in.
+"""Entries as rows of columns, and back; messages keep the bytes that they were received in.
 
-A message that came over a wire is stored as those bytes alone where they decode to its value; the value is stored
-beside them where it says more (a name that a reader looked up), and alone where there are no bytes.
+A message from the wire is stored as those bytes alone if decoding them gives its value. If the value has more (a
+name that a reader looked up), it is stored beside the bytes, and it is stored alone if there are no bytes.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ from holdfast.store.base import MessageDecoder
 from holdfast.store.tree.placing import KIND_BY_TYPE
 
 MessageDecoders = Mapping[str, MessageDecoder]
-"""How the wire bytes of each API become a message."""
+"""For each API, the function that decodes the wire bytes of a message."""
 
 _FORMAT_DECODER_PATHS = {
     "openai-responses": "holdfast.formats.codex.read:decode_codex_item",
     "pi": "holdfast.formats.pi.read:decode_pi_message",
 }
-"""What reads bytes that stand in a recorded session otherwise than in a request: Codex wraps the items of Responses."""
+"""Decoders for messages of recorded sessions whose bytes differ from those in requests: Codex has items of Responses.
+"""
 _MESSAGE_KIND = KIND_BY_TYPE[MessageEntry]
 _TYPE_BY_KIND: dict[str, type] = {name: kind for kind, name in KIND_BY_TYPE.items()}
 _ENCODE_MSGPACK = msgspec.msgpack.Encoder().encode
 _READ_ERRORS = (ValueError, LookupError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError)
-"""What bytes that are no such value make their readers raise."""
+"""Exceptions of decoders for bytes that are not the expected value."""
 MAX_TIME = 2**63 - 1
-"""The largest time (and integer) a column holds."""
+"""Largest time (and integer) that a column holds."""
 
 
 class EntryRow(Struct, frozen=True, gc=False):
-    """The columns of an entry that say what it is; where it hangs is the tree's business."""
+    """The columns with the content of an entry; its place in the tree is in other columns."""
 
     kind: str
     at: int | None
@@ -57,22 +58,23 @@ class EntryRow(Struct, frozen=True, gc=False):
 
 
 ROW_COLUMNS = EntryRow.__struct_fields__
-"""Their names."""
+"""Names of those columns."""
 WIRE_ONLY_COLUMNS = ROW_COLUMNS[: ROW_COLUMNS.index("body")]
-"""Those of a message of which nothing is stored but its bytes."""
+"""The columns of a message that is stored as its wire bytes alone."""
 RowColumns = tuple[Any, ...]
-"""The values of ``ROW_COLUMNS``, or of ``WIRE_ONLY_COLUMNS``."""
+"""Values of ``ROW_COLUMNS`` or of ``WIRE_ONLY_COLUMNS``."""
 _CONTENT_START = ROW_COLUMNS.index("raw")
-"""Where among them that begins which a quota counts."""
+"""Index of the first column whose bytes count for a quota."""
 
 
 @cache
 def load_message_decoders() -> MessageDecoders:
-    """Return the decoders of every wire form this version reads."""
+    """Return the decoders of every wire form that this version reads."""
     specs: Mapping[str, Any] = import_module("holdfast.providers.registry").API_SPECS
     decoders_by_api: dict[str, MessageDecoder] = {api: spec.decode_message for api, spec in specs.items()}
-    for api, place in _FORMAT_DECODER_PATHS.items():
-        module, name = place.split(":")
+    # Imported by name and on demand: a store that holds no such session does not load the readers.
+    for api, path in _FORMAT_DECODER_PATHS.items():
+        module, name = path.split(":")
         try:
             decoders_by_api[api] = getattr(import_module(module), name)
         except (ModuleNotFoundError, AttributeError):
@@ -81,105 +83,125 @@ def load_message_decoders() -> MessageDecoders:
 
 
 def compute_entry_identity(entry: Entry) -> bytes:
-    """Return the digest of what ``entry`` says and of where it hangs.
+    """Return the digest of an entry's content and parent.
 
-    Equal digests mean the same entry: times, sizes and envelopes may differ between two readings of one file.
+    Equal digests mean the same entry. Times, sizes and envelopes are left out: two readings of one file may differ in
+    them.
     """
+    kind = KIND_BY_TYPE[type(entry.body)]
     sized_message = _find_sized_message(entry.body)
-    raw = None if sized_message is None or sized_message.raw is None else bytes(sized_message.raw)
-    text_and_raws = split_raw_bytes(_strip_column_fields(entry.body)) if raw is None else (None, None)
-    return _hash_identity(KIND_BY_TYPE[type(entry.body)], entry.parent, raw, *text_and_raws)
+    if sized_message is not None and sized_message.raw is not None:
+        return _hash_identity(kind, entry.parent, bytes(sized_message.raw))
+    return _hash_identity(kind, entry.parent, None, *split_raw_bytes(_strip_column_fields(entry.body)))
 
 
 def encode_entry_row(entry: Entry, wire_decoders: MessageDecoders, decode: MessageDecoder | None = None) -> EntryRow:
-    """Return ``entry`` as columns, from which it can be read again; ``LogConflict`` where it could not.
+    """Return ``entry`` as columns; raises ``LogConflict`` if it could not be read back from them.
 
-    A message that came of its bytes by ``decode`` is not read again, where that is who will read them.
+    A message that ``decode`` made from its bytes is not decoded again to check that, if reading uses the same decoder.
     """
-    body, sized_message, kind, at = (
-        entry.body,
-        _find_sized_message(entry.body),
-        KIND_BY_TYPE[type(entry.body)],
-        get_storable_time(entry),
-    )
+    body = entry.body
+    kind = KIND_BY_TYPE[type(body)]
+    sized_message = _find_sized_message(body)
     if sized_message is None:
         text, raws = _encode_body(entry)
         return EntryRow(
-            kind, at, "", 0, b"", _hash_identity(kind, entry.parent, None, text, raws), None, text, raws, None
+            kind=kind,
+            at=get_storable_time(entry),
+            api="",
+            size=0,
+            digest=b"",
+            identity=_hash_identity(kind, entry.parent, None, text, raws),
+            raw=None,
+            body=text,
+            raws=raws,
+            origin=None,
         )
-    raw = None if sized_message.raw is None else bytes(sized_message.raw)
+    value: bytes | None = None
+    raws = None
     is_wire_only = (
         isinstance(body, MessageEntry) and _get_sufficient_raw(sized_message, wire_decoders, decode) is not None
     )
-    value, raws = (None, None) if is_wire_only else _encode_body(entry)
-    origin = (
-        bytes(body.recording_envelope)
-        if isinstance(body, MessageEntry) and body.recording_envelope is not None
-        else None
-    )
-    mark = _hash_identity(kind, entry.parent, raw, value, raws)
+    if not is_wire_only:
+        value, raws = _encode_body(entry)
+    origin = body.recording_envelope if isinstance(body, MessageEntry) else None
+    raw = None if sized_message.raw is None else bytes(sized_message.raw)
     return EntryRow(
-        kind, at, sized_message.api, sized_message.tokens, sized_message.digest, mark, raw, value, raws, origin
+        kind=kind,
+        at=get_storable_time(entry),
+        api=sized_message.api,
+        size=sized_message.tokens,
+        digest=sized_message.digest,
+        identity=_hash_identity(kind, entry.parent, raw, value, raws),
+        raw=raw,
+        body=value,
+        raws=raws,
+        origin=None if origin is None else bytes(origin),
     )
 
 
 def encode_full_columns(
     entry: Entry, wire_decoders: MessageDecoders, decode: MessageDecoder | None = None
 ) -> RowColumns:
-    """Return the columns of ``encode_entry_row``, in order."""
+    """Return the columns of ``encode_entry_row`` as a tuple."""
     return astuple(encode_entry_row(entry, wire_decoders, decode))
 
 
 def encode_minimal_columns(
     entry: Entry, wire_decoders: MessageDecoders, decode: MessageDecoder | None = None
 ) -> RowColumns:
-    """Return the columns of ``encode_entry_row``; of a message of which nothing is stored but its bytes, no more than
-    ``WIRE_ONLY_COLUMNS``.
+    """Return the columns of ``encode_entry_row``, only ``WIRE_ONLY_COLUMNS`` for a message stored as its bytes alone.
 
-    ``sqlite3`` looks for somebody who adapts what is no number, text or ``bytearray``: a fifth of the whole time. [M]
+    Bytes are passed as ``bytearray``: for other types than numbers, text and ``bytearray``, ``sqlite3`` looks for an
+    adapter first, which measured a fifth of the whole time.
     """
     body = entry.body
-    if (
-        not isinstance(body, MessageEntry)
-        or body.recording_envelope is not None
-        or (wire_bytes := _get_sufficient_raw(body.sized_message, wire_decoders, decode)) is None
-    ):
+    if not isinstance(body, MessageEntry) or body.recording_envelope is not None:
         return encode_full_columns(entry, wire_decoders, decode)
-    sized_message, raw = body.sized_message, bytearray(wire_bytes)
-    mark = _hash_identity(_MESSAGE_KIND, entry.parent, raw)
+    sized_message = body.sized_message
+    wire_bytes = _get_sufficient_raw(sized_message, wire_decoders, decode)
+    if wire_bytes is None:
+        return encode_full_columns(entry, wire_decoders, decode)
+    raw = bytearray(wire_bytes)
     return (
         _MESSAGE_KIND,
         get_storable_time(entry),
         sized_message.api,
         sized_message.tokens,
         bytearray(sized_message.digest),
-        bytearray(mark),
+        bytearray(_hash_identity(_MESSAGE_KIND, entry.parent, raw)),
         raw,
     )
 
 
 def get_entry_body_type(name: str) -> type[Struct]:
-    """Return the type of the bodies of a kind; of a kind that this version does not know, one that no entry has."""
+    """Return the body type of a kind; for a kind that this version does not know, a type that no body has."""
     return _TYPE_BY_KIND.get(name, Struct)
 
 
 def get_storable_time(entry: Entry | LazyEntry) -> int | None:
-    """Return when ``entry`` was made, where a column holds that."""
-    return entry.time_ms if entry.time_ms is not None and abs(entry.time_ms) <= MAX_TIME else None
+    """Return the entry's time in ms since 1970, or None if it has none that a column can hold."""
+    if entry.time_ms is None or abs(entry.time_ms) > MAX_TIME:
+        return None
+    return entry.time_ms
 
 
 def count_content_bytes(columns_by_entry: Iterable[RowColumns]) -> int:
-    """Return how many bytes of content columns store, as a quota counts them."""
-    return sum([len(content) for columns in columns_by_entry for content in columns[_CONTENT_START:] if content])
+    """Return the bytes of content in these columns, as a quota counts them."""
+    total = 0
+    for columns in columns_by_entry:
+        for content in columns[_CONTENT_START:]:
+            total += len(content or b"")
+    return total
 
 
 def compute_row_identity(row: EntryRow, parent: str | None) -> bytes:
-    """Return the digest that ``row`` has behind ``parent``: where it is the stored one, both are what was stored."""
+    """Return the digest of a row under ``parent``. If it equals the stored one, neither has changed."""
     return _hash_identity(row.kind, parent, row.raw, row.body, row.raws)
 
 
 def try_decode_entry_body(row: EntryRow, wire_decoders: MessageDecoders) -> EntryBody | None:
-    """Return what ``row`` says, unproven, or nothing if it cannot be read."""
+    """Return the body in ``row``, without checking its digest, or None if it cannot be decoded."""
     try:
         return _decode_body(row, wire_decoders)
     except _READ_ERRORS:
@@ -187,12 +209,15 @@ def try_decode_entry_body(row: EntryRow, wire_decoders: MessageDecoders) -> Entr
 
 
 def check_entry_storable(entry: Entry) -> None:
-    """Raise ``LogConflict``, which names the field, unless ``entry`` can be read again once it is stored."""
+    """Raise ``LogConflict``, naming the field, if ``entry`` could not be read back once it is stored."""
     _encode_body(entry)
 
 
 def _encode_body(entry: Entry) -> tuple[bytes, bytes | None]:
-    """Return what ``entry`` says as bytes that its type can be read from: values are made without being checked."""
+    """Return the body of ``entry`` as bytes from which it can be decoded.
+
+    They are decoded once to make sure: values are constructed without a check of their types.
+    """
     try:
         text, raws = split_raw_bytes(_strip_column_fields(entry.body))
         join_raw_bytes(text, None, type(entry.body))
@@ -202,14 +227,17 @@ def _encode_body(entry: Entry) -> tuple[bytes, bytes | None]:
 
 
 def decode_entry_row(place: tuple[str, str | None, int], row: EntryRow, wire_decoders: MessageDecoders) -> Entry:
-    """Return the entry ``(id, parent, seq)`` of ``row``; ``StoreCorrupt`` if its bytes are not what was stored."""
-    id_, parent, seq = place
-    if _hash_identity(row.kind, parent, row.raw, row.body, row.raws) != row.identity:
-        raise _build_entry_damage_error(id_, seq, "its bytes are not those that were stored")
+    """Return the entry of ``row``; ``place`` is its id, parent and ``seq``.
+
+    Raises ``StoreCorrupt`` if the bytes are not those that were stored, or cannot be decoded.
+    """
+    entry_id, parent, seq = place
+    if compute_row_identity(row, parent) != row.identity:
+        raise _build_entry_damage_error(entry_id, seq, "its bytes are not those that were stored")
     try:
-        return Entry(id_, parent, _decode_body(row, wire_decoders), seq, row.at)
+        return Entry(entry_id, parent, _decode_body(row, wire_decoders), seq, row.at)
     except _READ_ERRORS as error:
-        raise _build_entry_damage_error(id_, seq, str(error)) from error
+        raise _build_entry_damage_error(entry_id, seq, str(error)) from error
 
 
 def _decode_body(row: EntryRow, wire_decoders: MessageDecoders) -> EntryBody:
@@ -219,45 +247,53 @@ def _decode_body(row: EntryRow, wire_decoders: MessageDecoders) -> EntryBody:
     sized_message = _find_sized_message(body)
     if sized_message is None:
         return body
-    sized_message = replace(
-        sized_message, tokens=row.size, digest=row.digest, raw=None if row.raw is None else Raw(row.raw)
-    )
-    body = replace(body, sized_message=sized_message)
-    return replace(body, recording_envelope=Raw(row.origin)) if row.origin is not None else body
+    raw = None if row.raw is None else Raw(row.raw)
+    body = replace(body, sized_message=replace(sized_message, tokens=row.size, digest=row.digest, raw=raw))
+    if row.origin is None:
+        return body
+    return replace(body, recording_envelope=Raw(row.origin))
 
 
 def _decode_wire_message(row: EntryRow, wire_decoders: MessageDecoders) -> MessageEntry:
     if row.raw is None or row.api not in wire_decoders:
         msg = f"it has the form {row.api!r}, which this version does not read: update holdfast"
         raise LookupError(msg)
-    sized_message = SizedMessage(wire_decoders[row.api](row.raw), row.size, row.digest, row.api, Raw(row.raw))
-    return MessageEntry(sized_message, None if row.origin is None else Raw(row.origin))
+    message = wire_decoders[row.api](row.raw)
+    sized_message = SizedMessage(message, row.size, row.digest, row.api, Raw(row.raw))
+    origin = None if row.origin is None else Raw(row.origin)
+    return MessageEntry(sized_message, origin)
 
 
 def _get_sufficient_raw(
     sized_message: SizedMessage, wire_decoders: MessageDecoders, decoder_used: MessageDecoder | None
 ) -> Raw | None:
-    """Return the bytes that alone tell the message, which ``decoder_used`` made of them, if anybody did; or nothing."""
+    """Return the wire bytes of a message if they alone give its value when decoded, else None.
+
+    ``decoder_used`` is the function that made the value from the bytes, if known; it is not run again.
+    """
     decode = wire_decoders.get(sized_message.api)
-    if decode is None or sized_message.raw is None or sized_message.base_raw is not None:
+    raw = sized_message.raw
+    if decode is None or raw is None or sized_message.base_raw is not None:
         return None
     if decode is decoder_used:
-        return sized_message.raw
+        return raw
     try:
-        return sized_message.raw if decode(bytes(sized_message.raw)) == sized_message.message else None
+        is_same_value = decode(bytes(raw)) == sized_message.message
     except _READ_ERRORS:
         return None
+    return raw if is_same_value else None
 
 
 def _hash_identity(
     kind: str, parent: str | None, raw: bytes | bytearray | None, text: bytes | None = None, raws: bytes | None = None
 ) -> bytes:
+    # Wire bytes identify a message however its value is stored: another version may store it with or without.
     identity_fields = (kind, parent, raw, None) if raw is not None else (kind, parent, text, raws)
     return blake2b(_ENCODE_MSGPACK(identity_fields), digest_size=16).digest()
 
 
 def _strip_column_fields(body: EntryBody) -> EntryBody:
-    """Return ``body`` without what has a column of its own."""
+    """Return ``body`` without the fields that have columns of their own."""
     if isinstance(body, MessageEntry):
         return MessageEntry(replace(body.sized_message, tokens=0, digest=b"", raw=None))
     if isinstance(body, BranchSummaryEntry):

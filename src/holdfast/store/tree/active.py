@@ -125,11 +125,14 @@ class GappedSequence(PersistentSequence[T]):
         longer = PersistentSequence.add(self, *new)
         # Shares the items of ``longer``, which shares those of this one: an append must not copy the history.
         gapped: GappedSequence[T] = GappedSequence.__new__(GappedSequence)
-        gapped._items, gapped._stop, gapped._sums, gapped.gap = longer._items, longer._stop, longer._sums, self.gap  # noqa: SLF001
+        gapped._items = longer._items  # noqa: SLF001 -- fields of this class's own base
+        gapped._stop = longer._stop  # noqa: SLF001
+        gapped._sums = longer._sums  # noqa: SLF001
+        gapped.gap = self.gap
         return gapped
 
     def slice(self, start: int = 0, stop: int | None = None) -> list[T]:
-        """Return the items from ``start`` to ``stop``; raises ``LookupError`` if one of them is in the gap."""
+        """Return the items from ``start`` to ``stop``, none of which may be in the gap."""
         end = len(self) if stop is None else min(stop, len(self))
         if start >= end:
             return []
@@ -139,15 +142,13 @@ class GappedSequence(PersistentSequence[T]):
         return super().slice(start - gap_length, end - gap_length)
 
     def sum_from(self, measure: Callable[[T], int], start: int = 0) -> int:
-        """Return the sum of ``measure`` over the items from ``start`` on; raises ``LookupError`` for items in the gap."""
+        """Return the sum of ``measure`` over the items from ``start`` on, none of which may be in the gap."""
         if self.gap and start < self.gap.stop:
             self._raise_gap_error()
         return super().sum_from(measure, start - len(self.gap))
 
     def has_same_start(self, other: Sequence[T], count: int) -> bool:
-        """Return whether the first ``count`` items equal those of ``other``; raises ``LookupError`` if one is in the
-        gap.
-        """
+        """Return whether the first ``count`` items, none of which may be in the gap, equal those of ``other``."""
         return self.slice(0, count) == list(other[:count])
 
     def __len__(self) -> int:
