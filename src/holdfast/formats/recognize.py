@@ -96,7 +96,7 @@ def read_recording_lazily(lines: LineFile) -> Recording | None:
 
 
 def read_recording(data: bytes, name: str = "") -> Recording:
-    """Return the recording in ``data``, whose format is recognized by its content.
+    """Return the recording in ``data``, recognized by its content.
 
     ``name`` is only used in messages. Raises ``FormatError`` if the bytes are empty, binary or damaged throughout,
     and ``UnrecognizedContent`` if they are not a session that Holdfast understands. Damaged lines do not raise;
@@ -154,7 +154,7 @@ def recognize_reader(data: bytes) -> str:
         name = _recognize_fields(line, fields)
         if name is not None:
             return name
-        first_fields = first_fields or fields
+        first_fields = first_fields or fields  # for the error message, should no line be recognized
         if not fields:
             broken_count += 1
     return _recognize_json_document(data, first_fields, broken_count)

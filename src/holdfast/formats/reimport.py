@@ -123,6 +123,7 @@ class _ExistingLog:
     def _take_match(self, entry: Entry, previous_message_id: str | None) -> str | None:
         """Return the id of the log entry that ``entry`` repeats, or None. Each log entry is taken once."""
         key = make_content_key(entry)
+        # An entry with the same id in the same place is the same one, even if this version reads it otherwise.
         namesake = self.entries_by_id.get(entry.id)
         if namesake is not None and key != self._content_keys[entry.id]:
             is_same_place = self._find_message_before(namesake) == previous_message_id
@@ -139,12 +140,15 @@ def make_content_key(entry: Entry) -> Hashable:
     """Return a key of the entry's content, without times, tool envelopes and fields that no tool writes."""
     body = entry.body
     if isinstance(body, MessageEntry | BranchSummaryEntry):
-        return type(body), body.sized_message.message.role, body.sized_message.digest
+        sized_message = body.sized_message
+        return type(body), sized_message.message.role, sized_message.digest
     if isinstance(body, CompactionEntry):
-        return CompactionEntry, body.first_kept, body.summary.text if body.summary is not None else ""
+        summary_text = "" if body.summary is None else body.summary.text
+        return CompactionEntry, body.first_kept, summary_text
     if isinstance(body, RequestEntry):
         return RequestEntry, body.message_count, body.model
     if isinstance(body, AnswerEntry):
+        # Only these two survive an export to every format; details of cache and reasoning do not.
         return AnswerEntry, body.usage.input, body.usage.output
     return type(body), blake2b(msgspec.json.encode(body)).digest()
 

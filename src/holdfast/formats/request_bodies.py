@@ -92,6 +92,7 @@ def read_request_bodies(data: bytes) -> Recording:
             "no request in the file has a list of messages with roles; give bodies of the Messages API, of Chat "
             "Completions, of Responses or of Gemini"
         )
+    # A client sends its whole history each time, so the longest request has all of the others.
     longest = bodies[0]
     for body in bodies[1:]:
         if len(body.messages) >= len(longest.messages):
@@ -106,6 +107,7 @@ def read_request_bodies(data: bytes) -> Recording:
             log.add_damaged_line(row.number, row.raw, row.fault, leaf)
         elif row.fault:
             log.report_problem(row.number, row.fault)
+    # A body has no session id. A digest makes the import of the same file the same session.
     session = f"body-{blake2b(bytes(longest.raw), digest_size=8).hexdigest()}"
     api = longest.spec.api
     return log.finish_recording(Recording(format=api, session=session, model=longest.model, api=api, leaf=leaf))
@@ -132,6 +134,7 @@ def _locate_body(row: FileLine[RequestWrapper]) -> _LocatedBody | None:
         raw = wrapper.request or wrapper.body or raw
     fields = decode_raw_fields(raw)
     path_spec, path_model = _find_api_of_path(wrapper.path)
+    # What the capture says counts more than what the body looks like.
     spec = API_SPECS.get(wrapper.api) or path_spec or API_SPECS[_detect_body_api(fields)]
     messages = _get_raw_messages(spec, fields.get(spec.messages_field, Raw()))
     if not messages:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from holdfast.formats.claude_code.tree import ClaudeNode, ClaudeRecord, build_no
 from holdfast.formats.common.lines import DECODE_ERRORS, FileLine, LenientDecoder, LineFile, decode_lines, parse_millis
 from holdfast.formats.common.log import CallMetadata, RecordingBuilder, join_origin_lines, make_sized_message
 from holdfast.messages.message import Message
-from holdfast.messages.parts import ToolCall, ToolResult
+from holdfast.messages.parts import Part, ToolCall, ToolResult
 from holdfast.providers.answers.usage import parse_window_usage
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.state.entries import CompactionEntry, EntryBody, MessageEntry, NoteEntry, Usage
@@ -95,6 +95,7 @@ class _CompactMetadata(Struct, rename="camel"):
 
 
 B = TypeVar("B", bound=EntryBody)
+_Record: TypeAlias = ClaudeRecord[ClaudeLine, ClaudeApiMessage]
 CLAUDE_LINE = LenientDecoder(ClaudeLine)
 _CLAUDE_MESSAGE = LenientDecoder(ClaudeApiMessage)
 _COMPACT_METADATA = LenientDecoder(_CompactMetadata)
@@ -107,7 +108,7 @@ class _ClaudeFile:
 
     def __init__(self, data: bytes | LineFile) -> None:
         self.log = RecordingBuilder()
-        self.records: list[ClaudeRecord[ClaudeLine, ClaudeApiMessage]] = []
+        self.records: list[_Record] = []
         self._lines = data if isinstance(data, LineFile) else None
         self.damaged: list[tuple[int, FileLine[ClaudeLine], str]] = []
         """Lines that could not be read: the number of records before each, the line, and the reason."""
@@ -127,15 +128,11 @@ class _ClaudeFile:
         if self._is_new(record):
             self.records.append(record if self._lines is None else _drop_content(record))
 
-    def reload_records(
-        self, records: Iterable[ClaudeRecord[ClaudeLine, ClaudeApiMessage]]
-    ) -> list[ClaudeRecord[ClaudeLine, ClaudeApiMessage]]:
+    def reload_records(self, records: Iterable[_Record]) -> list[_Record]:
         """Return ``records`` with their content, read again from the file where it was dropped."""
         return [self._reload_record(record) for record in records]
 
-    def _reload_record(
-        self, record: ClaudeRecord[ClaudeLine, ClaudeApiMessage]
-    ) -> ClaudeRecord[ClaudeLine, ClaudeApiMessage]:
+    def _reload_record(self, record: _Record) -> _Record:
         if self._lines is None:
             return record
         row = self._lines.reread_line(record.number, record.start, record.length, CLAUDE_LINE)
@@ -148,8 +145,8 @@ class _ClaudeFile:
     def make_body(
         self,
         kind: type[B],
-        make: Callable[[Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMessage]]], B],
-        records: Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMessage]],
+        make: Callable[[Sequence[_Record]], B],
+        records: Sequence[_Record],
     ) -> B | LazyBody:
         """Return ``make(records)``: now, or lazily if the content of the records is not in memory."""
         if self._lines is None:
@@ -158,12 +155,12 @@ class _ClaudeFile:
 
     def _load_body(
         self,
-        make: Callable[[Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMessage]]], EntryBody],
-        records: Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMessage]],
+        make: Callable[[Sequence[_Record]], EntryBody],
+        records: Sequence[_Record],
     ) -> EntryBody:
         return make(self.reload_records(records))
 
-    def _make_record(self, row: FileLine[ClaudeLine], line: ClaudeLine) -> ClaudeRecord[ClaudeLine, ClaudeApiMessage]:
+    def _make_record(self, row: FileLine[ClaudeLine], line: ClaudeLine) -> _Record:
         message = api = None
         is_boundary = line.type == "system" and line.subtype == "compact_boundary"
         if _is_own_system_line(line) or line.type in ("user", "assistant"):
@@ -173,6 +170,7 @@ class _ClaudeFile:
                 self.log.skipped[f"{line.type} (unreadable)"] += 1
                 self.damaged.append((len(self.records), row, f"the message is kept as a note: {error}"))
         elif not is_boundary:
+            # The tool has about twenty other kinds of lines and adds more: unknown ones are counted, never an error.
             self._count_skipped(line)
         is_kept = message is not None or is_boundary
         return ClaudeRecord(row.number, row.raw, line, is_kept, message, api, start=row.start, length=len(row.raw))
@@ -186,7 +184,7 @@ class _ClaudeFile:
             if title:
                 self.titles[source] = title
 
-    def _is_new(self, record: ClaudeRecord[ClaudeLine, ClaudeApiMessage]) -> bool:
+    def _is_new(self, record: _Record) -> bool:
         """Return whether ``record`` is not a copy of an earlier line, and decide which of two lines owns their uuid.
 
         The tool writes preserved messages again after a compaction, under their uuids: that is one line. Its snapshots
@@ -226,9 +224,7 @@ def _is_own_system_line(line: ClaudeLine) -> bool:
     return line.type == "system" and line.holdfast == SYSTEM_MARK
 
 
-def _is_same_record(
-    first: ClaudeRecord[ClaudeLine, ClaudeApiMessage], record: ClaudeRecord[ClaudeLine, ClaudeApiMessage]
-) -> bool:
+def _is_same_record(first: _Record, record: _Record) -> bool:
     """Return whether two lines with the same uuid have the same content."""
     return first.api is None or record.api is None or first.api.content == record.api.content
 
@@ -248,7 +244,7 @@ def _decode_line_message(line: ClaudeLine) -> tuple[ClaudeApiMessage, Message]:
     return api, message
 
 
-def _drop_content(record: ClaudeRecord[ClaudeLine, ClaudeApiMessage]) -> ClaudeRecord[ClaudeLine, ClaudeApiMessage]:
+def _drop_content(record: _Record) -> _Record:
     """Return a record with only the small fields that linking needs: links, ids and usage.
 
     A raw value is a view into its whole line, which it would keep in memory; hence the copies.
@@ -300,25 +296,29 @@ def _build_claude_recording(
 ) -> Recording:
     """Return the conversation made of the records ``indexes``."""
     records = file.records
-    nodes = build_nodes(records, indexes, parents, log)
     node_by_record = {}
     model = ""
-    for node in nodes:
+    for node in build_nodes(records, indexes, parents, log):
         _append_node(file, log, node)
         for index in node.members:
             node_by_record[index] = node
         if node.kind == "assistant":
             model = _get_node_model(records, node) or model
-    last_line = records[indexes[-1]].line if indexes else ClaudeLine()
+    last_line = ClaudeLine()
+    leaf = None
+    if indexes:
+        last_line = records[indexes[-1]].line
+        # The tool continues from the newest line, whatever branch that is on.
+        leaf = node_by_record[indexes[-1]].end.last_entry_id
     # All sub-agents of a session share its session id; their agent id tells them apart.
-    session = (last_line.agent_id if last_line.is_sidechain else last_line.session_id) or last_line.session_id
+    session = last_line.agent_id if last_line.is_sidechain else None
     recording = Recording(
         format=FORMAT,
-        session=session or last_line.uuid or "",
+        session=session or last_line.session_id or last_line.uuid or "",
         cwd=last_line.cwd or "",
         model=model,
         api=API,
-        leaf=node_by_record[indexes[-1]].end.last_entry_id if indexes else None,
+        leaf=leaf,
     )
     if log is file.log:
         _keep_damaged_claude_lines(file, node_by_record)
@@ -347,6 +347,7 @@ def _append_node(file: _ClaudeFile, log: RecordingBuilder, node: ClaudeNode) -> 
     first = members[0]
     last = members[-1]
     at = parse_millis(first.line.timestamp)
+    # Named by its last line: of an answer that is still being written, the next import gets another entry.
     name = last.line.uuid or f"line-{last.number}"
     body = file.make_body(MessageEntry, _make_claude_entry, members)
     if node.kind == "assistant":
@@ -358,13 +359,13 @@ def _append_node(file: _ClaudeFile, log: RecordingBuilder, node: ClaudeNode) -> 
         node.last_entry_id = node.entry_id
 
 
-def _make_claude_entry(members: Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMessage]]) -> MessageEntry:
+def _make_claude_entry(members: Sequence[_Record]) -> MessageEntry:
     message, wire = _join_message_records(members)
     origin = join_origin_lines([record.raw for record in members])
     return MessageEntry(make_sized_message(message, API, wire), origin)
 
 
-def _join_message_records(members: Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMessage]]) -> tuple[Message, bytes]:
+def _join_message_records(members: Sequence[_Record]) -> tuple[Message, bytes]:
     """Return the message spread over one or more lines, and its wire form made of the blocks' own bytes."""
     messages = [record.message for record in members if record.message is not None]
     contents = [bytes(record.api.content) for record in members if record.api is not None]
@@ -373,7 +374,10 @@ def _join_message_records(members: Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMe
     content = contents[0]
     if len(contents) > 1:
         content = b"[" + b",".join(_iterate_block_bytes(contents)) + b"]"
-    parts = [part for message in messages for part in message.parts]
+    parts: list[Part] = []
+    for message in messages:
+        parts += message.parts
+    # The blocks keep their own bytes, so that a signature in one of them stays valid.
     wire = b'{"role":"' + wire_role.encode() + b'","content":' + content + b"}"
     return Message(role, tuple(parts)), wire
 
@@ -389,7 +393,7 @@ def _iterate_block_bytes(contents: Iterable[bytes]) -> Iterable[bytes]:
                 yield blocks
 
 
-def _get_claude_call(members: Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMessage]]) -> CallMetadata:
+def _get_claude_call(members: Sequence[_Record]) -> CallMetadata:
     """Return model, usage and stop reason of an answer.
 
     Each line of the answer repeats them as of when it was written, so the last line that has a value is right.
@@ -403,6 +407,7 @@ def _get_claude_call(members: Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMessage
         stop = stop or record.api.stop_reason or ""
         if usage is None:
             usage = parse_window_usage(API, record.api.usage)
+    # The text of an API error is written as an answer, so it must not count as one of the model.
     if any(record.line.is_api_error_message for record in members):
         stop = FAILED
     elif model == _SYNTHETIC_MODEL:
@@ -414,7 +419,7 @@ def _get_claude_call(members: Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMessage
     return CallMetadata(model, usage or Usage(), stop, usage_line, is_stale)
 
 
-def _get_node_model(records: list[ClaudeRecord[ClaudeLine, ClaudeApiMessage]], node: ClaudeNode) -> str:
+def _get_node_model(records: list[_Record], node: ClaudeNode) -> str:
     api = records[node.members[-1]].api
     if api is None or not api.model or api.model == _SYNTHETIC_MODEL:
         return ""
@@ -443,12 +448,12 @@ def _append_claude_compaction(file: _ClaudeFile, log: RecordingBuilder, node: Cl
     node.last_entry_id = node.entry_id = log.add_entry(name, parent, body, at, first.number, last.number)
 
 
-def _make_boundary_note(members: Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMessage]]) -> NoteEntry:
+def _make_boundary_note(members: Sequence[_Record]) -> NoteEntry:
     return NoteEntry(COMPACT_BOUNDARY_NOTE, b"\n".join([record.raw for record in members]))
 
 
 def _make_claude_compaction(
-    metadata: _CompactMetadata, first_kept_index: int, members: Sequence[ClaudeRecord[ClaudeLine, ClaudeApiMessage]]
+    metadata: _CompactMetadata, first_kept_index: int, members: Sequence[_Record]
 ) -> CompactionEntry:
     summary = members[-1].message or Message("user", ())
     return CompactionEntry(
@@ -465,7 +470,7 @@ def _make_claude_compaction(
 def _find_first_kept_message(
     log: RecordingBuilder,
     node: ClaudeNode,
-    records: list[ClaudeRecord[ClaudeLine, ClaudeApiMessage]],
+    records: list[_Record],
     metadata: _CompactMetadata,
     parent: str | None,
 ) -> int:
@@ -475,6 +480,7 @@ def _find_first_kept_message(
     """
     first_kept = log.message_counts[parent]
     preserved_uuids = _get_preserved_uuids(metadata)
+    # Without preserved messages there is no walk: it would take quadratic time over many compactions.
     if not preserved_uuids:
         return first_kept
     for ancestor in iter_ancestors(node.parent):

@@ -110,6 +110,7 @@ def link_records(
         if not record.is_kept:
             continue
         ancestor = _find_kept_record(records, links, nearest_kept, links[index])
+        # A link into another conversation, as on the first line of a sub-agent's, makes no parent.
         if ancestor >= 0 and conversations[ancestor] == conversations[index]:
             parents[index] = ancestor
         groups.setdefault(conversations[index], []).append(index)
@@ -164,6 +165,7 @@ def _get_conversation_key(line: ClaudeLinkFields, parent_conversation: str, inde
     """Return the conversation of a line: "" for the main one, else the agent's id or the key of its first line."""
     if not line.is_sidechain:
         return ""
+    # Older versions name no agent: there the sub-agent's first line stands for it.
     return line.agent_id or parent_conversation or line.uuid or f"line {index}"
 
 
@@ -192,7 +194,7 @@ def build_nodes(
 ) -> list[ClaudeNode]:
     """Return the nodes of one conversation, parents first, each with its ``parent`` set."""
     node_by_record = _assign_nodes(records, indexes, parents)
-    nodes = list(dict.fromkeys(node_by_record[index] for index in indexes))
+    nodes = list(dict.fromkeys(node_by_record[index] for index in indexes))  # each once, in file order
     # Results are sorted before parents are set: a result's parent is the result before it.
     for node in nodes:
         node.results.sort(key=lambda result: _get_call_position(node, result, records))
@@ -290,6 +292,7 @@ def _find_node_above(
     index = parents[index]
     while index >= 0 and index not in visited_indexes:
         message = records[index].message
+        # Meta lines, and results of tools that ran in parallel, lie between the lines of one answer.
         is_skipped = message is not None and (message.role == "tool" or records[index].line.is_meta)
         if not is_skipped:
             return node_by_record.get(index)
@@ -312,10 +315,12 @@ def _attach_result(node: ClaudeNode, call_ids: list[str], callers: dict[str, Cla
 
 def _get_call_position(caller: ClaudeNode, result: ClaudeNode, records: Sequence[ClaudeRecord[L, A]]) -> int:
     """Return the position of the first call that ``result`` answers; results of unknown calls sort last."""
+    last = len(caller.calls)
     message = records[result.members[0]].message
-    call_ids = [tool_result.call_id for tool_result in message.results] if message is not None else []
-    positions = [caller.calls.index(call_id) for call_id in call_ids if call_id in caller.calls]
-    return min(positions, default=len(caller.calls))
+    if message is None:
+        return last
+    known_ids = [tool_result.call_id for tool_result in message.results if tool_result.call_id in caller.calls]
+    return min(map(caller.calls.index, known_ids), default=last)
 
 
 def _find_node_parent(

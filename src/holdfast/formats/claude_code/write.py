@@ -63,7 +63,10 @@ _CLAUDE_LINK = LenientDecoder(_ClaudeLink)
 
 def write_claude_code(recording: Recording) -> bytes:
     """Return ``recording`` as JSON lines, the conversations of its sub-agents first."""
-    lines = [line for chain in (*recording.sidechains, recording) for line in _iterate_claude_lines(chain)]
+    lines: list[bytes] = []
+    # The main conversation last: the tool continues from the end of the file.
+    for conversation in (*recording.sidechains, recording):
+        lines += _iterate_claude_lines(conversation)
     return b"".join(line + b"\n" for line in lines)
 
 
@@ -172,6 +175,7 @@ def _copy_claude_lines(writer: _ClaudeWriter, entry: Entry, lines: Iterable[byte
     for line in lines:
         link = _CLAUDE_LINK.decode_or_default(replace_bad_escapes(line))
         new_fields = writer.source.get_stale_usage_field(entry)
+        # A link to a line that was never written makes the tool load only what follows it (claude-code#46603).
         if link.parent is not None and not writer.is_valid_link(link.parent):
             field = "parentUuid" if link.logical_parent_uuid is None else "logicalParentUuid"
             new_fields[field] = previous_uuid
@@ -276,6 +280,7 @@ def _encode_claude_compaction(
     boundary |= {"subtype": "compact_boundary", "content": "Conversation compacted", "isMeta": False, "level": "info"}
     boundary["compactMetadata"] = metadata
     text = (body.summary or Message("user")).text
+    # Linked to the boundary: that is how the two lines are recognized as one compaction.
     summary = writer.make_common_fields(entry, "user", summary_uuid) | {"parentUuid": boundary_uuid}
     summary |= {
         "message": {"role": "user", "content": text},

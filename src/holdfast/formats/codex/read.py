@@ -188,6 +188,7 @@ class _CodexFile:
             return
         if row.fault:
             self.log.report_problem(row.number, row.fault)
+        # Files of mid-2025 have bare items, whose type is the item's own, after a bare header without a type.
         if line.type == "response_item" or (line.type and not line.payload):
             self._add_item(row, line, line.payload or Raw(row.decodable))
         elif line.type == "compacted":
@@ -237,6 +238,7 @@ class _CodexFile:
 
     def _add_header(self, row: FileLine[CodexLine], line: CodexLine) -> None:
         if self.header is not None:
+            # The first header names the session. Later ones, as after a resume, are only counted.
             self.log.skipped["session_meta (again)"] += 1
             return
         self.header = row
@@ -252,12 +254,14 @@ class _CodexFile:
             info = _TOKEN_COUNT_INFO.decode_or_default(event.info)
             self._assign_usage(row, info.last_token_usage, info.total_token_usage)
         elif event.type == "turn_aborted" and self._open_answer is not None:
+            # Its items stay in the history, but no model finished it, so it is no measure of anything.
             self._open_answer.stop = ABORTED
             self._open_answer = None
         elif event.type == "thread_rolled_back":
             self._open_answer = None
             self._begin_step("rollback", row)
         elif event.type in ("task_started", "task_complete", "user_message") or kind == "turn_context":
+            # Items of the next turn must not be joined to an answer of this one.
             self._open_answer = None
             self.model = event.model or self.model
 
@@ -272,7 +276,7 @@ class _CodexFile:
         if is_repeated or self._is_summarizing or tokens.input_tokens <= 0:
             return
         self._total_usage = bytes(total)
-        self._open_answer = None
+        self._open_answer = None  # a usage report ends an answer: the next items are another call's
         answer = self._last_answer
         if answer is None or answer.usage is not None:
             return
@@ -416,7 +420,8 @@ def _make_rollback_note(_step: _CodexStep, rows: list[FileLine[CodexLine]]) -> N
 
 def _make_codex_entry(step: _CodexStep, rows: list[FileLine[CodexLine]]) -> MessageEntry:
     payloads = [_get_item_payload(row) for row in rows]
-    message = decode_codex_message([(decode_item(payload), payload) for payload in payloads], step.model)
+    items = [(decode_item(payload), payload) for payload in payloads]
+    message = decode_codex_message(items, step.model)
     wire = join_origin_lines([bytes(payload) for payload in payloads])
     origin = join_origin_lines([row.raw for row in rows])
     return MessageEntry(make_sized_message(message, API_NAME, wire), origin)

@@ -105,6 +105,7 @@ class _CodexWriter:
         model = self.source.get_answer_model(entry) if is_answer else ""
         if model and model != self.model:
             self.model = model
+            # Items do not name their model; readers take it from the last ``turn_context``.
             yield _encode_codex_line(at, "turn_context", {"cwd": self.source.recording.cwd, "model": model})
         if isinstance(body, MessageEntry) and _has_codex_origin(body) and body.recording_envelope is not None:
             yield from split_origin_lines(body.recording_envelope)

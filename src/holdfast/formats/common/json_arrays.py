@@ -56,6 +56,7 @@ def read_array_elements(data: bytes) -> list[Raw]:
     if not _ARRAY_START.match(data):
         return []
     text = data.removeprefix(BOM)
+    # Bad escapes cost a second decoding, so they are replaced only if the first one failed.
     return decode_raw_elements(text) or decode_raw_elements(replace_bad_escapes(text))
 
 
@@ -77,6 +78,7 @@ def convert_array_to_lines(data: bytes, is_line: Callable[[Raw], bool]) -> bytes
         raise UnrecognizedContent(f"the list holds {session_count:,} sessions; give each in a file of its own")
     if any(map(is_line, elements)):
         return b"".join(strip_json_whitespace(bytes(element)) + b"\n" for element in elements)
+    # Messages from opencode's server: each has its session in ``info``, so the session's own object can be made.
     infos = [fields["info"] for fields in elements_fields if {"info", "parts"} <= fields.keys()]
     if not infos:
         return data

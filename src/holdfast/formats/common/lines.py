@@ -87,6 +87,7 @@ class FileLine(Struct, Generic[T], frozen=True):
     """Offset of the line in the file, in bytes."""
 
 
+# Sessions are too large to be held: rollouts of Codex reach tens of gigabytes (codex#28866).
 class LineFile:
     """A file that is read once from front to back and later at single lines, so its messages need not stay in memory.
 
@@ -121,6 +122,8 @@ class LineFile:
         return row
 
 
+# Lines are split at ``\n`` alone. ``str.splitlines`` also splits at U+2028 and U+0085, which tool results have inside
+# JSON strings.
 def split_json_lines(data: bytes | LineFile) -> Iterator[tuple[int, bytes]]:
     r"""Yield the number and the bytes of each line that is not blank. Only ``\n`` ends a line; a ``\r`` before it is
     dropped.
@@ -258,6 +261,7 @@ def set_json_fields(line: bytes, new: dict[str, Any]) -> bytes:
     fields = decode_raw_fields(replace_bad_escapes(line))
     if not fields:
         return line
+    # Equal values keep the line's own bytes, with its spacing and escapes.
     is_unchanged = all(name in fields and _is_equal_json(fields[name], value) for name, value in new.items())
     return line if is_unchanged else encode_json(fields | new)
 
@@ -291,5 +295,5 @@ def format_iso_time(at: int | None) -> str:
     try:
         moment = _EPOCH + timedelta(milliseconds=at or 0)
     except OverflowError:
-        moment = _EPOCH
+        moment = _EPOCH  # a tool that reads the file needs some time, and a wrong one is better than no export
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

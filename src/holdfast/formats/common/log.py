@@ -69,6 +69,7 @@ class RecordingBuilder:
         """Append an entry read from lines ``line`` to ``last_line``, and return the id that it got."""
         parent_line = self._last_lines[parent]
         wanted_id = id_
+        # The parent was completed by a line after this one (Claude Code's parallel results, Codex's late usage).
         if parent_line > line:
             wanted_id = f"{id_}+{make_short_digest(parent or '')}"
         entry_id = self._make_unique_id(wanted_id or f"line-{line}")
@@ -121,8 +122,10 @@ class RecordingBuilder:
         """Keep a line that could not be read as a note after ``parent``, and report it."""
         self.report_problem(number, reason)
         # The id says content and place: the same damage found again is one note, other damage at that line is another.
-        digest = blake2b(raw + (parent or "").encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
-        self.add_entry(f"line-{number}-{digest}", parent, NoteEntry(reason, raw, {"line": number}), None, number)
+        parent_bytes = (parent or "").encode("utf-8", "surrogatepass")
+        digest = blake2b(raw + parent_bytes, digest_size=4).hexdigest()
+        note = NoteEntry(reason, raw, {"line": number})
+        self.add_entry(f"line-{number}-{digest}", parent, note, None, number)
 
     def report_problem(self, line: int, reason: str) -> None:
         """Record a problem of ``line``."""

@@ -37,7 +37,11 @@ class WritableRecording:
         self.recording = recording
         self.entries_by_id = {entry.id: entry for entry in recording.entries}
         self.order = _order_leaf_last(recording)
-        self._answers = {entry.parent: entry.body for entry in self.order if isinstance(entry.body, AnswerEntry)}
+        self._answers: dict[str | None, AnswerEntry] = {}
+        """Usage and stop reason of each answer, by the id of its message."""
+        for entry in self.order:
+            if isinstance(entry.body, AnswerEntry):
+                self._answers[entry.parent] = entry.body
         self._last_edit_ends = _find_last_edit_ends(self.order)
         self.tool_ids: dict[str | None, str | None] = {None: None}
         """For each entry that was written, the tool's id to which the next line links."""
@@ -225,8 +229,14 @@ _REDACTED_BLOCK_DATA = LenientDecoder(_RedactedBlockData)
 
 
 def make_stable_uuid(text: str) -> str:
-    """Return ``text`` if it looks like a UUID, else a UUID made of its digest, so equal texts give equal UUIDs."""
-    if len(text) == 36 and [len(piece) for piece in text.split("-")] == [8, 4, 4, 4, 12]:
+    """Return ``text`` if it looks like a UUID, else a UUID made of its digest, so equal texts give equal UUIDs.
+
+    Stable, so that a second export of the same log gives the same file.
+    """
+    group_lengths = [len(group) for group in text.split("-")]
+    if group_lengths == [8, 4, 4, 4, 12]:
         return text
     digits = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:]}"
+    # Version 4 and a valid variant, as a strict parser requires.
+    groups = (digits[:8], digits[8:12], f"4{digits[13:16]}", f"8{digits[17:20]}", digits[20:])
+    return "-".join(groups)

@@ -161,6 +161,7 @@ class _GeminiCliFile:
             self.log.skipped["$rewindTo"] += 1
             self._rewind_to(row.number, line.rewind)
         elif line.session is not None and not line.type:
+            # The first header has the session's id; a repeated one may still have a list of messages.
             self.log.skipped["header (again)"] += self.header is not None
             self.header = self.header or row
             self._replace_messages(row.number, line.messages)
@@ -184,6 +185,7 @@ class _GeminiCliFile:
             if line.id in old_records:
                 self.records[line.id] = old_records.pop(line.id)
             record = self._add_message(number, line, bytes(raw))
+            # After a compaction of the tool its old answers follow messages that their requests did not have.
             if not is_unchanged:
                 record.has_stale_usage = True
             if index < len(old_order):
@@ -206,6 +208,7 @@ class _GeminiCliFile:
         name = line.id or f"line-{number}-{len(self.records)}"
         record = self.records.setdefault(name, _GeminiCliRecord(name, number))
         self._last = record
+        # The tool writes the whole message again when a field changes, as when a tool has run.
         is_repetition = record.raws[-1:] == [raw]
         if not is_repetition:
             record.line = line
@@ -374,5 +377,6 @@ def _encode_function_responses(call: GeminiCliToolCall) -> list[Any]:
 
 def _decode_gemini_cli_usage(line: GeminiCliLine) -> Usage:
     tokens = _GEMINI_CLI_TOKENS.decode_or_default(line.tokens)
+    # Gemini reports thoughts beside the output, and tool prompts beside the input.
     output = tokens.output + tokens.thoughts
     return Usage(tokens.input + tokens.tool, output, tokens.cached, reasoning=tokens.thoughts)

@@ -158,6 +158,7 @@ class _GeminiCliWriter:
 
     def _write_message(self, entry: Entry, sized_message: SizedMessage) -> None:
         message = self._fill_tool_names(strip_foreign_raw(sized_message, gemini.API_NAME))
+        # An answer that failed before its first word: the API would refuse the empty message.
         if not message.parts and self.source.get_writable_answer(entry).stop_reason in UNFINISHED_STOPS:
             return
         at = format_iso_time(entry.time_ms)
@@ -192,7 +193,8 @@ class _GeminiCliWriter:
             return parts
         parts_by_call: dict[str, list[Any]] = {}
         for part in parts:
-            parts_by_call.setdefault(_get_answered_call(part), []).append(part)
+            call_id = _get_answered_call(part)
+            parts_by_call.setdefault(call_id, []).append(part)
         attached_ids = self.answer.attach_results(parts_by_call)
         return [part for part in parts if _get_answered_call(part) not in attached_ids]
 
@@ -200,11 +202,12 @@ class _GeminiCliWriter:
         at = format_iso_time(entry.time_ms)
         text = (body.summary or Message("user")).text
         line = {"id": make_stable_uuid(entry.id), "timestamp": at, "type": "user", "content": [{"text": text}]}
-        # A dict as an ordered set: a message that holds several kept entries is listed once.
-        messages = {_WrittenMessage(to_json(line)): None}
+        messages = [_WrittenMessage(to_json(line))]
         for kept_entry in self.source.get_kept_messages(entry):
-            if kept_entry.id in self.message_of_entry:
-                messages[self.message_of_entry[kept_entry.id]] = None
+            message = self.message_of_entry.get(kept_entry.id)
+            # A call and its results are entries in one message, which must not be sent twice.
+            if message is not None and message not in messages:
+                messages.append(message)
         self.messages.append(_WrittenMessage(to_json(at), kept_messages=tuple(messages)))
 
 

@@ -177,6 +177,7 @@ class _OpencodeReader:
             self._append_damaged(f"message {message.id}", message.info)
             return
         info = OPENCODE_INFO.decode_or_default(message.info)
+        # Before the message: a clearing is a decision that its request already showed.
         self._append_clearings(info.time.created_ms)
         revert = self.session_info.revert
         if revert is not None and self.leaf is None and message.id == revert.message:
@@ -184,10 +185,13 @@ class _OpencodeReader:
         self._append_message(message, info)
 
     def _append_message(self, message: OpencodeStoredMessage, info: OpencodeMessageInfo) -> None:
-        pieces = [OPENCODE_PART.decode_or_default(raw) for _, raw in message.parts]
-        self.first_message_index.setdefault(message.id, self.log.message_counts[self.last_entry_id])
-        for (part_id, raw), piece in zip(message.parts, pieces, strict=True):
+        message_count = self.log.message_counts[self.last_entry_id]
+        self.first_message_index.setdefault(message.id, message_count)
+        pieces = []
+        for part_id, raw in message.parts:
+            piece = OPENCODE_PART.decode_or_default(raw)
             self._check_part(message, part_id, raw, piece)
+            pieces.append(piece)
         if info.role == "user":
             self._append_user_message(message, info, pieces)
         elif info.role == "assistant":
@@ -258,13 +262,16 @@ class _OpencodeReader:
         self, message: OpencodeStoredMessage, info: OpencodeMessageInfo, pieces: Sequence[OpencodePart]
     ) -> None:
         self.model = info.model.model or self.model
-        marker = next((piece for piece in pieces if piece.type == "compaction"), None)
-        if marker is not None:
-            self.markers[message.id] = marker
-            self._append_note(MARKER_NOTE, message, info)
-            return
-        sized_message = make_sized_message(Message("user", decode_opencode_parts(pieces)), API, None)
-        self._append_message_entry(message.id, sized_message, _encode_stored_message(message, message.parts), info)
+        for piece in pieces:
+            if piece.type == "compaction":
+                # A user message with this part is opencode's request for a compaction, not something the user said.
+                self.markers[message.id] = piece
+                self._append_note(MARKER_NOTE, message, info)
+                return
+        content = decode_opencode_parts(pieces)
+        sized_message = make_sized_message(Message("user", content), API, None)
+        origin = _encode_stored_message(message, message.parts)
+        self._append_message_entry(message.id, sized_message, origin, info)
 
     def _append_message_entry(
         self, name: str, message: SizedMessage, origin: bytes | None, info: OpencodeMessageInfo
@@ -318,12 +325,17 @@ class _OpencodeReader:
         sized_message = make_sized_message(Message("assistant", content), API, None)
         call = _get_opencode_call(info, pieces)
         name = f"{message.id}-{number}" if number else message.id
-        name = f"{name}+{make_short_digest(f'{self.last_entry_id}|{sized_message.digest.hex()}|{call}')}"
+        # The call is in the digest too: its usage is written when the message is there already, and a session may be
+        # imported in between.
+        digest = make_short_digest(f"{self.last_entry_id}|{sized_message.digest.hex()}|{call}")
+        name = f"{name}+{digest}"
         parts = []
         for (part_id, raw), piece in zip(message.parts, pieces, strict=True):
             parts.append((part_id, _drop_tool_output(raw, piece)))
-        body = MessageEntry(sized_message, Raw(_encode_stored_message(message, parts)))
-        self.last_entry_id = self.log.add_answer(name, self.last_entry_id, body, call, info.time.created_ms or None)
+        origin = Raw(_encode_stored_message(message, parts))
+        body = MessageEntry(sized_message, origin)
+        at = info.time.created_ms or None
+        self.last_entry_id = self.log.add_answer(name, self.last_entry_id, body, call, at)
         tool_pieces = [piece for piece in pieces if piece.type == "tool" and piece.state.status in ENDED_STATUSES]
         if tool_pieces:
             self._append_results(name, info, tool_pieces)
@@ -361,20 +373,30 @@ class _OpencodeReader:
 
 def _make_clearing_edit(message_index: int, part: int, result: ToolResult) -> Edit:
     """Return the edit that replaces a cleared result by the text that opencode shows in its place."""
-    cleared_result = ToolResult(result.call_id, result.name, (Text(CLEARED_RESULT_TEXT),), result.is_error)
-    tokens_before = build_sized_message(Message("tool", (result,))).tokens
-    tokens_after = build_sized_message(Message("tool", (cleared_result,))).tokens
+    cleared_text = Text(CLEARED_RESULT_TEXT)
+    cleared_result = ToolResult(result.call_id, result.name, (cleared_text,), result.is_error)
+    tokens_before = _count_result_tokens(result)
+    saved_tokens = tokens_before - _count_result_tokens(cleared_result)
     span = Span(message_index, message_index + 1, part)
-    return Edit(span, (cleared_result,), CLEARED_RULE, "opencode cleared it", tokens_before - tokens_after)
+    return Edit(span, (cleared_result,), CLEARED_RULE, "opencode cleared it", saved_tokens)
+
+
+def _count_result_tokens(result: ToolResult) -> int:
+    return build_sized_message(Message("tool", (result,))).tokens
 
 
 def _get_opencode_call(info: OpencodeMessageInfo, pieces: Sequence[OpencodePart]) -> CallMetadata:
     """Return model, usage and stop reason of an answer: from its last ``step-finish``, else from the message."""
-    step_ends = [piece for piece in pieces if piece.type == "step-finish"]
-    if info.error is not None or not (step_ends or info.finish):
+    tokens = info.tokens
+    stop = info.finish
+    is_finished = bool(info.finish)
+    for piece in pieces:
+        if piece.type == "step-finish":
+            tokens = piece.tokens
+            stop = piece.reason
+            is_finished = True
+    if info.error is not None or not is_finished:
         return CallMetadata(info.model_id, Usage(), ABORTED)
-    tokens = step_ends[-1].tokens if step_ends else info.tokens
-    stop = step_ends[-1].reason if step_ends else info.finish
     has_stale_usage = info.holdfast == STALE_USAGE_BASIS
     return CallMetadata(info.model_id, decode_opencode_usage(tokens), stop, has_stale_usage=has_stale_usage)
 

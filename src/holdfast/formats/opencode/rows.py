@@ -70,12 +70,15 @@ def build_opencode_rows(sessions: Iterable[OpencodeStoredSession]) -> dict[str, 
             tables["project"].append(_build_project_row(session))
         tables["session"].append(session)
         for message in stored_session.messages:
-            at = OPENCODE_INFO.decode_or_default(message.info).time.created_ms or session["time_created"]
+            info = OPENCODE_INFO.decode_or_default(message.info)
+            # opencode lists messages by this column; without a time of its own a message must not come first.
+            at = info.time.created_ms or session["time_created"]
             stamp = {"session_id": stored_session.id, "time_created": at, "time_updated": at}
-            tables["message"].append({"id": message.id, **stamp, "data": _encode_data_column(message.info)})
+            message_data = _encode_data_column(message.info)
+            tables["message"].append({"id": message.id, **stamp, "data": message_data})
             for part_id, raw in message.parts:
-                data = _encode_data_column(raw)
-                tables["part"].append({"id": part_id, "message_id": message.id, **stamp, "data": data})
+                part_data = _encode_data_column(raw)
+                tables["part"].append({"id": part_id, "message_id": message.id, **stamp, "data": part_data})
     return tables
 
 

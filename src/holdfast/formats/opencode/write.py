@@ -226,9 +226,11 @@ class _OpencodeWriter:
 
     def _copy_origin_part(self, raw: Raw) -> None:
         piece = OPENCODE_PART.decode_or_default(raw)
-        part: dict[str, Any] = decode_raw_fields(raw) | {"id": self._claim_id("prt", piece.id, piece.id)}
+        part: dict[str, Any] = dict(decode_raw_fields(raw))
+        part["id"] = self._claim_id("prt", piece.id, piece.id)
         self.messages[-1].parts.append(part)
         if piece.type == "tool" and piece.state.status in ENDED_STATUSES:
+            # Decoded, because the result (which the log may have shortened) is written into it later.
             part["state"] = dict(decode_raw_fields(part["state"]))
             self._register_call(piece.call, part)
 
@@ -247,7 +249,7 @@ class _OpencodeWriter:
         self.messages.append(message)
         self.message_ids[entry.id] = message_id
         if role == "user":
-            self.last_user_id = message_id
+            self.last_user_id = message_id  # answers name the user's message that they belong to
         return message
 
     def _make_id(self, kind: str, text: str) -> str:
@@ -257,7 +259,8 @@ class _OpencodeWriter:
     def _append_part(self, kind: str, /, **data: Any) -> dict[str, Any]:
         """Append a part to the newest message, and return it."""
         message = self.messages[-1]
-        part = {"id": self._make_id("prt", f"{message.id}-{len(message.parts)}"), "type": kind} | data
+        part_id = self._make_id("prt", f"{message.id}-{len(message.parts)}")
+        part = {"id": part_id, "type": kind} | data
         message.parts.append(part)
         return part
 
@@ -372,7 +375,7 @@ class _OpencodeWriter:
         marker = self._begin_message(entry, "user")
         marker.info["model"] = self._get_model_fields(entry)
         self._append_part("compaction", auto=body.trigger != "manual", **tail)
-        self.last_time += 1
+        self.last_time += 1  # messages are sorted by time first: the summary must come after its request
         summary = self._begin_answer(replace(entry, id=f"{entry.id}+summary"), Usage(), "stop", "compaction")
         summary.info["summary"] = True
         self._append_part("text", text=(body.summary or Message("user")).text)

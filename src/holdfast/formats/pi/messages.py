@@ -159,6 +159,7 @@ def _decode_pi_part(raw: Raw, api: str, model: str) -> Part:
     try:
         part = _PI_PART.decode(raw)
     except msgspec.ValidationError:
+        # A block of a newer version: kept as it is, so that an export still has it.
         return Opaque(_PI_BLOCK_TYPE.decode_or_default(raw).type, raw)
     if isinstance(part, _PiImage):
         return Media("image", part.mime_type, count_base64_bytes(part.data), "", part.data)
@@ -180,6 +181,7 @@ def decode_pi_usage(message: PiMessage) -> Usage | None:
     if tokens == _PiTokens():
         return None
     prompt = tokens.input + tokens.cache_read + tokens.cache_write
+    # A total that is not the sum of its parts is kept beside them.
     is_sum = tokens.total_tokens == prompt + tokens.output
     reported_total = 0 if is_sum else tokens.total_tokens
     return Usage(prompt, tokens.output, tokens.cache_read, tokens.cache_write, reported_total=reported_total)

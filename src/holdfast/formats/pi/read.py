@@ -139,7 +139,7 @@ class _PiFile:
         return self._lines.reread_line(record.row.number, record.row.start, record.length, PI_LINE)
 
     def make_body(self, kind: type[B], make: Callable[[FileLine[PiLine]], B], record: _PiRecord) -> B | LazyBody:
-        """Return what ``make`` builds from a line: now, or lazily if its content is not in memory."""
+        """Return the body that ``make`` builds from a line: now, or lazily if its content is not in memory."""
         if self._lines is None:
             return make(record.row)
         return LazyBody(kind, partial(self._load_body, make, record))
@@ -252,6 +252,7 @@ def _append_pi_line(file: _PiFile, record: _PiRecord, parents: list[int], index:
     if line.type == "custom_message":
         return log.add_entry(name, parent, _make_custom_body(file, record), at, number)
     if line.type in ("compaction", "branch_summary"):
+        # The line is kept too: it has fields (details, usage) that our entries have no place for.
         parent = log.add_entry(f"{name}+line", parent, _make_line_note(file, record, line.type), at, number)
         body: CompactionEntry | BranchSummaryEntry | LazyBody
         if line.type == "branch_summary":
@@ -328,6 +329,7 @@ def _append_pi_message(file: _PiFile, record: _PiRecord, name: str, parent: str 
         return log.add_entry(name, parent, _make_line_note(file, record, "message"), at, number)
     if at is None:
         at = parse_millis(message.timestamp)
+    # A command of the user's that pi shows and does not send to the model.
     if message.exclude_from_context:
         log.skipped[f"{message.role} (not in the context)"] += 1
         return log.add_entry(name, parent, _make_line_note(file, record, "message"), at, number)

@@ -66,6 +66,7 @@ def _iterate_pi_lines(source: WritableRecording) -> Iterator[bytes]:
     if leaf is None:
         return
     leaf_id = source.tool_ids.get(leaf.id)
+    # ``custom`` lines are not sent to the model, so this one changes nothing but where pi continues.
     if leaf_id is not None and leaf_id != last_id:
         yield to_json(
             {

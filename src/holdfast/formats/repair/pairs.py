@@ -37,6 +37,7 @@ def _check_line_results(tree: RepairTree, position: int, calls: set[str], result
         for call_id in summary.results
         if call_id in result_lines and _is_duplicate_result(tree, position, call_id, result_lines[call_id])
     )
+    # Either makes every later request fail: providers refuse a result without a call, and a second one for a call.
     removed = orphans | duplicates
     for call_id in dict.fromkeys(summary.results):
         if call_id not in removed:
