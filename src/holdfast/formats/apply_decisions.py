@@ -163,7 +163,7 @@ def _get_span_range(edit: Edit) -> range:
 
 
 def _mark_stale_answers(branch_entries: Sequence[Entry], change_positions: Sequence[int]) -> dict[str, EntryBody]:
-    """Return answers whose requests showed in full a message that was shortened later, marked as stale."""
+    """Return answers to requests that showed in full a message that was shortened later, marked as stale."""
     message_count = 0
     bodies: dict[str, EntryBody] = {}
     for position, entry in enumerate(branch_entries):
@@ -200,10 +200,10 @@ def _clear_newest_usage(branch_entries: Sequence[Entry], decision_ids: set[str])
 def _replace_stale_notes(
     branch_entries: Sequence[Entry], state: ConversationState, shortened_ids: set[str]
 ) -> dict[str, EntryBody]:
-    """Return placeholders for the notes whose lines quote a shortened message, by entry id.
+    """Return placeholders for the notes with lines that quote a shortened message, by entry id.
 
-    Lines of a summary quote the summary itself. Lines of the compaction in force quote every message that it kept, so
-    they are stale as soon as one message before it is shorter.
+    Lines of a summary quote the summary itself. Lines of the compaction in force quote every message that it kept,
+    so they are stale as soon as one message before it is shorter.
     """
     stale_ids = set(shortened_ids)
     compaction_ids = [id_ for id_, body in state.view.active_decisions if isinstance(body, CompactionEntry)]

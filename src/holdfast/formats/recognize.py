@@ -225,7 +225,7 @@ def _raise_if_not_utf8(start: bytes) -> None:
 
 
 def _recognize_fixed_lines(data: bytes) -> str | None:
-    """Return the name of the reader for a file whose only readable lines have bad escapes, or None."""
+    """Return the name of the reader for a file in which only lines with bad escapes can be read, or None."""
     for row in decode_lines(data, _TYPE_PROBE):
         if row.value is None:
             continue

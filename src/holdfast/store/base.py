@@ -196,9 +196,9 @@ class SessionStore(Protocol):
         """Return every session, the most recently changed first, without reading entries."""
 
     def get_session(self, prefix: str) -> SessionInfo:
-        """Return the session with the key ``prefix``, or the only one whose key begins with it.
+        """Return the session with the key ``prefix``, or the only one with a key that begins with it.
 
-        Raises ``UnknownId``, with the candidates, if there is none or more than one.
+        Raises ``UnknownId``, with the candidates, if there is no such session or more than one.
         """
 
     def create_session(self, key: str, info: SessionInfo | None = None) -> SessionInfo:
@@ -271,16 +271,16 @@ class SessionStore(Protocol):
         """Return a line for each entry that cannot be read, with the reason. Every entry is read, one at a time."""
 
     def repair_damage(self, key: str) -> list[str]:
-        """Repair damage in the session as far as nothing is lost by it; return a line for each repair.
+        """Repair damage in the session as far as possible without loss; return a line for each repair.
 
         Other damage stays, and reading it still raises ``StoreCorrupt``. Must not be called inside a write to the
         same store.
         """
 
     def get_entry(self, key: str, prefix: str) -> Entry:
-        """Return the entry with the id ``prefix``, or the only one whose id begins with it.
+        """Return the entry with the id ``prefix``, or the only one with an id that begins with it.
 
-        Raises ``UnknownId``, with the candidates, if there is none or more than one.
+        Raises ``UnknownId``, with the candidates, if there is no such entry or more than one.
         """
 
     def set_leaf(self, key: str, prefix: str) -> str:

@@ -59,6 +59,7 @@ def hold_session_lock(directory: Path, key: str) -> Iterator[None]:
     """
     name = sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32] + ".lock"
     file = f"{directory}{os.sep}{name}"
+    # A descriptor that a fork copied before it was listed would keep the lock alive in the child.
     with _descriptor_lock:
         descriptor = _open_lock_file(directory, name)
         _lock_descriptors.add(descriptor)
@@ -106,6 +107,7 @@ def _try_lock(descriptor: int, seconds: float) -> bool:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            # EACCES: where the file system emulates flock by POSIX locks, as NFS does.
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 msg = f"the file system has no locks ({error}); put the store on a local disk"
                 raise StoreError(msg) from error

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import takewhile
 
 from msgspec.structs import replace
 
@@ -23,7 +22,7 @@ from holdfast.store.sql.rows import (
     encode_full_columns,
     load_message_decoders,
 )
-from holdfast.store.tree.placing import PlacedEntry, TreeNode, place_entries
+from holdfast.store.tree.placing import KIND_BY_TYPE, PlacedEntry, TreeNode, place_entries
 from holdfast.store.tree.tree import MAX_LISTED_CANDIDATES, TreeStore, get_time_ms
 
 
@@ -92,8 +91,10 @@ class MemoryStore(TreeStore):
             try:
                 yield
             except BaseException:
+                # In reverse order: a later change may depend on an earlier one, such as a new session.
                 while self._undo:
-                    self._undo.pop()()
+                    revert = self._undo.pop()
+                    revert()
                 raise
 
     def _check_open(self) -> None:
@@ -141,6 +142,7 @@ class MemoryStore(TreeStore):
 
     def _insert_entries(self, key: str, placed_entries: Sequence[PlacedEntry], decode: MessageDecoder | None) -> None:  # noqa: ARG002
         session = self._sessions[key]
+        # The same refusals as on disk, so that a test in memory finds values that cannot be stored.
         for placed_entry in placed_entries:
             check_entry_storable(placed_entry.entry)
         self._count_bytes(session, placed_entries)
@@ -187,12 +189,17 @@ class MemoryStore(TreeStore):
         return entries[::-1]
 
     def _read_all_entries(self, key: str, kind: str | None = None, after: int = 0) -> list[Entry]:
+        rows = self._sessions[key].rows
+        entries = []
         # From the end: a caller that asks for entries after ``after`` wants the few newest of a long log.
-        newest_rows = takewhile(lambda row: row.seq > after, reversed(self._sessions[key].rows.values()))
-        entries = [row.entry for row in newest_rows][::-1]
-        if kind is None:
-            return entries
-        return [entry for entry in entries if entry.body.__struct_config__.tag == kind]
+        for seq in reversed(rows):
+            if seq <= after:
+                break
+            entry = rows[seq].entry
+            if kind is None or KIND_BY_TYPE[type(entry.body)] == kind:
+                entries.append(entry)
+        entries.reverse()
+        return entries
 
     def _iter_damage(self, key: str) -> Iterator[str]:  # noqa: ARG002 -- values cannot be damaged
         return iter(())
@@ -202,11 +209,16 @@ class MemoryStore(TreeStore):
 
     def _find_tip_ids(self, key: str) -> list[str]:
         rows = self._sessions[key].rows
-        parents = {row.parent_seq for row in rows.values()}
+        all_parents = {row.parent_seq for row in rows.values()}
         labels = {seq for seq, row in rows.items() if isinstance(row.entry.body, LabelEntry)}
-        # A label without children is not part of any branch, so it does not make its parent an inner entry.
-        inner_seqs = {row.parent_seq for seq, row in rows.items() if seq not in labels or seq in parents}
-        return [row.entry.id for seq, row in rows.items() if seq not in inner_seqs and seq not in labels]
+        inner_seqs = set()
+        for seq, row in rows.items():
+            # A label without children is not part of any branch, so it does not make its parent an inner entry.
+            is_bare_label = seq in labels and seq not in all_parents
+            if not is_bare_label:
+                inner_seqs.add(row.parent_seq)
+        tips = [row for seq, row in rows.items() if seq not in inner_seqs and seq not in labels]
+        return [row.entry.id for row in tips]
 
     def _prepare_search(self, key: str, search_terms: Sequence[str], tick: ProgressCallback) -> None:
         """Do nothing: every entry is a candidate."""

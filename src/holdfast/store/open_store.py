@@ -30,6 +30,7 @@ def open_store(
     refuses every write; a write beyond ``quota`` raises ``QuotaExceeded``. Raises ``ConfigError`` for another
     scheme and for invalid arguments.
     """
+    # Imported here so that ``import holdfast`` loads no database module.
     from holdfast.store.base import Quota
 
     if durability not in _DURABILITIES:

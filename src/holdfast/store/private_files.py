@@ -91,7 +91,7 @@ def sync_directory(path: Path) -> None:
 
 
 def build_store_error(error: OSError, subject: str) -> StoreError:
-    """Return the ``StoreError`` for an ``OSError``; ``subject`` says what failed. A full or read-only disk is
+    """Return the ``StoreError`` for an ``OSError``; ``subject`` names the failed action. A full or read-only disk is
     ``StoreReadOnly``.
     """
     why = error.strerror or str(error)

@@ -248,7 +248,7 @@ def _assign_nodes(
 
 
 def _find_compaction_node(records: Sequence[ClaudeRecord[L, A]], above: ClaudeNode | None, index: int) -> ClaudeNode:
-    """Return the compaction that record ``index`` opens, or the one above it whose summary it is."""
+    """Return the compaction that record ``index`` opens, or the one above it if the record is its summary."""
     if above is not None and above.kind == "compaction" and len(above.members) == 1:
         is_boundary = records[above.members[0]].message is None
         is_summary = records[index].message is not None

@@ -222,7 +222,7 @@ class _CodexFile:
     def make_body(
         self, kind: type[B], make: Callable[[_CodexStep, list[FileLine[CodexLine]]], B], step: _CodexStep
     ) -> B | LazyBody:
-        """Return what ``make`` builds from a step: now, or lazily if its lines are not in memory."""
+        """Return the body that ``make`` builds from a step: now, or lazily if its lines are not in memory."""
         if self._lines is None:
             return make(step, step.rows)
         return LazyBody(kind, partial(self._load_body, make, step))

@@ -89,7 +89,7 @@ def iter_opencode_sessions(recording: Recording) -> Iterator[OpencodeStoredSessi
 
 
 def build_opencode_session(recording: Recording, parent: str = "") -> OpencodeStoredSession:
-    """Return ``recording`` as opencode stores it; ``parent`` is the session whose sub-agent it is, if any."""
+    """Return ``recording`` as opencode stores it; ``parent`` is the session that it is a sub-agent of, if any."""
     branch = get_branch_entries(recording)
     writer = _OpencodeWriter(WritableRecording(replace(recording, entries=tuple(branch))))
     for entry in branch:

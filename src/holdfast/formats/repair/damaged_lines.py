@@ -117,8 +117,8 @@ def _decode_utf8_leniently(raw: bytes) -> tuple[str, int | None]:
         return raw.decode("utf-8", "replace"), error.start
 
 
-# Two records on one line come from an append that was interrupted (qwen-code#3681), NUL bytes from a write that the disk
-# never completed (ccrider#11).
+# Two records on one line come from an append that was interrupted (qwen-code#3681), NUL bytes from a write that the
+# disk never completed (ccrider#11).
 def _find_whole_objects(text: str, is_line: LineTest) -> tuple[list[str], list[str]]:
     """Return the objects that are whole in ``text``, and the pieces between them."""
     objects: list[str] = []

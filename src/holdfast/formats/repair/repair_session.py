@@ -47,7 +47,7 @@ def repair_session_file(data: bytes, format_: str = "") -> RepairedFile:
 
 
 def recognize_repair_tool(raws: Iterable[bytes]) -> RepairTool | None:
-    """Return the tool whose session these lines are from, or None if no line tells.
+    """Return the tool that these lines are a session of, or None if no line tells.
 
     Raises ``FormatError`` for UTF-16 and UTF-32 text, and ``UnrecognizedContent`` for anything but a session file.
     """

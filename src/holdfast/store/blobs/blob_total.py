@@ -48,7 +48,7 @@ class BlobTotal:
             try:
                 yield
             except BaseException:
-                self._write_total(current_bytes)
+                self._write_total(current_bytes)  # the blob was not written
                 raise
 
     def invalidate(self) -> None:
@@ -69,6 +69,7 @@ class BlobTotal:
 
     def _write_total(self, total: int) -> None:
         with suppress(OSError):  # without the number the blobs are counted
+            # A new file each time: nothing planted under the name is followed or written to.
             self._file.unlink(missing_ok=True)
             descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE_MODE)
             with os.fdopen(descriptor, "wb") as file:

@@ -65,8 +65,12 @@ class FileBlobStore:
         self.root = Path(root)
         self._refused = ""
         """The first refusal of the disk; every later write is refused with it."""
-        self._total = BlobTotal(self.root, lambda: sum(blob.size for blob in self.iter_items()), quota.blob_bytes)
+        self._total = BlobTotal(self.root, self._count_bytes, quota.blob_bytes)
         self._indexes: dict[tuple[str, int, int], BlobTextIndex] = {}
+        """Text indexes by hash, size and time of the file, the least recently used first."""
+
+    def _count_bytes(self) -> int:
+        return sum(blob.size for blob in self.iter_items())
 
     def store_content(self, content: str | bytes) -> str:
         """Store ``content`` durably and return its hash; if it is stored already, only its time changes."""
@@ -103,7 +107,8 @@ class FileBlobStore:
                 self._get_text_index(hash_, file.fileno())
             file.seek(start)
             data = file.readall() if stop is None else _read_count(file.fileno(), max(0, stop - start))
-        if start == 0 and stop is None and sha256(data).hexdigest() != hash_:
+        is_whole = start == 0 and stop is None
+        if is_whole and sha256(data).hexdigest() != hash_:
             raise _build_damage_error(hash_)
         return data
 
@@ -231,6 +236,7 @@ class FileBlobStore:
                     written_bytes = write_and_sync(descriptor, iter_content_bytes(content))
                 finally:
                     os.close(descriptor)
+                # A disk that is nearly full may take fewer bytes without an error.
                 if written_bytes != length:
                     raise OSError(f"{written_bytes:,} bytes of it were written")
                 draft.replace(path)

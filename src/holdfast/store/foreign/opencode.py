@@ -64,6 +64,7 @@ def open_opencode_database(path: Path) -> Iterator[OpencodeDatabase]:
     with _translate_sqlite_errors(path), _provide_stable_file(path) as (place, mode):
         uri = f"file:{quote(os.fsencode(place))}?{mode}"
         with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
+            # Bytes, not text: a value that is not UTF-8 must not make its row unreadable.
             db.text_factory = bytes
             yield OpencodeDatabase(path, db, place)
 
@@ -161,10 +162,12 @@ class OpencodeDatabase:
         return sessions
 
     def _build_order_clause(self, table: str) -> str:
+        # opencode's own order; ids alone wrap around every 795 days.
         return "time_created, id" if "time_created" in self._columns[table] else "id"
 
     def list_root_sessions(self, id_prefix: str = "") -> list[OpencodeSessionRow]:
-        """Return the sessions that are not a sub-agent's, oldest first; or the one whose id begins with ``id_prefix``.
+        """Return the sessions that are not a sub-agent's, oldest first; or the one with an id that begins with
+        ``id_prefix``.
 
         Raises ``UnknownId``, with the newest candidates, if there is no such session or more than one.
         """
@@ -205,18 +208,22 @@ class OpencodeDatabase:
 
     def _read_one_recording(self, id_: str, sidechains: tuple[Recording, ...] = ()) -> Recording:
         cursor = self._db.execute("SELECT * FROM session WHERE id = ?", (id_,))
-        names = [name for name, *_ in cursor.description]
+        names = [column[0] for column in cursor.description]
         row = dict(zip(names, cursor.fetchone(), strict=True))
-        session = OpencodeStoredSession(id_, encode_opencode_session_info(row), self._iter_messages(id_))
+        info = encode_opencode_session_info(row)
+        session = OpencodeStoredSession(id_, info, self._iter_messages(id_))
         return build_opencode_recording(session, sidechains)
 
     def _iter_messages(self, session: str) -> Iterator[OpencodeStoredMessage]:
         """Yield the messages of a session, reading one after the other."""
-        query = f"SELECT id, data FROM message WHERE session_id = ? ORDER BY {self._build_order_clause('message')}"  # noqa: S608
-        for id_, data in self._db.execute(query, (session,)):
-            message_id = _decode_text(id_)
-            rows = self._db.execute("SELECT id, data FROM part WHERE message_id = ? ORDER BY id", (message_id,))
-            parts = [(_decode_text(part_id), _encode_value(part_data)) for part_id, part_data in rows]
+        order = self._build_order_clause("message")
+        message_query = f"SELECT id, data FROM message WHERE session_id = ? ORDER BY {order}"  # noqa: S608
+        part_query = "SELECT id, data FROM part WHERE message_id = ? ORDER BY id"
+        for raw_id, data in self._db.execute(message_query, (session,)):
+            message_id = _decode_text(raw_id)
+            parts = []
+            for part_id, part_data in self._db.execute(part_query, (message_id,)):
+                parts.append((_decode_text(part_id), _encode_value(part_data)))
             yield OpencodeStoredMessage(message_id, _encode_value(data), tuple(parts))
 
 

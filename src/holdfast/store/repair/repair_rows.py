@@ -44,14 +44,14 @@ class StoreRepairer(SqliteStore):
     def repair_all_sessions(self, tick: Callable[[], None]) -> tuple[StoreRepairFinding, ...]:
         """Repair all sessions, and return the findings. The caller holds the write transaction."""
         self.findings = []
-        self._list_stray_sessions()
+        self._list_stray_sessions()  # first, so that their entries are repaired below
         for number, key in self._file.db.execute("SELECT session, key FROM sessions ORDER BY session").fetchall():
             self._repair_session(number, key, tick)
         self._repair_word_index()
         return tuple(self.findings)
 
     def repair_one_session(self, key: str) -> tuple[StoreRepairFinding, ...]:
-        """Repair one session as far as nothing of it is lost, and return the findings. The caller holds the write
+        """Repair one session as far as possible without loss, and return the findings. The caller holds the write
         transaction.
         """
         self.findings = []
@@ -79,7 +79,7 @@ class StoreRepairer(SqliteStore):
         return int(self._file.db.execute("SELECT count(*) FROM entries").fetchone()[0])
 
     def _list_stray_sessions(self) -> None:
-        """Add sessions to the list for entries whose session is not in it."""
+        """Add sessions to the list for entries of sessions that are not in it."""
         for (number,) in self._file.db.execute(_SELECT_STRAY_SESSIONS).fetchall():
             key = f"{NOTE_LOST}-{number}"
             self._file.db.execute(_INSERT_STRAY_SESSION, (number, key))
@@ -212,6 +212,7 @@ class StoreRepairer(SqliteStore):
         for kind in ("decision", "compaction", "note"):
             for entry in self._iter_readable_entries(key, kind):
                 for hash_ in iter_named_hashes(entry.body):
+                    # Each blob is read and hashed once, however many entries name it.
                     if hash_ not in seen_hashes:
                         seen_hashes.add(hash_)
                         yield hash_, entry.id
@@ -236,7 +237,7 @@ class StoreRepairer(SqliteStore):
         return ""
 
     def _find_texts_by_hash(self, key: str, hashes: set[str]) -> dict[str, str]:
-        """Return those texts of the session's results and messages whose hash is in ``hashes``, by hash."""
+        """Return those texts of the session's results and messages that have one of these hashes, by hash."""
         texts: dict[str, str] = {}
         for kind in ("message", "branch_summary"):
             for entry in self._iter_readable_entries(key, kind):

@@ -80,16 +80,17 @@ def repair_store(
         try:
             report = _repair_file(copy, blobs, tick, dry_run=True)
         except StoreError as error:
+            # The user has never heard of the copy.
             raise type(error)(str(error).replace(str(copy), str(file))) from None
     return replace(report, file=str(file), backup="")
 
 
 def repair_store_session(path: str | os.PathLike[str], key: str) -> tuple[StoreRepairFinding, ...]:
-    """Repair session ``key`` of the store at ``path`` as far as nothing is lost; return the findings.
+    """Repair session ``key`` of the store at ``path`` as far as possible without loss; return the findings.
 
-    Rows whose bytes changed or whose parent is missing are left alone; ``repair_store`` puts those into quarantine. No
-    backup is made: every change is proven by a digest or by other rows, and a value that cannot be read beside valid
-    bytes goes into quarantine. Raises ``StoreError`` if the file cannot be written.
+    Rows with changed bytes or a missing parent are left alone; ``repair_store`` puts those into quarantine. No
+    backup is made: every change is proven by a digest or by other rows, and a value that cannot be read beside
+    valid bytes goes into quarantine. Raises ``StoreError`` if the file cannot be written.
     """
     file = Path(path)
     blobs = file.with_name(f"{file.name}.blobs")
@@ -182,6 +183,7 @@ def _rebuild_indexes(db: sqlite3.Connection) -> tuple[StoreRepairFinding, ...]:
     if other_faults:
         raise _UnreadableFileError(other_faults[0])
     db.execute("REINDEX")
+    # An index may have hidden damage of its table.
     remaining_faults = _find_integrity_faults(db)
     if remaining_faults:
         raise _UnreadableFileError(remaining_faults[0])
@@ -247,6 +249,7 @@ def _swap_in_new_file(file: Path, new: Path, why: str, stamps_before: FileStamps
     to the new file.
     """
     with _hold_exclusively(file, why):
+        # Somebody opened it, wrote and closed it while the rows were copied: those entries are not in the new file.
         if _get_file_stamps(file) != stamps_before:
             raise StoreLocked(_describe_in_use(file, why))
         backup = _find_free_backup_name(file)
@@ -277,6 +280,7 @@ def _check_exclusive(file: Path, why: str) -> None:
 @contextmanager
 def _hold_exclusively(file: Path, why: str) -> Iterator[None]:
     """Keep other programs from opening ``file`` in the block; raises ``StoreLocked`` if one has it open."""
+    # An exclusive lock on the bytes that every connection locks shared: it fails while one is open, in any process.
     with file.open("r+b") as stream:
         try:
             fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB, _LOCK_LENGTH, _LOCK_START)

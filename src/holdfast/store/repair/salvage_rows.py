@@ -52,6 +52,7 @@ def salvage_rows(source: sqlite3.Connection, file: Path, target: sqlite3.Connect
 def _build_insert(table: str, names: list[str]) -> str:
     """Return the statement that inserts a row unless the table has one with the same number or name."""
     marks = ", ".join("?" * len(names))
+    # IGNORE: the pages hold rows again that SQLite could read, and older versions of them.
     return f"INSERT OR IGNORE INTO {table} ({', '.join(names)}) VALUES ({marks})"  # noqa: S608 -- names of our own schema
 
 

@@ -140,10 +140,12 @@ class SessionRowRepairer:
         """Check one row, and repair it with as little change as possible."""
         parent = None if place.parent is None else self.intact_entries.get(place.parent)
         is_parent_lost = place.parent is not None and (parent is None or place.parent in self._nameless)
+        # The common case first: a valid digest proves content and parent, and only the columns may be wrong.
         if not is_parent_lost and _has_valid_digest(row, parent):
             self._accept_row(seq, parent, id_, row.kind, place)
             self._restore_from_wire(seq, id_, row)
             return
+        # The digest is valid under another parent: only the link was damaged.
         named_parent = self._find_named_parent(row)
         if named_parent is not None:
             self._report("parent", f"it hung on number {place.parent}", "its digest names what it hung on before", id_)
@@ -251,10 +253,11 @@ class SessionRowRepairer:
     # -- missing rows --------------------------------------------------------------------------------------------------
 
     def _reattach_orphan(self, seq: int, lost_parent: int, depth: int, id_: str, row: EntryRow) -> None:
-        """Attach a row whose parent is gone to stand-ins, as many messages as are missing.
+        """Attach a row to stand-ins for its lost parent, as many messages as are missing.
 
         Its digest names a parent id that is lost, so it is computed anew; the unchanged row is in quarantine.
         """
+        # A sibling may have put stand-ins there already; then both have the same parent, as before.
         if lost_parent not in self.intact_entries:
             self._insert_stand_ins(min(lost_parent, seq - 1), depth)
         parent = self.intact_entries.get(lost_parent) or self._find_shallower(depth)
@@ -284,7 +287,8 @@ class SessionRowRepairer:
         """Return the unused numbers from ``first`` to ``last``, at most as far back as ``MAX_PARENT_DISTANCE``."""
         first = max(first, last - MAX_PARENT_DISTANCE)
         query = "SELECT seq FROM entries WHERE seq BETWEEN ? AND ?"
-        used_seqs = {seq for (seq,) in self._db.execute(query, (first, last))}
+        rows = self._db.execute(query, (first, last))
+        used_seqs = {seq for (seq,) in rows}
         return [seq for seq in range(first, last + 1) if seq not in used_seqs]
 
 

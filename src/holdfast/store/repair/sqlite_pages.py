@@ -71,10 +71,11 @@ class SqlitePages:
         frame_bytes = self.size + _WAL_FRAME_HEADER_BYTES
         for frame in range(_WAL_HEADER_BYTES, len(self._wal) - frame_bytes + 1, frame_bytes):
             number, commit = struct.unpack_from(">II", self._wal, frame)
+            # A log is reused from its start, so old frames follow the new ones; they have another salt.
             if self._wal[frame + 8 : frame + 16] != salt:
                 break  # from an earlier use of the log
             pending[number] = frame + _WAL_FRAME_HEADER_BYTES
-            if commit:
+            if commit:  # pages of a transaction that was not committed do not count
                 offsets |= pending
         return offsets
 
@@ -89,7 +90,7 @@ class SqlitePages:
         return memoryview(self._data)[offset : offset + self.size]
 
     def _find_free_pages(self) -> set[int]:
-        """Return the numbers of free pages, whose rows were deleted."""
+        """Return the numbers of free pages, which hold deleted rows."""
         free: set[int] = set()
         trunk = _read_uint32(self._get_page(1), 32)
         while trunk and trunk not in free:
@@ -120,6 +121,7 @@ class SqlitePages:
         """
         length, offset = _read_varint(page, offset)
         row_number, offset = _read_varint(page, offset)
+        # Larger than both files: not a payload, and reading it as one would follow any overflow chain to its end.
         if length > len(self._data) + len(self._wal):
             raise ValueError
         local_length = self._get_local_length(length)

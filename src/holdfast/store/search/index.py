@@ -44,7 +44,7 @@ _SELECT_MATCHING = """
 
 def build_match_query(search_terms: Iterable[str]) -> str:
     """Return the FTS5 query for texts that may contain all terms, or "" if all terms are too short for the index."""
-    grams: dict[str, None] = {}
+    grams: dict[str, None] = {}  # an ordered set: the first pieces are kept if there are too many
     for term in search_terms:
         text = _clean_index_text(term)
         for start in range(len(text) - GRAM_CHARS + 1):
@@ -71,6 +71,7 @@ def index_texts(db: sqlite3.Connection, session: int, texts: Sequence[tuple[int,
     """
     has_table = db.execute(f"SELECT {_TABLE_EXISTS}").fetchone() == (1,)
     if not has_table:
+        # Without the table, ``searched`` tells of an index that is gone.
         db.execute(_CREATE_TABLE)
         db.execute("DELETE FROM searched")
     elif db.execute(f"SELECT {_OTHER_VERSION_EXISTS}", (INDEX_VERSION,)).fetchone() == (1,):
@@ -95,7 +96,7 @@ def find_candidate_seqs(db: sqlite3.Connection, session: int, match_query: str) 
     try:
         return [seq for (seq,) in db.execute(_SELECT_MATCHING, (match_query, session, session, session))]
     except sqlite3.DatabaseError:
-        return None
+        return None  # damaged, dropped meanwhile, or an SQLite without FTS5: the search reads all entries
 
 
 def clear_word_index_if_indexed(db: sqlite3.Connection, session: int) -> None:

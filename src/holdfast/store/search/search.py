@@ -137,6 +137,7 @@ def _find_snippet(slices: Iterable[str], search_terms: Sequence[str]) -> str:
             start = lowered.find(search_terms[0])
             if start >= 0:
                 snippet = _format_snippet(piece, start, start + len(search_terms[0]))
+        # Terms may be in different slices; the snippet is that of the first term, wherever the others are.
         missing = {term for term in missing if term not in lowered}
         if not missing:
             return snippet
@@ -165,7 +166,9 @@ def _is_capped_note(entry: Entry) -> bool:
 
 
 def _join_searchable_text(message: Message) -> str:
-    return "\n".join([text for text in map(_get_searchable_part_text, merge_adjacent_texts(message)) if text])
+    # A streamed answer may be stored in pieces; merged, a word that lies across two of them is found.
+    texts = [_get_searchable_part_text(part) for part in merge_adjacent_texts(message)]
+    return "\n".join([text for text in texts if text])
 
 
 def _get_searchable_part_text(part: Part) -> str:

@@ -79,6 +79,7 @@ class SqliteFile:
     def __init__(
         self, file: str | os.PathLike[str], durability: Durability = "process", *, readonly: bool = False
     ) -> None:
+        # Absolute, because the process may change its directory before the file is opened.
         self._place = os.path.abspath(os.fspath(file))  # noqa: PTH100 -- symlinks stay, they are the user's
         self.file = Path(self._place)
         self._durability = durability
@@ -170,7 +171,7 @@ class SqliteFile:
         with self._turn:
             try:
                 db = self._open_reader()
-                if db.in_transaction:
+                if db.in_transaction:  # a read inside a write, or a nested read
                     yield
                     return
                 db.execute("BEGIN")
@@ -210,6 +211,7 @@ class SqliteFile:
             db.execute(f"PRAGMA busy_timeout = {seconds * 1_000:.0f}")
         db.execute("BEGIN IMMEDIATE")
         self._wait_failed_at = -inf
+        # SQLite creates the ``-wal`` with the first transaction, so its identity is known only now.
         if self._wal_opened is None:
             self._wal_path = os.fspath(self.get_sibling_path("-wal"))
             self._wal_opened = _get_device_and_inode(self._wal_path)

@@ -132,23 +132,27 @@ class GappedSequence(PersistentSequence[T]):
         return gapped
 
     def slice(self, start: int = 0, stop: int | None = None) -> list[T]:
-        """Return the items from ``start`` to ``stop``, none of which may be in the gap."""
+        """Return the items from ``start`` to ``stop``; raises ``LookupError`` for items in the gap."""
         end = len(self) if stop is None else min(stop, len(self))
         if start >= end:
             return []
-        if self.gap and start < self.gap.stop and end > self.gap.start:
+        overlaps_gap = start < self.gap.stop and end > self.gap.start
+        if self.gap and overlaps_gap:
             self._raise_gap_error()
+        # Items after the gap are stored as if there were none.
         gap_length = len(self.gap) if start >= self.gap.stop else 0
         return super().slice(start - gap_length, end - gap_length)
 
     def sum_from(self, measure: Callable[[T], int], start: int = 0) -> int:
-        """Return the sum of ``measure`` over the items from ``start`` on, none of which may be in the gap."""
+        """Return the sum of ``measure`` over the items from ``start`` on; raises ``LookupError`` for items in the gap."""
         if self.gap and start < self.gap.stop:
             self._raise_gap_error()
         return super().sum_from(measure, start - len(self.gap))
 
     def has_same_start(self, other: Sequence[T], count: int) -> bool:
-        """Return whether the first ``count`` items, none of which may be in the gap, equal those of ``other``."""
+        """Return whether the first ``count`` items equal those of ``other``; raises ``LookupError`` for items in the
+        gap.
+        """
         return self.slice(0, count) == list(other[:count])
 
     def __len__(self) -> int:
@@ -247,7 +251,7 @@ def resume_state(active: ActiveEntries) -> ConversationState:
         active_decisions=decisions,
     )
     state = replace(state, view=view)
-    # The compaction itself is the first of these: applied here as it was when it was new.
+    # The compaction itself is the first of these; it is applied as it was when it was new.
     for entry in active.later_entries:
         state = apply_entry(state, entry)
     return state
@@ -271,6 +275,7 @@ def _with_gap(state: ConversationState, checkpoint: Checkpoint, tail: Sequence[S
         if message.role == "assistant":
             for call in message.calls:
                 first_index_by_call_id.setdefault(call.id, index)
+    # Sums inside the gap are never read; the last one has to be right for the tail.
     gap_sums = [checkpoint.hidden_tokens] * gap_length
     gap_digests = [b""] * gap_length
     tail_digests = [b""] * len(tail)

@@ -92,11 +92,16 @@ class _BranchCopier:
 
     def copy_labels(self, labels: Mapping[str, str]) -> None:
         """Label the copy of each labelled entry, unless the label was on the path and is copied already."""
-        labelled_ids = {entry.body.target for entry in self.copied_entries if isinstance(entry.body, LabelEntry)}
+        labelled_ids: set[str] = set()
+        for entry in self.copied_entries:
+            if isinstance(entry.body, LabelEntry):
+                labelled_ids.add(entry.body.target)
         for old_id, name in labels.items():
             copy_id = self._ids.get(old_id)
-            if copy_id is not None and copy_id not in labelled_ids:
-                self.copied_entries.append(Entry(self._new_id(), copy_id, LabelEntry(copy_id, name)))
+            if copy_id is None or copy_id in labelled_ids:
+                continue
+            label = LabelEntry(copy_id, name)
+            self.copied_entries.append(Entry(self._new_id(), copy_id, label))
 
     def _copy_body(self, entry: Entry) -> EntryBody | None:
         """Return the body of the copy of ``entry``, or None if nothing of it is left."""
@@ -109,7 +114,8 @@ class _BranchCopier:
             return BranchSummaryEntry(sized_message, self._map_id(body.source_id))
         if isinstance(body, DecisionEntry):
             edits = self._select_fitting_edits(body.edits)
-            return DecisionEntry(edits) if edits or not body.edits else None
+            is_emptied = bool(body.edits) and not edits
+            return None if is_emptied else DecisionEntry(edits)
         if isinstance(body, RevokeEntry):
             if body.revoked_id in self._omitted_ids:
                 return None
@@ -120,6 +126,7 @@ class _BranchCopier:
         if isinstance(body, CompactionEntry):
             return replace(body, edits=self._select_fitting_edits(body.edits))
         if isinstance(body, AnswerEntry):
+            # It measures a request that is not on this branch, and would be counted as paid twice.
             return replace(body, usage=Usage())
         if isinstance(body, LabelEntry):
             return replace(body, target=self._map_id(body.target))
@@ -128,7 +135,7 @@ class _BranchCopier:
         return body
 
     def _select_fitting_edits(self, edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
-        """Return the edits whose messages were not replaced."""
+        """Return the edits of messages that were not replaced."""
         return tuple(
             edit for edit in edits if self._replaced_indexes.isdisjoint(range(edit.span.start, edit.span.stop))
         )

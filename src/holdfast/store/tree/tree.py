@@ -150,7 +150,7 @@ class TreeStore(ABC):
 
     @abstractmethod
     def _prepare_search(self, key: str, search_terms: Sequence[str], tick: ProgressCallback) -> None:
-        """Build what ``_iter_search_candidates`` uses, if anything."""
+        """Build the structures that ``_iter_search_candidates`` uses, if it uses any."""
 
     @abstractmethod
     def _iter_search_candidates(self, key: str, search_terms: Sequence[str]) -> Iterator[Entry]:
@@ -184,7 +184,7 @@ class TreeStore(ABC):
             return sorted(self._list_infos(), key=lambda info: (-(info.updated_at or 0), info.key))
 
     def get_session(self, prefix: str) -> SessionInfo:
-        """Return the session with the key ``prefix``, or the only one whose key begins with it."""
+        """Return the session with the key ``prefix``, or the only one with a key that begins with it."""
         with self._read_transaction():
             info = self._find_info(prefix)
             if info is not None:
@@ -206,9 +206,10 @@ class TreeStore(ABC):
     ) -> None:
         """Change the given fields of the session's list entry; None leaves a field unchanged."""
         changes = {"title": title, "cwd": cwd, "model": model}
+        new_values = {name: value for name, value in changes.items() if value is not None}
         with self._write_transaction():
             info = self._require_info(key)
-            self._save_info(replace(info, **{name: value for name, value in changes.items() if value is not None}))
+            self._save_info(replace(info, **new_values))
 
     def remove_session(self, key: str) -> None:
         """Delete the session and its log."""
@@ -234,6 +235,7 @@ class TreeStore(ABC):
                 return AppendResult(info.leaf_id, 0, is_leaf_moved=False)
             if expected_leaf is None:
                 expected_leaf = new_entries[0].parent
+            # Somebody else may have moved the leaf since the caller read it; then both continue, on two branches.
             moves_leaf = info.leaf_id == expected_leaf
             if onward and not moves_leaf:
                 return AppendResult(info.leaf_id, 0, is_leaf_moved=False)
@@ -377,7 +379,7 @@ class TreeStore(ABC):
         return []
 
     def get_entry(self, key: str, prefix: str) -> Entry:
-        """Return the entry with the id ``prefix``, or the only one whose id begins with it."""
+        """Return the entry with the id ``prefix``, or the only one with an id that begins with it."""
         with self._read_transaction():
             return self._read_entries_by_id(key, [self._resolve_entry_id(key, prefix)])[0]
 
@@ -462,6 +464,7 @@ class TreeStore(ABC):
             nodes = self._find_nodes(info, list(referenced_ids))
         placed_entries = place_entries(new_entries, nodes.get, self._get_last_seq() + 1)
         self._insert_entries(info.key, placed_entries, decode)
+        # After all are inserted: a compaction's checkpoint reads the path before it, which may be among them.
         for placed_entry in placed_entries:
             entry = placed_entry.entry
             if isinstance(entry.body, CompactionEntry) and entry.parent is not None:
@@ -510,15 +513,22 @@ class TreeStore(ABC):
             self._save_checkpoint(key, node.seq, encode_outline(apply_entries(state, new_path)))
 
     def _read_active_at(self, key: str, node: TreeNode) -> ActiveEntries:
-        data = self._read_checkpoint(key, node.compaction_seq) if node.compaction_seq else None
+        data = None
+        if node.compaction_seq:
+            data = self._read_checkpoint(key, node.compaction_seq)
         checkpoint = decode_checkpoint(data)
         if checkpoint is None:
-            return ActiveEntries(tuple(self._read_path_up(key, node.seq, 0, 0)))
-        entries = self._read_path_up(key, node.seq, checkpoint.first_kept, node.compaction_seq)
-        later_entries = [entry for entry in entries if entry.seq >= node.compaction_seq]
-        tail = select_message_entries(entry for entry in entries if entry.seq < node.compaction_seq)
+            whole_path = self._read_path_up(key, node.seq, 0, 0)
+            return ActiveEntries(tuple(whole_path))
+        later_entries = []
+        tail = []
+        for entry in self._read_path_up(key, node.seq, checkpoint.first_kept, node.compaction_seq):
+            if entry.seq >= node.compaction_seq:
+                later_entries.append(entry)
+            else:
+                tail.append(entry)
         head = self._read_entries_by_id(key, checkpoint.pinned_ids)
-        return ActiveEntries(tuple(later_entries), tuple(head), tuple(tail), data)
+        return ActiveEntries(tuple(later_entries), tuple(head), tuple(select_message_entries(tail)), data)
 
     def _select_new_entries(
         self, info: SessionInfo, entries: Sequence[Entry], known_ids: AbstractSet[str] | None
@@ -584,7 +594,7 @@ def _build_checkpoint_after(active: ActiveEntries, body: CompactionEntry) -> byt
 
 
 def _merge_info(old_info: SessionInfo, info: SessionInfo | None, *, entries: int, updated_at: int) -> SessionInfo:
-    """Return ``old_info`` updated with what a newer reading of the same recording knows."""
+    """Return ``old_info`` updated from a newer reading of the same recording."""
     new = info or old_info
     return replace(
         old_info,
