@@ -59,10 +59,12 @@ def apply_decisions_to_messages(recording: Recording) -> Recording:
     shortened = _find_shortened_messages(state)
     bodies = _rewrite_bodies(branch, state, shortened) if shortened else {}
     branch_ids = {entry.id for entry in branch}
-    kept_entries = [
-        entry for entry in recording.entries if entry.id in branch_ids or _is_label_on_branch(entry, branch_ids)
-    ]
-    entries = [replace(entry, body=bodies.get(entry.id, entry.body)) for entry in kept_entries]
+    entries = []
+    for entry in recording.entries:
+        is_kept = entry.id in branch_ids or _is_label_on_branch(entry, branch_ids)
+        if is_kept:
+            body = bodies.get(entry.id, entry.body)
+            entries.append(replace(entry, body=body))
     sidechains = tuple(apply_decisions_to_messages(sidechain) for sidechain in recording.sidechains)
     return replace(recording, entries=tuple(entries), sidechains=sidechains)
 
@@ -209,9 +211,10 @@ def _replace_stale_notes(
     compaction_ids = [id_ for id_, body in state.view.active_decisions if isinstance(body, CompactionEntry)]
     if compaction_ids:
         branch_ids = [entry.id for entry in branch_entries]
-        position = branch_ids.index(compaction_ids[-1]) if compaction_ids[-1] in branch_ids else 0
+        compaction_id = compaction_ids[-1]
+        position = branch_ids.index(compaction_id) if compaction_id in branch_ids else 0
         if not shortened_ids.isdisjoint(branch_ids[:position]):
-            stale_ids.add(compaction_ids[-1])
+            stale_ids.add(compaction_id)
     bodies: dict[str, EntryBody] = {}
     for note_entry, entry in pairwise(branch_entries):
         note = note_entry.body

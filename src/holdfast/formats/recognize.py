@@ -107,7 +107,8 @@ def read_recording(data: bytes, name: str = "") -> Recording:
         line_data = convert_array_to_lines(data, _is_session_line)
         return RECORDING_READERS[recognize_reader(line_data)](line_data)
     except FormatError as error:
-        raise type(error)(f"{name}: {error}" if name else str(error)) from None
+        message = f"{name}: {error}" if name else str(error)
+        raise type(error)(message) from None
 
 
 def _raise_if_binary(data: bytes) -> None:
@@ -195,7 +196,9 @@ def _recognize_json_document(data: bytes, first_fields: dict[str, Raw], broken_c
         raise UnrecognizedContent(
             f"{_describe_unrecognized(data.removeprefix(BOM).strip(), broken_count)}. {_describe_known_formats()}"
         )
-    shown_keys = ", ".join(keys[:8]) + (", …" if len(keys) > 8 else "")
+    shown_keys = ", ".join(keys[:8])
+    if len(keys) > 8:
+        shown_keys += ", …"
     raise UnrecognizedContent(
         f"this JSON, with the keys {shown_keys}, is no session that is known. {_describe_known_formats()}"
     )

@@ -98,7 +98,8 @@ def read_request_bodies(data: bytes) -> Recording:
         if len(body.messages) >= len(longest.messages):
             longest = body
     log = RecordingBuilder()
-    log.skipped["line without messages"] = sum(row.value is not None for row in lines) - len(bodies)
+    readable_lines = [row for row in lines if row.value is not None]
+    log.skipped["line without messages"] = len(readable_lines) - len(bodies)
     log.skipped["shorter request"] = len(bodies) - 1
     log.skipped = +log.skipped  # drops the kinds that were counted zero times
     leaf = _append_body(log, longest)
@@ -221,7 +222,8 @@ def _group_elements(spec: ApiSpec, elements: Sequence[Raw]) -> list[tuple[int, R
             spans = [(start, stop) for start, stop, _ in spec.group_items(elements)]
     groups = []
     for start, stop in spans:
-        groups.append((start, join_origin_lines([bytes(element) for element in elements[start:stop]])))
+        element_bytes = [bytes(element) for element in elements[start:stop]]
+        groups.append((start, join_origin_lines(element_bytes)))
     return groups
 
 

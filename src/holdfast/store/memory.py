@@ -110,7 +110,8 @@ class MemoryStore(TreeStore):
         return None if session is None else session.info
 
     def _find_keys(self, prefix: str) -> list[str]:
-        return sorted(key for key in self._sessions if key.startswith(prefix))[: MAX_LISTED_CANDIDATES + 1]
+        keys = sorted(key for key in self._sessions if key.startswith(prefix))
+        return keys[: MAX_LISTED_CANDIDATES + 1]
 
     def _save_info(self, info: SessionInfo) -> None:
         session = self._sessions.get(info.key)
@@ -131,14 +132,17 @@ class MemoryStore(TreeStore):
 
     def _find_node(self, key: str, id_: str) -> TreeNode | None:
         session = self._sessions[key]
-        return session.rows[session.ids[id_]] if id_ in session.ids else None
+        seq = session.ids.get(id_)
+        return None if seq is None else session.rows[seq]
 
     def _find_entry_ids(self, key: str, prefix: str) -> list[str]:
-        return sorted(id_ for id_ in self._sessions[key].ids if id_.startswith(prefix))[: MAX_LISTED_CANDIDATES + 1]
+        entry_ids = sorted(entry_id for entry_id in self._sessions[key].ids if entry_id.startswith(prefix))
+        return entry_ids[: MAX_LISTED_CANDIDATES + 1]
 
     def _find_identity(self, key: str, id_: str) -> bytes | None:
         session = self._sessions[key]
-        return compute_entry_identity(session.rows[session.ids[id_]].entry) if id_ in session.ids else None
+        seq = session.ids.get(id_)
+        return None if seq is None else compute_entry_identity(session.rows[seq].entry)
 
     def _insert_entries(self, key: str, placed_entries: Sequence[PlacedEntry], decode: MessageDecoder | None) -> None:  # noqa: ARG002
         session = self._sessions[key]
@@ -173,7 +177,8 @@ class MemoryStore(TreeStore):
 
     def _read_entries_by_id(self, key: str, ids: Sequence[str]) -> list[Entry]:
         session = self._sessions[key]
-        return [session.rows[session.ids[id_]].entry for id_ in ids if id_ in session.ids]
+        seqs = [session.ids[entry_id] for entry_id in ids if entry_id in session.ids]
+        return [session.rows[seq].entry for seq in seqs]
 
     def _read_path_up(self, key: str, seq: int, keep: int, base: int) -> list[Entry]:
         rows = self._sessions[key].rows

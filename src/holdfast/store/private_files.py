@@ -43,7 +43,7 @@ def make_directory(path: Path) -> None:
         return
     if path.parent != path:
         make_directory(path.parent)
-    with suppress(FileExistsError):
+    with suppress(FileExistsError):  # another process made it meanwhile
         path.mkdir(DIRECTORY_MODE)
         path.chmod(DIRECTORY_MODE)
 
@@ -51,7 +51,7 @@ def make_directory(path: Path) -> None:
 def create_private_file(path: Path) -> int:
     """Create an empty file at ``path`` and return its descriptor; raises ``FileExistsError`` if anything is there."""
     descriptor = os.open(path, _CREATE_FLAGS, FILE_MODE)
-    os.fchmod(descriptor, FILE_MODE)
+    os.fchmod(descriptor, FILE_MODE)  # the umask may have taken bits away
     return descriptor
 
 
@@ -59,8 +59,9 @@ def write_and_sync(descriptor: int, pieces: Iterable[bytes]) -> int:
     """Write all ``pieces``, wait until they are on disk, and return the size of the file."""
     for piece in pieces:
         view = memoryview(piece)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        while view:  # a write may take fewer bytes than it was given
+            written = os.write(descriptor, view)
+            view = view[written:]
     os.fsync(descriptor)
     return os.fstat(descriptor).st_size
 
@@ -72,7 +73,10 @@ def lock_directory(path: Path, *, is_exclusive: bool = False, allow_symlink: boo
     On a file system without locks the block runs without one. A symbolic link raises ``OSError`` unless
     ``allow_symlink``.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if allow_symlink else os.O_NOFOLLOW))
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    if not allow_symlink:
+        flags |= os.O_NOFOLLOW
+    descriptor = os.open(path, flags)
     try:
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX if is_exclusive else fcntl.LOCK_SH)

@@ -201,7 +201,10 @@ def build_nodes(
     for node in nodes:
         node.parent = _find_node_parent(node, node_by_record, parents)
     position = {id(node): number for number, node in enumerate(nodes)}
-    links = [position[id(node.parent)] if node.parent is not None else -1 for node in nodes]
+    links = []
+    for node in nodes:
+        link = -1 if node.parent is None else position[id(node.parent)]
+        links.append(link)
     order, cycle_starts = order_parents_first(links)
     for number in cycle_starts:
         nodes[number].parent = None

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message, format_part_placeholder
-from holdfast.messages.parts import Opaque, Part, Text, Thinking, ToolResult
+from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolResult
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.openai_responses import items as responses_items
 from holdfast.providers.openai_responses import messages as openai_responses
@@ -60,8 +60,9 @@ def decode_codex_message(items: Sequence[tuple[WireItem, Raw]], model: str = "")
 
 def decode_codex_messages(raws: Sequence[Raw]) -> list[Message]:
     """Return the messages in an array of items; adjacent items of the model are one message."""
-    items = [(decode_item(raw), raw) for raw in raws]
-    return [decode_codex_message(items[start:stop]) for start, stop in find_message_spans([item for item, _ in items])]
+    wire_items = [decode_item(raw) for raw in raws]
+    items = list(zip(wire_items, raws, strict=True))
+    return [decode_codex_message(items[start:stop]) for start, stop in find_message_spans(wire_items)]
 
 
 def _strip_raw_bytes(message: Message) -> Message:
@@ -74,9 +75,13 @@ def _strip_raw_of_part(part: Part) -> Part:
     if isinstance(part, Opaque):
         return part  # its raw bytes are all there is of it
     if isinstance(part, ToolResult):
-        content = [inner if isinstance(inner, Opaque) else replace(inner, raw=None) for inner in part.content]
+        content = [_strip_raw_of_content(inner) for inner in part.content]
         return replace(part, content=tuple(content), raw=None)
     return replace(part, raw=None)
+
+
+def _strip_raw_of_content(part: Text | Media | Opaque) -> Text | Media | Opaque:
+    return part if isinstance(part, Opaque) else replace(part, raw=None)
 
 
 def encode_codex_items(message: Message) -> list[bytes]:
@@ -104,7 +109,13 @@ def _to_recorded_part(part: Part) -> Part:
 
 
 def _encode_call_output(result: ToolResult) -> dict[str, object]:
-    texts = [part.text if isinstance(part, Text) else format_part_placeholder(part) for part in result.content]
+    texts = []
+    for part in result.content:
+        if isinstance(part, Text):
+            texts.append(part.text)
+        else:
+            # Outputs are written as text, so an image becomes a line that names it.
+            texts.append(format_part_placeholder(part))
     text = "\n".join(texts)
     output = {"content": text, "success": False} if result.is_error else text
     return {"type": "function_call_output", "call_id": result.call_id, "output": output}

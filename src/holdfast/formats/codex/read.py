@@ -247,7 +247,8 @@ class _CodexFile:
     def _add_event(self, row: FileLine[CodexLine], line: CodexLine) -> None:
         event = _CODEX_EVENT.decode_or_default(line.payload)
         kind = line.type or line.record_type or "line without a type"
-        self.log.skipped[f"{kind}:{event.type}" if kind == "event_msg" else kind] += 1
+        counted_kind = f"{kind}:{event.type}" if kind == "event_msg" else kind
+        self.log.skipped[counted_kind] += 1
         if kind == "token_usage_record":
             self._assign_usage(row, event.usage, event.thread_token_usage)
         elif event.type == "token_count":
@@ -463,6 +464,7 @@ def _make_codex_compaction(
     payload = _COMPACTED_PAYLOAD.decode_or_default((rows[0].value or CodexLine()).payload)
     new_history = _decode_items_or_none(payload.replacement_history)
     head = new_history[: len(new_history) - kept_count]
+    # Remote compactions have no ``message``: their readable words are only in the new history.
     texts = [message.text for message in head if message.role == "user"]
     if payload.message and payload.message not in texts:
         texts.append(payload.message)

@@ -98,7 +98,9 @@ def wrap_array_in_body(data: bytes) -> bytes:
         )
     certain, likely = detect_array_apis(elements)
     if len(certain) > 1:
-        apis = " and ".join(f"[{index}] is of {api}" for api, index in certain.items())
+        # Taking one API for all of them would lose the blocks of the other.
+        places = [f"[{index}] is of {api}" for api, index in certain.items()]
+        apis = " and ".join(places)
         raise UnrecognizedContent(f"the list holds messages of several APIs: {apis}; {_WANTED_INPUT_TEXT}")
     api = next(iter(certain or likely), DEFAULT_API)
     field = API_SPECS[api].messages_field

@@ -262,8 +262,10 @@ def set_json_fields(line: bytes, new: dict[str, Any]) -> bytes:
     if not fields:
         return line
     # Equal values keep the line's own bytes, with its spacing and escapes.
-    is_unchanged = all(name in fields and _is_equal_json(fields[name], value) for name, value in new.items())
-    return line if is_unchanged else encode_json(fields | new)
+    for name, value in new.items():
+        if name not in fields or not _is_equal_json(fields[name], value):
+            return encode_json(fields | new)
+    return line
 
 
 def _is_equal_json(raw: Raw, value: object) -> bool:

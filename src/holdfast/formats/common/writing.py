@@ -238,5 +238,6 @@ def make_stable_uuid(text: str) -> str:
         return text
     digits = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     # Version 4 and a valid variant, as a strict parser requires.
-    groups = (digits[:8], digits[8:12], f"4{digits[13:16]}", f"8{digits[17:20]}", digits[20:])
-    return "-".join(groups)
+    third = f"4{digits[13:16]}"
+    fourth = f"8{digits[17:20]}"
+    return f"{digits[:8]}-{digits[8:12]}-{third}-{fourth}-{digits[20:]}"

@@ -240,6 +240,7 @@ def _encode_gemini_part(role: Role, part: Part) -> list[dict[str, Any]]:
         part = replace(part, raw=None)  # its bytes have the id as sent, without the tool's name
     wire_parts = []
     for content in encode_messages(gemini.API_NAME, [Message(role, (part,))]):
+        # An opaque part of another tool may be any JSON.
         wire_parts += [wire_part for wire_part in content.get("parts") or () if isinstance(wire_part, dict)]
     if isinstance(part, ToolCall):
         for wire_part in wire_parts:

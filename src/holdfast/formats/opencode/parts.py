@@ -133,6 +133,7 @@ def split_answer_steps(pieces: Sequence[OpencodePart]) -> list[list[int]]:
     """Return the indexes of the parts of each answer in a message; parts before the first one belong to it."""
     steps: list[list[int]] = [[]]
     for index, piece in enumerate(pieces):
+        # Two starts in a row begin one answer: an answer without content is none.
         has_content = any(pieces[step_index].type != "step-start" for step_index in steps[-1])
         if piece.type == "step-start" and has_content:
             steps.append([])

@@ -132,9 +132,13 @@ def read_opencode(data: bytes) -> Recording:
 
 def _to_stored_message(raw: Raw) -> OpencodeStoredMessage:
     message = _EXPORT_MESSAGE.decode_or_default(raw)
-    parts = tuple((_ID_FIELD.decode_or_default(part).id, bytes(part)) for part in message.parts)
+    parts = []
+    for part in message.parts:
+        part_id = _ID_FIELD.decode_or_default(part).id
+        parts.append((part_id, bytes(part)))
     message_id = _ID_FIELD.decode_or_default(message.info).id
-    return OpencodeStoredMessage(message_id, bytes(message.info or raw), parts)
+    # Without ``info`` it is no message; the whole object is kept then, and reported.
+    return OpencodeStoredMessage(message_id, bytes(message.info or raw), tuple(parts))
 
 
 def build_opencode_recording(session: OpencodeStoredSession, sidechains: tuple[Recording, ...] = ()) -> Recording:
@@ -215,6 +219,7 @@ class _OpencodeReader:
 
         opencode keeps reverted messages until the user goes on, so they are read too, as a branch.
         """
+        # opencode's ids sort in the order in which the parts were made.
         kept_parts = tuple([(part_id, raw) for part_id, raw in message.parts if part and part_id < part])
         previous_entry_id = self.last_entry_id
         if kept_parts:
@@ -367,8 +372,8 @@ class _OpencodeReader:
         self.pending_clearings = pending
         for cleared_at in sorted(due):
             edits = tuple(due[cleared_at])
-            spans = " ".join(f"{edit.span.start}.{edit.span.part}" for edit in edits)
-            self._append_entry("cleared", DecisionEntry(edits), spans, cleared_at)
+            spans = [f"{edit.span.start}.{edit.span.part}" for edit in edits]
+            self._append_entry("cleared", DecisionEntry(edits), " ".join(spans), cleared_at)
 
 
 def _make_clearing_edit(message_index: int, part: int, result: ToolResult) -> Edit:
@@ -417,7 +422,9 @@ def _normalize_fields(raw: bytes, id_: str, drop: tuple[str, ...]) -> dict[str, 
 
     A database has the id in a column and an export in the object; in one order both give the same bytes.
     """
-    fields: dict[str, object] = {name: value for name, value in decode_raw_fields(raw).items() if name not in drop}
+    fields: dict[str, object] = dict(decode_raw_fields(raw))
+    for name in drop:
+        fields.pop(name, None)
     own_id = fields.pop("id", id_)
     if own_id:
         fields["id"] = own_id

@@ -41,7 +41,11 @@ def encode_opencode_session_info(row: Mapping[str, Any]) -> bytes:
         json_value = _decode_json_column(row.get(column))
         if json_value is not None:
             info[column] = json_value
-    times = {name: row[f"time_{name}"] for name in _TIME_FIELDS if isinstance(row.get(f"time_{name}"), int | float)}
+    times = {}
+    for name in _TIME_FIELDS:
+        time = row.get(f"time_{name}")
+        if isinstance(time, int | float):
+            times[name] = time
     return encode_json(info | {"time": times})
 
 
@@ -117,4 +121,6 @@ def _build_project_row(session: DatabaseRow) -> DatabaseRow:
 
 def _encode_data_column(raw: bytes) -> str:
     """Return the ``data`` column of a message or part: its object without the id, which is a column of its own."""
-    return encode_json({key: value for key, value in decode_raw_fields(raw).items() if key != "id"}).decode()
+    fields = decode_raw_fields(raw)
+    fields.pop("id", None)
+    return encode_json(fields).decode()

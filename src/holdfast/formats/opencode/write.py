@@ -100,9 +100,11 @@ def build_opencode_session(recording: Recording, parent: str = "") -> OpencodeSt
 
 
 def _encode_exported_message(message: OpencodeStoredMessage, session_id: str) -> dict[str, Any]:
-    owner = {"sessionID": session_id}
-    parts = [decode_raw_fields(raw) | owner | {"messageID": message.id} for _, raw in message.parts]
-    return {"info": decode_raw_fields(message.info) | owner, "parts": parts}
+    """Return a message as exported: messages and parts name their owners, which a database has as columns."""
+    info = decode_raw_fields(message.info) | {"sessionID": session_id}
+    owner_fields = {"sessionID": session_id, "messageID": message.id}
+    parts = [decode_raw_fields(raw) | owner_fields for _, raw in message.parts]
+    return {"info": info, "parts": parts}
 
 
 def _build_session_info(
@@ -391,8 +393,11 @@ def _detect_provider(recording: Recording) -> str:
 
 
 def _freeze_message(message: _OutgoingMessage) -> OpencodeStoredMessage:
-    parts = tuple([(_decode_text_value(part.get("id", "")), to_json(part)) for part in message.parts])
-    return OpencodeStoredMessage(message.id, to_json(message.info), parts)
+    parts = []
+    for part in message.parts:
+        part_id = _decode_text_value(part.get("id", ""))
+        parts.append((part_id, to_json(part)))
+    return OpencodeStoredMessage(message.id, to_json(message.info), tuple(parts))
 
 
 def _parse_id_number(id_: str) -> int:
@@ -416,7 +421,8 @@ def _make_media_url(media: Media) -> str:
     """Return the URL of a file, or its data as one; empty for a file that only its provider can find."""
     if media.form == "base64":
         return f"data:{media.mime};base64,{media.source}"
-    return media.source if media.form == "url" or media.source.startswith("file:") else ""
+    is_url = media.form == "url" or media.source.startswith("file:")
+    return media.source if is_url else ""
 
 
 def _encode_signature_metadata(part: Thinking) -> dict[str, Any]:

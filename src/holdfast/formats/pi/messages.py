@@ -112,8 +112,9 @@ def convert_pi_message(message: PiMessage) -> Message:
     if message.role == "assistant":
         return Message("assistant", _decode_pi_parts(message))
     if message.role == "toolResult":
-        content = tuple([part for part in _decode_pi_parts(message) if isinstance(part, Text | Media | Opaque)])
-        return Message("tool", (ToolResult(message.tool_call_id, message.tool_name, content, message.is_error),))
+        content = [part for part in _decode_pi_parts(message) if isinstance(part, Text | Media | Opaque)]
+        result = ToolResult(message.tool_call_id, message.tool_name, tuple(content), message.is_error)
+        return Message("tool", (result,))
     if message.role == "bashExecution":
         return Message.from_text("user", format_bash_execution(message))
     if message.role in ("branchSummary", "compactionSummary"):

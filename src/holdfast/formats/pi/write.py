@@ -28,7 +28,8 @@ PI_VERSION = 3
 def write_pi(recording: Recording) -> bytes:
     """Return ``recording`` as JSON lines, the header first. The file has no place for sub-agents' conversations."""
     source = WritableRecording(recording)
-    return b"".join(line + b"\n" for line in (_encode_pi_header(source), *_iterate_pi_lines(source)))
+    lines = [_encode_pi_header(source), *_iterate_pi_lines(source)]
+    return b"".join(line + b"\n" for line in lines)
 
 
 def _encode_pi_header(source: WritableRecording) -> bytes:

@@ -173,7 +173,8 @@ def _is_codex_object(value: JsonObject) -> bool:
 
 
 def _is_codex_header(value: JsonObject) -> bool:
-    return value.get("type") == "session_meta" or ("type" not in value and "id" in value and "timestamp" in value)
+    is_bare_header = "type" not in value and "id" in value and "timestamp" in value
+    return value.get("type") == "session_meta" or is_bare_header
 
 
 def _summarize_codex_line(number: int, value: JsonObject) -> LineSummary:

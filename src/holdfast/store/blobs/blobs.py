@@ -277,7 +277,10 @@ class MemoryBlobStore:
         stored_blob = self._blobs.get(check_hash(hash_))
         if stored_blob is None:
             raise _build_missing_error(hash_)
-        return stored_blob.text[max(0, start) : None if stop is None else max(0, stop)]
+        # Negative bounds count as 0, as they do for a file, and not from the end as in a slice.
+        first = max(0, start)
+        last = None if stop is None else max(0, stop)
+        return stored_blob.text[first:last]
 
     def read_text(self, hash_: str, start: int = 0, stop: int | None = None) -> str:
         """Return characters ``start`` to ``stop``."""

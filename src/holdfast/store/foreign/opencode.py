@@ -153,8 +153,11 @@ class OpencodeDatabase:
         return {_decode_text(row[1]) for row in self._db.execute(f"PRAGMA table_info({table})")}
 
     def _read_sessions(self) -> dict[str, OpencodeSessionRow]:
-        optional_columns = [name if name in self._columns["session"] else "NULL" for name in ("parent_id", "title")]
-        query = f"SELECT id, {', '.join(optional_columns)} FROM session ORDER BY {self._build_order_clause('session')}"  # noqa: S608 -- our names
+        # Columns that an older version lacks are empty.
+        parent_column = "parent_id" if "parent_id" in self._columns["session"] else "NULL"
+        title_column = "title" if "title" in self._columns["session"] else "NULL"
+        order = self._build_order_clause("session")
+        query = f"SELECT id, {parent_column}, {title_column} FROM session ORDER BY {order}"  # noqa: S608 -- our names
         sessions = {}
         for row in self._db.execute(query):
             session = OpencodeSessionRow(*(_decode_text(value) for value in row))

@@ -179,9 +179,10 @@ def _rebuild_indexes(db: sqlite3.Connection) -> tuple[StoreRepairFinding, ...]:
     faults = _find_integrity_faults(db)
     if not faults:
         return ()
-    other_faults = [fault for fault in faults if not any(marker in fault for marker in _INDEX_FAULTS)]
-    if other_faults:
-        raise _UnreadableFileError(other_faults[0])
+    for fault in faults:
+        is_index_fault = any(marker in fault for marker in _INDEX_FAULTS)
+        if not is_index_fault:
+            raise _UnreadableFileError(fault)
     db.execute("REINDEX")
     # An index may have hidden damage of its table.
     remaining_faults = _find_integrity_faults(db)
@@ -317,8 +318,12 @@ def _remove_database_files(new: Path) -> None:
 def _find_free_backup_name(file: Path, kind: str = "bak") -> Path:
     """Return a free path beside ``file`` with the present time in its name."""
     stem = f"{file.name}.{kind}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-    names = (stem if not number else f"{stem}-{number}" for number in range(1_000))
-    return next(path for path in map(file.with_name, names) if not os.path.lexists(path))
+    path = file.with_name(stem)
+    number = 0
+    while os.path.lexists(path):  # an earlier repair within the same second
+        number += 1
+        path = file.with_name(f"{stem}-{number}")
+    return path
 
 
 def _copy_store(file: Path, place: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 
 INDEX_VERSION = 3
 """Version of the rules for indexing. Raise it when ``search.get_searchable_text`` or this module changes them.
@@ -51,7 +52,10 @@ def build_match_query(search_terms: Iterable[str]) -> str:
             grams[text[start : start + GRAM_CHARS]] = None
     if not grams:
         return ""
-    quoted_grams = ['"{}"'.format(gram.replace('"', '""')) for gram in list(grams)[:MAX_QUERY_GRAMS]]
+    quoted_grams = []
+    for gram in islice(grams, MAX_QUERY_GRAMS):
+        escaped = gram.replace('"', '""')
+        quoted_grams.append(f'"{escaped}"')
     return f'({" AND ".join(quoted_grams)}) OR "{ALWAYS_CANDIDATE}"'
 
 

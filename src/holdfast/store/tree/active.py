@@ -144,7 +144,10 @@ class GappedSequence(PersistentSequence[T]):
         return super().slice(start - gap_length, end - gap_length)
 
     def sum_from(self, measure: Callable[[T], int], start: int = 0) -> int:
-        """Return the sum of ``measure`` over the items from ``start`` on; raises ``LookupError`` for items in the gap."""
+        """Return the sum of ``measure`` over the items from ``start`` on.
+
+        Raises ``LookupError`` if one of them is in the gap.
+        """
         if self.gap and start < self.gap.stop:
             self._raise_gap_error()
         return super().sum_from(measure, start - len(self.gap))
@@ -165,7 +168,9 @@ class GappedSequence(PersistentSequence[T]):
         position = index if index >= 0 else len(self) + index
         if position in self.gap:
             self._raise_gap_error()
-        return super().__getitem__(position - len(self.gap) if position >= self.gap.stop else position)
+        if position >= self.gap.stop:
+            position -= len(self.gap)
+        return super().__getitem__(position)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, GappedSequence) or self.gap != other.gap:
