@@ -51,6 +51,7 @@ def describe_losses(recording: Recording, name: str) -> tuple[str, ...]:
 
 def describe_missing_setup(recording: Recording) -> Iterator[str]:
     """Yield a note if an exported request lacks its system prompt and tools because nobody recorded them."""
+    # The log has size and digest of the setup but not its text, so it can only be reported.
     setup = build_state_at_leaf(recording).setup
     if setup.tokens:
         yield f"system prompt, tools and settings, ~{setup.tokens:,} tokens: no messages, so the request has none"

@@ -82,6 +82,7 @@ def read_recording_lazily(lines: LineFile) -> Recording | None:
     Returns None if the file has to be read as a whole: it is one JSON value, its format has no line reader, or no line
     is recognized (the other reader then says what is wrong).
     """
+    # Binary and UTF-16 files: the reader of whole files names them in its error.
     if b"\x00" in lines.read_at(0, SNIFFED_BYTES):
         return None
     is_first = True
@@ -146,6 +147,7 @@ def recognize_reader(data: bytes) -> str:
 
     Raises ``UnrecognizedContent`` if there is none.
     """
+    # Arrays of session lines became lines before; what is left is a list of messages.
     if is_json_array(data):
         return "body"
     first_fields: dict[str, Raw] = {}

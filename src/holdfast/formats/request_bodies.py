@@ -243,6 +243,7 @@ def _append_body_message(
         log.report_problem(1, f"{body.spec.messages_field}[{number}] is kept as a note: {message}")
         return log.add_entry(name, parent, NoteEntry("message that cannot be read", bytes(raw)))
     message_entry = MessageEntry(make_sized_message(message, body.spec.api, raw))
+    # A request tells neither usage nor stop reason of the answers in it.
     if message.role == "assistant":
         return log.add_answer(name, parent, message_entry, CallMetadata(body.model), None)
     return log.add_entry(name, parent, message_entry)

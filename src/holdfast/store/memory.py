@@ -64,6 +64,7 @@ class MemoryStore(TreeStore):
     @contextmanager
     def hold_lease(self, key: str) -> Iterator[None]:
         """Hold the session's lease among the threads of this process."""
+        # ``setdefault`` is atomic, so two threads that come together get the same lock.
         lock = self._leases.setdefault(key, threading.Lock())
         if not lock.acquire(timeout=LEASE_WAIT):
             msg = f"session {key!r} is being written by somebody else (waited {LEASE_WAIT:g} s); wait for it to end"

@@ -140,7 +140,7 @@ class SqliteStore(TreeStore):
 
         Raises ``StoreCorrupt``, and creates nothing, if the file is not a database.
         """
-        self._file.check_readable()
+        self._file.check_readable()  # else a lock file would be made beside whatever file was named by mistake
         return hold_session_lock(self._locks, key)
 
     def repair_damage(self, key: str) -> list[str]:
@@ -189,6 +189,7 @@ class SqliteStore(TreeStore):
         return [key for (key,) in rows]
 
     def _save_info(self, info: SessionInfo) -> None:
+        # Titles and folders come from files of other tools and may have lone surrogates; keys and ids are checked before.
         texts = map(_replace_unstorable, (info.title, info.format, info.cwd, info.model))
         self._file.db.execute(
             _UPSERT_INFO, (info.key, *texts, info.created_at, info.updated_at, info.entry_count, info.leaf_id)

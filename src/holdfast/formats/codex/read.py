@@ -396,6 +396,7 @@ def _append_codex_step(file: _CodexFile, branch: _CurrentBranch, step: _CodexSte
     first = step.positions[0].number
     last = step.positions[-1].number
     if step.kind == "rollback":
+        # The note goes to the branch that is left: the file's own record of why it ends.
         note = file.make_body(NoteEntry, _make_rollback_note, step)
         log.add_entry(f"line-{first}", branch.leaf, note, step.at, first)
         event = _CODEX_EVENT.decode_or_default(file.get_first_line(step).payload)
@@ -443,6 +444,7 @@ def _append_codex_compaction(
     parent = log.add_entry(f"line-{number}+line", branch.leaf, note, step.at, number)
     payload = _COMPACTED_PAYLOAD.decode_or_default(file.get_first_line(step).payload)
     new_history = _decode_items_or_none(payload.replacement_history)
+    # The line has the new history but does not say which of it was kept, so the messages are compared.
     kept_count = _count_kept_tail(new_history, branch)
     first_kept = log.message_counts[parent] - kept_count
     body = file.make_body(CompactionEntry, partial(_make_codex_compaction, first_kept, kept_count), step)

@@ -219,6 +219,7 @@ class _GeminiCliFile:
 
 def _decode_gemini_cli_lines(data: bytes) -> Iterator[FileLine[GeminiCliLine]]:
     """Yield the whole file if it is one JSON value, else its lines."""
+    # Files of older versions are one object over many lines; a file with one line is the same either way.
     row = decode_document(data.removeprefix(BOM).strip(), GEMINI_CLI_LINE)
     if row.value is not None:
         yield row
@@ -238,6 +239,7 @@ def read_gemini_cli(data: bytes) -> Recording:
         model = record.line.model or model
     for record in file.replaced:
         file.log.skipped["message (replaced)"] += 1
+        # Under the root and not in place: nothing of it may be on the branch that is sent.
         note = NoteEntry(f"{GEMINI_CLI_NOTE_PREFIX}replaced", bytes(join_origin_lines(record.raws)))
         file.log.add_entry(record.name, root, note, None, record.last)
     for previous, row in file.damaged:

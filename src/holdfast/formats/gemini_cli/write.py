@@ -109,6 +109,7 @@ class _WrittenMessage:
                 new_calls.append(decode_raw_fields(call) | {"result": results[call_id]})
             else:
                 new_calls.append(call)
+        # Only the line in force; the earlier ones are history that the tool reads over.
         self._lines[-1] = set_json_fields(self.last, {"toolCalls": new_calls})
         return answered_ids
 

@@ -295,6 +295,7 @@ class _OpencodeReader:
         is_failed = info.error is not None and not (is_interrupted and decode_opencode_parts(pieces))
         is_finished_summary = is_summary and not is_failed and bool(info.finish)
         if is_finished_summary and info.parent in self.markers:
+            # A summary that failed, was not finished, or that nobody asked for compacts nothing.
             self._append_note(SUMMARY_NOTE, message, info)
             self._append_compaction(message, info, pieces)
         elif is_summary or is_failed:

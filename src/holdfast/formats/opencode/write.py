@@ -195,6 +195,7 @@ class _OpencodeWriter:
 
     def finish_messages(self) -> tuple[OpencodeStoredMessage, ...]:
         """Return the messages; calls that got no result are marked as interrupted."""
+        # opencode itself tells the model the same of a call whose result is missing.
         for part in self.open_calls.values():
             interruption = ToolResult("", "", (Text(_INTERRUPTED_TEXT),), is_error=True)
             part["state"] = _encode_tool_state(part, interruption, self.last_time)
@@ -207,6 +208,7 @@ class _OpencodeWriter:
         document = decode_raw_fields(raw)
         info = OPENCODE_INFO.decode_or_default(document["info"])
         if not self.messages or self.messages[-1].original_id != info.id:
+            # Ids that we make have to sort after those of the recorded messages before them.
             self.last_id_number = max(self.last_id_number, _parse_id_number(info.id))
             message_id = self._claim_id("msg", info.id, entry.id)
             fields = decode_raw_fields(document["info"]) | {"id": message_id}
@@ -337,6 +339,7 @@ class _OpencodeWriter:
     def _write_results(self, entry: Entry, message: Message) -> None:
         if self.messages:
             self.message_ids[entry.id] = self.messages[-1].id
+        # A result goes into the part of its call, wherever that is: opencode has no messages of results.
         for result in message.results:
             if result.call_id in self.open_calls:
                 self._write_result(result)

@@ -123,6 +123,7 @@ class _PiFile:
             return True
         if row.fault:
             self.log.report_problem(row.number, row.fault)
+        # Only the first line can be the header; a later ``session`` line is kept as a note.
         if line.type == "session" and self.header is None and not self.records:
             self.header = row
         elif self._is_new(row, line):
@@ -179,6 +180,7 @@ def read_pi(data: bytes | LineFile) -> Recording:
     file = _PiFile(data)
     root = _append_pi_header(file)
     parents = [_find_parent_record(file, index) for index in range(len(file.records))]
+    # Lines may precede their parents in a damaged file, but an entry needs its parent to be there.
     order, cycle_starts = order_parents_first(parents)
     for index in cycle_starts:
         number = file.records[index].row.number
@@ -220,6 +222,7 @@ def _find_parent_record(file: _PiFile, index: int) -> int:
     """Return the index of the parent of record ``index``, -1 for none."""
     record = file.records[index]
     line = record.line
+    # Version 1: every line follows the one before.
     if line.id is None:
         return index - 1
     if line.parent_id is None:

@@ -73,5 +73,6 @@ def _apply_change(line: LineInspection, piece: ObjectPiece, change: LineChange |
         content = remove_claude_results(content, change.removed_results)
     if change is not None and change.set_fields:
         content = set_json_fields(content, change.set_fields)
+    # A file edited on Windows keeps its line ends; an object from a welded line gets a plain one.
     line_end = b"\r\n" if line.raw.endswith(b"\r\n") else b"\n"
     return content + line_end

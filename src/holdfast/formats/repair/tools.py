@@ -195,6 +195,7 @@ def _summarize_codex_line(number: int, value: JsonObject) -> LineSummary:
     return summary
 
 
+# A time in whole seconds (``.000``) does not tell two lines apart: both may be meant.
 _SUBSECOND = re.compile(r"\.0*[1-9]")
 
 
@@ -215,6 +216,9 @@ def _summarize_gemini_line(number: int, value: JsonObject) -> LineSummary:
     return LineSummary(number, is_message="content" in value)
 
 
+# Claude Code sends exactly what it recorded, so a call without a result has to get one in the file; pi and Codex make
+# up missing results when they send. pi continues from its last line and Codex reads in order, so both need parents and
+# calls first. Gemini CLI replaces lines by id, and neither order nor copies matter to it.
 REPAIR_TOOLS = {
     tool.name: tool
     for tool in (

@@ -93,6 +93,7 @@ class FileBlobStore:
             store_error = build_store_error(
                 error, f"blob {hash_[:12]} ({length:,} bytes) was not stored in {self.root}"
             )
+            # As for the database: after one refusal, every later write fails at once with the same reason.
             if isinstance(store_error, StoreReadOnly):
                 self._refused = str(store_error)
             raise store_error from error
@@ -206,7 +207,7 @@ class FileBlobStore:
         if _get_file_size(self._get_blob_path(hash_)) != length:
             return False
         try:
-            self.count_characters(hash_)
+            self.count_characters(hash_)  # verifies the hash, once for each file
         except StoreCorrupt:
             return False
         return True
@@ -228,6 +229,7 @@ class FileBlobStore:
 
     def _write_blob(self, path: Path, content: str | bytes, length: int) -> None:
         """Write ``content`` to a draft and rename it to ``path``, replacing a damaged file there."""
+        # A random name in the same directory: two writers never share a draft, and the rename is atomic.
         draft = path.with_name(f".{secrets.token_hex(8)}.tmp")
         with self._total.reserve(length):
             descriptor = create_private_file(draft)

@@ -37,6 +37,7 @@ class BlobTextIndex(NamedTuple):
 
 def index_blob_text(read_pieces: PieceReader) -> BlobTextIndex:
     """Build the index of a text, with one piece of it in memory at a time."""
+    # Nearly every text is UTF-8, so the second pass is rare.
     try:
         return _build_index_with(read_pieces, "surrogatepass")
     except UnicodeDecodeError:

@@ -196,6 +196,7 @@ class OpencodeDatabase:
         with _translate_sqlite_errors(self._path):
             subagents = [self._read_one_recording(session_id) for session_id in self._find_subagent_sessions(id_)]
             recording = self._read_one_recording(id_, tuple(subagents))
+        # Immutable mode takes no lock, so a write in between may have mixed old and new pages.
         if _get_file_stamp(self._place) != self._stamp:
             raise _build_busy_error(self._path)
         return recording

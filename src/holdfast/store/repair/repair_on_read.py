@@ -22,7 +22,7 @@ def read_with_repair(
     try:
         return read_log()
     except StoreReplaced:
-        raise
+        raise  # a kind of StoreCorrupt, but the file is fine: it has to be opened again
     except StoreCorrupt as damage:
         try:
             repairs = store.repair_damage(key)

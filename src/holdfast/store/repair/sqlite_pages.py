@@ -49,6 +49,7 @@ class SqlitePages:
         """Yield number and values of every readable row, in no particular order. Free pages are left out."""
         free = self._find_free_pages()
         count = max([len(self._data) // self.size, *self._newest])
+        # Every page, not those of a tree: a damaged inner page would hide all pages below it.
         for number in range(1, count + 1):
             if number not in free:
                 yield from self._iter_page_rows(number)
@@ -91,6 +92,7 @@ class SqlitePages:
 
     def _find_free_pages(self) -> set[int]:
         """Return the numbers of free pages, which hold deleted rows."""
+        # SQLite does not wipe what it deletes. Free pages are listed on trunk pages, which form a chain.
         free: set[int] = set()
         trunk = _read_uint32(self._get_page(1), 32)
         while trunk and trunk not in free:
@@ -112,7 +114,7 @@ class SqlitePages:
             try:
                 yield self._read_cell(page, offset)
             except (IndexError, ValueError, struct.error):
-                continue
+                continue  # one damaged cell does not cost the others of its page
 
     def _read_cell(self, page: memoryview, offset: int) -> tuple[int, RowValues]:
         """Return number and values of the row in a cell.
@@ -134,6 +136,7 @@ class SqlitePages:
 
     def _get_local_length(self, length: int) -> int:
         """Return how many bytes of a payload are on the page itself (file format, 1.6)."""
+        # The constants are those of the file format for leaves of tables.
         max_local = self._usable - 35
         min_local = (self._usable - 12) * 32 // 255 - 23
         if length <= max_local:

@@ -108,6 +108,7 @@ def clear_word_index_if_indexed(db: sqlite3.Connection, session: int) -> None:
 
     The other sessions are indexed again when they are searched.
     """
+    # A contentless FTS5 table cannot delete single rows without their texts, so all of it goes.
     if db.execute("SELECT EXISTS (SELECT 1 FROM searched WHERE session = ?)", (session,)).fetchone() == (1,):
         _clear_index(db)
 

@@ -82,6 +82,7 @@ def search_entries(
             content = entry.body.sized_message.digest
         else:
             content = get_searchable_text(entry)
+        # With the time: the same words said twice are two hits, a copy of an entry is none.
         key = (content, entry.time_ms)
         if content and key in seen_keys:
             continue  # a copy of an entry that was found before

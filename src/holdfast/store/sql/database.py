@@ -419,6 +419,7 @@ class SqliteFile:
         if not stat.S_ISREG(file_stat.st_mode) or is_foreign_target:
             msg = f"{self.file} is not a file of yours; give a file's path with --store"
             raise StoreError(msg)
+        # An empty file is a store without sessions; a short one is somebody's text.
         if 0 < file_stat.st_size < MIN_FILE_BYTES:
             msg = (
                 f"{self.file} ({file_stat.st_size} bytes) is no database and was left alone: give another path "

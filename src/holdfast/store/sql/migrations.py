@@ -125,6 +125,7 @@ def is_store_file(path: Path) -> bool:
 def get_schema_version(db: sqlite3.Connection, name: str) -> int:
     """Return the schema version of ``db``; raises ``StoreCorrupt`` if it is newer than this program or not a store."""
     schema_version, owner, has_tables = _read_header(db)
+    # An empty file, left by a crash or by ``touch``, has no owner and no tables: that is a new store.
     if owner != APPLICATION_ID and (owner or schema_version or has_tables):
         msg = f"{name} is a database of another program; it was not touched: give another path with --store"
         raise StoreCorrupt(msg)

@@ -232,6 +232,7 @@ def decode_entry_row(place: tuple[str, str | None, int], row: EntryRow, wire_dec
     Raises ``StoreCorrupt`` if the bytes are not those that were stored, or cannot be decoded.
     """
     entry_id, parent, seq = place
+    # Checked on every read: SQLite does not notice bytes that changed on disk.
     if compute_row_identity(row, parent) != row.identity:
         raise _build_entry_damage_error(entry_id, seq, "its bytes are not those that were stored")
     try:

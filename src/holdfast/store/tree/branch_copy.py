@@ -49,8 +49,10 @@ def copy_branch_entries(
         return []
     first = replaced_positions[0]
     copier = _BranchCopier(replacements, _find_replaced_indexes(path, replacements), new_id)
+    # Entries before the first replaced one are shared by both branches.
     for entry in path[first:]:
         copier.copy_entry(entry, path[first].parent)
+    # Without thinking there is no signature to be made invalid.
     if any(_has_thinking(entry) for entry in copier.copied_entries):
         copier.separate_thinking(_find_last_setup(path))
     copier.copy_labels(labels)

@@ -50,6 +50,7 @@ def reduce_to_sizes(state: ConversationState) -> ConversationState:
         is_valid = get_valid_measured_request(state) is not None
         digest = compute_leading_digest(blank) if is_valid else b""
         measurement = replace(measurement, message_count=0, projection_digest=digest)
+    # The restored fields are of the real history; the pinned messages among them are not here.
     sizes = restore_checkpoint_fields(blank, collect_checkpoint_fields(state))
     return replace(
         sizes,

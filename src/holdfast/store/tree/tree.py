@@ -301,6 +301,7 @@ class TreeStore(ABC):
         with self._write_transaction():
             info = self._require_info(key)
             target = self._resolve_entry_id(key, prefix)
+            # A removed label is an entry too: the log is only appended to.
             entry = Entry(make_entry_id(), target, LabelEntry(target, name), time_ms=self._clock())
             seq = self._write_entries(info, [entry])
             self._save_info(replace(info, entry_count=info.entry_count + 1))
@@ -565,6 +566,7 @@ class TreeStore(ABC):
         old_node = self._find_node(key, old_leaf)
         if old_node is None:
             return old_leaf
+            # Only the part of the path after the old leaf is read: that is enough to see whether the leaf is on it.
         path_since = self._read_path_up(key, new_node.seq, old_node.depth, old_node.seq)
         continues_old = any(entry.id == old_leaf for entry in path_since)
         return new_leaf if continues_old else old_leaf
