@@ -189,7 +189,7 @@ class SqliteStore(TreeStore):
         return [key for (key,) in rows]
 
     def _save_info(self, info: SessionInfo) -> None:
-        # Titles and folders come from files of other tools and may have lone surrogates; keys and ids are checked before.
+        # Titles and folders come from other tools' files and may have lone surrogates; keys and ids are checked before.
         texts = map(_replace_unstorable, (info.title, info.format, info.cwd, info.model))
         self._file.db.execute(
             _UPSERT_INFO, (info.key, *texts, info.created_at, info.updated_at, info.entry_count, info.leaf_id)
