@@ -146,6 +146,7 @@ class Session:
             raise ConfigError("deadline is nan; give seconds, or none")
         extra = self.journal.policy.settings.summarizer.timeout_seconds
         seconds = inf if deadline is None else deadline
+        # Quiet: without a caller who has seen events, an answer that breaks off can be asked for again.
         with self.compaction_tracker.limit_run(seconds, extra, lambda: _describe_snapshot(self.journal)):
             async with self.run(messages, quiet=True) as run:
                 async for _ in run:

@@ -30,7 +30,11 @@ def adopt_client_bytes(logged: SizedMessage, client_message: SizedMessage) -> Si
     """
     if client_message.raw is None or (client_message.api == logged.api and client_message.raw == logged.raw):
         return client_message if client_message == logged else logged
-    if client_message.digest != logged.digest and not is_equivalent_message(logged.message, client_message.message):
+    # The log holds a shortened text: with the client's bytes the request would show all of it again.
+    is_shortened = client_message.digest != logged.digest and not is_equivalent_message(
+        logged.message, client_message.message
+    )
+    if is_shortened:
         return logged
     adopted = _replace_bytes(logged, client_message.message, client_message.api, client_message.raw)
     is_client_message = (
@@ -43,17 +47,20 @@ def adopt_client_bytes(logged: SizedMessage, client_message: SizedMessage) -> Si
 
 
 def find_message_pieces(message: SizedMessage, messages: Sequence[SizedMessage]) -> list[SizedMessage]:
-    """Return the first of ``messages`` whose contents together are as long as that of ``message``; else an empty list.
+    """Return the messages at the start of ``messages`` that together are exactly as long as ``message``.
 
-    Only lengths are compared here, which is cheap; the caller compares the contents.
+    Return an empty list if there are none. Only lengths are compared, which is cheap; the caller compares the contents.
     """
     remaining_bytes = len(encode_comparable_bytes(message.message))
-    for index, piece in enumerate(messages):
+    pieces: list[SizedMessage] = []
+    for piece in messages:
         piece_bytes = len(encode_comparable_bytes(piece.message))
         if piece_bytes > remaining_bytes:
-            return [*messages[:index]] if not remaining_bytes else []
+            break
         remaining_bytes -= piece_bytes
-    return [] if remaining_bytes else [*messages]
+        pieces.append(piece)
+    # A piece that is thinking alone counts zero bytes, so one at the end is taken along.
+    return [] if remaining_bytes else pieces
 
 
 def adopt_piece_bytes(message: SizedMessage, messages: Sequence[SizedMessage]) -> SizedMessage:
@@ -68,6 +75,7 @@ def adopt_piece_bytes(message: SizedMessage, messages: Sequence[SizedMessage]) -
     joined_message = join_message_run(messages)
     raw = Raw(b",".join(raws))
     has_later_calls = any(piece.message.calls for piece in messages[1:])
+    # Joined into one message then, in bytes made here: the pieces' own would be refused.
     if has_later_calls and get_api_dialect(spec.api, "").calls_follow_user:
         raw = Raw(b",".join(spec.encode_message(joined_message, None)))
         joined_message = spec.decode_message(raw)
@@ -87,7 +95,8 @@ def _replace_bytes(message: SizedMessage, echoed_message: Message, api: str, raw
 
     The number and places of its parts do not change: recorded decisions name parts by their place.
     """
-    own_parts, echoed_parts = message.message.parts, echoed_message.parts
+    own_parts = message.message.parts
+    echoed_parts = echoed_message.parts
     with_new_bytes = replace(message, api=api, raw=raw, base_raw=None)
     has_same_parts = [type(part) for part in own_parts] == [type(part) for part in echoed_parts]
     if has_same_parts:
@@ -96,7 +105,7 @@ def _replace_bytes(message: SizedMessage, echoed_message: Message, api: str, raw
         return message
     aligned_parts = _align_parts(own_parts, echoed_parts)
     if aligned_parts is None:
-        return with_new_bytes
+        return with_new_bytes  # the log's own parts, in the client's bytes
     aligned_message = Message(echoed_message.role, aligned_parts)
     return replace(with_new_bytes, message=copy_signing_models(aligned_message, message.message))
 
