@@ -212,7 +212,7 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
         """Return the rules of ``api`` for ``model``: the API's own, changed by the facts of matching lines.
 
         Lines about another provider's API or server are ignored. With ``trusting`` the clients of an unknown server are
-        taken to know it: what they write is not normalized.
+        taken to know it, so their messages are not normalized.
         """
         provider_of_api = _get_provider(api)
         matching_lines = _iter_matching_lines(self.model, model)

@@ -37,13 +37,13 @@ class ConfigFile(Struct, frozen=True):
 def parse_catalog(text: str, name: str) -> Catalog:
     """Parse the catalogue in TOML ``text``; ``name`` is the file's name for errors.
 
-    Raises ``ConfigError`` with the wrong key and what is allowed there, also for other tables.
+    Raises ``ConfigError`` with the wrong key and the allowed ones, also for other tables.
     """
     return parse_config_file(text, name).catalog
 
 
 def parse_config_file(text: str, name: str) -> ConfigFile:
-    """Parse all of TOML ``text``; raise ``ConfigError`` with file, key and what is allowed there."""
+    """Parse all of TOML ``text``; raise ``ConfigError`` with the file, the wrong key and the allowed ones."""
     tables = _parse_toml(text, name)
     catalog = _convert_catalog({key: table for key, table in tables.items() if key not in _OTHER_TABLES}, name)
     return ConfigFile(
@@ -94,7 +94,7 @@ def _is_valid_cache_line(line: object) -> bool:
 
 
 def _suggest_correction(error: str) -> str:
-    """Return what is allowed at the place of msgspec's ``error``, and the nearest allowed name if there is one."""
+    """List the names allowed at the place of msgspec's ``error``, with the nearest one if the name is a misspelling."""
     single_table = re.search(r"Expected `array`, got `object` - at `\$\.(\w+)`", error)
     if single_table:
         return f"begin each of these tables with [[{single_table[1]}]], in two brackets"
@@ -142,7 +142,7 @@ def check_catalog(catalog: Catalog, name: str) -> Catalog:
 
 
 def _describe_pattern_problem(pattern: str) -> str:
-    """Return what is wrong with a pattern for the characters of call ids, or ``""``.
+    """Describe the problem of a pattern for the characters of call ids; ``""`` without one.
 
     It must be a regular expression, and accept the hexadecimal digits that new ids are made of.
     """

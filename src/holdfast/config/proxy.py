@@ -104,7 +104,7 @@ def parse_proxy_table(table: object, file: str) -> dict[str, Any]:
 
 
 def convert_proxy_setting(key: str, value: object, place: str) -> Any:
-    """Convert ``value`` for setting ``key``; raise ``ConfigError`` with what is allowed at ``place``."""
+    """Convert ``value`` for setting ``key``; raise ``ConfigError`` with the allowed values at ``place``."""
     setting_type = _get_setting_types()[key]
     try:
         setting_value = convert_value(value, setting_type)
@@ -138,7 +138,7 @@ def _describe_wrong_setting(key: str, value: object, place: str, problem: str) -
 
 
 def _find_setting_problem(key: str, value: Any) -> str:
-    """Return what is wrong with a value of the right type, or ``""``."""
+    """Describe the problem of a value of the right type; ``""`` without one."""
     if key == "policy" and value not in PRESETS:
         return "no policy is called that"
     # The pattern of the type cannot check whether host and port are possible.

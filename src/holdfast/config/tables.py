@@ -72,7 +72,7 @@ class StoreLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     """Bytes of all blobs together."""
 
     def merge_over(self, fallback: StoreLimits) -> StoreLimits:
-        """Return these limits, with those of ``fallback`` where these are None."""
+        """Return these limits, with those of ``fallback`` in place of unset ones."""
         fallback_sizes = asdict(fallback)
         sizes: dict[str, int | None] = {}
         for name, size in asdict(self).items():
@@ -87,11 +87,11 @@ class StoreLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
 def parse_overrides(table: object, file: str) -> tuple[Override, ...]:
     """Parse table ``[policy]`` into overrides, the weaker first; raise ``ConfigError`` for a wrong key."""
-    whole = require_table(table, "[policy]", file)
-    groups = {key: value for key, value in whole.items() if key in Settings.__struct_fields__}
+    policy_tables = require_table(table, "[policy]", file)
+    groups = {key: value for key, value in policy_tables.items() if key in Settings.__struct_fields__}
     # Those of all policies first, since a later override is stronger.
     changes = [*_iter_overrides(groups, "", PolicyRules, file)]
-    for name, policy_table in whole.items():
+    for name, policy_table in policy_tables.items():
         if name in groups:
             continue
         if name not in PRESETS:

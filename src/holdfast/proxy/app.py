@@ -594,11 +594,11 @@ def _has_remote_state(parsed_request: ParsedRequest) -> bool:
 
 def _describe_no_upstream(client_request: ClientRequest) -> str:
     """Return the error for a path that leads to no provider, with an address that would."""
-    here = f"http://{client_request.headers.get('host', '')[:100] or 'HOST:PORT'}/u/"
+    own_address = f"http://{client_request.headers.get('host', '')[:100] or 'HOST:PORT'}/u/"
     return (
         f"nobody is known who answers {client_request.method} {client_request.route.shown_path[:200]}; set the "
         "client's base address to "
-        f"{here} with its server's own behind it, as {here}https://openrouter.ai/api/v1"
+        f"{own_address} with its server's own behind it, as {own_address}https://openrouter.ai/api/v1"
     )
 
 

@@ -66,15 +66,15 @@ class EditMap(Mapping[int, tuple[Edit, ...]]):
             if index == last:  # two threads may have inserted the same index
                 continue
             last = index
-            own = self._filter_own(self._edits_by_index[index])
-            if own:
-                yield index, own
+            own_edits = self._filter_own(self._edits_by_index[index])
+            if own_edits:
+                yield index, own_edits
 
     def __getitem__(self, index: int) -> tuple[Edit, ...]:
-        own = self._filter_own(self._edits_by_index.get(index, {}))
-        if not own:
+        own_edits = self._filter_own(self._edits_by_index.get(index, {}))
+        if not own_edits:
             raise KeyError(index)
-        return own
+        return own_edits
 
     def __contains__(self, index: object) -> bool:
         numbered_edits = self._edits_by_index.get(index)  # type: ignore[call-overload]

@@ -236,10 +236,10 @@ def apply_normalization(sized_messages: list[SizedMessage], repairs: Iterable[Ed
 
     The first message in place of a span takes the span's whole size, so that the total is unchanged.
     """
-    out: list[SizedMessage] = []
+    normalized: list[SizedMessage] = []
     cursor = 0
     for edit in repairs:
-        out += sized_messages[cursor : edit.span.start]
+        normalized += sized_messages[cursor : edit.span.start]
         old = sized_messages[edit.span.start : edit.span.stop]
         # One message for one: fields of the old wire message that no repair touched are carried over.
         base = None
@@ -249,10 +249,10 @@ def apply_normalization(sized_messages: list[SizedMessage], repairs: Iterable[Ed
         tokens = sum(sized_message.tokens for sized_message in old)
         for message in edit.replacement:
             if isinstance(message, Message):
-                out.append(SizedMessage(message, tokens, compute_value_digest(message), api, None, base))
+                normalized.append(SizedMessage(message, tokens, compute_value_digest(message), api, None, base))
                 tokens = 0
         cursor = edit.span.stop
-    return out + sized_messages[cursor:]
+    return normalized + sized_messages[cursor:]
 
 
 def map_normalized_position(position: int, repairs: Iterable[Edit]) -> int:

@@ -273,9 +273,9 @@ def _iter_blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
     buffer = b""
     for piece in pieces:
         buffer += piece
-        whole = len(buffer) - len(buffer) % BLOCK_BYTES
-        yield from (buffer[at : at + BLOCK_BYTES] for at in range(0, whole, BLOCK_BYTES))
-        buffer = buffer[whole:]
+        block_bytes = len(buffer) - len(buffer) % BLOCK_BYTES
+        yield from (buffer[at : at + BLOCK_BYTES] for at in range(0, block_bytes, BLOCK_BYTES))
+        buffer = buffer[block_bytes:]
     yield buffer
 
 

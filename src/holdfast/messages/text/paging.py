@@ -85,11 +85,13 @@ def read_text_page(
     if number < 1:
         raise FormatError(f"there is no page {number}: pages count from 1; {_describe_text_size(extent)}")
     pages = iter_text_pages(read_range, lines=lines, chars=chars, search=search, extent=extent, max_chars=max_chars)
-    at = 0
-    for at, current_page in enumerate(pages, 1):
-        if at == number:
+    page_number = 0
+    for page_number, current_page in enumerate(pages, 1):
+        if page_number == number:
             return current_page
-    raise FormatError(f"there is no page {number}: what was asked for ends on page {at}; {_describe_text_size(extent)}")
+    raise FormatError(
+        f"there is no page {number}: what was asked for ends on page {page_number}; {_describe_text_size(extent)}"
+    )
 
 
 def iter_text_pages(

@@ -188,9 +188,9 @@ def _add_beta_features(headers: Headers, features: str) -> Headers:
 
 
 def _make_unreached_error(url: str, error: Exception) -> UpstreamError:
-    place = urlsplit(url).netloc
+    server = urlsplit(url).netloc
     cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return UpstreamError(f"no answer came from {place} ({cause}); check the address and the connection", "network")
+    return UpstreamError(f"no answer came from {server} ({cause}); check the address and the connection", "network")
 
 
 # Redirects. A client resolves a location without a host against the address of the proxy, and would send the next

@@ -234,13 +234,13 @@ class Health:
 
     def list_metrics(self) -> Iterator[Metric]:
         """Yield the metric families for Prometheus."""
-        every = self._count_by_api()["all"]
+        all_counts = self._count_by_api()["all"]
         yield _make_labelled_counter(
             "requests", "Requests that ended.", ["api", "state", "status"], sorted(self._requests.items())
         )
-        yield _make_counter("managed", "Requests that were kept inside the window.", every["managed"])
-        yield _make_counter("bypassed", "Requests relayed while Holdfast was switched off.", every["bypassed"])
-        yield _make_counter("refused", "Requests that Holdfast itself refused, sent to nobody.", every["refused"])
+        yield _make_counter("managed", "Requests that were kept inside the window.", all_counts["managed"])
+        yield _make_counter("bypassed", "Requests relayed while Holdfast was switched off.", all_counts["bypassed"])
+        yield _make_counter("refused", "Requests that Holdfast itself refused, sent to nobody.", all_counts["refused"])
         yield _make_gauge("requests_under_way", "Requests that began and are not answered.", self._in_progress)
         yield _make_gauge(
             "degraded", "1 from when something goes wrong until a request is served in full.", self.is_degraded
