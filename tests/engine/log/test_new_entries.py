@@ -19,7 +19,7 @@ WRONG = {
     "role": Message("boss", (Text("work"),)),
     "parts": Message("user", "work"),
     "text": Message("user", (Text(5),)),
-    "seal": Message("assistant", (Thinking("hm", signature="x"),)),
+    "signature": Message("assistant", (Thinking("hm", signature="x"),)),
     "data": SizedMessage(Message("assistant", (Thinking("hm", signature=ProviderSignature("anthropic", "m", 5)),))),
     "object": "work",
 }
