@@ -65,7 +65,7 @@ def test_import_takes_good_files_and_refuses_bad_ones(run, session):
     """One bad file does not stop the others; the exit code tells that there was one."""
     result = run("import", "nowhere.jsonl", session)
     assert result.exit_code == 2
-    assert "nothing of it was imported" in result.stderr
+    assert "nothing was imported from it" in result.stderr
     assert KEY in result.stdout
 
 
@@ -429,7 +429,7 @@ def test_sessions_of_two_tools_do_not_become_one(run, decided, home, store):
     before = store.get_session(decided)
     done = run("import", "body.json", "--as", decided)
     assert (done.exit_code, store.get_session(decided)) == (2, before)
-    assert f"session {decided!r} is one of claude-code, and this is one of openai-chat; give another id" in done.stderr
+    assert f"session {decided!r} is from claude-code, and this one is from openai-chat; give another id" in done.stderr
     assert run("import", "body.json").exit_code == 0
     listed = [line.split()[:2] for line in run("ls").stdout.splitlines()]
     assert [whose for short, whose in listed if short.startswith("body-")] == ["openai-chat"]
@@ -506,7 +506,7 @@ def test_long_lists_end_and_say_so(run, store):
     shown = run("show", "long")
     assert (shown.stdout.count("kelp"), shown.stderr) == (
         1_000,
-        "these are the last 1,000 lines; --last shows more, --json all\n",
+        "showing the last 1,000 lines; --last shows more, --json all\n",
     )
     assert run("show", "long", "--last", "1002").stderr == ""
     assert len(json.loads(run("show", "long", "--json").stdout)) == 1_002

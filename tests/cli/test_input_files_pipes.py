@@ -23,7 +23,7 @@ def pipe(home):
 
 def test_a_pipe_without_a_writer_is_refused(pipe):
     """Nobody is waited for longer than the patience, and the message says what to do."""
-    with pytest.raises(FormatError, match="pipe into which nobody writes; start who writes"):
+    with pytest.raises(FormatError, match="pipe without a writer; start the program"):
         read_pipe(pipe, 0.05)
 
 

@@ -98,7 +98,7 @@ def test_import_of_one_session(run, held):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--as", "mine"], "holds 2; name one with --session"),
+        (["--as", "mine"], "has 2; choose one with --session"),
         (["--session", "ses_"], "several sessions begin with 'ses_'"),
         (["--session", "nothing"], "no session begins with 'nothing'"),
     ],
@@ -115,13 +115,13 @@ def test_sessions_that_cannot_be_meant(run, held, command, arguments, said):
 def test_session_of_a_file_that_is_no_database(run, session):
     """``--session`` is for databases."""
     result = run("import", session, "--session", "x")
-    assert (result.exit_code, "is no database" in result.stderr) == (2, True)
+    assert (result.exit_code, "is not a database" in result.stderr) == (2, True)
 
 
 def test_an_empty_database(run, home):
     """A database without sessions is refused in one line."""
     result = run("import", database(home / "empty.db"))
-    assert (result.exit_code, "holds no session" in result.stderr) == (2, True)
+    assert (result.exit_code, "has no sessions" in result.stderr) == (2, True)
 
 
 def test_a_damaged_database(run, held):

@@ -18,28 +18,28 @@ COMMAND_HELP = {
     "run": "Start CLIENT with a proxy of its own, so that it never outgrows its window.",
     "serve": "Serve the proxy: clients that are pointed at it never outgrow their window.",
     "replay": "Run a recorded session through policies: cost, cache, recall.",
-    "import": "Take recorded sessions of other tools into the store.",
+    "import": "Import recorded sessions of other tools into the store.",
     "ls": "List the sessions of the store.",
-    "show": "Show a session, a message a line, with what was decided about it.",
+    "show": "Show a session, one line per message, with the decisions about it.",
     "context": "Show what the next request of a session would hold.",
-    "why": "Tell what happened to a message: what was decided, and how to get it back.",
-    "diff": "Show what the model saw before and after: replaced, hidden, said, back.",
-    "undo": "Take back a decision: what it had reduced is shown again.",
-    "compact": "Compact a session now: its older turns give way to a summary.",
+    "why": "Explain what happened to a message: what was decided, and how to get it back.",
+    "diff": "Show what the model saw at two moments: replaced, hidden, new and restored messages.",
+    "undo": "Undo a decision: the messages it had reduced are shown in full again.",
+    "compact": "Compact a session now: a summary replaces its older turns.",
     "branch": "List the branches of a session, or go on from another entry.",
-    "stats": "Tell how large conversations got, what was saved, and what that cost in cache.",
-    "recall": "Read back what was stored away in a session, or anything that was said in it.",
+    "stats": "Report how large sessions got, what was saved, and what that cost in cache.",
+    "recall": "Read back texts stored away in a session, or any of its messages.",
     "mcp": "Serve recall and search to a client of the Model Context Protocol.",
-    "export": "Write a session in the form of a tool, or as a request.",
-    "repair": "Mend damaged session files of other tools, or the store.",
+    "export": "Write a session in the format of a tool, or as a request.",
+    "repair": "Repair damaged session files of other tools, or the store.",
     "rm": "Remove sessions from the store.",
-    "gc": "Remove texts that no session names any more.",
+    "gc": "Remove stored texts that no session uses any more.",
     "agent": "Let a model work on TASK in a folder, with tools for files, search and the shell.",
-    "lint": "Check whether a request is one that the provider takes.",
-    "fix": "Repair a request: what was changed, and why.",
-    "classify": "Tell what a provider's error is: an overflow, a rate limit, or else.",
-    "provider": "Serve a strict provider: it refuses what real ones refuse.",
-    "policy": "Show the policies there are, and each of their numbers.",
+    "lint": "Check whether the provider would accept a request.",
+    "fix": "Fix a request so that the provider accepts it, and say what was changed.",
+    "classify": "Classify a provider's error: an overflow, a rate limit, or something else.",
+    "provider": "Serve a strict test provider that refuses what real ones refuse.",
+    "policy": "List the policies, and show each setting with its origin.",
     "doctor": "Check this installation: store, configuration, tools found.",
 }
 """The commands with their one-line help, in the order of the help page."""
@@ -62,7 +62,7 @@ def get_command_module(name: str) -> str:
 
 
 class LazyCommandGroup(click.Group):
-    """A group whose commands are loaded when they are called, and whose errors are told in one place."""
+    """A group that loads a command's module when the command is called, and reports all errors in one place."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of all commands."""
@@ -79,12 +79,12 @@ class LazyCommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that ``args`` begin with; one that is not there is an error with the nearest names."""
+        """Find the command that ``args`` begin with; for an unknown one, fail with the nearest names."""
         name = args[0]
         if name not in COMMAND_HELP and not name.startswith("-"):
             near = get_close_matches(name, COMMAND_HELP)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(COMMAND_HELP)}"
-            ctx.fail(f"no command is called {name!r}; {hint}")
+            hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(COMMAND_HELP)}"
+            ctx.fail(f"there is no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -94,26 +94,28 @@ class LazyCommandGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the command line, which may print a page of help."""
+        # Here and not in main(): printing the help already needs the fallback, and tests call the group directly.
         _allow_ascii_fallback(sys.stdout)
         _allow_ascii_fallback(sys.stderr)
         with _report_errors():
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; whatever goes wrong outside of this program ends in a message and an exit code."""
+        """Run the command; expected errors end in a message and an exit code."""
         with _report_errors():
             return super().invoke(ctx)
 
 
 @contextmanager
 def _report_errors() -> Iterator[None]:
-    """Let what goes wrong inside end in a message and an exit code."""
+    """Turn expected errors of the block into a message and an exit code; a fault of ours keeps its traceback."""
     try:
         yield
     except click.ClickException as error:
         from holdfast.cli.output.errors import cut_long_words
 
-        vars(error)["message"] = cut_long_words(error.message)  # click lets nobody assign it
+        # Messages may quote input of any length. The attribute is final in click's types, hence ``vars``.
+        vars(error)["message"] = cut_long_words(error.message)
         raise
     except (click.exceptions.Exit, click.Abort):
         raise
@@ -124,7 +126,7 @@ def _report_errors() -> Iterator[None]:
 
 
 def _allow_ascii_fallback(stream: TextIO) -> None:
-    """Let ``stream`` show a plainer sign for what its encoding cannot."""
+    """Make ``stream`` write a plainer sign for any that its encoding lacks, instead of failing."""
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors=ASCII_FALLBACK)

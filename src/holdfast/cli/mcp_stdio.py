@@ -1,9 +1,9 @@
-"""Standard input and output as a connection of the Model Context Protocol on which every request gets its answer.
+"""Standard input and output as a connection of the Model Context Protocol on which every request gets an answer.
 
-The transport of the package ``mcp`` writes; reading is done here, for in mcp 2.3.0 [M] its reading loses requests: a
-line that is no JSON, a batch, half a surrogate pair and an id that is null or a fraction get no answer at all, so the
-client waits for ever, and a call that is still running when the input ends is answered "Connection closed". When a
-release answers these, ``stdio_server`` alone is enough and this module goes.
+The ``mcp`` package does the writing. Reading is done here, because the reader of mcp 2.3.0 loses requests: it gives no
+answer at all to a line that is not JSON, a batch, half a surrogate pair, or an id that is null or a fraction, so the
+client waits forever, and it answers "Connection closed" to a call that is still running when the input ends. When a
+release answers all of these, use ``stdio_server`` alone and delete this module.
 """
 
 from __future__ import annotations
@@ -26,39 +26,41 @@ from pydantic import ValidationError
 from holdfast.cli.files.input_files import get_standard_input
 
 CALL_DRAIN_TIMEOUT = 30.0
-"""[H] Seconds that running calls may take when the input has ended: a search of 100 MB takes less than one."""
+"""Seconds that running calls may take after the input has ended. Chosen by judgement: a search of 100 MB takes less
+than one second, so only a call that hangs is cut off."""
 MAX_INTEGER_DIGITS = 1_000
-"""[H] Digits of a whole number that is read as one; its float is infinite."""
+"""Longer whole numbers are read as a float, which is infinite at that size. Python limits the conversion of very long
+digit strings (4,300 by default) and would fail with an error of its own."""
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 class JsonRpcErrorReply(types.JSONRPCError):
-    """An error in answer to what is no request of the protocol; it names the id that came, if that was a number."""
+    """An error reply to a line that is not a valid request; its id is the one received, if that was a number."""
 
     id: int | str | float | None  # type: ignore[assignment]
 
 
 class PendingRequests:
-    """The ids of requests that came and have no answer yet."""
+    """The ids of requests that have no answer yet."""
 
     def __init__(self) -> None:
         self._ids: set[types.RequestId] = set()
         self._changed = anyio.Event()
 
     def add_request(self, message: types.JSONRPCMessage) -> None:
-        """Take down a request; one that the client gave up gets no answer."""
+        """Remember a request; forget it when the client cancels it, since it then gets no answer."""
         if isinstance(message, types.JSONRPCRequest):
             self._ids.add(message.id)
         elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
             self._remove_id((message.params or {}).get("requestId"))
 
     def remove_answered(self, message: types.JSONRPCMessage) -> None:
-        """Strike out the request that ``message`` answers."""
+        """Forget the request that ``message`` answers."""
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
             self._remove_id(message.id)
 
     async def wait_until_empty(self) -> None:
-        """Return when there is none."""
+        """Wait until every request has its answer."""
         while self._ids:
             self._changed = anyio.Event()
             await self._changed.wait()
@@ -69,7 +71,7 @@ class PendingRequests:
 
 
 async def serve_mcp_stdio(server: Server[Any]) -> None:
-    """Answer until standard input has ended and what was asked is answered."""
+    """Serve until standard input has ended and every request is answered."""
     to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception]()
     outgoing, from_server = anyio.create_memory_object_stream[SessionMessage]()
     pending_requests = PendingRequests()
@@ -82,7 +84,7 @@ async def serve_mcp_stdio(server: Server[Any]) -> None:
 
 
 async def _empty_input() -> AsyncIterator[str]:
-    """Yield no line: what comes is read here, the package writes only."""
+    """Yield no line: the package only writes, and ``_forward_input`` reads."""
     for line in list[str]():
         yield line
 
@@ -93,7 +95,7 @@ async def _forward_input(
     console: Any,
     pending_requests: PendingRequests,
 ) -> None:
-    """Give the server every message; answer what is none."""
+    """Pass every valid message to the server, and answer the others with an error."""
     async with to_server:
         async for line in lines:
             message = parse_mcp_line(line)
@@ -116,9 +118,9 @@ async def _forward_output(
 
 
 def parse_mcp_line(line: str) -> SessionMessage | JsonRpcErrorReply | None:
-    """Return the message on a line, the answer to one that is none, or nothing for an empty line.
+    """Parse a line into a message, an error reply for an invalid one, or None for an empty line.
 
-    Half a character is JSON, so a model can write it; it becomes U+FFFD.
+    Half a surrogate pair is valid JSON that a model can produce; it becomes U+FFFD.
     """
     if not line.strip():
         return None
@@ -126,11 +128,11 @@ def parse_mcp_line(line: str) -> SessionMessage | JsonRpcErrorReply | None:
         value = json.loads(line, parse_int=_parse_integer)
         return _validate_message(value)
     except (ValueError, RecursionError) as wrong:
-        return _make_error_answer(types.PARSE_ERROR, f"this line is no JSON ({wrong}); give one message a line")
+        return _make_error_answer(types.PARSE_ERROR, f"this line is not JSON ({wrong}); send one message per line")
 
 
 def _validate_message(value: object) -> SessionMessage | JsonRpcErrorReply:
-    """Return the message that ``value`` is, or the answer to what is none."""
+    """Return ``value`` as a message, or the error reply if it is not a valid one."""
     if isinstance(value, dict) and "method" in value and "id" in value:
         id_ = value["id"]
         if isinstance(id_, float) and id_.is_integer():
@@ -145,16 +147,16 @@ def _validate_message(value: object) -> SessionMessage | JsonRpcErrorReply:
         return SessionMessage(types.jsonrpc_message_adapter.validate_json(text, by_name=False))
     except ValidationError:
         message_id = value.get("id") if isinstance(value, dict) else None
-        why = "this is no message that can be read; give an object with jsonrpc, id, method and params"
+        why = "this is not a valid message; send an object with jsonrpc, id, method and params"
         if isinstance(value, list):
-            why = "MCP has no batches any more; give each message a line of its own"
+            why = "MCP no longer has batches; send each message on its own line"
         return _make_error_answer(
             types.INVALID_REQUEST, why, message_id if isinstance(message_id, str) or type(message_id) is int else None
         )
 
 
 def _parse_integer(digits: str) -> int | float:
-    """Return a whole number; one that nothing here takes becomes infinite, so that it is refused where it is used."""
+    """Parse a whole number; a huge one becomes infinite, so that validation refuses it where it is used."""
     return int(digits) if len(digits) <= MAX_INTEGER_DIGITS else float(digits)
 
 

@@ -1,4 +1,4 @@
-"""Providers as people reach them: addresses, and the variables that hold their keys."""
+"""How the command line reaches providers: their addresses, and the variables that hold their keys."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ class ProviderAccess(Struct, frozen=True):
     """How the APIs of one provider are reached."""
 
     provider: str
-    """Whose it is."""
+    """The name of the provider."""
     key_variables: tuple[str, ...]
-    """The variables that may hold a key, the first one first."""
+    """The variables that may hold a key, in the order they are tried."""
     header: str
     """The header that carries the key."""
     key_prefix: str = ""
-    """What stands before the key there."""
+    """Text before the key in that header."""
 
     @property
     def url(self) -> str:
-        """Where its own provider is."""
+        """The address of the provider itself."""
         return PROVIDERS[self.provider].official
 
     @property
     def url_variable(self) -> str:
-        """The variable that points its SDK elsewhere."""
+        """The variable that points the provider's SDK to another address."""
         return PROVIDERS[self.provider].variables[0].name
 
 
@@ -40,28 +40,28 @@ _ACCESS_BY_PROVIDER = {
     "gemini": ProviderAccess("gemini", ("GEMINI_API_KEY", "GOOGLE_API_KEY"), "x-goog-api-key"),
 }
 PROVIDER_ACCESS = {api: _ACCESS_BY_PROVIDER[spec.endpoints.provider] for api, spec in API_SPECS.items()}
-"""How each API is reached: as its provider is."""
+"""How each API is reached, by the API's name."""
 KEY_VARIABLES = frozenset(name for access in PROVIDER_ACCESS.values() for name in access.key_variables)
 """All variables that hold keys."""
 
 
 def get_api_url(api: str, option: str | None) -> str:
-    """Return where ``api`` is reached: as given, else as its SDK's variable says, else at its own provider."""
+    """Return the address of ``api``: the given one, else the one in its SDK's variable, else its provider's own."""
     return option or os.environ.get(PROVIDER_ACCESS[api].url_variable) or PROVIDER_ACCESS[api].url
 
 
 def make_auth_headers(api: str, url: str) -> dict[str, str]:
-    """Return the headers of requests to ``url``, with the key if there is one.
+    """Return the headers that authorize requests to ``url``, empty if no key is set.
 
-    Raises ``CommandError`` where there is none and its own provider wants one; a server of your own may want none.
+    Raises ``CommandError`` if the provider's own address is used without a key; a server of your own may need none.
     """
     access = PROVIDER_ACCESS[api]
     key = next((os.environ[name] for name in access.key_variables if os.environ.get(name)), "")
     if not key and url == access.url:
         names = " or ".join(access.key_variables)
-        raise CommandError(f"{url} wants a key and there is none; set {names}, or give --base-url for another server")
+        raise CommandError(f"{url} needs a key and none is set; set {names}, or give --base-url for another server")
     if not (key.isascii() and key.isprintable()):
         raise CommandError(
-            f"the key in {access.key_variables[0]} is none: it holds letters that no header takes; set it again"
+            f"the key in {access.key_variables[0]} has characters that a header cannot hold; set it again"
         )
     return {access.header: f"{access.key_prefix}{key}"} if key else {}

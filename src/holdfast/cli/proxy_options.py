@@ -1,4 +1,4 @@
-"""What ``holdfast serve`` and ``holdfast run`` have in common: their options, and what is in force."""
+"""The options and startup checks that ``holdfast serve`` and ``holdfast run`` share."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 MIN_FREE_BYTES = 4_000_000
-"""[H] Bytes of free disk that a long conversation takes at once."""
+"""Bytes of free disk below which recording is expected to fail. Chosen by judgement: about what one request of a long
+conversation writes at once."""
 MAX_PORT = 65_535
 MAX_WINDOW = 10**9
-"""The largest window that the proxy takes."""
+"""The largest window that the proxy accepts, in tokens; larger numbers are typing errors."""
 UNSERVED_STATES = ("bypassed", "unrecorded", "refused", "failed")
-"""States of requests for which Holdfast did less than it is there for."""
+"""States of requests that passed through without Holdfast's full service."""
 _UPSTREAM_PREFIX = "upstream_"
-"""What stands before the setting in the name of its option."""
+"""Prefix that the option of an upstream has before the name of its setting."""
 
 
 def add_proxy_options(command: F) -> F:
-    """Return ``command`` with the options that say what the proxy does."""
+    """Add the options that configure the proxy to ``command``."""
     for option in reversed(_make_proxy_options()):
         command = option(command)
     return command
@@ -55,34 +56,38 @@ def _make_proxy_options() -> list[Callable[[F], F]]:
         click.option(
             f"--upstream-{name}",
             metavar="URL",
-            help=f"Who answers {provider.answers}. [default: holdfast.toml, else the SDK's variable, else its maker]",
+            help=f"Where to send {provider.answers}. [default: holdfast.toml, else the SDK's variable, else official]",
         )
         for name, provider in PROVIDERS.items()
     ]
     return [
         *upstreams,
-        click.option("--policy", metavar="NAME", help="Who keeps new sessions small. [default: holdfast]"),
+        click.option("--policy", metavar="NAME", help="The policy for new sessions. [default: holdfast]"),
         click.option(
-            "--observe/--manage", default=None, help="Change nothing, only record and report. [default: --manage]"
+            "--observe/--manage",
+            default=None,
+            help="With --observe only record and report, and change nothing. [default: --manage]",
         ),
         click.option(
             "--summaries",
-            metavar="WHO",
+            metavar="WRITER",
             help="Who writes summaries: extract (no model), client (the request's own) or a model. [default: extract]",
         ),
         click.option(
-            "--window", type=IntegerParamType(0), help="Tokens a conversation may have. [default: what the model can]"
+            "--window",
+            type=IntegerParamType(0),
+            help="Limit of a conversation in tokens. [default: the model's window]",
         ),
     ]
 
 
 def get_option_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that the command line ``options`` asks for, by their names; nothing for those it does not."""
+    """Return the proxy settings given on the command line, by setting name; options not given are left out."""
     return {name.removeprefix(_UPSTREAM_PREFIX): value for name, value in options.items() if value is not None}
 
 
 class EffectiveSettings(NamedTuple):
-    """The proxy's settings, the files they are from, and the upstreams that were asked for, here or in a file."""
+    """The proxy's settings, the configuration they come from, and the upstreams set explicitly by option or file."""
 
     settings: Settings
     configuration: config.Configuration
@@ -92,7 +97,7 @@ class EffectiveSettings(NamedTuple):
 def load_effective_settings(
     options: Mapping[str, Any], environment: Mapping[str, str] = os.environ
 ) -> EffectiveSettings:
-    """Return what is in force; ``ConfigError`` names what cannot be."""
+    """Merge command line, environment and files into the settings in force. Raises ``ConfigError`` for invalid ones."""
     configuration, here = config.load_configuration(), get_option_settings(options)
     proxy_settings = load_proxy_settings(environment, configuration.proxy, here)
     _check_window_size(proxy_settings, configuration)
@@ -100,16 +105,16 @@ def load_effective_settings(
 
 
 def _check_window_size(settings: Settings, configuration: config.Configuration) -> None:
-    """Raise ``ConfigError`` where no request of the policy fits in the window that was asked for."""
+    """Raise ``ConfigError`` if the requested window is too small for the policy, and name the smallest that works."""
     if not settings.window:
         return
     policy = adapt_policy_to_proxy(configuration.build_policy(settings.policy))
     if not _can_fit_window(settings.window, policy):
+        # Whether a window fits is monotonic in its size, so a binary search finds the smallest one in 30 checks.
         min_window = bisect_left(range(MAX_WINDOW), 1, key=lambda window: _can_fit_window(window, policy))
         raise ConfigError(
-            f"window = {settings.window}: no conversation fits in it; policy {settings.policy} needs {min_window} "
-            "tokens at least,"
-            " and 0 is what the model can"
+            f"window = {settings.window} is too small for any conversation; policy {settings.policy} needs at least "
+            f"{min_window} tokens, and 0 means the model's own window"
         )
 
 
@@ -122,12 +127,12 @@ def _can_fit_window(window: int, policy: Policy) -> bool:
 
 
 def get_proxy_token(configuration: config.Configuration) -> str:
-    """Return the token of the user's own proxy, as ``holdfast serve`` has it; nothing where it has none."""
+    """Return the token that the user's own ``holdfast serve`` requires, or an empty string."""
     return os.environ.get(TOKEN_VARIABLE) or str(configuration.proxy.get("token", ""))
 
 
 def describe_proxy_mode(settings: Settings, switch: Path | None = None) -> str:
-    """Return in a few words what the proxy does with requests; ``switch`` is the file that makes it do nothing."""
+    """Describe in a few words how the proxy treats requests; ``switch`` is the file whose presence bypasses it."""
     current_mode = get_proxy_mode(settings, switch)
     if current_mode == "bypass":
         by = "HOLDFAST_BYPASS, or bypass in holdfast.toml" if settings.bypass else f"the file {switch}"
@@ -136,33 +141,33 @@ def describe_proxy_mode(settings: Settings, switch: Path | None = None) -> str:
 
 
 def make_proxy_url(settings: Settings) -> str:
-    """Return the address of a proxy with these settings, for clients of this machine."""
+    """Return the address of a proxy with these settings, as clients on this machine reach it."""
     host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104  nothing is bound
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 
 def get_upstream_urls(settings: Settings) -> dict[str, str]:
-    """Return where the requests of each provider go."""
+    """Return the upstream address of each provider."""
     return {name: getattr(settings, name) for name in PROVIDERS}
 
 
 def translate_bind_error(error: Exception, port: int) -> Exception:
-    """Return what is to be raised where the proxy did not begin."""
+    """Return the error to raise if the proxy could not start; a taken port becomes a message with advice."""
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        message = f"port {port} is taken, perhaps by another holdfast serve; give another --port, or 0 for a free one"
+        message = f"port {port} is in use, perhaps by another holdfast serve; give another --port, or 0 for a free one"
         return CommandError(message)
     return error
 
 
 def check_store_url(store_url: str) -> None:
-    """Raise ``ConfigError`` where no store can be called ``store_url``, or none can ever be there."""
+    """Raise ``ConfigError`` if ``store_url`` is not a valid store, or no store can ever exist there."""
     open_store(store_url, readonly=True).close()
     if why := explain_impossible_path(store_url):
         raise ConfigError(why)
 
 
 def describe_recording_problem(store_url: str) -> str:
-    """Return what is said at the start where nothing can be written to the store at ``store_url``, or nothing.
+    """Return the warning to print at the start if nothing can be recorded at ``store_url``, else an empty string.
 
     Raises as ``check_store_url`` does.
     """
@@ -170,25 +175,26 @@ def describe_recording_problem(store_url: str) -> str:
     if why := explain_unwritable_store(store_url):
         return f"requests go on, but are not recorded: {why}"
     if store_url != ":memory:" and (why := describe_low_disk(get_store_path(store_url), MIN_FREE_BYTES)):
-        return f"requests go on, but what finds no room is not recorded: {why}"
+        return f"requests go on, but recording stops when the disk is full: {why}"
     return ""
 
 
 def describe_low_disk(path: Path, min_bytes: int) -> str:
-    """Return that fewer than ``min_bytes`` bytes are free on the disk of ``path``, which need not be there, or
-    nothing.
+    """Return a warning if the disk of ``path`` has fewer than ``min_bytes`` bytes free, else an empty string.
+
+    ``path`` need not exist; its nearest existing parent counts.
     """
     there = next(candidate for candidate in (path, *path.parents) if os.access(candidate, os.F_OK))
     free = disk_usage(there).free
     if free >= min_bytes:
         return ""
-    return f"{free:,} bytes are free where the store is; free some, or give another path with --store"
+    return f"only {free:,} bytes are free on the store's disk; free some space, or give another path with --store"
 
 
 def forecast_observed_sessions(
     settings: Settings, store: str | None, keys: Sequence[str], configuration: config.Configuration
 ) -> PolicyForecast | None:
-    """Return what the policy would have done about the sessions of a proxy that only looked on; of no other."""
+    """Forecast what the policy would have done, if the proxy only observed; otherwise return None."""
     from holdfast.cli.reports.dry_run import forecast_sessions
 
     return (
@@ -199,31 +205,34 @@ def forecast_observed_sessions(
 
 
 def summarize_run(stats: Mapping[str, Any], dry_run: PolicyForecast | None) -> list[str]:
-    """Return in a few words what was done about the requests, or what would have been."""
+    """List in short phrases what was done to the requests or, with a forecast, what would have been done."""
     states = _count_states(stats)
-    otherwise = [f"{states[state]:,} {state}" for state in UNSERVED_STATES if states[state]]
+    unserved = [f"{states[state]:,} {state}" for state in UNSERVED_STATES if states[state]]
     if dry_run is None:
         from holdfast.cli.reports.request_size import format_tokens
 
-        saved_tokens, avoided_overflows = stats["tokens_saved"], stats["overflows"]["avoided"]
-        savings = [f"newly reduced by {format_tokens(saved_tokens)} tokens"] if saved_tokens else []
-        return [
-            *savings,
-            *([f"{format_count(avoided_overflows, 'overflow')} avoided"] if avoided_overflows else []),
-            *otherwise,
-        ]
+        parts = []
+        if stats["tokens_saved"]:
+            parts.append(f"newly reduced by {format_tokens(stats['tokens_saved'])} tokens")
+        if stats["overflows"]["avoided"]:
+            parts.append(f"{format_count(stats['overflows']['avoided'], 'overflow')} avoided")
+        return [*parts, *unserved]
     from holdfast.cli.reports.dry_run import describe_forecast
 
-    prefix = "with those before this run: " if dry_run.requests > count_proxy_requests(stats) else ""
-    return ["nothing was changed", *([prefix + describe_forecast(dry_run)] if dry_run.requests else []), *otherwise]
+    parts = ["nothing was changed"]
+    if dry_run.requests:
+        # The forecast covers whole sessions, which may have begun before this run.
+        prefix = "including earlier runs: " if dry_run.requests > count_proxy_requests(stats) else ""
+        parts.append(prefix + describe_forecast(dry_run))
+    return [*parts, *unserved]
 
 
 def count_proxy_requests(stats: Mapping[str, Any]) -> int:
-    """Return how many requests there were; those that were posted to no API, if there were others, are none."""
+    """Count the requests to known APIs; requests to other paths count only if there were no others."""
     return sum(_count_states(stats).values())
 
 
 def _count_states(stats: Mapping[str, Any]) -> Counter[str]:
-    """Return how many of them ended in each state."""
+    """Count how many requests ended in each state."""
     state_counts = (states for api, states in stats["requests"].items() if api not in {"all", "other"})
     return sum(map(Counter, state_counts), Counter[str]()) or Counter(stats["requests"]["all"])

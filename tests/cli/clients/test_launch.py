@@ -180,7 +180,7 @@ def test_claude_whose_settings_name_an_address():
     assert made.arguments == ("--settings", json.dumps({"env": {"ANTHROPIC_BASE_URL": LED}}, separators=(",", ":")))
     both = plan_launch("claude", order(at("claude", told), "--settings=mine.json"))
     assert both.arguments == ()
-    assert "take it out" in both.notes[0]
+    assert "remove" in both.notes[0]
 
 
 @pytest.mark.parametrize("name", ["settings.json", "settings.local.json"])
@@ -265,7 +265,7 @@ def test_opencode_has_addresses_of_what_can_be_used():
     }
     assert "secret" not in str(made)
     (note,) = plan_launch("opencode", order(place({}))).notes
-    assert (made.notes, "past the proxy: opencode auth login" in note) == ((), True)
+    assert (made.notes, "bypass the proxy; run opencode auth login" in note) == ((), True)
 
 
 def test_opencode_has_a_key_in_its_configuration():

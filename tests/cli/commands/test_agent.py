@@ -141,7 +141,7 @@ def test_a_result_that_was_not_sent_yet_does_not_overfill_the_window(run, folder
         done = run("agent", "Read it.", *given, "--steps", "1")
         told = run("agent", *given, given="/context\n")
     for shown in (done.stderr, told.stdout):
-        assert "(over the window: made smaller before it is sent)" in shown
+        assert "(over the window: will be reduced before sending)" in shown
     assert not re.search(r"[1-9]\d{2}%", done.stderr.replace("100%", "") + told.output.replace("100%", ""))
 
 
@@ -162,11 +162,11 @@ def test_the_limit_of_steps(run):
     [
         (["--model", MODEL], "set ANTHROPIC_API_KEY"),
         (["--model", "gemini-3-pro-preview"], "set GEMINI_API_KEY or GOOGLE_API_KEY"),
-        (["--model", MODEL, "--base-url", "nowhere"], "is no address"),
-        (["--model", MODEL, "--base-url", "http://"], "is no address"),
-        (["--model", MODEL, "--base-url", "http://[::1"], "is no address"),
-        (["--model", MODEL, "--base-url", "http://127.0.0.1:99999"], "is no address"),
-        (["--model", MODEL, "--base-url", "http://127.0.0.1:9", "--dir", "gone"], "'gone' is no folder"),
+        (["--model", MODEL, "--base-url", "nowhere"], "is not an address"),
+        (["--model", MODEL, "--base-url", "http://"], "is not an address"),
+        (["--model", MODEL, "--base-url", "http://[::1"], "is not an address"),
+        (["--model", MODEL, "--base-url", "http://127.0.0.1:99999"], "is not an address"),
+        (["--model", MODEL, "--base-url", "http://127.0.0.1:9", "--dir", "gone"], "'gone' is not a folder"),
         (["--model", MODEL, "--base-url", "http://127.0.0.1:9", "--dir", "~nobody-here"], "nobody knows that home"),
         (["--model", MODEL, "--base-url", "http://127.0.0.1:9", "--skills", "gone"], "give one for --skills"),
         (["--model", MODEL, "--base-url", "http://127.0.0.1:9", "--store", "~nobody-here/x"], "nobody knows that home"),
@@ -206,8 +206,8 @@ def test_a_provider_that_is_not_there(run, home):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "name one of `holdfast ls` with --session, or give a TASK"),
-        (["--session", "misspelt"], "no session is called 'misspelt', so there is nothing to go on with"),
+        ([], "name one from `holdfast ls` with --session, or give a TASK"),
+        (["--session", "misspelt"], "there is no session 'misspelt' to resume"),
     ],
 )
 def test_nothing_to_go_on_with(run, options, said):
@@ -277,18 +277,18 @@ never read
     for told in (
         "next request",
         "window",
-        "room left",
+        "free",
         "#0 ",
         "Look at it.",
-        "nothing was said yet",
+        "there are no messages yet",
         "nothing was stored away yet",
         "/compact",
     ):
         assert told in done.stdout
-    for told in ("session task begins", "not compacted", "nothing is in force", "there is no /fly; there are"):
+    for told in ("session task begins", "not compacted", "nothing is in force", "there is no /fly; the commands are"):
         assert told in done.stderr
-    assert "goes on behind 4 messages" in again.stderr
-    assert "goes on behind 1 message" in again.stderr
+    assert "continues after 4 messages" in again.stderr
+    assert "continues after 1 message" in again.stderr
     assert len(provider.requests) == 3
     assert b"Another way." in provider.requests[-1].incoming.body
     assert b"It doubles" not in provider.requests[-1].incoming.body
@@ -299,10 +299,10 @@ def test_the_command_that_comes_back_is_whole(run, folder):
     with model(DONE, ScriptedAnswer("And again.")) as (provider, options):
         given = (*options, "--window", "64000", "--store", str(folder.parent / "a store.db"))
         told = run("agent", *given, given="Go.\n/help\n").stdout
-        again = shlex.split(re.search("stays: (holdfast .*)", told)[1])[1:]
+        again = shlex.split(re.search("later with: (holdfast .*)", told)[1])[1:]
         back = run(*again, given="More.\n/context\n")
     assert sorted(again) == sorted(["agent", *(str(folder) if word == "work" else word for word in given)])
-    assert "session task goes on behind 2 messages" in back.stderr
+    assert "session task continues after 2 messages" in back.stderr
     assert "64,000 tokens" in back.stdout
     assert len(provider.requests) == 2
 
@@ -313,7 +313,7 @@ def test_an_empty_line_goes_on(run):
         done = run("agent", *options, given="Go.\n/branch 1\n/quit\n")
         again = run("agent", *options, given="\n/branch\n")
     assert "#0" not in done.stdout
-    assert "its work was not finished: an empty line goes on with it" in again.stderr
+    assert "its last task was not finished: press Enter on an empty line to resume it" in again.stderr
     assert "Once more." in again.stdout
     assert len(provider.requests) == 3
 
@@ -333,7 +333,7 @@ def test_what_gave_way_is_read_back_and_taken_back(run, folder):
         assert id_, done.output
         page = run("agent", *options, given=f"/recall {id_[1]} 5001-5002\n")
     assert re.search(r"compacted: ~[\d,]+ → ~[\d,]+ tokens \(extract\)", done.stderr), done.stderr
-    assert "took back" in done.stderr
+    assert "undone:" in done.stderr
     assert "nothing to read back is called 'zz'" in done.stderr
     assert "line 5000 39595000\nline 5001 39602919\n" in page.stdout
     assert "lines 5001-5002 of" in page.stderr
@@ -588,7 +588,7 @@ def test_what_nobody_told_a_price_of_is_not_known(run):
         told = run("agent", "Go.", *options, *given, "--json")
         line = run("agent", *options, *given, given="/context\n").stdout
     assert json.loads(told.stdout)["usd"] is None
-    assert "cache 0% · price not known" in line
+    assert "cache 0% · price unknown" in line
     known, unknown = get_target("anthropic", MODEL).prices, get_target("anthropic", "omega-9").prices
     assert SessionCost().add_call(Usage(600, 60), unknown).add_call(Usage(600, 60), known).usd is None
     assert SessionCost().add_call(Usage(600, 60), known).add_call(Usage(600, 60), unknown).usd is None

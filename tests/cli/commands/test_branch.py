@@ -102,9 +102,9 @@ def test_listing_writes_nothing(run, decided, store):
         (("99",), "no message #99"),
         (("u",), "could be any of these"),
         (("--name", "x"), "--name needs an ENTRY"),
-        (("2", "--name", "3"), "--name 3 would mean the message of that number"),
-        (("2", "--name", "#30"), "--name #30 would mean"),
-        (("2", "--name", "  "), "--name of blanks could not be seen"),
+        (("2", "--name", "3"), "--name 3 is also a message number"),
+        (("2", "--name", "#30"), "--name #30 is also"),
+        (("2", "--name", "  "), "--name cannot be only blanks"),
     ],
 )
 def test_wrong_use_moves_nothing(run, decided, store, arguments, message):
@@ -131,7 +131,7 @@ def test_an_unknown_and_an_empty_session(run, store):
     assert run("branch", "nobody").exit_code == 2
     store.create_session("empty")
     assert told(run, "empty")["branches"] == []
-    assert "nothing was said" in run("branch", "empty").stdout
+    assert "there are no messages" in run("branch", "empty").stdout
 
 
 def test_a_list_of_branches_reads_what_they_share_once(work, store):

@@ -32,9 +32,9 @@ def test_an_error_body_is_told_with_numbers_and_a_cure(run, home):
 
 
 def test_a_wait_is_told(run):
-    """A rate limit says when to come back."""
+    """A rate limit says when to retry    ."""
     said = run("classify", "-", "--status", "429", given="Rate limit reached. Please try again in 1m2.5s.").stdout
-    assert "rate_limit (no overflow)" in said
+    assert "rate_limit (not an overflow)" in said
     assert "in 62.5 seconds" in said
 
 

@@ -132,7 +132,7 @@ def test_what_was_asked_for_avoided_no_overflow(run, store, key):
 def test_a_window_that_is_assumed_is_said(run, store, key):
     """Nobody believes that a model was known which was not."""
     done = run("compact", key[:8], "--store", store, "--model", "nosuch")
-    assert "for 200,000 tokens (default: the catalog has no window for nosuch); --window says it" in done.stderr
+    assert "planned for a window of 200,000 tokens (default: the catalog has no window for nosuch)" in done.stderr
     known = run("compact", key[:8], "--store", store, "--model", "claude-sonnet-4-5")
     assert "catalog" not in known.stderr
 
@@ -155,8 +155,8 @@ def test_the_first_message_that_is_shown_is_one(run, tmp_path, write, talk):
         key = there.list_sessions()[0].key
     first = run("compact", key, "--store", path).stdout
     second = run("compact", key, "--store", path, "--policy", "claude-code").stdout
-    assert "message 31 is the first that is shown as it was said" in first
-    assert "no message is shown as it was said" in second
+    assert "messages from #31 on are shown in full" in first
+    assert "no message is shown in full" in second
 
 
 def test_what_was_decided_before_did_not_come_with_it(run, store, key):
@@ -233,7 +233,7 @@ def test_a_short_session_is_told_as_short(run, session):
 def test_a_policy_without_summaries_is_named(run, store, key):
     """It compacts nothing whatever there is to compact, and that is the reason."""
     out = run("compact", key, "--policy", "append-only", "--store", store).stdout
-    assert "nothing was compacted: policy append-only makes no summaries; give one with --policy that does" in out
+    assert "nothing was compacted: policy append-only does not compact; choose one that does with --policy" in out
 
 
 @pytest.mark.parametrize("wrong", [["nobody"], ["--policy", "hope", "x"], []], ids=["session", "policy", "none"])

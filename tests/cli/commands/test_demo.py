@@ -115,13 +115,13 @@ def test_a_folder_that_is_there_is_left_alone(told, kept, run):
     """A folder with something in it is not written into."""
     done = run("demo", "--keep", str(kept))
     assert done.exit_code == 2
-    assert "is there already; give --keep a new folder" in done.stderr
+    assert "already exists; give --keep a new folder" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("keep", "why"),
     [
-        ("", "--keep wants the name of a new folder"),
+        ("", "--keep needs the name of a new folder"),
         ("~nobody-here/x", "~nobody-here/x: nobody knows that home folder"),
     ],
 )
@@ -168,7 +168,14 @@ def test_both_are_seen_beside_each_other(both):
     said = out.file.getvalue()
     assert all(len(line) <= 100 for line in said.splitlines())
     assert f"the provider: {found.without.error}" in said
-    for words in ("died of an overflow", "finished", "compactions", "4 of 32 lines", "such as harwich", "--keep DIR"):
+    for words in (
+        "failed: context overflow",
+        "finished",
+        "compactions",
+        "4 of 32 lines",
+        "such as harwich",
+        "--keep DIR",
+    ):
         assert words in said
     assert "⟱" in said
 

@@ -83,8 +83,8 @@ def test_doctor_says_where_the_store_is_and_why(run, home, monkeypatch):
 @pytest.mark.parametrize(
     ("place", "told"),
     [
-        ("file/x.db", "is a file and no folder"),
-        ("file/a/b/x.db", "is a file and no folder"),
+        ("file/x.db", "is a file, not a folder"),
+        ("file/a/b/x.db", "is a file, not a folder"),
         (".", "give a file's path"),
     ],
 )
@@ -102,7 +102,7 @@ def test_a_store_that_cannot_be(run, home, place, told):
     [
         (":memory:", ""),
         ("new/folder/x.db", ""),
-        ("file/x.db", "file and no folder"),
+        ("file/x.db", "file, not a folder"),
         ("file", "no database"),
         ("", "empty"),
         (".", "give a file's path"),
@@ -186,8 +186,8 @@ def test_a_broken_configuration_is_told_once(run, home):
     ("missing", "runs_with", "state"),
     [
         ((), "httptools on uvloop", "ok"),
-        (("uvloop",), "httptools on asyncio; uvloop, which", "note"),
-        (("httptools", "uvloop"), "h11 on asyncio; httptools and uvloop, which", "note"),
+        (("uvloop",), "httptools on asyncio; uvloop would", "note"),
+        (("httptools", "uvloop"), "h11 on asyncio; httptools and uvloop would", "note"),
     ],
 )
 def test_doctor_tells_what_the_proxy_runs_with(missing, runs_with, state, monkeypatch):

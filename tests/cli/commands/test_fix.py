@@ -34,7 +34,7 @@ def test_a_request_of_another_api_is_not_as_it_was(run, tmp_path):
     file = tmp_path / "a.json"
     file.write_bytes(VALID)
     done = run("fix", str(file), "--to", "openai-chat")
-    assert done.stderr == "valid now: converted to openai-chat, and nothing was left out\n"
+    assert done.stderr == "valid now: converted to openai-chat; nothing was left out\n"
     assert json.loads(done.stdout)["messages"]
 
 
@@ -83,7 +83,7 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(run, tmp_path, options)
     for there, kept in ((out, "mine"), (file, json.dumps(BROKEN))):
         refused = run("fix", str(file), "-o", str(there), *options)
         assert (refused.exit_code, there.read_text()) == (2, kept)
-        assert "is there already; give another name, or --force to replace it" in refused.stderr
+        assert "already exists; give another name, or --force to replace it" in refused.stderr
     done = run("fix", str(file), "-o", str(out), "--force", *options)
     assert done.exit_code == 0
     assert json.loads(out.read_text()).keys() & {"model", "request"}
@@ -271,7 +271,7 @@ def test_what_is_no_file_is_never_replaced(run, tmp_path, options):
     os.mkfifo(pipe)
     refused = run("fix", str(file), "-o", str(pipe), *options)
     assert (refused.exit_code, pipe.is_fifo()) == (2, True)
-    assert "is no file that could be replaced" in refused.stderr
+    assert "is not a regular file" in refused.stderr
 
 
 MIXED = {

@@ -38,7 +38,7 @@ def test_a_dry_run_shows_and_changes_nothing(run, blobs, loose):
     result = run("gc", "--dry-run")
     assert result.exit_code == 0
     assert loose[:40] in result.stdout
-    assert "would go: 1 text and 1 draft, 17 bytes; in use: 1" in result.stdout
+    assert "would be removed: 1 text and 1 draft, 17 bytes; in use: 1" in result.stdout
     assert files(blobs) == 3
 
 
@@ -61,7 +61,7 @@ def test_what_is_young_stays_and_is_told(run, blobs, decided):
     run("rm", decided, "--yes")
     result = run("gc")
     assert "removed: 0 texts" in result.stdout
-    assert "1 that nothing names stay" in result.stdout
+    assert "1 more unused, kept" in result.stdout
     assert files(blobs) == 1
     assert run("gc", "--grace", "0").exit_code == 0
     assert files(blobs) == 0

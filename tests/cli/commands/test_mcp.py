@@ -223,7 +223,7 @@ def test_every_request_is_answered(folder):
     asked = {
         r'"\ud800"': "matches '\ufffd'",
         r'"kelp \ud83d\ude00"': "matches 'kelp \U0001f600'",
-        f'"kelp", "limit": {"1" * 5_000}': "no arguments of search",
+        f'"kelp", "limit": {"1" * 5_000}': "invalid arguments for search",
         '"kelp"': "build the «kelp»",
     }
     answers = spoken(folder, *[searching(id_, query) for id_, query in enumerate(asked, 2)])
@@ -274,7 +274,7 @@ def test_a_batch_is_refused(folder):
     """The protocol has none since 2025-06-18: one error for all of it, and what comes next is answered."""
     refused, fine = sorted(spoken(folder, f"[{ping('2')}, {ping('3')}]", ping("9")), key=lambda one: one["id"] or 0)
     assert (refused["id"], refused["error"]["code"]) == (None, -32_600)
-    assert "a line of its own" in refused["error"]["message"]
+    assert "on its own line" in refused["error"]["message"]
     assert fine["id"] == 9
 
 

@@ -99,15 +99,15 @@ def test_the_command_serves_until_it_is_ended(tmp_path, sign):
         (["--fault", "rest"], "", "no fault is called 'rest'; give one of reset"),
         (["--fault", "429:middle"], "", "cannot strike at 'middle'"),
         (["--overflow", "shouting"], "", "no provider says an overflow as 'shouting'; choose one of native"),
-        (["--script", "-"], '{"text":"a"}\n{"txt":"b"}\n', "the script, line 2: no answer has 'txt'; give text"),
+        (["--script", "-"], '{"text":"a"}\n{"txt":"b"}\n', "the script, line 2: an answer has no 'txt'; use text"),
         (["--script", "-"], "\n\n{oops\n", "the script, line 3"),
-        (["--script", "-"], '{"text": 1}', "the script, line 1 is no answer: Expected `str`, got `int`"),
-        (["--script", "-"], '{"stop": "tired"}', "the script, line 1 is no answer: Invalid enum value 'tired'"),
+        (["--script", "-"], '{"text": 1}', "the script, line 1 is not an answer: Expected `str`, got `int`"),
+        (["--script", "-"], '{"stop": "tired"}', "the script, line 1 is not an answer: Invalid enum value 'tired'"),
         (["--script", "nowhere.jsonl"], "", "nowhere.jsonl: no such file or directory"),
         (["--window", "0"], "", "0 is not in the range x>=1"),
         (["--factor", "0"], "", "0.0 is not in the range 0<x<=100"),
         (["--factor", "inf"], "", "inf is not in the range 0<x<=100"),
-        (["--factor", "nan"], "", "is no number; give digits, for example 0.5"),
+        (["--factor", "nan"], "", "is not a number; use digits, for example 0.5"),
         (["--port", "99999"], "", "99999 is not in the range"),
     ],
 )
@@ -125,4 +125,4 @@ def test_a_port_that_is_taken():
         port = other.getsockname()[1]
         ran = CliRunner().invoke(program, ["provider", "--port", str(port)])
     assert ran.exit_code == 2
-    assert f"port {port} is taken by another program; give another --port" in ran.output
+    assert f"port {port} is already in use; give another --port" in ran.output

@@ -37,7 +37,7 @@ def kept(run, session, home):
 def test_without_an_id_it_lists_what_was_stored_away(run, kept):
     """recall-lists-everything: id, size, time and tool of each text, for people and for programs."""
     shown = run("recall", "5e55").stdout.splitlines()
-    assert shown[0].split() == ["id", "bytes", "when", "from"]
+    assert shown[0].split() == ["id", "bytes", "stored", "from"]
     assert shown[1].split()[:2] == [HASH[:12], f"{len(LONG.encode('utf-8', 'surrogatepass')):,}"]
     assert shown[1].endswith("Read")
     listed = json.loads(run("recall", "5e55", "--json").stdout)
@@ -89,7 +89,7 @@ def test_a_file_is_written_whole_and_only_once(run, kept, home):
     assert run("recall", "5e55", HASH[:8], "-o", file).exit_code == 0
     assert file.read_bytes() == LONG.encode("utf-8", "surrogatepass")
     refused = run("recall", "5e55", HASH[:8], "-o", file, "--lines", "1-1")
-    assert (refused.exit_code, "is there already" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "already exists" in refused.stderr) == (2, True)
     assert json.loads(run("recall", "5e55", HASH[:8], "-o", file, "--force", "--chars", "0-4", "--json").stdout) == {
         "session": KEY,
         "file": str(file),
@@ -131,7 +131,7 @@ def test_a_session_without_stored_texts_says_so(run, session):
     """Nothing to list is no error."""
     run("import", session)
     result = run("recall", "5e55")
-    assert (result.exit_code, "nothing of this session was stored away" in result.stdout) == (0, True)
+    assert (result.exit_code, "no text of this session was stored away" in result.stdout) == (0, True)
 
 
 def test_a_terminal_is_shown_nothing_that_steers_it(capsys, monkeypatch):
@@ -172,7 +172,7 @@ def test_a_search_that_found_more_says_so(run, decided, told):
     """So many messages are shown as are asked for; that there are others is told beside them."""
     some = run("recall", decided, "--search", "module_1", "--limit", "2", *told)
     every = run("recall", decided, "--search", "module_1", *told)
-    assert some.stderr == "the first 2 messages of more; --limit shows more of them\n"
+    assert some.stderr == "showing the first 2 messages; --limit shows more\n"
     assert (every.stderr, some.stdout.count("module_1") > 0) == ("", True)
     assert len(some.stdout) < len(every.stdout)
 
@@ -181,6 +181,6 @@ def test_a_search_of_one_text_that_finds_nothing_says_so(run, decided):
     """Nothing is printed, and why is told beside it; with a line that matches nothing is."""
     done = run("recall", decided, "6", "--search", "kelp")
     assert (done.exit_code, done.stdout) == (0, "")
-    assert done.stderr == "no line of it matches 'kelp'; try fewer or other words\n"
+    assert done.stderr == "no line of this text matches 'kelp'; try fewer or other words\n"
     done = run("recall", decided, "6", "--search", "function_1_2")
     assert (done.stdout.count("function_1_2"), done.stderr) == (1, "")

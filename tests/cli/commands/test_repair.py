@@ -63,7 +63,7 @@ def test_a_store_of_an_older_schema_is_told(run, session, home):
         ):
             db.execute(statement)
         db.execute("CREATE INDEX entries_kind ON entries (session, kind)")
-    assert "are of schema 2, which the first write makes 4" in run("repair", "--dry-run").stdout
+    assert "have schema 2; the first write migrates them to 4" in run("repair", "--dry-run").stdout
     (told,) = json.loads(run("repair", "--json").stdout)
     assert (told["fine"], told["schema_before"], told["schema"]) == (True, 2, 4)
     assert "schema" not in run("repair").stdout
@@ -93,7 +93,7 @@ def test_a_second_repair_does_nothing(run, torn):
     held, there = path.stat(), sorted(path.parent.iterdir())
     result = run("repair", path)
     assert result.exit_code == 0
-    assert "nothing is wrong" in result.stdout
+    assert "no damage found" in result.stdout
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (held.st_ino, held.st_mtime_ns)
     assert sorted(path.parent.iterdir()) == there
 
@@ -104,7 +104,7 @@ def test_a_dry_run_changes_nothing(run, torn, home):
     before, there = path.read_bytes(), sorted(home.iterdir())
     result = run("repair", path, "--dry-run")
     assert result.exit_code == 1
-    assert "without --dry-run this is done" in result.stdout
+    assert "run it without --dry-run to repair" in result.stdout
     assert (path.read_bytes(), sorted(home.iterdir())) == (before, there)
     run("repair", path)
     assert run("repair", path, "--dry-run").exit_code == 0
@@ -291,7 +291,7 @@ def test_the_store_in_use_is_mended(run, store):
     assert "session talk, entry b: " in result.stdout
     assert beside(store, "bak-")
     assert run("doctor").exit_code == 0
-    assert "nothing is wrong" in run("repair").stdout
+    assert "no damage found" in run("repair").stdout
 
 
 def test_a_store_may_be_given_as_a_file(run, store):
@@ -306,7 +306,7 @@ def test_no_store_is_nothing_to_repair(run, home):
     """Where there is no store none is made."""
     result = run("repair")
     assert result.exit_code == 0
-    assert "nothing in it yet" in result.stdout
+    assert "it is empty" in result.stdout
     assert list(home.iterdir()) == []
 
 

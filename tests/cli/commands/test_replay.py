@@ -20,7 +20,7 @@ KEYS = [
     "online_fact_recall", "mutations", "compactions", "policy_ms_p50", "policy_ms_p95", "notes", "cuts",
 ]  # fmt: skip
 CUT_KEYS = ["dependencies", "fact_recall", "name_recall", "handle_recall", "reread_tokens", "z_gain", "stale", "oracle"]
-NO_PRICE = "no price of house-7b is known, so nothing is said of cost: a [[price]] in holdfast.toml is one"
+NO_PRICE = "house-7b has no known price, so costs are not shown; set a [[price]] in holdfast.toml"
 SMALL = ("--window", "16000", "--frame", "1000")
 
 
@@ -61,9 +61,11 @@ def test_a_bad_file_does_not_stop_the_others(run, session, home, write):
     assert found[2]["file"] == "nowhere.jsonl"
 
 
-def test_only_bad_files_are_wrong_use_in_a_table_but_not_in_json(run):
-    """Programs get the errors in the array and exit code 0, people a message and exit code 2."""
-    assert figures(run("replay", "nowhere.jsonl", "--json"))[0]["file"] == "nowhere.jsonl"
+def test_only_bad_files_are_wrong_use(run):
+    """Exit code 2 where no file could be replayed; programs get the errors in the array, people a message."""
+    result = run("replay", "nowhere.jsonl", "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)[0]["file"] == "nowhere.jsonl"
     result = run("replay", "nowhere.jsonl")
     assert result.exit_code == 2
     assert "nowhere.jsonl: no such file or directory; check the path" in result.stderr
@@ -297,7 +299,9 @@ def test_a_model_without_a_price_costs_nothing_known(run, session):
 def test_a_session_without_answers_cannot_be_replayed(run, home, talk, write):
     """Nothing was asked of a model: there is nothing to replay, and the message says so."""
     file = write(home / "asked.jsonl", talk(1)[:1])
-    assert "nothing to replay" in figures(run("replay", file, "--json"))[0]["error"]
+    result = run("replay", file, "--json")
+    assert result.exit_code == 2
+    assert "nothing to replay" in json.loads(result.stdout)[0]["error"]
 
 
 def test_nothing_to_replay_is_wrong_use(run):

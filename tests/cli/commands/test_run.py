@@ -133,7 +133,7 @@ def test_what_would_have_been_done(run, home, monkeypatch, programs):
     with provider(monkeypatch):
         first, again = (run("run", "--observe", "--window", "16000", "--", "mine").stderr for _ in range(2))
     assert "1 request · nothing was changed · 1 request over the window of 16,000; policy holdfast would" in first
-    assert "1 request · nothing was changed · with those before this run: 2 requests over the window" in again
+    assert "1 request · nothing was changed · including earlier runs: 2 requests over the window" in again
 
 
 def test_what_was_reduced_is_what_this_run_decided():
@@ -220,7 +220,7 @@ def test_a_proxy_that_runs_already(run, monkeypatch, programs):
     assert err.startswith(f"holdfast: ANTHROPIC_BASE_URL leads to {url}, a proxy of ours, mode manage, ")
     assert err.endswith("mine is started there, with no second proxy before it\n")
     assert refused.exit_code == 2
-    assert "leave out the options" in refused.stderr
+    assert "options of holdfast run do not apply" in refused.stderr
 
 
 @pytest.mark.long
@@ -251,13 +251,16 @@ def test_a_proxy_that_wants_a_token(run, home, monkeypatch, programs):
     assert "mine must send it in the header x-holdfast-token" in told
     for refused, told in ((closed, "token, and was told another"), (unknown, "token")):
         assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
-        assert f"a proxy of ours that wants its {told}; set HOLDFAST_TOKEN to it, and mine is started" in refused.stderr
+        assert (
+            f"a Holdfast proxy that requires its {told}; set HOLDFAST_TOKEN to it, and mine is started"
+            in refused.stderr
+        )
     assert (wrong.exit_code, "that wants its token, and was told another" in " ".join(wrong.stdout.split())) == (
         1,
         True,
     )
     assert "a proxy of ours, mode manage" in " ".join(checks.split())
-    assert "a proxy of ours that wants its token" in " ".join(note.split())
+    assert "a Holdfast proxy that requires its token" in " ".join(note.split())
 
 
 @pytest.mark.parametrize(("ends", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("", 0)])
@@ -266,7 +269,7 @@ def test_exit_codes(run, programs, ends, code):
     program(programs, "mine", ends)
     done = run("run", "--", "mine")
     assert (done.exit_code, done.stderr.count("\n")) == (code, 1)
-    assert "no request came to the proxy" in done.stderr
+    assert "the proxy received no request" in done.stderr
 
 
 @pytest.mark.long
@@ -290,7 +293,7 @@ def test_a_client_that_is_not_there(run, programs):
     done = run("run", "--", "nowhere", "-p")
     assert (done.exit_code, done.stderr) == (
         127,
-        "holdfast: nowhere is not installed, or not in PATH; install it, or give its path\n",
+        "holdfast: nowhere is not installed or not in PATH; install it, or give its path\n",
     )
     path = programs / "broken"
     path.write_text("#!/nowhere/python\n")
@@ -299,7 +302,10 @@ def test_a_client_that_is_not_there(run, programs):
     assert done.exit_code == 126
     assert "broken cannot be started" in done.stderr
     done = run("run", "--", programs)
-    assert (done.exit_code, done.stderr) == (126, f"holdfast: {programs} is no program; give the path of one\n")
+    assert (done.exit_code, done.stderr) == (
+        126,
+        f"holdfast: {programs} is not an executable program; give the path of one\n",
+    )
     assert run("run").exit_code == 2
     done = run("run", "--", "")
     assert (done.exit_code, "holdfast: an empty name is not installed" in done.stderr) == (127, True)
@@ -363,7 +369,7 @@ def test_a_port_that_is_taken(run, programs, home):
         port = url.rpartition(":")[2]
         done = run("run", "--port", port, "--", "mine")
     assert done.exit_code == 2
-    assert f"port {port} is taken" in done.stderr
+    assert f"port {port} is in use" in done.stderr
     assert not (home / "ran").exists()
 
 
@@ -417,4 +423,4 @@ def test_what_goes_past_the_proxy_is_said_before(run, programs, monkeypatch):
     """A note about the client stands on standard error."""
     monkeypatch.setenv("CLAUDE_CODE_USE_VERTEX", "1")
     program(programs, "claude", "")
-    assert "goes past the proxy" in run("run", "claude").stderr
+    assert "bypass the proxy" in run("run", "claude").stderr

@@ -177,7 +177,7 @@ def listens(url):
 
 
 def abandoned(url):
-    """Ask, and bear that nobody answers."""
+    """Ask, and bear that no server answers."""
     with suppress(httpx2.HTTPError):
         httpx2.post(url, json=BODY, trust_env=False, timeout=60)
 
@@ -242,12 +242,12 @@ def test_an_upstream_that_is_another_proxy_of_ours_is_told(run, monkeypatch):
             assert ended(process)[2] == ""
     assert here["upstreams"]["anthropic"] == there["url"]
     assert told.startswith(
-        f"holdfast: upstream anthropic leads to {there['url']}, a proxy of ours, mode manage, since "
+        f"holdfast: upstream anthropic leads to {there['url']}, a Holdfast proxy, mode manage, since "
     )
     assert told.endswith("recorded and reduced twice; use that one, or give --upstream-anthropic\n")
     state, text = found["upstream anthropic"]
     assert (state, code) == ("note", 1)  # the silent one is what is wrong
-    assert text.startswith(f"holdfast serve would send on to {there['url']}, a proxy of ours")
+    assert text.startswith(f"holdfast serve would forward to {there['url']}, a Holdfast proxy")
 
 
 @pytest.mark.parametrize(
@@ -259,8 +259,8 @@ def test_an_upstream_that_is_another_proxy_of_ours_is_told(run, monkeypatch):
         (("--policy", "nobody"), "nobody"),
         (("--summaries", ""), "summaries"),
         (("--window", "-1"), "--window"),
-        (("--window", "10"), "needs 1524 tokens at least"),
-        (("--window", "5333", "--policy", "openclaw"), "needs 16000 tokens at least"),
+        (("--window", "10"), "needs at least 1524 tokens"),
+        (("--window", "5333", "--policy", "openclaw"), "needs at least 16000 tokens"),
         (("--port", "70000"), "--port"),
     ],
 )
@@ -306,7 +306,7 @@ def test_a_store_that_cannot_be_written_is_told_at_once(run, home):
     assert err.startswith(f"holdfast: requests go on, but are not recorded: {where} (5 bytes) is no database")
 
 
-@pytest.mark.parametrize(("where", "told"), [("store", "is a folder"), ("file/holdfast.db", "is a file and no folder")])
+@pytest.mark.parametrize(("where", "told"), [("store", "is a folder"), ("file/holdfast.db", "is a file, not a folder")])
 def test_a_store_that_can_never_be_is_wrong_use(run, home, where, told):
     """Where a folder stands, or below a file, nothing is ever recorded: no proxy begins."""
     (home / "store").mkdir()
@@ -322,7 +322,7 @@ def test_a_disk_that_is_full_is_told_at_once(tmp_path, monkeypatch):
     assert (describe_recording_problem(where), describe_recording_problem(":memory:")) == ("", "")
     monkeypatch.setattr(proxying, "MIN_FREE_BYTES", 1 << 80)
     assert re.match(
-        r"requests go on, but what finds no room is not recorded: [\d,]+ bytes are free",
+        r"requests go on, but recording stops when the disk is full: only [\d,]+ bytes are free",
         describe_recording_problem(where),
     )
     assert describe_recording_problem(":memory:") == ""
@@ -331,7 +331,9 @@ def test_a_disk_that_is_full_is_told_at_once(tmp_path, monkeypatch):
 @pytest.mark.skipif(not Path("/proc/version").exists(), reason="no file system that has no room")
 def test_how_much_room_there_is():
     """It is looked for where the store will be, if it is not there yet."""
-    assert describe_low_disk(Path("/proc/kelp/holdfast.db"), 1).startswith("0 bytes are free where the store is; ")
+    assert describe_low_disk(Path("/proc/kelp/holdfast.db"), 1).startswith(
+        "only 0 bytes are free on the store's disk; "
+    )
 
 
 def test_a_port_that_is_taken(run):
@@ -340,7 +342,7 @@ def test_a_port_that_is_taken(run):
         port = url.rpartition(":")[2]
         done = run("serve", "--port", port)
     assert done.exit_code == 2
-    assert f"port {port} is taken" in done.stderr
+    assert f"port {port} is in use" in done.stderr
 
 
 # -- holdfast doctor ---------------------------------------------------------------------------------------------------
@@ -358,9 +360,9 @@ def test_doctor_finds_the_proxy(run, monkeypatch):
         monkeypatch.setenv("OPENAI_BASE_URL", f"{other}/v1")
         found, code = checks(run)
     assert found["ANTHROPIC_BASE_URL"][0] == found["OPENAI_BASE_URL"][0] == "ok"
-    assert "a proxy of ours" in found["ANTHROPIC_BASE_URL"][1]
-    assert "no proxy of ours" in found["OPENAI_BASE_URL"][1]
-    assert found["proxy"][1].startswith(f"{said['url']}: a proxy of ours, mode manage")
+    assert "a Holdfast proxy" in found["ANTHROPIC_BASE_URL"][1]
+    assert "not a Holdfast proxy" in found["OPENAI_BASE_URL"][1]
+    assert found["proxy"][1].startswith(f"{said['url']}: a Holdfast proxy, mode manage")
     assert found["proxy"][1].endswith("pointed at it: ANTHROPIC_BASE_URL")
     assert code == 0
 
@@ -391,13 +393,15 @@ def test_doctor_finds_a_proxy_that_nobody_is_pointed_at(run, home):
     """It looks where a proxy would be by the settings; where none is, it tells what one would do."""
     told = checks(run)[0]["proxy"]
     assert told[0] == "ok"
-    assert told[1].startswith("none runs at http://127.0.0.1:8642; holdfast serve would be reducing by policy holdfast")
+    assert told[1].startswith(
+        "no proxy runs at http://127.0.0.1:8642; holdfast serve would be reducing by policy holdfast"
+    )
     with served("--observe") as (_, said):
         (home / "holdfast.toml").write_text(f"[proxy]\nport = {said['url'].rpartition(':')[2]}\n")
         state, text = checks(run)[0]["proxy"]
     assert state == "ok"
-    assert text.startswith(f"{said['url']}: a proxy of ours, mode observe")
-    assert "nobody is pointed at it" in text
+    assert text.startswith(f"{said['url']}: a Holdfast proxy, mode observe")
+    assert "no client is pointed at it" in text
 
 
 def test_doctor_finds_that_nobody_is_there(run, home, monkeypatch):
@@ -435,7 +439,7 @@ def test_servers_behind_a_proxy_are_asked_too():
 def test_doctor_asks_the_servers_behind_a_proxy(run, monkeypatch):
     """With ``--online`` such a server is looked at like those that are configured."""
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/u/http://127.0.0.1:8/v1")
-    assert "nobody answers" in checks(run, "--online")[0]["upstream OPENAI_BASE_URL"][1]
+    assert "no server answers" in checks(run, "--online")[0]["upstream OPENAI_BASE_URL"][1]
 
 
 @pytest.mark.parametrize("what", ["token", "window"])

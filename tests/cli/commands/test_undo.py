@@ -71,7 +71,7 @@ def test_what_comes_back_is_told(run, decided, store):
         < found["decision"]["token_growth"]
     )
     assert found["decision"]["messages"] == 4
-    assert "1 message is shown otherwise" in run("undo", decided).stdout
+    assert "1 message is shown differently" in run("undo", decided).stdout
 
 
 def test_the_list_writes_nothing(run, decided, store):
@@ -130,7 +130,7 @@ def test_a_session_without_decisions(run, session, store):
     [
         (("zz",), "no decision in force is 'zz'; give"),
         (("u6",), "no decision in force is 'u6'; give the id of one; newest: "),
-        (("c1", "--list"), "leave the decision out"),
+        (("c1", "--list"), "leave DECISION out"),
     ],
 )
 def test_wrong_use(run, decided, arguments, told):
@@ -179,7 +179,7 @@ def test_a_list_is_as_long_as_is_asked_for(run, store):
     store.import_entries("many", cleared(30), leaf="e149")
     found = run("undo", "many", "--list")
     assert found.stdout.count("without it") == 20
-    assert found.stderr == "… and 10 older ones; --limit shows more, --json all\n"
+    assert found.stderr == "… and 10 older decisions; --limit shows more, --json all\n"
     newest = run("undo", "many", "--list", "-n", "2")
     assert ("e149" in newest.stdout, "e139" in newest.stdout) == (True, False)
     assert "28 older" in newest.stderr

@@ -59,7 +59,7 @@ def test_a_message_of_which_nothing_was_decided(why, run, decided):
     found = why(8)
     assert (found["state"], found["actions"]) == ("whole", [])
     assert found["replacement"]["text"] == found["text"]
-    assert "it is sent as it was said" in run("why", decided, "8").stdout
+    assert "requests show it in full" in run("why", decided, "8").stdout
 
 
 def test_what_was_taken_back_is_told_too(why, run, decided):
@@ -68,7 +68,7 @@ def test_what_was_taken_back_is_told_too(why, run, decided):
     found = why(6)
     assert found["state"] == "whole"
     assert found["actions"][0]["revoked_by"]
-    assert "taken back by" in run("why", decided, "6").stdout
+    assert "undone by" in run("why", decided, "6").stdout
 
 
 def test_what_was_taken_back_frees_nothing(why, run, decided, store):
@@ -125,7 +125,7 @@ def test_a_message_that_was_too_long_is_told_as_it_came(run, store):
     found = json.loads(run("why", "long", "2", "--json").stdout)
     assert found["characters"] == len(text) + len("\nand?")
     assert len(found["text"]) < 3_000
-    assert f"as it was said: {found['characters']:,} characters; its entry holds" in run("why", "long", "2").stdout
+    assert f"original: {found['characters']:,} characters, of which the log holds" in run("why", "long", "2").stdout
     assert run("why", "long", "2", "--said").stdout == f"{text}\nand?"
     store.blobs.remove_blob(store.blobs.store_content(text))
     assert json.loads(run("why", "long", "2", "--json").stdout)["characters"] == len(found["text"])
@@ -187,7 +187,7 @@ def test_a_few_lines_of_each_text(run, decided):
         ("-1", "No such option"),
         ("zz", "no entry is 'zz'"),
         ("", "no entry is ''"),
-        ("d1", "is a decision and no message"),
+        ("d1", "is a decision, not a message"),
         ("u", "could be any of these"),
         ("../../x", "no entry is"),
         ("9" * 10_000, "no entry is '999"),

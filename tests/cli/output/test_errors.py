@@ -151,7 +151,7 @@ def test_a_working_folder_that_is_gone(run, decided, home, monkeypatch, argument
     monkeypatch.chdir(home)
     assert (done.exit_code, done.stderr) == (
         2,
-        "Error: the working folder is not there any more; change to one that is\n",
+        "Error: the working folder no longer exists; change to another one\n",
     )
 
 
@@ -252,13 +252,13 @@ def test_standard_output_is_no_file(run, decided, home, monkeypatch, verb):
     monkeypatch.chdir(home)
     result = run(verb, decided, *(["#6"] if verb == "recall" else []), "-o", "-")
     assert (result.exit_code, (home / "-").exists()) == (2, False)
-    assert "'-' is no file to write to; leave --output out for standard output" in result.stderr
+    assert "'-' is not a file name for output; leave --output out to use standard output" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--policy", ","), "names none"),
+        (("--policy", ","), "names no policy"),
         (("--window", "99999999999999999999"), "1000000000"),
         (("--window", "10", "--policy", "sliding"), "has no room for messages"),
     ],
@@ -277,7 +277,7 @@ def test_an_empty_name_is_no_folder(run):
     result = run("replay", "")
     assert result.exit_code == 2
     assert "folder" not in result.stderr
-    assert "an empty text is no file's name" in result.stderr
+    assert "file name is empty" in result.stderr
 
 
 @pytest.mark.parametrize("verb", ["lint", "fix", "classify", "replay", "import"])
@@ -285,7 +285,7 @@ def test_a_device_is_refused(run, verb):
     """What may never end is not read; the message says what to give."""
     result = run(verb, "/dev/zero")
     assert result.exit_code == 2
-    assert "/dev/zero is a device and no file; give a file, or - for standard input" in result.stderr
+    assert "/dev/zero is a device, not a file; give a file, or - for standard input" in result.stderr
 
 
 @pytest.mark.parametrize("verb", ["repair", "replay", "import", "lint"])
@@ -293,7 +293,7 @@ def test_an_empty_name_is_called_that(run, verb):
     """The message begins with a word, not with a colon or the folder that an empty name would mean."""
     result = run(verb, "")
     assert result.exit_code == 2
-    assert result.stderr.removeprefix("Error: ").startswith("an empty text is no file's name")
+    assert result.stderr.removeprefix("Error: ").startswith("the file name is empty")
 
 
 def test_a_session_is_no_request_and_no_error(run, session):
@@ -301,13 +301,13 @@ def test_a_session_is_no_request_and_no_error(run, session):
     for verb in ("lint", "fix"):
         result = run(verb, session)
         assert result.exit_code != 0
-        assert "a session of Claude Code: holdfast repair mends it" in " ".join(result.output.split())
+        assert "a session of Claude Code: repair it with holdfast repair" in " ".join(result.output.split())
     result = run("classify", session)
     assert result.exit_code == 2
-    assert "a session of Claude Code and no error" in result.stderr
+    assert "a session of Claude Code, not an error" in result.stderr
     session.write_bytes(session.read_text().encode("utf-16"))
     told = " ".join(run("fix", session).stderr.split())  # repair takes no such file either, and import says what does
-    assert "encode it as UTF-8 (it is a session of Claude Code: holdfast import tells how)" in told
+    assert "encode it as UTF-8 (this is a session of Claude Code: run holdfast import to see how" in told
 
 
 def test_requests_on_lines_hint_at_jsonl(run, home):
@@ -317,7 +317,7 @@ def test_requests_on_lines_hint_at_jsonl(run, home):
     file.write_text(f"{json.dumps(body)}\n" * 2)
     result = run("fix", file)
     assert result.exit_code == 2
-    assert result.stderr.endswith("(for a request on every line, give --jsonl)\n")
+    assert result.stderr.endswith("(for one request per line, give --jsonl)\n")
     assert len(run("fix", file, "--jsonl").stdout.splitlines()) == 2
 
 

@@ -8,13 +8,13 @@ import pytest
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("200k", "'200k' is no whole number; write 200000"),
-        ("1.5M", "'1.5M' is no whole number; write 1500000"),
-        ("2e5", "'2e5' is no whole number; write 200000"),
-        ("200,000", "'200,000' is no whole number; write 200000"),
-        ("1.5", "'1.5' is no whole number; give digits alone"),
-        ("many", "'many' is no whole number; give digits alone"),
-        ("", "'' is no whole number; give digits alone"),
+        ("200k", "'200k' is not a whole number; write 200000"),
+        ("1.5M", "'1.5M' is not a whole number; write 1500000"),
+        ("2e5", "'2e5' is not a whole number; write 200000"),
+        ("200,000", "'200,000' is not a whole number; write 200000"),
+        ("1.5", "'1.5' is not a whole number; use digits only"),
+        ("many", "'many' is not a whole number; use digits only"),
+        ("", "'' is not a whole number; use digits only"),
         ("0", "0 is not in the range x>=1"),
     ],
 )
@@ -27,14 +27,14 @@ def test_a_number_that_is_none(run, decided, given, told):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("gc", "--grace", "nan"), "'nan' is no number; give digits, for example 0.5"),
-        (("gc", "--grace", "soon"), "'soon' is no number"),
+        (("gc", "--grace", "nan"), "'nan' is not a number; use digits, for example 0.5"),
+        (("gc", "--grace", "soon"), "'soon' is not a number"),
         (("provider", "--factor", "inf"), "inf is not in the range 0<x<=100"),
-        (("serve", "--port", "abc"), "'abc' is no whole number"),
-        (("run", "--window", "200k", "--", "claude"), "'200k' is no whole number; write 200000"),
+        (("serve", "--port", "abc"), "'abc' is not a whole number"),
+        (("run", "--window", "200k", "--", "claude"), "'200k' is not a whole number; write 200000"),
         (("classify", "-", "--status", "99"), "99 is not in the range 100<=x<=599"),
-        (("policy", "pi"), "no command of holdfast policy is called 'pi'; write: holdfast policy show pi"),
-        (("policy", "zzz"), "no command of holdfast policy is called 'zzz'; there are: list, show"),
+        (("policy", "pi"), "holdfast policy has no command 'pi'; use: holdfast policy show pi"),
+        (("policy", "zzz"), "holdfast policy has no command 'zzz'; choose from list, show"),
     ],
 )
 def test_what_is_out_of_place(run, arguments, told):
@@ -69,7 +69,7 @@ def test_requests_go_into_a_folder(run, home, session):
     there.write_text("mine")
     result = run("replay", session, "--dump", there)
     assert result.exit_code == 2
-    assert f"requests cannot be written to {there}: it is a file; give a folder with --dump" in result.stderr
+    assert f"{there} is a file; give a folder with --dump" in result.stderr
 
 
 @pytest.mark.parametrize("arguments", [(), ("ls",), ("policy", "show")])

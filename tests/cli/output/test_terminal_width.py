@@ -94,7 +94,7 @@ def test_figures_of_all_sessions(run, reduced, home):
     assert "…" not in shown
     assert shown.splitlines()[-1].split()[0] == "all"
     assert f" {dollars:,.2f} " in shown
-    assert {"session", "requests", "saved", "over", "cache", "hit", "dollars", "breaks", "spilled"} <= {*shown.split()}
+    assert {"session", "requests", "saved", "total", "cache", "hit", "dollars", "breaks", "spilled"} <= {*shown.split()}
     assert all(len(line) <= 80 for line in shown.splitlines())
 
 
@@ -116,7 +116,7 @@ def test_no_figure_is_cut_in_a_narrow_terminal(run, reduced, recording, home, mo
     lines = every.splitlines() + one.splitlines()
     assert all(len(line) <= width for line in lines + listed.splitlines())
     assert (f"{found['saved_in_total']:,}" in every.split()) != (
-        "saved over all" in joined(every.partition("wider")[2])
+        "saved in total" in joined(every.partition("wider")[2])
     )
     (rule, *_) = [name for name in found["rules"] if name["saved_tokens"]]
     assert any(

@@ -192,9 +192,9 @@ def test_what_nobody_priced_costs_no_dollars(stats, run, store, decided):
     assert (found["dollars"], found["input"], found["unpriced_calls"]) == (None, 100_000, 1)
     assert (found["saved_dollars"], found["rewritten_dollars"]) == (None, None)
     words = " ".join(run("stats", "house").stdout.split())
-    assert "1,000 tokens out; dollars are not known: no price of the model is" in words
+    assert "1,000 tokens out; cost unknown: the model has no known price" in words
     assert json.loads(run("why", "house", "r", "--json").stdout)["dollars"] is None
-    assert "1,000 out, no price of the model is known" in run("why", "house", "r").stdout
+    assert "1,000 out, price unknown" in " ".join(run("why", "house", "r").stdout.split())
     total = json.loads(run("stats", "--json").stdout)["all"]
     assert (total["dollars"], total["unpriced_calls"]) == (stats()["dollars"], 1)
 
@@ -403,7 +403,7 @@ def test_foresight_is_left_out_when_not_wanted(run, session):
     assert with_it["foreseen"]["requests"] == with_it["requests"]
     assert without == with_it | {"foreseen": None}
     told = " ".join(run("stats", "5e55", "--no-foresee").stdout.split())
-    assert "what its policy would have done about 6 requests tells holdfast stats 5e551011 --foresee" in told
+    assert "to forecast what its policy would have done to 6 requests: holdfast stats 5e551011 --foresee" in told
 
 
 def test_foresight_of_a_long_session_is_asked_for(run, session, monkeypatch):
@@ -487,7 +487,7 @@ def test_nothing_at_all(run, store):
     store.remove_session("empty")
     assert "no sessions yet" in run("stats").stdout
     store.create_session("empty")
-    assert "no answer tells its usage" in run("stats", "empty").stdout
+    assert "no answer reported usage" in run("stats", "empty").stdout
     assert json.loads(run("stats", "empty", "--json").stdout)["requests"] == 0
     assert run("stats", "nobody").exit_code == 2
 

@@ -160,7 +160,7 @@ def test_a_person_is_told_by_rule(context, run):
     (line,) = [line for line in done.splitlines() if ": holdfast undo" in line]
     assert run(*line.partition(": holdfast ")[2].split()).exit_code == 0
     assert json.loads(run("undo", KEY, "--list", "--json").stdout)["in_force"] == []
-    assert "nothing is to be decided" in run("context", KEY, "--policy", "append-only").stdout
+    assert "nothing to decide" in run("context", KEY, "--policy", "append-only").stdout
 
 
 @pytest.mark.parametrize("record", [(), ("--record",)])
@@ -174,7 +174,7 @@ def test_a_request_that_does_not_fit_is_told(context, run, record):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--record",), "--record needs --policy NAME"),
+        (("--record",), "--record needs a policy"),
         (("--policy", "lru"), "no policy is called 'lru'"),
         (("--policy", "holdfast", "--window", "2000"), "No room for a conversation"),
         (("--policy", "holdfast", "--window", "2000", "--record"), "No room for a conversation"),

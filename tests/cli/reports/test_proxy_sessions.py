@@ -118,16 +118,16 @@ def test_a_request_is_told_to_people(run, talks):
     last = header(managed[-1], "request")
     shown = run("why", last, "--store", path).stdout
     for words in (
-        "as its client sent it: 63 messages",
+        "from the client: 63 messages",
         "% of a window of 16,000",
         "compaction (auto)",
-        "what it cost:",
+        "cost:",
     ):
         assert words in " ".join(shown.split()), words
     for line in (one for one in shown.splitlines() if ": holdfast diff" in one or ": holdfast context" in one):
         assert run(*line.partition(": holdfast ")[2].split(), "--store", path).exit_code == 0
     first = run("why", header(managed[0], "request"), "--store", path).stdout
-    assert "nothing was done to it" in first
+    assert "no decisions: it was sent as it came" in first
 
 
 def test_what_became_of_a_request_names_it_too(told, talks):
@@ -286,7 +286,7 @@ def test_a_stream_that_tells_no_usage_has_its_estimate(tmp_path, run):
     assert size == largest["largest"]["sent_upstream"] == why["tokens"] > 1_300
     assert (one["is_counted"], one["tokens"] > size) == (False, True)
     assert f"  ~{one['tokens']:,}  " in run("ls", "--store", path).stdout
-    told = f"the largest request: ~{size:,} tokens as its client sent it, ~{size:,} as it went up and was answered"
+    told = f"largest request: ~{size:,} tokens from the client, ~{size:,} as it was sent and answered"
     assert told in " ".join(run("stats", key, "--store", path).stdout.split())
     assert run("stats", "--store", path).stdout.count(f"~{size:,}") == 4
 
@@ -343,9 +343,9 @@ def test_a_request_that_was_sent_to_nobody_is_explained_by_its_id(after, unsent,
     assert [reply.headers["x-holdfast-state"] for reply in replies] == ["managed"] * after + ["refused"]
     request = replies[-1].headers["x-holdfast-request"]
     told = " ".join(run("why", request, "--store", path).stdout.split())
-    for words in (f"request {request[:8]}", "to gpt-5.1", "sent to nobody: ", "Use a larger window, a shorter system"):
+    for words in (f"request {request[:8]}", "to gpt-5.1", "never sent: ", "Use a larger window, a shorter system"):
         assert words in told, told
-    assert f"as its client sent it: {'3 messages' if after else '1 message'}, " in told
+    assert f"from the client: {'3 messages' if after else '1 message'}, " in told
     found = json.loads(run("why", request, "--store", path, "--json").stdout)
     assert (found["request"], found["shown_messages"], found["usage"]) == (request, 0, None)
     assert "for system and tools leaves" in found["failure"]
@@ -391,8 +391,8 @@ def test_how_large_conversations_got(told, run, talks):
     every = told("stats")["all"]
     assert every["largest"]["from_client"] == max(kept["largest"]["from_client"], looked["largest"]["from_client"])
     assert every["compactions"] == kept["compactions"]
-    assert "largest sent" in " ".join(run("stats", "--store", path).stdout.split())
-    assert "as its client sent it" in run("stats", header(managed[0], "session"), "--store", path).stdout
+    assert "largest after" in " ".join(run("stats", "--store", path).stdout.split())
+    assert "from the client" in run("stats", header(managed[0], "session"), "--store", path).stdout
 
 
 # -- what would have been done -----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +88,19 @@ def test_the_sums_are_those_of_the_branches(store, decided):
             assert come == sorted(one.entry for one in back.changes if one.kind == "hidden")
 
 
+def test_backward_comparison_uses_the_same_measure(run, home):
+    """``B..A`` shows the two sizes of ``A..B``: both are measured with what was known at the later moment."""
+    sample = Path(__file__).parents[3] / "examples" / "long-session.jsonl"
+    assert run("import", sample, "--as", "long").exit_code == 0
+    for window in ("200000", "96000"):
+        recorded = run("context", "long", "--policy", "holdfast", "--window", window, "--record", "--json")
+        assert json.loads(recorded.stdout)["next_plan"]["entry_ids"]
+    for first, second in (("1", "2"), ("40", "60"), ("5", "500")):
+        forward = json.loads(run("diff", "long", f"{first}..{second}", "--json").stdout)
+        backward = json.loads(run("diff", "long", f"{second}..{first}", "--json").stdout)
+        assert (forward["before"], forward["after"]) == (backward["after"], backward["before"])
+
+
 def test_two_branches(store, diff, run, decided):
     """A moment on another branch is compared by what both have in common."""
     slot = build_sized_message(Message.from_text("user", "something else"))
@@ -130,7 +144,7 @@ def test_nonsense_is_refused(run, decided, moments, told):
 def test_without_moments_some_are_named(run, decided):
     """The message can be done as it stands."""
     told = run("diff", decided).stderr
-    assert "..c1 for what the newest decision changed, 0.. for all since message 0" in told
+    assert "..c1 (what the newest decision changed), 0.. (everything since message 0)" in told
     assert [run("diff", decided, moments).exit_code for moments in ("..c1", "0..")] == [0, 0]
 
 

@@ -83,7 +83,7 @@ def test_every_command_says_the_same_size(run, store, journal, end, is_counted):
         told = " ".join(run("why", name).stdout.split())
         assert f" {size} tokens" in told
         is_told = why["usage"] is not None
-        assert ("not taken for its size" in told) == (is_told and not is_counted)
+        assert ("by an implausible count" in told) == (is_told and not is_counted)
         assert f" {size} tokens" in run("diff", name).stdout
         assert run("context", name).stdout.splitlines()[1].startswith(f"{size} of ")
     largest = json.loads(run("stats", KEY, "--json").stdout)["largest"]
@@ -117,13 +117,13 @@ def test_what_nobody_told_is_not_known(run, store, home):
     for name in ("input", "output", "cache_read", "cache_write", "dollars", "cache_hit"):
         assert (found[name], every[name]) == (None, None)
     assert (found["answers"], found["answers_without_usage"]) == (0, 1)
-    assert "what it cost is not known: its answer tells no usage, ended with end_turn" in run("why", request).stdout
-    assert "no answer tells its usage; dollars are not known" in run("stats", KEY).stdout
-    assert "answer: its tokens were not told end_turn" in run("show", KEY, "--all").stdout
+    assert "cost unknown: its answer reported no usage, ended with end_turn" in run("why", request).stdout
+    assert "no answer reported usage, so the cost is unknown" in run("stats", KEY).stdout
+    assert "answer: no usage reported end_turn" in run("show", KEY, "--all").stdout
     journal.append(Message.from_text("user", "And now?"))
     journal.prepare_request(PLACE)
     journal.record_answer(Message.from_text("assistant", "No."), Usage(1_000, 2), "end_turn")
-    assert "; 1 answer more told no usage and are not in this" in " ".join(run("stats", KEY).stdout.split())
+    assert "; 1 answer without usage not included" in " ".join(run("stats", KEY).stdout.split())
 
 
 @pytest.mark.parametrize("table", ["policy", "policy.pi"])

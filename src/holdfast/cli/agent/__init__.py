@@ -1,1 +1,1 @@
-"""The parts of ``holdfast agent``: the thread its session runs in, the screen, the prompt, the meter of the window."""
+"""The parts of ``holdfast agent``: session thread, screen, prompt, and cost line."""

@@ -1,6 +1,6 @@
-"""One session with the agent: its loop runs in a thread of its own, and whoever is at the terminal sees one queue.
+"""One session with the agent: its loop runs in a thread of its own, and the terminal reads one queue of events.
 
-So ^C is what it is everywhere: it stops what runs, and a second one leaves. Whatever ends the program does the same.
+This keeps ^C responsive: it stops the running task, and a second one leaves. SIGTERM and SIGHUP do the same.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 T = TypeVar("T")
 
 _GENERATED_KEY = re.compile(r"[0-9a-f-]{12,}")
-"""A session's key that was made and not chosen, by this agent or by another tool."""
+"""A generated session key, as opposed to a name that the user chose."""
 
 
 class AgentConfiguration(Struct, frozen=True):
-    """What is asked for on the command line."""
+    """The agent's configuration, resolved from the command line."""
 
     target: Target
     url: str
@@ -57,29 +57,29 @@ class AgentConfiguration(Struct, frozen=True):
     folder: Path
     policy: Policy
     session_key: str
-    """The session's."""
+    """Key or name of the session."""
     resume_command: str
-    """The command that goes on with it."""
+    """The command that resumes the session."""
     store: str | None
     skills: tuple[str, ...]
     summary_target: Target | None
     """The model that writes summaries."""
     catalog: Catalog
-    """Where the prices of models are that wrote them earlier."""
+    """The prices of models that wrote earlier summaries."""
     must_exist: bool
-    """Whether the session must be there already."""
+    """Whether the session must already exist."""
     has_task: bool
-    """Whether there is something to begin a new one with."""
+    """Whether there is a task to begin a new session with."""
     steps: int
     is_streaming: bool
     allows_all: bool
     """Whether every command may run."""
     can_ask: bool
-    """Whether somebody is there who can be asked."""
+    """Whether somebody can be asked for permission."""
 
 
 class PermissionQuestion:
-    """A command that waits for a yes."""
+    """A shell command that waits for permission."""
 
     def __init__(self, command: str) -> None:
         self.command = command
@@ -88,7 +88,7 @@ class PermissionQuestion:
 
 
 class AgentTerminal:
-    """The session, and what can be done with it from the terminal."""
+    """The session, and the actions that the terminal offers on it."""
 
     def __init__(
         self,
@@ -106,11 +106,11 @@ class AgentTerminal:
 
     @property
     def store(self) -> SessionStore:
-        """The store of the session."""
+        """The store that holds the session."""
         return self.session.resources.store
 
     def run_task(self, task: str) -> TaskOutcome:
-        """Return how the work on ``task`` ended; without one the session goes on where it was."""
+        """Work on ``task`` and return the outcome; an empty task resumes the session."""
         place = make_session_workspace(
             self.session, self.order.folder, allow=self._choose_permission(), hidden=KEY_VARIABLES
         )
@@ -130,7 +130,7 @@ class AgentTerminal:
         return self.run_in_portal(go)
 
     def run_stoppable(self, do: Callable[[], Awaitable[T]]) -> T | None:
-        """Return what ``do`` returns, or nothing where it was stopped."""
+        """Run ``do`` and return its result, or None if it was stopped."""
 
         async def go(scope: CancelScope) -> T | None:
             with scope:
@@ -140,21 +140,24 @@ class AgentTerminal:
         return self.run_in_portal(go)
 
     def run_in_portal(self, do: Callable[[CancelScope], Awaitable[T]]) -> T:
-        """Return what ``do`` returns, showing meanwhile what happens; ^C stops it, and a second one raises."""
+        """Run ``do`` in the loop's thread and return its result, showing events meanwhile.
+
+        ^C stops it, and a second ^C raises ``KeyboardInterrupt``.
+        """
 
         async def going() -> T:
             self._scope = CancelScope()
             return await do(self._scope)
 
         future = self._portal.start_task_soon(going)
-        over: list[object] = []  # asked without a lock, which ^C could leave locked
-        future.add_done_callback(over.append)
+        finished: list[object] = []  # a list: ^C inside future.done() could leave its lock held
+        future.add_done_callback(finished.append)
         future.add_done_callback(self.queue.put)
         is_stopping = False
         try:
             while True:
                 try:
-                    if over and self.queue.empty():
+                    if finished and self.queue.empty():
                         return future.result()
                     self._show_next()
                 except (KeyboardInterrupt, click.Abort):
@@ -165,22 +168,24 @@ class AgentTerminal:
                     if not self.end.signal_number:
                         self.screen.print_note("stopping; ^C again leaves at once", "yellow")
         except BaseException:
-            self._portal.start_task_soon(
-                self._cancel_scope
-            )  # who leaves waits for nothing, however fast the second ^C came
+            # Whoever leaves must not wait for the task, however fast the second ^C came.
+            self._portal.start_task_soon(self._cancel_scope)
             raise
 
     def get_cost(self) -> SessionCost:
-        """Return what the session cost so far."""
+        """Return the cost of the session so far."""
         entries = (entry for kind in ("answer", "note") for entry in self.store.read_entries(self.session.key, kind))
         return sum_costs(entries, self.order.target.prices, self.order.catalog)
 
     def format_status(self) -> str:
-        """Return how full the context is, and what was spent."""
+        """Return the status line: how full the context is, and the money spent."""
         return format_cost_status(self.session.report(), self.get_cost())
 
     def _show_next(self) -> None:
-        """Show what comes next; no wait is long, for ^C that comes a moment before one is heard when it ends."""
+        """Show the next event, if one arrives soon.
+
+        Waits are short because a ^C that arrives just before a wait is noticed only when the wait ends.
+        """
         with suppress(Empty):
             item = self.queue.get(timeout=WAIT_SLICE_SECONDS)
             if isinstance(item, PermissionQuestion):
@@ -191,8 +196,10 @@ class AgentTerminal:
     def _ask_permission(self, question: PermissionQuestion) -> None:
         self.screen.print_note(f"the agent wants to run: {question.command}", "bold yellow")
         answer = click.prompt("allow? [y]es, [N]o, [a]ll from now on", default="n", show_default=False, err=True)
-        self._allows_all = self._allows_all or answer.strip().lower() in ("a", "all")
-        question.is_allowed = self._allows_all or answer.strip().lower() in ("y", "yes")
+        choice = answer.strip().lower()
+        if choice in ("a", "all"):
+            self._allows_all = True
+        question.is_allowed = self._allows_all or choice in ("y", "yes")
         self._portal.call(question.answered.set)
 
     def _choose_permission(self) -> PermissionCallback:
@@ -215,13 +222,13 @@ class AgentTerminal:
 
 @contextmanager
 def open_agent_terminal(agent_configuration: AgentConfiguration, screen: AgentScreen) -> Iterator[AgentTerminal]:
-    """Open the store, the provider and the session that ``agent_configuration`` names; all are closed at the end."""
+    """Open the store, the provider and the session of ``agent_configuration``, and close them at the end."""
     surrounding = load_agent_environment(agent_configuration.folder, skills=agent_configuration.skills)
     for notice in surrounding.notices:
         screen.print_note(f"warning: {notice}", "yellow")
     queues: list[SimpleQueue[object]] = []
 
-    def told(event: object) -> None:
+    def forward_event(event: object) -> None:
         for queue in queues:
             queue.put(event)
 
@@ -241,7 +248,7 @@ def open_agent_terminal(agent_configuration: AgentConfiguration, screen: AgentSc
             writers=()
             if agent_configuration.summary_target is None
             else (SummaryWriter(upstream, agent_configuration.summary_target),),
-            listen=told,
+            listen=forward_event,
         )
         with portal.wrap_async_context_manager(upstream), portal.wrap_async_context_manager(engine) as there:
             terminal = AgentTerminal(
@@ -257,16 +264,14 @@ def open_agent_terminal(agent_configuration: AgentConfiguration, screen: AgentSc
 
 
 def _resolve_session_key(store: SessionStore, agent_configuration: AgentConfiguration) -> str:
-    """Return the key of the session that is named, or its name for a new one; ``UnknownId`` for several.
+    """Return the key of the named session, or the name itself for a new one. Raises ``UnknownId`` if it is ambiguous.
 
-    With a task the beginning of a key means only one that nobody chose: beside ``fix-login`` there may be ``fix``.
+    With a task, a beginning names only sessions with generated keys: ``fix`` may be a new session beside ``fix-login``.
     """
     name = agent_configuration.session_key
     matching_keys = [info.key for info in store.list_sessions() if info.key.startswith(name)]
     if agent_configuration.must_exist and not matching_keys:
-        raise CommandError(
-            f"no session is called {clean_single_line(name)!r}, so there is nothing to go on with; see `holdfast ls`"
-        )
+        raise CommandError(f"there is no session {clean_single_line(name)!r} to resume; see `holdfast ls`")
     is_new = not matching_keys or (
         agent_configuration.has_task and not any(map(_GENERATED_KEY.fullmatch, matching_keys))
     )
@@ -274,24 +279,25 @@ def _resolve_session_key(store: SessionStore, agent_configuration: AgentConfigur
 
 
 class TerminationState:
-    """Whether the system asked the program to end: each time it does so counts as ^C."""
+    """Whether the system asked the program to end; each such signal counts as a ^C."""
 
     signal_number = 0
-    """The signal, if there was one."""
+    """The number of the signal, or 0."""
 
     def handle_signal(self, number: int, _: FrameType | None) -> None:
-        """Stop what the main thread does."""
+        """Interrupt the main thread."""
         self.signal_number = number
         raise KeyboardInterrupt
 
 
 @contextmanager
 def handle_termination(screen: AgentScreen) -> Iterator[TerminationState]:
-    """Let SIGTERM and SIGHUP stop the block as ^C does; the exit code is then 128 and the signal, as shells have it.
+    """Make SIGTERM and SIGHUP stop the block as ^C does, and exit with 128 plus the signal, as shells do.
 
-    A signal that nobody here may hear (``nohup``) is left alone, and so are all outside of the main thread.
+    Signals that are ignored (``nohup``) stay ignored, and outside of the main thread nothing is installed.
     """
     end = TerminationState()
+    # Python delivers signals to the main thread only, and refuses handlers set in another one.
     is_main = current_thread() is main_thread()
     signals = [signum for signum in HANDLED_SIGNALS if is_main and signal.getsignal(signum) is not signal.SIG_IGN]
     before = [signal.signal(signum, end.handle_signal) for signum in signals]
@@ -301,7 +307,7 @@ def handle_termination(screen: AgentScreen) -> Iterator[TerminationState]:
         for signum, handler in zip(signals, before, strict=True):
             signal.signal(signum, handler)
         if end.signal_number:
-            with suppress(OSError):  # of a terminal that was closed
+            with suppress(OSError):  # the terminal may be closed
                 screen.print_note(
                     f"ended by {signal.Signals(end.signal_number).name}; nothing was left half-written", "yellow"
                 )

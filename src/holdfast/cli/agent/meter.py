@@ -1,4 +1,4 @@
-"""What a session cost so far, and how full its context is, on one line."""
+"""The cost of a session so far, and how full its context is, on one line."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from holdfast.state.target import Prices
 
 
 class SessionCost(Struct, frozen=True):
-    """Tokens of all answers as the provider counted them, and of all summaries that models wrote; and the dollars.
+    """Tokens of all answers, as the provider counted them, and of all summaries that models wrote; and dollars.
 
-    Of a model whose prices nobody told these are not known, and no sum with them is.
+    ``usd`` is None as soon as one of the models has no known price.
     """
 
     input: int = 0
@@ -28,7 +28,7 @@ class SessionCost(Struct, frozen=True):
     usd: float | None = 0.0
 
     def add_call(self, usage: Usage, prices: Prices) -> SessionCost:
-        """Return it with one call more."""
+        """Return the sum with one more call."""
         dollars = compute_known_cost(usage, prices)
         return SessionCost(
             self.input + usage.input,
@@ -40,12 +40,12 @@ class SessionCost(Struct, frozen=True):
 
     @property
     def cache_hit(self) -> float:
-        """The share of the input that came out of the cache."""
+        """The share of the input that was read from the cache."""
         return divide_or_zero(self.cache_read, self.input)
 
 
 def sum_costs(entries: Iterable[Entry], prices: Prices, catalog: Catalog) -> SessionCost:
-    """Return what the answers among ``entries`` cost at ``prices``, and the summaries at those of their own models."""
+    """Sum the cost of answers at ``prices``, and of summaries at the prices of the models that wrote them."""
     total = SessionCost()
     for entry in entries:
         if isinstance(entry.body, AnswerEntry):
@@ -56,15 +56,15 @@ def sum_costs(entries: Iterable[Entry], prices: Prices, catalog: Catalog) -> Ses
 
 
 def format_cost_status(report: Report, cost: SessionCost) -> str:
-    """Return how full the context is and what was spent, on one line."""
+    """Format on one line how full the context is and the money spent."""
     full = f"context {format_tokens(report.tokens)} of {report.window:,} tokens ({format_window_fill(report)})"
     compactions = format_count(report.compaction_count, "compaction")
-    money = "price not known" if cost.usd is None else f"${cost.usd:,.4f}"
+    money = "price unknown" if cost.usd is None else f"${cost.usd:,.4f}"
     return f"{full} · {compactions} · cache {cost.cache_hit:.0%} · {money}"
 
 
 def format_window_fill(report: Report) -> str:
-    """Return how much of the window the next request takes; where it is over it, that it does not go out so."""
+    """Return the share of the window that the next request takes, or that it must be reduced before it is sent."""
     return (
-        f"{report.window_share:.0%}" if report.window_share <= 1 else "over the window: made smaller before it is sent"
+        f"{report.window_share:.0%}" if report.window_share <= 1 else "over the window: will be reduced before sending"
     )

@@ -1,4 +1,4 @@
-"""The interactive mode of the agent: a prompt, and the words that begin with a slash."""
+"""The interactive mode of the agent: a prompt, and its slash commands."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from holdfast.errors import FormatError, HoldfastError
 from holdfast.events import CompactionEnded
 
 LISTED_MESSAGES = 20
-"""Messages that ``/branch`` lists, the newest."""
+"""How many messages ``/branch`` lists. Chosen by judgement: they fit on one screen."""
 _PROMPT = "> "
 
 
 def run_interactive_prompt(agent_terminal: AgentTerminal) -> None:
-    """Answer what is typed until ``/quit``, the end of the input, ^C twice, or the end of the program."""
+    """Read and run lines until ``/quit``, the end of the input, ^C twice, or a signal to terminate."""
     _print_greeting(agent_terminal)
     leaving = False
     while not agent_terminal.end.signal_number:
@@ -49,23 +49,25 @@ def run_interactive_prompt(agent_terminal: AgentTerminal) -> None:
 
 def _print_greeting(agent_terminal: AgentTerminal) -> None:
     with suppress(ImportError):
-        import readline  # noqa: F401 -- the prompt can then be edited, and knows what was typed before
+        import readline  # noqa: F401  importing it gives input() line editing and history
     state = agent_terminal.session.journal.state
     start = (
-        f"goes on behind {format_count(len(state.history.sized_messages), 'message')}"
+        f"continues after {format_count(len(state.history.sized_messages), 'message')}"
         if state.history.sized_messages
         else "begins"
     )
     agent_terminal.screen.print_note(
-        f"session {agent_terminal.session.key} {start}; works in {agent_terminal.order.folder}; /help tells what "
-        "can be typed"
+        f"session {agent_terminal.session.key} {start}; works in {agent_terminal.order.folder}; /help lists the "
+        "commands"
     )
     if not is_conversation_answered(state):
-        agent_terminal.screen.print_note("its work was not finished: an empty line goes on with it", "yellow")
+        agent_terminal.screen.print_note(
+            "its last task was not finished: press Enter on an empty line to resume it", "yellow"
+        )
 
 
 def _handle_line(agent_terminal: AgentTerminal, line: str) -> None:
-    """Do what one line says; what goes wrong is told and changes nothing."""
+    """Run one line; an error is printed and changes nothing."""
     name, _, arguments = line.partition(" ")
     try:
         if line.startswith("/"):
@@ -77,7 +79,7 @@ def _handle_line(agent_terminal: AgentTerminal, line: str) -> None:
 
 
 def print_outcome(agent_terminal: AgentTerminal, outcome: TaskOutcome) -> None:
-    """Tell how the work ended, and how full the context is."""
+    """Print how the work ended, and how full the context is."""
     if outcome.reason:
         agent_terminal.screen.print_note(
             f"{outcome.stop}: {outcome.reason}", "red" if outcome.stop == "error" else "yellow"
@@ -91,7 +93,7 @@ def print_outcome(agent_terminal: AgentTerminal, outcome: TaskOutcome) -> None:
 def _run_slash_command(agent_terminal: AgentTerminal, name: str, arguments: str) -> None:
     handler = _SLASH_COMMANDS.get(name)
     if handler is None:
-        raise FormatError(f"there is no {name}; there are {', '.join(_SLASH_COMMANDS)}, /quit")
+        raise FormatError(f"there is no {name}; the commands are {', '.join(_SLASH_COMMANDS)}, /quit")
     handler(agent_terminal, arguments)
 
 
@@ -99,20 +101,22 @@ def _run_help_command(agent_terminal: AgentTerminal, _: str) -> None:
     """Show this list."""
     for name, handler in _SLASH_COMMANDS.items():
         click.echo(f"  {name:10}{handler.__doc__}")
-    click.echo(f"  {'/quit':10}Leave; the session stays: {clean_single_line(agent_terminal.order.resume_command)}")
+    click.echo(
+        f"  {'/quit':10}Leave; resume the session later with: {clean_single_line(agent_terminal.order.resume_command)}"
+    )
 
 
 def _run_context_command(agent_terminal: AgentTerminal, _: str) -> None:
-    """Tell what the next request would hold."""
+    """Show what the next request would hold."""
     report = agent_terminal.session.report()
     reserve = report.window - report.usable_tokens
     rows = {
         "next request": f"{format_tokens(report.tokens)} tokens ({format_window_fill(report)})",
         "window": f"{report.window:,} tokens ({report.window_source})",
         "system, tools": f"{format_tokens(report.setup_tokens)} tokens",
-        "kept free": f"{reserve:,} tokens for the answer",
-        "room left": f"{format_tokens(max(0, report.usable_tokens - report.tokens))} tokens",
-        "said": format_count(report.message_count, "message"),
+        "reserved": f"{reserve:,} tokens for the answer",
+        "free": f"{format_tokens(max(0, report.usable_tokens - report.tokens))} tokens",
+        "messages": format_count(report.message_count, "message"),
         "in force": (
             f"{format_count(report.compaction_count, 'compaction')}, "
             f"{format_count(report.decision_count, 'other decision')}"
@@ -125,7 +129,7 @@ def _run_context_command(agent_terminal: AgentTerminal, _: str) -> None:
 
 
 def _run_compact_command(agent_terminal: AgentTerminal, focus: str) -> None:
-    """Compact now; /compact FOCUS says what a summary looks at above all."""
+    """Compact now; /compact FOCUS tells the summary what matters most."""
     result = agent_terminal.run_stoppable(lambda: agent_terminal.session.compact(focus))
     if isinstance(result, CompactionEnded) and result.outcome != "compacted":
         agent_terminal.screen.print_note(f"not compacted: {result.why}", "yellow")
@@ -133,14 +137,14 @@ def _run_compact_command(agent_terminal: AgentTerminal, focus: str) -> None:
 
 
 def _run_branch_command(agent_terminal: AgentTerminal, entry: str) -> None:
-    """List the newest messages; /branch ID goes on behind one: a number, or the beginning of an id."""
+    """List the newest messages; /branch ID continues after one of them (a number, or the beginning of an id)."""
     store, key = agent_terminal.store, agent_terminal.session.key
     log = load_branch_history(store, key, agent_terminal.session.journal.leaf)
     if not entry:
         out = make_console()
         first = max(0, len(log.message_entries) - LISTED_MESSAGES)
         if not log.message_entries:
-            click.echo("nothing was said yet")
+            click.echo("there are no messages yet")
         for number, message_entry in enumerate(log.message_entries[first:], first):
             message = log.state.history.messages[number]
             print_line(
@@ -159,19 +163,19 @@ def _run_branch_command(agent_terminal: AgentTerminal, entry: str) -> None:
         new_session.journal.take_session_leaf()
         agent_terminal.session = new_session
         count = format_count(len(new_session.journal.state.history.sized_messages), "message")
-        agent_terminal.screen.print_note(f"goes on behind {count}; what came after it stays in the log")
+        agent_terminal.screen.print_note(f"continues after {count}; the later ones stay in the log")
 
 
 def _run_undo_command(agent_terminal: AgentTerminal, entry: str) -> None:
-    """Take back the newest decision or compaction; /undo ID takes back that one."""
+    """Undo the newest decision or compaction; /undo ID undoes that one."""
     revoked_id = agent_terminal.run_stoppable(lambda: agent_terminal.session.undo(entry or None))
     if revoked_id is not None:
-        agent_terminal.screen.print_note(f"took back {clean_single_line(revoked_id)[:SHORT_ID]}")
+        agent_terminal.screen.print_note(f"undone: {clean_single_line(revoked_id)[:SHORT_ID]}")
     agent_terminal.screen.print_note(agent_terminal.format_status())
 
 
 def _run_recall_command(agent_terminal: AgentTerminal, arguments: str) -> None:
-    """List what was stored away; /recall ID [A-B] reads it back, or its lines A to B."""
+    """List the texts stored away; /recall ID [A-B] reads one back, or its lines A to B."""
     id_, _, lines = arguments.partition(" ")
     if not id_:
         spills = list_spilled_texts(agent_terminal.store, agent_terminal.session.key)
@@ -183,7 +187,7 @@ def _run_recall_command(agent_terminal: AgentTerminal, arguments: str) -> None:
     if page is not None:
         agent_terminal.screen.print_text(page.text)
         hint = (
-            f"; /recall {id_} {page.last_line + 1}- goes on"
+            f"; /recall {id_} {page.last_line + 1}- continues"
             if page.last_line < page.total_lines and page.next_arguments
             else ""
         )

@@ -1,4 +1,4 @@
-"""What a person sees of an agent at work: its words, a line for each call, and what became of the context."""
+"""The terminal output of an agent at work: its words, a line for each call, and changes of the context."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from holdfast.messages.references import decode_call_arguments
 from holdfast.state.costs import divide_or_zero
 
 _TERMINAL_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What steers a terminal, but for line ends and tabs; and halves of characters."""
+"""Characters that control a terminal, except line ends and tabs; and lone surrogates, which cannot be printed."""
 _SHOWN_ARGUMENTS = ("command", "path", "pattern", "folder", "id", "search")
-"""Arguments of which the first that is given stands for the call."""
+"""The first of these arguments that a call has is shown to stand for the call."""
 _LINE_LENGTH = 200
-"""Characters of a call that are looked at."""
+"""Characters of a call, a result or an error that are shown."""
 
 
 class AgentScreen:
-    """Shows what happens: the model's words on standard output, all else on standard error; nothing if ``quiet``."""
+    """Prints the model's words on standard output and everything else on standard error; nothing if ``quiet``."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.quiet = quiet
@@ -38,7 +38,7 @@ class AgentScreen:
         """What was said at the last refusal."""
 
     def show_event(self, item: object) -> None:
-        """Show one thing that happened."""
+        """Show one event."""
         if isinstance(item, events.RequestStarted):
             self.share = divide_or_zero(item.tokens, item.window)
         if isinstance(item, events.RequestRefused):
@@ -58,17 +58,17 @@ class AgentScreen:
             print_line(self._out, Text(f"{min(1, self.share):4.0%}  {line}", style="dim"))
 
     def print_note(self, line: str, style: str = "dim") -> None:
-        """Show all of a line beside what the model says."""
+        """Print the whole line on standard error, beside the model's words."""
         if not self.quiet:
             self._start_new_line()
             print_wrapped(self._out, Text(clean_single_line(line), style=style))
 
     def print_text(self, text: str) -> None:
-        """Print ``text`` on standard output, with nothing in it that steers a terminal."""
+        """Print ``text`` on standard output without characters that control a terminal."""
         click.echo(_TERMINAL_CONTROLS.sub("\ufffd", text))
 
     def _start_new_line(self) -> None:
-        """Begin a line of its own."""
+        """End the model's unfinished line, if there is one."""
         if self._is_amid:
             click.echo()
             self._is_amid = False
@@ -79,7 +79,7 @@ class AgentScreen:
 
 
 def _format_event(item: object) -> str | None:
-    """Return what happened on one line; nothing for what nobody wants to know."""
+    """Format an event on one line, or return None for events that are not shown."""
     match item:
         case ToolStarted(call):
             return f"{call.name} {_format_arguments(decode_call_arguments(call))}".rstrip()

@@ -1,4 +1,4 @@
-"""A program with a proxy beside it in this process: the terminal is the program's, and so are the signals."""
+"""A program with a proxy in this process: the program has the terminal and receives its signals."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ if TYPE_CHECKING:
     from holdfast.proxy.settings import Settings
 
 DRAIN_SECONDS = 5.0
-"""[H] Seconds that answers may take when the program that asked for them has ended: nobody waits for them."""
+"""Seconds that running answers may take after the program has ended. Chosen by judgement: nobody reads these answers
+any more, but a little time lets them be recorded."""
 NOT_STARTED = -1
-"""The code where nothing was started."""
+"""The exit code if the program was never started."""
 FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _TERMINAL_SIGNALS = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGHUP})
-"""Signals that a terminal sends to all that it runs, so to the program as well."""
+"""Signals that a terminal sends to its whole process group, so the program receives them by itself."""
 
 
 class ClientProxyOptions(Struct, frozen=True):
-    """The proxy that is to stand beside the program."""
+    """The proxy to run beside the program."""
 
     settings: Settings
     configuration: Configuration
@@ -39,7 +40,7 @@ class ClientProxyOptions(Struct, frozen=True):
 
 
 class ClientOutcome(Struct, frozen=True):
-    """How it ended: the program's exit code as a shell tells it, what the proxy counted, what went wrong with it."""
+    """The program's exit code as a shell reports it, the proxy's health counters, and the error that ended either."""
 
     code: int
     health: Health | None = None
@@ -47,31 +48,31 @@ class ClientOutcome(Struct, frozen=True):
 
 
 class _ProxyTask:
-    """What became of the proxy."""
+    """The task that runs the proxy, and its result."""
 
     def __init__(self) -> None:
         self.health: Health | None = None
         self.failure: Exception | None = None
 
     async def serve_until(self, proxy: ClientProxyOptions, stop: Event, *, task_status: TaskStatus[str]) -> None:
-        """Serve until ``stop``; what goes wrong is kept, for the program is to go on."""
+        """Serve until ``stop`` is set; an error is kept in ``failure``, so that the program can go on."""
         settings = replace(proxy.settings, drain=min(proxy.settings.drain, DRAIN_SECONDS))
         try:
             self.health = await serve_proxy(
                 settings, proxy.store, on_ready=task_status.started, stop=stop, loaded_configuration=proxy.configuration
             )
-        except Exception as error:  # noqa: BLE001  whatever it is, the program is not to be ended by it
+        except Exception as error:  # noqa: BLE001  no fault of the proxy may end the program
             self.failure = error
-            with suppress(RuntimeError):  # it had begun
+            with suppress(RuntimeError):  # raised if the proxy had already started
                 task_status.started("")
 
 
 async def run_with_proxy(
     proxy: ClientProxyOptions, prepare: Callable[[str], AbstractContextManager[ClientCommand]]
 ) -> ClientOutcome:
-    """Run a program to its end, a proxy beside it; ``prepare`` tells how it is started with the proxy's address.
+    """Run a program to its end with a proxy beside it; ``prepare`` takes the proxy's address and yields the command.
 
-    Where the proxy does not begin, nothing is started and the code is ``NOT_STARTED``.
+    If the proxy cannot start, nothing is started and the code is ``NOT_STARTED``.
     """
     beside, stop, code = _ProxyTask(), Event(), NOT_STARTED
     async with create_task_group() as tasks:
@@ -89,7 +90,7 @@ async def run_with_proxy(
 async def run_with_existing_proxy(
     address: str, prepare: Callable[[str], AbstractContextManager[ClientCommand]]
 ) -> ClientOutcome:
-    """Run a program to its end at the proxy that runs at ``address`` already."""
+    """Run a program to its end at the proxy that already runs at ``address``."""
     try:
         with prepare(address) as whole:
             return ClientOutcome(await _run_program(whole))
@@ -98,7 +99,7 @@ async def run_with_existing_proxy(
 
 
 async def _run_program(whole: ClientCommand) -> int:
-    """Return the exit code of a program that has the terminal; signals that come here reach it."""
+    """Run a program that owns the terminal, forward signals to it, and return its exit code."""
     with open_signal_receiver(*FORWARDED_SIGNALS) as signals:
         process = await open_process(
             [*whole.command], stdin=None, stdout=None, stderr=None, env=dict(whole.environment)
@@ -107,12 +108,13 @@ async def _run_program(whole: ClientCommand) -> int:
             tasks.start_soon(_forward_signals, signals, process)
             code = await process.wait()
             tasks.cancel_scope.cancel()
-    return 128 - code if code < 0 else code
+    return 128 - code if code < 0 else code  # -N means ended by signal N, which shells report as 128 + N
 
 
 async def _forward_signals(signals: AsyncIterator[signal.Signals], process: Process) -> None:
-    """Let the program have the signals that it does not get anyway."""
+    """Forward the signals that the program does not receive from the terminal."""
     async for number in signals:
+        # The program got this one from the terminal; a second copy would count as a second ^C.
         if number in _TERMINAL_SIGNALS and _has_terminal():
             continue
         with suppress(ProcessLookupError):
@@ -120,7 +122,7 @@ async def _forward_signals(signals: AsyncIterator[signal.Signals], process: Proc
 
 
 def _has_terminal() -> bool:
-    """Return whether a terminal sends its signals to this process and to all that it started."""
+    """Return whether a terminal sends its signals to this process group."""
     for stream in (0, 1, 2):
         with suppress(OSError):
             return os.tcgetpgrp(stream) == os.getpgrp()

@@ -1,4 +1,4 @@
-"""Where the clients of this user are pointed, and whether anybody answers there."""
+"""Find the addresses that the user's clients are pointed at, and check what answers there."""
 
 from __future__ import annotations
 
@@ -21,35 +21,36 @@ from holdfast.state.codec.reading import get_decoder
 
 CheckState: TypeAlias = Literal["ok", "note", "wrong"]
 LOCAL_TIMEOUT = 2.0
-"""[H] Seconds that a server of this machine may take to say that it is there; ours takes a few milliseconds."""
+"""Seconds to wait for a server on this machine. Chosen by judgement: our proxy answers in milliseconds, and startup
+should not hang on a port that accepts connections and says nothing."""
 TOKEN_REQUIRED = 401
-"""What a server answers that wants a token."""
+"""The status of a server that requires a token."""
 REMOTE_TIMEOUT = 10.0
-"""[H] Seconds that a server elsewhere may take."""
+"""Seconds to wait for a server elsewhere. Chosen by judgement: enough for a slow connection."""
 
 
 class UrlCheck(Struct, frozen=True):
-    """What is at an address."""
+    """The result of checking an address."""
 
     state: CheckState
     text: str
     proxy: str = ""
-    """The address of the proxy of ours that is there."""
+    """The address of the Holdfast proxy found there, or an empty string."""
     needs_other_token: bool = False
-    """Whether that wants a token, and not the one that is known here."""
+    """Whether that proxy requires a token other than the one known here."""
     was_sent_token: bool = False
-    """Whether it was told one."""
+    """Whether the known token was sent to it."""
 
 
 class ClientUrl(Struct, frozen=True):
-    """An address that clients use, and the variable, or the client and its file, that says so."""
+    """An address that clients use, with the variable, or the client and file, that sets it."""
 
     source: str
     url: str
     file: str = ""
 
     def check_url(self, token: str = "", *, online: bool) -> UrlCheck:
-        """Return what is at the address; a server of a client's list may be off, one that a variable names may not."""
+        """Check the address. A server in a client's list may be off, which is a note; one in a variable must answer."""
         answer = probe_url(self.url, token, online=online)
         where = f" in {self.file}" if self.file else ""
         state: CheckState = "note" if self.file and answer.state == "wrong" else answer.state
@@ -57,7 +58,7 @@ class ClientUrl(Struct, frozen=True):
 
 
 def iter_client_urls(clients: Iterable[str] = SETTINGS_READERS) -> Iterator[ClientUrl]:
-    """Yield where variables and the settings of ``clients`` lead, each with what says so."""
+    """Yield the addresses set by variables and by the settings of ``clients``, each with its source."""
     for name in ADDRESS_VARIABLES:
         if os.environ.get(name):
             yield ClientUrl(name, os.environ[name])
@@ -67,28 +68,26 @@ def iter_client_urls(clients: Iterable[str] = SETTINGS_READERS) -> Iterator[Clie
 
 
 def find_existing_proxy(client: str, upstreams: Mapping[str, str], token: str = "") -> tuple[str, UrlCheck] | None:
-    """Return what leads ``client``, or a proxy with ``upstreams``, to a proxy of ours that runs, and what that says.
+    """Find a running Holdfast proxy that ``client``, or one of ``upstreams``, is already pointed at.
 
-    ``token`` is told to one that wants a token, and to nobody else.
+    Return its source and its check, or None. ``token`` is sent only to a proxy that requires one.
     """
-    every = [
-        *iter_client_urls(clients=[client]),
-        *(ClientUrl(f"upstream {name}", url) for name, url in upstreams.items()),
-    ]
-    for client_url in every:
-        if (
-            is_base_url(client_url.url)
-            and is_local_url(client_url.url)
-            and (answer := probe_url(client_url.url, token, online=False)).proxy
-        ):
+    client_urls = list(iter_client_urls(clients=[client]))
+    client_urls += [ClientUrl(f"upstream {name}", url) for name, url in upstreams.items()]
+    for client_url in client_urls:
+        # Only local addresses are probed: starting a client must send nothing to the network.
+        if not (is_base_url(client_url.url) and is_local_url(client_url.url)):
+            continue
+        answer = probe_url(client_url.url, token, online=False)
+        if answer.proxy:
             return client_url.source, answer
     return None
 
 
 def find_chained_proxies(upstreams: Mapping[str, str], token: str = "") -> dict[str, UrlCheck]:
-    """Return which of ``upstreams`` are proxies of ours that run on this machine, and what they say.
+    """Return those of ``upstreams`` that are Holdfast proxies running on this machine, with their checks.
 
-    What is sent on to one of them is recorded and reduced twice.
+    A request sent on to one of them would be recorded and reduced twice.
     """
     local = dict.fromkeys(url for url in upstreams.values() if is_base_url(url) and is_local_url(url))
     answers = {url: probe_url(url, token, online=False) for url in local}
@@ -96,14 +95,16 @@ def find_chained_proxies(upstreams: Mapping[str, str], token: str = "") -> dict[
 
 
 def probe_url(url: str, token: str = "", *, online: bool) -> UrlCheck:
-    """Return what is at ``url``; an address beyond this machine is asked only if ``online``.
+    """Check what answers at ``url``; addresses beyond this machine are contacted only if ``online``.
 
-    A proxy of ours that wants a token is asked again with ``token``.
+    A Holdfast proxy that requires a token is asked again with ``token``.
     """
     if not is_base_url(url):
-        return UrlCheck("wrong", "is no address; give one like http://127.0.0.1:8642")
+        return UrlCheck("wrong", "is not an address; give one like http://127.0.0.1:8642")
     if not is_local_url(url):
-        return _probe_remote(url) if online else UrlCheck("ok", "not asked, it is beyond this machine; --online does")
+        return (
+            _probe_remote(url) if online else UrlCheck("ok", "not on this machine, so not checked; --online checks it")
+        )
     parts = urlsplit(url)
     root = f"{parts.scheme}://{parts.netloc}"
     answer = _fetch_url(f"{root}/livez", LOCAL_TIMEOUT)
@@ -112,18 +113,18 @@ def probe_url(url: str, token: str = "", *, online: bool) -> UrlCheck:
         answer = _fetch_url(f"{root}/livez", LOCAL_TIMEOUT, {TOKEN_HEADER.decode(): token})
     if isinstance(answer, str):
         serve = f"holdfast serve --port {parts.port or 80}"
-        return UrlCheck("wrong", f"nobody answers ({answer}); start what is to be there, or {serve}, or take it out")
+        return UrlCheck("wrong", f"no server answers ({answer}); start it, or {serve}, or remove this address")
     return replace(_judge_local_server(answer, root, was_told=wants_token), was_sent_token=wants_token)
 
 
 def check_upstreams(addresses: Mapping[str, str]) -> Iterator[tuple[str, UrlCheck]]:
-    """Yield whether each of the servers at ``addresses`` can be reached, by what they are called."""
+    """Check whether each server in ``addresses`` can be reached, and yield its name with the result."""
     for name, url in addresses.items():
         yield f"upstream {name}", probe_url(url, online=True)
 
 
 def find_embedded_upstreams(client_urls: Iterable[ClientUrl]) -> dict[str, str]:
-    """Return the servers that addresses of a proxy name in their paths (``…/u/https://HOST``), each once."""
+    """Return the servers named in the paths of proxy addresses (``…/u/https://HOST``), each once, by their sources."""
     sources_by_base = {
         parse_route("GET", urlsplit(client_url.url).path).base: client_url.source
         for client_url in reversed([*client_urls])
@@ -138,11 +139,11 @@ class _HttpAnswer(Struct, frozen=True):
     status: int
     body: bytes
     is_closed: bool = False
-    """Whether it is a proxy of ours that wants a token, and another one than was told."""
+    """Whether it is a Holdfast proxy that refused the request for lack of the right token."""
 
 
 class _LivezBody(Struct, frozen=True):
-    """What a proxy of ours says of itself."""
+    """The status that a Holdfast proxy reports about itself."""
 
     status: str
     mode: str
@@ -152,21 +153,25 @@ class _LivezBody(Struct, frozen=True):
 
 
 def _judge_local_server(answer: _HttpAnswer, root: str, *, was_told: bool) -> UrlCheck:
-    """Return what a server of this machine is, which ``was_told`` a token or not."""
+    """Interpret the answer of a server on this machine; ``was_told`` says whether a token was sent."""
+    if answer.is_closed and was_told:
+        text = "a Holdfast proxy that requires its token, and got a different one; set HOLDFAST_TOKEN to it"
+        return UrlCheck("wrong", text, root, needs_other_token=True)
     if answer.is_closed:
-        but = ", and was told another" if was_told else ""
-        state: CheckState = "wrong" if was_told else "note"
-        wants = f"a proxy of ours that wants its token{but}; set HOLDFAST_TOKEN to it"
-        return UrlCheck(state, wants, root, needs_other_token=True)
+        text = "a Holdfast proxy that requires its token; set HOLDFAST_TOKEN to it"
+        return UrlCheck("note", text, root, needs_other_token=True)
     try:
-        own = get_decoder(_LivezBody).decode(answer.body)
+        livez = get_decoder(_LivezBody).decode(answer.body)
     except (msgspec.MsgspecError, UnicodeError):
-        return UrlCheck("ok", "a server answers there, and it is no proxy of ours")
-    text = f"a proxy of ours, mode {own.mode}, since {own.since}"
-    if own.status == "ok":
-        return UrlCheck("note", f"{text}: {own.notes[0]}", root) if own.notes else UrlCheck("ok", text, root)
-    why = "; ".join(f"{trouble.get('what')}: {trouble.get('why')}" for trouble in own.troubles[:1])
-    return UrlCheck("wrong", f"{text}, {own.status}: {why}; requests pass, and are not looked after", root)
+        return UrlCheck("ok", "a server answers; it is not a Holdfast proxy")
+    text = f"a Holdfast proxy, mode {livez.mode}, since {livez.since}"
+    if livez.status != "ok":
+        # The first trouble is enough for one line; the proxy's own page lists all of them.
+        why = "; ".join(f"{trouble.get('what')}: {trouble.get('why')}" for trouble in livez.troubles[:1])
+        return UrlCheck("wrong", f"{text}, {livez.status}: {why}; requests pass through unmanaged", root)
+    if livez.notes:
+        return UrlCheck("note", f"{text}: {livez.notes[0]}", root)
+    return UrlCheck("ok", text, root)
 
 
 def _probe_remote(url: str) -> UrlCheck:
@@ -177,10 +182,11 @@ def _probe_remote(url: str) -> UrlCheck:
 
 
 def _fetch_url(url: str, seconds: float, headers: Mapping[str, str] = {}) -> _HttpAnswer | str:
-    """Return what is answered at ``url``, or why nothing is."""
+    """Fetch ``url`` and return the answer, or the reason why there is none."""
     import httpx2
 
     try:
+        # A network proxy from the environment cannot reach this machine's loopback address.
         response = httpx2.get(url, headers=headers, timeout=seconds, trust_env=not is_local_url(url))
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         return str(error) or type(error).__name__

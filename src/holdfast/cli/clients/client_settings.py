@@ -1,7 +1,7 @@
-"""Where clients are pointed by their own settings: which files tell, and which addresses stand in them.
+"""Find the addresses that clients' own settings point at: which files to read, and where the addresses are in them.
 
-Nothing is read here: who calls reads the files. What a folder says is left out where its client asks the user before it
-believes it (Claude Code, Codex, Gemini CLI), for the folder may have been fetched from somewhere.
+This module does no I/O; its callers read the files. Settings of a working folder are left out for the clients that ask
+the user before trusting them (Claude Code, Codex, Gemini CLI): the folder may have been downloaded from anywhere.
 """
 
 from __future__ import annotations
@@ -21,50 +21,50 @@ _TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
 LLM_API_BASE = re.compile(
     r"(?m)^(?P<before>[ \t-]*api_base:[ \t]*(?P<quote>[\"']?))(?P<url>https?://[^\s\"'#]+)(?P=quote)"
 )
-"""An address in the models that are added to llm."""
+"""The address of a model that the user added to llm."""
 _AIDER_API_BASE = re.compile(r"(?m)^openai-api-base:[ \t]*[\"']?(https?://[^\s\"'#]+)")
 
 
 class ConfiguredUrl(Struct, frozen=True):
-    """An address that a client's own settings name."""
+    """An address set in a client's own settings."""
 
     path: str
-    """The file that says so."""
+    """The file that sets it."""
     key: str
-    """What it is the address of: a provider, a setting, a variable."""
+    """The provider, setting or variable that it belongs to."""
     url: str
 
 
 class ClientEnvironment(Struct, frozen=True):
-    """Where a client is started. ``file_texts`` are its files that are there, by their paths."""
+    """The environment a client starts in. ``file_texts`` holds the texts of its existing files, by path."""
 
     environment: Mapping[str, str]
     home: str
     folder: str
     file_texts: Mapping[str, str] = {}
     repository_root: str = ""
-    """The top of the git repository that the folder is in, if it is in one."""
+    """The root of the git repository around the folder, or an empty string."""
 
     def resolve_folder(self, variable: str, default: str) -> PurePath:
-        """Return the folder that ``variable`` names, else the one called ``default`` at home."""
+        """Return the folder named by ``variable``, else ``default`` in the home folder."""
         path = self.environment.get(variable)
         return PurePath(path) if path else PurePath(self.home, default)
 
 
 class ClientSettingsSource(NamedTuple):
-    """Where a client's settings are, the weakest first, and what reads the addresses in one of them."""
+    """The settings files of a client, the weakest first, and the function that reads addresses from one of them."""
 
     files: Callable[[ClientEnvironment], list[PurePath]]
     addresses: Callable[[str], Iterator[tuple[str, str]]]
 
 
 def list_settings_files(client: str, environment: ClientEnvironment) -> tuple[str, ...]:
-    """Return the files that may point ``client`` somewhere, the weakest first, whether they are there or not."""
+    """List the files that may set an address for ``client``, the weakest first, whether they exist or not."""
     return tuple(map(str, SETTINGS_READERS[client].files(environment))) if client in SETTINGS_READERS else ()
 
 
 def find_configured_urls(client: str, environment: ClientEnvironment) -> tuple[ConfiguredUrl, ...]:
-    """Return the addresses in the files of ``client`` that are there, the weakest first; a broken one has none."""
+    """Return the addresses in the existing files of ``client``, the weakest first; broken files yield none."""
     read_urls = SETTINGS_READERS[client].addresses if client in SETTINGS_READERS else _read_no_urls
     texts = (
         (path, environment.file_texts[path])
@@ -75,14 +75,17 @@ def find_configured_urls(client: str, environment: ClientEnvironment) -> tuple[C
 
 
 def list_claude_folder_settings(environment: ClientEnvironment) -> tuple[str, ...]:
-    """Return the files of the working folder that Claude Code goes by once its user believes the folder."""
+    """List the settings files in the working folder, which Claude Code applies once its user trusts the folder."""
     return tuple(
         [str(PurePath(environment.folder, ".claude", name)) for name in ("settings.json", "settings.local.json")]
     )
 
 
 def find_claude_folder_urls(environment: ClientEnvironment) -> tuple[ConfiguredUrl, ...]:
-    """Return the addresses in them, the weakest first: nobody is led there, but it can be told."""
+    """Return the addresses in the folder's own settings, the weakest first.
+
+    They are for warnings only: no client is sent to an address that a downloaded folder may have set.
+    """
     texts = (
         (path, environment.file_texts[path])
         for path in list_claude_folder_settings(environment)
@@ -92,7 +95,7 @@ def find_claude_folder_urls(environment: ClientEnvironment) -> tuple[ConfiguredU
 
 
 def parse_lenient_json(text: str) -> dict[str, Any]:
-    """Return the object that ``text`` is, JSON with comments and commas too many; an empty one if it is none."""
+    """Parse a JSON object with comments and trailing commas; return an empty dict if it is not one."""
     plain = _TRAILING_COMMA.sub(lambda match: match[1] or "", _JSON_COMMENT.sub(lambda match: match[1] or "", text))
     try:
         whole = msgspec.json.decode(plain)
@@ -102,7 +105,7 @@ def parse_lenient_json(text: str) -> dict[str, Any]:
 
 
 def get_nested_value(whole: object, *names: str) -> Any:
-    """Return what stands in ``whole`` under ``names``, one in the other, or nothing."""
+    """Return the value in ``whole`` at the path ``names``, or None if it is missing."""
     for name in names:
         whole = whole.get(name) if isinstance(whole, dict) else None
     return whole
@@ -113,7 +116,7 @@ def _read_no_urls(_: str) -> Iterator[tuple[str, str]]:
 
 
 def _iterate_nested_urls(whole: object, *names: str) -> Iterator[tuple[str, str]]:
-    """Yield for each key of ``whole`` the address that stands in it under ``names``."""
+    """Yield each key of ``whole`` that has an address at the path ``names``, with that address."""
     for key, value in whole.items() if isinstance(whole, dict) else ():
         url = get_nested_value(value, *names)
         if isinstance(url, str) and url:
@@ -158,24 +161,25 @@ def _read_aider_urls(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _read_env_file_urls(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the addresses of a file of variables."""
+    """Yield the addresses in a file of environment variables."""
     pattern = r"(?m)^[ \t]*(?:export[ \t]+)?(\w+_(?:BASE_URL|API_BASE))[ \t]*=[ \t]*[\"']?(https?://[^\s\"'#]+)"
     yield from ((match[1], match[2]) for match in re.finditer(pattern, text))
 
 
 def _list_opencode_configs(environment: ClientEnvironment) -> list[PurePath]:
+    """List opencode's configuration files, the weakest first: global, $OPENCODE_CONFIG, project, extra folder."""
     own = environment.resolve_folder("XDG_CONFIG_HOME", ".config") / "opencode"
-    env_files = [PurePath(path) for name in ("OPENCODE_CONFIG",) if (path := environment.environment.get(name))]
-    around = [location for folder in _list_ancestor_folders(environment) for location in (folder, folder / ".opencode")]
-    env_folders = [
-        PurePath(folder) for name in ("OPENCODE_CONFIG_DIR",) if (folder := environment.environment.get(name))
-    ]
-    return [
-        own / "config.json",
-        *_make_opencode_paths(own),
-        *env_files,
-        *(location for at in (*around, *env_folders) for location in _make_opencode_paths(at)),
-    ]
+    configs = [own / "config.json", *_make_opencode_paths(own)]
+    extra_file = environment.environment.get("OPENCODE_CONFIG")
+    if extra_file:
+        configs.append(PurePath(extra_file))
+    for folder in _list_ancestor_folders(environment):
+        configs += _make_opencode_paths(folder)
+        configs += _make_opencode_paths(folder / ".opencode")
+    extra_folder = environment.environment.get("OPENCODE_CONFIG_DIR")
+    if extra_folder:
+        configs += _make_opencode_paths(PurePath(extra_folder))
+    return configs
 
 
 def _make_opencode_paths(folder: PurePath) -> tuple[PurePath, ...]:
@@ -183,20 +187,20 @@ def _make_opencode_paths(folder: PurePath) -> tuple[PurePath, ...]:
 
 
 def _list_ancestor_folders(environment: ClientEnvironment) -> list[PurePath]:
-    """Return the working folder and those that it is in, the outermost first."""
+    """List the working folder and its parents, the outermost first."""
     here = PurePath(environment.folder)
     return [*reversed(here.parents), here]
 
 
 def get_llm_cli_folder(environment: ClientEnvironment) -> PurePath:
-    """Return where llm keeps its things."""
+    """Return the folder in which llm keeps its settings."""
     at = "Library/Application Support" if sys.platform == "darwin" else ".config"
     own = environment.resolve_folder("APPDATA" if sys.platform == "win32" else "XDG_CONFIG_HOME", at)
     return environment.resolve_folder("LLM_USER_PATH", str(own / "io.datasette.llm"))
 
 
 def _list_aider_files(environment: ClientEnvironment) -> list[PurePath]:
-    """Return the files that aider takes its options and variables from: at home, of the repository, of the folder."""
+    """List the files from which aider reads options and variables: in the home, repository and working folder."""
     homes = (
         PurePath(environment.home),
         PurePath(environment.repository_root or environment.folder),
@@ -222,4 +226,4 @@ SETTINGS_READERS: dict[str, ClientSettingsSource] = {
     "aider": ClientSettingsSource(_list_aider_files, _read_aider_urls),
     "llm": ClientSettingsSource(lambda place: [get_llm_cli_folder(place) / "extra-openai-models.yaml"], _read_llm_urls),
 }
-"""The clients whose settings are known, by the names of their programs."""
+"""The clients with known settings, by program name."""

@@ -1,7 +1,7 @@
-"""How a client is started so that it talks to the proxy, and keeps its settings, its logins and its home otherwise.
+"""Plan how a client starts so that it talks to the proxy and keeps its own settings, logins and home.
 
-An address that a client has of its own goes on behind the proxy's (``…/u/https://its.own/address``), so that it stays
-the upstream, exactly, whatever else the proxy sends elsewhere.
+An address that the client already has is put behind the proxy's (``…/u/https://its.own/address``). It stays the
+client's upstream, whatever upstreams the proxy has for other clients.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from holdfast.config.providers import ADDRESS_VARIABLES, PROVIDERS
 from holdfast.proxy.http.headers import TOKEN_HEADER
 
 CHATGPT_CODEX_URL = "https://chatgpt.com/backend-api/codex"
-"""Where Codex asks when it is logged in with ChatGPT. [M]"""
+"""The address that Codex uses when it is logged in with ChatGPT, seen in its requests."""
 LOCAL_HOSTS = "127.0.0.1,localhost"
 CLAUDE_HEADERS_VARIABLE = "ANTHROPIC_CUSTOM_HEADERS"
-"""Headers that Claude Code sends beside its own, one a line. [M]"""
+"""Extra headers of Claude Code, one per line."""
 
 
 class LaunchPlan(Struct, frozen=True):
-    """How a client is started: what is added to its command, its variables and a temporary folder."""
+    """How to start a client: additions to its command and variables, and the files of a temporary folder."""
 
     arguments: tuple[str, ...] = ()
-    """What stands before the client's own arguments."""
+    """Arguments to put before the client's own."""
     environment: Mapping[str, str] = {}
-    """Variables that are set; all others stay."""
+    """Variables to set; all others stay."""
     files: Mapping[str, str] = {}
-    """Temporary files, by their names in the folder."""
+    """Temporary files, by name."""
     mirrored_folder: str = ""
-    """A folder whose things are to be found in the temporary one too, but for those that ``files`` replaces."""
+    """A folder to link into the temporary one, except for the files that ``files`` replaces."""
     notes: tuple[str, ...] = ()
-    """What does not go through the proxy, and why."""
+    """Warnings about requests that do not go through the proxy, with the reason."""
 
 
 class LaunchRequest(Struct, frozen=True):
-    """What is to be started: ``arguments`` without the program, where it is, and where the proxy is."""
+    """The client to start: ``arguments`` without the program, its environment, and the proxy's address."""
 
     proxy: str
     environment: ClientEnvironment
@@ -59,14 +59,14 @@ class LaunchRequest(Struct, frozen=True):
     temporary: str = ""
     """The folder for temporary files."""
     explicit_upstreams: frozenset[str] = frozenset()
-    """Providers whose address was asked for: it stands above what the client's variables say."""
+    """Providers whose address was set for the proxy; these override the client's variables."""
     is_chatgpt: bool = False
     """Whether Codex is logged in with ChatGPT."""
     token: str = ""
-    """What the proxy wants to be told by its clients."""
+    """The token that the proxy requires of its clients, or an empty string."""
 
     def make_proxied_url(self, url: str) -> str:
-        """Return the address at the proxy from which requests go on to ``url``."""
+        """Return the address at the proxy that forwards to ``url``."""
         if _is_url_below(url, self.proxy):
             return url
         official = next(
@@ -81,7 +81,7 @@ LITELLM_GATEWAYS = {
     "XAI_API_BASE": "https://api.x.ai/v1",
     "GROQ_API_BASE": "https://api.groq.com/openai/v1",
 }
-"""More that LiteLLM reads, with the addresses that it has itself. [M]"""
+"""More variables that LiteLLM reads, with the default addresses in its source."""
 
 
 def _is_url_below(url: str, base: str) -> bool:
@@ -89,7 +89,7 @@ def _is_url_below(url: str, base: str) -> bool:
 
 
 def list_launch_files(client: str, environment: ClientEnvironment) -> tuple[str, ...]:
-    """Return the files that must be read before ``client`` is started, where they are there."""
+    """List the files that must be read, if they exist, before ``client`` starts."""
     beside = {"claude": list_claude_folder_settings, "opencode": list_opencode_files, "gemini": _list_gemini_files}.get(
         client
     )
@@ -97,10 +97,11 @@ def list_launch_files(client: str, environment: ClientEnvironment) -> tuple[str,
 
 
 def plan_launch(client: str, launch_request: LaunchRequest) -> LaunchPlan:
-    """Return how ``client``, the name of a program, is started; one that is not known has the variables of the SDKs."""
+    """Plan how to start ``client``, a program's name; unknown programs get the variables of the SDKs."""
     plan = CLIENT_LAUNCHERS.get(client, _plan_sdk_launch)(launch_request)
+    # Only Claude Code can be given an extra header by a variable; for other clients the user has to do it.
     if launch_request.token and CLAUDE_HEADERS_VARIABLE not in plan.environment:
-        note = f"that proxy wants its token: {client} must send it in the header {TOKEN_HEADER.decode()}"
+        note = f"that proxy requires its token: {client} must send it in the header {TOKEN_HEADER.decode()}"
         plan = msgspec.structs.replace(plan, notes=(*plan.notes, note))
     return msgspec.structs.replace(
         plan, environment={**_make_no_proxy_variables(launch_request.environment.environment), **plan.environment}
@@ -108,13 +109,13 @@ def plan_launch(client: str, launch_request: LaunchRequest) -> LaunchPlan:
 
 
 def get_command_client(command: str) -> str:
-    """Return the name of the program that ``command`` is, as clients are called here."""
+    """Return the program name of ``command`` in the form used as a client's name here."""
     name = PurePath(command.replace("\\", "/")).name.lower()
     return name.removesuffix(".exe").removesuffix(".cmd").removesuffix(".ps1")
 
 
 def _make_no_proxy_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return variables by which nobody asks a proxy of the network for this machine."""
+    """Return variables that keep requests to this machine off a configured network proxy."""
     if not any(environment.get(name) for name in environment if name.lower() in {"http_proxy", "all_proxy"}):
         return {}
     no_proxy = next((environment[name] for name in ("NO_PROXY", "no_proxy") if environment.get(name)), "")
@@ -123,25 +124,36 @@ def _make_no_proxy_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _choose_base_url(launch_request: LaunchRequest, name: str, configured_urls: Sequence[ConfiguredUrl] = ()) -> str:
-    """Return what variable ``name`` is to hold: the way to where it or a file leads now, else to its provider.
+    """Choose the value of variable ``name``: its present target behind the proxy, else the proxy's own address.
 
-    Nothing where it leads nowhere and is not usual.
+    An empty string means: leave it unset, because it is not set now and SDKs do not usually read it.
     """
-    (provider, variable), environment = ADDRESS_VARIABLES[name], launch_request.environment.environment
-    equivalent_names = [
-        other_variable.name
-        for other_variable in provider.variables
-        if variable.is_usual and other_variable.behind == variable.behind
-    ]
-    own = next((environment[key] for key in (name, *equivalent_names) if environment.get(key)), "")
-    own = own or next((pointer.url for pointer in reversed(configured_urls) if pointer.key == name), "")
-    if own and provider.name not in launch_request.explicit_upstreams:
-        return launch_request.make_proxied_url(own)
-    return launch_request.proxy + variable.behind if own or variable.is_usual else ""
+    provider, variable = ADDRESS_VARIABLES[name]
+    environment = launch_request.environment.environment
+    names = [name]
+    if variable.is_usual:
+        # Another variable of the provider with the same path points at the same server.
+        names += [other.name for other in provider.variables if other.behind == variable.behind]
+    own_url = ""
+    for key in names:
+        if environment.get(key):
+            own_url = environment[key]
+            break
+    if not own_url:
+        # The last file is the strongest.
+        for configured in reversed(configured_urls):
+            if configured.key == name:
+                own_url = configured.url
+                break
+    if own_url and provider.name not in launch_request.explicit_upstreams:
+        return launch_request.make_proxied_url(own_url)
+    if own_url or variable.is_usual:
+        return launch_request.proxy + variable.behind
+    return ""
 
 
 def _plan_sdk_launch(launch_request: LaunchRequest) -> LaunchPlan:
-    """Return the variables of all SDKs."""
+    """Plan with the variables of all SDKs."""
     environment = {name: url for name in ADDRESS_VARIABLES if (url := _choose_base_url(launch_request, name))}
     own = launch_request.environment.environment
     return LaunchPlan(
@@ -154,9 +166,9 @@ def _plan_sdk_launch(launch_request: LaunchRequest) -> LaunchPlan:
 
 
 def _plan_claude_launch(launch_request: LaunchRequest) -> LaunchPlan:
-    """Return a variable; where the user's settings set it, they stand above it, so settings of ours above them.
+    """Plan with a variable. Settings files override variables, so if one sets the address, add ``--settings``.
 
-    Those of a folder stand above both; to where they lead, which somebody else may have written, no key is sent.
+    Settings of the working folder override both. They may be someone else's, so no key is sent to their address.
     """
     configured_urls, beside = (
         find_configured_urls("claude", launch_request.environment),
@@ -179,17 +191,17 @@ def _plan_claude_launch(launch_request: LaunchRequest) -> LaunchPlan:
         for name in ("BEDROCK", "VERTEX", "FOUNDRY")
         if launch_request.environment.environment.get(f"CLAUDE_CODE_USE_{name}")
     ]
-    notes = [f"CLAUDE_CODE_USE_{name} is set: what Claude Code asks there goes past the proxy" for name in clouds]
+    notes = [f"CLAUDE_CODE_USE_{name} is set, so Claude Code's requests bypass the proxy" for name in clouds]
     if beside and "anthropic" in launch_request.explicit_upstreams:
         configured_urls = (*configured_urls, *beside)
     elif beside and not configured_urls:
         where, url_there = beside[-1].path, beside[-1].url
-        how = f"for what it asks to go through it give --upstream-anthropic {url_there}"
-        notes.append(f"{where} sets ANTHROPIC_BASE_URL: Claude Code goes there, past the proxy; {how}")
+        how = f"give --upstream-anthropic {url_there} to send them through it"
+        notes.append(f"{where} sets ANTHROPIC_BASE_URL, so Claude Code's requests bypass the proxy; {how}")
     if configured_urls and any(argument.partition("=")[0] == "--settings" for argument in launch_request.arguments):
         notes.append(
-            f"{configured_urls[-1].path} sets ANTHROPIC_BASE_URL: take it out there, for --settings of your own "
-            "is given"
+            f"{configured_urls[-1].path} sets ANTHROPIC_BASE_URL; remove it there, because your own --settings "
+            "takes the place of ours"
         )
         return LaunchPlan(environment=environment, notes=tuple(notes))
     settings = ("--settings", _encode_json_text({"env": {"ANTHROPIC_BASE_URL": url}})) if configured_urls else ()
@@ -197,33 +209,29 @@ def _plan_claude_launch(launch_request: LaunchRequest) -> LaunchPlan:
 
 
 _CODEX_OPTION_DOTS = {"openai_base_url": 0, "model_providers": 2}
-"""Dots in the names of settings that Codex can be told as options."""
+"""The number of dots in names that Codex accepts with ``-c``. A name with more has a dot inside one of its keys, which
+``-c`` would split."""
 
 
 def _plan_codex_launch(launch_request: LaunchRequest) -> LaunchPlan:
-    """Return options: the built-in provider's address, and that of each provider of the user's own."""
-    configured_urls = {
-        configured_url.key: configured_url.url
-        for configured_url in find_configured_urls("codex", launch_request.environment)
-    }
-    own = {
-        key: launch_request.make_proxied_url(url)
-        for key, url in configured_urls.items()
-        if key.count(".") == _CODEX_OPTION_DOTS.get(key.partition(".")[0])
-    }
-    built_in = (
-        launch_request.make_proxied_url(CHATGPT_CODEX_URL)
-        if launch_request.is_chatgpt
-        else f"{launch_request.proxy}/v1"
-    )
-    addresses = {"openai_base_url": built_in, **own}
-    options = [part for key, url in addresses.items() for part in ("-c", f"{key}={_encode_json_text(url)}")]
-    notes = [
-        f"{key} cannot be set from here, for its name has a dot; it goes past the proxy"
-        for key in configured_urls.keys() - own
-    ]
+    """Plan with options: the address of the built-in provider, and of each provider the user added."""
+    if launch_request.is_chatgpt:
+        built_in_url = launch_request.make_proxied_url(CHATGPT_CODEX_URL)
+    else:
+        built_in_url = f"{launch_request.proxy}/v1"
+    addresses = {"openai_base_url": built_in_url}
+    notes = []
+    for configured in find_configured_urls("codex", launch_request.environment):
+        key = configured.key
+        if key.count(".") == _CODEX_OPTION_DOTS.get(key.partition(".")[0]):
+            addresses[key] = launch_request.make_proxied_url(configured.url)
+        else:
+            notes.append(f"{key} has a dot in its name and cannot be set from here; its requests bypass the proxy")
+    options: list[str] = []
+    for key, url in addresses.items():
+        options += ["-c", f"{key}={_encode_json_text(url)}"]
     if "--oss" in launch_request.arguments:
-        notes.append("--oss of Codex goes past the proxy; add its server as a provider of your own")
+        notes.append("codex --oss bypasses the proxy; add its server as a provider of your own")
     return LaunchPlan(tuple(options), notes=tuple(notes))
 
 
@@ -235,21 +243,22 @@ _OPENCODE_PROVIDERS = {
         ("GOOGLE_GENERATIVE_AI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"),
     ),
 }
-"""Providers that opencode knows without a list: where they are, and the variables that hold their keys."""
+"""Providers that opencode knows without its downloaded list: their addresses, and the variables of their keys."""
 
 
 def list_opencode_files(environment: ClientEnvironment) -> tuple[str, str]:
-    """Return where opencode has the names of its logins, and its list of providers."""
+    """Return the files with opencode's logins and its downloaded list of providers."""
     logins = environment.resolve_folder("XDG_DATA_HOME", ".local/share") / "opencode/auth.json"
     return str(logins), str(environment.resolve_folder("XDG_CACHE_HOME", ".cache") / "opencode/models.json")
 
 
 def _plan_opencode_launch(launch_request: LaunchRequest) -> LaunchPlan:
-    """Return a configuration in a variable, above all others: addresses alone, of providers that can be used.
+    """Plan with a configuration in a variable, which overrides all others and sets only addresses.
 
-    A provider that nobody named or has a login for would be offered to the user as one that has none.
+    Only usable providers get one: opencode would list any other provider in it as configured, though it has no key.
     """
     configured_urls = {entry.key: entry.url for entry in find_configured_urls("opencode", launch_request.environment)}
+    # The variable holds one whole configuration, so the user's own is kept and ours laid over it.
     user_config = parse_lenient_json(launch_request.environment.environment.get("OPENCODE_CONFIG_CONTENT", ""))
     own = {
         name: url
@@ -260,7 +269,7 @@ def _plan_opencode_launch(launch_request: LaunchRequest) -> LaunchPlan:
     proxy_config = {
         "provider": {name: {"options": {"baseURL": launch_request.make_proxied_url(url)}} for name, url in urls.items()}
     }
-    note = "opencode has no key, login or provider of yours, and its free models go past the proxy: opencode auth login"
+    note = "opencode has no key, login or provider, and its free models bypass the proxy; run opencode auth login"
     return LaunchPlan(
         environment={"OPENCODE_CONFIG_CONTENT": _encode_json_text(_merge_tables(user_config, proxy_config))},
         notes=() if urls else (note,),
@@ -268,34 +277,31 @@ def _plan_opencode_launch(launch_request: LaunchRequest) -> LaunchPlan:
 
 
 def _find_usable_providers(environment: ClientEnvironment, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the addresses of the providers that a configuration names, or for which there is a key or a login."""
-    logins, all_providers = (
-        parse_lenient_json(environment.file_texts.get(path, "")) for path in list_opencode_files(environment)
-    )
-    configs = (
-        options,
-        *(
-            parse_lenient_json(environment.file_texts.get(path, ""))
-            for path in list_settings_files("opencode", environment)
-        ),
-    )
-    configured_names = {name for mapping in configs for name in get_nested_value(mapping, "provider") or ()}
-    urls_and_keys = {
-        name: (mapping.get("api"), mapping.get("env") or ())
-        for name, mapping in all_providers.items()
-        if isinstance(mapping, dict)
-    }
+    """Return the addresses of providers that a configuration names, or for which there is a key or a login."""
+    logins_path, providers_path = list_opencode_files(environment)
+    logins = parse_lenient_json(environment.file_texts.get(logins_path, ""))
+    downloaded_providers = parse_lenient_json(environment.file_texts.get(providers_path, ""))
+
+    settings_paths = list_settings_files("opencode", environment)
+    configs = [options, *(parse_lenient_json(environment.file_texts.get(path, "")) for path in settings_paths)]
+    configured_names: set[str] = set()
+    for config in configs:
+        configured_names.update(get_nested_value(config, "provider") or ())
+
+    urls_and_keys = {}
+    for name, provider in downloaded_providers.items():
+        if isinstance(provider, dict):
+            urls_and_keys[name] = (provider.get("api"), provider.get("env") or ())
     usable_urls = {}
-    for name, (url, keys) in (urls_and_keys | _OPENCODE_PROVIDERS).items():
-        if url and (
-            name in configured_names or name in logins or any(environment.environment.get(key) for key in keys)
-        ):
+    for name, (url, key_variables) in (urls_and_keys | _OPENCODE_PROVIDERS).items():
+        has_key = any(environment.environment.get(variable) for variable in key_variables)
+        if url and (name in configured_names or name in logins or has_key):
             usable_urls[name] = url
     return usable_urls
 
 
 def _merge_tables(below: Any, above: Any) -> Any:
-    """Return ``above`` laid over ``below``, table by table."""
+    """Merge two JSON values table by table; ``above`` wins."""
     if not (isinstance(below, dict) and isinstance(above, dict)):
         return above
     return below | {key: _merge_tables(below.get(key), value) for key, value in above.items()}
@@ -322,11 +328,12 @@ export default function (pi) {
 }
 """
 _PI_PACKAGE_COMMANDS = {"install", "remove", "uninstall", "update", "list", "config"}
-"""Commands of pi that take no options before them, and ask no model."""
+"""Commands of pi that accept no options before them and ask no model."""
 
 
 def _plan_pi_launch(launch_request: LaunchRequest) -> LaunchPlan:
-    """Return an extension: providers of pi have their addresses in a file, and no variable."""
+    """Plan with an extension: pi keeps the addresses of its providers in a file and reads no variable for them."""
+    # pi fails if an option comes before one of these commands.
     if launch_request.arguments and launch_request.arguments[0] in _PI_PACKAGE_COMMANDS:
         return LaunchPlan()
     name = "holdfast.js"
@@ -338,12 +345,15 @@ def _plan_pi_launch(launch_request: LaunchRequest) -> LaunchPlan:
 
 
 def _list_gemini_files(environment: ClientEnvironment) -> tuple[str]:
-    """Return where Gemini CLI has its settings."""
+    """Return the settings file of Gemini CLI."""
     return (str(PurePath(environment.home, ".gemini/settings.json")),)
 
 
 def _plan_gemini_launch(launch_request: LaunchRequest) -> LaunchPlan:
-    """Return a variable; beside it a key in a variable is taken only where the settings choose a login [M]."""
+    """Plan with a variable, and warn if the settings choose no login.
+
+    Without a terminal Gemini CLI then ignores a key in a variable, as observed.
+    """
     url = _choose_base_url(
         launch_request, "GOOGLE_GEMINI_BASE_URL", find_configured_urls("gemini", launch_request.environment)
     )
@@ -352,49 +362,52 @@ def _plan_gemini_launch(launch_request: LaunchRequest) -> LaunchPlan:
         parse_lenient_json(launch_request.environment.file_texts.get(path, "")), "security", "auth", "selectedType"
     )
     setting = f'"security": {{"auth": {{"selectedType": "gemini-api-key"}}}} in {path}'
-    notes = () if chosen else (f"without a terminal Gemini CLI takes a key and another address only with {setting}",)
+    notes = () if chosen else (f"without a terminal, Gemini CLI uses a key with another address only with {setting}",)
     return LaunchPlan(environment={"GOOGLE_GEMINI_BASE_URL": url}, notes=notes)
 
 
 _AIDER_BASE_VARIABLE = "AIDER_OPENAI_API_BASE"
-"""The variable in which aider has its own option ``--openai-api-base``."""
+"""The variable form of aider's option ``--openai-api-base``."""
 
 
 def _plan_aider_launch(launch_request: LaunchRequest) -> LaunchPlan:
-    """Return the variables of the SDKs, and aider's own; where a file sets that, its option stands above it."""
+    """Plan with the variables of the SDKs and aider's own, and with its option if a file sets that."""
     configured_urls = find_configured_urls("aider", launch_request.environment)
-    own = [configured_url.url for configured_url in configured_urls if configured_url.key == _AIDER_BASE_VARIABLE]
-    url = own[-1] if own else launch_request.environment.environment.get(_AIDER_BASE_VARIABLE, "")
-    is_told = url and "openai" not in launch_request.explicit_upstreams
-    first = (
-        launch_request.make_proxied_url(url)
-        if is_told
-        else _choose_base_url(launch_request, "OPENAI_API_BASE", configured_urls)
-    )
-    places = {
-        configured_url.path: configured_url
-        for configured_url in configured_urls
-        if configured_url.key in ADDRESS_VARIABLES and configured_url.key != "OPENAI_API_BASE"
-    }
+    variables = launch_request.environment.environment
+    own_urls = [configured.url for configured in configured_urls if configured.key == _AIDER_BASE_VARIABLE]
+    own_url = own_urls[-1] if own_urls else variables.get(_AIDER_BASE_VARIABLE, "")
+    if own_url and "openai" not in launch_request.explicit_upstreams:
+        base_url = launch_request.make_proxied_url(own_url)
+    else:
+        base_url = _choose_base_url(launch_request, "OPENAI_API_BASE", configured_urls)
+
+    # One note a file is enough, even if it sets several variables.
+    overriding_urls: dict[str, ConfiguredUrl] = {}
+    for configured in configured_urls:
+        if configured.key in ADDRESS_VARIABLES and configured.key != "OPENAI_API_BASE":
+            overriding_urls[configured.path] = configured
     notes = [
-        f"{where} sets {configured_url.key}, which stands above what is set here"
-        for where, configured_url in places.items()
+        f"{path} sets {configured.key}, which overrides the proxy's address; remove it there"
+        for path, configured in overriding_urls.items()
     ]
     environment = {
         **_plan_sdk_launch(launch_request).environment,
-        _AIDER_BASE_VARIABLE: first,
-        "OPENAI_API_BASE": first,
+        _AIDER_BASE_VARIABLE: base_url,
+        "OPENAI_API_BASE": base_url,
     }
-    if not launch_request.environment.environment.get("OPENAI_BASE_URL"):  # LiteLLM asks it before the others
-        environment["OPENAI_BASE_URL"] = first
-    return LaunchPlan(("--openai-api-base", first) if own else (), environment, notes=tuple(notes))
+    if not variables.get("OPENAI_BASE_URL"):  # LiteLLM reads it before the others
+        environment["OPENAI_BASE_URL"] = base_url
+    # An option overrides aider's files, and a variable does not.
+    arguments = ("--openai-api-base", base_url) if own_urls else ()
+    return LaunchPlan(arguments, environment, notes=tuple(notes))
 
 
 def _plan_llm_launch(launch_request: LaunchRequest) -> LaunchPlan:
-    """Return the variables of the SDKs; where models were added that have an address, a folder with another list."""
+    """Plan with the variables of the SDKs; models with addresses of their own need a copy of llm's folder as well."""
     place = launch_request.environment
     (path,) = list_settings_files("llm", place)
     text = place.file_texts.get(path, "")
+    # Only the address is replaced: rewriting the file as YAML would lose the user's comments and order.
     new_text = LLM_API_BASE.sub(
         lambda match: f"{match['before']}{launch_request.make_proxied_url(match['url'])}{match['quote']}", text
     )
@@ -421,4 +434,4 @@ CLIENT_LAUNCHERS: dict[str, Callable[[LaunchRequest], LaunchPlan]] = {
     "aider": _plan_aider_launch,
     "llm": _plan_llm_launch,
 }
-"""The clients for which there is more to do than to set variables, or less."""
+"""Clients that need more, or less, than the SDKs' variables."""

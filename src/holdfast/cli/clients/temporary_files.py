@@ -1,4 +1,4 @@
-"""What a client needs on disk to be started: its own files read, ours written, and all of it taken away behind it."""
+"""Prepare the files a client needs to start: read its own, write ours, and clean up after it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from holdfast.cli.clients.client_settings import ClientEnvironment
 from holdfast.cli.clients.launch import LaunchPlan, LaunchRequest, get_command_client, list_launch_files, plan_launch
 
 LOGIN_STATUS_TIMEOUT = 10.0
-"""[H] Seconds that Codex may take to say how it is logged in; it takes 0.1. [M]"""
+"""Seconds that ``codex login status`` may take. Chosen by judgement: it was measured to take 0.1, and a client that
+hangs here must not keep the user from starting it."""
 MAX_SETTINGS_BYTES = 20_000_000
-"""[H] Bytes of a file of settings that is read; opencode's list of providers has 3 MB."""
+"""Larger settings files are not read. Chosen by judgement: the largest known one, opencode's list of providers, has 3
+MB."""
 
 
 class ClientCommand(Struct, frozen=True):
-    """A client that can be started: its command whole, its variables, and what it does past the proxy."""
+    """A client that is ready to start: its full command, its variables, and notes on requests that bypass the proxy."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -31,7 +33,7 @@ class ClientCommand(Struct, frozen=True):
 
 
 def load_client_environment(client: str) -> ClientEnvironment:
-    """Return where ``client`` is started, its files of settings read."""
+    """Read the settings files of ``client`` and return the environment it starts in."""
     here = Path.cwd()
     root = next((str(folder) for folder in (here, *here.parents) if (folder / ".git").exists()), "")
     place = ClientEnvironment(os.environ, str(Path.home()), str(here), repository_root=root)
@@ -42,7 +44,7 @@ def load_client_environment(client: str) -> ClientEnvironment:
 
 
 def _read_settings_text(path: Path) -> str | None:
-    """Return what is in a file; nothing for what is none, or cannot be read: its client will tell."""
+    """Return the text of a file, or None if it cannot be read; the client reports that better than we could."""
     with suppress(OSError, UnicodeError):
         if path.is_file() and path.stat().st_size <= MAX_SETTINGS_BYTES:
             return path.read_text("utf-8-sig")
@@ -53,10 +55,10 @@ def _read_settings_text(path: Path) -> str | None:
 def prepare_client(
     command: Sequence[str], path: str, proxy: str, explicit_upstreams: frozenset[str], token: str = ""
 ) -> Iterator[ClientCommand]:
-    """Yield how ``command``, whose program is at ``path``, is started beside the proxy at the address ``proxy``.
+    """Yield the command that starts ``command`` (its program is at ``path``) with the proxy at address ``proxy``.
 
-    ``explicit_upstreams`` are the upstreams that were asked for, ``token`` is what the proxy wants to be told. The
-    temporary folder is there as long as the block lasts; what the client put into it goes where it belongs.
+    ``explicit_upstreams`` are the upstreams set for the proxy, and ``token`` is the token it requires. The temporary
+    folder exists as long as the block runs; new files the client left in it are moved to its real folder.
     """
     client = get_command_client(command[0])
     place = load_client_environment(client)
@@ -74,7 +76,8 @@ def prepare_client(
 
 
 def _is_chatgpt_login(path: str, environment: Mapping[str, str]) -> bool:
-    """Return whether Codex says that it is logged in with ChatGPT; its file of logins is not looked at."""
+    """Return whether Codex says it is logged in with ChatGPT; its file of logins is not read."""
+    # Codex prefers this key over a ChatGPT login.
     if environment.get("CODEX_API_KEY"):
         return False
     with suppress(OSError, subprocess.SubprocessError):
@@ -90,7 +93,7 @@ def _is_chatgpt_login(path: str, environment: Mapping[str, str]) -> bool:
 
 
 def _write_temporary_files(plan: LaunchPlan, folder: Path) -> None:
-    """Write the temporary files, and links to what is mirrored."""
+    """Write the temporary files, and link the other files of the mirrored folder."""
     for name, text in plan.files.items():
         (folder / name).write_text(text, "utf-8")
     if plan.mirrored_folder:
@@ -100,7 +103,7 @@ def _write_temporary_files(plan: LaunchPlan, folder: Path) -> None:
 
 
 def _move_new_files_back(plan: LaunchPlan, folder: Path) -> None:
-    """Move what is new in a mirrored folder to where it would be without us."""
+    """Move new files from the mirrored folder to the real one, where they would be without Holdfast."""
     for path in folder.iterdir() if plan.mirrored_folder else ():
         if path.name not in plan.files and not path.is_symlink():
             with suppress(OSError):

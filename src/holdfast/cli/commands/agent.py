@@ -1,4 +1,4 @@
-"""``holdfast agent``: the reference agent on a task, or at a prompt."""
+"""``holdfast agent``: run the reference agent on a task, or at a prompt."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from holdfast.store.open_store import expand_home
 
 EXAMPLES = """\
 \b
-The key is read from ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, as the API wants it; commands that
-the agent runs do not see it. Exit codes: 0 done, 1 stopped before it was done, 2 an error, 130 interrupted.
+The key is read from ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, depending on the API; commands that
+the agent runs do not see it. Exit codes: 0 done, 1 stopped early, 2 error, 130 interrupted.
 
 \b
 Examples:
@@ -40,14 +40,14 @@ Examples:
   holdfast agent "Tidy the notes" --model qwen3 --base-url http://127.0.0.1:8080/v1 --window 32000
 """
 DEFAULT_POLICY = "holdfast"
-"""The policy, unless another one is named."""
+"""The policy if no other is named."""
 TITLE_LENGTH = 80
-"""Characters of the task that become the session's title."""
+"""Characters of the task that are used as the session's title."""
 _EXIT_CODES = {"done": 0, "steps": 1, "repeating": 1, "error": 2, "aborted": INTERRUPTED}
 
 
 class AgentOptions(Struct, frozen=True):
-    """The command line."""
+    """The options of the command line."""
 
     task: str | None
     model: str
@@ -69,16 +69,20 @@ class AgentOptions(Struct, frozen=True):
 @click.argument("task", required=False)
 @click.option("--model", required=True, help="The model that works.")
 @click.option(
-    "--base-url", metavar="URL", help="Where its API is. [default: as its SDK's variable says, else its maker]"
+    "--base-url", metavar="URL", help="The address of its API. [default: its SDK's variable, else the official address]"
 )
-@click.option("--api", type=click.Choice(API_NAMES), help="The API that is spoken. [default: the model's]")
+@click.option("--api", type=click.Choice(API_NAMES), help="The API to use. [default: the model's]")
 @click.option(
     "--dir", "folder", metavar="DIR", default=".", help="The folder it works in, and never leaves. [default: this one]"
 )
-@click.option("--allow-bash", is_flag=True, help="Let it run any shell command; else each one is asked for.")
-@click.option("--session", metavar="KEY", help="Go on with this session, or give a new one this name.")
+@click.option("--allow-bash", is_flag=True, help="Let it run any shell command; without it, you are asked each time.")
+@click.option("--session", metavar="KEY", help="Resume this session, or start a new one with this name.")
 @click.option(
-    "--policy", metavar="NAME", default=DEFAULT_POLICY, show_default=True, help="Who keeps the context small."
+    "--policy",
+    metavar="NAME",
+    default=DEFAULT_POLICY,
+    show_default=True,
+    help="The policy that keeps the context small.",
 )
 @click.option("--window", type=IntegerParamType(1), help="The model's window in tokens. [default: the model's]")
 @click.option(
@@ -86,27 +90,32 @@ class AgentOptions(Struct, frozen=True):
     type=IntegerParamType(1),
     default=MAX_AGENT_STEPS,
     show_default=True,
-    help="Answers that one task may take.",
+    help="Maximum number of model answers per task.",
 )
-@click.option("--summary-model", metavar="NAME", help="The model that writes summaries. [default: none is needed]")
 @click.option(
-    "--skills", metavar="DIR", multiple=True, help="A folder of skills beside the project's own. Again for more."
+    "--summary-model", metavar="NAME", help="The model that writes summaries. [default: summaries need no model]"
+)
+@click.option(
+    "--skills",
+    metavar="DIR",
+    multiple=True,
+    help="A folder of skills in addition to the project's own; may be repeated.",
 )
 @store_option
 @make_json_option("how it ended")
 def command(**given: Any) -> None:
     """Let a model work on TASK in a folder, with tools for files, search and the shell.
 
-    Without TASK there is a prompt; an empty one goes on with a session that was stopped. Everything is in the store
-    before it is sent, so that whatever ends the work, it goes on from there, and no tool runs twice. The context is
-    kept inside of the window for as long as it takes. ^C stops what runs, a second one leaves.
+    Without TASK you get a prompt; an empty TASK resumes a session that was stopped. Everything is stored before it is
+    sent, so interrupted work resumes where it stopped and no tool runs twice. The context stays inside the window for
+    as long as the work takes. ^C stops the running task, a second ^C leaves.
     """
     options = AgentOptions(**given)
     if options.as_json and options.task is None:
-        raise CommandError("--json tells how a task ended; give a TASK too")
+        raise CommandError("--json reports how a task ended; give a TASK too")
     if options.task == "" and not options.session:
         raise CommandError(
-            "an empty TASK goes on with a session; name one of `holdfast ls` with --session, or give a TASK"
+            "an empty TASK resumes a session; name one from `holdfast ls` with --session, or give a TASK"
         )
     agent_configuration, screen = _make_agent_setup(options), AgentScreen(quiet=options.as_json)
     with open_agent_terminal(agent_configuration, screen) as there:
@@ -118,7 +127,7 @@ def command(**given: Any) -> None:
 
 
 def _run_task(terminal: AgentTerminal, task: str, *, as_json: bool) -> int:
-    """Work on one task; return the exit code."""
+    """Work on one task and return the exit code."""
     if task and not terminal.session.journal.state.history.sized_messages:
         terminal.store.update_session_info(
             terminal.session.key, title=clean_single_line(task, TITLE_LENGTH), cwd=str(terminal.order.folder)
@@ -150,7 +159,7 @@ def _make_outcome_record(terminal: AgentTerminal, outcome: TaskOutcome) -> dict[
     }
 
 
-# -- what is asked for -------------------------------------------------------------------------------------------------
+# -- configuration -------------------------------------------------------------------------------------------------
 
 
 def _make_agent_setup(options: AgentOptions) -> AgentConfiguration:
@@ -183,39 +192,49 @@ def _make_agent_setup(options: AgentOptions) -> AgentConfiguration:
 
 
 def _make_resume_command(options: AgentOptions, key: str, folder: Path) -> str:
-    """Return the command that goes on with the session where and as it is now."""
+    """Return the command that resumes the session in this folder with the same options."""
     option_values: dict[str, str | int | None] = {
         "--session": key,
         "--model": options.model,
         "--api": options.api,
         "--base-url": options.base_url,
-        "--dir": None if folder == Path.cwd() else str(folder),
         "--window": options.window,
-        "--policy": None if options.policy == DEFAULT_POLICY else options.policy,
-        "--steps": None if options.steps == MAX_AGENT_STEPS else options.steps,
         "--summary-model": options.summary_model,
         "--store": options.store,
     }
-    words = [word for name, value in option_values.items() if value is not None for word in (name, str(value))]
-    words += [word for skill_path in options.skills for word in ("--skills", skill_path)]
-    return shlex.join(["holdfast", "agent", *words, *(["--allow-bash"] if options.allow_bash else [])])
+    # Defaults are left out, so that the command stays short enough to read and paste.
+    if folder != Path.cwd():
+        option_values["--dir"] = str(folder)
+    if options.policy != DEFAULT_POLICY:
+        option_values["--policy"] = options.policy
+    if options.steps != MAX_AGENT_STEPS:
+        option_values["--steps"] = options.steps
+    words = ["holdfast", "agent"]
+    for name, value in option_values.items():
+        if value is not None:
+            words += [name, str(value)]
+    for skill_path in options.skills:
+        words += ["--skills", skill_path]
+    if options.allow_bash:
+        words.append("--allow-bash")
+    return shlex.join(words)
 
 
 def _get_server_url(api: str, option: str | None) -> str:
-    """Return where ``api`` is reached. Raises ``CommandError`` for what is no address of a server."""
+    """Return the address of ``api``. Raises ``CommandError`` if it is not the address of a server."""
     url = get_api_url(api, option)
     try:
         parts = urlsplit(url)
-        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # brackets without an end, a port that is none
-        is_one = False
-    if not is_one:
-        raise CommandError(f"{url!r} is no address; give one like http://127.0.0.1:8080")
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # an unclosed bracket, or a port that is not a number
+        is_valid = False
+    if not is_valid:
+        raise CommandError(f"{url!r} is not an address; give one like http://127.0.0.1:8080")
     return url
 
 
 def _choose_api(catalog: Catalog, model: str) -> str:
-    """Return the API that ``model`` is called by; one that nobody knows is served by what most servers speak."""
+    """Return the API of ``model``; an unknown model gets the API that most servers offer."""
     api = catalog.find_api(model)
     return api if api in API_NAMES else DEFAULT_API
 
@@ -227,5 +246,5 @@ def _get_agent_target(api: str, model: str, catalog: Catalog, window: int | None
 def _resolve_folder(path: str, option: str) -> Path:
     folder = expand_home(path)
     if not folder.is_dir():
-        raise CommandError(f"{path!r} is no folder; give one for {option}")
+        raise CommandError(f"{path!r} is not a folder; give one for {option}")
     return folder.resolve()

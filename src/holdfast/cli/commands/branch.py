@@ -1,4 +1,4 @@
-"""``holdfast branch``: the branches of a session, and where it goes on."""
+"""``holdfast branch``: list the branches of a session, and choose the one it continues on."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ Examples:
 
 
 class BranchSummary(Struct, frozen=True):
-    """One branch of a session, told by its last entry."""
+    """One branch of a session, identified by its last entry."""
 
     leaf: str
     short: str
-    """What names it: a beginning of the id of its last entry, or of the answer that this tells the cost of."""
+    """The beginning of an id that names it: of its last entry, or of the answer whose usage that entry holds."""
     is_active: bool
-    """Whether the session goes on here."""
+    """Whether the session continues on this branch."""
     messages: int
     own_messages: int
-    """How many of its messages lie on no branch listed before it."""
+    """How many of its messages are on no branch listed before it."""
     tokens: int
-    """What a request would take there, as ``holdfast context`` says it of that place."""
+    """The size of a request made there, as ``holdfast context`` shows it."""
     at: int | None
     text: str
-    """Its last message, in short."""
+    """Its last message on one line."""
 
 
 class LabelledEntry(Struct, frozen=True):
-    """An entry that has a name, and the message it is or comes after, on whichever branch that lies."""
+    """A named entry, and the message it is or follows, on whichever branch."""
 
     entry: str
     name: str
@@ -75,23 +75,23 @@ class SessionBranches(Struct, frozen=True):
 @click.command("branch", epilog=EXAMPLES)
 @click.argument("session")
 @click.argument("entry", required=False)
-@click.option("--name", metavar="LABEL", help="Name the place; any command takes the name. '' takes a name away.")
+@click.option("--name", metavar="LABEL", help="Give the entry this name; all commands accept it. '' removes the name.")
 @store_option
 @make_json_option("the branches")
 def command(session: str, entry: str | None, name: str | None, store: str | None, *, as_json: bool) -> None:
     """List the branches of a session, or go on from another entry.
 
-    SESSION is the beginning of an id; ENTRY is a message's number as holdfast show prints it, a label, or the
-    beginning of an entry's id. The session goes on behind that entry: what came after it stays in the log, on a branch
-    of its own, and its decisions do not count here.
+    SESSION is the beginning of an id; ENTRY is a message number as holdfast show prints it, a label, or the beginning
+    of an entry's id. With ENTRY the session continues after that entry: later entries stay in the log on a branch of
+    their own, and their decisions no longer apply.
     """
     if entry is None and name is not None:
         raise CommandError("--name needs an ENTRY to name; holdfast show lists them")
     if name and not name.strip():
-        raise CommandError("--name of blanks could not be seen; give a name with letters, or '' to take one away")
+        raise CommandError("--name cannot be only blanks; give a name with letters, or '' to remove one")
     if name is not None and name.removeprefix("#").isdecimal():
         raise CommandError(
-            f"--name {clean_single_line(name, 40)} would mean the message of that number; give a name that is no number"
+            f"--name {clean_single_line(name, 40)} is also a message number; give a name that is not a number"
         )
     with open_named_store(store, readonly=entry is None) as there, ProgressBar("branches", is_wanted=not as_json):
         info = there.get_session(session)
@@ -105,7 +105,7 @@ def command(session: str, entry: str | None, name: str | None, store: str | None
 
 
 def _move_leaf(store: SessionStore, info: SessionInfo, entry: str, name: str | None) -> SessionInfo:
-    """Make the session go on behind ``entry``, which is then called ``name``."""
+    """Make the session continue after ``entry``, and label that entry ``name`` unless it is None."""
     with store.hold_lease(info.key):
         place = find_entry(store, info.key, load_branch_history(store, info.key), entry)
         store.set_leaf(info.key, find_continuation_leaf(store, info.key, place).id)
@@ -117,14 +117,13 @@ def _move_leaf(store: SessionStore, info: SessionInfo, entry: str, name: str | N
 def list_branches(store: SessionStore, info: SessionInfo) -> SessionBranches:
     """Return the branches of a session, and its named entries."""
     leaves, labels = [entry.id for entry in store.read_tips(info.key)], store.read_labels(info.key)
-    tree = _EntryTree(
-        store.read_entries(info.key)
-    )  # last: what is talked on meanwhile lies behind all that is looked for
+    # Entries are read last: others may append meanwhile, and every leaf and label must be among the entries.
+    tree = _EntryTree(store.read_entries(info.key))
     return SessionBranches(info.key, tuple(tree.list_branch_lines(info, leaves)), tuple(tree.iterate_labelled(labels)))
 
 
 class _EntryTree:
-    """All entries of a session, each looked at once."""
+    """All entries of a session, each visited once."""
 
     def __init__(self, entries: list[Entry]) -> None:
         self._entries = entries
@@ -138,7 +137,7 @@ class _EntryTree:
             self._said[entry.id] = (count + is_said, entry if isinstance(entry.body, MessageEntry) else newest)
 
     def list_branch_lines(self, info: SessionInfo, leaves: list[str]) -> list[BranchSummary]:
-        """Return the branches to ``leaves``, and to the place where the session goes on if that is inside of one."""
+        """Describe the branches to ``leaves``, and to the place where the session continues if that is inside one."""
         if info.leaf_id is not None and info.leaf_id not in leaves:
             leaves = [*leaves, info.leaf_id]
         leaves = self._filter_leaves(leaves, info.leaf_id)
@@ -154,47 +153,62 @@ class _EntryTree:
             for leaf in leaves
         ]
 
-    def _filter_leaves(self, leaves: list[str], goes_on: str | None) -> list[str]:
-        """Return those of ``leaves`` that are branches: a note of a torn line, behind what goes on elsewhere, is none.
+    def _filter_leaves(self, leaves: list[str], active_leaf: str | None) -> list[str]:
+        """Keep the leaves that are branches of their own; the active leaf always is.
 
-        The place where the session goes on is one in any case.
+        A leaf that only adds notes to an entry with other children is dropped: recovery writes such a note for a torn
+        line, and nobody branched there.
         """
-        ends = {leaf: leaf if leaf == goes_on else self._skip_notes(leaf) for leaf in leaves}
-        inner: set[str | None] = set()
+        ends = {leaf: leaf if leaf == active_leaf else self._skip_notes(leaf) for leaf in leaves}
+        inner_ids: set[str | None] = set()
         for end in ends.values():
             at = self._by_id[end].parent
-            while at in self._by_id and at not in inner:
-                inner.add(at)
+            while at in self._by_id and at not in inner_ids:
+                inner_ids.add(at)
                 at = self._by_id[at].parent
-        return [leaf for leaf, end in ends.items() if leaf in {goes_on, end} or end not in {*inner, goes_on}]
+        branches = []
+        for leaf, end in ends.items():
+            has_no_notes = leaf in {active_leaf, end}
+            if has_no_notes or (end not in inner_ids and end != active_leaf):
+                branches.append(leaf)
+        return branches
 
     def _skip_notes(self, leaf: str) -> str:
-        """Return the last entry up to ``leaf`` that is no note; ``leaf`` where there is none."""
+        """Return the last entry up to ``leaf`` that is not a note, or ``leaf`` if all are."""
         at: str | None = leaf
         while at in self._by_id and isinstance(self._by_id[at].body, NoteEntry):
             at = self._by_id[at].parent
         return leaf if at is None else at
 
     def iterate_labelled(self, labels: Mapping[str, str]) -> Iterator[LabelledEntry]:
-        """Yield the entries that ``labels`` name."""
+        """Yield the entries that have a label."""
         for entry, name in labels.items():
             yield LabelledEntry(entry, name, self._said[entry][0] - 1)
 
     def _describe_branch(self, info: SessionInfo, leaf: str, size: RequestSize, seen_ids: set[str]) -> BranchSummary:
-        """Return the branch to ``leaf``; its entries are ``seen_ids`` from then on."""
-        last, (count, newest), apart, at = self._by_id[leaf], self._said[leaf], 0, leaf
+        """Describe the branch to ``leaf``, and add its entries to ``seen_ids``."""
+        last = self._by_id[leaf]
+        message_count, newest = self._said[leaf]
+        own_count = 0
+        at: str | None = leaf
         while at in self._by_id and at not in seen_ids:
             seen_ids.add(at)
-            apart += isinstance(self._by_id[at].body, MessageEntry | BranchSummaryEntry)
-            at = self._by_id[at].parent or ""
-        text = (
-            summarize_message(newest.body.sized_message.message)
-            if newest and isinstance(newest.body, MessageEntry)
-            else ""
-        )
+            own_count += isinstance(self._by_id[at].body, MessageEntry | BranchSummaryEntry)
+            at = self._by_id[at].parent
+        text = ""
+        if newest is not None and isinstance(newest.body, MessageEntry):
+            text = summarize_message(newest.body.sized_message.message)
+        # Imported usage is an entry of its own behind the answer; people know the answer's id.
         shown_id = last.parent if isinstance(last.body, AnswerEntry) and last.parent else last.id
         return BranchSummary(
-            last.id, self._short[shown_id], last.id == info.leaf_id, count, apart, size.tokens, last.time_ms, text
+            leaf=last.id,
+            short=self._short[shown_id],
+            is_active=last.id == info.leaf_id,
+            messages=message_count,
+            own_messages=own_count,
+            tokens=size.tokens,
+            at=last.time_ms,
+            text=text,
         )
 
 
@@ -204,7 +218,7 @@ def _print_branches(info: SessionInfo, branches: SessionBranches) -> None:
     out = make_console()
     print_line(out, format_session_line(info))
     if not branches.branches:
-        out.print("nothing was said in it yet")
+        out.print("there are no messages in it yet")
     for branch in branches.branches:
         mark = ("* ", "green") if branch.is_active else ("  ", "")
         counts = (

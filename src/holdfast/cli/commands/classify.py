@@ -1,4 +1,4 @@
-"""``holdfast classify``: what a provider's error, or an answer, is."""
+"""``holdfast classify``: classify a provider's error, or an answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Examples:
   holdfast classify cases.jsonl --jsonl > verdicts.jsonl
 """
 _CASE_FIELDS = frozenset({"channel", "finish_reason", "usage"})
-"""Fields of which a case has one and an error body none, at its top."""
+"""Fields that tell a case from a plain error body, which has none of them at its top level."""
 _ANSWER_CHANNEL = "answer"
 
 _KIND_DESCRIPTIONS: dict[str, tuple[str, str]] = {
@@ -43,11 +43,11 @@ _KIND_DESCRIPTIONS: dict[str, tuple[str, str]] = {
     "message_count": ("there are too many messages", "compact the conversation"),
     "oversized_part": ("one part of a message is too long", "cut that part; the conversation itself may fit"),
     "tpm_ceiling": (
-        "this one request is over the tokens a minute that the account has",
-        "send less; no waiting makes it fit",
+        "this one request is over the account's tokens per minute",
+        "send less; waiting does not help",
     ),
     "tier_gate": (
-        "the account has no long context",
+        "the account has no access to long context",
         "count with a window of 200,000 tokens and compact, or enable long context",
     ),
     "silent_overflow": ("the prompt fills the window, though no error says so", "compact before the next request"),
@@ -55,44 +55,45 @@ _KIND_DESCRIPTIONS: dict[str, tuple[str, str]] = {
         "the provider read far less than was sent: it cut the prompt",
         "raise its context size (num_ctx), or compact to what it reads",
     ),
-    "rate_limit": ("requests or tokens a minute are used up", "wait, then send the same again"),
+    "rate_limit": ("the requests or tokens per minute are used up", "wait, then send the same again"),
     "quota": ("a quota is used up", "wait for its reset, or raise it; compacting does not help"),
-    "billing": ("the account has no money left for it", "add credits; compacting does not help"),
+    "billing": ("the account has no credit left", "add credits; compacting does not help"),
     "overloaded": ("the provider has no capacity", "wait, then send the same again"),
     "auth": ("the key or its permissions are refused", "check the key"),
     "server": ("the server failed", "send the same again, a few times at most"),
     "network": ("the connection failed or took too long", "send the same again, a few times at most"),
-    "output_limit": ("the answer's length is over what the model can", "lower max_tokens, or let it go on"),
+    "output_limit": ("the answer is longer than the model allows", "lower max_tokens, or let it continue"),
     "media": ("an image, a document or a sound is refused", "make it smaller, convert it or leave it out"),
-    "invalid_history": ("the messages are not in an order or form the provider takes", "run: holdfast lint REQUEST"),
+    "invalid_history": ("the messages are not in an order or form the provider accepts", "run: holdfast lint REQUEST"),
     "invalid_request": ("a field of the request is refused", "run: holdfast lint REQUEST"),
-    "model": ("the model is not there, or not for this account", "check the model's name"),
+    "model": ("the model does not exist, or not for this account", "check the model's name"),
     "config": ("a setting here or on the server does not allow it", "change that setting; compacting does not help"),
     "content": ("an ordinary answer", "nothing"),
-    "unknown": ("nothing in it tells what it is", "give the status too (--status), or look at the provider's log"),
+    "unknown": ("the text matches no known error", "give the status too (--status), or look at the provider's log"),
 }
 
 
 @click.command("classify", epilog=EXAMPLES)
 @click.argument("file", metavar="FILE|-")
 @click.option("--status", type=IntegerParamType(100, 599), help="The HTTP status it came with.")
-@click.option("--provider", default="", help="Who said it.")
-@click.option("--jsonl", is_flag=True, help="A case a line in, a verdict a line out, in order.")
+@click.option("--provider", default="", help="The provider that sent it.")
+@click.option("--jsonl", is_flag=True, help="Read one case per line, print one verdict per line, in order.")
 @make_json_option("the verdict")
 def command(file: str, status: int | None, provider: str, *, jsonl: bool, as_json: bool) -> None:
-    """Tell what a provider's error is: an overflow, a rate limit, or else.
+    """Classify a provider's error: an overflow, a rate limit, or something else.
 
-    FILE holds an error body as it came: JSON, text or HTML. With --jsonl a line is {"provider", "channel":
+    FILE holds an error body exactly as received: JSON, text or HTML. With --jsonl each line is {"provider", "channel":
     "error"|"stream_error"|"answer", "status", "code", "message" or "body", "finish_reason", "usage", "estimate",
-    "window"}, with what is known of it; estimate and window are your own tokens.
+    "window"}, with the fields you know; estimate and window are your own tokens.
     """
     if jsonl:
         for line in iter_input_lines(file):
             click.echo(encode_printable_json(classify_line(line)))
         return
     data = read_input_file(file)
+    # Session files quote errors, so their text would be classified as if the provider had sent it.
     if tool := recognize_session_tool(data):
-        raise CommandError(f"it is a session of {tool} and no error; give what the provider said")
+        raise CommandError(f"this is a session of {tool}, not an error; give the provider's error body")
     verdict = classify_error(_parse_report(data, status, provider))
     if as_json:
         print_json(encode_verdict(verdict))
@@ -101,7 +102,7 @@ def command(file: str, status: int | None, provider: str, *, jsonl: bool, as_jso
 
 
 def encode_verdict(verdict: Verdict) -> dict[str, Any]:
-    """Return what ``--json`` and ``--jsonl`` print."""
+    """Return the record that ``--json`` and ``--jsonl`` print."""
     return {
         "is_overflow": verdict.is_overflow,
         "kind": verdict.kind,
@@ -112,17 +113,17 @@ def encode_verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def classify_line(line: bytes) -> dict[str, Any]:
-    """Return the verdict on one line; of one that is no case, ``unknown`` with the reason."""
+    """Classify one line; a line that is not a case gives ``unknown`` with the reason."""
     try:
         case = json.loads(line.decode("utf-8-sig", "surrogatepass"))
     except UnicodeDecodeError as error:
         return _make_unknown_verdict(f"the line is not UTF-8 at byte {error.start}; encode it as UTF-8")
     except (RecursionError, ValueError) as error:
         return _make_unknown_verdict(
-            f"the line is no JSON: {clean_single_line(str(error), 200)}; give an object a line"
+            f"the line is not JSON: {clean_single_line(str(error), 200)}; give one object per line"
         )
     if not isinstance(case, dict):
-        return _make_unknown_verdict("the line is no JSON object; give one with 'message' or 'body'")
+        return _make_unknown_verdict("the line is not a JSON object; give one with 'message' or 'body'")
     return encode_verdict(classify_error(parse_error_case(case)))
 
 
@@ -131,7 +132,7 @@ def _make_unknown_verdict(why: str) -> dict[str, Any]:
 
 
 def parse_error_case(case: Mapping[str, Any]) -> ProviderReport:
-    """Return the report that a case is; fields of a wrong type count as not given."""
+    """Parse a case into a report; fields of the wrong type count as missing."""
     provider, reason = _get_text(case.get("provider")), _get_text(case.get("finish_reason"))
     estimate, window = _get_whole_number(case.get("estimate")), _get_whole_number(case.get("window"))
     if case.get("channel", _ANSWER_CHANNEL if reason and not case.get("message") else "") == _ANSWER_CHANNEL:
@@ -157,7 +158,8 @@ def _get_text(value: Any) -> str:
 
 
 def _get_whole_number(value: Any) -> int | None:
-    """Return a whole number, also one written as text; None for anything else."""
+    """Return a whole number, also if written as text, or None for anything else."""
+    # Digits are bounded because a provider's text may hold any number; larger ones are not token counts.
     if isinstance(value, str) and len(value) < 16 and value.isascii() and value.isdecimal():
         return int(value)
     return int(value) if type(value) in {int, float} and 0 <= value < 10**15 else None
@@ -168,7 +170,7 @@ def _get_dict_or_empty(value: Any) -> dict[str, Any]:
 
 
 def _parse_report(data: bytes, status: int | None, provider: str) -> ProviderReport:
-    """Return the report that a whole file is: a case, or an error body."""
+    """Parse a whole file into a report: a case, or an error body."""
     try:
         case = json.loads(data)
     except (RecursionError, ValueError):
@@ -184,17 +186,17 @@ def _print_verdict(verdict: Verdict) -> None:
     out = make_console()
     meaning, cure = _KIND_DESCRIPTIONS[verdict.kind]
     style = "yellow" if verdict.is_overflow else "bold"
-    name = "an overflow" if verdict.is_overflow else "no overflow"
+    name = "an overflow" if verdict.is_overflow else "not an overflow"
     out.print(Text.assemble((verdict.kind, style), f" ({name}): {meaning}"))
     if numbers := _format_numbers(verdict):
         out.print(f"  numbers     {numbers}")
     if verdict.retry_after is not None:
-        out.print(f"  come back   in {verdict.retry_after:g} seconds")
+        out.print(f"  retry       in {verdict.retry_after:g} seconds")
     out.print(f"  what to do  {cure}")
 
 
 def _format_numbers(verdict: Verdict) -> str:
-    """Return the numbers in words."""
+    """Format the limit and the requested tokens, as far as they are known."""
     limit, requested_tokens = verdict.limit, verdict.requested
     if limit is not None and requested_tokens is not None:
         over = f", {requested_tokens - limit:,} over" if requested_tokens > limit else ""

@@ -1,4 +1,4 @@
-"""``holdfast compact``: the older turns of a stored session give way to a summary now, whatever its size."""
+"""``holdfast compact``: compact a stored session now, whatever its size."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Examples:
 
 
 class CompactionReport(Struct, frozen=True, omit_defaults=True):
-    """What became of it. Tokens are estimates of the next request."""
+    """The outcome of a compaction. Tokens are estimates of the next request."""
 
     session: str
     policy: str
@@ -55,31 +55,31 @@ class CompactionReport(Struct, frozen=True, omit_defaults=True):
     why: str = ""
     """Why nothing was compacted."""
     entry: str = ""
-    """The entry that records it."""
+    """The entry that records the compaction."""
     other_decisions: tuple[str, ...] = ()
-    """Decisions that came with it; ``holdfast undo`` of these and it takes all back."""
+    """Decisions recorded together with it; ``holdfast undo`` of all of them restores everything."""
     keep: int = 0
-    """The first message that is still shown as it was said; how many there are, where none is."""
+    """The number of the first message still shown in full; the number of messages if there is none."""
     repairs: tuple[str, ...] = ()
-    """What was damaged in the session and repaired before, a line for each thing."""
+    """The damage that was repaired in the session first, one line each."""
 
 
 @click.command("compact", epilog=EXAMPLES)
 @click.argument("session")
-@click.option("--policy", default="holdfast", show_default=True, help="Whose compaction.")
-@click.option("--model", help="The model it goes to. [default: the recorded one]")
+@click.option("--policy", default="holdfast", show_default=True, help="The policy that compacts.")
+@click.option("--model", help="The model of the next request. [default: the recorded one]")
 @click.option("--window", type=IntegerParamType(1), help="Its window in tokens. [default: the model's]")
 @store_option
-@make_json_option("what became of it")
+@make_json_option("the outcome")
 def command(
     session: str, policy: str, model: str | None, window: int | None, store: str | None, *, as_json: bool
 ) -> None:
-    """Compact a session now: its older turns give way to a summary.
+    """Compact a session now: a summary replaces its older turns.
 
-    SESSION is the beginning of an id. The summary is made without a model, from the log. Nothing that was said is
-    deleted: the messages stay in the log, the model can read them back with recall, and holdfast undo brings them all
-    back. Where a compaction would not make the next request smaller nothing is written, and that is said. A damaged
-    session is repaired first where that loses nothing, and what was done is said; else holdfast repair is named.
+    SESSION is the beginning of an id. The summary is made from the log, without a model. Nothing is deleted: the
+    messages stay in the log, the model can read them back with recall, and holdfast undo shows them all again. If a
+    compaction would not make the next request smaller, nothing is written and you are told so. A damaged session is
+    repaired first if that loses nothing; otherwise the message names holdfast repair.
     """
     configuration = config.load_configuration()
     with open_named_store(store) as there:
@@ -100,8 +100,8 @@ def command(
         _print_compaction(info, outcome, quote(clean_single_line(short)), len(log.message_entries))
         if place.limits.window_source.startswith("default"):
             click.echo(
-                f"for {place.limits.window:,} tokens ({clean_single_line(place.limits.window_source)}); --window "
-                "says it",
+                f"planned for a window of {place.limits.window:,} tokens "
+                f"({clean_single_line(place.limits.window_source)}); set another with --window",
                 err=True,
             )
 
@@ -109,7 +109,7 @@ def command(
 def compact_session(
     store: SessionStore, key: str, policy: Policy, target: Target, inputs: PlanInputs
 ) -> CompactionReport:
-    """Compact session ``key`` and return what became of it."""
+    """Compact session ``key`` and return the outcome."""
     with open_journal_at_leaf(store, key, policy) as journal:
         before = journal.leaf
         plan = mark_compaction_manual(journal.plan_next(target, inputs))
@@ -126,9 +126,9 @@ def compact_session(
 
 
 def _explain_no_compaction(plan: Plan, policy: Policy) -> Iterator[str]:
-    """Yield why ``plan`` compacts nothing, and what else it reckons with, which nobody writes now."""
+    """Yield the reasons why ``plan`` compacts nothing, and the edits it plans that are not written now."""
     if not policy.settings.compaction.enabled:
-        yield f"policy {policy.name} makes no summaries; give one with --policy that does"
+        yield f"policy {policy.name} does not compact; choose one that does with --policy"
     yield from (notice.why for notice in plan.notices)
     if plan.record:
         shorter = format_count(len({edit.span.start for edit in plan.record}), "message")
@@ -137,13 +137,13 @@ def _explain_no_compaction(plan: Plan, policy: Policy) -> Iterator[str]:
 
 
 def _print_repairs(repairs: list[str]) -> None:
-    """Say on standard error what was repaired: it is done, also where the compaction comes to nothing."""
+    """Print the repairs on standard error; they stay done even if the compaction comes to nothing."""
     for line in repairs:
         click.echo(f"repaired: {clean_single_line(line)}", err=True)
 
 
 def _print_compaction(info: SessionInfo, outcome: CompactionReport, session: str, messages: int) -> None:
-    """Print what became of it; ``session`` is how its session, of so many messages, is called in commands."""
+    """Print the outcome; ``session`` is the session's name in commands, and ``messages`` counts its messages."""
     from rich.text import Text
 
     out = make_console()
@@ -152,7 +152,7 @@ def _print_compaction(info: SessionInfo, outcome: CompactionReport, session: str
         print_wrapped(out, Text(f"nothing was compacted: {outcome.why}", "yellow"))
         return
     sizes = f"{format_tokens(outcome.before)} → {format_tokens(outcome.after)} tokens"
-    first = f"message {outcome.keep} is the first that" if outcome.keep < messages else "no message"
-    print_wrapped(out, Text(f"compacted: {sizes}, {first} is shown as it was said", "green"))
+    first = f"messages from #{outcome.keep} on are" if outcome.keep < messages else "no message is"
+    print_wrapped(out, Text(f"compacted: {sizes}, {first} shown in full", "green"))
     ids = " ".join(entry_id[:SHORT_ID] for entry_id in (outcome.entry, *outcome.other_decisions))
-    print_command(out, Text(f"to take it back: holdfast undo {session} {ids}", style="dim"))
+    print_command(out, Text(f"to undo it: holdfast undo {session} {ids}", style="dim"))

@@ -1,10 +1,9 @@
-"""``holdfast context``: what the next request of a session would hold."""
+"""``holdfast context``: show the contents of a session's next request."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import accumulate, pairwise
 from shlex import quote
 from typing import Any
 
@@ -70,11 +69,11 @@ Examples:
   holdfast context 4d56 --policy holdfast --window 96000 --record
 """
 UNEXPLAINED = "rest"
-"""What the provider reported beyond the messages: system prompt and tools, where the record has none."""
+"""Tokens that the provider reported beyond the messages: system prompt and tools, if the recording lacks them."""
 _MAX_BAR = 40
-"""Columns of a bar that stands for the whole window, where there is room for as many."""
+"""Columns of a bar for the whole window, in a wide terminal."""
 _LISTED_DECISIONS = 10
-"""How many of the newest entries in force are listed for a person."""
+"""How many of the newest decisions are listed. Chosen by judgement, so that they do not push the table off a screen."""
 _KIND_ORDER = (
     "frame",
     "system",
@@ -91,7 +90,7 @@ _KIND_ORDER = (
 
 
 class ContextPart(Struct, frozen=True):
-    """A part of a message in the request: ``message`` is the message's number, -1 the summary."""
+    """A part of a message in the request; ``message`` is the message's number, -1 for the summary."""
 
     message: int
     kind: str
@@ -100,13 +99,13 @@ class ContextPart(Struct, frozen=True):
 
 
 class ContextBreakdown(Struct, frozen=True):
-    """What a request holds; tokens are estimates, but for ``tokens`` where the provider ``is_counted`` just these."""
+    """The contents of a request. Tokens are estimates, except ``tokens`` if ``is_counted``."""
 
     session: str
     model: str
     window: int
     origin: str
-    """Where the window came from."""
+    """The source of the window's size."""
     usable: int
     tokens: int
     messages: int
@@ -114,13 +113,13 @@ class ContextBreakdown(Struct, frozen=True):
     largest: tuple[ContextPart, ...]
     active_decisions: tuple[ActiveDecision, ...] = ()
     next_plan: NextPlan | None = None
-    """What the policy asked about would decide, or did."""
+    """The decisions of the policy that was asked for, planned or recorded."""
     is_counted: bool = False
-    """Whether ``tokens`` are the provider's, who counted just this request."""
+    """Whether the provider counted exactly this request."""
 
 
 class ContextOptions(Struct, frozen=True):
-    """The command line."""
+    """The options of the command line."""
 
     session: str
     model: str | None
@@ -134,25 +133,27 @@ class ContextOptions(Struct, frozen=True):
 
 @click.command("context", epilog=EXAMPLES)
 @click.argument("session")
-@click.option("--model", help="The model it goes to. [default: the recorded one]")
+@click.option("--model", help="The model of the next request. [default: the recorded one]")
 @click.option("--window", type=IntegerParamType(1), help="Its window in tokens. [default: the model's]")
-@click.option("--top", type=IntegerParamType(0), default=10, show_default=True, help="How many large parts to list.")
+@click.option("--top", type=IntegerParamType(0), default=10, show_default=True, help="Number of large parts to list.")
 @click.option("--policy", metavar="NAME", help="Show what this policy would decide before the request.")
-@click.option("--record", is_flag=True, help="Decide it: spills, decisions and compaction go into the log.")
+@click.option("--record", is_flag=True, help="Record these decisions (spills, edits, compaction) in the log.")
 @store_option
 @make_json_option("the figures")
 def command(**given: Any) -> None:
     """Show what the next request of a session would hold: tokens by kind, and the largest parts.
 
-    SESSION is the beginning of an id; that of an entry, as x-holdfast-request tells it, shows what that request held.
-    Recorded compactions and decisions are applied; tokens are our estimate, calibrated by the usage of requests that
-    Holdfast sent itself. With --policy, what that policy would decide before the request is listed, as if it were made
-    now; with --record as well that is done, as a real request would do it, so that holdfast export --reduced gives that
-    session. Nothing is sent, and holdfast undo takes it back.
+    SESSION is the beginning of an id; the id of an entry, for example from x-holdfast-request, shows what that request
+    held. Recorded compactions and decisions are applied. Tokens are our estimate, calibrated by the usage of requests
+    that Holdfast sent itself.
+
+    With --policy, the command lists what that policy would decide before the request, if it were made now. With
+    --record as well, these decisions are recorded, as a real request would do, so that holdfast export --reduced writes
+    the reduced session. Nothing is sent, and holdfast undo reverts it.
     """
     options = ContextOptions(**given)
     if options.record and options.policy is None:
-        raise CommandError("--record needs --policy NAME: whose decisions are to be recorded?")
+        raise CommandError("--record needs a policy whose decisions to record; give --policy NAME")
     with ProgressBar("reading", is_wanted=not options.as_json):
         context, info = _load_context(options)
     if options.as_json:
@@ -162,14 +163,14 @@ def command(**given: Any) -> None:
 
 
 def _load_context(options: ContextOptions) -> tuple[ContextBreakdown, SessionInfo]:
-    """Return what the request holds, after what was to be recorded was."""
+    """Load the request's contents, after recording decisions if asked to."""
     configuration = config.load_configuration()
     with open_named_store(options.store, readonly=not options.record) as there:
         info, entry = find_session_or_entry(there, options.session)
         leaf = entry.id if entry is not None else None
         if leaf is not None and options.record:
             raise CommandError(
-                f"{options.session} is an entry, and what is decided goes behind the last: name the session"
+                f"{options.session} is an entry, and decisions are recorded only at a session's end; name the session"
             )
         if options.policy is None:
             state, next_plan = build_state_at_entry(there, info.key, entry), None
@@ -187,7 +188,7 @@ def _load_context(options: ContextOptions) -> tuple[ContextBreakdown, SessionInf
 def _preview_or_record(
     store: SessionStore, key: str, log: BranchHistory, target: Target, policy: Policy, *, record: bool
 ) -> tuple[NextPlan, ConversationState]:
-    """Return what is decided and the branch as the log holds it; with nothing to decide nothing is recorded."""
+    """Plan the decisions, record them if asked to and there are any, and return them with the resulting state."""
     inputs = make_session_plan_inputs(log, target)
     next_plan = preview_next_plan(log, target, policy, inputs)
     return (
@@ -205,7 +206,7 @@ def describe_context(
     settings: Settings,
     next_plan: NextPlan | None = None,
 ) -> ContextBreakdown:
-    """Return what the request that ``state`` makes to ``target`` holds, in the window that overflows told of."""
+    """Describe the request that ``state`` makes to ``target``, in the window learned from overflows."""
     target, size = guard.compute_effective_target(target, state, settings), measure_request(state, target, settings)
     whole, frame = size.tokens, size.setup_tokens
     is_measured = get_valid_measured_request(state) is not None and state.last_request.model in {"", target.model}
@@ -234,38 +235,53 @@ def describe_context(
 
 
 def _iterate_context_parts(state: ConversationState, scale: float) -> Iterator[ContextPart]:
-    """Yield the parts of the request with their tokens; a message's tokens are shared out by the size of its parts."""
-    names: dict[str, str] = {}
+    """Yield the parts of the request; a message's tokens are divided among its parts by their size."""
+    tool_names: dict[str, str] = {}
     for sized_message, origin in zip(build_projection(state), list_projection_origins(state), strict=True):
-        names.update((call.id, call.name) for call in sized_message.message.calls)
-        sizes = [count_part_tokens(part, estimate_text_tokens) for part in sized_message.message.parts]
-        whole = scale * max(sized_message.tokens, sum(sizes)) / (sum(sizes) or 1)
-        for part, size in zip(sized_message.message.parts, sizes, strict=True):
-            name = names.get(part.call_id, "") if isinstance(part, ToolResult) else ""
-            yield ContextPart(
-                origin, _classify_part(sized_message, origin, part), round(whole * size), summarize_part(part, name)
-            )
+        message = sized_message.message
+        tool_names.update((call.id, call.name) for call in message.calls)
+        sizes = [count_part_tokens(part, estimate_text_tokens) for part in message.parts]
+        # A message has overhead beside its parts, which the parts share.
+        part_scale = scale * max(sized_message.tokens, sum(sizes)) / (sum(sizes) or 1)
+        for part, size in zip(message.parts, sizes, strict=True):
+            tool_name = tool_names.get(part.call_id, "") if isinstance(part, ToolResult) else ""
+            kind = _classify_part(sized_message, origin, part)
+            yield ContextPart(origin, kind, round(part_scale * size), summarize_part(part, tool_name))
 
 
 def _fit_parts_to_total(pieces: list[ContextPart], budget: int, *, exact: bool) -> list[ContextPart]:
-    """Return ``pieces`` with no more tokens than ``budget`` together, and if ``exact`` with just as many."""
-    sizes = sum(piece.tokens for piece in pieces)
-    if not sizes or sizes == budget or (sizes < budget and not exact):
+    """Scale ``pieces`` down to ``budget`` tokens in total; with ``exact`` scale them up to it as well."""
+    total = sum(piece.tokens for piece in pieces)
+    if not total or total == budget or (total < budget and not exact):
         return pieces
-    ends = [end * budget // sizes for end in accumulate(piece.tokens for piece in pieces)]
-    sizes_within = (end - start for start, end in pairwise([0, *ends]))
-    return [replace(piece, tokens=size) for piece, size in zip(pieces, sizes_within, strict=True)]
+    # Each piece ends at its scaled running total, so that rounding errors do not add up.
+    scaled_pieces = []
+    running_total = scaled_start = 0
+    for piece in pieces:
+        running_total += piece.tokens
+        scaled_end = running_total * budget // total
+        scaled_pieces.append(replace(piece, tokens=scaled_end - scaled_start))
+        scaled_start = scaled_end
+    return scaled_pieces
 
 
 def _classify_part(message: SizedMessage, origin: int, part: Part) -> str:
+    """Return the kind of a part, as the table names it."""
     if origin < 0:
         return "summary"
     if isinstance(part, Text):
         return "results" if message.message.role == "tool" else message.message.role
     if isinstance(part, ToolResult):
-        return "stubs" if message.raw is None and message.base_raw is not None else "results"
-    kinds: tuple[tuple[type, str], ...] = ((Thinking, "thinking"), (ToolCall, "calls"), (Media, "media"))
-    return next((name for type_, name in kinds if isinstance(part, type_)), "other")
+        # A reduced message no longer has the bytes it arrived with.
+        is_reduced = message.raw is None and message.base_raw is not None
+        return "stubs" if is_reduced else "results"
+    if isinstance(part, Thinking):
+        return "thinking"
+    if isinstance(part, ToolCall):
+        return "calls"
+    if isinstance(part, Media):
+        return "media"
+    return "other"
 
 
 def _print_context(context: ContextBreakdown, info: SessionInfo) -> None:
@@ -293,7 +309,7 @@ def _print_context(context: ContextBreakdown, info: SessionInfo) -> None:
 
 
 def _print_decisions_in_force(console: Any, context: ContextBreakdown) -> None:
-    """Print what is in force, and what is decided beside it."""
+    """Print the decisions in force, and those of the policy that was asked for."""
     from rich.text import Text
 
     if context.active_decisions:
@@ -318,12 +334,12 @@ def _print_decisions_in_force(console: Any, context: ContextBreakdown) -> None:
             ids = " ".join(decision[:SHORT_ID] for decision in reversed(context.next_plan.entry_ids))
             print_command(
                 console,
-                Text(f"to take it back: holdfast undo {quote(clean_single_line(context.session))} {ids}", style="dim"),
+                Text(f"to undo it: holdfast undo {quote(clean_single_line(context.session))} {ids}", style="dim"),
             )
 
 
 def _make_context_table(context: ContextBreakdown, width: int) -> Any:
-    """Return the kinds with their tokens and shares; bars have what is left of ``width``."""
+    """Return a table of the kinds with tokens, shares and bars; the bars take the rest of ``width``."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, COLUMN_GAP, 0, 0), pad_edge=False, show_header=False)

@@ -29,20 +29,22 @@ Examples:
   holdfast demo --json
 """
 _SEARCH_LIMIT = 1_000
-"""Places in the session that are looked at."""
+"""Search hits to look through; the demo's session has far fewer."""
 
 
 @click.command("demo", epilog=EXAMPLES)
-@click.option("--keep", metavar="DIR", help="Keep files and session there, a new folder; else all is removed.")
+@click.option(
+    "--keep", metavar="DIR", help="Keep the files and the session in this new folder; otherwise they are removed."
+)
 @make_json_option("the outcome of both runs")
 @click.pass_context
 def command(ctx: click.Context, keep: str | None, *, as_json: bool) -> None:
     """Work through one long task in a small window: without Holdfast, then with it.
 
-    A scripted model mends the fares of some dozen ferry routes: it reads, searches, edits and checks real files with
-    the tools of holdfast agent. A strict provider on this machine answers for it, and refuses whatever does not fit in
-    a window of 32,000 tokens. Nothing is configured, nothing is sent anywhere, and all tokens are counted by the
-    provider. The exit code is 0 if the task was finished with Holdfast.
+    A scripted model corrects the fares of some dozen ferry routes: it reads, searches, edits and checks real files with
+    the tools of holdfast agent. A strict provider on this machine answers it, and refuses any request over a window of
+    32,000 tokens. You configure nothing, nothing leaves this machine, and the provider counts all tokens. The exit code
+    is 0 if the task was finished with Holdfast.
     """
     out = make_console()
     with _make_demo_folder(keep) as folder:
@@ -56,7 +58,7 @@ def command(ctx: click.Context, keep: str | None, *, as_json: bool) -> None:
 
 
 def _make_demo_record(comparison: DemoComparison) -> dict[str, Any]:
-    """Return both runs as JSON has them."""
+    """Return both runs as the record that ``--json`` prints."""
     without, holdfast_run = comparison.without, comparison.with_holdfast
     return {
         "without": {"outcome": without.outcome, "steps": without.steps, "error": without.error},
@@ -81,26 +83,26 @@ def _print_comparison(console: Console, comparison: DemoComparison, folder: Path
 
 @contextmanager
 def _make_demo_folder(keep: str | None) -> Iterator[Path]:
-    """Return a new folder; it is removed at the end unless it is to be kept."""
+    """Make a new folder, which is removed at the end unless it is to be kept."""
     if keep is None:
         with TemporaryDirectory(prefix="holdfast-demo-", ignore_cleanup_errors=True) as folder:
             yield Path(folder)
         return
     if not keep:
-        raise CommandError("--keep wants the name of a new folder; give one")
+        raise CommandError("--keep needs the name of a new folder; give one")
     path = expand_home(keep)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise CommandError(f"{keep!r} is there already; give --keep a new folder")
+        raise CommandError(f"{keep!r} already exists; give --keep a new folder")
     path.mkdir(parents=True, exist_ok=True)
     try:
-        (path / "without").mkdir()  # of two that were told the same folder one is the first
+        (path / "without").mkdir()  # fails for the second of two demos in one folder
     except FileExistsError:
         raise CommandError(f"{keep!r} is used by another demonstration; give --keep a new folder") from None
     yield path
 
 
 def _run_both(folder: Path, output_console: Console, *, quiet: bool) -> DemoComparison:
-    """Return both runs, one after the other, shown while they go on unless it is to be ``quiet``."""
+    """Run the task without and then with Holdfast, showing progress unless ``quiet``."""
     from anyio import run
 
     from holdfast.cli.demo.comparison import (
@@ -127,7 +129,7 @@ def _run_both(folder: Path, output_console: Console, *, quiet: bool) -> DemoComp
 
 
 def _recall_audit(store: SessionStore) -> EarlyMessageRecall:
-    """Return what can be read back of the audit: the oldest result that tells what was agreed."""
+    """Read back the audit from the second run: the oldest tool result with the agreed surcharges."""
     from holdfast.cli.demo.comparison import RECALL_PHRASE, EarlyMessageRecall
     from holdfast.cli.demo.trial import DEMO_SESSION
     from holdfast.engine.recall import recall_page

@@ -1,4 +1,4 @@
-"""``holdfast diff``: what the model saw before and after."""
+"""``holdfast diff``: the request that the model saw at two moments, compared message by message."""
 
 from __future__ import annotations
 
@@ -59,16 +59,17 @@ EXAMPLES = """\
 \b
 Examples:
   holdfast diff 4d56 ..e77b         # what decision e77b changed
-  holdfast diff 4d56 120..          # the moment after message 120, and now
+  holdfast diff 4d56 120..          # from just after message 120 until now
   holdfast diff 4d56 120..e77b --lines 20
-  holdfast diff 9c41d7e2            # a request: as its client sent it, and as it went up
+  holdfast diff 9c41d7e2            # a request: from the client, and to the provider
 """
 _CHANGE_SIGNS = {"same": " ", "changed": "~", "hidden": "-", "new": "+", "back": "+"}
 _CHANGE_STYLES = {"same": "dim", "changed": "yellow", "hidden": "red", "new": "green", "back": "green"}
+_CHANGE_TEXTS = {"same": "unchanged", "hidden": "no longer shown", "new": "new", "back": "shown again"}
 
 
 class DiffSide(Struct, frozen=True):
-    """One of the two moments: its name, and the log up to there."""
+    """One of the two moments that are compared: its name, and the log up to there."""
 
     name: str
     log: BranchHistory
@@ -77,17 +78,20 @@ class DiffSide(Struct, frozen=True):
 @click.command("diff", epilog=EXAMPLES)
 @click.argument("session")
 @click.argument("moments", metavar="[A..B]", required=False)
-@click.option("--lines", type=IntegerParamType(0), default=4, show_default=True, help="How many lines of each change.")
+@click.option("--lines", type=IntegerParamType(0), default=4, show_default=True, help="Lines to show of each change.")
 @store_option
 @make_json_option("both requests, message by message,")
 def command(session: str, moments: str | None, lines: int, store: str | None, *, as_json: bool) -> None:
-    """Show what the model saw before and after: replaced, hidden, said, back.
+    """Show what the model saw at two moments: replaced, hidden, new and restored messages.
 
-    SESSION is the beginning of an id. A and B are moments: just after the entry that a message's number, a label, or
-    the beginning of an id names. ..B compares the moment before B with the one after it, A.. compares A with now.
-    Without moments SESSION is the id of a request, as x-holdfast-request tells it, and what its client sent is compared
-    with what went up. The size of B is that of the whole request, as holdfast context says it; that of A is by the same
-    measure. Sizes with ~ are estimates, by what the provider counted in the session; others the provider counted.
+    SESSION is the beginning of an id. A and B are moments: just after the entry with that message number, label or id
+    (its beginning is enough). A..B compares the two, ..B shows what entry B changed, and A.. compares A with now.
+
+    Without A..B, SESSION is the id of a request, from the header x-holdfast-request, and the command compares the
+    request as the client sent it with the request that went to the provider.
+
+    Sizes are of whole requests, both measured with what was known at the later moment. A ~ marks an estimate; other
+    sizes were counted by the provider.
     """
     endpoints = _parse_moments(moments) if moments is not None else None
     with open_named_store(store, readonly=True) as there, ProgressBar("comparing", is_wanted=not as_json):
@@ -114,91 +118,111 @@ def command(session: str, moments: str | None, lines: int, store: str | None, *,
 
 
 def _suggest_moments(log: BranchHistory) -> str:
-    """Return what is said where no moments were given: the ones that somebody may have meant."""
-    newest = [
-        f"..{clean_single_line(id_)[:SHORT_ID]} for what the newest decision changed"
-        for id_, _ in log.state.view.active_decisions[-1:]
-    ]
-    examples = ", ".join([*newest, "0.. for all since message 0"])
-    return (
-        f"give two moments behind the session: {examples}, A..B for what is between; only a request's id stands alone"
-    )
+    """Return the error for a session without A..B: it suggests moments that can be pasted as they stand."""
+    examples = []
+    if log.state.view.active_decisions:
+        newest_id, _ = log.state.view.active_decisions[-1]
+        examples.append(f"..{clean_single_line(newest_id)[:SHORT_ID]} (what the newest decision changed)")
+    examples.append("0.. (everything since message 0)")
+    return f"give two moments after the session, as A..B, for example {', '.join(examples)}; or give a request's id"
 
 
 def _check_was_sent(entry: Entry) -> Entry:
-    """Return ``entry``, a request; ``CommandError`` for one that was sent to nobody."""
+    """Return ``entry`` if it is a request. Raises ``CommandError`` for one that was never sent."""
     if isinstance(entry.body, RequestEntry):
         return entry
     short = clean_single_line(entry.id[:SHORT_ID])
-    raise CommandError(
-        f"request {short} was sent to nobody, so nothing stands beside it: holdfast why {short} tells why"
-    )
+    raise CommandError(f"request {short} was never sent, so there is nothing to compare; see holdfast why {short}")
 
 
 def _parse_moments(moments: str) -> tuple[str, str]:
-    """Return both sides of ``A..B``; ``CommandError`` where that is not what was written."""
+    """Return both sides of ``A..B``, an empty one where it is left out. Raises ``CommandError`` for other text."""
     first, dots, second = moments.partition("..")
-    if not dots or ".." in second or not (first or second):
-        msg = (
-            f"{clean_single_line(moments, 60)!r} is not A..B: give two moments, or one as ..B (what B changed) "
+    has_one_range = bool(dots) and ".." not in second
+    if not has_one_range or not (first or second):
+        raise CommandError(
+            f"{clean_single_line(moments, 60)!r} is not A..B; give two moments, or one as ..B (what B changed) "
             "or A.. (until now)"
         )
-        raise CommandError(msg)
     return first.strip(), second.strip()
 
 
 def _load_sides(
     store: SessionStore, key: str, log: BranchHistory, first: str, second: str
 ) -> tuple[DiffSide, DiffSide]:
-    last = find_entry(store, key, log, second) if second else None
-    after = _get_log_until(store, key, log, last) if last else log
+    """Load the log up to both moments of ``A..B``; an empty ``first`` is the moment before ``second``."""
+    after_log = log
+    after_name = "now"
+    if second:
+        after_log = _get_log_until(store, key, log, find_entry(store, key, log, second))
+        after_name = f"after {second}"
+    after = DiffSide(after_name, after_log)
     if not first:
-        return DiffSide(f"before {second}", build_branch_history(after.entries[:-1])), DiffSide(
-            f"after {second}", after
-        )
-    before = _get_log_until(store, key, log, find_entry(store, key, log, first))
-    return DiffSide(f"after {first}", before), DiffSide(f"after {second}" if second else "now", after)
+        return DiffSide(f"before {second}", build_branch_history(after_log.entries[:-1])), after
+    before_log = _get_log_until(store, key, log, find_entry(store, key, log, first))
+    return DiffSide(f"after {first}", before_log), after
 
 
 def _split_request_sides(log: BranchHistory) -> tuple[DiffSide, DiffSide]:
-    """Return what a client sent, and what went up in its place."""
-    whole = build_branch_history(
+    """Return the request as its client sent it, without any decision, and as it went to the provider."""
+    undecided = build_branch_history(
         entry for entry in log.entries if not isinstance(entry.body, DecisionEntry | CompactionEntry | RevokeEntry)
     )
-    return DiffSide("as its client sent it", whole), DiffSide("as it went up", log)
+    return DiffSide("as its client sent it", undecided), DiffSide("as it was sent to the provider", log)
 
 
 def _get_log_until(store: SessionStore, key: str, log: BranchHistory, entry: Entry) -> BranchHistory:
-    """Return the log up to ``entry``, on whichever branch it lies."""
-    at = next((number for number, log_entry in enumerate(log.entries) if log_entry.id == entry.id), None)
-    return load_branch_history(store, key, entry.id) if at is None else build_branch_history(log.entries[: at + 1])
+    """Return the log up to and including ``entry``, on whichever branch that lies."""
+    for number, log_entry in enumerate(log.entries):
+        if log_entry.id == entry.id:
+            return build_branch_history(log.entries[: number + 1])
+    return load_branch_history(store, key, entry.id)
 
 
 def _compare_moments(info: SessionInfo, before: DiffSide, after: DiffSide) -> tuple[RequestComparison, tuple[str, str]]:
-    """Return two moments compared, and how large a request was at either: at the first by what the second knows."""
-    size, comparison = measure_session_request(info, after.log.state), compare_requests(before.log, after.log)
-    first, second = before.log.state, after.log.state
-    earlier = size.tokens - size.scale_tokens(comparison.after - comparison.before)
-    if first.last_request.model == second.last_request.model:
-        earlier = measure_session_request(info, copy_later_calibration(first, second)).tokens
-    comparison = scale_comparison(comparison, earlier, size.tokens, size)
-    is_same = size.is_counted and comparison.before == comparison.after
-    counts = (
-        format_tokens(comparison.before, is_counted=is_same),
-        format_tokens(comparison.after, is_counted=size.is_counted),
-    )
-    return comparison, _format_sides(comparison, *counts)
+    """Compare two moments, and describe the size of the request at each.
+
+    Both sizes use what was known at the later moment, so that ``A..B`` and ``B..A`` show the same two figures. The
+    earlier moment alone may have seen no usage at all, and its own estimate would lack the system prompt and tools.
+    """
+    comparison = compare_requests(before.log, after.log)
+    is_backward = _is_later_on_same_branch(before.log, after.log)
+    later, earlier = (before, after) if is_backward else (after, before)
+    later_messages, earlier_messages = comparison.after, comparison.before
+    if is_backward:
+        later_messages, earlier_messages = earlier_messages, later_messages
+
+    size = measure_session_request(info, later.log.state)
+    earlier_tokens = size.tokens - size.scale_tokens(later_messages - earlier_messages)
+    # The calibration belongs to a model: after a switch of models only the difference in messages can be compared.
+    if earlier.log.state.last_request.model == later.log.state.last_request.model:
+        calibrated = copy_later_calibration(earlier.log.state, later.log.state)
+        earlier_tokens = measure_session_request(info, calibrated).tokens
+
+    sizes = (size.tokens, earlier_tokens) if is_backward else (earlier_tokens, size.tokens)
+    comparison = scale_comparison(comparison, *sizes, size)
+    # The provider counted the later request; the earlier one shares that count only where nothing differs.
+    is_same_size = size.is_counted and comparison.before == comparison.after
+    before_text = format_tokens(comparison.before, is_counted=size.is_counted if is_backward else is_same_size)
+    after_text = format_tokens(comparison.after, is_counted=is_same_size if is_backward else size.is_counted)
+    return comparison, _format_sides(comparison, before_text, after_text)
+
+
+def _is_later_on_same_branch(log: BranchHistory, other: BranchHistory) -> bool:
+    """Return whether ``log`` goes on from the last entry of ``other``."""
+    count = len(other.entries)
+    if count == 0 or len(log.entries) <= count:
+        return False
+    return log.entries[count - 1].id == other.entries[-1].id
 
 
 def _compare_request(
     info: SessionInfo, log: BranchHistory, entry: Entry, comparison: RequestComparison
 ) -> tuple[RequestComparison, tuple[str, str]]:
-    """Return a request compared with what its client sent, and how large it was as either."""
+    """Compare a request with the one its client sent, and describe the size of both."""
     at = find_request_position(log, entry)
-    detail, size = (
-        describe_request(info, log, at, config.load_configuration()),
-        measure_session_request(info, build_state_at_request(log.entries, at)),
-    )
+    detail = describe_request(info, log, at, config.load_configuration())
+    size = measure_session_request(info, build_state_at_request(log.entries, at))
     comparison = scale_comparison(comparison, detail.tokens, detail.shown_tokens, size)
     return comparison, _format_sides(comparison, format_client_size(detail), format_upstream_size(detail))
 
@@ -214,8 +238,8 @@ def _print_diff(comparison: RequestComparison, info: SessionInfo, heads: tuple[s
     growth = comparison.after - comparison.before
     print_wrapped(out, Text(f"--- {clean_single_line(heads[0])}", "red"))
     print_wrapped(out, Text(f"+++ {clean_single_line(heads[1])} ({growth:+,})", "green"))
-    for run in group_message_changes(comparison.changes):
-        _print_change_group(out, run, lines)
+    for group in group_message_changes(comparison.changes):
+        _print_change_group(out, group, lines)
     if all(change.kind == "same" for change in comparison.changes):
         out.print("nothing changed in between")
 
@@ -225,62 +249,49 @@ def _format_sides(comparison: RequestComparison, before: str, after: str) -> tup
     return f"{messages[0]}, {before} tokens", f"{messages[1]}, {after} tokens"
 
 
-def _print_change_group(console: Any, run: list[MessageChange], lines: int) -> None:
+def _print_change_group(console: Any, group: list[MessageChange], lines: int) -> None:
+    """Print one changed message with its lines, or a group of neighbors that changed alike on one line."""
     from rich.text import Text
 
-    first_change = run[0]
+    first_change = group[0]
     sign, style = _CHANGE_SIGNS[first_change.kind], _CHANGE_STYLES[first_change.kind]
-    if len(run) == 1 and first_change.kind != "same":
-        print_wrapped(
-            console,
-            Text(
-                f"{sign} {_name_message(first_change)} {_describe_change(first_change)}{_format_cause(first_change)}",
-                style,
-            ),
-        )
+    cause = _format_cause(first_change)
+    if len(group) == 1 and first_change.kind != "same":
+        head = f"{sign} {_name_message(first_change)} {_describe_change(first_change)}{cause}"
+        print_wrapped(console, Text(head, style))
         _print_change_lines(console, "-", first_change.removed_lines, lines)
         _print_change_lines(console, "+", first_change.added_lines, lines)
         return
-    description = {"same": "as before", "hidden": "no longer shown", "new": "said", "back": "shown again"}[
-        first_change.kind
-    ]
-    span = f"#{first_change.number} to #{run[-1].number}" if len(run) > 1 else _name_message(first_change)
-    tokens = format_tokens(sum(change.before or change.after for change in run))
-    print_wrapped(
-        console,
-        Text(
-            f"{sign} {span}: {format_count(len(run), 'message')}, {tokens} tokens, "
-            f"{description}{_format_cause(first_change)}",
-            style,
-        ),
-    )
+    span = _name_message(first_change)
+    if len(group) > 1:
+        span = f"#{first_change.number} to #{group[-1].number}"
+    tokens = format_tokens(sum(change.before or change.after for change in group))
+    description = _CHANGE_TEXTS[first_change.kind]
+    head = f"{sign} {span}: {format_count(len(group), 'message')}, {tokens} tokens, {description}{cause}"
+    print_wrapped(console, Text(head, style))
 
 
 def _name_message(change: MessageChange) -> str:
-    return (
-        f"#{change.number} {clean_single_line(change.entry)[:SHORT_ID]} {change.role}"
-        if change.number >= 0
-        else "summary"
-    )
+    if change.number < 0:
+        return "summary"
+    return f"#{change.number} {clean_single_line(change.entry)[:SHORT_ID]} {change.role}"
 
 
 def _describe_change(change: MessageChange) -> str:
     if change.kind == "changed":
         return f"{format_tokens(change.before)} → {format_tokens(change.after)} tokens"
+    description = _CHANGE_TEXTS[change.kind]
     if change.number < 0:
-        description = "gone" if change.kind == "hidden" else "in place of what is hidden"
-    else:
-        description = {"hidden": "no longer shown", "new": "said", "back": "shown again"}[change.kind]
+        description = "removed" if change.kind == "hidden" else "replaces the hidden messages"
     return f"{format_tokens(change.before or change.after)} tokens, {description}"
 
 
 def _format_cause(change: MessageChange) -> str:
-    return (
-        f"  {clean_single_line(change.rule)} ({clean_single_line(change.decided_by)[:SHORT_ID]}): "
-        f"{clean_single_line(change.why)}"
-        if change.decided_by
-        else ""
-    )
+    """Return the rule, decision and reason behind a change, or an empty string where no decision made it."""
+    if not change.decided_by:
+        return ""
+    rule, why = clean_single_line(change.rule), clean_single_line(change.why)
+    return f"  {rule} ({clean_single_line(change.decided_by)[:SHORT_ID]}): {why}"
 
 
 def _print_change_lines(console: Any, sign: str, text: tuple[str, ...], max_lines: int) -> None:

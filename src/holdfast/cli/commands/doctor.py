@@ -1,4 +1,4 @@
-"""``holdfast doctor``: whether this installation is in order, and what is in force."""
+"""``holdfast doctor``: check this installation, and show the settings in force."""
 
 from __future__ import annotations
 
@@ -70,19 +70,19 @@ Examples:
   holdfast doctor --json
 """
 MIN_PYTHON = (3, 11)
-"""The oldest Python this runs on."""
+"""The oldest supported version of Python."""
 EXIT_WRONG = 1
 _LOW_DISK_BYTES = 100_000_000
-"""[H] Bytes of free disk that are soon used up."""
+"""Bytes of free disk below which the user is warned. Chosen by judgement: a few long sessions fill as much."""
 GROUP_AND_OTHERS = stat.S_IRWXG | stat.S_IRWXO
-_POINTING_HINT = "it prints how when it begins, and holdfast run -- CLIENT needs none"
+_POINTING_HINT = "its startup output says how, and holdfast run -- CLIENT needs no setup"
 _STATE_STYLES = {"ok": "green", "note": "yellow", "wrong": "red"}
 _STATE_WIDTH, _MIN_TEXT_WIDTH = 7, 40
-"""Columns of the state, and columns that the text of a check has beside it, or it goes on below."""
+"""Columns of the state, and the least width for the text of a check; with less it starts on the next line."""
 
 
 class DoctorCheck(Struct, frozen=True):
-    """One thing that was looked at. A note is no fault: something more could be had."""
+    """One check and its result. A note is not a fault: it names something optional that is missing."""
 
     subject: str
     state: Literal["ok", "note", "wrong"]
@@ -90,16 +90,16 @@ class DoctorCheck(Struct, frozen=True):
 
 
 @click.command("doctor", epilog=EXAMPLES)
-@click.option("--online", is_flag=True, help="Ask servers beyond this machine too, without a key.")
-@click.option("-v", "--verbose", is_flag=True, help="Print the windows that are assumed of models, too.")
+@click.option("--online", is_flag=True, help="Also contact servers beyond this machine, without a key.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print the context windows assumed for models.")
 @store_option
 @make_json_option("the checks and the table of windows")
 @click.pass_context
 def command(ctx: click.Context, store: str | None, *, online: bool, verbose: bool, as_json: bool) -> None:
     """Check this installation: store, configuration, extras, recorded sessions, and where clients are pointed.
 
-    Prints what is in force and why. Addresses in the variables of the SDKs and in the settings of clients are asked
-    whether a proxy is there. Exit code 1 if something is wrong.
+    Prints the settings in force and where they come from. Addresses in the variables of SDKs and in the settings of
+    clients are checked for a running proxy. Exit code 1 if something is wrong.
     """
     checks = [*_run_checks(store, quiet=as_json), *_check_clients(online=online)]
     windows = _list_windows()
@@ -115,8 +115,8 @@ def _run_checks(store: str | None, *, quiet: bool) -> Iterator[DoctorCheck]:
     yield _check_python()
     yield from _check_store(store, quiet=quiet)
     yield from _check_configuration()
-    yield _check_extra("exact tokenizer", "bpe_openai", "replay counts with our estimate")
-    yield _check_extra("mcp", "mcp", "holdfast mcp cannot serve", "mcp")
+    yield _check_extra("exact tokenizer", "bpe_openai", "replay counts with our own estimate")
+    yield _check_extra("mcp", "mcp", "holdfast mcp cannot run", "mcp")
     yield _check_relay_stack()
     yield from _check_session_tools()
 
@@ -131,7 +131,7 @@ def _check_python() -> DoctorCheck:
 
 
 def _check_store(option: str | None, *, quiet: bool) -> Iterator[DoctorCheck]:
-    """Yield where the store is, whether it can be read, and whether others could read it too."""
+    """Yield the store's location, whether it can be read, and whether other users could read it too."""
     place = locate_store(option)
     try:
         with open_store(place.url, readonly=True) as there:
@@ -143,9 +143,10 @@ def _check_store(option: str | None, *, quiet: bool) -> Iterator[DoctorCheck]:
         yield DoctorCheck("store", "wrong", why)
         return
     path = get_store_path(place.url)
+    # A full disk is reported even if there is no store yet: the first request would fail to create it.
     yield from _check_disk_space(path)
     if not path.exists():
-        yield DoctorCheck("store", "ok", f"{place.url} ({place.origin}), nothing in it yet")
+        yield DoctorCheck("store", "ok", f"{place.url} ({place.origin}), empty so far")
         return
     yield DoctorCheck(
         "store", "ok", f"{place.url} ({place.origin}), {format_count(count, 'session')}, {path.stat().st_size:,} bytes"
@@ -155,13 +156,13 @@ def _check_store(option: str | None, *, quiet: bool) -> Iterator[DoctorCheck]:
 
 
 def _check_disk_space(path: Path) -> Iterator[DoctorCheck]:
-    """Yield that the disk of the store is full, or nearly, where it is."""
+    """Yield a warning if the store's disk is full or nearly full."""
     if text := describe_low_disk(path, _LOW_DISK_BYTES):
         yield DoctorCheck("disk", "wrong" if describe_low_disk(path, MIN_FREE_BYTES) else "note", text)
 
 
 def _check_entries(store_url: str, *, quiet: bool) -> Iterator[DoctorCheck]:
-    """Yield which sessions have entries that cannot be read: every one is."""
+    """Read every entry of every session, and yield the sessions with entries that cannot be read."""
     has_damage = False
     with open_store(store_url, readonly=True) as there, ProgressBar(is_wanted=not quiet) as waiting:
         sessions = there.list_sessions()
@@ -177,17 +178,17 @@ def _check_entries(store_url: str, *, quiet: bool) -> Iterator[DoctorCheck]:
 
 
 def _describe_session_damage(store: SessionStore, info: SessionInfo) -> str:
-    """Return what of a session cannot be read and what to do, or nothing."""
+    """Describe the unreadable entries of a session and the remedy, or return an empty string."""
     try:
         problems = store.find_damage(info.key)
-    except UnknownId:  # it was removed a moment ago
+    except UnknownId:  # somebody removed it since the list was read
         return ""
     except EXPECTED_ERRORS as error:
         return describe_error(error)
     if not problems:
         return ""
     first = problems[0].partition(";")[0]
-    return f"{len(problems):,} of {info.entry_count:,} cannot be read: {first}; holdfast repair puts it aside"
+    return f"{len(problems):,} of {info.entry_count:,} cannot be read: {first}; run holdfast repair to set them aside"
 
 
 def _check_permissions(path: Path) -> DoctorCheck:
@@ -197,10 +198,12 @@ def _check_permissions(path: Path) -> DoctorCheck:
         if file.exists() and _get_file_mode(file) & GROUP_AND_OTHERS
     ]
     if not exposed_files:
-        return DoctorCheck("permissions", "ok", f"{path.name} is {_get_file_mode(path):04o}: its owner's alone")
+        return DoctorCheck(
+            "permissions", "ok", f"{path.name} is {_get_file_mode(path):04o}: only its owner can read it"
+        )
     modes = ", ".join(f"{file} is {_get_file_mode(file):04o}" for file in exposed_files)
     return DoctorCheck(
-        "permissions", "wrong", f"{modes}: others can get at it; chmod go= {' '.join(map(str, exposed_files))}"
+        "permissions", "wrong", f"{modes}: other users can read it; run chmod go= {' '.join(map(str, exposed_files))}"
     )
 
 
@@ -218,7 +221,7 @@ def _check_configuration() -> Iterator[DoctorCheck]:
             is_reported = True
             yield DoctorCheck(f"configuration ({scope})", "wrong", f"{path.absolute()}{fault.removeprefix(str(path))}")
             continue
-        text = "in force" if path.is_file() else "not there; the defaults are in force"
+        text = "in force" if path.is_file() else "not found; the defaults are in force"
         yield DoctorCheck(f"configuration ({scope})", "ok", f"{path.absolute()}: {text}")
     if fault and not is_reported:
         yield DoctorCheck("configuration", "wrong", fault)
@@ -227,7 +230,7 @@ def _check_configuration() -> Iterator[DoctorCheck]:
 
 
 def _check_policies(configuration: config.Configuration) -> Iterator[DoctorCheck]:
-    """Yield which settings the files change, and whether the policies can be had like that."""
+    """Yield the settings that files change, and the policies that cannot be built with them."""
     faults = [fault for name in PRESETS if (fault := _catch_error(partial(configuration.build_policy, name)))]
     for fault in dict.fromkeys(faults):
         yield DoctorCheck("policies", "wrong", fault)
@@ -242,7 +245,7 @@ def _check_policies(configuration: config.Configuration) -> Iterator[DoctorCheck
 
 
 def _catch_error(step: Callable[[], object]) -> str:
-    """Return why ``step`` cannot be done, or nothing."""
+    """Run ``step`` and return its error in words, or an empty string."""
     try:
         step()
     except EXPECTED_ERRORS as error:
@@ -253,18 +256,18 @@ def _catch_error(step: Callable[[], object]) -> str:
 def _check_extra(description: str, module: str, without: str, extra: str = "exact") -> DoctorCheck:
     if find_spec(module) is not None:
         return DoctorCheck(description, "ok", f"{module} is installed")
-    hint = f"uv tool install '.[{extra}]', or pip install '.[{extra}]', in the checkout of Holdfast brings it"
+    hint = f"uv tool install '.[{extra}]', or pip install '.[{extra}]', in the checkout of Holdfast installs it"
     return DoctorCheck(description, "note", f"{module} is not installed: {without}; {hint}")
 
 
 def _check_relay_stack() -> DoctorCheck:
-    """Return what the proxy parses HTTP with and runs on, and which of the faster ones are missing."""
+    """Check which HTTP parser and event loop the proxy uses, and name faster ones that are missing."""
     parser, loop = "httptools", "uvloop"
     missing = [name for name in (parser, loop) if find_spec(name) is None]
     text = f"the proxy runs with {'h11' if parser in missing else parser} on {'asyncio' if loop in missing else loop}"
     if not missing:
         return DoctorCheck("relay", "ok", text)
-    hint = f"{' and '.join(missing)}, which come along where they have wheels (CPython on Linux and macOS), are faster"
+    hint = f"{' and '.join(missing)} would be faster (installed where wheels exist: CPython on Linux and macOS)"
     return DoctorCheck("relay", "note", f"{text}; {hint}")
 
 
@@ -281,7 +284,7 @@ def _check_session_tools() -> Iterator[DoctorCheck]:
 
 
 def _check_clients(*, online: bool) -> Iterator[DoctorCheck]:
-    """Yield where clients are pointed and what is there; with ``online`` whether the providers can be reached."""
+    """Yield the addresses clients are pointed at and the servers there; with ``online`` check the providers too."""
     from holdfast.cli.clients.client_check import check_upstreams, find_embedded_upstreams, iter_client_urls
 
     sources_by_proxy: dict[str, list[str]] = {}
@@ -291,7 +294,10 @@ def _check_clients(*, online: bool) -> Iterator[DoctorCheck]:
         yield DoctorCheck(client_url.source, result.state, result.text)
         sources_by_proxy.setdefault(result.proxy, []).append(client_url.source)
     if not every:
-        yield DoctorCheck("clients", "ok", "none is pointed anywhere; holdfast run -- CLIENT starts one with a proxy")
+        yield DoctorCheck(
+            "clients", "ok", "no client is pointed at a server; holdfast run -- CLIENT starts one with a proxy"
+        )
+    # Variables that lead to a running proxy are meant for clients; read as its upstream they would form a loop.
     settings = _load_settings([name for address, names in sources_by_proxy.items() if address for name in names])
     if isinstance(settings, str):
         yield DoctorCheck("proxy", "wrong", settings)
@@ -304,14 +310,14 @@ def _check_clients(*, online: bool) -> Iterator[DoctorCheck]:
 
 
 def _load_proxy_token() -> str:
-    """Return the token of the user's own proxy; nothing where it has none, or what is said of it cannot be."""
+    """Return the token of the user's own proxy, or an empty string if it has none or the settings are invalid."""
     with suppress(*EXPECTED_ERRORS):
         return load_effective_settings({}).settings.token
     return ""
 
 
 def _check_proxies(settings: Settings, sources_by_proxy: dict[str, list[str]], token: str) -> Iterator[DoctorCheck]:
-    """Yield which proxies run and who is pointed at them; where none does, what one would do."""
+    """Yield the running proxies with the clients pointed at them, or describe the proxy that would run."""
     from holdfast.cli.clients.client_check import probe_url
 
     address = make_proxy_url(settings)
@@ -323,28 +329,33 @@ def _check_proxies(settings: Settings, sources_by_proxy: dict[str, list[str]], t
             clients_text = (
                 f"pointed at it: {', '.join(sources_by_proxy[at])}"
                 if at in sources_by_proxy
-                else f"nobody is pointed at it: {_POINTING_HINT}"
+                else f"no client is pointed at it: {_POINTING_HINT}"
             )
             yield DoctorCheck("proxy", answer.state, f"{at}: {answer.text}; {clients_text}")
     if not any(answer.proxy for answer in running.values()):
         upstream_list = ", ".join(f"{name} {url}" for name, url in get_upstream_urls(settings).items())
         does = f"holdfast serve would be {describe_proxy_mode(settings)}, with the upstreams {upstream_list}"
-        yield DoctorCheck("proxy", "ok", f"none runs at {address}; {does}")
+        yield DoctorCheck("proxy", "ok", f"no proxy runs at {address}; {does}")
 
 
 def _check_doubled_proxies(token: str) -> Iterator[DoctorCheck]:
-    """Yield which upstreams of a proxy that began here are proxies of ours: they may be meant for clients alone."""
+    """Yield upstreams of our proxy that are Holdfast proxies themselves; such an address is meant for clients."""
     from holdfast.cli.clients.client_check import find_chained_proxies
 
     for name, answer in find_chained_proxies(get_upstream_urls(load_effective_settings({}).settings), token).items():
-        sends = f"holdfast serve would send on to {answer.proxy}, {answer.text}"
+        sends = f"holdfast serve would forward to {answer.proxy}, {answer.text}"
         yield DoctorCheck(
-            f"upstream {name}", "note", f"{sends}: recorded and reduced twice; --upstream-{name} names another"
+            f"upstream {name}",
+            "note",
+            f"{sends}: reduced twice; set --upstream-{name}",
         )
 
 
 def _load_settings(leading: Collection[str]) -> Settings | str:
-    """Return what a proxy would do, or why it cannot; variables ``leading`` to one that runs are for its clients."""
+    """Load the settings of a proxy, or return the error in words.
+
+    Variables in ``leading`` are left out: they point clients at a running proxy and are not meant as its upstream.
+    """
     try:
         return load_effective_settings(
             {}, {name: value for name, value in os.environ.items() if name not in leading}
@@ -354,7 +365,7 @@ def _load_settings(leading: Collection[str]) -> Settings | str:
 
 
 def _list_windows() -> list[dict[str, object]]:
-    """Return the windows in force in the order they are asked; the shipped ones where the user's cannot be read."""
+    """Return the windows in the order they are matched; the shipped ones if the user's files are invalid."""
     catalog = config.load_shipped_catalog() if _catch_error(config.load_catalog) else config.load_catalog()
     lines = [line for line in catalog.model if line.window is not None]
     table: list[dict[str, object]] = [
@@ -365,7 +376,7 @@ def _list_windows() -> list[dict[str, object]]:
 
 
 def _simplify_pattern(pattern: str) -> str:
-    """Return a pattern of the catalogue as people write it."""
+    """Return a pattern of the catalog as people would write it."""
     return pattern.replace("[.-]", "-").replace("[.]", ".").replace("[[]", "[").replace("[]]", "]")
 
 
@@ -380,13 +391,15 @@ def _print_checks(checks: list[DoctorCheck], windows: list[dict[str, object]]) -
         out.print()
         print_table(out, _make_windows_table(windows))
     wrong = sum(check.state == "wrong" for check in checks)
-    summary = Text(f"{format_count(wrong, 'thing')} wrong", "red") if wrong else Text("everything is in order", "green")
+    summary = (
+        Text(f"{format_count(wrong, 'problem')} found", "red") if wrong else Text("everything is in order", "green")
+    )
     out.print()
     out.print(summary)
 
 
 def _print_check(console: Console, check: DoctorCheck, widest: int) -> None:
-    """Print a check, its text in a column of its own, or below where that were too narrow to be read."""
+    """Print a check with its text in a second column, or on the next lines if the column would be too narrow."""
     from rich.text import Text
 
     head = Text.assemble(
@@ -411,7 +424,7 @@ def _print_check(console: Console, check: DoctorCheck, widest: int) -> None:
 
 
 def _make_windows_table(windows: list[dict[str, object]]) -> Table:
-    """Return the windows, each with its models, as people read them."""
+    """Return a table of windows with their models."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""``holdfast export``: a session in the form of a tool, or as a request."""
+"""``holdfast export``: write a session in a tool's format, or as a request."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ Examples:
   holdfast export 4d56 --format opencode-json -o session.json
 """
 DEFAULT_EXPORT_FORMAT = "claude-code"
-"""The form of a session that was not recorded by a tool."""
+"""The format for a session that no tool recorded."""
 
 
 ALL_EXPORT_FORMATS = (*EXPORT_FORMATS, OPENCODE_DATABASE)
-"""Every form there is: those that are text, and a database."""
+"""All formats: those that are text, and a database."""
 
 
 def _export_session(recording: Recording, format_name: str) -> ExportResult:
-    """Return a session in a form; as a database of opencode, with those of its sub-agents."""
+    """Export a session; as a database of opencode it includes the sessions of its sub-agents."""
     if format_name != OPENCODE_DATABASE:
         return export_with_loss_notes(recording, format_name)
     from holdfast.store.foreign.opencode import build_opencode_database
@@ -51,13 +51,16 @@ def _export_session(recording: Recording, format_name: str) -> ExportResult:
 @click.command("export", epilog=EXAMPLES)
 @click.argument("session")
 @click.option(
-    "--format", "format_", type=click.Choice(ALL_EXPORT_FORMATS), help="The form. [default: the one it was recorded in]"
+    "--format",
+    "format_",
+    type=click.Choice(ALL_EXPORT_FORMATS),
+    help="The format. [default: the one it was recorded in]",
 )
-@click.option("--reduced", is_flag=True, help="As the model sees it now: decisions in force are what is written.")
-@click.option("-o", "--output", metavar="FILE", help="Write there instead of standard output.")
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--reduced", is_flag=True, help="Write it as the model sees it now, with the decisions in force applied.")
+@click.option("-o", "--output", metavar="FILE", help="Write to this file instead of standard output.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @store_option
-@make_json_option("what was written, its content too where no file is given,")
+@make_json_option("a report, with the content if no file is given,")
 def command(
     session: str,
     format_: str | None,
@@ -68,21 +71,22 @@ def command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write a session in the form of a tool, or as a request.
+    """Write a session in the format of a tool, or as a request.
 
-    SESSION is the beginning of an id. Lines that came from a tool leave as they came; our own compactions become that
-    tool's. The forms anthropic and openai-chat give the request that the session makes now; opencode is a database of
-    that tool, opencode-json what it imports into the one it has. What a form has no place for is told beside it.
+    SESSION is the beginning of an id. Lines recorded by a tool are written exactly as they came; our own compactions
+    become that tool's. The formats anthropic and openai-chat write the session's next request; opencode is a database
+    of that tool, and opencode-json a file that it can import. Anything a format cannot hold is listed as left out.
 
-    With --reduced, what was decided (holdfast context --record) is written in place of what was said, for the tool to
-    go on from: one branch, previews in place of long results. The log keeps what was said.
+    With --reduced, the decisions of Holdfast (holdfast context --record) replace the original texts, so that the tool
+    can continue from the reduced session: one branch, previews instead of long results. The log keeps the originals.
     """
     with open_named_store(store, readonly=True) as there:
         info = there.get_session(session)
+        # Lines of the original tool come back byte for byte only in its own format.
         form = format_ or (info.format if info.format in ALL_EXPORT_FORMATS else DEFAULT_EXPORT_FORMAT)
         if form == OPENCODE_DATABASE and output is None:
             raise CommandError(
-                "the form opencode is a database, which needs a file: give -o FILE, or --format opencode-json"
+                "the format opencode is a database, which needs a file; give -o FILE, or --format opencode-json"
             )
         with ProgressBar("writing", is_wanted=not as_json):
             recording = load_recording(there, info)
@@ -103,7 +107,7 @@ def command(
 
 
 def load_recording(store: SessionStore, info: SessionInfo) -> Recording:
-    """Return a session of the store, with those of its sub-agents, as a recording."""
+    """Load a session from the store as a recording, together with the sessions of its sub-agents."""
     chains = [sidechain for sidechain in store.list_sessions() if sidechain.key.endswith(f"@{info.key}")]
     return replace(_load_session_recording(store, info), sidechains=_load_session_recordings(store, chains))
 

@@ -1,4 +1,4 @@
-"""``holdfast fix``: a request made one that the provider takes, and what was changed."""
+"""``holdfast fix``: turn a request into one that the provider accepts, and report the changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Examples:
 
 
 class FixOptions(Struct, frozen=True):
-    """What is asked for: the API of the input, the API of the output, the model whose rules hold, beta headers."""
+    """The options of the command line: APIs of input and output, the model to write for, and beta headers."""
 
     api: str | None = None
     to: str | None = None
@@ -47,14 +47,18 @@ class FixOptions(Struct, frozen=True):
 
 @click.command("fix", epilog=EXAMPLES)
 @click.argument("file", metavar="FILE|-")
-@click.option("--api", type=click.Choice(API_NAMES), help="The API it is for. [default: told from the request]")
-@click.option("--to", type=click.Choice(API_NAMES), help="The API it shall be for.")
-@click.option("--model", default="", help="The model it shall be for. [default: the request's own]")
-@click.option("--beta", "betas", metavar="NAME", multiple=True, help="A beta header it is sent with; may be repeated.")
-@click.option("-o", "--output", metavar="FILE", help="Where the request is written. [default: standard output]")
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
-@click.option("--jsonl", is_flag=True, help='A case a line in, {"api", "request"}; {"request", "edits"} a line out.')
-@make_json_option("request, edits and what is left")
+@click.option("--api", type=click.Choice(API_NAMES), help="The API of the request. [default: recognized from it]")
+@click.option("--to", type=click.Choice(API_NAMES), help="Convert the request to this API.")
+@click.option("--model", default="", help="Change the request to this model. [default: its own]")
+@click.option(
+    "--beta", "betas", metavar="NAME", multiple=True, help="A beta header sent with the request; may be repeated."
+)
+@click.option("-o", "--output", metavar="FILE", help="Write the request to this file. [default: standard output]")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+@click.option(
+    "--jsonl", is_flag=True, help='Read one {"api", "request"} per line, print one {"request", "edits"} per line.'
+)
+@make_json_option("the request, the edits and the remaining findings")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -67,10 +71,10 @@ def command(
     as_json: bool,
     **asked: Any,
 ) -> None:
-    """Repair a request: print one that the provider takes, and tell what was changed and why.
+    """Fix a request so that the provider accepts it, and say what was changed.
 
-    A valid request comes back byte for byte. With --jsonl a line may be a part of a request. Exit code 1 when a rule is
-    still broken: what it takes to mend it is told on standard error.
+    A valid request comes back byte for byte. With --jsonl a line may be a part of a request. Exit code 1 if a rule is
+    still broken; standard error then says how to fix it yourself.
     """
     fix_options = FixOptions(**asked)
     with _open_output(output, force=force) as out:
@@ -84,15 +88,15 @@ def command(
 
 
 class _StandardOutput:
-    """Standard output, where there is one."""
+    """Standard output as a file to write to."""
 
     def write(self, data: bytes) -> None:
-        """Print ``data`` at once."""
+        """Write ``data`` at once."""
         click.echo(data, nl=False)
 
 
 def _open_output(output: str | None, *, force: bool) -> AbstractContextManager[_StandardOutput | BinaryIO]:
-    """Return where the request goes: standard output, or the file ``output``, there whole at the end or not at all."""
+    """Open standard output, or the file ``output``, which appears only once it is complete."""
     return nullcontext(_StandardOutput()) if output is None else open_output_file(output, force=force)
 
 
@@ -115,15 +119,16 @@ def _fix_file(
 
 
 def fix_request_body(data: bytes, fix_options: FixOptions, *, whole: bool = False) -> FixResult:
-    """Return the request in ``data``, bare or in a ``RequestCase``, repaired and, if that is wished, of another API.
+    """Fix the request in ``data``, bare or in a ``RequestCase``, and convert it if another API is asked for.
 
-    A ``whole`` request is to have all that one must; without, it may be a part of one. Raises ``FormatError`` and
-    ``UnrecognizedContent`` for what is no request.
+    A ``whole`` request must be complete; otherwise it may be a part of one. Raises ``FormatError`` or
+    ``UnrecognizedContent`` if ``data`` is not a request.
     """
     case = parse_request_case(data)
     body, halves = fix_lone_surrogates(bytes(case.request) or data)
     api = fix_options.api or case.api or recognize_api(parse_body_fields(body))
     to = fix_options.to or api
+    # A conversion needs a valid request of its own API first; without one a single fix at the end is enough.
     result = FixResult(api, body) if to == api else _fix_with_dialect(body, api, case.model, fix_options, case)
     result = msgspec.structs.replace(result, fixes=(*halves, *result.fixes))
     new_body, losses = convert_request(result.body, to, fix_options.model, api=api)
@@ -146,7 +151,7 @@ def _fix_with_dialect(
 
 
 def encode_fix_result(result: FixResult) -> bytes:
-    """Return what ``--json`` prints: the request as it stands, its edits, and all that is still found."""
+    """Encode the record that ``--json`` prints: the request, its edits, and the remaining findings."""
     return msgspec.json.encode({"request": Raw(result.body), "edits": result.fixes, "findings": result.findings})
 
 
@@ -154,7 +159,7 @@ def encode_fix_result(result: FixResult) -> bytes:
 
 
 def _fix_lines(file: str, fix_options: FixOptions, output: _StandardOutput | BinaryIO) -> bool:
-    """Write a repaired case for each line, in order; return whether all are valid."""
+    """Write a fixed case for each line, in order; return whether all are valid."""
     every = True
     for line in iter_input_lines(file):
         answer, fine = fix_line(line, fix_options)
@@ -164,7 +169,7 @@ def _fix_lines(file: str, fix_options: FixOptions, output: _StandardOutput | Bin
 
 
 def fix_line(line: bytes, fix_options: FixOptions = FixOptions()) -> tuple[bytes, bool]:
-    """Return what is printed for one line, which is never an error of its own, and whether the request is valid."""
+    """Return the output for one line, and whether the request is valid; errors become part of the output."""
     try:
         result = fix_request_body(line, fix_options)
     except (HoldfastError, RecursionError) as error:
@@ -178,7 +183,7 @@ def fix_line(line: bytes, fix_options: FixOptions = FixOptions()) -> tuple[bytes
 
 
 def _print_fix_result(result: FixResult, *, is_same: bool) -> None:
-    """Tell what was changed, and what is left; ``is_same`` says that it has the bytes that came."""
+    """Print the changes and the remaining errors; ``is_same`` means the bytes did not change."""
     from rich.text import Text
 
     out = make_console(stderr=True)
@@ -200,4 +205,4 @@ def _print_fix_result(result: FixResult, *, is_same: bool) -> None:
     elif is_same:
         out.print("valid as it was: nothing changed", style="green")
     else:
-        out.print(f"valid now: converted to {result.api}, and nothing was left out", style="green")
+        out.print(f"valid now: converted to {result.api}; nothing was left out", style="green")

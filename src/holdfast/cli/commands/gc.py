@@ -1,4 +1,4 @@
-"""``holdfast gc``: texts that no session names any more."""
+"""``holdfast gc``: remove stored texts that no session uses any more."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ Examples:
 
 
 @click.command("gc", epilog=EXAMPLES)
-@click.option("--dry-run", is_flag=True, help="Show what would go, and remove nothing.")
+@click.option("--dry-run", is_flag=True, help="List what would be removed, and remove nothing.")
 @click.option(
     "--grace",
     type=FloatParamType(0),
     default=GRACE_SECONDS,
     show_default=True,
     metavar="SECONDS",
-    help="Leave alone what was stored so lately: a text is stored a moment before it is named.",
+    help="Keep texts stored more recently than this: a session refers to a text only after storing it.",
 )
 @store_option
-@make_json_option("what was removed")
+@make_json_option("the removed texts")
 def command(store: str | None, grace: float, *, dry_run: bool, as_json: bool) -> None:
-    """Remove texts that no session names any more, and what crashed writers left.
+    """Remove stored texts that no session uses any more, and leftovers of crashed writers.
 
     Sessions are never touched; holdfast rm removes those.
     """
@@ -54,10 +54,10 @@ def command(store: str | None, grace: float, *, dry_run: bool, as_json: bool) ->
     if as_json:
         print_json(_encode_collected(removed_blobs, dry_run=dry_run))
         return
-    _print_collected(removed_blobs, "would go" if dry_run else "removed")
+    _print_collected(removed_blobs, "would be removed" if dry_run else "removed")
     if removed_blobs.young_count:
         click.echo(
-            f"{removed_blobs.young_count:,} that nothing names stay: they were stored in the last {grace:,.0f} s "
+            f"{removed_blobs.young_count:,} more unused, kept because they were stored in the last {grace:,.0f} s "
             "(--grace)"
         )
 

@@ -1,4 +1,4 @@
-"""``holdfast import``: recorded sessions of other tools into the store."""
+"""``holdfast import``: import recorded sessions of other tools into the store."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from holdfast.state.entries import Entry, MessageEntry
 from holdfast.store.base import SessionInfo, SessionStore
 
 MAX_TITLE = 80
-"""Characters of the first words of the user that stand for a missing title."""
+"""Characters of the user's first words that are used as the title of a session without one."""
 _LISTED_DAMAGE = 10
-"""Damaged lines of a file that are listed."""
+"""Damaged lines to list per file. Chosen by judgement: a few show the kind of damage."""
 EXAMPLES = """\
 \b
 Examples:
@@ -35,7 +35,7 @@ Examples:
 
 
 class ImportedSession(Struct, frozen=True):
-    """What importing one file did. ``added`` and ``already_there`` count entries over all its sessions."""
+    """The result of importing one file; ``added`` and ``already_there`` count entries over all its sessions."""
 
     file: str
     session: str
@@ -44,12 +44,12 @@ class ImportedSession(Struct, frozen=True):
     already_there: int
     sidechains: tuple[str, ...]
     skipped_lines: dict[str, int]
-    """Lines that are no part of the conversation, by kind."""
+    """Lines that are not part of the conversation, by kind."""
     problems: tuple[RecordingProblem, ...]
 
 
 class ImportFailure(Struct, frozen=True):
-    """A file that could not be imported: nothing of it is in the store."""
+    """A file that could not be imported; the store has nothing of it."""
 
     file: str
     error: str
@@ -58,21 +58,24 @@ class ImportFailure(Struct, frozen=True):
 @click.command("import", epilog=EXAMPLES)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--as", "name", metavar="ID", help="The id of the session. [default: the one in the file]")
-@click.option("--session", default="", metavar="ID", help="Of a database this session alone; the beginning is enough.")
+@click.option(
+    "--session", default="", metavar="ID", help="Only this session of a database; the beginning of its id is enough."
+)
 @store_option
-@make_json_option("an object for each session, in one array,")
+@make_json_option("an array with an object for each session")
 @click.pass_context
 def command(
     ctx: click.Context, files: tuple[str, ...], name: str | None, session: str, store: str | None, *, as_json: bool
 ) -> None:
-    """Take recorded sessions of other tools into the store.
+    """Import recorded sessions of other tools into the store.
 
-    Files are sessions of Claude Code, Codex, Gemini CLI or pi, the database of opencode or what it exported, or request
-    bodies, recognised by their content. Of a database all sessions are taken. Importing a file again adds only what is
-    new; a session is taken whole or not at all. Damaged lines are kept as notes and listed.
+    Files are sessions of Claude Code, Codex, Gemini CLI or pi, a database or export of opencode, or request bodies;
+    they are recognized by their content. All sessions of a database are imported. Importing a file again adds only new
+    entries, and a session is imported completely or not at all. Damaged lines are kept as notes and listed. Exit code 2
+    if a file could not be imported.
     """
     if name is not None and len(files) > 1:
-        raise CommandError(f"--as names one session, and there are {len(files)} files; give one file")
+        raise CommandError(f"--as names one session, but there are {len(files)} files; give one file")
     with open_named_store(store) as there, ProgressBar(is_wanted=not as_json) as waiting:
         outcomes: list[ImportedSession | ImportFailure] = []
         for number, file in enumerate(files, 1):
@@ -91,7 +94,7 @@ def command(
 
 
 def _show_import_progress(waiting: ProgressBar, label: str, bytes_read: int, size: int) -> None:
-    """Move the bar by the bytes of a file that are read; sorting and storing them has no measure."""
+    """Move the bar by the bytes read; sorting and storing cannot be measured."""
     if bytes_read < size:
         waiting.set_progress(label, bytes_read, size)
     else:
@@ -101,7 +104,7 @@ def _show_import_progress(waiting: ProgressBar, label: str, bytes_read: int, siz
 def _import_file(
     store: SessionStore, file: str, name: str | None, session: str, progress: ReadProgress
 ) -> Iterator[ImportedSession | ImportFailure]:
-    """Yield what importing each session of a file did."""
+    """Import each session in a file and yield the results."""
     try:
         for source in iter_recordings(file, session, single=name is not None, progress=progress):
             yield _import_source(store, source, name)
@@ -118,7 +121,7 @@ def _import_source(store: SessionStore, source: RecordingSource, name: str | Non
 
 
 def _import_recording(store: SessionStore, file: str, recording: Recording, key: str) -> ImportedSession:
-    """Import the session of a file, and those of its sub-agents as sessions of their own."""
+    """Import a session and, as sessions of their own, those of its sub-agents."""
     _check_same_format(store, key, recording.format)
     parts = {key: recording}
     for number, part in enumerate(recording.sidechains, 1):
@@ -126,6 +129,7 @@ def _import_recording(store: SessionStore, file: str, recording: Recording, key:
         parts[f"{own}@{key}"] = part
     added = already_there = 0
     for name, part in parts.items():
+        # One lease a session: without it a second import could append the same entries in between.
         with store.hold_lease(name):
             there = _load_entries(store, name)
             new = select_new_entries(part, there)
@@ -140,7 +144,7 @@ def _import_recording(store: SessionStore, file: str, recording: Recording, key:
 
 
 def _load_entries(store: SessionStore, key: str) -> Sequence[Entry]:
-    """Return what the log of session ``key`` has; nothing where there is no such session."""
+    """Return the entries of session ``key``, or none if it does not exist."""
     try:
         return store.read_lazy_entries(key)
     except UnknownId:
@@ -148,18 +152,18 @@ def _load_entries(store: SessionStore, key: str) -> Sequence[Entry]:
 
 
 def _check_same_format(store: SessionStore, key: str, tool: str) -> None:
-    """Raise ``FormatError`` where session ``key`` is there and is not of ``tool``: it would be mixed up."""
+    """Raise ``FormatError`` if session ``key`` exists and belongs to another tool: the two would be mixed."""
     with suppress(UnknownId):
         there = store.get_session(key)
         if there.key == key and there.format != tool:
             owner = there.format or "Holdfast itself"
             raise FormatError(
-                f"session {key!r} is one of {owner}, and this is one of {tool}; give another id with --as"
+                f"session {key!r} is from {owner}, and this one is from {tool}; give another id with --as"
             )
 
 
 def _make_session_info(key: str, recording: Recording, entries: Iterable[Entry]) -> SessionInfo:
-    """Return what the list of sessions says of ``recording``; without a title, the user's first words."""
+    """Describe ``recording`` for the list of sessions; without a title, the user's first words are used."""
     messages = (entry.body.sized_message.message for entry in entries if isinstance(entry.body, MessageEntry))
     return SessionInfo(
         key=key,
@@ -179,23 +183,20 @@ def _encode_import_outcome(outcome: ImportedSession | ImportFailure) -> dict[str
 
 def _print_import_outcome(outcome: ImportedSession | ImportFailure) -> None:
     if isinstance(outcome, ImportFailure):
-        click.echo(
-            f"{clean_single_line(prefix_file_name(outcome.file, outcome.error))}; nothing of it was imported", err=True
-        )
+        message = clean_single_line(prefix_file_name(outcome.file, outcome.error))
+        click.echo(f"{message}; nothing was imported from it", err=True)
         return
-    added_text = (
-        f"{outcome.added:,} {'entry' if outcome.added == 1 else 'entries'} added" if outcome.added else "nothing new"
-    )
-    existing_text = f", {outcome.already_there:,} were there already" if outcome.already_there else ""
-    click.echo(
-        f"{clean_single_line(outcome.file)}: {outcome.format} session {clean_single_line(outcome.session)}: "
-        f"{added_text}{existing_text}"
-    )
+    added = "nothing new"
+    if outcome.added:
+        added = f"{outcome.added:,} {'entry' if outcome.added == 1 else 'entries'} added"
+    if outcome.already_there:
+        added += f", {outcome.already_there:,} already present"
+    file, session = clean_single_line(outcome.file), clean_single_line(outcome.session)
+    click.echo(f"{file}: {outcome.format} session {session}: {added}")
     if outcome.skipped_lines:
-        lines = ", ".join(
-            f"{count:,} {clean_single_line(kind)}" for kind, count in sorted(outcome.skipped_lines.items())
-        )
-        click.echo(f"  lines that are no part of the conversation: {lines}")
+        kinds = sorted(outcome.skipped_lines.items())
+        lines = ", ".join(f"{count:,} {clean_single_line(kind)}" for kind, count in kinds)
+        click.echo(f"  skipped lines (not part of the conversation): {lines}")
     for name in outcome.sidechains:
         click.echo(f"  with the sub-agent's session {clean_single_line(name)}")
     for problem in outcome.problems[:_LISTED_DAMAGE]:

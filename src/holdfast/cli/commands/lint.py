@@ -1,4 +1,4 @@
-"""``holdfast lint``: whether a request is one that the provider takes."""
+"""``holdfast lint``: check whether the provider would accept a request."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LEVEL_STYLES = {"error": "red", "warning": "yellow"}
 
 
 class RequestCase(Struct):
-    """A request, bare or with what stands outside its body: its API, a model in its address, betas in its headers."""
+    """A request, bare or with what is not in its body: API, model of the address, beta headers."""
 
     api: str | None = None
     request: Raw = Raw()
@@ -50,7 +50,7 @@ class RequestCase(Struct):
 
 
 class LintOptions(Struct, frozen=True):
-    """What is asked for all requests: their API, their model whatever they name, betas of their headers."""
+    """Options that apply to every request: API, model (overrides the request's own), beta headers."""
 
     api: str | None = None
     model: str = ""
@@ -59,21 +59,23 @@ class LintOptions(Struct, frozen=True):
 
 @click.command("lint", epilog=EXAMPLES)
 @click.argument("file", metavar="FILE|-")
-@click.option("--api", type=click.Choice(API_NAMES), help="The API it is for. [default: told from the request]")
-@click.option("--model", default="", help="The model it is for. [default: the request's own]")
+@click.option("--api", type=click.Choice(API_NAMES), help="The API of the request. [default: recognized from it]")
+@click.option("--model", default="", help="The model to check for. [default: the request's own]")
 @click.option(
-    "--beta", "betas", multiple=True, metavar="NAME", help="A beta of the request's headers; may be repeated."
+    "--beta", "betas", multiple=True, metavar="NAME", help="A beta header sent with the request; may be repeated."
 )
-@click.option("--jsonl", is_flag=True, help='A case a line in, {"api", "request"}; a verdict a line out, in order.')
+@click.option(
+    "--jsonl", is_flag=True, help='Read one {"api", "request"} per line, print one verdict per line, in order.'
+)
 @make_json_option("the verdict")
 @click.pass_context
 def command(
     ctx: click.Context, file: str, api: str | None, model: str, betas: tuple[str, ...], *, jsonl: bool, as_json: bool
 ) -> None:
-    """Check whether a request is one that the provider takes: every broken rule, with a JSON path.
+    """Check whether the provider would accept a request, and list every broken rule with its JSON path.
 
-    With --jsonl a line may be a part of a request: that it names no model or max_tokens is no finding there.
-    Exit code 1 when a rule is broken. Warnings, from rules that are only inferred, do not make a request invalid.
+    With --jsonl a line may be a part of a request: a missing model or max_tokens is then no error. Exit code 1 if a
+    rule is broken. Warnings come from rules that are only inferred, and do not make a request invalid.
     """
     lint_options = LintOptions(api, model, betas)
     valid = _lint_lines(file, lint_options) if jsonl else _lint_file(file, lint_options, as_json=as_json)
@@ -94,13 +96,13 @@ def _lint_file(file: str, lint_options: LintOptions, *, as_json: bool) -> bool:
 def lint_request_body(
     data: bytes, lint_options: LintOptions = LintOptions(), *, whole: bool = False
 ) -> tuple[Finding, ...]:
-    """Return the findings on a request, or a part of one, bare or in a ``RequestCase``.
+    """Check a request, or a part of one, bare or in a ``RequestCase``, and return the findings.
 
-    Raises ``UnrecognizedContent`` for one of no API we know.
+    Raises ``UnrecognizedContent`` if it belongs to no known API.
     """
     case = parse_request_case(data)
     body, model = bytes(case.request) or data, lint_options.model or case.model
-    with suppress(FormatError):  # what is no object is a finding of the validator's
+    with suppress(FormatError):  # the validator reports a body that is not an object
         body = set_body_model(body, model)
     return validate_request(
         body, lint_options.api or case.api, betas=merge_betas(case, lint_options.betas), model=model, complete=whole
@@ -108,17 +110,18 @@ def lint_request_body(
 
 
 def merge_betas(case: RequestCase, option_betas: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the betas of a case and those that were ``option_betas`` beside it; nothing when nobody says any."""
+    """Return the betas of a case together with those of the options, or None if there are none at all."""
     return case.betas if not option_betas else tuple(dict.fromkeys([*(case.betas or ()), *option_betas]))
 
 
 def parse_request_case(data: bytes) -> RequestCase:
-    """Return the case in ``data``; one without a request for what is none. Halves of characters in it stay."""
+    """Parse the case in ``data``; anything else gives a case without a request. Lone surrogates are kept."""
     clean = replace_surrogates_in_bytes(data)
     try:
         case = get_decoder(RequestCase).decode(clean)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         return RequestCase()
+    # The decoder saw repaired bytes, but the rules must judge the request as it was given.
     if clean is not data and (request := bytes(case.request)):
         start = clean.find(request)
         case.request = Raw(data[start : start + len(request)])
@@ -126,17 +129,18 @@ def parse_request_case(data: bytes) -> RequestCase:
 
 
 def has_no_errors(findings: Sequence[Finding]) -> bool:
-    """Return whether nothing in ``findings`` is an error."""
+    """Return whether no finding is an error (warnings are allowed)."""
     return all(finding.level != "error" for finding in findings)
 
 
 def encode_findings(findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return what ``--json`` and ``--jsonl`` print."""
+    """Return the record that ``--json`` and ``--jsonl`` print."""
     return {"valid": has_no_errors(findings), "findings": [msgspec.to_builtins(finding) for finding in findings]}
 
 
 def _lint_lines(file: str, lint_options: LintOptions) -> bool:
     """Print a verdict for each line; return whether all are valid."""
+    # findings
     every = True
     for line in iter_input_lines(file):
         findings = lint_line(line, lint_options)
@@ -146,7 +150,7 @@ def _lint_lines(file: str, lint_options: LintOptions) -> bool:
 
 
 def lint_line(line: bytes, lint_options: LintOptions = LintOptions()) -> tuple[Finding, ...]:
-    """Return the findings on one line, which is never an error of its own."""
+    """Check one line; a line that cannot be read gives a finding instead of an error."""
     try:
         return lint_request_body(line, lint_options)
     except (UnrecognizedContent, FormatError) as error:

@@ -1,4 +1,4 @@
-"""``holdfast ls``: the sessions of the store."""
+"""``holdfast ls``: list the sessions of the store."""
 
 from __future__ import annotations
 
@@ -45,15 +45,17 @@ Examples:
   holdfast ls --limit 5 --json
 """
 DEFAULT_LIST_LIMIT = 100
-"""[H] Sessions that are listed for a person, unless another number is asked for."""
+"""Sessions listed without --limit. Chosen by judgement: each costs a few reads of the store, and more do not fit a
+screen."""
 ENTRIES_LOOKED_AT = 16
-"""[H] Entries before the leaf of a session that are looked at: its newest request and answer are the last of all."""
+"""Entries read before a session's leaf. Chosen by judgement: the newest request and answer are among the last few, and
+reading the whole log would make the list slow."""
 LEFT_ALIGNED = 2
-"""Columns that are words."""
+"""How many of the first columns are left-aligned words."""
 DROPPABLE_COLUMNS = (2, 1, 3, 4)
-"""Columns that go where there is no room, in this order: when it began, whose it is, when it changed, messages."""
+"""Columns dropped in a narrow terminal, in this order: began, from, changed, messages."""
 MIN_TITLE_WIDTH = 12
-"""Columns of the screen that are left for titles."""
+"""Columns of the screen kept for titles."""
 
 
 @click.command("ls", epilog=EXAMPLES)
@@ -61,17 +63,17 @@ MIN_TITLE_WIDTH = 12
     "-n",
     "--limit",
     type=IntegerParamType(1),
-    help=f"How many, the last changed first. [default: {DEFAULT_LIST_LIMIT}, as JSON all]",
+    help=f"Number of sessions to list, most recently changed first. [default: {DEFAULT_LIST_LIMIT}; all with --json]",
 )
 @store_option
 @make_json_option("the sessions")
 def command(limit: int | None, store: str | None, *, as_json: bool) -> None:
-    """List the sessions of the store, the last changed first.
+    """List the sessions of the store, the most recently changed first.
 
-    The ids are shown as short as they can be told apart; any command takes them like that. Messages and tokens are
-    those of the newest request and its answer, where the session was talked on through Holdfast; a ~ says that no count
-    was told, or none that is believed, and the number is an estimate. "no answer" stands there where none of its
-    requests ever had one, and holdfast show tells why. Columns that have no room are left out.
+    Ids are shortened as far as they stay unique; every command accepts them like that. Messages and tokens are those of
+    the newest request and its answer, for sessions that went through Holdfast. A ~ marks an estimate, where the
+    provider gave no count or an implausible one. "no answer" means that none of the session's requests was answered;
+    holdfast show says why. In a narrow terminal some columns are left out.
     """
     with open_named_store(store, readonly=True) as there:
         everything = there.list_sessions()
@@ -85,29 +87,29 @@ def command(limit: int | None, store: str | None, *, as_json: bool) -> None:
     elif as_json:
         print_json([session.to_record() for session in sessions])
     elif not sessions:
-        click.echo(f"no sessions in {clean_single_line(locate_store(store).url)}; holdfast import FILE takes one in")
+        click.echo(f"no sessions in {clean_single_line(locate_store(store).url)}; add one with holdfast import FILE")
     else:
         _print_sessions(sessions, [info.key for info in everything])
         print_more_hint(len(everything) - len(sessions), "session", "--limit")
 
 
 class SessionListing(Struct, frozen=True):
-    """A session as a list shows it. What no request of ours tells is nothing."""
+    """A session as a list shows it. Fields that no request of ours reported are None."""
 
     info: SessionInfo
     client: str
-    """Who talks through the proxy in it; empty for a session that does not come from there."""
+    """The client that uses the session through the proxy; empty for other sessions."""
     messages: int | None = None
     tokens: int | None = None
-    """What the newest request came to, its answer too; where its count is not believed, what the next one will."""
+    """Tokens of the newest request and its answer or, if that count is implausible, an estimate of the next request."""
     window: int | None = None
     is_answered: bool = True
-    """Whether any of its requests had an answer, where there were some."""
+    """Whether any of its requests was answered; True if there were none."""
     is_counted: bool = True
-    """Whether ``tokens`` are as the provider counted them, and is believed; else they are an estimate."""
+    """Whether ``tokens`` is a plausible count of the provider, not an estimate."""
 
     def to_record(self) -> dict[str, Any]:
-        """Return all of it for JSON."""
+        """Return all fields for JSON."""
         figures = {
             name: getattr(self, name)
             for name in ("client", "messages", "tokens", "window", "is_answered", "is_counted")
@@ -117,9 +119,9 @@ class SessionListing(Struct, frozen=True):
 
 
 def describe_session(store: SessionStore, info: SessionInfo) -> SessionListing:
-    """Return what a list shows of a session; of its log only the last few entries are read."""
+    """Describe a session for a list, reading only the last few entries of its log."""
     request, is_answered, behind = None, False, 0
-    client = "" if info.format else get_client_name(info.key)  # an import may have an id of that form
+    client = "" if info.format else get_client_name(info.key)  # an imported id may look like one of the proxy's
     newest = tuple(_iterate_newest_bodies(store, info))
     for body in newest:
         if request is None:
@@ -135,34 +137,41 @@ def describe_session(store: SessionStore, info: SessionInfo) -> SessionListing:
 
 
 def _get_session_size(store: SessionStore, info: SessionInfo, newest: Sequence[EntryBody]) -> tuple[int | None, bool]:
-    """Return what the newest answer and its request came to, and whether that is believed; else the estimate.
+    """Return the tokens of the newest answer with its request, and whether the count is plausible; else an estimate.
 
-    What grew by as much as was said is; all else the log as a whole tells. Of a session without any request nobody
-    estimates what no answer told.
+    ``newest`` are bodies, the newest first. A count that grew about as much as the messages since the previous answer
+    is plausible without reading the log; otherwise the folded log decides. Without any request or usage the size is
+    None.
     """
-    at, *before = [place for place, body in enumerate(newest) if isinstance(body, AnswerEntry)] or [-1]
-    usage = _get_answer_usage(newest[at]) if at >= 0 else Usage()
-    if not (usage.total or any(isinstance(body, RequestEntry) for body in newest)):
+    answer_places = [place for place, body in enumerate(newest) if isinstance(body, AnswerEntry)]
+    usage = _get_answer_usage(newest[answer_places[0]]) if answer_places else Usage()
+    has_request = any(isinstance(body, RequestEntry) for body in newest)
+    if not usage.total and not has_request:
         return None, True
-    if usage.total and before and not any(isinstance(body, CompactionEntry) for body in newest[: before[0]]):
-        estimated_growth = sum(
-            body.sized_message.tokens for body in newest[at + 2 : before[0] + 2] if isinstance(body, MessageEntry)
-        )
-        if (
-            MIN_CALIBRATION_RATIO * estimated_growth
-            <= usage.input - _get_answer_usage(newest[before[0]]).input
-            <= MAX_CALIBRATION_RATIO * estimated_growth
-        ):
-            return usage.total, True
+    if usage.total and _has_plausible_growth(newest, answer_places):
+        return usage.total, True
     with suppress(HoldfastError):
         state = store.open_size_state(info.key)
-        if (
-            not usage.total
-            or state.usage.measured_request is None
-            or state.usage.measured_request.reported_tokens != usage.input
-        ):
+        measured_request = state.usage.measured_request
+        is_believed = usage.total and measured_request is not None and measured_request.reported_tokens == usage.input
+        if not is_believed:
             return measure_session_request(info, state).tokens, False
     return usage.total or None, True
+
+
+def _has_plausible_growth(newest: Sequence[EntryBody], answer_places: Sequence[int]) -> bool:
+    """Return whether the input grew about as much between the two newest answers as the messages between them."""
+    if len(answer_places) < 2:
+        return False
+    at, before = answer_places[:2]
+    if any(isinstance(body, CompactionEntry) for body in newest[:before]):
+        return False  # a compaction shrinks the input, so its growth tells nothing
+    # In the log an answer follows its own message. That message (at + 1) was not part of the answer's input, while
+    # the message of the answer before (before + 1) was new in it.
+    messages_between = [body for body in newest[at + 2 : before + 2] if isinstance(body, MessageEntry)]
+    estimated_growth = sum(body.sized_message.tokens for body in messages_between)
+    growth = _get_answer_usage(newest[at]).input - _get_answer_usage(newest[before]).input
+    return MIN_CALIBRATION_RATIO * estimated_growth <= growth <= MAX_CALIBRATION_RATIO * estimated_growth
 
 
 def _get_answer_usage(body: EntryBody) -> Usage:
@@ -171,14 +180,14 @@ def _get_answer_usage(body: EntryBody) -> Usage:
 
 
 def _has_answer(store: SessionStore, info: SessionInfo) -> bool:
-    """Whether there is an answer on any branch; so it is taken to be where that cannot be read."""
+    """Return whether any branch has an answer; True if the log cannot be read."""
     with suppress(HoldfastError):
         return bool(store.read_entries(info.key, "answer"))
     return True
 
 
 def _get_session_window(store: SessionStore, info: SessionInfo, request: RequestEntry) -> int:
-    """Return the window of the newest request, or what overflows told of it; 0 where it is not known."""
+    """Return the window of the newest request, capped by what an overflow taught; 0 if unknown."""
     with suppress(HoldfastError):
         if request.window and store.read_entries(info.key, "failure"):
             return min_known_size(request.window, store.open_size_state(info.key).usage.learned_limits.window_limit)
@@ -186,7 +195,7 @@ def _get_session_window(store: SessionStore, info: SessionInfo, request: Request
 
 
 def _iterate_newest_bodies(store: SessionStore, info: SessionInfo) -> Iterator[EntryBody]:
-    """Yield what the last entries before the leaf are, the newest first; what cannot be read ends it."""
+    """Yield the bodies of the last entries before the leaf, the newest first, up to one that cannot be read."""
     at = info.leaf_id
     with suppress(HoldfastError):
         for _ in range(ENTRIES_LOOKED_AT):
@@ -200,15 +209,20 @@ def _iterate_newest_bodies(store: SessionStore, info: SessionInfo) -> Iterator[E
 def _print_sessions(sessions: list[SessionListing], keys: list[str]) -> None:
     from rich.text import Text
 
-    short = shorten_session_keys(keys)
+    short_keys = shorten_session_keys(keys)
     rows: list[tuple[str, ...]] = [("id", "from", "began", "changed", "messages", "tokens", "title")]
-    rows += [_make_session_row(session, short[session.info.key]) for session in sessions]
+    rows += [_make_session_row(session, short_keys[session.info.key]) for session in sessions]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     out = make_console()
+    # The title takes the rest of the line, so it plays no part in the choice of columns.
     columns = choose_columns([row[:-1] for row in rows], DROPPABLE_COLUMNS, out.width - MIN_TITLE_WIDTH - 2)
     for number, row in enumerate(rows):
-        cells = [f"{row[at]:{'<' if at < LEFT_ALIGNED else '>'}{widths[at]}}" for at in columns]
-        print_line(out, Text("  ".join([*cells, row[-1]]).rstrip(), style="" if number else "bold"))
+        cells = []
+        for at in columns:
+            alignment = "<" if at < LEFT_ALIGNED else ">"
+            cells.append(f"{row[at]:{alignment}{widths[at]}}")
+        style = "bold" if number == 0 else ""
+        print_line(out, Text("  ".join([*cells, row[-1]]).rstrip(), style=style))
 
 
 def _make_session_row(session: SessionListing, short_key: str) -> tuple[str, ...]:
@@ -230,8 +244,11 @@ _AGE_UNITS = ((86_400 * 365, "y"), (86_400 * 30, "mo"), (86_400, "d"), (3_600, "
 
 
 def format_age(at: int | None, now: float | None = None) -> str:
-    """Return how long ago ``at`` (ms since 1970) was, in one unit."""
+    """Format how long ago ``at`` (ms since 1970) was, in one unit."""
     if at is None:
         return "-"
     seconds = (time.time() if now is None else now) - at / 1_000
-    return next((f"{int(seconds // size)} {unit} ago" for size, unit in _AGE_UNITS if seconds >= size), "now")
+    for size, unit in _AGE_UNITS:
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit} ago"
+    return "now"

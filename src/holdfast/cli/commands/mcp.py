@@ -1,4 +1,4 @@
-"""``holdfast mcp``: recall and search for any client of the Model Context Protocol, over standard input and output."""
+"""``holdfast mcp``: serve recall and search over the Model Context Protocol, on standard input and output."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ Examples:
   claude mcp add holdfast -- holdfast mcp
 """
 MCP_INSTALL_HINT = (
-    'holdfast mcp speaks through the package "mcp", which is not installed; '
+    'holdfast mcp needs the package "mcp", which is not installed; '
     'in the checkout of Holdfast: uv tool install ".[mcp]", or pip install ".[mcp]"'
 )
 MAX_SEARCH_LIMIT = 100
-"""[H] Messages that one search may ask for."""
+"""Messages that one search may return. Chosen by judgement: more would fill the model's context with snippets."""
 SEARCH_DESCRIPTION = """\
-Finds messages in the whole history of this conversation, also those that were summarised or are no longer shown: \
+Finds messages in the whole history of this conversation, also those that were summarized or are no longer shown: \
 what the user said, what you said, results of tools. Each comes with the id that recall takes."""
 SEARCH_PARAMETERS: dict[str, dict[str, Any]] = {
     "query": {"type": "string", "description": 'Words that must all be there; "a b" in double quotes is one.'},
@@ -62,11 +62,11 @@ id that stands there, or search to find it."""
 
 
 LARGE_RESULT_META = {"anthropic/maxResultSizeChars": 50_000}
-"""[K] Claude Code then shows a page as it is, and does not put it into a file of its own."""
+"""Claude Code writes a larger tool result to a file of its own; with this field it shows a page of recall directly."""
 
 
 class McpSource(NamedTuple):
-    """What a call is answered from: the store, the session if one was named, and the folder that the server is in."""
+    """The sources of answers: the store, the session if one was named, and the server's working folder."""
 
     store: str | None
     session: str | None
@@ -85,12 +85,12 @@ class _SearchArguments(Struct, frozen=True, forbid_unknown_fields=True):
     "--session", metavar="ID", help="The session to read. [default: the newest of this folder, else the newest of all]"
 )
 @store_option
-@make_json_option("what it would serve, without serving it,")
+@make_json_option("what it would serve, without serving,")
 def command(session: str | None, store: str | None, *, as_json: bool) -> None:
     """Serve recall and search to a client of the Model Context Protocol, over standard input and output.
 
-    A client starts this by itself, see docs/recall.md. The model then reads back what is no longer shown to it, with
-    the ids in previews and notices, and searches everything that was said. Nothing is ever written.
+    The client starts this by itself, see docs/recall.md. The model can then read back texts that are no longer shown to
+    it, by the ids in previews and notices, and search the whole conversation. Nothing is ever written.
     """
     try:
         import mcp  # noqa: F401
@@ -102,7 +102,7 @@ def command(session: str | None, store: str | None, *, as_json: bool) -> None:
         return
     import anyio
 
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ^C ends it at once: the thread that waits for input cannot be told
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ^C must end it: the thread waiting for input ignores a cancel
     anyio.run(_run_mcp_server, place)
 
 
@@ -114,24 +114,26 @@ def _print_offered_tools(environment: McpSource) -> None:
 
 
 async def _run_mcp_server(environment: McpSource) -> None:
-    """Answer until standard input ends; the transport sends whatever else is printed to standard error."""
+    """Serve until standard input ends; the transport redirects other output to standard error."""
     from holdfast.cli.mcp_stdio import serve_mcp_stdio
 
     await serve_mcp_stdio(make_mcp_server(environment))
 
 
 def make_mcp_server(environment: McpSource) -> Server[Any]:
-    """Return a server that answers from ``environment``, not yet connected to anybody."""
+    """Return a server that answers from ``environment`` and is not connected yet."""
     from importlib.metadata import version
 
     from anyio import to_thread
     from mcp import types
     from mcp.server.lowlevel import Server
 
-    async def listed(_: ServerRequestContext[Any], __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+    async def list_tools(
+        _: ServerRequestContext[Any], __: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
         return types.ListToolsResult(tools=_list_mcp_tools())
 
-    async def called(_: ServerRequestContext[Any], params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def call_tool(_: ServerRequestContext[Any], params: types.CallToolRequestParams) -> types.CallToolResult:
         answer = await to_thread.run_sync(partial(answer_tool_call, environment, params.name, params.arguments or {}))
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=answer.text)], is_error=answer.is_error
@@ -141,8 +143,8 @@ def make_mcp_server(environment: McpSource) -> Server[Any]:
         "holdfast",
         version=version("holdfast"),
         instructions=SERVER_INSTRUCTIONS,
-        on_list_tools=listed,
-        on_call_tool=called,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
     )
 
 
@@ -171,7 +173,7 @@ def _make_mcp_tool(name: str, about: str, parameters: Mapping[str, Any], *requir
 
 
 def answer_tool_call(environment: McpSource, tool: str, arguments: Mapping[str, Any]) -> RecallAnswer:
-    """Return what a call of ``tool`` answers; what goes wrong is an answer too."""
+    """Run a call of ``tool`` and return its answer; errors are answers too."""
     try:
         with open_named_store(environment.store, readonly=True) as store:
             info, note = choose_session(store, environment)
@@ -182,14 +184,16 @@ def answer_tool_call(environment: McpSource, tool: str, arguments: Mapping[str, 
 
 
 def choose_session(store: SessionStore, environment: McpSource) -> tuple[SessionInfo, str]:
-    """Return the session that is read, and a remark where it may not be the one that is meant."""
+    """Choose the session to read, with a remark if it may not be the one that was meant."""
     if environment.session is not None:
         return store.get_session(environment.session), ""
     every = store.list_sessions()
     keys = {info.key for info in every}
-    own = [info for info in every if info.key.partition("@")[2] not in keys]  # those of sub-agents are left out
+    own = [
+        info for info in every if info.key.partition("@")[2] not in keys
+    ]  # a sub-agent's key ends with @ and its parent's
     if not own:
-        raise UnknownId("there is no session in the store yet; `holdfast import FILE` takes one in")
+        raise UnknownId("there is no session in the store yet; add one with `holdfast import FILE`")
     here = [info for info in own if info.cwd and Path(info.cwd) == environment.folder]
     if here:
         return here[0], ""
@@ -200,11 +204,11 @@ def _run_tool(store: SessionStore, key: str, tool: str, arguments: Mapping[str, 
     if tool == RECALL_TOOL_NAME:
         return answer_recall(store, key, arguments)
     if tool != "search":
-        raise FormatError(f"no tool is called {tool[:40]!r}; there are {RECALL_TOOL_NAME} and search")
+        raise FormatError(f"there is no tool {tool[:40]!r}; the tools are {RECALL_TOOL_NAME} and search")
     try:
         search_arguments = convert_value(dict(arguments), _SearchArguments, strict=False)
     except msgspec.ValidationError as error:
-        raise FormatError(f"these are no arguments of search: {error}; give query, and limit if you want") from None
+        raise FormatError(f"invalid arguments for search: {error}; give query, and optionally limit") from None
     if not search_arguments.query.strip():
         raise FormatError("the query has no words in it; give a word to look for")
     if not 1 <= search_arguments.limit <= MAX_SEARCH_LIMIT:

@@ -1,4 +1,4 @@
-"""``holdfast policy``: the policies there are, and each of their numbers."""
+"""``holdfast policy``: list the policies, and show each setting with its origin."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Examples:
   holdfast policy show pi --json
 """
 _MAX_VALUE_WIDTH = 30
-"""Columns of a value."""
+"""Columns of a value; longer ones are folded."""
 LIST_EXAMPLES = """\
 \b
 Examples:
@@ -40,25 +40,23 @@ Examples:
 
 
 class _PolicyGroup(click.Group):
-    """The commands about policies; who names a policy alone is told how it is shown."""
+    """The commands about policies; naming a policy alone fails with the command to use."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that ``args`` begin with; one that is not there is an error that says what to write."""
+        """Find the command that ``args`` begin with; for an unknown one, fail with the command to use."""
         name = args[0]
         if name not in self.commands and not name.startswith("-"):
-            hint = (
-                f"write: holdfast policy show {name}" if name in PRESETS else f"there are: {', '.join(self.commands)}"
-            )
-            ctx.fail(f"no command of holdfast policy is called {name!r}; {hint}")
+            hint = f"use: holdfast policy show {name}" if name in PRESETS else f"choose from {', '.join(self.commands)}"
+            ctx.fail(f"holdfast policy has no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 
 
 @click.group("policy", cls=_PolicyGroup, invoke_without_command=True, epilog=SHOW_EXAMPLES)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """Show the policies there are, and each of their numbers with its origin."""
+    """List the policies, and show each setting with its origin."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
@@ -81,10 +79,10 @@ def list_policies(*, as_json: bool) -> None:
 @click.argument("name")
 @make_json_option("every setting and constant with its value and origin")
 def show_policy(name: str, *, as_json: bool) -> None:
-    """Show every setting that a policy reads, and every constant: its value, ours where it differs, its origin.
+    """Show every setting that a policy reads, and every constant: its value, the default where it differs, its origin.
 
-    Origins: [O] OpenClaw, [P] pi, [C] opencode, [K] Claude Code, [A] the auto-compaction pattern, [H] ours. A setting
-    that holdfast.toml changes is shown as it is in force, with the file that says so.
+    Origins: [O] OpenClaw, [P] pi, [C] opencode, [K] Claude Code, [A] the auto-compaction pattern, [H] our own. A
+    setting changed in holdfast.toml is shown with its current value and the file that sets it.
     """
     user_configuration = load_configuration()
     rows = list_settings(name, user_configuration)
@@ -103,9 +101,9 @@ def show_policy(name: str, *, as_json: bool) -> None:
 
 
 def list_settings(name: str, configuration: Configuration) -> list[dict[str, Any]]:
-    """Return every setting that policy ``name`` reads, with its origin and who changed it.
+    """List every setting that policy ``name`` reads, with its origin and the file that changed it.
 
-    The value is given as it is in force, in the preset, and in our own policy, where it has that setting.
+    Each has its value in force, in the preset, and in our own policy (None if that lacks the setting).
     """
     policy, preset, ours = configuration.build_policy(name), Policy.preset(name), Policy()
     rules_type, changes = type(preset.rules), configuration.find_overrides(name)
@@ -141,26 +139,30 @@ def _print_policy(name: str, rows: list[dict[str, Any]], notes: Sequence[str]) -
     for group, own in groupby(rows, key=lambda row: row["group"]):
         out.print(Text(f"\n{group}", style="bold"))
         print_table(
-            out, _make_settings_table(("setting", "value", "ours", "origin"), [_make_setting_row(row) for row in own])
+            out,
+            _make_settings_table(("setting", "value", "default", "origin"), [_make_setting_row(row) for row in own]),
         )
     values = {row["setting"]: row["value"] for row in rows}
     if (limit := values["history.max_turns"]) and values["history.hysteresis"]:
-        out.print(Text(f"\nbetween {max(1, limit // 2)} and {limit} user turns are shown (history.hysteresis)"))
+        out.print(Text(f"\nshows between {max(1, limit // 2)} and {limit} user turns (history.hysteresis)"))
     for note in notes:
         print_wrapped(out, Text(f"\n{note}"))
     out.print(Text("\nConstants, the same for every policy", style="bold"))
     constant_rows = [
         (constant.name, _format_value(constant.value), constant.module, constant.about) for constant in list_constants()
     ]
-    print_table(out, _make_settings_table(("name", "value", "in", "what it is"), constant_rows))
+    print_table(out, _make_settings_table(("name", "value", "module", "meaning"), constant_rows))
 
 
 def _make_setting_row(row: dict[str, Any]) -> tuple[str, ...]:
-    is_different = row["group"] != PRESET_GROUP and row["value"] != row["holdfast"]
+    # The rules of a preset have no counterpart in our policy to compare with.
+    default = ""
+    if row["group"] != PRESET_GROUP and row["value"] != row["holdfast"]:
+        default = _format_value(row["holdfast"])
     about = row["origin"]
     if row["changed_by"]:
         about = f"changed from {_format_value(row['preset'])} by {clean_single_line(row['changed_by'])}; {about}"
-    return row["setting"], _format_value(row["value"]), _format_value(row["holdfast"]) if is_different else "", about
+    return row["setting"], _format_value(row["value"]), default, about
 
 
 def _make_settings_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Any:
@@ -173,16 +175,19 @@ def _make_settings_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]])
     table.add_column(head[2], justify="right", style="dim", overflow="fold", max_width=_MAX_VALUE_WIDTH)
     table.add_column(head[3], style="dim")
     for first, value, third, about in rows:
-        differs = "bold" if third and head[2] == "ours" else ""
+        differs = "bold" if third and head[2] == "default" else ""
         table.add_row(Text(first), Text(value, style=differs), Text(third), Text(about))
     return table
 
 
 def _format_value(value: object) -> str:
+    """Format a setting's value; empty texts and collections become ``-``."""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
     if isinstance(value, list | tuple):
-        return ", ".join(map(_format_value, value)) or "-"
+        return ", ".join(_format_value(item) for item in value) or "-"
     if isinstance(value, dict):
         return ", ".join(f"{key} {_format_value(item)}" for key, item in value.items()) or "-"
-    return f"{value:,}" if isinstance(value, int) else clean_single_line(str(value)) or "-"
+    return clean_single_line(str(value)) or "-"

@@ -1,4 +1,4 @@
-"""``holdfast provider``: the strict provider as a server on this machine, for anybody's tests."""
+"""``holdfast provider``: serve the strict test provider on this machine."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 FAULT_HELP = "\n".join(f"  {name:13} {kind.about}: {', '.join(kind.stages)}" for name, kind in FAULT_KINDS.items())
 EXAMPLES = f"""\
 \b
-Stages: body, while the request comes in; head, before the first byte of the answer;
-first, before its first event; middle, behind half of them; end, before those that end it.
-Faults, and where they can strike, the usual stage first:
+Stages: body, while the request arrives; head, before the first byte of the answer;
+first, before its first event; middle, after half of them; end, before the closing ones.
+Faults, and the stages where they can happen, the default first:
 {FAULT_HELP}
 
 \b
@@ -47,48 +47,52 @@ MAX_PROVIDER_PORT = 65_535
 
 @click.command("provider", epilog=EXAMPLES)
 @click.option(
-    "--port", type=IntegerParamType(0, MAX_PROVIDER_PORT), default=0, help="Port of this machine. [default: a free one]"
+    "--port",
+    type=IntegerParamType(0, MAX_PROVIDER_PORT),
+    default=0,
+    help="The port to listen on. [default: a free one]",
 )
 @click.option(
     "--window",
     type=IntegerParamType(min=1),
     default=ProviderSettings().window,
     show_default=True,
-    help="Tokens of the context window.",
+    help="The context window in tokens.",
 )
 @click.option(
-    "--script", metavar="FILE", help='Answers, one a line: {"text", "thinking", "calls": [[NAME, {}]], "stop"}.'
+    "--script", metavar="FILE", help='Answers, one per line: {"text", "thinking", "calls": [[NAME, {}]], "stop"}.'
 )
 @click.option(
     "--fault",
     "faults",
     multiple=True,
     metavar="KIND[:STAGE][:N][:SECONDS]",
-    help="What strikes request N, counted from 1; 0 = all. Again for more.",
+    help="A fault for request N, counted from 1; 0 = all. May be repeated.",
 )
 @click.option(
     "--overflow",
     metavar="FAMILY",
     default=ProviderSettings().overflow,
     show_default=True,
-    help="Whose words an overflow has; silent = none at all.",
+    help="The provider whose overflow error to imitate; silent = no error.",
 )
 @click.option(
     "--factor",
     type=FloatParamType(min=0, max=100, min_open=True),
     default=ProviderSettings().factor,
     show_default=True,
-    help="Tokens for one token of the tokenizer.",
+    help="Multiply the tokenizer's counts by this.",
 )
-@make_json_option("a line a request")
+@make_json_option("one line per request")
 def command(
     port: int, window: int, script: str | None, faults: Sequence[str], overflow: str, factor: float, *, as_json: bool
 ) -> None:
-    """Serve a strict provider: it refuses what real ones refuse, in their words, and costs nothing.
+    """Serve a strict test provider that refuses what real ones refuse, in their words, and costs nothing.
 
     It speaks Anthropic Messages, OpenAI Chat Completions and Responses, and Gemini, with streaming, token counting,
-    prompt cache, compaction and signed thinking, on this machine only. Any key is taken. Without a script it answers
-    "ok 1", "ok 2", and makes the call that a user's line "call NAME {json}" asks for. Ends with ^C.
+    prompt cache, compaction and signed thinking, on this machine only. It accepts any key. Without a script it answers
+    "ok 1", "ok 2", and so on, and makes the call that a line "call NAME {json}" in a user message asks for. Stop it
+    with ^C.
     """
     from holdfast.testing.provider.provider import Provider
 
@@ -103,7 +107,7 @@ def command(
 
 @contextmanager
 def _handle_sigterm() -> Iterator[None]:
-    """Let a request to terminate end the block as ^C does."""
+    """Make SIGTERM end the block as ^C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -123,25 +127,23 @@ def _serve_provider(
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
-        raise CommandError(
-            f"port {port} is taken by another program; give another --port, or 0 for a free one"
-        ) from None
+        raise CommandError(f"port {port} is already in use; give another --port, or 0 for a free one") from None
 
 
 def _print_provider_url(url: str, window: int, *, as_json: bool) -> None:
-    """Tell where the provider is, and how clients get there."""
+    """Print the provider's address, and the variables that point clients at it."""
     variables = build_sdk_variables(url)
     if as_json:
         click.echo(encode_printable_json({"url": url, "window": window, "environment": variables}))
         return
-    click.echo(f"strict provider at {url}, window {window:,} tokens; ends with ^C\n")
+    click.echo(f"strict provider at {url}, window {window:,} tokens; stop with ^C\n")
     for name, value in variables.items():
         click.echo(f"  export {name}={value}")
-    click.echo("\nAny API key is taken, but the SDKs want one to be set. Requests:\n")
+    click.echo("\nAny API key is accepted, but the SDKs need one to be set. Requests:\n")
 
 
 def _print_requests(lines: SimpleQueue[RequestReport], *, as_json: bool) -> int:
-    """Tell each request until ^C, and those that were still to be told; return how many there were."""
+    """Print each request until ^C, then those still in the queue; return how many there were."""
     count = 0
     with suppress(KeyboardInterrupt):
         while True:
@@ -158,18 +160,21 @@ def _print_request(report: RequestReport, *, as_json: bool) -> None:
 
 
 def _format_request(report: RequestReport) -> str:
-    """Return a request on one line: what was asked, how large it was, what came of it."""
-    tokens = "" if report.tokens is None else f"{report.tokens:,} tokens"
-    cached = f", {report.cached:,} cached" if report.cached else ""
+    """Format a request on one line: method, API and path, then status, size and verdict."""
     request = f"{report.method:4} {report.api or '-':16} {clean_single_line(report.path, 60)}"
-    return f"{request:64} {report.status or '---'}  {tokens + cached:32} {clean_single_line(report.verdict)}".rstrip()
+    size = ""
+    if report.tokens is not None:
+        size = f"{report.tokens:,} tokens"
+    if report.cached:
+        size += f", {report.cached:,} cached"
+    return f"{request:64} {report.status or '---'}  {size:32} {clean_single_line(report.verdict)}".rstrip()
 
 
 # -- scripts -----------------------------------------------------------------------------------------------------------
 
 
 def _load_script(file: str | None) -> list[ScriptedAnswer]:
-    """Return the answers in ``file``, one a line; raises ``FormatError`` with the number of a line that is none."""
+    """Parse the answers in ``file``, one per line. Raises ``FormatError`` with the number of an invalid line."""
     if file is None:
         return []
     name = "the script" if file == STDIN else clean_single_line(file)
@@ -182,9 +187,9 @@ def _parse_script_line(line: bytes, location: str) -> ScriptedAnswer:
         unknown = set(decode_json_fields(line, location)) - set(ScriptedAnswer.__struct_fields__)
         if unknown:
             raise FormatError(
-                f"{location}: no answer has {min(unknown)!r}; give {', '.join(ScriptedAnswer.__struct_fields__)}"
+                f"{location}: an answer has no {min(unknown)!r}; use {', '.join(ScriptedAnswer.__struct_fields__)}"
             )
         return get_decoder(ScriptedAnswer).decode(line)
     except (msgspec.MsgspecError, UnicodeError) as error:
         form = '{"text": "…", "calls": [["name", {"argument": 1}]]}'
-        raise FormatError(f"{location} is no answer: {error}; give {form}") from None
+        raise FormatError(f"{location} is not an answer: {error}; give {form}") from None

@@ -1,4 +1,4 @@
-"""``holdfast recall``: what was stored away or said in a session, read back."""
+"""``holdfast recall``: read back texts stored away in a session, or any of its messages."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ Examples:
   holdfast recall 4d56 --search "TimeoutError"
 """
 DEFAULT_SEARCH_LIMIT = 20
-"""Messages that a search shows, unless another number is asked for."""
+"""Messages shown by a search. Chosen by judgement: one screen."""
 MIN_HANDLE_DIGITS = 6
-"""Digits that begin a handle rather than number a message."""
+"""Digits from which a number is the beginning of a handle, not a message number."""
 _TERMINAL_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""What steers a terminal, but for line ends and tabs."""
+"""Characters that control a terminal, except line ends and tabs."""
 
 
 class RecallOptions(NamedTuple):
-    """What the command was asked for."""
+    """The options of the command line."""
 
     id_: str | None
     lines: str | None
@@ -65,10 +65,10 @@ class RecallOptions(NamedTuple):
 @click.command("recall", epilog=EXAMPLES)
 @click.argument("session")
 @click.argument("id_", metavar="[ID]", required=False)
-@click.option("--lines", metavar="A-B", help="These lines only, counted from 1, B included.")
-@click.option("--chars", metavar="A-B", help="These characters only, counted from 0, B excluded.")
+@click.option("--lines", metavar="A-B", help="Only these lines, counted from 1, including B.")
+@click.option("--chars", metavar="A-B", help="Only these characters, counted from 0, excluding B.")
 @click.option(
-    "--search", metavar="TEXT", help="Its lines that match (a|b, a.*b); without ID messages with these words."
+    "--search", metavar="TEXT", help="Only lines that match (a|b, a.*b); without ID, find messages with these words."
 )
 @click.option(
     "-n",
@@ -76,26 +76,25 @@ class RecallOptions(NamedTuple):
     type=IntegerParamType(1),
     default=DEFAULT_SEARCH_LIMIT,
     show_default=True,
-    help="How many messages a search shows.",
+    help="Number of messages a search shows.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Write there instead of standard output.")
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("-o", "--output", metavar="FILE", help="Write to this file instead of standard output.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @store_option
-@make_json_option("the list, what was found, or one page with the arguments of the next,")
+@make_json_option("the list, the matches, or one page with the arguments of the next,")
 def command(session: str, store: str | None, **given: Any) -> None:
-    """Read back what was stored away in a session, or anything that was said in it.
+    """Read back texts stored away in a session, or any of its messages.
 
-    SESSION is the beginning of an id. Without ID: the texts that were stored away, the newest first. ID is the one in a
-    preview or a notice, or of any message, or its beginning, or a number as holdfast show prints it; all of it is
-    printed as it was, or what is asked for.
+    SESSION is the beginning of an id. Without ID, the stored texts are listed, the newest first. ID is the one in a
+    preview or a notice, the id of a message (the beginning is enough), or a message number as holdfast show prints it.
+    The whole original text is printed, or the part you ask for.
     """
     options = RecallOptions(**given)
     if options.id_ is None and (options.lines or options.chars or options.output):
-        raise CommandError(
-            "--lines, --chars and -o are of one text; give its ID too (holdfast recall SESSION lists them)"
-        )
+        raise CommandError("--lines, --chars and -o need the ID of one text (holdfast recall SESSION lists them)")
     if options.search is not None and not options.search.strip():
         raise CommandError("--search has no words in it; give a word to look for")
+    # A search may have to build the index first, which writes to the store.
     with open_named_store(store, readonly=options.id_ is not None or not options.search) as there:
         key = there.get_session(session).key
         if options.id_ is not None:
@@ -109,16 +108,17 @@ def command(session: str, store: str | None, **given: Any) -> None:
 
 
 def _resolve_recall_id(store: SessionStore, key: str, name: str) -> str:
-    """Return ``name``, the id of the one text stored away that it is the beginning of, or of the message it numbers."""
+    """Resolve ``name`` to the id of a stored text it begins, or of the message it numbers; else return it unchanged."""
     number = parse_message_number(name)
     matching_ids = [spill.id for spill in list_spilled_texts(store, key) if name and spill.id.startswith(name)]
+    # Handles are hexadecimal, so one may consist of digits only; short numbers always mean a message.
     if len(matching_ids) == 1 and (number is None or len(name) >= MIN_HANDLE_DIGITS):
         return matching_ids[0]
     return name if number is None else _find_numbered_message(store, key, number, name).id
 
 
 def _find_numbered_message(store: SessionStore, key: str, number: int, name: str) -> Entry:
-    """Return message ``number``, which is called ``name``; where requests may show it, no more than they are read."""
+    """Find message ``number``, called ``name`` in errors, without reading the whole log if requests still show it."""
     active = store.read_active_entries(key)
     shown_entries = [
         entry
@@ -140,11 +140,13 @@ def _print_text(store: SessionStore, key: str, options: RecallOptions, id_: str)
     if options.output:
         _save_pages(pages, options.output, key, options)
     elif not _print_pages(pages) and search:
-        click.echo(f"no line of it matches {clean_single_line(search, 80)!r}; try fewer or other words", err=True)
+        click.echo(
+            f"no line of this text matches {clean_single_line(search, 80)!r}; try fewer or other words", err=True
+        )
 
 
 def _print_pages(pages: Iterable[TextPage]) -> int:
-    """Print pages as they come, and return their characters; a terminal is shown nothing that steers it."""
+    """Print pages as they arrive and return their characters; output to a terminal is cleaned of control characters."""
     is_terminal, size = sys.stdout is not None and sys.stdout.isatty(), 0
     for text in _iterate_page_texts(pages):
         size += len(text)
@@ -164,7 +166,7 @@ def _save_pages(pages: Iterable[TextPage], output: str, key: str, options: Recal
 
 
 def _iterate_page_texts(pages: Iterable[TextPage]) -> Iterator[str]:
-    """Yield the texts of pages; one that a search found ends its last line."""
+    """Yield the texts of pages; a page of search matches gets its missing line end."""
     for page in pages:
         yield page.text if page.match_count is None or not page.text else f"{page.text}\n"
 
@@ -179,10 +181,10 @@ def _print_spills(store: SessionStore, key: str, *, as_json: bool) -> None:
         print_json(msgspec.to_builtins(spills))
         return
     if not spills:
-        click.echo("nothing of this session was stored away; --search finds what was said in it")
+        click.echo("no text of this session was stored away; --search finds its messages")
         return
     _print_recall_table(
-        ("id", "bytes", "when", "from"),
+        ("id", "bytes", "stored", "from"),
         [
             (
                 spill.id,
@@ -199,18 +201,16 @@ def _print_search(store: SessionStore, key: str, search: str, limit: int, *, as_
     with ProgressBar("searching", is_wanted=not as_json) as waiting:
         hits = store.search_session(key, search, limit + 1, tick=partial(waiting.set_progress, "indexing"))
     if len(hits) > limit:
-        click.echo(f"the first {format_count(limit, 'message')} of more; --limit shows more of them", err=True)
+        click.echo(f"showing the first {format_count(limit, 'message')}; --limit shows more", err=True)
         hits = hits[:limit]
     if as_json:
         print_json(msgspec.to_builtins(hits))
         return
     if not hits:
-        click.echo(
-            f"nothing that was said in this session matches {clean_single_line(search, 80)!r}; try fewer or other words"
-        )
+        click.echo(f"no message of this session matches {clean_single_line(search, 80)!r}; try fewer or other words")
         return
     _print_recall_table(
-        ("id", "from", "when", "words"),
+        ("id", "from", "stored", "match"),
         [
             (
                 clean_single_line((hit.blob_hash or hit.entry_id)[:12]),
@@ -225,7 +225,7 @@ def _print_search(store: SessionStore, key: str, search: str, limit: int, *, as_
 
 
 def _center_match(snippet: str, budget: int) -> str:
-    """Return what was found so that the match is seen in ``budget`` columns: as much before it as behind it."""
+    """Cut the start of a snippet so that the match is visible in ``budget`` columns, centered as far as possible."""
     start = snippet.find(MATCH_OPEN)
     spare = max(0, budget - (snippet.find(MATCH_CLOSE, start) - start + 2)) // 2
     return snippet if len(snippet) <= budget or start <= spare else f"…{snippet[start - spare :]}"
@@ -234,7 +234,7 @@ def _center_match(snippet: str, budget: int) -> str:
 def _print_recall_table(
     head: tuple[str, ...], rows: list[tuple[str, ...]], fit_text: Callable[[str, int], str] = lambda text, _: text
 ) -> None:
-    """Print a table, the last column as long as it is, or as it is ``fit_text`` to the columns that are left."""
+    """Print a table; ``fit_text`` may shorten the last column to the columns that are left."""
     from rich.text import Text
 
     every = [head, *rows]

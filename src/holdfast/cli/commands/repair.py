@@ -1,4 +1,4 @@
-"""``holdfast repair``: session files of other tools, and the store, put right where they are damaged."""
+"""``holdfast repair``: repair damaged session files of other tools, or the store."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ Examples:
 """
 EXIT_DAMAGE_FOUND = 1
 LISTED_FINDINGS = 20
-"""Findings of a file that are listed."""
+"""Findings listed per file. Chosen by judgement: one screen."""
 _UNCHANGED_TEXT = "nothing was changed"
 _SQLITE_MAGIC = b"SQLite format 3\x00"
 
 
 class RepairFailure(Struct, frozen=True):
-    """A file that could not be repaired: it is as it was."""
+    """A file that could not be repaired and is unchanged."""
 
     file: str
     error: str
 
 
 class StoreRepair(Struct, frozen=True):
-    """A store that was looked through."""
+    """The result of checking a store."""
 
     repair: StoreRepairReport
     schema_before: int
     schema_after: int
-    """The versions of its tables before and after: those of an older Holdfast are brought up to date."""
+    """The versions of its tables before and after; tables of an older Holdfast are migrated."""
 
     @property
     def file(self) -> str:
-        """Its file."""
+        """The store's file."""
         return self.repair.file
 
 
@@ -70,15 +70,15 @@ RepairOutcome = SessionFileRepair | StoreRepair | RepairFailure
 
 @click.command("repair", epilog=EXAMPLES)
 @click.argument("files", nargs=-1, metavar="[FILE...]")
-@click.option("--dry-run", is_flag=True, help="Tell what would be done, and change nothing; exit code 1 if anything.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done and change nothing; exit code 1 if anything.")
 @click.option(
     "--format",
     "format_",
     type=click.Choice(list(REPAIR_TOOLS)),
-    help="The tool that wrote the files. [default: told from them]",
+    help="The tool that wrote the files. [default: recognized from them]",
 )
 @store_option
-@make_json_option("an object for each file, in one array,")
+@make_json_option("an array with an object for each file")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -89,16 +89,17 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Mend damaged session files of other tools, or the store.
+    """Repair damaged session files of other tools, or the store.
 
-    FILE is a session file of Claude Code, Codex, Gemini CLI or pi, or a store; without one the store in use is looked
-    through. A file with nothing wrong is not touched. One that is mended stays beside itself as it was (.bak-…), and
-    so does what had to be left out of it (.left-out-…, a JSON object a line). Close the tool that writes it first.
+    FILE is a session file of Claude Code, Codex, Gemini CLI or pi, or a store; without FILE the store in use is
+    checked. Undamaged files are not touched. For a repaired file the original is kept beside it (.bak-…), and so is
+    everything that had to be left out (.left-out-…, one JSON object per line). First close the tool that writes the
+    file.
     """
     if files and store is not None:
-        raise CommandError("--store names the store to look through, and there are files too; give one of the two")
+        raise CommandError("--store and FILE cannot be combined; give one of the two")
     if "" in files:
-        raise CommandError("an empty text is no file's name; give the name of a file")
+        raise CommandError("the file name is empty; give the name of a file")
     paths = [(Path(file), not format_ and _is_sqlite_file(file)) for file in files] or [
         (_locate_store_file(store), True)
     ]
@@ -115,21 +116,21 @@ def command(
 
 
 def _locate_store_file(option: str | None) -> Path:
-    """Return the file of the store in use."""
+    """Return the file of the store in use. Raises ``CommandError`` for a store in memory."""
     where = locate_store(option).url
     if where == ":memory:":
-        raise CommandError("a store in memory ends with its process, so there is nothing to repair; give a file's path")
+        raise CommandError("a store in memory has no file to repair; give a file's path")
     return get_store_path(where)
 
 
 def _is_sqlite_file(file: str) -> bool:
-    """Return whether a file begins as a store does."""
+    """Return whether a file begins like an SQLite database."""
     try:
         if not Path(file).is_file():
             return False
         with Path(file).open("rb") as content:
             return content.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
-    except OSError:  # said where it is read
+    except OSError:  # reading it later reports the error
         return False
 
 
@@ -140,7 +141,7 @@ def _repair_files(
         for path, is_store in paths:
             try:
                 if is_store and path.is_dir():
-                    yield RepairFailure(str(path), "it is a folder; give a file's path with --store")
+                    yield RepairFailure(str(path), "this is a folder; give a file's path with --store")
                 elif is_store:
                     yield _repair_store_file(path, waiting, dry_run=dry_run)
                 else:
@@ -156,7 +157,7 @@ def _repair_store_file(path: Path, waiting: ProgressBar, *, dry_run: bool) -> St
 
 
 def _read_schema_version(path: Path) -> int:
-    """Return the version of a store's tables; 0 where it cannot be read."""
+    """Return the version of a store's tables, or 0 if it cannot be read."""
     with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
         return int(db.execute("PRAGMA user_version").fetchone()[0])
     return 0
@@ -171,7 +172,7 @@ def _repair_session_path(path: Path, format_: str, waiting: ProgressBar, *, dry_
 
 
 class _ProgressSteps:
-    """The steps of a bar: entries of a store, or a hundredth of a file."""
+    """Steps of a progress bar in hundredths of the whole, so that millions of entries do not redraw it each time."""
 
     def __init__(self, waiting: ProgressBar, label: str) -> None:
         self._waiting, self._label = waiting, label
@@ -188,18 +189,18 @@ class _ProgressSteps:
         self._shown = max(self._shown, now)
 
 
-# -- what is told ------------------------------------------------------------------------------------------------------
+# -- output ------------------------------------------------------------------------------------------------------
 
 
 def _has_findings(outcome: RepairOutcome) -> bool:
-    """Return whether something was wrong."""
+    """Return whether anything was wrong with the file."""
     if isinstance(outcome, RepairFailure):
         return True
     return bool(outcome.findings) if isinstance(outcome, SessionFileRepair) else not outcome.repair.is_undamaged
 
 
 def _is_unrepaired(outcome: RepairOutcome) -> bool:
-    """Return whether a file could not be repaired."""
+    """Return whether the file could not be repaired."""
     return isinstance(outcome, RepairFailure) or (isinstance(outcome, SessionFileRepair) and bool(outcome.reason))
 
 
@@ -216,7 +217,7 @@ def _print_repair(outcome: RepairOutcome, *, dry_run: bool) -> None:
 def _print_file_repair(repair: SessionFileRepair, *, dry_run: bool) -> None:
     name = clean_single_line(repair.file)
     if not repair.findings and not repair.reason:
-        click.echo(f"{name}: {repair.format}: nothing is wrong")
+        click.echo(f"{name}: {repair.format}: no damage found")
         return
     if repair.findings:
         click.echo(f"{name}: {repair.format}: {_format_thing_count(len(repair.findings))}")
@@ -227,26 +228,22 @@ def _print_file_repair(repair: SessionFileRepair, *, dry_run: bool) -> None:
         why = suggest_export_for_session(repair.file) if repair.reason == FILE_MISSING else ""
         click.echo(f"{name}: {why or _REASON_TEXTS.get(repair.reason, repair.reason)}; nothing was changed", err=True)
     elif dry_run:
-        click.echo("  nothing was changed; without --dry-run this is done")
+        click.echo("  nothing was changed; run it without --dry-run to repair")
     else:
-        click.echo(f"  mended; as it was: {clean_single_line(repair.backup)}")
+        click.echo(f"  repaired; the original is kept as {clean_single_line(repair.backup)}")
         if repair.left_out:
-            click.echo(f"  what was left out: {clean_single_line(repair.left_out)}")
+            click.echo(f"  left-out lines are kept in {clean_single_line(repair.left_out)}")
 
 
 _REASON_TEXTS = {
-    NO_HEADER_REASON: f"{NO_HEADER_REASON}, and its tool opens no file without one; put back the header from a copy"
+    NO_HEADER_REASON: f"{NO_HEADER_REASON}, and its tool cannot open it without one; restore the header from a copy"
 }
 
 
 def _print_store_repair(store: StoreRepair, *, dry_run: bool) -> None:
     repair, name = store.repair, clean_single_line(store.repair.file)
     if repair.is_undamaged:
-        summary = (
-            f"{repair.entry_count:,} entries, and nothing is wrong"
-            if repair.entry_count
-            else "there is nothing in it yet"
-        )
+        summary = f"{repair.entry_count:,} entries, no damage found" if repair.entry_count else "it is empty"
         click.echo(f"{name}: {summary}{_describe_migration(store)}")
         return
     click.echo(
@@ -257,17 +254,17 @@ def _print_store_repair(store: StoreRepair, *, dry_run: bool) -> None:
         f"{_format_location(repair_step)}{repair_step.problem}: {repair_step.action}" for repair_step in repair.findings
     )
     if dry_run:
-        click.echo("  nothing was changed; without --dry-run this is done")
+        click.echo("  nothing was changed; run it without --dry-run to repair")
     elif repair.backup:
-        click.echo(f"  as it was: {clean_single_line(repair.backup)}")
+        click.echo(f"  repaired; the original is kept as {clean_single_line(repair.backup)}")
 
 
 def _describe_migration(store: StoreRepair) -> str:
-    """Return that the tables of an older Holdfast were brought up to date, or will be, where they are such."""
+    """Describe the migration of an older Holdfast's tables, done or due; empty if there is none."""
     if store.schema_after != store.schema_before:
-        return f"; its tables were of schema {store.schema_before} and are of {store.schema_after} now"
+        return f"; its tables were migrated from schema {store.schema_before} to {store.schema_after}"
     if 0 < store.schema_after < len(MIGRATIONS):
-        return f"; its tables are of schema {store.schema_after}, which the first write makes {len(MIGRATIONS)}"
+        return f"; its tables have schema {store.schema_after}; the first write migrates them to {len(MIGRATIONS)}"
     return ""
 
 
@@ -282,7 +279,7 @@ def _print_finding_lines(lines: Iterable[str]) -> None:
 
 
 def _format_thing_count(count: int) -> str:
-    return f"{format_count(count, 'thing')} {'is' if count == 1 else 'are'} wrong"
+    return f"{format_count(count, 'problem')} found"
 
 
 def _format_location(finding: StoreRepairFinding) -> str:

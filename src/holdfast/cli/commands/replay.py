@@ -1,4 +1,4 @@
-"""``holdfast replay``: what policies would have made of a recorded session."""
+"""``holdfast replay``: run recorded sessions through policies and compare the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.cli.files.user_paths import (
     list_session_tools,
     suggest_export_for_session,
 )
-from holdfast.cli.output.errors import EXPECTED_ERRORS, CommandError, describe_error, prefix_file_name
+from holdfast.cli.output.errors import EXPECTED_ERRORS, WRONG_USE, CommandError, describe_error, prefix_file_name
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import (
     ProgressBar,
@@ -44,20 +44,20 @@ from holdfast.planning.presets.registry import PRESETS
 from holdfast.providers.registry import API_NAMES
 
 DEFAULT_WINDOW = 64_000
-"""Tokens: small enough for most recorded sessions to outgrow it."""
+"""Tokens. Chosen by judgement: small enough for most recorded sessions to outgrow it, so that policies differ."""
 MAX_REPLAY_WINDOW = 1_000_000_000
-"""Tokens: a hundred times the largest window of any model; more is a slip of the finger."""
+"""Tokens: a hundred times the largest window of any model. A larger number is a typing error."""
 EXAMPLES = """\
 \b
 The table, for each policy:
   invalid        requests that break a rule of the provider
   over window    requests larger than the usable part of the window
-  words lost     messages of the user that a request should have held and did not
+  words lost     messages of the user that are missing from a request
   cache hit      share of the input tokens read from the prompt cache
-  × append       cost, beside never taking anything away
-  fact recall    of what the model used again, the share still in its request
-  ms p95         what planning a request took, but for the slowest twentieth
-  noticed        what a policy told itself, by its own estimate of tokens
+  × append       cost, as a multiple of the cost of never removing anything
+  fact recall    share of the facts the model used later that were still in its request
+  ms p95         milliseconds to plan a request; 95 % took no longer
+  noticed        warnings of the policy itself, by its own token estimate
 
 \b
 Examples:
@@ -69,7 +69,7 @@ Examples:
 
 
 class ReplayOptions(Struct, frozen=True):
-    """The command line."""
+    """The options of the command line."""
 
     files: tuple[str, ...]
     latest: bool
@@ -96,7 +96,7 @@ class ReplayFailure(Struct, frozen=True):
 @click.command("replay", epilog=EXAMPLES)
 @click.argument("files", nargs=-1, metavar="FILE...")
 @click.option("--latest", is_flag=True, help="Your newest session of Claude Code, Codex, opencode, Gemini CLI or pi.")
-@click.option("--all", "all_sessions", is_flag=True, help="All your sessions of these.")
+@click.option("--all", "all_sessions", is_flag=True, help="All your sessions of these tools.")
 @click.option(
     "--window",
     type=IntegerParamType(max=MAX_REPLAY_WINDOW),
@@ -109,21 +109,28 @@ class ReplayFailure(Struct, frozen=True):
     type=IntegerParamType(0),
     help=f"Tokens of system prompt and tools. [default: as recorded, else {DEFAULT_SETUP_TOKENS}]",
 )
-@click.option("--policy", default="all", show_default=True, help="Policies, with commas between them.")
-@click.option("--api", type=click.Choice(API_NAMES), help="The API to make requests for. [default: the model's]")
+@click.option("--policy", default="all", show_default=True, help="Policies, separated by commas.")
+@click.option("--api", type=click.Choice(API_NAMES), help="The API to build requests for. [default: the model's]")
 @click.option("--model", default=config.DEFAULT_MODEL, show_default=True, help="The model whose prices count.")
-@click.option("--cuts/--no-cuts", default=None, help="Recall at cuts: three more runs. [default: with --json only]")
-@click.option("--show", metavar="POLICY", help="The policy whose picture is shown. [default: holdfast]")
-@click.option("--dump", metavar="DIR", help="Write every request there: {file, policy, step, request} a line.")
-@click.option("--session", default="", metavar="ID", help="Of a database this session alone; the beginning is enough.")
-@make_json_option("an object for each file and policy, in one array,")
-def command(**given: Any) -> None:
+@click.option(
+    "--cuts/--no-cuts", default=None, help="Measure recall at cuts (three more runs). [default: with --json only]"
+)
+@click.option("--show", metavar="POLICY", help="The policy to draw. [default: holdfast]")
+@click.option("--dump", metavar="DIR", help="Write every request there, one {file, policy, step, request} per line.")
+@click.option(
+    "--session", default="", metavar="ID", help="Only this session of a database; the beginning of its id is enough."
+)
+@make_json_option("an array with an object for each file and policy")
+@click.pass_context
+def command(ctx: click.Context, /, **given: Any) -> None:
     """Run a recorded session through policies: cost, cache, recall.
 
-    Each answer in the record is asked for again, as each policy would have asked: its request is validated, measured
-    against the window, priced with a simulated prompt cache, and searched for what the model went on to use. Files are
-    sessions of Claude Code, Codex, Gemini CLI or pi, the database of opencode or what it exported, or request bodies.
-    Nothing leaves this machine.
+    Each answer in the recording is requested again, the way each policy would have requested it. Every request is
+    validated, measured against the window, priced with a simulated prompt cache, and searched for the facts the model
+    went on to use. Files are sessions of Claude Code, Codex, Gemini CLI or pi, a database or export of opencode, or
+    request bodies. Nothing leaves this machine.
+
+    Exit code 2 if no file could be replayed.
     """
     options = ReplayOptions(**given)
     replay_job = _make_replay_setup(options)
@@ -131,21 +138,29 @@ def command(**given: Any) -> None:
     dump = RequestDumpFolder(options.dump) if options.dump else None
     with ProgressBar(is_wanted=not options.as_json) as waiting:
         files = _list_files(options)
-        outcomes = (
-            outcome for file, session in files for outcome in _replay_file(file, session, replay_job, waiting, dump)
-        )
-        if options.as_json:
-            _print_reports_json(list(outcomes))
-        else:
-            _print_reports(options, replay_job, list(outcomes))
+        outcomes: list[ReplayReport | ReplayFailure] = []
+        for file, session in files:
+            outcomes += _replay_file(file, session, replay_job, waiting, dump)
+    if options.as_json:
+        _print_reports_json(outcomes)
+        # The array is printed either way, but a script must not take a list of errors alone for a success.
+        if all(isinstance(outcome, ReplayFailure) for outcome in outcomes):
+            ctx.exit(WRONG_USE)
+    else:
+        _print_reports(options, replay_job, outcomes)
 
 
 def _make_replay_setup(options: ReplayOptions) -> ReplayJob:
-    names = list(dict.fromkeys(name for name in options.policy.replace(" ", "").split(",") if name))
+    requested = options.policy.replace(" ", "").split(",")
+    names = list(dict.fromkeys(name for name in requested if name))
     if not names:
-        raise UnknownPolicy(f"--policy {options.policy!r} names none; there are all, {', '.join(PRESETS)}")
-    names = list(PRESETS) if names == ["all"] else names
+        raise UnknownPolicy(f"--policy {options.policy!r} names no policy; choose from all, {', '.join(PRESETS)}")
+    if names == ["all"]:
+        names = list(PRESETS)
     configuration = config.load_configuration()
+    # Cuts take three more runs a policy, so they are for figures (--json); a person sees a picture instead.
+    measures_cuts = options.as_json if options.cuts is None else options.cuts
+    pictured_policy = None if options.as_json else _choose_pictured_policy(options, names)
     return ReplayJob(
         policies=tuple(configuration.build_policy(name) for name in names),
         window=options.window,
@@ -153,42 +168,44 @@ def _make_replay_setup(options: ReplayOptions) -> ReplayJob:
         model=options.model,
         setup_tokens=options.frame,
         api=options.api,
-        measures_cuts=options.as_json if options.cuts is None else options.cuts,
-        pictured_policy=None if options.as_json else _choose_pictured_policy(options, names),
+        measures_cuts=measures_cuts,
+        pictured_policy=pictured_policy,
     )
 
 
 def _choose_pictured_policy(options: ReplayOptions, names: Sequence[str]) -> str:
-    """Return the policy whose picture is shown."""
+    """Return the policy to draw: the one of --show, else holdfast, else the last of this run."""
     if options.show is None:
         return "holdfast" if "holdfast" in names else names[-1]
     if options.show not in names:
-        raise UnknownPolicy(f"--show {options.show!r} is none of the policies of this run: {', '.join(names)}")
+        raise UnknownPolicy(f"--show {options.show!r} is not a policy of this run; choose from {', '.join(names)}")
     return options.show
 
 
 def _list_files(options: ReplayOptions) -> list[tuple[str, str]]:
-    """Return the files to replay, those given first, each with the session wanted of a database.
+    """List the files to replay, the given ones first, each with the session to take from a database ("": all).
 
-    ``CommandError`` where there are none.
+    Raises ``CommandError`` if there are none.
     """
     files = [(file, options.session) for file in options.files]
     if options.latest or options.all_sessions:
-        places = list_session_tools()
-        paths = sorted(
-            (path for tool in places for path in list_session_files(tool)), key=get_modification_sort_key, reverse=True
-        )
+        tools = list_session_tools()
+        paths = [path for tool in tools for path in list_session_files(tool)]
+        paths.sort(key=get_modification_sort_key, reverse=True)
         if not paths:
-            folders = ", ".join(str(tool.folder) for tool in places)
-            raise CommandError(f"no recorded session was found; looked in {folders}. Give a file instead")
-        files += [(str(path), "") for path in paths] if options.all_sessions else [_find_newest_session(str(paths[0]))]
+            folders = ", ".join(str(tool.folder) for tool in tools)
+            raise CommandError(f"no recorded session was found in {folders}; give a file instead")
+        if options.all_sessions:
+            files += [(str(path), "") for path in paths]
+        else:
+            files.append(_find_newest_session(str(paths[0])))
     if not files:
         raise CommandError("give a file to replay, or --latest for your newest session; see holdfast replay --help")
     return files
 
 
 def _find_newest_session(file: str) -> tuple[str, str]:
-    """Return ``file`` and, where it is a database, the id of the session in it that began last."""
+    """Return ``file`` with the id of its newest session if it is a database, else with an empty id."""
     from holdfast.store.foreign import opencode as foreign
 
     if not foreign.is_sqlite_file(Path(file)):
@@ -200,7 +217,7 @@ def _find_newest_session(file: str) -> tuple[str, str]:
 def _replay_file(
     file: str, session: str, replay_job: ReplayJob, waiting: ProgressBar, dump: RequestDumpFolder | None
 ) -> Iterator[ReplayReport | ReplayFailure]:
-    """Yield what came of each session in a file."""
+    """Yield the outcome of each session in a file. Raises ``CommandError`` for wrong use, which ends the command."""
     try:
         for source in iter_recordings(file, session):
             yield _replay_source(source, replay_job, waiting, dump)
@@ -239,7 +256,10 @@ def _print_reports_json(outcomes: Sequence[ReplayReport | ReplayFailure]) -> Non
 def _print_reports(
     options: ReplayOptions, replay_job: ReplayJob, outcomes: Sequence[ReplayReport | ReplayFailure]
 ) -> None:
-    """Print a table and a picture for each file, and a table for all together; stop where no file could be read."""
+    """Print a table and a picture for each file, and one table for all together.
+
+    Raises ``CommandError`` if no file could be read.
+    """
     reports = [outcome for outcome in outcomes if isinstance(outcome, ReplayReport)]
     error_lines = [
         clean_single_line(prefix_file_name(failure.file, failure.error))
@@ -291,6 +311,7 @@ def _print_report(report: ReplayReport, replay_job: ReplayJob, console: Any, *, 
 
 
 def _print_pool(reports: Sequence[ReplayReport], replay_job: ReplayJob, console: Any) -> None:
+    """Print one table over all sessions."""
     from holdfast.replay.report import (
         HEADLINE_BUDGET,
         make_cut_table,
@@ -302,26 +323,29 @@ def _print_pool(reports: Sequence[ReplayReport], replay_job: ReplayJob, console:
     )
 
     rows = pool_policy_rows([(report.subject, report.rows) for report in reports])
-    by_session: dict[str, list[tuple[int, int]]] = {}
-    for row in (row for report in reports for row in report.rows if replay_job.measures_cuts):
-        score = row.get_measured_cuts().get(HEADLINE_BUDGET)
-        if score is not None:
-            by_session.setdefault(row.figures.policy, []).append((score.kept_facts, score.dependencies))
+    facts_by_policy: dict[str, list[tuple[int, int]]] = {}
+    if replay_job.measures_cuts:
+        for report in reports:
+            for row in report.rows:
+                score = row.get_measured_cuts().get(HEADLINE_BUDGET)
+                if score is not None:
+                    facts = (score.kept_facts, score.dependencies)
+                    facts_by_policy.setdefault(row.figures.policy, []).append(facts)
     parts: list[Any] = [make_pool_heading([report.subject for report in reports])]
     if rows:
-        parts += [make_policy_table(rows, console.width), make_cut_table(rows, by_session, width=console.width)]
+        parts += [make_policy_table(rows, console.width), make_cut_table(rows, facts_by_policy, width=console.width)]
         parts += [make_policy_remarks(rows), _format_pool_failures(reports), make_policy_verdict(rows)]
     console.print()
     _print_parts(console, parts)
 
 
 def _format_policy_failure(failure: PolicyFailure) -> str:
-    """Return why there is no row of a policy; the others of its session stand."""
+    """Return the reason why a policy has no row; the rows of the other policies stand."""
     return clean_single_line(f"{failure.policy} could not be replayed: {failure.error}")
 
 
 def _format_pool_failures(reports: Sequence[ReplayReport]) -> str:
-    """Return a line for each policy that misses sessions which others have; its figures are of the rest alone."""
+    """Return a line for each policy that lacks some sessions, since its figures cover only the others."""
     failure_counts = Counter(failure.policy for report in reports for failure in report.failures)
     return "\n".join(
         f"{policy}: without {number} of {len(reports)} sessions" for policy, number in failure_counts.items()
@@ -329,7 +353,7 @@ def _format_pool_failures(reports: Sequence[ReplayReport]) -> str:
 
 
 def _print_parts(console: Any, parts: Sequence[Any]) -> None:
-    """Print what there is, an empty line between two parts."""
+    """Print the parts that are not empty, with an empty line between two of them."""
     visible_parts = [part for part in parts if part is not None and str(part)]
     for number, part in enumerate(visible_parts):
         if number:

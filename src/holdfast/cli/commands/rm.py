@@ -1,4 +1,4 @@
-"""``holdfast rm``: sessions removed, and nothing else."""
+"""``holdfast rm``: remove sessions from the store."""
 
 from __future__ import annotations
 
@@ -21,29 +21,27 @@ EXAMPLES = """\
 Examples:
   holdfast rm 4d56
   holdfast rm 4d56 8a01 --yes
-  holdfast gc                     then frees what only they named
+  holdfast gc                     then frees the texts only they used
 """
 _LISTED_AGENTS = 5
-"""Sessions of sub-agents that are named."""
+"""Sessions of sub-agents to list by name."""
 
 
 @click.command("rm", epilog=EXAMPLES)
 @click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask at.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask; required without a terminal.")
 @store_option
-@make_json_option("what was removed")
+@make_json_option("the removed sessions")
 def command(sessions: tuple[str, ...], store: str | None, *, yes: bool, as_json: bool) -> None:
     """Remove sessions from the store, for good.
 
-    SESSION is the beginning of an id. What goes is shown first: the entries of all branches. Texts that were moved out
-    of them stay until holdfast gc collects them; sessions of their sub-agents stay and are named; files that the
-    sessions were imported from are not touched.
+    SESSION is the beginning of an id. You are first shown what will be removed: the entries of all branches. Texts that
+    were moved out of the entries stay until holdfast gc collects them. Sessions of sub-agents stay and are listed.
+    Files that the sessions were imported from are not touched.
     """
     where = locate_store(store).url
     if is_store_missing(where):
-        raise CommandError(
-            f"there is no store at {clean_single_line(where)}, so there is nothing to remove; check --store"
-        )
+        raise CommandError(f"there is no store at {clean_single_line(where)}; check --store")
     with open_named_store(store) as there:
         going = preview_removal(there, [there.get_session(prefix) for prefix in sessions])
         if not yes and not _confirm_removal(going, as_json=as_json):
@@ -58,15 +56,14 @@ def command(sessions: tuple[str, ...], store: str | None, *, yes: bool, as_json:
     for session in going:
         _print_agent_sessions(session)
     if any(session.exclusive_blobs for session in going):
-        click.echo("their texts stay until they are collected: holdfast gc --dry-run shows them")
+        click.echo("their stored texts remain until holdfast gc removes them; holdfast gc --dry-run lists them")
 
 
 def _confirm_removal(sessions: Sequence[RemovalPreview], *, as_json: bool) -> bool:
-    """Return whether the user agrees at a terminal; elsewhere nobody can, which is an error."""
+    """Return whether the user agrees. Raises ``CommandError`` if there is no terminal to ask at."""
     if as_json or sys.stdin is None or not sys.stdin.isatty():
         raise CommandError(
-            "nothing was removed: there is nobody to ask; give --yes to remove "
-            f"{format_count(len(sessions), 'session')}"
+            f"nothing was removed: without a terminal, give --yes to remove {format_count(len(sessions), 'session')}"
         )
     for session in sessions:
         click.echo(_format_leaving(session))
@@ -75,38 +72,38 @@ def _confirm_removal(sessions: Sequence[RemovalPreview], *, as_json: bool) -> bo
 
 
 def _remove_sessions(store: SessionStore, sessions: Sequence[RemovalPreview]) -> None:
-    """Remove all of them, or none if one is being written."""
+    """Remove all sessions, or none if one of them is in use."""
     with ExitStack() as leases:
         for session in sessions:
+            # All leases first: a session that is being written makes this fail before anything is removed.
             leases.enter_context(store.hold_lease(session.info.key))
         for session in sessions:
             store.remove_session(session.info.key)
 
 
 def _format_leaving(session: RemovalPreview) -> str:
-    entries = f"{session.info.entry_count:,} {'entry' if session.info.entry_count == 1 else 'entries'}"
-    blobs = (
-        f", {format_count(len(session.exclusive_blobs), 'text')} of {session.bytes:,} bytes that only it names"
-        if session.exclusive_blobs
-        else ""
-    )
-    title = f"  {clean_single_line(session.info.title, 60)}" if session.info.title else ""
-    return f"{clean_single_line(session.info.key)}: {entries}{_format_branch_count(session.branch_count)}{blobs}{title}"
+    count = session.info.entry_count
+    text = f"{clean_single_line(session.info.key)}: {count:,} {'entry' if count == 1 else 'entries'}"
+    text += _format_branch_count(session.branch_count)
+    if session.exclusive_blobs:
+        blobs = format_count(len(session.exclusive_blobs), "text")
+        text += f", {blobs} of {session.bytes:,} bytes that only it uses"
+    if session.info.title:
+        text += f"  {clean_single_line(session.info.title, 60)}"
+    return text
 
 
 def _print_agent_sessions(session: RemovalPreview) -> None:
-    """Tell which sessions of sub-agents stay behind."""
+    """List the sessions of sub-agents that stay."""
     count = len(session.subagent_keys)
     if not count:
         return
-    stay, pronoun = ("stays", "it") if count == 1 else ("stay", "them")
-    agent_keys = " ".join(quote(clean_single_line(key)) for key in session.subagent_keys[:_LISTED_AGENTS])
-    suffix = f" and {count - _LISTED_AGENTS:,} more" if count > _LISTED_AGENTS else ""
-    text = (
-        f"{format_count(count, 'session')} of its sub-agents {stay}; holdfast rm removes {pronoun} too: "
-        f"{agent_keys}{suffix}"
-    )
-    click.echo(text)
+    keys = " ".join(quote(clean_single_line(key)) for key in session.subagent_keys[:_LISTED_AGENTS])
+    if count > _LISTED_AGENTS:
+        keys += f" and {count - _LISTED_AGENTS:,} more"
+    verb, pronoun = ("stays", "it") if count == 1 else ("stay", "them")
+    sessions = format_count(count, "session")
+    click.echo(f"{sessions} of its sub-agents {verb}; holdfast rm removes {pronoun} too: {keys}")
 
 
 def _format_branch_count(count: int | None) -> str:

@@ -1,4 +1,4 @@
-"""``holdfast run``: a client with a proxy of its own, which is there as long as the client is."""
+"""``holdfast run``: run a client with a proxy of its own, which exists as long as the client runs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from holdfast.cli.reports.dry_run import PolicyForecast
 
 ClientPreparation: TypeAlias = Callable[[str], AbstractContextManager[ClientCommand]]
-"""Tells how a client is started with a proxy at an address."""
+"""Prepares a client to start with a proxy at the given address."""
 EXAMPLES = """\
 \b
 Examples:
@@ -55,25 +55,25 @@ Examples:
   holdfast run --window 64000 --upstream-openai http://127.0.0.1:8080/v1 -- llm "Hello"
 """
 EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE = 127, 126
-"""Exit codes that shells have for a program that is not there, or is none."""
+"""Exit codes that shells use for a program that does not exist, or cannot be executed."""
 PRIVATE_PROXY_SETTINGS = {"host": "127.0.0.1", "token": ""}
-"""Settings of a proxy that only its client knows of."""
+"""Settings of a proxy that only its own client uses."""
 
 
 @click.command("run", epilog=EXAMPLES, context_settings={"allow_interspersed_args": False})
 @add_proxy_options
 @click.option("--port", type=IntegerParamType(0, MAX_PORT), help="The port of the proxy. [default: a free one]")
 @store_option
-@make_json_option("what was counted in the end, on standard error,")
+@make_json_option("the final counts, on standard error,")
 @click.argument("client", nargs=-1, required=True, metavar="CLIENT [ARGS]...")
 @click.pass_context
 def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *, as_json: bool, **given: Any) -> None:
     """Start CLIENT with a proxy of its own, so that it never outgrows its window.
 
-    Made for claude, codex, opencode, pi, gemini, aider and llm, which keep their settings and logins; any other program
-    has the variables of the SDKs. Where it was pointed at a server of your own, the proxy sends its requests there.
-    The terminal is the client's, and the exit code too. In the end a line on standard error tells what was done.
-    One that is pointed at a proxy that runs already is started there.
+    Made for claude, codex, opencode, pi, gemini, aider and llm, which keep their settings and logins; other programs
+    get the variables of the SDKs. If the client was pointed at a server of your own, the proxy forwards to it. The
+    client has the terminal, and its exit code is returned. A summary line on standard error ends the run. A client that
+    is pointed at a running Holdfast proxy uses that one.
     """
     import anyio
 
@@ -86,6 +86,7 @@ def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *
     )
     prepare = partial(_prepare_with_notes, client, path, effective_settings.explicit_upstreams, sys.stderr)
     token = get_proxy_token(effective_settings.configuration)
+    # Two proxies in a row would record and reduce every request twice.
     running = find_existing_proxy(get_command_client(client[0]), get_upstream_urls(effective_settings.settings), token)
     if running is not None:
         prepare_with_token = partial(prepare, token=token if running[1].was_sent_token else "")
@@ -98,6 +99,7 @@ def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *
         _print_note(describe_proxy_mode(effective_settings.settings, switch))
     elif why := describe_recording_problem(proxy.store):
         _print_note(why)
+    # Logs of the proxy would be written across the client's screen.
     with _silence_stderr():
         outcome = anyio.run(run_with_proxy, proxy, prepare, backend_options=get_loop_options())
     if outcome.code == NOT_STARTED:
@@ -107,13 +109,13 @@ def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *
 
 
 def _find_program(ctx: click.Context, client: str) -> str:
-    """Return where the program called ``client`` is; without one the command ends as a shell does."""
+    """Return the path of the program ``client``; if there is none, exit with a shell's exit code."""
     path = shutil.which(client)
     if path is None and os.sep in client and Path(client).exists():
-        _print_note(f"{client} is no program; give the path of one")
+        _print_note(f"{client} is not an executable program; give the path of one")
         ctx.exit(EXIT_NOT_EXECUTABLE)
     if path is None:
-        _print_note(f"{client or 'an empty name'} is not installed, or not in PATH; install it, or give its path")
+        _print_note(f"{client or 'an empty name'} is not installed or not in PATH; install it, or give its path")
         ctx.exit(EXIT_NOT_FOUND)
     return path
 
@@ -121,21 +123,19 @@ def _find_program(ctx: click.Context, client: str) -> str:
 def _run_at_existing_proxy(
     ctx: click.Context, client: str, description: str, check: UrlCheck, prepare: ClientPreparation, *, is_plain: bool
 ) -> NoReturn:
-    """Have ``client`` at the proxy that ``description`` leads to: a second one before it would do and record all
-    twice.
-    """
+    """Run ``client`` at the proxy that ``description`` points at; a second proxy would record and reduce twice."""
     import anyio
 
     from holdfast.cli.clients.child_process import NOT_STARTED, run_with_existing_proxy
 
-    where = f"{description} leads to {check.proxy}, {check.text}"
+    where = f"{description} points at {check.proxy}, {check.text}"
     if check.needs_other_token:
-        raise CommandError(f"{where}, and {client} is started there; or unset {description}")
+        raise CommandError(f"{where}, so that {client} can use it; or unset {description}")
     if not is_plain:
         raise CommandError(
-            f"{where}; leave out the options of holdfast run, for they are not that proxy's, or unset {description}"
+            f"{where}; options of holdfast run do not apply to it: leave them out, or unset {description}"
         )
-    _print_note(f"{where}; {client} is started there, with no second proxy before it")
+    _print_note(f"{where}; {client} uses it, and no second proxy is started")
     outcome = anyio.run(run_with_existing_proxy, check.proxy, prepare)
     if outcome.code == NOT_STARTED and outcome.failure is not None:
         _exit_client_failed(ctx, client, outcome.failure)
@@ -143,13 +143,13 @@ def _run_at_existing_proxy(
 
 
 def _drop_url_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables without those that point a client somewhere: its requests name that address themselves."""
+    """Drop the variables that set addresses: they are the client's, and its requests carry them in their paths."""
     return {name: value for name, value in environment.items() if name not in ADDRESS_VARIABLES}
 
 
 @contextmanager
 def _silence_stderr() -> Iterator[None]:
-    """Let nothing of ours reach the terminal while it is the client's; what went wrong is told in the end."""
+    """Discard our standard error while the terminal is the client's; problems are reported at the end."""
     if sys.stderr is None:
         yield
         return
@@ -161,7 +161,7 @@ def _silence_stderr() -> Iterator[None]:
 def _prepare_with_notes(
     client: Sequence[str], path: str, explicit_upstreams: frozenset[str], to: TextIO | None, proxy: str, token: str = ""
 ) -> Iterator[ClientCommand]:
-    """Yield how the client is started; what it does past the proxy is told before."""
+    """Prepare the client, and first print the notes on requests that bypass the proxy."""
     with prepare_client(client, path, proxy, explicit_upstreams, token) as ready:
         for note in ready.notes:
             _print_note(note, to)
@@ -169,7 +169,7 @@ def _prepare_with_notes(
 
 
 def _exit_proxy_failed(ctx: click.Context, outcome: ClientOutcome, port: int, client: str) -> None:
-    """End with an error: the proxy, or the client, did not begin."""
+    """Exit with an error: the proxy or the client could not start."""
     error = outcome.failure
     assert error is not None
     if outcome.health is None:
@@ -178,16 +178,16 @@ def _exit_proxy_failed(ctx: click.Context, outcome: ClientOutcome, port: int, cl
 
 
 def _exit_client_failed(ctx: click.Context, client: str, error: Exception) -> NoReturn:
-    """End with an error: the program is there, and cannot be run."""
+    """Exit with an error: the program exists but cannot be executed."""
     _print_note(f"{client} cannot be started: {describe_error(error)}")
     ctx.exit(EXIT_NOT_EXECUTABLE)
 
 
-# -- what it says in the end -------------------------------------------------------------------------------------------
+# -- the summary at the end -------------------------------------------------------------------------------------------
 
 
 def _shorten_stored_keys(keys: Sequence[str], store: str | None) -> list[str]:
-    """Return how the sessions of ``keys`` are called that are in the store."""
+    """Return the shortened keys of those sessions that are in the store."""
     with suppress(*EXPECTED_ERRORS):
         if not is_store_missing(locate_store(store).url):
             with open_named_store(store, readonly=True) as there:
@@ -197,11 +197,11 @@ def _shorten_stored_keys(keys: Sequence[str], store: str | None) -> list[str]:
 
 
 def _print_run_summary(outcome: ClientOutcome, proxy: ClientProxyOptions, store: str | None, *, as_json: bool) -> None:
-    """Tell on standard error what was done for the client."""
+    """Print on standard error how many requests there were and what was done to them."""
     if outcome.health is None:
         error = outcome.failure
         _print_note(
-            f"the proxy ended before the client: {describe_error(error) if error else 'nobody knows why'}; start again"
+            f"the proxy ended before the client: {describe_error(error) if error else 'unknown reason'}; start again"
         )
         return
     stats, keys = outcome.health.build_stats(), outcome.health.sessions.session_keys
@@ -224,10 +224,10 @@ def _print_run_summary(outcome: ClientOutcome, proxy: ClientProxyOptions, store:
 def format_run_summary(
     stats: Mapping[str, Any], dry_run: PolicyForecast | None, sessions: Sequence[str], store: str | None = None
 ) -> str:
-    """Return on one line what was counted: requests, what was done about them or would have been, and where to look."""
+    """Format the final counts on one line: requests, actions or a forecast, and a command to look further."""
     count = count_proxy_requests(stats)
     if not count:
-        return "no request came to the proxy; docs/clients.md tells how this client is pointed there"
+        return "the proxy received no request; docs/clients.md explains how to point this client at it"
     parts = [format_count(count, "request"), *summarize_run(stats, dry_run)]
     if sessions:
         behind = f" --store {shlex.quote(store)}" if store else ""
@@ -241,6 +241,6 @@ def _print_note(line: str, to: TextIO | None = None) -> None:
 
 
 def _write_to_stderr(line: str | bytes, to: TextIO | None = None) -> None:
-    """Write ``line`` on standard error, or on ``to``; where nobody takes it the client ends as it does."""
+    """Write ``line`` to standard error, or to ``to``; a closed stream must not change the client's exit code."""
     with suppress(OSError):
         click.echo(line, to, err=True)

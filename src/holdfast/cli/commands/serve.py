@@ -1,4 +1,4 @@
-"""``holdfast serve``: the proxy on a port of this machine, for any client that is pointed there."""
+"""``holdfast serve``: serve the proxy on a port of this machine, for any client pointed at it."""
 
 from __future__ import annotations
 
@@ -53,34 +53,36 @@ Examples:
 
 
 class ProxyServeOptions(Struct, frozen=True):
-    """A proxy that is to be served."""
+    """The configuration of a proxy to serve."""
 
     settings: Settings
     configuration: Configuration
     store: StoreLocation
     options: Mapping[str, Any] = {}
-    """What the command line says; it stays stronger than files that are read again."""
+    """The command-line options; they override files that are reloaded."""
     as_json: bool = False
 
 
 @click.command("serve", epilog=EXAMPLES)
 @click.option(
-    "--host", metavar="HOST", help="Where it listens; beyond this machine it wants a token. [default: 127.0.0.1]"
+    "--host",
+    metavar="HOST",
+    help="The address to listen on; beyond this machine a token is required. [default: 127.0.0.1]",
 )
-@click.option("--port", type=IntegerParamType(0, MAX_PORT), help="Its port, 0 for a free one. [default: 8642]")
+@click.option("--port", type=IntegerParamType(0, MAX_PORT), help="The port, 0 for a free one. [default: 8642]")
 @click.option(
-    "--token", metavar="TOKEN", help="What clients must send in x-holdfast-token; better in $HOLDFAST_TOKEN, unseen."
+    "--token", metavar="TOKEN", help="The token clients must send in x-holdfast-token; better kept in $HOLDFAST_TOKEN."
 )
 @add_proxy_options
 @store_option
-@make_json_option("where it listens, and in the end what it counted,")
+@make_json_option("the address and, at the end, the counts")
 def command(store: str | None, *, as_json: bool, **given: Any) -> None:
     """Serve the proxy: clients that are pointed at it never outgrow their window.
 
-    It speaks Anthropic Messages, OpenAI Chat Completions and Responses, and Gemini; all else is passed through. Keys
-    and logins of clients are passed on and never stored. For one client alone holdfast run does the same, with nothing
-    to set. Ends with ^C, when answers under way have ended; a second ^C ends it at once. The signal HUP lets it read
-    holdfast.toml again.
+    It speaks Anthropic Messages, OpenAI Chat Completions and Responses, and Gemini; everything else is passed through.
+    Keys and logins of clients are passed on and never stored. For a single client holdfast run does the same with
+    nothing to set up. ^C ends it once running answers are finished; a second ^C ends it at once. The signal HUP reloads
+    holdfast.toml.
     """
     import anyio
 
@@ -94,12 +96,12 @@ def command(store: str | None, *, as_json: bool, **given: Any) -> None:
         check_store_url(serving.store.url)
     health = anyio.run(_serve_proxy, serving, backend_options=get_loop_options())
     if health is None:
-        raise CommandInterrupted("ended at once: answers under way were cut off, and nothing was left half-written")
+        raise CommandInterrupted("ended at once: running answers were cut off, and nothing was left half-written")
     _print_final_counts(health, serving)
 
 
 async def _serve_proxy(serving: ProxyServeOptions) -> Health | None:
-    """Serve until a signal; return what was counted, or nothing where it was ended at once."""
+    """Serve until a signal, and return the health counters, or None if it was ended at once."""
     from anyio import Event, create_memory_object_stream, create_task_group
 
     from holdfast.proxy.server import serve_proxy
@@ -121,18 +123,19 @@ async def _serve_proxy(serving: ProxyServeOptions) -> Health | None:
         except Exception as error:  # noqa: BLE001  a task group would wrap it
             failure = error
         tasks.cancel_scope.cancel()
+    # Raised outside of the task group, so that callers get the plain error and not an exception group.
     if failure is not None:
         raise translate_bind_error(failure, serving.settings.port)
     return health
 
 
 def _warn_chained_proxies(settings: Settings) -> None:
-    """Tell which upstreams are proxies of ours, once they said so: nobody waits for one that says nothing."""
+    """Warn about upstreams that are Holdfast proxies, once they answer; startup does not wait for this."""
     from holdfast.cli.clients.client_check import find_chained_proxies
 
     for name, there in find_chained_proxies(get_upstream_urls(settings), settings.token).items():
-        twice = f"what goes there is recorded and reduced twice; use that one, or give --upstream-{name}"
-        _print_notice(clean_single_line(f"upstream {name} leads to {there.proxy}, {there.text}: {twice}"))
+        twice = f"its requests are recorded and reduced twice; use that proxy, or give --upstream-{name}"
+        _print_notice(clean_single_line(f"upstream {name} points at {there.proxy}, {there.text}: {twice}"))
 
 
 async def _wait_for_signals(stop: Event, scope: CancelScope, *, task_status: TaskStatus[None]) -> None:
@@ -153,7 +156,7 @@ async def _reload_on_hangup(
     *,
     task_status: TaskStatus[None],
 ) -> None:
-    """Send what the files say whenever the signal HUP asks for it; what they say wrong is told, and changes nothing."""
+    """Send the reloaded settings at each SIGHUP; invalid ones are reported and change nothing."""
     from anyio import open_signal_receiver
 
     with open_signal_receiver(signal.SIGHUP) as signals:
@@ -163,25 +166,25 @@ async def _reload_on_hangup(
                 effective_settings = load_effective_settings(serving.options)
                 effective_settings.configuration.build_policy(effective_settings.settings.policy)
             except ConfigError as error:
-                _print_notice(f"nothing was changed: {error}")
+                _print_notice(f"not reloaded: {error}")
                 continue
             await updates.send((effective_settings.settings, effective_settings.configuration))
             mode_text = describe_proxy_mode(effective_settings.settings, get_bypass_file(serving.store.url))
             is_same = effective_settings.settings.token == serving.settings.token
             _print_notice(
-                f"read again: {clean_single_line(mode_text)}"
-                f"{'' if is_same else '; another token counts from the next start on'}"
+                f"reloaded: {clean_single_line(mode_text)}"
+                f"{'' if is_same else '; the new token takes effect at the next start'}"
             )
 
 
-# -- what it says ------------------------------------------------------------------------------------------------------
+# -- output ------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _ignore_closed_output(otherwise: str = "") -> Iterator[None]:
-    """Let what is said in the block end nothing where nobody takes it; ``otherwise`` is said on standard error then.
+    """Ignore errors of printing in the block; then print ``otherwise`` on standard error.
 
-    A terminal that is gone ends the proxy.
+    A terminal that is gone (EIO) still ends the proxy.
     """
     try:
         yield
@@ -189,19 +192,20 @@ def _ignore_closed_output(otherwise: str = "") -> Iterator[None]:
         if error.errno == errno.EIO:
             raise
         if otherwise:
-            _print_notice(f"{otherwise}; standard output takes nothing ({describe_error(error)})")
+            _print_notice(f"{otherwise}; standard output cannot be written ({describe_error(error)})")
 
 
 def _print_notice(line: str) -> None:
-    """Say ``line`` on standard error, if anybody takes it."""
+    """Print ``line`` on standard error, if that is open."""
     with _ignore_closed_output():
         click.echo(f"holdfast: {line}", err=True)
 
 
 def _announce_proxy(address: str, serving: ProxyServeOptions) -> None:
-    """Tell where the proxy is, where it leads, and how clients get there; and whether nothing can be recorded."""
+    """Print the proxy's address and upstreams, and warn if nothing can be recorded."""
     switch = get_bypass_file(serving.store.url)
     if get_proxy_mode(serving.settings, switch) != "bypass":
+        # In a thread, because an upstream that does not answer would delay the start by its timeout.
         Thread(target=_warn_chained_proxies, args=(serving.settings,), daemon=True).start()
         if why := describe_recording_problem(serving.store.url):
             _print_notice(clean_single_line(why))
@@ -210,27 +214,31 @@ def _announce_proxy(address: str, serving: ProxyServeOptions) -> None:
 
 
 def _print_directions(address: str, serving: ProxyServeOptions) -> None:
-    """Write on standard output where the proxy is and leads."""
+    """Print on standard output the proxy's address and upstreams, and how clients reach it."""
     switch = get_bypass_file(serving.store.url)
     if serving.as_json:
         click.echo(encode_printable_json(encode_proxy_start(address, serving)))
         return
     settings, store, external_address = serving.settings, serving.store, get_external_address(address)
-    click.echo(f"proxy at {address}, {clean_single_line(describe_proxy_mode(settings, switch))}; ends with ^C\n")
+    click.echo(f"proxy at {address}, {clean_single_line(describe_proxy_mode(settings, switch))}; stop with ^C\n")
     for name, url in get_upstream_urls(settings).items():
         click.echo(f"  {PROVIDERS[name].answers:32} {clean_single_line(url)}")
-    host_note = "" if external_address == address else ", with another name where it knows this machine by one"
+    host_note = (
+        "" if external_address == address else " (replace the host name if clients know this machine by another)"
+    )
     click.echo(f"\nstore: {clean_single_line(store.url)} ({store.origin})")
-    click.echo(f"\nA client comes here with the variable of its SDK{host_note}:\n")
+    click.echo(f"\nPoint a client here with the variable of its SDK{host_note}:\n")
     for name, value in build_sdk_variables(external_address).items():
         click.echo(f"  export {name}={value}")
-    click.echo(f"\nAny other upstream: {external_address}/u/https://… · each client by itself: holdfast run -- CLIENT")
+    click.echo(
+        f"\nAny other upstream: {external_address}/u/https://… · one client with its own proxy: holdfast run -- CLIENT"
+    )
     if settings.token:
         click.echo("Clients must send the token in the header x-holdfast-token.")
 
 
 def encode_proxy_start(address: str, serving: ProxyServeOptions) -> dict[str, Any]:
-    """Return the same for programs."""
+    """Return the startup record that ``--json`` prints."""
     settings = serving.settings
     return {
         "url": address,
@@ -243,7 +251,7 @@ def encode_proxy_start(address: str, serving: ProxyServeOptions) -> dict[str, An
 
 
 def _print_final_counts(health: Health, serving: ProxyServeOptions) -> None:
-    """Tell what was counted and, of a proxy that only looked on, what would have been done."""
+    """Print the final counts and, for a proxy that only observed, the forecast."""
     stats = health.build_stats()
     dry_run = forecast_observed_sessions(
         serving.settings, serving.store.url, health.sessions.session_keys, serving.configuration

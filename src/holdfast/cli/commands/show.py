@@ -1,4 +1,4 @@
-"""``holdfast show``: a session, a message a line, with what was decided about it."""
+"""``holdfast show``: show a session, one line per message, with the decisions about it."""
 
 from __future__ import annotations
 
@@ -63,34 +63,36 @@ Examples:
 _KIND_MARKS = {"compaction": "⟱", "decision": "✂", "note": "!", "failure": "✗", "revoke": "↺"}
 _DECISION_KINDS = frozenset({"decision", "compaction"})
 _SIDE_KINDS = frozenset({"request", "answer", "frame"})
-"""Kinds that are shown only with ``--all``."""
+"""Kinds shown only with ``--all``."""
 DEFAULT_LINE_LIMIT = 1_000
-"""[H] Lines that are shown to a person, unless another number is asked for."""
+"""Lines shown without --last. Chosen by judgement: more scrolls out of any terminal's buffer."""
 SINGLE_READ_LIMIT = 100
-"""[H] Lines whose entries are read more quickly one by one than with all that lies before them."""
+"""Up to this many lines, entries are read one by one from the end; beyond it, reading the whole branch is faster.
+Chosen by judgement."""
 _ROLE_STYLES = {
     "user": "bright_green", "assistant": "blue", "tool": "yellow", "system": "bright_black",
     "compaction": "magenta", "decision": "yellow", "note": "dim", "failure": "red",
 }  # fmt: skip
 _MAX_ID_WIDTH = 12
-"""[H] Characters of an id that are shown at most: a message that needs more has its number."""
+"""Characters of an id shown at most. A message whose id needs more is named by its number."""
 _WIDTH_FOR_ID, _WIDTH_FOR_TIME = 50, 72
-"""[H] Columns from which on there is room for ids, and for times too: else too little of the words is left."""
+"""Terminal columns from which ids, and times as well, are shown; in a narrower one too little of the text would be
+left."""
 
 
 class EntryLine(Struct, frozen=True, omit_defaults=True):
-    """One entry of the log. ``tokens`` are an estimate, those of an answer as reported."""
+    """One entry of the log on a line. ``tokens`` are an estimate, except for answers, which report them."""
 
     id: str
     kind: str
     text: str
     message: int | None = None
-    """Which message it is, counted from the root."""
+    """The message's number, counted from the root."""
     role: str = ""
     tokens: int | None = None
     at: int | None = None
     shown_tokens: int | None = None
-    """Tokens that a request holds for a message that was reduced; 0 for one that is hidden."""
+    """Tokens that requests hold for a reduced message; 0 for a hidden one; None for one shown in full."""
 
 
 @click.command("show", epilog=EXAMPLES)
@@ -98,19 +100,19 @@ class EntryLine(Struct, frozen=True, omit_defaults=True):
 @click.option(
     "--last",
     type=IntegerParamType(1),
-    help=f"The last so many lines only. [default: {DEFAULT_LINE_LIMIT}, as JSON all]",
+    help=f"Show only this many lines from the end. [default: {DEFAULT_LINE_LIMIT}; all with --json]",
 )
-@click.option("--all", "everything", is_flag=True, help="Requests, answers and frames too.")
+@click.option("--all", "everything", is_flag=True, help="Also show requests, answers, and system prompts with tools.")
 @store_option
 @make_json_option("the entries")
 def command(session: str, last: int | None, store: str | None, *, everything: bool, as_json: bool) -> None:
-    """Show a session, a message a line, with what was decided about it.
+    """Show a session, one line per message, with the decisions about it.
 
-    SESSION is the beginning of an id; that of an entry, as x-holdfast-request tells it, shows what there was up to it.
-    Lines are the branch from its root to where it goes on: messages with their number and size in tokens, compactions
-    (⟱) and other decisions (✂) where they were made. A message that requests show reduced begins with ✂ and the tokens
-    that are left of it, one that they do not show with ⟱; holdfast why tells more. Sizes with ~ are estimates, by what
-    the provider counted in the session so far, as holdfast context gives them; others the provider counted.
+    SESSION is the beginning of an id; the id of an entry, for example from x-holdfast-request, shows the session up to
+    that entry. Lines follow the branch from its root to its end: messages with number and size in tokens, and
+    compactions (⟱) and other decisions (✂) where they were made. A message that requests show reduced begins with ✂ and
+    the tokens left of it, a hidden one with ⟱; holdfast why explains either. A ~ marks an estimate, calibrated by the
+    provider's counts in this session, as in holdfast context; other sizes were counted by the provider.
     """
     max_lines = last or (None if as_json else DEFAULT_LINE_LIMIT)
     with open_named_store(store, readonly=True) as there, ProgressBar("reading", is_wanted=not as_json):
@@ -129,7 +131,7 @@ def command(session: str, last: int | None, store: str | None, *, everything: bo
         _print_entries(info, [line for line in lines if everything or line.kind not in _SIDE_KINDS])
         if not (is_all or last):
             click.echo(
-                f"these are the last {format_count(DEFAULT_LINE_LIMIT, 'line')}; --last shows more, --json all",
+                f"showing the last {format_count(DEFAULT_LINE_LIMIT, 'line')}; --last shows more, --json all",
                 err=True,
             )
 
@@ -137,9 +139,9 @@ def command(session: str, last: int | None, store: str | None, *, everything: bo
 def _load_newest_entries(
     store: SessionStore, info: SessionInfo, end: str | None, max_lines: int | None, *, everything: bool
 ) -> tuple[Sequence[Entry], bool]:
-    """Return the entries up to ``end``, as far back as ``max_lines`` lines are of, and whether those are all.
+    """Load the entries up to ``end`` that make the last ``max_lines`` lines, and whether these are all.
 
-    A few are read one by one, from the end on: what lies before them is left alone.
+    A few are read one by one from the end, so that a long log before them is not read at all.
     """
     if max_lines is None or max_lines > SINGLE_READ_LIMIT:
         entries = store.read_path(info.key, end) if end is not None else []
@@ -161,40 +163,40 @@ def _get_entry_kind(entry: Entry) -> str:
 def make_entry_lines(
     entries: Sequence[Entry], state: ConversationState, size: RequestSize = ESTIMATOR_SIZE
 ) -> Iterator[EntryLine]:
-    """Yield a line for each of ``entries``, the last ones of ``state``, with its tokens by ``size``."""
-    how = list_message_visibility(state)
-    slot = len(how) - sum(isinstance(entry.body, MessageEntry | BranchSummaryEntry) for entry in entries)
+    """Yield a line for each of ``entries``, the last ones of ``state``, with tokens measured by ``size``."""
+    visibility = list_message_visibility(state)
+    number = len(visibility) - sum(isinstance(entry.body, MessageEntry | BranchSummaryEntry) for entry in entries)
     for entry in entries:
         body = entry.body
         kind = _get_entry_kind(entry)
-        if isinstance(body, MessageEntry | BranchSummaryEntry):
-            message, shown_tokens = body.sized_message.message, None
-            if how[slot] != "whole":
-                shown_tokens = (
-                    0
-                    if how[slot] == "hidden"
-                    else size.scale_tokens(sum_message_sizes(get_shown_messages(state, slot)))
-                )
-            yield EntryLine(
-                entry.id,
-                kind,
-                summarize_message(message),
-                slot,
-                message.role,
-                size.scale_tokens(body.sized_message.tokens),
-                entry.time_ms,
-                shown_tokens,
-            )
-            slot += 1
-        else:
+        if not isinstance(body, MessageEntry | BranchSummaryEntry):
             tokens = body.usage.input or None if isinstance(body, AnswerEntry) else None
             yield EntryLine(entry.id, kind, describe_entry_body(body, size), None, "", tokens, entry.time_ms)
+            continue
+        message = body.sized_message.message
+        shown_tokens = None
+        if visibility[number] == "hidden":
+            shown_tokens = 0
+        elif visibility[number] == "reduced":
+            shown_tokens = size.scale_tokens(sum_message_sizes(get_shown_messages(state, number)))
+        yield EntryLine(
+            entry.id,
+            kind,
+            summarize_message(message),
+            number,
+            message.role,
+            size.scale_tokens(body.sized_message.tokens),
+            entry.time_ms,
+            shown_tokens,
+        )
+        number += 1
 
 
 def _format_usage(usage: Usage) -> str:
+    if not usage.total:
+        return "no usage reported"
     cached = f", {usage.cache_read:,} of them cached" if usage.cache_read else ""
-    text = f"{usage.input:,} tokens in{cached}, {usage.output:,} out"
-    return text if usage.total else "its tokens were not told"
+    return f"{usage.input:,} tokens in{cached}, {usage.output:,} out"
 
 
 def describe_entry_body(
@@ -209,44 +211,26 @@ def describe_entry_body(
     | NoteEntry,
     by: RequestSize = ESTIMATOR_SIZE,
 ) -> str:
-    """Return what an entry that is no message says, sizes in it ``by`` what is known."""
+    """Describe an entry that is not a message, with sizes measured by ``by``."""
     match body:
         case CompactionEntry():
-            after = f"{format_tokens(body.tokens_before)} → {format_tokens(body.tokens_after)} tokens"
-            sizes = (
-                after
-                if body.tokens_after
-                else f"from {format_tokens(body.tokens_before)} tokens"
-                if body.tokens_before
-                else ""
-            )
-            size = f", {sizes}" if sizes else ""
-            summary = (
-                f"a summary of {format_tokens(by.scale_tokens(body.head_tokens))} tokens stands"
-                if body.summary
-                else "nothing stands"
-            )
-            return (
-                f"compaction ({clean_single_line(body.trigger, 20)}){size}: {summary} for what came before "
-                f"#{body.first_kept}"
-            )
+            return _describe_compaction(body, by)
         case DecisionEntry():
-            return "; ".join(
+            edits = [
                 f"{edit.rule} #{edit.span.start}: {clean_single_line(edit.why, MAX_LINE_TEXT)}" for edit in body.edits
-            )
+            ]
+            return "; ".join(edits)
         case AnswerEntry():
             return f"answer: {_format_usage(body.usage)} {clean_single_line(body.stop_reason, 40)}".rstrip()
         case RequestEntry():
-            return (
-                f"request of {format_count(body.message_count, 'message')} to "
-                f"{clean_single_line(body.model, 60) or 'an unnamed model'}"
-            )
+            model = clean_single_line(body.model, 60) or "an unnamed model"
+            return f"request of {format_count(body.message_count, 'message')} to {model}"
         case RequestSetup():
             return f"system prompt and tools: {format_tokens(by.scale_tokens(body.tokens))} tokens"
         case RevokeEntry():
-            return f"{clean_single_line(body.revoked_id, 40)} no longer counts"
+            return f"{clean_single_line(body.revoked_id, 40)} is undone"
         case LabelEntry():
-            return f"{clean_single_line(body.target, 40)} is called {clean_single_line(body.name, 80)!r}"
+            return f"{clean_single_line(body.target, 40)} is named {clean_single_line(body.name, 80)!r}"
         case FailureEntry():
             return f"{clean_single_line(body.kind, 40)}: {clean_single_line(body.reason, MAX_LINE_TEXT)}"
         case NoteEntry():
@@ -255,6 +239,19 @@ def describe_entry_body(
                 for name, value in body.data.items()
             )
             return f"{clean_single_line(body.reason, MAX_LINE_TEXT)} ({details or f'{len(body.raw):,} bytes'})"
+
+
+def _describe_compaction(body: CompactionEntry, by: RequestSize) -> str:
+    # Compactions imported from other tools may lack one or both sizes.
+    sizes = ""
+    if body.tokens_after:
+        sizes = f", {format_tokens(body.tokens_before)} → {format_tokens(body.tokens_after)} tokens"
+    elif body.tokens_before:
+        sizes = f", from {format_tokens(body.tokens_before)} tokens"
+    summary = "it removes the messages"
+    if body.summary:
+        summary = f"a summary of {format_tokens(by.scale_tokens(body.head_tokens))} tokens replaces the messages"
+    return f"compaction ({clean_single_line(body.trigger, 20)}){sizes}: {summary} before #{body.first_kept}"
 
 
 def _print_entries(info: SessionInfo, lines: list[EntryLine]) -> None:
@@ -276,23 +273,37 @@ def _print_entries(info: SessionInfo, lines: list[EntryLine]) -> None:
 
 
 def _shorten_ids(lines: Iterable[EntryLine]) -> dict[str, str]:
-    """Return the beginnings of ids that mean the entries, as far as they are short or nothing else names the entry."""
-    short_ids = shorten_entry_ids(line.id for line in lines if line.message is not None)
-    short = {id_: short_id if len(short_id) <= _MAX_ID_WIDTH else "" for id_, short_id in short_ids.items()}
-    law = shorten_entry_ids(line.id for line in lines if line.kind in _DECISION_KINDS)
-    return {line.id: line.id[:SHORT_ID] for line in lines} | short | law
+    """Return a beginning of each line's id that names its entry, as far as it is short.
+
+    Ids of decisions are given in full uniqueness, since undo needs them. A message with a long one has none, because
+    its number names it; other entries get a fixed length.
+    """
+    lines = list(lines)
+    shown_ids = {line.id: line.id[:SHORT_ID] for line in lines}
+    message_ids = shorten_entry_ids(line.id for line in lines if line.message is not None)
+    for id_, short_id in message_ids.items():
+        shown_ids[id_] = short_id if len(short_id) <= _MAX_ID_WIDTH else ""
+    shown_ids |= shorten_entry_ids(line.id for line in lines if line.kind in _DECISION_KINDS)
+    return shown_ids
 
 
 def _format_entry_head(line: EntryLine, ids: Mapping[str, str], width: int) -> str:
-    """Return which entry a line is: its number, and where ``width`` has room its id and when it was made."""
+    """Format the start of a line: its number and, if ``width`` allows, its id and its time."""
     number = f"#{line.message}" if line.message is not None else _KIND_MARKS.get(line.kind, "·")
-    wide = max(SHORT_ID, min(_MAX_ID_WIDTH, max(map(len, ids.values()))))
-    id_ = f"{clean_single_line(ids[line.id]):{wide}} " if width >= _WIDTH_FOR_ID else ""
-    return f"{number:>6} {id_}{f'{format_time(line.at):14} ' if width >= _WIDTH_FOR_TIME else ''}"
+    head = f"{number:>6} "
+    if width >= _WIDTH_FOR_ID:
+        longest_id = max(map(len, ids.values()))
+        id_width = max(SHORT_ID, min(_MAX_ID_WIDTH, longest_id))
+        head += f"{clean_single_line(ids[line.id]):{id_width}} "
+    if width >= _WIDTH_FOR_TIME:
+        head += f"{format_time(line.at):14} "
+    return head
 
 
 def _format_reduction_mark(line: EntryLine) -> str:
-    """Return the mark of a message that requests show otherwise than it was said."""
+    """Return the mark of a message that requests show reduced (✂) or not at all (⟱), else an empty string."""
     if line.shown_tokens is None:
         return ""
-    return f"✂ {format_tokens(line.shown_tokens)} left: " if line.shown_tokens else "⟱ "
+    if line.shown_tokens == 0:
+        return "⟱ "
+    return f"✂ {format_tokens(line.shown_tokens)} left: "

@@ -1,4 +1,4 @@
-"""``holdfast stats``: how large sessions got, what their reductions saved, and what they cost in cache."""
+"""``holdfast stats``: report how large sessions got, what was saved, and what that cost in cache."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ Examples:
   holdfast stats 4d56 --json
 """
 DEFAULT_STATS_LIMIT = 100
-"""[H] Sessions that are listed for a person, unless another number is asked for."""
+"""Sessions listed without --limit. Chosen by judgement, as for ls."""
 MAX_UNASKED_DRY_RUN = 5_000
-"""[H] Requests of a session that are planned unasked to tell what its policy would have done, a second or two for all.
-At five times as many that took longer than all other figures, and of a long session they are what is looked for."""
+"""Requests of a session up to which the forecast runs without --foresee; planning them takes a second or two. With five
+times as many it took longer than all other figures together."""
 
 
 @click.command("stats", epilog=EXAMPLES)
@@ -70,32 +70,32 @@ At five times as many that took longer than all other figures, and of a long ses
     "-n",
     "--limit",
     type=IntegerParamType(1),
-    help=f"How many, the last changed first; all count. [default: {DEFAULT_STATS_LIMIT}, as JSON all]",
+    help=f"Number of sessions to list; totals cover all. [default: {DEFAULT_STATS_LIMIT}; all with --json]",
 )
 @click.option(
     "--foresee/--no-foresee",
     "wants_foresight",
     default=None,
-    help=(
-        f"Whether to plan what the policy of SESSION would have done. [default: up to {MAX_UNASKED_DRY_RUN:,} requests]"
-    ),
+    help=(f"Forecast what the policy would have done to SESSION. [default: up to {MAX_UNASKED_DRY_RUN:,} requests]"),
 )
 @store_option
 @make_json_option("the figures")
 def command(
     session: str | None, limit: int | None, store: str | None, *, wants_foresight: bool | None, as_json: bool
 ) -> None:
-    """Tell how large conversations got, what was saved, and what that cost in cache.
+    """Report how large sessions got, what was saved, and what that cost in cache.
 
-    SESSION is the beginning of an id. Figures are of all its branches; what the next request saves is of the one on
-    which the session goes on. The largest request is told as its client sent it and as it went up. Tokens with ~, and
-    all that were saved, are estimates, by what the provider counted in the session; others are as it reported them, and
-    dollars are of the model's prices. A break is a request that no longer begins as the one before it: what was cached
-    behind that place is written anew. Of a session that was only looked at it is told what its policy would have done;
-    of a long one only with --foresee, since each of its requests is planned for that.
+    SESSION is the beginning of an id. Figures cover all branches; the tokens that the next request saves are those of
+    the current branch. The largest request is given as its client sent it and as it was sent to the provider. A ~ marks
+    an estimate, and all saved tokens are estimates, calibrated by the provider's counts in the session; other tokens
+    are as reported, and dollars use the model's prices.
+
+    A cache break is a request that no longer begins like the one before it, so the tokens after that point are written
+    to the cache again. For a session that was only observed, a forecast shows what its policy would have done. Each
+    request must be planned for that, so a long session is forecast only with --foresee.
     """
     if session is None and wants_foresight is not None:
-        raise click.UsageError("--foresee and --no-foresee are about one session; give the beginning of its id")
+        raise click.UsageError("--foresee and --no-foresee need one session; give the beginning of its id")
     configuration = config.load_configuration()
     with open_named_store(store, readonly=True) as there, ProgressBar(is_wanted=not as_json) as waiting:
         infos = [there.get_session(session)] if session is not None else there.list_sessions()
@@ -109,13 +109,13 @@ def command(
         else:
             waiting.begin_part("reading the log")
             entries = there.read_entries(infos[0].key)
-            waiting.begin_part("what was sent and what it cost")
+            waiting.begin_part("computing costs")
             account, state = _compute_account_and_state(there, infos[0], configuration.catalog, places, entries)
             accounts = [account]
-            if account.requests and not account.rules:  # nothing was decided: it was only looked at
+            if account.requests and not account.rules:  # no decision at all: the session was only observed
                 is_left_out = account.requests > MAX_UNASKED_DRY_RUN if wants_foresight is None else not wants_foresight
                 if not is_left_out:
-                    waiting.begin_part("what its policy would have done", account.requests)
+                    waiting.begin_part("forecasting the policy", account.requests)
                     policy = state.policy_name or "holdfast"
                     dry_run = forecast_session(infos[0], entries, configuration, policy, state, waiting.advance)
         total = sum_savings(accounts)
@@ -138,16 +138,14 @@ def command(
 def load_session_savings(
     store: SessionStore, info: SessionInfo, catalog: Catalog, places: TargetCache
 ) -> SessionSavings:
-    """Return what was saved in a session, with the sizes of its spilled texts, in the window that it may use."""
+    """Compute the savings of a session, with the sizes of its spilled texts, in the window it may use."""
     return _compute_account_and_state(store, info, catalog, places, store.read_entries(info.key))[0]
 
 
 def _compute_account_and_state(
     store: SessionStore, info: SessionInfo, catalog: Catalog, places: TargetCache, entries: Sequence[Entry]
 ) -> tuple[SessionSavings, ConversationState]:
-    """Return what ``load_session_savings`` does of a session whose ``entries`` were read, and the branch on which it
-    goes on.
-    """
+    """Compute the savings of a session from its ``entries``, and return them with the state of its current branch."""
     hashes = collect_named_blobs(entries)
     sizes = [store.blobs.get_size(hash_) for hash_ in hashes if store.blobs.has_blob(hash_)]
 
@@ -160,7 +158,7 @@ def _compute_account_and_state(
         return measure_request(state, *targets[key])
 
     account, state = compute_savings_and_state(info.key, entries, info.leaf_id, catalog, info.model, sized)
-    avoided_overflows = 0 if info.format else account.avoided_overflows  # what another tool compacted is its merit
+    avoided_overflows = 0 if info.format else account.avoided_overflows  # compactions of another tool are not our merit
     largest = (
         _apply_effective_window(account.largest, state, places, info)
         if account.largest.from_client
@@ -175,7 +173,7 @@ def _compute_account_and_state(
 def _apply_effective_window(
     largest: LargestRequest, state: ConversationState, places: TargetCache, info: SessionInfo
 ) -> LargestRequest:
-    """Return the size of the largest request in the window that the next one is planned for."""
+    """Return the largest request with the window that the next one is planned for."""
     place, settings = places(info, state)
     limits = guard.compute_effective_target(place, state, settings).limits
     capped_size = replace(largest, window=min_known_size(largest.window, settings.window.cap))
@@ -185,13 +183,13 @@ def _apply_effective_window(
 
 
 _USAGE_FIGURES = ("input", "output", "cache_read", "cache_write", "dollars", "cache_hit")
-"""Figures that answers tell."""
+"""Figures that come from the usage in answers."""
 _PRICE_FIGURES = ("dollars", "saved_dollars", "rewritten_dollars")
-"""Figures that prices are needed for."""
+"""Figures that need prices."""
 
 
 def _encode_account(account: SessionSavings) -> dict[str, Any]:
-    """Return the figures for JSON; what no answer told is nothing."""
+    """Return the figures for JSON; those that no answer reported are null."""
     record: dict[str, Any] = msgspec.to_builtins(account) | {"cache_hit": account.cache_hit}
     unknown = () if account.input else _USAGE_FIGURES
     unpriced_fields = [name for name in _PRICE_FIGURES if account.unpriced_calls and not record[name]]
@@ -216,18 +214,20 @@ def _print_account(
     elif is_left_out:
         requests = format_count(account.requests, "request")
         command = f"holdfast stats {info.key[:SHORT_ID]} --foresee"
-        print_wrapped(out, Text(f"what its policy would have done about {requests} tells {clean_single_line(command)}"))
+        print_wrapped(
+            out, Text(f"to forecast what its policy would have done to {requests}: {clean_single_line(command)}")
+        )
     _print_costs(out, account)
 
 
 def _format_largest(account: SessionSavings) -> str:
-    """Return how large a conversation got, and what was done about it."""
+    """Describe the largest request, and how overflows were handled."""
     largest = account.largest
     near = f", {largest.share:.0%} of a window of {largest.window:,}" if largest.share else ""
     tokens = format_tokens(largest.sent_upstream, is_counted=largest.is_upstream_counted)
-    up = f"{tokens} as it went up and was answered{near}" if largest.sent_upstream else "none was answered"
+    up = f"{tokens} as it was sent and answered{near}" if largest.sent_upstream else "no request was answered"
     sent_tokens = format_tokens(largest.from_client, is_counted=largest.is_counted)
-    size = f"the largest request: {sent_tokens} tokens as its client sent it, {up}"
+    size = f"largest request: {sent_tokens} tokens from the client, {up}"
     counts = (
         f"{format_count(account.compactions, 'compaction')}, "
         f"{format_count(account.avoided_overflows, 'overflow')} avoided"
@@ -239,11 +239,10 @@ def _print_rules(console: Any, account: SessionSavings) -> None:
     from rich.text import Text
 
     if not account.rules:
-        console.print("nothing was reduced in it")
+        console.print("nothing was reduced")
         return
     savings = (
-        f"the next request saves {format_tokens(account.saved_tokens)} of "
-        f"{format_tokens(account.said_tokens)} tokens said"
+        f"the next request saves {format_tokens(account.saved_tokens)} of {format_tokens(account.said_tokens)} tokens"
     )
     print_wrapped(
         console,
@@ -273,44 +272,45 @@ def _print_costs(console: Any, account: SessionSavings) -> None:
     if account.input:
         hit = f"{account.cache_hit:.1%} of {account.input:,} tokens in came from the cache"
         suffix = (
-            f"; {format_count(account.answers_without_usage, 'answer')} more told no usage and are not in this"
+            f"; {format_count(account.answers_without_usage, 'answer')} without usage not included"
             if account.answers_without_usage
             else ""
         )
         print_wrapped(console, Text(f"{hit}; {account.output:,} tokens out; {_format_call_costs(account)}{suffix}"))
     else:
-        console.print("no answer tells its usage; dollars are not known")
+        console.print("no answer reported usage, so the cost is unknown")
     breaks = ", ".join(f"{clean_single_line(why)} {count:,}" for why, count in account.breaks.items())
     if breaks:
-        cost = f"{format_tokens(account.rewritten)} tokens were written anew"
+        cost = f"{format_tokens(account.rewritten)} tokens were written to the cache again"
         has_price = account.rewritten_dollars or not account.unpriced_calls
         suffix = f", ${account.rewritten_dollars:,.2f} more than reading them" if has_price else ""
-        print_wrapped(console, Text(f"breaks of the prefix: {breaks}; {cost}{suffix}"))
+        print_wrapped(console, Text(f"cache breaks: {breaks}; {cost}{suffix}"))
     else:
-        console.print("the prefix never broke: every request extended the one before it")
+        console.print("the cache never broke: every request extended the one before it")
     if account.saved_in_total and (account.saved_dollars or not account.unpriced_calls):
         print_wrapped(
-            console, Text(f"what was saved would have cost ${account.saved_dollars:,.2f} at the price of cached input")
+            console,
+            Text(f"the saved tokens would have cost ${account.saved_dollars:,.2f} at the price of cached input"),
         )
     print_wrapped(console, Text(f"{format_count(account.spills, 'text')} spilled, {account.spill_bytes:,} bytes"))
 
 
 def _format_call_costs(account: SessionSavings) -> str:
-    """Return what the calls cost whose prices are known."""
+    """Format the cost of the calls with known prices."""
     if not account.unpriced_calls:
         return f"${account.dollars:,.2f}"
     if not account.dollars:
-        return "dollars are not known: no price of the model is (holdfast.toml may say one)"
+        return "cost unknown: the model has no known price (set one in holdfast.toml)"
     return (
         f"${account.dollars:,.2f}, without {format_count(account.unpriced_calls, 'call')} of models whose "
-        "price is not known"
+        "price is unknown"
     )
 
 
 def _print_accounts(accounts: list[SessionSavings], total: SessionSavings) -> None:
     out = make_console()
     if not accounts:
-        out.print("no sessions yet; holdfast import FILE takes one in")
+        out.print("no sessions yet; add one with holdfast import FILE")
         return
     short = shorten_session_keys([account.session for account in accounts])
     _print_stats_table(
@@ -334,15 +334,13 @@ def _print_accounts(accounts: list[SessionSavings], total: SessionSavings) -> No
 
 def _make_size_row(name: str, account: SessionSavings) -> tuple[str, ...]:
     largest = account.largest
-    sizes = (largest.from_client, largest.is_counted), (largest.sent_upstream, largest.is_upstream_counted)
-    tokens = (format_tokens(size, is_counted=is_counted) if size else "-" for size, is_counted in sizes)
+    from_client = format_tokens(largest.from_client, is_counted=largest.is_counted) if largest.from_client else "-"
+    sent = "-"
+    if largest.sent_upstream:
+        sent = format_tokens(largest.sent_upstream, is_counted=largest.is_upstream_counted)
     share = f"{largest.share:.0%}" if largest.share else "-"
-    return (
-        name,
-        *tokens,
-        share,
-        *(f"{count:,}" for count in (account.compactions, account.avoided_overflows, account.refusals)),
-    )
+    counts = (account.compactions, account.avoided_overflows, account.refusals)
+    return (name, from_client, sent, share, *(f"{count:,}" for count in counts))
 
 
 def _make_savings_row(name: str, account: SessionSavings) -> tuple[str, ...]:
@@ -362,24 +360,25 @@ def _make_savings_row(name: str, account: SessionSavings) -> tuple[str, ...]:
 
 
 class _StatsColumns(NamedTuple):
-    """The heads of a table, and which columns go where there is no room for all, in this order."""
+    """The headings of a table, and the columns to drop in a narrow terminal, in this order."""
 
     heads: tuple[str, ...]
     spare: tuple[int, ...]
 
 
-_RULE_COLUMNS = _StatsColumns(("rule", "in force", "undone", "saved now", "saved over all"), (2, 1, 4))
+_RULE_COLUMNS = _StatsColumns(("rule", "in force", "undone", "saved now", "saved in total"), (2, 1, 4))
 _SIZE_COLUMNS = _StatsColumns(
-    ("session", "largest sent", "went up", "of window", "compactions", "overflows avoided", "refused"), (6, 5, 4, 1)
+    ("session", "largest request", "after reduction", "% of window", "compactions", "overflows avoided", "refused"),
+    (6, 5, 4, 1),
 )
 _SAVING_COLUMNS = _StatsColumns(
-    ("session", "requests", "saved now", "saved over all", "cache hit", "dollars", "breaks", "spilled bytes"),
+    ("session", "requests", "saved now", "saved in total", "cache hit", "dollars", "cache breaks", "spilled bytes"),
     (7, 6, 3, 4, 1),
 )
 
 
 def _print_stats_table(console: Console, columns: _StatsColumns, rows: list[tuple[str, ...]]) -> None:
-    """Print a table whose figures are whole; what there is no room for is named below."""
+    """Print a table without cutting any figure; columns that do not fit are named below it."""
     from rich.table import Table
     from rich.text import Text
 
@@ -397,4 +396,6 @@ def _print_stats_table(console: Console, columns: _StatsColumns, rows: list[tupl
     print_table(console, table)
     hidden_heads = [name for at, name in enumerate(columns.heads) if at not in column_indexes]
     if hidden_heads:
-        print_wrapped(console, Text(f"in a wider terminal, or with --json: {', '.join(hidden_heads)}", style="dim"))
+        print_wrapped(
+            console, Text(f"hidden columns (use a wider terminal, or --json): {', '.join(hidden_heads)}", style="dim")
+        )

@@ -1,4 +1,4 @@
-"""``holdfast undo``: a decision no longer counts; what it had replaced is shown again."""
+"""``holdfast undo``: undo a decision, so that the messages it reduced are shown in full again."""
 
 from __future__ import annotations
 
@@ -61,66 +61,66 @@ Examples:
   holdfast undo 4d56 --window
 """
 DEFAULT_UNDO_LIMIT = 20
-"""[H] Decisions that a list shows, unless another number is asked for."""
+"""Decisions listed without --limit. Chosen by judgement: one screen."""
 
 
 class UndoableDecision(Struct, frozen=True):
-    """A decision or compaction in force, and what would be if it were not. Tokens are estimates."""
+    """A decision or compaction in force, and the effect of undoing it. Tokens are estimates."""
 
     id: str
     kind: str
     rules: tuple[str, ...]
     at: int | None
     messages: int
-    """Messages that would be shown again as they were said, or less reduced."""
+    """Messages that would be shown in full, or less reduced."""
     token_growth: int
-    """What the next request would grow by."""
+    """Tokens by which the next request would grow."""
 
 
 class UndoList(Struct, frozen=True):
-    """What is in force in a session, the newest first."""
+    """The decisions in force in a session, the newest first."""
 
     session: str
     in_force: tuple[UndoableDecision, ...]
 
 
 class UndoOutcome(Struct, frozen=True, omit_defaults=True):
-    """What was revoked, and what that changed."""
+    """The revoked decisions, and the effect on the next request."""
 
     session: str
     decision: UndoableDecision
     before: int
     after: int
-    """Tokens of the next request, as ``holdfast context`` says them."""
+    """Tokens of the next request, as ``holdfast context`` shows them."""
     also: tuple[UndoableDecision, ...] = ()
-    """What was revoked behind it, where more than one was named; each as it stood then."""
+    """Further decisions revoked, each described as it stood at that moment."""
 
 
 class WindowChange(Struct, frozen=True):
-    """What a session's window was taken for, in tokens, and what it is taken for now."""
+    """The window assumed for a session before and after, in tokens."""
 
     session: str
     before: int
     after: int
     origin: str
-    """Where ``after`` came from."""
+    """The source of ``after``."""
 
 
 @click.command("undo", epilog=EXAMPLES)
 @click.argument("session")
 @click.argument("decisions", metavar="[DECISION...]", nargs=-1)
-@click.option("--window", is_flag=True, help="Forget what refusals told of its window: it is as configured again.")
-@click.option("--list", "listed", is_flag=True, help="Only list what is in force, the newest first.")
+@click.option("--window", is_flag=True, help="Forget the window learned from refusals, and use the configured one.")
+@click.option("--list", "listed", is_flag=True, help="Only list the decisions in force, the newest first.")
 @click.option(
     "-n",
     "--limit",
     type=IntegerParamType(1),
     default=DEFAULT_UNDO_LIMIT,
     show_default=True,
-    help="How many --list shows.",
+    help="Number of decisions --list shows.",
 )
 @store_option
-@make_json_option("what was revoked, or all that is in force,")
+@make_json_option("the revoked decisions, or all in force,")
 def command(
     session: str,
     decisions: tuple[str, ...],
@@ -131,23 +131,23 @@ def command(
     listed: bool,
     as_json: bool,
 ) -> None:
-    """Take back a decision: what it had reduced is shown again.
+    """Undo a decision: the messages it had reduced are shown in full again.
 
     SESSION and DECISION are the beginnings of ids; without DECISION it is the newest decision or compaction in force.
-    Of several all are taken back, or none. An entry is appended that revokes it: what was said since stays where it is,
-    and the messages it had reduced or hidden are shown again. Undoing once more takes back the one before.
+    Of several, all are undone or none. The log gets an entry that revokes the decision: later messages stay where they
+    are, and the messages it had reduced or hidden are shown again. Running undo again undoes the decision before that.
 
-    A request that was refused as too large tells how large the window is, and that stands until another is configured
-    or a larger request is taken. Where the provider takes more by now, --window makes that count no more.
+    A request that was refused as too large teaches Holdfast the size of the window, until another window is configured
+    or a larger request is accepted. If the provider accepts more by now, --window forgets that size.
     """
     if listed and decisions:
-        raise CommandError("--list lists everything in force; leave the decision out")
+        raise CommandError("--list lists all decisions in force; leave DECISION out")
     if window and (listed or decisions):
-        raise CommandError("--window forgets what was learned of the window and nothing else; give it alone")
+        raise CommandError("--window only forgets the learned window; give it without --list and DECISION")
     with open_named_store(store, readonly=listed) as there:
         info = there.get_session(session)
         if listed:
-            with ProgressBar("what is in force", is_wanted=not as_json):
+            with ProgressBar("reading", is_wanted=not as_json):
                 log = load_branch_history(there, info.key)
                 law = UndoList(info.key, tuple(list_undoable(info, log, None if as_json else limit)))
             _print_undoable(info, law, len(list_active_decisions(log.state)), as_json=as_json)
@@ -161,11 +161,12 @@ def command(
 
 
 def list_undoable(info: SessionInfo, log: BranchHistory, limit: int | None = None) -> list[UndoableDecision]:
-    """Return what is in force, the newest first, ``limit`` of it at most, each as if it alone were taken back."""
+    """List up to ``limit`` decisions in force, the newest first, each with the effect of undoing it alone."""
     state, times = log.state, _map_entry_times(log)
     target_and_settings = get_target_and_settings(info, state, config.load_configuration())
     newest = list(reversed(list_active_decisions(state)))
     there = set(list_shown_indexes(state, state.view.first_kept))
+    # Only this one needs a full fold: without it the provider's count may be valid again, and with it the exact size.
     last = _find_measured_decision(state, newest, there)
     return [
         _describe_undo(
@@ -190,9 +191,7 @@ def _describe_undo(
     state: ConversationState,
     without: ConversationState,
 ) -> UndoableDecision:
-    """Return what ``decision`` of the law does in ``state``; tokens are those of requests as they are
-    ``target_and_settings``.
-    """
+    """Describe the effect of undoing ``decision``: ``state`` without it is ``without``."""
     id_, body = decision
     growth = measure_request(without, *target_and_settings).tokens - measure_request(state, *target_and_settings).tokens
     if isinstance(body, DecisionEntry):
@@ -218,9 +217,9 @@ def _remove_decision(
     *,
     fold: bool,
 ) -> ConversationState:
-    """Return ``state`` without ``body``, of which no more is right than its size if it is not to ``fold`` all anew.
+    """Return ``state`` without ``body``; unless ``fold``, only its size is right.
 
-    To fold costs all that is in force. A decision gives back what it saves, and nothing else.
+    Folding costs as much as all that is in force, and a decision's saving is known, so most sizes need no fold.
     """
     if fold or isinstance(body, CompactionEntry):
         return _fold_revoke(state, id_)
@@ -238,9 +237,9 @@ def _remove_decision(
 def _find_measured_decision(
     state: ConversationState, newest: list[tuple[str, DecisionEntry | CompactionEntry]], shown_indexes: Container[int]
 ) -> str:
-    """Return the one decision without which the request that was counted last may stand again; or nothing.
+    """Return the id of the decision whose removal may make the last counted request valid again, or an empty string.
 
-    Whatever changed that came behind the count, so it is the newest that is about those messages.
+    Every change came after the count, so only the newest decision about the counted messages can be the one.
     """
     measurement = state.usage.measured_request
     if measurement is None or get_valid_measured_request(state) is not None:
@@ -258,9 +257,7 @@ def _find_measured_decision(
 def _find_first_changed_message(
     state: ConversationState, body: DecisionEntry | CompactionEntry, shown_indexes: Container[int]
 ) -> int:
-    """Return the first slot of those ``shown_indexes`` that is shown otherwise without ``body``; the end where none
-    is.
-    """
+    """Return the first of ``shown_indexes`` that would look different without ``body``, else the message count."""
     groups: dict[int, list[Edit]] = {}
     for edit in list_shown_edits(state, body):
         groups.setdefault(edit.span.start, []).append(edit)
@@ -271,7 +268,7 @@ def _find_first_changed_message(
 
 
 def _is_shown_differently(state: ConversationState, at: int, edits: list[Edit]) -> bool:
-    """Return whether slot ``at`` is shown otherwise without ``edits``, which others may stand for as well."""
+    """Return whether message ``at`` would look different without ``edits``; other edits may cover it as well."""
     other_edits = list(state.view.edits[at])
     for edit in edits:
         other_edits.remove(edit)
@@ -292,7 +289,7 @@ def _list_message_fates(conversation_state: ConversationState) -> list[tuple[Mes
 
 
 def undo_decisions(store: SessionStore, info: SessionInfo, *decisions: str) -> UndoOutcome:
-    """Revoke decisions of a session, the newest where none is named, and return what that changed."""
+    """Revoke decisions of a session, by default the newest, and return the effect."""
     key = info.key
     with open_journal_at_leaf(store, key) as journal:
         revoked_ids = journal.revoke_decisions(*decisions or (None,))
@@ -316,7 +313,7 @@ def undo_decisions(store: SessionStore, info: SessionInfo, *decisions: str) -> U
 
 
 def forget_window(store: SessionStore, info: SessionInfo) -> WindowChange:
-    """Let nothing count any more that overflows told of a session's window, and return what that changed."""
+    """Forget the window that overflows taught for a session, and return the change."""
     with open_journal_at_leaf(store, info.key) as journal:
         before = _get_effective_limits(info, journal.state)
         if before.window_source != guard.LEARNED_ORIGIN:
@@ -343,7 +340,7 @@ def _print_undo(info: SessionInfo, outcome: UndoOutcome | WindowChange) -> None:
     print_line(out, format_session_line(info))
     if isinstance(outcome, WindowChange):
         text = (
-            f"the window is {outcome.after:,} tokens again ({outcome.origin}); it was learned to be {outcome.before:,}"
+            f"the window is {outcome.after:,} tokens again ({outcome.origin}); the forgotten one was {outcome.before:,}"
         )
         print_wrapped(out, Text(text, "green"))
         return
@@ -353,7 +350,7 @@ def _print_undo(info: SessionInfo, outcome: UndoOutcome | WindowChange) -> None:
         print_wrapped(
             out,
             Text(
-                f"{_name_decision(decision, ids[decision.id])} no longer counts: {_format_undo_effect(decision)}",
+                f"{_name_decision(decision, ids[decision.id])} undone: {_format_undo_effect(decision)}",
                 "green",
             ),
         )
@@ -371,7 +368,7 @@ def _name_decision(decision: UndoableDecision, id_: str) -> str:
 def _format_undo_effect(decision: UndoableDecision) -> str:
     subject = "message is" if decision.messages == 1 else "messages are"
     size = f"{format_tokens(abs(decision.token_growth))} tokens {'more' if decision.token_growth >= 0 else 'fewer'}"
-    return f"{size}, {decision.messages:,} {subject} shown otherwise"
+    return f"{size}, {decision.messages:,} {subject} shown differently"
 
 
 def _print_undoable(info: SessionInfo, decisions: UndoList, count: int, *, as_json: bool) -> None:
@@ -388,4 +385,4 @@ def _print_undoable(info: SessionInfo, decisions: UndoList, count: int, *, as_js
     for decision in decisions.in_force:
         effect = f"without it {_format_undo_effect(decision)}: {_name_decision(decision, ids[decision.id])}"
         print_wrapped(out, Text.assemble((f"{format_time(decision.at):14} ", "dim"), effect))
-    print_more_hint(count - len(decisions.in_force), "older one", "--limit")
+    print_more_hint(count - len(decisions.in_force), "older decision", "--limit")

@@ -1,4 +1,4 @@
-"""``holdfast why``: what happened to a message, who decided it, and how to get it back."""
+"""``holdfast why``: explain what happened to a message or request, which decision did it, and how to get it back."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from holdfast.cli.reports.request_detail import (
 from holdfast.cli.reports.request_size import RequestSize, format_tokens, measure_session_request
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.state.conversation_state import ConversationState
-from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, Entry, MessageEntry
+from holdfast.state.entries import CompactionEntry, Entry
 from holdfast.store.base import SessionInfo
 
 EXAMPLES = """\
@@ -64,16 +64,16 @@ Examples:
   holdfast why 9c41d7e2             # a request, by the id in x-holdfast-request
 """
 DEFAULT_ACTION_LIMIT = 20
-"""[H] Decisions about a message that a person is told, the first and the last, unless another number is asked for."""
+"""Decisions about a message shown without --limit, the first and the last ones. Chosen by judgement: one screen."""
 _STATE_TEXTS = {
-    "whole": "it is sent as it was said",
-    "reduced": "something shorter stands in its place",
-    "hidden": "no request shows it any more",
+    "whole": "requests show it in full",
+    "reduced": "requests show a shorter text in its place",
+    "hidden": "requests no longer show it",
 }
 
 
 class MessageReplacement(Struct, frozen=True, omit_defaults=True):
-    """What a request holds in place of a message: itself, changed, or the summary of the compaction ``entry``."""
+    """The text shown in place of a message: the reduced message, or the summary of the compaction ``entry``."""
 
     tokens: int
     text: str
@@ -81,7 +81,7 @@ class MessageReplacement(Struct, frozen=True, omit_defaults=True):
 
 
 class MessageStory(Struct, frozen=True):
-    """What happened to a message. Tokens are estimates, as ``holdfast context`` gives them."""
+    """The history of a message. Tokens are estimates, as in ``holdfast context``."""
 
     session: str
     message: int
@@ -89,41 +89,42 @@ class MessageStory(Struct, frozen=True):
     role: str
     at: int | None
     tokens: int
-    """Of what its entry holds, as ``text``."""
+    """The size of the message as its entry holds it, like ``text``."""
     characters: int
-    """As it came, also where that was more than an entry may hold."""
+    """Its original length; more than ``text`` has, if it was too long for an entry."""
     text: str
     state: MessageState
     replacement: MessageReplacement | None
-    """What a request shows for it; nothing where nothing stands for it."""
+    """The text that requests show for it, or None."""
     actions: tuple[MessageAction, ...]
 
 
 @click.command("why", epilog=EXAMPLES)
 @click.argument("session")
 @click.argument("message", required=False)
-@click.option("--lines", type=IntegerParamType(0), default=5, show_default=True, help="How many lines of each text.")
+@click.option("--lines", type=IntegerParamType(0), default=5, show_default=True, help="Lines to show of each text.")
 @click.option(
     "-n",
     "--limit",
     type=IntegerParamType(1),
     default=DEFAULT_ACTION_LIMIT,
     show_default=True,
-    help="How many decisions about it.",
+    help="Number of decisions to show.",
 )
-@click.option("--said", is_flag=True, help="Print the message as it was said, whole, and nothing else.")
+@click.option("--said", is_flag=True, help="Print only the original message, in full.")
 @store_option
-@make_json_option("what happened")
+@make_json_option("the explanation")
 def command(session: str, message: str | None, store: str | None, *, said: bool, as_json: bool, **given: int) -> None:
-    """Tell what happened to a message: as it was said, as requests show it now, and each decision about it.
+    """Explain what happened to a message: the original, what requests show now, and each decision about it.
 
     SESSION is the beginning of an id; MESSAGE is a number as holdfast show prints it, a label, or the beginning of an
-    entry's id, which is enough by itself. Each decision comes with its rule, its reason, what it saves, how to read the
-    text back, and how to undo it. Repairs that only make a request valid are made anew each time and are not listed.
-    Sizes with ~ are estimates, by what the provider counted in the session so far; others the provider counted.
+    entry's id, which is enough by itself. Each decision is shown with its rule, its reason, the tokens it saves, the
+    command that reads the text back, and the command that undoes it. Repairs that only make a request valid are redone
+    for each request and not listed. A ~ marks an estimate, calibrated by the provider's counts in the session; other
+    sizes were counted by the provider.
 
-    Of a request, by the id that the header x-holdfast-request of its answer tells: as its client sent it, as it went
-    up, what was decided for it and before it, and what it cost.
+    For a request, named by the id in the header x-holdfast-request of its answer: its size from the client and as sent,
+    the decisions made for it and before it, and its cost.
     """
     with open_named_store(store, readonly=True) as there:
         with ProgressBar("reading", is_wanted=not as_json):
@@ -134,7 +135,7 @@ def command(session: str, message: str | None, store: str | None, *, said: bool,
                 entry = find_entry(there, info.key, log, message)
             if entry is None:
                 raise CommandError(
-                    "say which message of the session: a number as holdfast show prints it, or an entry's id"
+                    "name a message of the session: its number as holdfast show prints it, or an entry's id"
                 )
             log = load_history_through_entry(there, info.key, log, entry)
         if isinstance(entry.body, REQUEST_BODIES) and not said:
@@ -159,7 +160,7 @@ def command(session: str, message: str | None, store: str | None, *, said: bool,
 
 
 def _print_original(info: SessionInfo, number: int, entry: Entry, pieces: Iterable[str], *, as_json: bool) -> None:
-    """Print the words of a message as they are; a terminal gets the line end that they may lack."""
+    """Print the original text of a message; on a terminal a missing line end is added."""
     if as_json:
         print_json({"session": info.key, "message": number, "entry": entry.id, "text": "".join(pieces)})
         return
@@ -170,7 +171,7 @@ def _print_original(info: SessionInfo, number: int, entry: Entry, pieces: Iterab
 
 
 def _print_request_story(info: SessionInfo, log: BranchHistory, entry: Entry, short_key: str, *, as_json: bool) -> None:
-    """Tell of the request that ``entry`` is, or that it tells the end of."""
+    """Explain the request that ``entry`` is, or whose answer or failure it is."""
     with ProgressBar("reading", is_wanted=not as_json):
         request_detail = describe_request(info, log, find_request_position(log, entry), config.load_configuration())
     if as_json:
@@ -182,18 +183,22 @@ def _print_request_story(info: SessionInfo, log: BranchHistory, entry: Entry, sh
 
 
 def _get_message_number(log: BranchHistory, entry: Entry) -> int:
-    """Return which message ``entry`` is; ``CommandError`` where it is none."""
-    if not isinstance(entry.body, MessageEntry | BranchSummaryEntry):
-        kind, short = entry.body.__struct_config__.tag, clean_single_line(entry.id[:SHORT_ID])
-        hint = f"; holdfast diff SESSION {short} shows what it changed" if kind in {"decision", "compaction"} else ""
-        raise CommandError(f"entry {short} is a {kind} and no message: give a number as holdfast show prints it{hint}")
-    return next(number for number, message_entry in enumerate(log.message_entries) if message_entry.id == entry.id)
+    """Return the number of the message in ``entry``. Raises ``CommandError`` if it is not a message."""
+    for number, message_entry in enumerate(log.message_entries):
+        if message_entry.id == entry.id:
+            return number
+    kind = entry.body.__struct_config__.tag
+    short = clean_single_line(entry.id[:SHORT_ID])
+    hint = ""
+    if kind in {"decision", "compaction"}:
+        hint = f"; holdfast diff SESSION ..{short} shows what it changed"
+    raise CommandError(f"entry {short} is a {kind}, not a message; give a number as holdfast show prints it{hint}")
 
 
 def explain_message(
     info: SessionInfo, log: BranchHistory, number: int, characters: int, size: RequestSize
 ) -> MessageStory:
-    """Return what happened to message ``number``, which had so many characters as it came; tokens are by ``size``."""
+    """Explain message ``number``, which originally had ``characters``; tokens are measured by ``size``."""
     entry, sized_message = log.message_entries[number], log.state.history.sized_messages[number]
     state = list_message_visibility(log.state)[number]
     return MessageStory(
@@ -237,11 +242,13 @@ def _find_replacement(
 
 
 def _find_covering_message(state: ConversationState, number: int) -> int | None:
-    """Return the kept message whose edit stands for ``number`` too, if one does."""
-    edits = (edit for edits in state.view.edits.values() for edit in edits if edit.span.part is None)
-    return next(
-        (e.span.start for e in edits if state.view.first_kept <= e.span.start <= number < max(e.span.stop, 1)), None
-    )
+    """Return the number of the kept message whose edit also covers ``number``, or None."""
+    for edits in state.view.edits.values():
+        for edit in edits:
+            covers_number = edit.span.start <= number < max(edit.span.stop, 1)
+            if edit.span.part is None and covers_number and edit.span.start >= state.view.first_kept:
+                return edit.span.start
+    return None
 
 
 def _join_message_text(messages: list[SizedMessage] | tuple[SizedMessage, ...]) -> str:
@@ -260,20 +267,20 @@ def _print_story(story: MessageStory, info: SessionInfo, short_key: str, lines: 
     out.print(Text.assemble((" ".join(head.split()), "bold"), f": {_STATE_TEXTS[story.state]}"))
     size = f"{format_tokens(story.tokens)} tokens, {len(story.text):,} characters"
     lengths = (
-        f"{story.characters:,} characters; its entry holds {size}" if story.characters != len(story.text) else size
+        f"{story.characters:,} characters, of which the log holds {size}"
+        if story.characters != len(story.text)
+        else size
     )
-    _print_text_block(out, f"as it was said: {lengths}", story.text, lines)
+    _print_text_block(out, f"original: {lengths}", story.text, lines)
     if story.replacement is not None and story.state != "whole":
-        title = "in its place" if story.state == "reduced" else "what stands for it"
+        title = "shown instead" if story.state == "reduced" else "shown for it"
         if story.replacement.entry:
-            title = (
-                f"the summary that stands for it (compaction {clean_single_line(story.replacement.entry)[:SHORT_ID]})"
-            )
+            title = f"the summary shown instead (compaction {clean_single_line(story.replacement.entry)[:SHORT_ID]})"
         _print_text_block(
             out, f"{title}: {format_tokens(story.replacement.tokens)} tokens", story.replacement.text, lines
         )
     if not story.actions:
-        out.print("nothing was decided about it")
+        out.print("no decision is about it")
     omitted_count = len(story.actions) - limit
     for act in (
         story.actions
@@ -296,24 +303,22 @@ def _print_text_block(console: Any, head: str, text: str, lines: int) -> None:
         console.print(Text(f"  | … {format_count(len(every) - lines, 'more line')}", style="dim"))
 
 
-def _print_action(console: Any, session: str, act: MessageAction) -> None:
+def _print_action(console: Any, session: str, action: MessageAction) -> None:
     from rich.text import Text
 
-    short, key = clean_single_line(act.entry)[:SHORT_ID], quote(clean_single_line(session))
-    state = f"taken back by {clean_single_line(act.revoked_by)[:SHORT_ID]}" if act.revoked_by else "in force"
-    by = f", by {clean_single_line(act.decided_by)}" if act.decided_by else ""
-    style = "dim" if act.revoked_by else "yellow"
-    console.print(
-        Text.assemble((clean_single_line(act.rule), style), f"  {act.kind} {short} {format_time(act.at)}{by}: {state}")
-    )
-    print_wrapped(
-        console,
-        Text(
-            f"  {clean_single_line(act.why)}"
-            f"{f'; it frees {format_tokens(act.saves)} tokens of this message' if act.saves else ''}"
-        ),
-    )
-    for handle in act.recall:
+    short, key = clean_single_line(action.entry)[:SHORT_ID], quote(clean_single_line(session))
+    state, style = "in force", "yellow"
+    if action.revoked_by:
+        state, style = f"undone by {clean_single_line(action.revoked_by)[:SHORT_ID]}", "dim"
+    by = f", by {clean_single_line(action.decided_by)}" if action.decided_by else ""
+    head = f"  {action.kind} {short} {format_time(action.at)}{by}: {state}"
+    console.print(Text.assemble((clean_single_line(action.rule), style), head))
+    reason = f"  {clean_single_line(action.why)}"
+    if action.saves:
+        reason += f"; it saves {format_tokens(action.saves)} tokens of this message"
+    print_wrapped(console, Text(reason))
+    for handle in action.recall:
         print_command(console, Text(f"  read it back: holdfast recall {key} {handle}", style="dim"))
-    if not act.revoked_by and act.kind != "capped":
+    # A capped message cannot be shown again: its full text never was in an entry.
+    if not action.revoked_by and action.kind != "capped":
         print_command(console, Text(f"  undo it: holdfast undo {key} {short}", style="dim"))

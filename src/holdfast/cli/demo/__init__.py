@@ -1,1 +1,1 @@
-"""The parts of ``holdfast demo``: the task with and without Holdfast, what its requests cost, the comparison."""
+"""The parts of ``holdfast demo``: the two runs, the cost of their requests, and the comparison."""

@@ -1,4 +1,4 @@
-"""Both runs of the demonstration beside each other, and what can be read back of the second."""
+"""The two runs of the demonstration side by side, and the messages that the second can read back."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
 DEMO_STORE_FILE = "session.db"
 """The file of the second run's session."""
 RECALL_PHRASE = "agreed surcharge"
-"""What each line of the audit says that can be read back."""
+"""The phrase in each line of the audit, to find them again."""
 _SMALL_PICTURE_ROWS = 8
-"""Lines of the first picture, which only grows."""
+"""Lines of the first picture, which only grows and needs little room."""
 ROOMY_WIDTH, MIN_NAME_WIDTH = 60, 12
-"""Columns from which on the table is not crowded, and those that the names of its figures have at least."""
+"""Columns from which the table gets wide gaps, and the least width of its first column."""
 _OUTCOME_STYLES = {
     "finished": ("finished", "green"),
-    "overflow": ("died of an overflow", "red"),
+    "overflow": ("failed: context overflow", "red"),
     "stopped": ("stopped", "red"),
 }
 
 
 class EarlyMessageRecall(Struct, frozen=True):
-    """What was said early in a session and can still be read back."""
+    """An early part of the session that can still be read back."""
 
     messages: int = 0
-    """All that the log holds."""
+    """Messages in the log."""
     lines: int = 0
-    """Lines of the audit; it was taken at the second step, and no file has it."""
+    """Lines of the audit; it was made at the second step, and no file contains it."""
     first: str = ""
     handle: str = ""
-    """The id that it is read back by."""
+    """The id that reads it back."""
 
 
 class DemoComparison(Struct, frozen=True):
-    """Both runs, what can be read back of the second, and how long it all took."""
+    """Both runs, the audit as read back from the second, and the seconds for everything."""
 
     without: DemoRun
     with_holdfast: DemoRun
@@ -55,24 +55,24 @@ class DemoComparison(Struct, frozen=True):
 
 
 def print_introduction(console: Console) -> None:
-    """Print what is going to happen."""
+    """Print a description of the demonstration."""
     text = (
-        f"One task, twice: a scripted model puts {len(ROUTES)} files of a small project right, step by step, with real"
-        f" tools. A strict provider on this machine refuses whatever does not fit in {WINDOW:,} tokens."
+        f"One task, twice: a scripted model corrects {len(ROUTES)} files of a small project, step by step, with real"
+        f" tools. A strict provider on this machine refuses any request over {WINDOW:,} tokens."
     )
     print_wrapped(console, Text(text))
     console.print()
 
 
 def print_run_without_holdfast(console: Console, run: DemoRun) -> None:
-    """Print how the first run went."""
+    """Print the result of the first run."""
     console.print(draw_run(console, "without Holdfast", run.points, _SMALL_PICTURE_ROWS, legend=False))
     print_wrapped(console, Text.assemble(("the provider: ", "dim"), (clean_single_line(run.error), "red")))
     console.print()
 
 
 def print_demo_comparison(console: Console, comparison: DemoComparison, folder: Path | None) -> None:
-    """Print the second run, both beside each other, what is still there, and how to go on."""
+    """Print the second run, the comparison, the audit that was read back, and commands to go on with."""
     console.print(draw_run(console, "with Holdfast", comparison.with_holdfast.points))
     if comparison.with_holdfast.error:
         print_wrapped(console, Text(clean_single_line(comparison.with_holdfast.error), style="red"))
@@ -93,18 +93,22 @@ def _make_comparison_table(comparison: DemoComparison, gap: int) -> Table:
     return table
 
 
-def _make_comparison_rows(first_run: DemoRun, two: DemoRun) -> list[tuple[str, Text, Text]]:
+def _make_comparison_rows(first: DemoRun, second: DemoRun) -> list[tuple[str, Text, Text]]:
+    """Return the rows of the table: the name of a figure, then its value in both runs."""
+    # The first run ends with the refused request, which is its largest; the second never sent one that large.
+    largest_first = first.points[-1].tokens
     rows: list[tuple[str, str, str]] = [
-        ("steps survived", f"{first_run.steps:,}", f"{two.steps:,}"),
-        (f"largest request, of {WINDOW:,}", f"{first_run.points[-1].tokens:,}", f"{two.totals.largest:,}"),
-        ("tokens, all requests", f"{first_run.totals.tokens:,}", f"{two.totals.tokens:,}"),
-        ("read from the cache", f"{first_run.totals.cache_hit:.1%}", f"{two.totals.cache_hit:.1%}"),
-        (f"dollars, {MODEL}", f"{first_run.totals.usd:.2f}", f"{two.totals.usd:.2f}"),
-        ("compactions", "-", f"{two.compactions:,}"),
-        ("read back by the model", "-", format_count(two.recalls, "time")),
+        ("steps survived", f"{first.steps:,}", f"{second.steps:,}"),
+        (f"largest request, of {WINDOW:,}", f"{largest_first:,}", f"{second.totals.largest:,}"),
+        ("tokens, all requests", f"{first.totals.tokens:,}", f"{second.totals.tokens:,}"),
+        ("read from the cache", f"{first.totals.cache_hit:.1%}", f"{second.totals.cache_hit:.1%}"),
+        (f"dollars, {MODEL}", f"{first.totals.usd:.2f}", f"{second.totals.usd:.2f}"),
+        ("compactions", "-", f"{second.compactions:,}"),
+        ("read back by the model", "-", format_count(second.recalls, "time")),
     ]
-    outcome_row = ("the task", Text(*_OUTCOME_STYLES[first_run.outcome]), Text(*_OUTCOME_STYLES[two.outcome]))
-    return [outcome_row, *((name, Text(left), Text(right)) for name, left, right in rows)]
+    table = [("the task", Text(*_OUTCOME_STYLES[first.outcome]), Text(*_OUTCOME_STYLES[second.outcome]))]
+    table += [(name, Text(left), Text(right)) for name, left, right in rows]
+    return table
 
 
 def _print_recalled(console: Console, comparison: DemoComparison) -> None:
@@ -113,7 +117,7 @@ def _print_recalled(console: Console, comparison: DemoComparison) -> None:
     if recall.lines:
         lines_part = (f"{recall.lines} of {len(ROUTES)} lines", "green")
         text = Text.assemble(
-            "The audit of step 2, which no file has: ", lines_part, f" are read back, such as {recall.first}"
+            "The audit of step 2 is in no file, yet ", lines_part, f" can be read back, such as: {recall.first}"
         )
         print_wrapped(console, text)
 
@@ -121,7 +125,7 @@ def _print_recalled(console: Console, comparison: DemoComparison) -> None:
 def _print_next_commands(console: Console, comparison: DemoComparison, folder: Path | None) -> None:
     console.print()
     if folder is None:
-        print_wrapped(console, Text("To look into that session yourself: holdfast demo --keep DIR", style="dim"))
+        print_wrapped(console, Text("To explore that session yourself: holdfast demo --keep DIR", style="dim"))
         return
     where = f"--store {shlex.quote(str(folder / DEMO_STORE_FILE))}"
     for verb, options in (

@@ -1,4 +1,4 @@
-"""What each request of a run was made of and cost, as the provider saw it."""
+"""The contents and cost of each request of a run, as the provider counted them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _RESULT_BLOCK_TYPES = frozenset({"tool_result", "function_call_output"})
 
 
 class RunTotals(Struct, frozen=True):
-    """All requests of a run together."""
+    """Totals over all requests of a run."""
 
     tokens: int = 0
-    """Input and output, as the provider counted them."""
+    """Input and output tokens, as the provider counted them."""
     usd: float = 0.0
     cache_hit: float = 0.0
     """Share of the input tokens that were read from the cache."""
@@ -33,19 +33,18 @@ class RunTotals(Struct, frozen=True):
 
 
 class RequestTally:
-    """The requests that a provider took, one ``RequestPoint`` each; ``scale`` weighs what they are made of."""
+    """Records each request that a provider received as a ``RequestPoint``."""
 
     def __init__(self, provider: Provider, prices: Prices) -> None:
         self.points: list[RequestPoint] = []
         self.output = 0
-        self._provider, self._prices, self._scale = (
-            provider,
-            prices,
-            RequestCounter(count_word_pieces, provider.settings.factor),
-        )
+        self._provider = provider
+        self._prices = prices
+        # The provider's own tokenizer: the picture must show the figures by which requests are refused.
+        self._counter = RequestCounter(count_word_pieces, provider.settings.factor)
 
     def add_request(self, event: str = "", summary: Collection[str] = ()) -> None:
-        """Add the newest request; ``event`` is what was decided before it, ``summary`` the texts that are a summary."""
+        """Record the newest request; ``event`` names the decision before it, ``summary`` has the texts of a summary."""
         request = self._provider.requests[-1]
         if not isinstance(request.reply, ModelAnswer):
             self.points.append(
@@ -63,7 +62,7 @@ class RequestTally:
         )
 
     def compute_totals(self) -> RunTotals:
-        """Return the figures of all requests that were answered."""
+        """Return the totals of the answered requests."""
         input_ = sum(point.hit.total for point in self.points)
         read_tokens = sum(point.hit.read for point in self.points)
         largest = max((point.tokens for point in self.points if point.hit.total), default=0)
@@ -71,11 +70,13 @@ class RequestTally:
         return RunTotals(input_ + self.output, usd, divide_or_zero(read_tokens, input_), largest)
 
     def _count_kinds(self, request: JudgedRequest, summary: Collection[str]) -> dict[str, int]:
+        """Return the tokens of a request's blocks by kind."""
         body = msgspec.json.decode(request.incoming.body)
-        out: Counter[str] = Counter()
+        tokens_by_kind: Counter[str] = Counter()
         for block in split_into_blocks(request.incoming.api, body):
-            out[_classify_demo_block(block, summary)] += BLOCK_OVERHEAD + self._scale.count_text(block.rendering.text)
-        return dict(out)
+            tokens = BLOCK_OVERHEAD + self._counter.count_text(block.rendering.text)
+            tokens_by_kind[_classify_demo_block(block, summary)] += tokens
+        return dict(tokens_by_kind)
 
 
 def _classify_demo_block(block: PromptBlock, summary: Collection[str]) -> str:

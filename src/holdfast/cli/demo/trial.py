@@ -40,59 +40,59 @@ from holdfast.testing.task.worker import ScriptedTaskModel
 from holdfast.testing.upstream import ProviderUpstream
 
 API, MODEL, WINDOW = "anthropic", "claude-sonnet-5-5", 32_000
-"""Whom the strict provider speaks for, and the window that it enforces, in tokens."""
+"""The API and model that the strict provider imitates, and the window it enforces, in tokens."""
 MAX_OUTPUT = 2_000
-"""Tokens that an answer may have: the longest one is the report."""
+"""Tokens allowed for an answer. Chosen by judgement: the longest one, the report, fits easily."""
 DEMO_SESSION = "demo"
 """The session's name in its store."""
 DEMO_TITLE = "The fares of the ferry routes"
-"""What lists of sessions call it."""
+"""The session's title."""
 MAX_STEPS = 400
-"""Steps after which the work counts as endless; it takes half of them."""
+"""Steps after which the run is stopped as endless. Chosen by judgement: the task takes about half of them."""
 _CACHE_BREAKPOINT = {"cache_control": {"type": "ephemeral"}}
 
 RunOutcome: TypeAlias = Literal["finished", "overflow", "stopped"]
-"""How a run ended: the report is written and checked · the provider refused a request as too large · anything else."""
+"""How a run ended: the report was written and checked; a request was refused as too large; or anything else."""
 
 
 class RunProgress(Struct, frozen=True):
-    """How far a run is: its requests so far, and what the model does."""
+    """The progress of a run: its requests so far, and the model's current tool call."""
 
     points: tuple[RequestPoint, ...]
     activity: str = ""
 
 
 class DemoRun(Struct, frozen=True):
-    """How a run ended, and all of its requests."""
+    """The outcome of a run, and all of its requests."""
 
     outcome: RunOutcome
     steps: int
     points: tuple[RequestPoint, ...]
     totals: RunTotals
     error: str = ""
-    """In the words of whoever ended it."""
+    """The error of the provider, or the reason why the loop stopped."""
     compactions: int = 0
     recalls: int = 0
-    """How often the model read back what it no longer saw."""
+    """How often the model read back a text that was no longer shown to it."""
 
 
 ProgressCallback: TypeAlias = Callable[[RunProgress], object]
 
 
 def get_demo_target() -> Target:
-    """Return whom both runs talk to; nothing that the user configured counts here."""
+    """Return the target of both runs, from the shipped catalog: the user's configuration must not change the demo."""
     return get_target(API, MODEL, window=WINDOW, catalog=load_shipped_catalog())
 
 
 def make_demo_environment(folder: Path, routes: Sequence[FerryRoute]) -> Environment:
-    """Return the environment of both runs, its project written into ``folder``."""
+    """Write the project into ``folder``, and return the environment of both runs."""
     folder.mkdir(parents=True, exist_ok=True)
     write_project(folder, routes)
     return replace(load_agent_environment(folder), max_output=MAX_OUTPUT)
 
 
 class _DemoTrial:
-    """What both runs share: a model and its provider, a folder, and what is told of them."""
+    """The parts both runs share: a model and its provider, a folder, and the recorded requests."""
 
     def __init__(self, folder: Path, watch: ProgressCallback, routes: Sequence[FerryRoute]) -> None:
         self.folder, self.watch = folder, watch
@@ -103,22 +103,22 @@ class _DemoTrial:
         self.tally = RequestTally(self.provider, get_demo_target().prices)
 
     def report_call(self, call: ToolCall) -> None:
-        """Tell that a tool begins."""
+        """Report that a tool call begins."""
         self.watch(RunProgress(tuple(self.tally.points), format_call(call)))
 
     def make_run(self, outcome: RunOutcome, steps: int, error: str = "", compactions: int = 0) -> DemoRun:
-        """Return how the run ended."""
+        """Return the record of the finished run."""
         points, totals = tuple(self.tally.points), self.tally.compute_totals()
         return DemoRun(outcome, steps, points, totals, error, compactions, self.worker.recalls)
 
     @property
     def is_finished(self) -> bool:
-        """Whether the report is there, checked by the task's own program."""
+        """Whether the report exists and the task's own program has checked it."""
         return self.worker.is_done and (self.folder / "REPORT.md").exists()
 
 
 def format_call(call: ToolCall) -> str:
-    """Return a call in a few words."""
+    """Format a call as its tool and first text argument."""
     call_arguments = decode_call_arguments(call)
     first = (
         next((value for value in call_arguments.values() if isinstance(value, str)), "")
@@ -132,7 +132,7 @@ def format_call(call: ToolCall) -> str:
 
 
 async def run_without_holdfast(folder: Path, watch: ProgressCallback, routes: Sequence[FerryRoute] = ROUTES) -> DemoRun:
-    """Return how the task ends in a loop that appends all that is said, as most agent loops do."""
+    """Run the task in a loop that appends everything, as most agent loops do."""
     trial = _DemoTrial(folder, watch, routes)
     plain = _AppendOnlyConversation(trial)
     for step in range(MAX_STEPS):
@@ -148,7 +148,7 @@ async def run_without_holdfast(folder: Path, watch: ProgressCallback, routes: Se
 
 
 class _AppendOnlyConversation:
-    """A conversation as a list that only grows."""
+    """A conversation kept as a list that only grows."""
 
     def __init__(self, trial: _DemoTrial) -> None:
         self._trial = trial
@@ -158,7 +158,7 @@ class _AppendOnlyConversation:
         self._messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": TASK}]}]
 
     def make_request(self) -> UpstreamRequest:
-        """Return the next request: everything, with a cache breakpoint at its end."""
+        """Return the next request: all messages, with a cache breakpoint at the end."""
         *before, last = self._messages
         *blocks, end = last["content"]
         marked_message = {**last, "content": [*blocks, end | _CACHE_BREAKPOINT]}
@@ -166,7 +166,7 @@ class _AppendOnlyConversation:
         return UpstreamRequest(API, msgspec.json.encode(body), MODEL)
 
     async def add_answer(self, answer: ParsedAnswer) -> None:
-        """Append an answer, and what its calls come to."""
+        """Append an answer, run its tool calls, and append their results."""
         self._messages += [msgspec.json.decode(raw) for raw in answer.history_elements]
         results = []
         for call in answer.message.calls:
@@ -186,7 +186,7 @@ def _encode_result_block(result: ToolResult) -> dict[str, Any]:
 async def run_with_holdfast(
     folder: Path, store: SessionStore, watch: ProgressCallback, routes: Sequence[FerryRoute] = ROUTES
 ) -> DemoRun:
-    """Return how the same task ends with an engine below the same loop; its session is in ``store``."""
+    """Run the same task with an engine below the same loop; its session is in ``store``."""
     trial = _DemoTrial(folder, watch, routes)
     listener = _EngineListener()
     async with Engine.open(
@@ -214,7 +214,7 @@ async def run_with_holdfast(
 
 
 def _make_numbered_ids() -> Callable[[int], list[str]]:
-    """Return what gives ids that are the same in every run, since the model sees some of them."""
+    """Return a source of ids that are the same in every run, because the model sees some of them."""
     numbers = count(1)
     return lambda many: [blake2b(b"%d" % number, digest_size=16).hexdigest() for number in islice(numbers, many)]
 
@@ -225,7 +225,7 @@ def _report_step(trial: _DemoTrial, step: AgentEvent) -> None:
 
 
 class _EngineListener:
-    """What the engine told since the last request."""
+    """Collects the engine's events since the last request."""
 
     def __init__(self) -> None:
         self.session: Session | None = None
@@ -233,7 +233,7 @@ class _EngineListener:
         self._event = ""
 
     def handle_event(self, event: events.Event, trial: _DemoTrial) -> None:
-        """Take note of what was decided; add the request once it is answered."""
+        """Remember decisions, and record the request once it is answered."""
         match event:
             case events.CompactionEnded(outcome="compacted"):
                 self.compactions += 1
@@ -245,7 +245,10 @@ class _EngineListener:
                 self._event = ""
 
     def _get_summary_texts(self) -> frozenset[str]:
-        """Return the texts of the summary that the request shows."""
-        compaction = self.session.journal.state.view.compaction if self.session is not None else None
-        summary = compaction.summary if compaction is not None else None
-        return frozenset(part.text for part in summary.parts if isinstance(part, Text)) if summary else frozenset()
+        """Return the texts of the summary in the current request."""
+        if self.session is None:
+            return frozenset()
+        compaction = self.session.journal.state.view.compaction
+        if compaction is None or not compaction.summary:
+            return frozenset()
+        return frozenset(part.text for part in compaction.summary.parts if isinstance(part, Text))

@@ -1,4 +1,4 @@
-"""A run while it goes on: a picture that grows at a terminal, else a line now and then."""
+"""The progress of a run: a growing picture on a terminal, otherwise a line now and then."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 STEPS_PER_LINE = 25
-"""Steps between two lines where there is no terminal."""
+"""Steps between two lines without a terminal. Chosen by judgement: less than ten lines per run."""
 REDRAW_SECONDS = 0.08
-"""Seconds between two pictures: more often than the eye sees would only take time."""
+"""Seconds between two pictures. Chosen by judgement: faster changes are not visible and cost time."""
 PICTURE_ROWS = 14
-"""Lines of a picture: two of them, and what is said around them, fit on a screen."""
+"""Lines of a picture, so that two of them and the text around fit on a screen."""
 ROWS_AROUND = 8
-"""Lines for the head, the legend and the step around a picture that goes on; on a lower screen it has fewer rows."""
+"""Lines of heading, legend and step around a live picture; a lower screen leaves it fewer rows."""
 USABLE_WINDOW = WINDOW - MAX_OUTPUT
-"""Tokens of the window that are not kept for an answer."""
+"""Tokens of the window that are not reserved for an answer."""
 
 
 class RunWatcher:
-    """Shows how far the run called ``name`` is; use it as ``with``, and give ``show_progress`` to the run."""
+    """Shows the progress of the run ``name``. Use it in a ``with`` block, and pass ``show_progress`` to the run."""
 
     def __init__(self, console: Console, name: str, *, is_wanted: bool = True) -> None:
         self._out, self._name, self._wanted = console, name, is_wanted
@@ -38,7 +38,7 @@ class RunWatcher:
         self._last, self._told = 0.0, 0
 
     def __enter__(self) -> Self:
-        """Begin to show."""
+        """Start showing."""
         if self._wanted and self._out.is_terminal:
             from rich.live import Live
 
@@ -51,7 +51,7 @@ class RunWatcher:
             self._live.stop()
 
     def show_progress(self, progress: RunProgress) -> None:
-        """Show ``progress``, if it is time to."""
+        """Show ``progress``, unless the last picture is too recent."""
         if self._live is not None:
             self._draw_picture(self._live, progress)
         elif self._wanted:
@@ -70,7 +70,7 @@ class RunWatcher:
         live.update(Text("\n").join([chart, line]), refresh=True)
 
     def _print_progress_lines(self, progress: RunProgress) -> None:
-        """Print a line for each compaction, and every so many steps."""
+        """Print a line for each compaction, and one every ``STEPS_PER_LINE`` steps."""
         new = progress.points[self._told :]
         self._told = len(progress.points)
         for point in new:

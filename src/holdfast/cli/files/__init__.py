@@ -1,1 +1,1 @@
-"""Files that commands are given and write: where they lie, sessions in them, a session file that is repaired."""
+"""Files that commands read and write: input files, session files and their repair, and the user's paths."""

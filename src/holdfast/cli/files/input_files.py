@@ -1,4 +1,4 @@
-"""Files that a command is given, and files that it writes."""
+"""Read files given to a command, and write output files."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ from holdfast.cli.output.errors import CommandError
 from holdfast.errors import FormatError
 
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
-"""Sessions are their owner's business (invariant private-files)."""
+"""Only the owner may read sessions (invariant private-files)."""
 STDIN = "-"
 PIPE_TIMEOUT = 3.0
-"""Seconds in which somebody must have opened a pipe for writing. [H] A shell that made it has, long before."""
+"""Seconds to wait until a pipe has a writer. Chosen by judgement: a shell that makes one connects it long before."""
 
 
 def read_input_file(name: str) -> bytes:
-    """Return the bytes of the file ``name``; ``-`` is standard input.
+    """Read the file ``name``; ``-`` is standard input.
 
-    Raises ``FormatError`` for a folder, a device and a pipe without a writer, and ``OSError`` for what cannot be read.
+    Raises ``FormatError`` for a folder, a device or a pipe without a writer, and ``OSError`` if it cannot be read.
     """
     if name == STDIN:
         return get_standard_input().read()
     path = Path(name)
     if not name:
-        raise FormatError("an empty text is no file's name; give the name of a file")
+        raise FormatError("the file name is empty; give the name of a file")
     if path.is_dir():
         raise FormatError(f"{name} is a folder; give the files in it, for example {path / '*.jsonl'}")
-    if path.is_char_device() or path.is_block_device():  # some never end
-        raise FormatError(f"{name} is a device and no file; give a file, or - for standard input")
+    if path.is_char_device() or path.is_block_device():  # some, like /dev/zero, never end
+        raise FormatError(f"{name} is a device, not a file; give a file, or - for standard input")
     return read_pipe(path) if path.is_fifo() else path.read_bytes()
 
 
 def read_pipe(path: Path, timeout: float = PIPE_TIMEOUT) -> bytes:
-    """Return what is written into the pipe at ``path``; ``FormatError`` where nobody does."""
+    """Read everything written into the pipe at ``path``. Raises ``FormatError`` if it has no writer."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as pipe:
         select.select([pipe], [], [], timeout)
-        first_byte = pipe.read(1)  # nothing yet where somebody is about to write, b"" where nobody is
+        first_byte = pipe.read(1)  # None: a writer has not written yet; b"": there is no writer
         if first_byte == b"":
-            raise FormatError(f"{path} is a pipe into which nobody writes; start who writes, or give a file")
+            raise FormatError(f"{path} is a pipe without a writer; start the program that writes to it, or give a file")
         os.set_blocking(descriptor, True)
         return (first_byte or b"") + pipe.read()
 
 
 def get_standard_input() -> BinaryIO:
-    """Return standard input; ``CommandError`` where it is closed."""
+    """Return standard input. Raises ``CommandError`` if it is closed."""
     if sys.stdin is None:
         raise CommandError("standard input is closed; give the name of a file")
     return sys.stdin.buffer
 
 
 def iter_input_lines(name: str) -> Iterator[bytes]:
-    """Yield the lines of the file ``name``, or of standard input, each as soon as it is there."""
+    """Yield the lines of the file ``name``, or of standard input as they arrive."""
     if name == STDIN:
         yield from (line.removesuffix(b"\n") for line in get_standard_input())
     elif data := read_input_file(name):
@@ -65,27 +65,28 @@ def iter_input_lines(name: str) -> Iterator[bytes]:
 
 
 def make_private_folder(path: Path) -> None:
-    """Make ``path`` and the folders above it that are missing, for their owner only."""
+    """Make ``path`` and its missing parents, accessible to the owner only."""
     if not path.is_dir():
         path.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
 
 
 @contextmanager
 def open_output_file(name: str, *, force: bool) -> Iterator[BinaryIO]:
-    """Open the file ``name`` as ``open_private_file`` does; one that is there gives way only to ``force``, a store
-    never.
+    """Open the file ``name`` for writing, as ``open_private_file`` does.
+
+    An existing file is replaced only with ``force``, and a store never. Raises ``CommandError`` otherwise.
     """
     if name == STDIN:
-        raise CommandError("'-' is no file to write to; leave --output out for standard output")
+        raise CommandError("'-' is not a file name for output; leave --output out to use standard output")
     path = Path(name)
     if path.is_dir():
         raise CommandError(f"{path} is a folder; give the name of a file in it")
     if path.exists() and not path.is_file():
-        raise CommandError(f"{path} is no file that could be replaced; leave --output out and use standard output")
+        raise CommandError(f"{path} is not a regular file; leave --output out to use standard output")
     if os.path.lexists(path) and not force:
-        raise CommandError(f"{path} is there already; give another name, or --force to replace it")
+        raise CommandError(f"{path} already exists; give another name, or --force to replace it")
     if path.exists() and _is_store_file(path):
-        raise CommandError(f"{path} is a store of sessions, which nothing replaces; give another name")
+        raise CommandError(f"{path} is a store of sessions and is never replaced; give another name")
     with open_private_file(path) as file:
         yield file
 
@@ -98,10 +99,11 @@ def _is_store_file(path: Path) -> bool:
 
 @contextmanager
 def open_private_file(path: Path) -> Iterator[BinaryIO]:
-    """Open ``path`` for writing: it is there whole at the end, for its owner only, or is what it was before.
+    """Open ``path`` for writing so that it changes only at the end, all at once, and only the owner can read it.
 
-    An ``OSError`` names ``path``, whatever was written meanwhile.
+    An ``OSError`` names ``path``, not the temporary file.
     """
+    # The part file is in the same folder, since a rename is atomic only within one file system.
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE)

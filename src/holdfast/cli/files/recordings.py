@@ -1,4 +1,4 @@
-"""The sessions that a file holds: one, or all of a database."""
+"""Find the sessions in a file: one, or all of a database."""
 
 from __future__ import annotations
 
@@ -19,61 +19,61 @@ from holdfast.formats import Recording, read_recording, read_recording_lazily
 from holdfast.formats.common.lines import LineFile
 
 ReadProgress = Callable[[int, int], None]
-"""Told how many bytes of a file are read, and how many it has."""
+"""Called with the number of bytes read, and the size of the file."""
 _SESSION_ID_BYTES = 8
-"""Of the digest that names a session without an id of its own: an import of the same file has to find it."""
+"""Length of the digest that names a session without an id; it must be stable, so that importing again finds it."""
 
 
 class RecordingSource(Struct, frozen=True):
-    """A session before it is read: what messages call it, and how it is read."""
+    """A session that can be read: its name in messages, and the function that reads it."""
 
     name: str
     read: Callable[[], Recording]
-    """Raises ``HoldfastError`` or ``OSError`` where it cannot be read."""
+    """Raises ``HoldfastError`` or ``OSError`` if it cannot be read."""
 
 
 def iter_recordings(
     file: str, session: str = "", *, single: bool = False, progress: ReadProgress | None = None
 ) -> Iterator[RecordingSource]:
-    """Yield the sessions in ``file``; of a database all, or the one that ``session`` names by its beginning.
+    """Yield the sessions in ``file``: for a database all, or the one whose id begins with ``session``.
 
-    Each is to be read before the next is asked for. Where only a ``single`` one will do, more of them are an error.
-    With ``progress`` a session's words stay in the file, if its format allows, until they are asked for; that too has
-    to be before the next is asked for. It is told how much of the file is read.
+    Read each before asking for the next. With ``single``, several sessions are an error. With ``progress``, message
+    texts stay in the file until they are used, if the format allows; they too must be used before the next session.
     """
     from holdfast.store.foreign import opencode as foreign
 
     path = Path(file)
     if not file or not foreign.is_sqlite_file(path):
         if session:
-            raise CommandError(f"--session names a session of opencode's database, and {file} is no database")
+            raise CommandError(f"--session names a session of an opencode database, but {file} is not a database")
         if progress is None or file in ("", STDIN) or not path.is_file():
             yield RecordingSource(file, partial(_read_recording_file, file))
             return
+        # The file stays open until the next session is asked for, so that lazy texts can still be read.
         with path.open("rb") as stream:
             yield RecordingSource(file, partial(_read_recording_file_lazily, file, stream, progress))
         return
     with foreign.open_opencode_database(path) as there:
         roots = there.list_root_sessions(session)
         if not roots:
-            raise FormatError(f"{file} holds no session; give a database that opencode has used")
+            raise FormatError(f"{file} has no sessions; give a database that opencode has used")
         if single and len(roots) > 1:
-            raise CommandError(f"one session is asked for, and {file} holds {len(roots)}; name one with --session")
+            raise CommandError(f"one session is needed, but {file} has {len(roots)}; choose one with --session")
         for root in roots:
             yield RecordingSource(f"{file}#{root.id}", partial(there.read_recording, root.id))
 
 
 def _read_recording_file(file: str) -> Recording:
-    """Return the recording in a file, under an id that is the same for the same file where it has none of its own."""
+    """Read the recording in a file; one without an id gets a stable one from the file's digest."""
     data = read_input_file(file)
     recording = read_recording(data)
     return recording if recording.session else replace(recording, session=f"{recording.format}-{_digest_bytes(data)}")
 
 
 def _read_recording_file_lazily(name: str, file: BinaryIO, progress: ReadProgress) -> Recording:
-    """Return the recording in an open file, its words left there; what cannot be read so is read as a whole.
+    """Read the recording in an open file and leave its texts there; formats that do not allow it are read completely.
 
-    A tool may be writing it: what was not there at first is not looked at.
+    The size is taken first: a tool may be appending, and later lines are left for the next import.
     """
     size = os.fstat(file.fileno()).st_size
     recording = read_recording_lazily(
@@ -88,7 +88,7 @@ def _read_recording_file_lazily(name: str, file: BinaryIO, progress: ReadProgres
 
 
 def _iterate_file_lines(file: BinaryIO, size: int, progress: ReadProgress) -> Iterator[bytes]:
-    """Yield the lines in the first ``size`` bytes of a file; tell ``progress`` of every hundredth, not of each line."""
+    """Yield the lines in the first ``size`` bytes of a file, and report progress at every hundredth."""
     step, position, reported_position = max(1, size // 100), 0, 0
     file.seek(0)
     while position < size and (line := file.readline(size - position)):

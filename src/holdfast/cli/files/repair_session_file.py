@@ -1,4 +1,4 @@
-"""A session file put right on the disk: looked through, written anew beside it, and only then put in its place."""
+"""Repair a session file on disk: read it, write a new one beside it, and only then replace it."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from holdfast.store.private_files import is_existing_path
 
 FILE_MISSING = "there is no such file; check the path"
 LineProgress = Callable[[int], None]
-"""Is told, after each line, how many bytes it has."""
+"""Called after each line with its length in bytes."""
 
 
 class SessionFileRepair(Struct, frozen=True):
-    """What was found in a session file, and what became of it."""
+    """The findings in a session file, and the result of its repair."""
 
     file: str
     format: str = ""
     findings: tuple[RepairFinding, ...] = ()
     reason: str = ""
-    """Why nothing was rewritten, where something kept it from being repaired."""
+    """Why the file could not be repaired, or an empty string."""
     backup: str = ""
-    """The file as it was, where it was replaced."""
+    """The original file, if it was replaced."""
     left_out: str = ""
-    """The file that holds what is not in the repaired one, a JSON object for each piece."""
+    """The file with the parts missing from the repaired one, a JSON object for each."""
 
 
 class _HashingLines:
-    """The lines of a file, which are counted and summed up as they pass."""
+    """The lines of a file, hashed as they pass."""
 
     def __init__(self, file: BinaryIO, on_line: LineProgress) -> None:
         file.seek(0)
@@ -59,18 +59,17 @@ class _HashingLines:
 
     @property
     def digest(self) -> bytes:
-        """The digest of all that passed."""
+        """The digest of all lines so far."""
         return self._sum.digest()
 
 
 def repair_file_on_disk(
     path: Path, *, format_: str = "", dry_run: bool = False, on_line: LineProgress = lambda _: None
 ) -> SessionFileRepair:
-    """Repair the session file at ``path`` and return what was found; nothing found: it is not touched.
+    """Repair the session file at ``path`` and return the findings; an undamaged file is not touched.
 
-    ``format_`` is its tool, where its content may not tell. Where a link stands the file it leads to is repaired.
-    Memory is bounded by the longest line and a few words of each. Raises ``FormatError`` for what is no session file,
-    and where the file changed in the meantime.
+    ``format_`` names its tool if the content may not show it. Links are followed. Memory is bounded by the longest line
+    and a few words of each. Raises ``FormatError`` if it is not a session file, or if it changed during the repair.
     """
     if not is_existing_path(path):
         return SessionFileRepair(str(path), reason=FILE_MISSING)
@@ -98,7 +97,7 @@ def _replace_file(
     old_stat: os.stat_result,
     read_digest: bytes,
 ) -> tuple[str, str]:
-    """Write the file as it should be and put it in the place of ``path``; return the old one, and what is left out."""
+    """Write the repaired file and replace ``path``; return the names of the backup and the file of left-out parts."""
     stamp = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
     part, leftovers = (
         _find_free_name(path, f".{secrets.token_hex(4)}.part"),
@@ -107,6 +106,7 @@ def _replace_file(
     try:
         lines = _HashingLines(file, lambda _: None)
         dropped_count = _write_repaired(part, leftovers, rewrite_lines(lines, *tool_and_survey), old_stat)
+        # The file was read twice; if its tool wrote in between, the repair would drop the new lines.
         _check_unchanged(path, old_stat, is_same=lines.digest == read_digest)
         backup = _make_backup(path, f".bak-{stamp}")
         part.replace(path)
@@ -123,7 +123,7 @@ def _replace_file(
 def _write_repaired(
     part: Path, leftovers: Path, pieces: Iterator[bytes | DroppedBytes], old_stat: os.stat_result
 ) -> int:
-    """Write a file and what is left out of it; both are on the disk at the end. Return how much is left out."""
+    """Write the repaired file and the left-out parts, sync both to disk, and return the number of parts left out."""
     dropped_count = 0
     with _create_private(part) as new, _create_private(leftovers) as leftovers_file:
         os.fchmod(new.fileno(), stat.S_IMODE(old_stat.st_mode))
@@ -142,7 +142,7 @@ def _write_repaired(
 
 
 def _encode_dropped(piece: DroppedBytes) -> bytes:
-    """Return a piece that is left out as a line of JSON."""
+    """Encode a left-out part as a line of JSON."""
     record: dict[str, object] = {"line": piece.line, "why": piece.reason}
     try:
         record["text"] = piece.raw.decode()
@@ -152,7 +152,7 @@ def _encode_dropped(piece: DroppedBytes) -> bytes:
 
 
 def _check_unchanged(path: Path, old_stat: os.stat_result, *, is_same: bool) -> None:
-    """Raise ``FormatError`` if ``path`` is another file than it was, or has other content."""
+    """Raise ``FormatError`` if ``path`` was replaced or changed since it was opened."""
     now = path.stat()
     if is_same and _get_file_identity(now) == _get_file_identity(old_stat):
         return
@@ -164,11 +164,11 @@ def _get_file_identity(old_stat: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def _make_backup(path: Path, ending: str) -> Path:
-    """Give the file a second name, under which it stays as it is; what a tool still writes into it goes there too."""
+    """Give the file a second name, so that it survives the replacement; a tool that has it open writes there."""
     backup = _find_free_name(path, ending)
     try:
         backup.hardlink_to(path)
-    except OSError:  # a file system without links: a copy
+    except OSError:  # a file system without hard links needs a copy
         with path.open("rb") as old, _create_private(backup) as new:
             os.fchmod(new.fileno(), stat.S_IMODE(os.fstat(old.fileno()).st_mode))
             while piece := old.read(1 << 20):
@@ -179,7 +179,7 @@ def _make_backup(path: Path, ending: str) -> Path:
 
 
 def _find_free_name(path: Path, ending: str) -> Path:
-    """Return a free name beside ``path``."""
+    """Return an unused name beside ``path``."""
     names = (f"{path.name}{f'-{number}' if number else ''}{ending}" for number in range(1_000))
     return next(candidate for candidate in map(path.with_name, names) if not os.path.lexists(candidate))
 

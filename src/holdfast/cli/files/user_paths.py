@@ -1,4 +1,4 @@
-"""Where things live: the store, the configuration, the sessions of the user's own tools."""
+"""Locate the user's files: the store, the configuration, and sessions that other tools recorded."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ store_option = click.option(
     metavar="PATH",
     help=f"The store: a path, sqlite:///path or :memory:. Default: ${STORE_VARIABLE}, else this user's data folder.",
 )
-"""The option ``--store`` of all commands that use one."""
+"""The ``--store`` option of every command that uses a store."""
 
 
 class StoreLocation(NamedTuple):
-    """Where the store is, and who said so."""
+    """The store's address, and the option, variable or default it comes from."""
 
     url: str
     origin: str
 
 
 def locate_store(option: str | None) -> StoreLocation:
-    """Return where the store is: as given, else ``HOLDFAST_STORE``, else in the platform's data folder."""
+    """Return the store's location: the option, else ``HOLDFAST_STORE``, else the platform's data folder."""
     if option is not None:
         return StoreLocation(option, "--store")
     url = os.environ.get(STORE_VARIABLE)
@@ -48,25 +48,25 @@ def locate_store(option: str | None) -> StoreLocation:
 
 
 def get_store_path(store_url: str) -> Path:
-    """Return the file of the store that ``store_url`` names."""
+    """Return the file of the store at ``store_url``."""
     return expand_home(store_url.removeprefix("sqlite:///"))
 
 
 def is_store_missing(store_url: str) -> bool:
-    """Return whether ``store_url`` names a store in a file that is not there."""
+    """Return whether the store at ``store_url`` is a file that does not exist."""
     return store_url != ":memory:" and not is_existing_path(get_store_path(store_url))
 
 
 def describe_missing_store(option: str | None) -> str:
-    """Return that there is no store where ``option`` names one, and what makes it; nothing where there is one."""
+    """Say that the store does not exist and how to make one, or return an empty string if it exists."""
     where = locate_store(option).url
     if not is_store_missing(where):
         return ""
-    return f"there is no store at {clean_single_line(where)}; holdfast import FILE or holdfast run makes it"
+    return f"there is no store at {clean_single_line(where)}; holdfast import FILE or holdfast run creates it"
 
 
 def explain_impossible_path(store_url: str) -> str:
-    """Return why there can never be a store at ``store_url``, or nothing: it is a folder, or lies under a file."""
+    """Explain why no store can exist at ``store_url`` (a folder, or below a file), or return an empty string."""
     if store_url == ":memory:":
         return ""
     path = get_store_path(store_url)
@@ -74,11 +74,11 @@ def explain_impossible_path(store_url: str) -> str:
         return f"{path} is a folder; give a file's path with --store"
     there = _find_existing_ancestor(path)
     is_file = there != path and not there.is_dir()
-    return f"{there} is a file and no folder; give another path with --store" if is_file else ""
+    return f"{there} is a file, not a folder; give another path with --store" if is_file else ""
 
 
 def explain_unwritable_store(store_url: str) -> str:
-    """Return why nothing can be recorded in the store that ``store_url`` names, or nothing; none is made."""
+    """Explain why the store cannot be written, or return an empty string; no store is created."""
     try:
         with open_store(store_url, readonly=True) as store:
             store.list_sessions()
@@ -89,23 +89,24 @@ def explain_unwritable_store(store_url: str) -> str:
     if why := explain_impossible_path(store_url):
         return why
     path = get_store_path(store_url)
+    # A missing store can be created if the nearest existing folder is writable.
     there = _find_existing_ancestor(path)
     paths = (path, path.parent) if there == path else (there,)
     if not all(os.access(candidate, os.W_OK) for candidate in paths):
-        return f"{there} cannot be written; give yourself access, or another path with --store"
+        return f"{there} cannot be written; change its permissions, or give another path with --store"
     return ""
 
 
 def _find_existing_ancestor(path: Path) -> Path:
-    """Return what is there of ``path``: itself, or the nearest above it."""
+    """Return ``path`` if it exists, else its nearest existing parent."""
     return next(candidate for candidate in (path, *path.parents) if os.access(candidate, os.F_OK))
 
 
 @contextmanager
 def open_named_store(option: str | None, *, readonly: bool = False) -> Iterator[SessionStore]:
-    """Open the store that ``option`` names, its writes limited as ``holdfast.toml`` says; it is closed at the end.
+    """Open the store that ``option`` names, with the quota of ``holdfast.toml``, and close it at the end.
 
-    Raises ``UnknownId`` that says so where a session of a store is asked for that is not there.
+    If a session is asked for and there is no store at all, the ``UnknownId`` says so.
     """
     where = locate_store(option).url
     try:
@@ -118,22 +119,22 @@ def open_named_store(option: str | None, *, readonly: bool = False) -> Iterator[
 
 
 def suggest_export_for_session(word: str) -> str:
-    """Return what to do with ``word``, which is no file, where it is a session of the store; else nothing."""
+    """If ``word`` is a session of the store, say how to make a file of it; otherwise return an empty string."""
     with suppress(*EXPECTED_ERRORS), open_named_store(None, readonly=True) as there:
         key = there.get_session(word).key if word else ""
-        return key and f"no file is called so, but a session of the store; holdfast export {key} -o FILE makes a file"
+        return key and f"this is not a file but a session of the store; write it with holdfast export {key} -o FILE"
     return ""
 
 
 def _load_store_quota() -> Quota:
-    """Return how large a store may grow."""
+    """Return the configured limits of a store's size."""
     from holdfast.config import load_configuration
 
     return Quota(**load_configuration().store.set_limits)
 
 
 class SessionTool(NamedTuple):
-    """A tool that records sessions: its folder, and the names of its files there."""
+    """A tool that records sessions: its folder, and the pattern of its file names there."""
 
     name: str
     folder: Path
@@ -141,7 +142,7 @@ class SessionTool(NamedTuple):
 
 
 def list_session_tools() -> list[SessionTool]:
-    """Return the tools whose sessions are looked for, with the folders that their own variables name."""
+    """List the tools whose sessions are looked for, in the folders their own variables name."""
     home = Path.home()
 
     def root(variable: str, default: str) -> Path:
@@ -158,15 +159,16 @@ def list_session_tools() -> list[SessionTool]:
 
 
 def list_session_files(tool: SessionTool) -> list[Path]:
-    """Return the session files of ``tool``, the last changed first; those of sub-agents are left out."""
+    """List the session files of ``tool``, the most recently changed first, without those of sub-agents."""
+    # Claude Code writes the sessions of sub-agents beside their parents as agent-*.jsonl.
     files = [path for path in tool.folder.glob(tool.pattern) if not path.name.startswith("agent-") and path.is_file()]
     return sorted(files, key=get_modification_sort_key, reverse=True)
 
 
 def get_modification_sort_key(path: Path) -> tuple[float, str]:
-    """Return when a file of sessions was written last, in seconds since 1970, and its name.
+    """Return when a session file was last written, in seconds since 1970, and its name.
 
-    What a database has not folded in yet stands beside it.
+    For a database, its write-ahead log counts too: the newest changes may be only there.
     """
     times = [0.0]
     for file in (path, path.with_name(f"{path.name}-wal")):

@@ -1,1 +1,1 @@
-"""What people and programs are shown: tables, JSON, errors, hints."""
+"""Terminal output: tables, JSON, errors and hints."""

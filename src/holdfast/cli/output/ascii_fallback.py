@@ -1,19 +1,19 @@
-"""Our signs where the encoding of a terminal or pipe has none of them: each has one that every encoding has."""
+"""ASCII replacements for our symbols, for terminals and pipes whose encoding lacks them."""
 
 from __future__ import annotations
 
 import codecs
 
 ASCII_FALLBACK = "holdfast-plainly"
-"""The name by which a stream asks for it."""
+"""The name of the error handler."""
 _ASCII_SIGNS = str.maketrans("…·•●○→←↺⟱✂✗×−–—━╸╺│█▇▆▅▄▃▂▁", ".-**o><^v/xx------|###++--_")
-"""One sign for one sign, so that columns stay where they are."""
+"""Replacements have one character each, so that columns stay aligned."""
 UNKNOWN_SIGN = "?"
-"""What stands for any other sign."""
+"""Replaces any other symbol."""
 
 
 def replace_with_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Return what is written in place of that which cannot be, and where to go on."""
+    """Return the ASCII text for characters that cannot be encoded, and the position to continue at."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end].translate(_ASCII_SIGNS)

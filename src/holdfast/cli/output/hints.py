@@ -1,4 +1,4 @@
-"""What to do instead with a file of many lines that was given to a command for one request, or for one error."""
+"""Hints for a file of many lines that was given to a command for a single request or error."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from holdfast.errors import HoldfastError
 from holdfast.providers.common.json.body_fields import detect_wide_encoding
 
 _TOOL_TITLES = {"claude-code": "Claude Code", "codex": "Codex", "gemini-cli": "Gemini CLI", "pi": "pi"}
-"""Readers of files with an object on each line, by the names of their tools."""
+"""Formats with one object per line, and the names of their tools."""
 
 
 def recognize_session_tool(data: bytes) -> str:
-    """Return the tool that a file of many lines is a session of; nothing where it is none."""
+    """Return the tool that wrote a session file of many lines, or an empty string."""
     from holdfast.formats.recognize import recognize_reader
 
     if has_many_lines(data):
@@ -22,15 +22,16 @@ def recognize_session_tool(data: bytes) -> str:
 
 
 def suggest_right_command(data: bytes) -> str:
-    """Return what to do with ``data``, which is no request; nothing where it is not of many lines."""
+    """Suggest the command for ``data``, which is not a single request; empty if it has one line only."""
     tool = recognize_session_tool(data)
+    if tool and detect_wide_encoding(data):
+        # Repair works on UTF-8 lines; the import error explains how to convert the file.
+        return f"this is a session of {tool}: run holdfast import to see how to convert it"
     if tool:
-        repair_help = "mends it, holdfast import takes it into the store"
         return (
-            f"it is a session of {tool}: holdfast "
-            f"{'import tells how' if detect_wide_encoding(data) else f'repair {repair_help}'}"
+            f"this is a session of {tool}: repair it with holdfast repair, or add it to the store with holdfast import"
         )
-    return "for a request on every line, give --jsonl" if has_many_lines(data) else ""
+    return "for one request per line, give --jsonl" if has_many_lines(data) else ""
 
 
 def has_many_lines(data: bytes) -> bool:

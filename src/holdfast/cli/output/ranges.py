@@ -1,4 +1,4 @@
-"""Numbers on the command line: a wrong one is told in words, with the number that was meant where that can be seen."""
+"""Numbers on the command line; a wrong one gives an error that suggests the number that was meant."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class IntegerParamType(click.IntRange):
     """A whole number within bounds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number; it ends the command where ``value`` is none."""
+        """Return the number; fail if ``value`` is not one."""
         try:
             int(value)
         except ValueError:
             if value.isdecimal():
                 self.fail(f"{value!r} has too many digits; give a smaller number", param, ctx)
             suggestion = _guess_number(value)
-            hint = f"write {suggestion}" if suggestion is not None else "give digits alone"
-            self.fail(f"{value!r} is no whole number; {hint}", param, ctx)
+            hint = f"write {suggestion}" if suggestion is not None else "use digits only"
+            self.fail(f"{value!r} is not a whole number; {hint}", param, ctx)
         number: int = super().convert(value, param, ctx)
         return number
 
@@ -33,19 +33,19 @@ class FloatParamType(click.FloatRange):
     """A number within bounds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number; it ends the command where ``value`` is none."""
+        """Return the number; fail if ``value`` is not one."""
         try:
             is_number = not math.isnan(float(value))
         except ValueError:
             is_number = False
         if not is_number:
-            self.fail(f"{value!r} is no number; give digits, for example 0.5", param, ctx)
+            self.fail(f"{value!r} is not a number; use digits, for example 0.5", param, ctx)
         number: float = super().convert(value, param, ctx)
         return number
 
 
 def _guess_number(text: str) -> int | None:
-    """Return the whole number that people write as ``200k``, ``1.5M``, ``2e5`` or ``200,000``."""
+    """Return the whole number written as ``200k``, ``1.5M``, ``2e5`` or ``200,000``, or None."""
     match = _NUMBER_WITH_UNIT.fullmatch(text.strip())
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""What commands print: JSON for programs, tables and lines for people, a progress bar for the waiting."""
+"""Output of commands: JSON for programs, tables and lines for people, and a progress bar."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 DEFAULT_WIDTH = 100
-"""Columns where there is no terminal to ask: files and pipes."""
+"""Columns of output to files and pipes, which have no terminal to ask."""
 WRAP_INDENT, MIN_WRAP_WIDTH = 4, 16
-"""Blanks before what is left of a line that was too long, and columns that it has at least."""
+"""Indent of continuation lines, and their least width in a narrow terminal."""
 COLUMN_GAP = 2
 """Blanks between columns."""
 PROGRESS_DELAY = 1.0
-"""Seconds after which a progress bar is shown."""
+"""Seconds before a progress bar appears. Chosen by judgement: quick commands should not flicker."""
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
-"""Line ends, escape sequences and marks that turn the direction of text: never printed as they come."""
+"""Line ends, escape sequences and marks that change the text direction: recorded text could steer the terminal."""
 _HALF_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def make_json_option(noun: str) -> Callable[[F], F]:
-    """Return the option ``--json``, which every command has."""
+    """Return the ``--json`` option, which every command has."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {noun} as JSON.")
 
 
@@ -47,18 +47,18 @@ def print_json(value: Any) -> None:
 
 
 def encode_printable_json(value: Any, indent: int | None = None) -> bytes:
-    """Return ``value`` as JSON in UTF-8; half surrogates become escapes, so every text can be printed."""
+    """Encode ``value`` as JSON in UTF-8; lone surrogates become escapes, so that any text can be printed."""
     return json.dumps(value, ensure_ascii=False, indent=indent).encode("utf-8", "backslashreplace")
 
 
 def print_line(console: Console, line: Text) -> None:
-    """Print ``line`` on one line, its end cut off where it is too long."""
+    """Print ``line`` on one line, cut to the terminal's width."""
     line.truncate(console.width, overflow="ellipsis")
     console.print(line, no_wrap=True)
 
 
 def print_wrapped(console: Console, line: Text) -> None:
-    """Print all of ``line``: where it is too long it goes on below, set in."""
+    """Print ``line``, wrapped with an indent if it is too long."""
     if line.cell_len <= console.width:
         console.print(line, no_wrap=True)
         return
@@ -70,7 +70,7 @@ def print_wrapped(console: Console, line: Text) -> None:
 
 
 def print_table(console: Console, table: RenderableType) -> None:
-    """Print ``table``, no line of it with blanks at its end."""
+    """Print ``table`` without blanks at the ends of lines."""
     from rich.text import Text
 
     for pieces in console.render_lines(table, pad=False):
@@ -80,9 +80,9 @@ def print_table(console: Console, table: RenderableType) -> None:
 
 
 def choose_columns(rows: Sequence[Sequence[str]], spare: Iterable[int], width: int) -> list[int]:
-    """Return which columns of ``rows``, the heads first, have room in ``width`` with every cell whole.
+    """Choose the columns of ``rows``, headings first, that fit in ``width`` with no cell cut.
 
-    Where all of them have none those of ``spare`` go, in that order; heads may take a line for each of their words.
+    Columns are dropped in the order of ``spare``. Headings may wrap to one line per word.
     """
     head, *body_rows = rows
     words = [max(map(len, name.split()), default=0) for name in head]
@@ -96,64 +96,65 @@ def choose_columns(rows: Sequence[Sequence[str]], spare: Iterable[int], width: i
 
 
 def print_command(console: Console, line: Text) -> None:
-    """Print ``line`` without a line end inside, however long it is, so that it can be pasted."""
+    """Print ``line`` without inserting line ends, so that it can be pasted."""
     console.print(line, soft_wrap=True)
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Return a console that prints what it is given, without markup; colours as the terminal and NO_COLOR say."""
+    """Return a console without markup; colors follow the terminal and NO_COLOR."""
     from rich.console import Console as Plain
 
     class Console(Plain):
         def on_broken_pipe(self) -> None:
-            raise  # noqa: PLE0704 -- the error is told where all are
+            raise  # noqa: PLE0704  rich would exit here; errors are reported in one place
 
-    stream = (sys.stderr if stderr else sys.stdout) or io.StringIO()  # a stream that was closed is None
+    stream = (sys.stderr if stderr else sys.stdout) or io.StringIO()  # a closed stream is None
+    # rich assumes 80 columns for files and pipes, which cuts tables that a wide terminal would show.
     width = None if stream.isatty() or os.environ.get("COLUMNS") else DEFAULT_WIDTH
     return Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
 
 
 def has_colors(console: Console) -> bool:
-    """Return whether colours tell things apart here, or letters must."""
+    """Return whether colors can distinguish things here; otherwise letters must."""
     return console.color_system is not None and not console.no_color
 
 
 def clean_single_line(text: str, max_length: int = 0) -> str:
-    """Return ``text`` on one line with nothing in it that steers a terminal, cut to ``max_length`` characters (0:
-    whole).
-    """
+    """Return ``text`` on one line without control characters, cut to ``max_length`` characters (0: not cut)."""
     if max_length:
+        # Cut early: the text may have megabytes. Four times the length leaves enough after blanks are merged.
         text = text[: 4 * max_length]
     line = _HALF_SURROGATE.sub("\ufffd", " ".join(_CONTROL_CHARACTERS.sub(" ", text).split()))
     return f"{line[: max_length - 1]}…" if max_length and len(line) > max_length else line
 
 
 def format_count(count: int, noun: str) -> str:
-    """Return ``1 error``, ``2 errors``."""
+    """Format a count with its noun: ``1 error``, ``2 errors``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def print_more_hint(count: int, noun: str, option: str) -> None:
-    """Tell on standard error that ``count`` more were not shown, if there are any, and what shows them."""
+    """Print on standard error that ``count`` more items exist, and the option that shows them."""
     if count > 0:
         click.echo(f"… and {format_count(count, noun)}; {option} shows more, --json all", err=True)
 
 
 class ProgressBar:
-    """A progress bar on standard error; it shows after a second, and only to a person at a terminal.
+    """A progress bar on standard error that appears after a second, and only at a terminal.
 
-    What is a part of something of which nobody knows the end only moves. Print nothing while this is entered.
+    A part with an unknown end only moves. Print nothing else while it is active.
     """
 
     def __init__(self, label: str = "", *, is_wanted: bool) -> None:
         self._wanted = is_wanted and sys.stderr is not None and sys.stderr.isatty()
+        # The timer starts the bar in a thread of its own, hence the lock between it and the end of the block.
         self._timer, self._lock = Timer(PROGRESS_DELAY, self._start_bar), Lock()
         self._timer.daemon = True
         self._bar: Progress | None = None
         self._label, self._total, self._done = label, 0, 0
 
     def __enter__(self) -> Self:
-        """Return the bar, not shown yet."""
+        """Return the bar, which is not visible yet."""
         if self._wanted:
             self._timer.start()
         return self
@@ -166,21 +167,21 @@ class ProgressBar:
                 self._bar.stop()
 
     def begin_part(self, label: str, total: int = 0) -> None:
-        """Begin a part of ``total`` ticks, called ``label``; 0 where nobody knows how many there will be."""
+        """Begin a part of ``total`` steps called ``label``; 0 means that the number is unknown."""
         self.set_progress(label, 0, total)
 
     def advance(self) -> None:
-        """Tell that one more step is done."""
+        """Count one more step as done."""
         self.set_progress(self._label, self._done + 1, self._total)
 
     def set_progress(self, label: str, steps_done: int, total: int) -> None:
-        """Tell that ``steps_done`` of ``total`` steps of the part called ``label`` are done."""
+        """Set the progress to ``steps_done`` of ``total`` steps of the part ``label``."""
         self._label, self._total, self._done = label, total, steps_done
         if self._bar is not None:
             self._update_bar(self._bar)
 
     def track_items(self, label: str, items: Sequence[T]) -> Iterator[T]:
-        """Yield ``items`` as a part called ``label``, a tick for each."""
+        """Yield ``items`` as a part called ``label``, one step each."""
         self.begin_part(label, len(items))
         for item in items:
             yield item
@@ -193,7 +194,7 @@ class ProgressBar:
             if self._wanted:
                 bar = Progress(console=make_console(stderr=True), transient=True, redirect_stdout=False)
                 bar.add_task("")
-                self._bar = bar  # from here on whatever is told moves it
+                self._bar = bar  # from here on set_progress moves it
                 self._update_bar(bar)
                 bar.start()
 

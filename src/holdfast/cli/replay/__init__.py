@@ -1,1 +1,1 @@
-"""The parts of ``holdfast replay``: the report of a session, and the requests written to files."""
+"""The parts of ``holdfast replay``: the report of a session, and the dump of its requests."""

@@ -1,4 +1,4 @@
-"""Requests of a replay, written down for others to check: ``{file, policy, step, request}``, one a line."""
+"""Write the requests of a replay to files for inspection, one ``{file, policy, step, request}`` per line."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from holdfast.cli.files.input_files import make_private_folder, open_private_fil
 from holdfast.cli.output.errors import CommandError, describe_error
 
 MAX_STEM_LENGTH = 100
-"""Characters of a file's name that are kept."""
+"""Characters of a session file's name that are kept, so that the suffixes stay below the limit of file systems."""
 
 
 class RequestDumpLine(Struct):
-    """A request as it would have been sent, its body byte for byte. Steps count from 0."""
+    """A request that would have been sent, its body byte for byte. Steps count from 0."""
 
     file: str
     policy: str
@@ -27,14 +27,17 @@ class RequestDumpLine(Struct):
 
 
 class RequestDumpFolder:
-    """A folder with one file of requests for each session and policy; ``CommandError`` where it cannot be written."""
+    """A folder with one file of requests for each session and policy.
+
+    Raises ``CommandError`` if it cannot be written.
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
         self._taken: dict[str, int] = {}
         probe = self._folder / ".holdfast"
         if self._folder.exists() and not self._folder.is_dir():
-            raise CommandError(f"requests cannot be written to {self._folder}: it is a file; give a folder with --dump")
+            raise CommandError(f"{self._folder} is a file; give a folder with --dump")
         with _stop_on_disk_error(self._folder):
             make_private_folder(self._folder)
             with open_private_file(probe):
@@ -42,7 +45,7 @@ class RequestDumpFolder:
             probe.unlink()
 
     def open_session(self, file: str) -> SessionDump:
-        """Return where the requests of ``file`` go; a name that is used again gets a number."""
+        """Return the dump for the requests of ``file``; a repeated name gets a number."""
         stem = re.sub(r"[^\w.-]", "_", Path(file).stem, flags=re.ASCII)[:MAX_STEM_LENGTH] or "session"
         self._taken[stem] = number = self._taken.get(stem, 0) + 1
         return SessionDump(self._folder, file, stem if number == 1 else f"{stem}-{number}")
@@ -56,7 +59,7 @@ class SessionDump:
 
     @contextmanager
     def open_policy_file(self, policy: str) -> Iterator[Callable[[int, bytes], None]]:
-        """Open the file of one policy for writing steps and bodies; it is there whole at the end or not at all."""
+        """Open one policy's file and yield a function that writes a step's body; the file appears once complete."""
         path = self._folder / f"{self._stem}.{policy}.jsonl"
 
         with _stop_on_disk_error(path), open_private_file(path) as out:
@@ -70,13 +73,13 @@ class SessionDump:
 
 
 def _compact_body(body: bytes) -> bytes:
-    """Return ``body`` itself, or without the white space between its tokens where that holds a line end."""
+    """Return ``body`` unchanged, or compacted if it has line ends, which would break the line format."""
     return msgspec.json.format(body, indent=-1) if b"\n" in body else body
 
 
 @contextmanager
 def _stop_on_disk_error(path: Path) -> Iterator[None]:
-    """End the command where the disk refuses: no file after this one would fare better."""
+    """End the command if the disk refuses a write: later files would fail as well."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""One recorded session through the policies asked for: from a file's name to the rows of its report."""
+"""Replay one recorded session through policies: from a file to the rows of its report."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from holdfast.state.conversation_state import ConversationState
 from holdfast.state.target import PlanInputs, Target
 
 DEFAULT_SETUP_TOKENS = 10_000
-"""Tokens assumed of system prompt and tools where the record has none (METRICS, "Frame")."""
+"""Tokens assumed for system prompt and tools if the recording has none (METRICS, "Frame")."""
 _LISTED_PROBLEMS = 5
-"""Damaged lines that are told one by one."""
+"""Damaged lines listed one by one."""
 
 
 class ReplayJob(Struct, frozen=True):
-    """What is asked for, beside the files. ``setup_tokens`` and ``api`` are nothing when the record decides."""
+    """The replay's options, apart from files. ``setup_tokens`` and ``api`` are None if the recording decides."""
 
     policies: tuple[Policy, ...]
     window: int
@@ -54,18 +54,18 @@ class ReplayJob(Struct, frozen=True):
     api: str | None = None
     measures_cuts: bool = False
     pictured_policy: str | None = None
-    """The policy whose requests are kept for the picture."""
+    """The policy to draw; only its requests are kept."""
 
 
 class PolicyFailure(Struct, frozen=True):
-    """A policy that could not be replayed over a session that others could, and why."""
+    """A policy that failed on a session that others could replay."""
 
     policy: str
     error: str
 
 
 class ReplayReport(Struct, frozen=True):
-    """What came of one file: a row for each policy, or why there is none."""
+    """The result of one session: a row for each policy, or its failure."""
 
     subject: ReportSubject
     rows: tuple[PolicyRow, ...]
@@ -73,18 +73,19 @@ class ReplayReport(Struct, frozen=True):
 
 
 class ProgressListener(Protocol):
-    """Somebody who wants to know how far it is."""
+    """Receives the progress of a replay."""
 
     def begin_part(self, label: str, total: int) -> None:
-        """Begin a part of ``total`` ticks."""
+        """Begin a part of ``total`` steps."""
 
     def advance(self) -> None:
-        """Tell that one more is done."""
+        """Count one more step as done."""
 
 
 def check_replay_window(replay_job: ReplayJob) -> None:
-    """Raise ``WindowTooSmall`` where no session at all could be replayed like this."""
+    """Raise ``WindowTooSmall`` if no session could be replayed with these options."""
     place = get_target(replay_job.api or API_NAMES[0], replay_job.model, catalog=replay_job.catalog)
+    # Ours first, because its error names the window that would fit.
     for policy in sorted(replay_job.policies, key=lambda policy: policy.name != OUR_POLICY):
         try:
             fit_policy_to_window(policy, change_target_window(place, replay_job.window, replay_job.setup_tokens or 0))
@@ -97,20 +98,20 @@ def check_replay_window(replay_job: ReplayJob) -> None:
 
 
 def replay_file(file: str, replay_job: ReplayJob, waiting: ProgressListener) -> ReplayReport:
-    """Return the report on ``file``; raises ``HoldfastError`` or ``OSError`` where it cannot be replayed."""
+    """Replay ``file`` and return the report. Raises ``HoldfastError`` or ``OSError`` if that is impossible."""
     return replay_recording(RecordingSource(file, lambda: read_recording(read_input_file(file))), replay_job, waiting)
 
 
 def replay_recording(
     source: RecordingSource, replay_job: ReplayJob, waiting: ProgressListener, dump: RequestDumpFolder | None = None
 ) -> ReplayReport:
-    """Return the report on one session of a file; raises as ``replay_file`` does."""
+    """Replay one session of a file and return the report; raises as ``replay_file`` does."""
     file, recording = source.name, source.read()
     api = replay_job.api or _choose_replay_api(recording, replay_job)
     session = make_replay_session(recording, api)
     if not session.steps:
         message_count = format_count(len(session.messages), "message")
-        raise FormatError(f"no answer of a model is recorded in it ({message_count}); nothing to replay")
+        raise FormatError(f"no model answer is recorded in it ({message_count}); nothing to replay")
     study = _make_replay_study(session, api, replay_job)
     bodies = dump.open_session(file) if dump else None
     rows: list[PolicyRow] = []
@@ -124,13 +125,13 @@ def replay_recording(
         except EXPECTED_ERRORS as error:
             errors.append((policy.name, error))
     if not rows:
-        raise errors[-1][1]  # ours is the last where all were asked for
+        raise errors[-1][1]  # with all policies this is ours, whose message is the most helpful
     failures = tuple([PolicyFailure(name, describe_error(error)) for name, error in errors])
     return ReplayReport(_make_subject(file, recording, study), tuple(rows), failures)
 
 
 def _choose_replay_api(recording: Recording, replay_job: ReplayJob) -> str:
-    """Return the API that the model is called by, else the recording's own, else the first we know."""
+    """Return the API of the model, else of the recording, else the first one known."""
     native = replay_job.catalog.find_api(replay_job.model)
     if native is not None:
         return native if native in API_NAMES else DEFAULT_API
@@ -151,21 +152,24 @@ def _make_replay_study(session: ReplaySession, api: str, replay_job: ReplayJob) 
 def _measure_row(
     study: SessionStudy, policy: Policy, replay_job: ReplayJob, waiting: ProgressListener, bodies: SessionDump | None
 ) -> PolicyRow:
-    """Return the row of ``policy``; raises where its requests cannot be made, but not for a figure at cuts alone."""
+    """Measure ``policy`` and return its row; figures at cuts may be missing, other errors are raised."""
     policy, notes = fit_policy_to_window(policy, study.setting.target)
-    numbers = {step.index: number for number, step in enumerate(study.session.steps)}
+    # Requests are dumped under the number of the step, while measuring counts messages.
+    step_numbers = {step.index: number for number, step in enumerate(study.session.steps)}
     with bodies.open_policy_file(policy.name) if bodies else nullcontext() as write:
-        keep = (lambda step, body: write(numbers[step], body)) if write else None
+        keep = (lambda step, body: write(step_numbers[step], body)) if write else None
         measurement = measure_policy(study, policy, waiting.advance, keep)
-    row = PolicyRow(
-        replace(measurement, points=measurement.points if policy.name == replay_job.pictured_policy else ()),
-        notes=notes,
-    )
-    return _add_cut_scores(row, study, policy, waiting) if replay_job.measures_cuts else row
+    if policy.name != replay_job.pictured_policy:
+        # The points of every request of every policy would take much memory, and only one policy is drawn.
+        measurement = replace(measurement, points=())
+    row = PolicyRow(measurement, notes=notes)
+    if replay_job.measures_cuts:
+        row = _add_cut_scores(row, study, policy, waiting)
+    return row
 
 
 def _add_cut_scores(row: PolicyRow, study: SessionStudy, policy: Policy, waiting: ProgressListener) -> PolicyRow:
-    """Return ``row`` with what the policy keeps at cuts, as far as that can be measured."""
+    """Return ``row`` with the facts that the policy keeps at cuts, as far as they can be measured."""
     cut_results = measure_cuts(study, _drop_policy_minimum(policy), waiting.advance)
     over = [
         f"over at {cut_result.requests_over} cuts of {int(budget):,}"
@@ -204,19 +208,19 @@ def _make_subject(file: str, recording: Recording, study: SessionStudy) -> Repor
 
 
 def _note_missing_price(target: Target) -> tuple[str, ...]:
-    """Return a note where nobody told what the model costs."""
+    """Return a note if the model has no known price."""
     if not target.prices.is_assumed:
         return ()
     return (
         (
-            f"no price of {clean_single_line(target.model)} is known, so nothing is said of cost: a [[price]] in "
-            "holdfast.toml is one"
+            f"{clean_single_line(target.model)} has no known price, so costs are not shown; set a [[price]] in "
+            "holdfast.toml"
         ),
     )
 
 
 def _list_problems(recording: Recording) -> tuple[str, ...]:
-    """Return what is wrong with the file, line by line as far as that is short."""
+    """List the damaged lines of a file, the first few one by one."""
     lines = [clean_single_line(problem.message) for problem in recording.problems[:_LISTED_PROBLEMS]]
     hidden_count = len(recording.problems) - len(lines)
     return (*lines, f"and {hidden_count} more lines") if hidden_count else tuple(lines)
@@ -226,9 +230,10 @@ def _list_problems(recording: Recording) -> tuple[str, ...]:
 
 
 def fit_policy_to_window(policy: Policy, target: Target) -> tuple[Policy, tuple[str, ...]]:
-    """Return ``policy`` as it can run in this window, with a note where it is below its own minimum.
+    """Return ``policy`` as it can run in this window, with a note if the window is below the policy's own minimum.
 
-    Ours refuses; a preset runs as it is, marked ``degenerate`` (METRICS). ``WindowTooSmall`` where nothing fits.
+    Our own policy then raises ``WindowTooSmall``; a preset runs anyway, marked ``degenerate`` (METRICS).
+    ``WindowTooSmall`` is raised for any policy if nothing fits.
     """
     try:
         check_budget(target, policy.settings, policy.rules)
@@ -238,7 +243,7 @@ def fit_policy_to_window(policy: Policy, target: Target) -> tuple[Policy, tuple[
         if compute_budget(target, policy.settings).message_tokens <= 0:
             window, frame = target.limits.window, target.setup.tokens
             raise WindowTooSmall(
-                f"a window of {window:,} tokens has no room for messages beside a frame of {frame:,} and the answer; "
+                f"a window of {window:,} tokens has no room for messages beside {frame:,} for system prompt and tools; "
                 "give a larger --window or a smaller --frame"
             ) from None
         return _drop_policy_minimum(policy), (f"degenerate: {str(error).partition('. ')[0]}",)
@@ -247,13 +252,13 @@ def fit_policy_to_window(policy: Policy, target: Target) -> tuple[Policy, tuple[
 
 
 def _drop_policy_minimum(policy: Policy) -> Policy:
-    """Return ``policy`` without a smallest window of its own."""
+    """Return ``policy`` without its minimum window."""
     rules = policy.rules.without_window_minimum()
     return replace(policy, rules=rules).with_settings(window={"min_budget": 0})
 
 
 def _explain_degenerate(policy: Policy, target: Target) -> str:
-    """Return why the policy would have to compact all the time in this window, or nothing."""
+    """Explain why the policy would compact all the time in this window, or return an empty string."""
     settings, rules = policy.settings, policy.rules
     if not settings.compaction.enabled:
         return ""
@@ -261,14 +266,14 @@ def _explain_degenerate(policy: Policy, target: Target) -> str:
     limit = rules.compute_trigger_size(PlanBuilder(ConversationState(), target, settings, PlanInputs(), budget, rules))
     room = limit - target.setup.tokens
     if room <= 0:
-        return f"it compacts at {limit:,} tokens, and the frame alone is {target.setup.tokens:,}"
+        return f"it compacts at {limit:,} tokens, but system prompt and tools alone have {target.setup.tokens:,}"
     if rules.get_min_tail_tokens() >= room:
         return f"it keeps {rules.get_min_tail_tokens():,} tokens, and compacts when there are {room:,} beside the frame"
     return ""
 
 
 def _note_degenerate_cuts(study: SessionStudy, policy: Policy) -> tuple[str, ...]:
-    """Return a note on the budgets of the cuts at which the policy is below its own minimum."""
+    """Return a note with the budgets of cuts at which the policy is below its own minimum."""
     places = {room: make_target_at_cuts(study.setting, room) for room in CUT_BUDGETS}
     degenerate_budgets = [f"{room:,}" for room, place in places.items() if _explain_degenerate(policy, place)]
     return (f"degenerate at cuts of {', '.join(degenerate_budgets)}",) if degenerate_budgets else ()

@@ -1,4 +1,4 @@
-"""The account of a session: tokens saved by rule, what answers cost, and what was written anew into the cache."""
+"""The account of a session: tokens saved by rule, the cost of answers, and cache writes after breaks."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ from holdfast.state.target import Prices
 from holdfast.state.view import compute_prefix_digest_at, list_shown_sized_messages_at, measure_summary
 
 UNKNOWN_PRICES = Prices(0.0, 0.0, 0.0, 0.0, is_assumed=True)
-"""Stands for prices that nobody told."""
+"""Stands for prices that are not known."""
 
 
 class RuleSavings(Struct, frozen=True):
-    """What one rule did: how many of its edits are in force or were taken back, and the tokens it saved."""
+    """The effect of one rule: its edits in force, its undone edits, and the tokens it saved."""
 
     rule: str
     in_force: int = 0
@@ -65,26 +65,26 @@ class RuleSavings(Struct, frozen=True):
 
 
 class LargestRequest(Struct, frozen=True):
-    """How large requests got, in tokens as ``holdfast why`` says them of each; 0 where there was none."""
+    """The largest requests, in tokens as ``holdfast why`` shows them; 0 if there was none."""
 
     from_client: int = 0
-    """The largest as its client sent it: what went up and an estimate of what that lacked."""
+    """The largest from the client: the request as sent plus an estimate of the omitted messages."""
     sent_upstream: int = 0
-    """The largest that went up and was answered."""
+    """The largest that was sent and answered."""
     window: int = 0
-    """Of the request that took most of it; smaller where an overflow told so since."""
+    """The window of the request that filled most of it; smaller if a later overflow showed a smaller one."""
     is_counted: bool = False
-    """Whether ``from_client`` is just what the provider counted: it lacked nothing."""
+    """Whether the provider counted ``from_client`` itself: nothing was omitted."""
     is_upstream_counted: bool = False
-    """Whether ``sent_upstream`` is what the provider counted; else it is an estimate."""
+    """Whether the provider counted ``sent_upstream``; otherwise it is an estimate."""
 
     @property
     def share(self) -> float:
-        """How much of the window the largest that went up took."""
+        """The share of the window that the largest sent request took."""
         return divide_or_zero(self.sent_upstream, self.window)
 
     def merge_larger(self, other: LargestRequest) -> LargestRequest:
-        """Return the larger of both; the window is of the one that is nearer to it."""
+        """Return the larger sizes of both, with the window of the one that filled more of it."""
         nearer, larger = (
             max(self, other, key=lambda size: size.share),
             max(self, other, key=lambda size: size.from_client),
@@ -99,25 +99,25 @@ class LargestRequest(Struct, frozen=True):
         )
 
     def apply_window_limit(self, limit: int) -> LargestRequest:
-        """Return this in the window of ``limit``, where that was told and no count disproves it."""
+        """Return this with the window ``limit``, unless a counted request was larger than that."""
         is_larger = self.is_upstream_counted and self.sent_upstream > limit
         return self if is_larger else replace(self, window=min_known_size(self.window, limit))
 
 
 class SessionSavings(Struct, frozen=True):
-    """What was saved in a session and what it cost.
+    """The tokens saved in a session, and its cost.
 
-    Tokens said, saved and rewritten are estimates, the others as reported: without any ``input`` nobody told them.
+    Messages' tokens, saved and rewritten ones are estimates, others as reported; ``input`` is 0 if no usage was.
     """
 
     session: str
     requests: int = 0
     answers: int = 0
-    """Those whose usage is known."""
+    """Answers with usage."""
     answers_without_usage: int = 0
-    """Those whose usage nobody told."""
+    """Answers without usage."""
     unpriced_calls: int = 0
-    """Calls of models whose prices nobody told: no dollars are of them."""
+    """Calls of models without known prices; ``dollars`` do not include them."""
     said_tokens: int = 0
     saved_tokens: int = 0
     saved_in_total: int = 0
@@ -129,28 +129,28 @@ class SessionSavings(Struct, frozen=True):
     cache_write: int = 0
     dollars: float = 0.0
     breaks: dict[str, int] = {}
-    """Requests that did not begin as the one before, by what was done in between."""
+    """Requests that did not begin like the one before, by the change in between."""
     rewritten: int = 0
-    """Tokens that they had to write into the cache again."""
+    """Tokens that had to be written to the cache again."""
     rewritten_dollars: float = 0.0
-    """What that cost more than reading them."""
+    """The extra cost compared with reading them."""
     spills: int = 0
     spill_bytes: int = 0
     largest: LargestRequest = LargestRequest()
     compactions: int = 0
     refusals: int = 0
-    """Requests that the provider refused as too large."""
+    """Requests refused as too large."""
     avoided_overflows: int = 0
-    """Answers to a request that had been refused so, or that a compaction made fit before it was sent."""
+    """Answers to requests that fit only after a refusal or a compaction."""
 
     @property
     def cache_hit(self) -> float:
-        """The share of the input that came out of the cache."""
+        """The share of the input that was read from the cache."""
         return divide_or_zero(self.cache_read, self.input)
 
 
 def _measure_uncalibrated(state: ConversationState) -> RequestSize:
-    """Return how large a request is, in the estimator's tokens where nobody counted it."""
+    """Measure a request in the estimator's tokens, unless the provider counted it."""
     counted_tokens = get_counted_tokens(state)
     return replace(
         ESTIMATOR_SIZE,
@@ -167,11 +167,11 @@ def compute_savings_and_state(
     model: str = "",
     measure_state: Callable[[ConversationState], RequestSize] = _measure_uncalibrated,
 ) -> tuple[SessionSavings, ConversationState]:
-    """Return the account of all branches of a session, and the branch at ``leaf``, which is folded for it anyway.
+    """Compute the account over all branches of a session, and return it with the state at ``leaf``.
 
-    Each entry counts once; what is saved now is that of ``leaf``. ``measure_state`` says how large the request is that
-    a branch makes.
+    Each entry counts once; the tokens saved now are those at ``leaf``. ``measure_state`` measures a branch's request.
     """
+    # What an overflow or compaction repeats from another branch is known before the fold, so each counts once.
     last, other_tellings = fold_branches(
         entries,
         _AccountFold(
@@ -182,19 +182,20 @@ def compute_savings_and_state(
     account = last.make_account()
     now = measure_state(last.branch)
     gain = now.scale
-    if account.saved_tokens > 0:  # as much as the next request grows by once all of it is undone
+    if account.saved_tokens > 0:  # savings must add up to the growth of the next request if all were undone
         gain = max(0, measure_state(remove_all_decisions(last.branch)).tokens - now.tokens) / account.saved_tokens
     total = _scale_account(
         sum_savings((account, *(telling.make_abandoned_account() for telling in other_tellings))), now.scale, gain
     )
     if account.saved_tokens > 0:
         total = replace(total, said_tokens=now.tokens + total.saved_tokens)
+    # A window learned on one branch holds for the model, so for the requests of all branches.
     limit = min((telling.limit for telling in (last, *other_tellings) if telling.limit), default=0)
     return replace(total, session=session, largest=total.largest.apply_window_limit(limit)), last.branch
 
 
 def sum_savings(accounts: Iterable[SessionSavings]) -> SessionSavings:
-    """Return the account of all sessions as one."""
+    """Sum the accounts of several sessions."""
     total = SessionSavings("")
     for account in accounts:
         sums = {name: getattr(total, name) + getattr(account, name) for name in _SUMMED_FIELDS}
@@ -204,7 +205,7 @@ def sum_savings(accounts: Iterable[SessionSavings]) -> SessionSavings:
 
 
 def _scale_account(account: SessionSavings, scale: float, gain: float) -> SessionSavings:
-    """Return an account in the estimator's tokens with ``scale`` of the model's for each, ``gain`` for those saved."""
+    """Convert an account to the model's tokens: ``scale`` per estimated token, ``gain`` for saved ones."""
     rules = tuple(
         replace(rule, saved_tokens=round(gain * rule.saved_tokens), saved_in_total=round(gain * rule.saved_in_total))
         for rule in account.rules
@@ -221,11 +222,17 @@ _SUMMED_FIELDS = tuple(
 
 
 def _add_rules(rules: Iterable[RuleSavings], other_rules: Iterable[RuleSavings]) -> tuple[RuleSavings, ...]:
+    """Add up savings by rule, in the order in which rules first appear."""
     rules_by_name = {rule.rule: rule for rule in rules}
     for rule in other_rules:
-        old = rules_by_name.get(rule.rule, RuleSavings(rule.rule))
-        counts = {name: getattr(old, name) + getattr(rule, name) for name in RuleSavings.__struct_fields__[1:]}
-        rules_by_name[rule.rule] = RuleSavings(rule.rule, **counts)
+        total = rules_by_name.get(rule.rule, RuleSavings(rule.rule))
+        rules_by_name[rule.rule] = RuleSavings(
+            rule=rule.rule,
+            in_force=total.in_force + rule.in_force,
+            revoked_edits=total.revoked_edits + rule.revoked_edits,
+            saved_tokens=total.saved_tokens + rule.saved_tokens,
+            saved_in_total=total.saved_in_total + rule.saved_in_total,
+        )
     return tuple(rules_by_name.values())
 
 
@@ -234,7 +241,7 @@ def _add_counts(counts: dict[str, int], other_counts: dict[str, int]) -> dict[st
 
 
 class _AccountFold:
-    """The fold behind ``make_account``, of one branch."""
+    """The fold behind ``compute_savings_and_state``, for one branch."""
 
     def __init__(
         self,
@@ -267,22 +274,22 @@ class _AccountFold:
         """Whether the newest answer told of a cache."""
 
     def start_branch(self) -> None:
-        """Go on from here, with nothing told yet."""
+        """Continue as a new branch, with an empty account."""
         self._found, self._changes_since_request = SessionSavings(self._found.session), [*self._changes_since_request]
         self._saved_in_total, self._revoked = Counter(), Counter()
 
     @property
     def branch(self) -> ConversationState:
-        """The branch of all that was taken."""
+        """The state of the branch."""
         return self._branch
 
     @property
     def limit(self) -> int:
-        """The window as an overflow told it; 0 where none did."""
+        """The window as an overflow reported it, or 0."""
         return self._branch.usage.learned_limits.window_limit
 
     def add_entry(self, entry: Entry) -> None:
-        """Take one more entry into account."""
+        """Add one more entry to the account."""
         before, body = self._branch, entry.body
         self._branch = apply_entry(before, entry)
         if (
@@ -317,7 +324,7 @@ class _AccountFold:
             self._add_usage(call.usage, prices)
 
     def make_account(self) -> SessionSavings:
-        """Return the account of all that was taken."""
+        """Return the account of all entries so far."""
         state, in_force = self._branch, _count_active_edits(self._branch)
         names = dict.fromkeys((*in_force, *self._revoked, *self._saved_in_total))
         rules = tuple(
@@ -336,7 +343,7 @@ class _AccountFold:
         )
 
     def make_abandoned_account(self) -> SessionSavings:
-        """Return the account of all that was taken, but for what is in force: it is of a branch that does not go on."""
+        """Return the account without decisions in force, for a branch that the session left."""
         account = self.make_account()
         rules = tuple(replace(rule, in_force=0, saved_tokens=0) for rule in account.rules)
         return replace(
@@ -347,13 +354,15 @@ class _AccountFold:
         )
 
     def _add_decision(self, body: DecisionEntry | CompactionEntry) -> None:
+        # A decision right after a refusal is what makes the next try fit.
         self._is_saved = self._is_saved or self._is_refused
         if isinstance(body, CompactionEntry):
             self._found = replace(self._found, compactions=self._found.compactions + 1)
+            # A manual compaction may have had any reason, so it does not count as an avoided overflow.
             self._is_saved = self._is_saved or body.trigger != "manual"
 
     def _get_prices(self) -> Prices:
-        """Return the prices of the model that is talked to; all nothing where nobody told them."""
+        """Return the prices of the model in use, or ``UNKNOWN_PRICES``."""
         model = self._branch.last_request.model or self._model
         apis = [
             sized_message.api
@@ -378,6 +387,7 @@ class _AccountFold:
             saved_dollars=account.saved_dollars + money,
         )
         if self._last is not None and (again := _count_rewritten_tokens(self._last, self._branch)):
+            # A client can rewrite its own history without any decision of ours; such a break is listed as "else".
             why = " + ".join(dict.fromkeys(self._changes_since_request)) or "else"
             account = replace(
                 account,
@@ -393,13 +403,14 @@ class _AccountFold:
         )
 
     def _price_rewrite(self, tokens: int, prices: Prices) -> float:
-        """Return what writing ``tokens`` again costs more than reading them would; nothing where no cache had them."""
+        """Return the extra cost of writing ``tokens`` again instead of reading them; 0 if they were never cached."""
         is_hour = self._branch.usage.learned_limits.uses_hour_cache
         return tokens * compute_cache_break_cost(prices, is_hour=is_hour) / TOKENS_PER_PRICE if self._is_cached else 0.0
 
     def _add_answer(self, usage: Usage) -> None:
         self._found = replace(self._found, avoided_overflows=self._found.avoided_overflows + self._is_saved)
         self._is_saved = self._is_refused = False
+        # Without usage nothing is known about the cache either, so the last known state of it stays.
         if usage.input:
             self._is_cached = usage.cache_read + usage.cache_write > 0
             self._found = replace(self._found, answers=self._found.answers + 1)
@@ -408,7 +419,7 @@ class _AccountFold:
             self._found = replace(self._found, answers_without_usage=self._found.answers_without_usage + 1)
 
     def _measure_largest(self, end: Entry | None = None) -> LargestRequest:
-        """Return how large requests got, with the newest one as its ``end`` tells it, if that does."""
+        """Return the largest requests, including the newest one, as ``end`` (its answer or failure) reports it."""
         if self._open_request_state is None:
             return self._found.largest
         state, is_answered = self._open_request_state, end is not None and isinstance(end.body, AnswerEntry)
@@ -437,7 +448,7 @@ class _AccountFold:
 
 
 def _name_changes(body: DecisionEntry | CompactionEntry | RevokeEntry | RequestSetup) -> list[str]:
-    """Return the words for what an entry did to the prefix."""
+    """Return the names of an entry's changes to the prefix."""
     if isinstance(body, DecisionEntry):
         return [edit.rule for edit in body.edits]
     if isinstance(body, CompactionEntry):
@@ -450,7 +461,7 @@ def _name_compaction(body: CompactionEntry) -> str:
 
 
 def _count_rule_edits(bodies: Iterable[DecisionEntry | CompactionEntry]) -> Counter[str]:
-    """Return how many edits of each rule stand in ``bodies``; a compaction counts as one more."""
+    """Count the edits in ``bodies`` by rule; a compaction counts as one more."""
     counts: Counter[str] = Counter()
     for body in bodies:
         counts.update([_name_compaction(body)] if isinstance(body, CompactionEntry) else [])
@@ -459,7 +470,7 @@ def _count_rule_edits(bodies: Iterable[DecisionEntry | CompactionEntry]) -> Coun
 
 
 def _count_active_edits(state: ConversationState) -> Counter[str]:
-    """Return how many edits of each rule the next request repeats; a compaction counts as one more."""
+    """Count the edits that the next request repeats by rule; the compaction in force counts as one more."""
     counts: Counter[str] = Counter()
     for _, body in list_active_decisions(state):
         counts.update(
@@ -470,7 +481,7 @@ def _count_active_edits(state: ConversationState) -> Counter[str]:
 
 
 def _sum_saved_tokens(state: ConversationState) -> Counter[str]:
-    """Return the tokens that a request lacks beside what was said, by rule; they add up to just that."""
+    """Sum the tokens that a request lacks, by rule; the total is exactly the tokens not shown."""
     tokens_by_rule: Counter[str] = Counter()
     for _, edits in state.view.edits.iter_from(state.view.first_kept):
         tokens_by_rule.update({edit.rule: 0 for edit in edits})
@@ -482,7 +493,7 @@ def _sum_saved_tokens(state: ConversationState) -> Counter[str]:
 
 
 def _count_rewritten_tokens(last: tuple[ConversationState, int, str], state: ConversationState) -> int:
-    """Return the tokens of what a request had shown already and the next one shows behind a break; 0 without one."""
+    """Count the shown tokens that the next request repeats after a break of the prefix; 0 without a break."""
     before, count, basis = last
     if compute_prefix_digest_at(state, min(count, len(state.history.sized_messages))) == basis:
         return 0
@@ -499,11 +510,12 @@ def _count_rewritten_tokens(last: tuple[ConversationState, int, str], state: Con
         anew += state.setup.tokens + sum(
             sized_message.tokens for sized_message in state.history.sized_messages.slice(0, state.view.pinned_count)
         )
+    # 0 means no break, so a break returns at least one token.
     return max(1, anew)
 
 
 def _find_first_changed_message_index(before_state: ConversationState, state: ConversationState, count: int) -> int:
-    """Return the first slot that two branches show otherwise: their digests are chained, so all behind it differ."""
+    """Find the first message that two branches show differently, by binary search: digests are chained."""
     if before_state.setup != state.setup:
         return state.view.first_kept
     every = range(state.view.first_kept, min(count, len(state.history.sized_messages)))
@@ -513,7 +525,7 @@ def _find_first_changed_message_index(before_state: ConversationState, state: Co
 
 
 def _iterate_shown_sizes(state: ConversationState, start: int, stop: int) -> Iterator[int]:
-    """Yield the sizes of what is shown of slots ``start`` to ``stop``."""
+    """Yield the sizes of the messages shown for numbers ``start`` to ``stop``."""
     index = start
     while index < stop:
         edits = [edit for edit in state.view.edits.get(index, ()) if edit.span.part is None]

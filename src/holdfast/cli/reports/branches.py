@@ -1,4 +1,4 @@
-"""All branches of a session told as one: each entry once, behind what stands before it."""
+"""Fold all branches of a session into one report: each entry once, after the entries before it."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ class BranchFold(Protocol):
     """A fold over the entries of a branch."""
 
     def add_entry(self, entry: Entry) -> None:
-        """Go on with ``entry``."""
+        """Continue with ``entry``."""
 
     def start_branch(self) -> None:
-        """Go on from here, with nothing told yet."""
+        """Continue as a new branch, with an empty report."""
 
 
 T = TypeVar("T", bound=BranchFold)
 
 
 def fold_branches(entries: Sequence[Entry], branch_fold: T, leaf: str | None) -> tuple[T, list[T]]:
-    """Return the telling that ends at ``leaf``, and all others; ``entries`` are the tree, parents first."""
+    """Fold the tree of ``entries``, parents first; return the fold that ends at ``leaf``, and all others."""
+    # Folds are copied only where a branch splits; along a chain one fold is moved on, so a long log stays linear.
     behind = Counter(entry.parent for entry in entries)
-    behind[leaf] += 2  # nothing goes on with that one itself
+    behind[leaf] += 2  # keeps the fold at the leaf: later entries continue with copies of it
     there: dict[str | None, T] = {None: branch_fold}
     for entry in entries:
         before = there.get(entry.parent, branch_fold)
@@ -54,9 +55,9 @@ def fold_branches(entries: Sequence[Entry], branch_fold: T, leaf: str | None) ->
 
 
 def build_states_at_entries(entries: Sequence[Entry], places: Collection[str]) -> dict[str, ConversationState]:
-    """Return the branch at each of ``places``, which are ids of ``entries``, the tree, parents first.
+    """Return the state at each of ``places``, ids in the tree ``entries`` (parents first).
 
-    Each entry is folded once, with those that stand in a row.
+    Each entry is folded once, together with others that follow each other without a branch.
     """
     behind, states_by_id = Counter(entry.parent for entry in entries), dict[str, ConversationState]()
     rows: dict[str | None, tuple[ConversationState, list[Entry]]] = {}
@@ -77,9 +78,9 @@ def build_states_at_entries(entries: Sequence[Entry], places: Collection[str]) -
 
 
 def find_repeated_entries(entries: Sequence[Entry]) -> frozenset[str]:
-    """Return the ids of the overflows and compactions that only repeat, on a branch, what another one had told.
+    """Return the ids of overflows and compactions that only repeat, on their branch, an entry of another branch.
 
-    What comes behind words and a request of the branch's own is its own too, however alike another one is.
+    Entries after new messages and a request of the branch's own are its own, even if they equal another's.
     """
     seen_keys, repeated_ids = set[bytes](), set[str]()
     own, again = _find_own_entries(entries), _find_repeats_on_branch(entries)
@@ -93,18 +94,18 @@ def find_repeated_entries(entries: Sequence[Entry]) -> frozenset[str]:
 
 
 def _make_repeat_key(entry: Entry) -> bytes | None:
-    """Return what an overflow or compaction told, as bytes that are the same where it is."""
+    """Return the content of an overflow or compaction as bytes, equal for equal entries; None for other entries."""
     return pack_value(entry.body) if isinstance(entry.body, FailureEntry | CompactionEntry) else None
 
 
 def _find_repeats_on_branch(entries: Sequence[Entry]) -> set[str]:
-    """Return the ids of the overflows and compactions that say what one before them on their branch says."""
+    """Return the ids of overflows and compactions that equal an earlier entry of their own branch."""
     behind = defaultdict[str | None, list[Entry]](list)
     for entry in entries:
         behind[entry.parent].append(entry)
     ids, above, again = {entry.id for entry in entries}, set[bytes](), set[str]()
     way = [child for parent, children in behind.items() if parent not in ids for child in children]
-    leave: list[tuple[int, bytes]] = []  # what was told on the way, until no more than so many wait
+    leave: list[tuple[int, bytes]] = []  # (length of the stack at which the branch is done, key to forget)
     while way:
         while leave and len(way) <= leave[-1][0]:
             above.discard(leave.pop()[1])
@@ -120,7 +121,7 @@ def _find_repeats_on_branch(entries: Sequence[Entry]) -> set[str]:
 
 
 def _find_own_entries(entries: Sequence[Entry]) -> set[str]:
-    """Return the ids of the entries behind a request that was made, of words said, since their branch parted."""
+    """Return the ids of entries after a new request with new messages since their branch split off."""
     behind, requests = Counter(entry.parent for entry in entries), set[EntryBody]()
     said_ids, own = set[str](), set[str]()
     for entry in entries:
@@ -136,9 +137,9 @@ def _find_own_entries(entries: Sequence[Entry]) -> set[str]:
 
 
 def find_overflow_refusals(entries: Sequence[Entry]) -> frozenset[str]:
-    """Return the ids of the overflows by which a provider refused a request, in a tree or on a branch.
+    """Return the ids of overflows by which a provider refused a request, in a tree or on a branch.
 
-    The others teach only: what an answer showed by its size, and what was told on another branch.
+    Other overflow entries only adjust a limit: they come from the size of an answer, or repeat another branch.
     """
     by_id, copies = {entry.id: entry for entry in entries}, find_repeated_entries(entries)
     return frozenset(entry.id for entry in entries if entry.id not in copies and _is_provider_refusal(by_id, entry))

@@ -1,4 +1,4 @@
-"""The constants of the planner, which no setting changes, read from the source."""
+"""The constants of the planner, which no setting changes, read from its source files."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from typing import Any
 from msgspec import Struct
 
 _PACKAGES_WITH_CONSTANTS = ("planning", "normalize", "recovery", "messages", "state", "engine")
-"""Where the planner and its runner keep their numbers."""
+"""The packages of the planner and its runner."""
 _CONSTANT_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 _MAX_VALUE_LENGTH = 200
-"""Characters of a value; longer ones are tables and no numbers that anybody chose."""
+"""Characters of a value; longer ones are tables, not chosen numbers."""
 
 
 class SourceConstant(Struct, frozen=True):
-    """A number or a text in the source that no setting changes."""
+    """A number or text in the source that no setting changes."""
 
     name: str
     value: Any
     about: str
-    """What it is and where it came from."""
+    """Its meaning and origin."""
     module: str
 
 
 @cache
 def list_constants() -> tuple[SourceConstant, ...]:
-    """Return every constant of the planner that has a line about it, module by module."""
+    """List every documented constant of the planner, module by module."""
     root = files("holdfast")
     return tuple(
         constant
@@ -53,7 +53,7 @@ def _read_source(path: Traversable) -> str:
 
 
 def _iterate_module_constants(source: str, module: str) -> Iterator[SourceConstant]:
-    """Yield the constants of one module: plain values with a text below them."""
+    """Yield the constants of one module: literal values with a docstring below them."""
     body = ast.parse(source).body
     for at, node in enumerate(body):
         about = _get_docstring(body[at + 1]) if at + 1 < len(body) else ""
@@ -74,7 +74,7 @@ def _iterate_assigned_constants(target: ast.expr, value: ast.expr, about: str, m
 
 
 def _evaluate_literal(node: ast.expr) -> Any:
-    """Return what ``node`` says if it is a plain value that is short enough to show, else nothing."""
+    """Evaluate ``node`` if it is a short literal, else return None."""
     try:
         literal = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError):

@@ -1,4 +1,4 @@
-"""Sessions, messages and their parts in one line of words."""
+"""Sessions, messages and their parts on one line."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from holdfast.messages.text.text_runs import merge_adjacent_texts
 from holdfast.store.base import SessionInfo
 
 MIN_ID_LENGTH = 8
-"""Characters of a session's id that are shown at least; more where two begin the same."""
+"""Least number of characters of a session's id that are shown; more if needed to be unique."""
 MIN_ID_TAIL = 4
-"""Characters behind the name of its client that are shown of the id of a session of the proxy."""
+"""Least number of characters shown after the client's name in the id of a proxy session."""
 _PROXY_SESSION_KEY = re.compile(r"(?P<client>[a-z]+(-[a-z]+)*?)(-[0-9a-f]{12})?-([0-9a-f]{16}|empty|thread)")
-"""How the proxy calls its sessions: a client or an API, perhaps a scope, and the first words (``make_session_key``)."""
+"""The key of a proxy session (``make_session_key``): a client or API, optionally a scope, and a hash."""
 MAX_LINE_TEXT = 160
-"""Characters of a text that are looked at for a line."""
+"""Characters of a text that are used for a line."""
 
 
 def format_session_line(info: SessionInfo) -> Text:
-    """Return the first line on a session: its id and its title."""
+    """Format a session's id and title, the first line of most reports."""
     title = clean_single_line(info.title)
     return Text.assemble((clean_single_line(info.key), "bold"), f"  {title}" if title else "")
 
 
 def summarize_message(message: Message) -> str:
-    """Return what a message says, part after part, on one line."""
+    """Summarize a message on one line, part after part."""
     return " ".join(piece for part in merge_adjacent_texts(message) if (piece := summarize_part(part)))
 
 
 def summarize_part(part: parts.Part, name: str = "") -> str:
-    """Return what a part says on one line; ``name`` is the tool of a result that does not say."""
+    """Summarize a part on one line; ``name`` is the tool of a result that lacks its name."""
     if isinstance(part, parts.Text):
         return clean_single_line(part.text, MAX_LINE_TEXT)
     if isinstance(part, parts.Thinking):
@@ -54,18 +54,18 @@ def summarize_part(part: parts.Part, name: str = "") -> str:
 def _summarize_tool_result(part: parts.ToolResult, name: str) -> str:
     text = get_result_text(part)
     tool = clean_single_line(part.name or name, 40)
-    status = " failed" if part.is_error else ""
-    other_parts = "".join(
-        f" [{clean_single_line(inner.kind, 40)}]" for inner in part.content if not isinstance(inner, parts.Text)
-    )
-    return (
-        f"←{' ' if tool else ''}{tool}{status} {len(text):,} chars{other_parts}: "
-        f"{clean_single_line(text, MAX_LINE_TEXT)}"
-    )
+    head = f"← {tool}" if tool else "←"
+    if part.is_error:
+        head += " failed"
+    head += f" {len(text):,} chars"
+    for inner in part.content:
+        if not isinstance(inner, parts.Text):
+            head += f" [{clean_single_line(inner.kind, 40)}]"
+    return f"{head}: {clean_single_line(text, MAX_LINE_TEXT)}"
 
 
 def get_message_text_lines(messages: Iterable[SizedMessage]) -> list[str]:
-    """Return the lines of what stands in a request, part after part, as they are: clean them before printing."""
+    """Return the raw lines of ``messages``, part after part; clean them before printing."""
     return [
         line
         for sized_message in messages
@@ -88,7 +88,7 @@ def _list_part_lines(part: parts.Part) -> list[str]:
 
 
 def format_time(at: int | None) -> str:
-    """Return a time in UTC, or nothing where it is not known or beyond the calendar."""
+    """Format a time in UTC; empty if it is unknown or outside the calendar."""
     try:
         return "" if at is None else f"{datetime.fromtimestamp(at / 1_000, UTC):%y-%m-%d %H:%M}"
     except (ValueError, OverflowError, OSError):
@@ -96,45 +96,47 @@ def format_time(at: int | None) -> str:
 
 
 def shorten_session_keys(keys: list[str]) -> dict[str, str]:
-    """Return for each key its shortest beginning that no other key has, of at least eight characters.
+    """Map each key to its shortest unique beginning, of at least eight characters.
 
-    That of a session of the proxy has its client whole, and four characters behind that at least.
+    The key of a proxy session keeps its client's name and at least four characters after it.
     """
     sorted_keys = sorted(keys)
-    out = {}
+    short_keys = {}
     for at, key in enumerate(sorted_keys):
-        near = [
-            _count_common_prefix(key, neighbour)
-            for neighbour in (*sorted_keys[max(0, at - 1) : at], *sorted_keys[at + 1 : at + 2])
-        ]
-        min_length = len(get_client_name(key)) + len("-") + MIN_ID_TAIL if get_client_name(key) else MIN_ID_LENGTH
-        out[key] = key[: max(min_length, 1 + max(near, default=0))]
-    return out
+        # In sorted order the keys with the longest common beginning are next to each other.
+        neighbors = (*sorted_keys[max(0, at - 1) : at], *sorted_keys[at + 1 : at + 2])
+        common = max((_count_common_prefix(key, neighbor) for neighbor in neighbors), default=0)
+        client = get_client_name(key)
+        min_length = len(client) + len("-") + MIN_ID_TAIL if client else MIN_ID_LENGTH
+        short_keys[key] = key[: max(min_length, common + 1)]
+    return short_keys
 
 
 def shorten_entry_ids(ids: Iterable[str]) -> dict[str, str]:
-    """Return for each id of an entry its shortest beginning that means it, of at least eight characters.
+    """Map each entry id to its shortest unique beginning, of at least eight characters.
 
-    Ids that go on from it with a ``+`` are no others: a beginning of all of them means the shortest.
+    Ids that continue it with a ``+`` do not count: the beginning then means the shortest one.
     """
     sorted_ids = sorted(set(ids))
-    out = {}
+    short_ids = {}
     for at, id_ in enumerate(sorted_ids):
-        behind = bisect_left(sorted_ids, f"{id_},", at)  # what begins with the id and a + comes before
-        near = (*sorted_ids[max(0, at - 1) : at], *sorted_ids[behind : behind + 1])
-        out[id_] = id_[
-            : max(MIN_ID_LENGTH, 1 + max((_count_common_prefix(id_, neighbour) for neighbour in near), default=0))
-        ]
-    return out
+        after = bisect_left(sorted_ids, f"{id_},", at)  # "," sorts right after "+", so this skips ids with a +
+        neighbors = (*sorted_ids[max(0, at - 1) : at], *sorted_ids[after : after + 1])
+        common = max((_count_common_prefix(id_, neighbor) for neighbor in neighbors), default=0)
+        short_ids[id_] = id_[: max(MIN_ID_LENGTH, common + 1)]
+    return short_ids
 
 
 def get_client_name(key: str) -> str:
-    """Return which client, or API, a session of the proxy is of; nothing for any other."""
+    """Return the client or API in a proxy session's key, or an empty string for other keys."""
     match = _PROXY_SESSION_KEY.fullmatch(key)
     return match["client"] if match else ""
 
 
 def _count_common_prefix(first: str, second: str) -> int:
-    return next(
-        (at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
-    )
+    count = 0
+    for left, right in zip(first, second, strict=False):
+        if left != right:
+            break
+        count += 1
+    return count

@@ -1,4 +1,4 @@
-"""What a policy would have done about a session that was only looked at: its requests planned afterwards, in order."""
+"""Forecast the decisions of a policy for a session that was only observed, by planning its requests afterwards."""
 
 from __future__ import annotations
 
@@ -38,37 +38,42 @@ from holdfast.state.view import get_valid_measured_request
 from holdfast.store.base import SessionInfo
 
 _DECISION_BODIES = (DecisionEntry, CompactionEntry, RevokeEntry)
-"""What was done, and is planned anew."""
+"""Recorded decisions, which the forecast ignores and plans anew."""
 MAX_PLANNED_SESSIONS = 32
-"""[H] Sessions that are planned when a proxy ends, the last ones: nobody waits longer than some seconds for that."""
+"""The latest sessions that are planned when a proxy ends. Chosen by judgement: planning more would delay the exit by
+more than a few seconds."""
 
 
 class PolicyForecast(Struct, frozen=True):
-    """What a policy would have done. Tokens are estimates."""
+    """The forecast for a policy. Tokens are estimates."""
 
     policy: str = ""
     window: int = 0
     requests: int = 0
     over_window: int = 0
-    """Requests that were larger than the window, as their client sent them."""
+    """Requests from the client that were larger than the window."""
     compactions: int = 0
     reduced_requests: int = 0
-    """Requests before which something would have been made shorter, without a compaction."""
+    """Requests that would have been reduced without a compaction."""
     largest: int = 0
-    """Tokens of the largest request as its client sent it."""
+    """Tokens of the largest request from the client."""
     largest_planned: int = 0
-    """Tokens of the largest that would have gone up."""
+    """Tokens of the largest request that would have been sent."""
 
     def add_dry_run(self, other: PolicyForecast) -> PolicyForecast:
-        """Return both together."""
-        sums = {name: getattr(self, name) + getattr(other, name) for name in ("requests", "over_window", "compactions")}
-        maxima = {
-            name: max(getattr(self, name), getattr(other, name)) for name in ("largest", "largest_planned", "window")
-        }
-        windows = [part.window for part in (self, other) if part.over_window]
-        maxima["window"] = min(windows) if windows else maxima["window"]
+        """Return the sum of both forecasts."""
+        # Of several windows the smallest one that overflowed is named, since the count of overflows refers to it.
+        overflowed_windows = [part.window for part in (self, other) if part.over_window]
+        window = min(overflowed_windows) if overflowed_windows else max(self.window, other.window)
         return PolicyForecast(
-            other.policy, **sums, **maxima, reduced_requests=self.reduced_requests + other.reduced_requests
+            policy=other.policy,
+            window=window,
+            requests=self.requests + other.requests,
+            over_window=self.over_window + other.over_window,
+            compactions=self.compactions + other.compactions,
+            reduced_requests=self.reduced_requests + other.reduced_requests,
+            largest=max(self.largest, other.largest),
+            largest_planned=max(self.largest_planned, other.largest_planned),
         )
 
 
@@ -80,10 +85,10 @@ def forecast_session(
     state: ConversationState | None = None,
     on_request: Callable[[], None] = lambda: None,
 ) -> PolicyForecast:
-    """Return what ``policy`` would have done about the requests on all branches of a session, each once.
+    """Forecast ``policy`` for the requests on all branches of a session, each once.
 
-    Nobody is asked for a summary: an extract is planned. What a window has no room for at all ends it. ``state`` is the
-    one on which the session goes on, where it was folded already; ``on_request`` is called for each planned request.
+    Summaries are planned as extracts, without asking a model. A window without room for any request ends the forecast.
+    ``state`` is the current branch's, if it was folded already; ``on_request`` is called for each planned request.
     """
     if state is None:
         state = ConversationState.from_entries(
@@ -98,9 +103,7 @@ def forecast_session(
 
 
 class _DryRunFold:
-    """The fold behind ``forecast_session``: the branch as it is in the log without decisions, and as it would have
-    been.
-    """
+    """The fold behind ``forecast_session``: the branch as logged without decisions, and as planned."""
 
     def __init__(
         self, target: Target, policy: Policy, refusals: frozenset[str], on_request: Callable[[], None] = lambda: None
@@ -118,11 +121,11 @@ class _DryRunFold:
         """Whether no request had room in the window."""
 
     def start_branch(self) -> None:
-        """Go on from here, with nothing found yet."""
+        """Continue as a new branch, with an empty forecast."""
         self.found = PolicyForecast(self._policy.name, self.found.window)
 
     def add_entry(self, entry: Entry) -> None:
-        """Go on with ``entry``, up to where no request has room."""
+        """Continue with ``entry``, unless a request had no room in the window."""
         if not (self._is_ended or isinstance(entry.body, _DECISION_BODIES)):
             try:
                 self._fold_entry(entry)
@@ -131,6 +134,7 @@ class _DryRunFold:
 
     def _fold_entry(self, entry: Entry) -> None:
         body, planned_body = entry.body, entry.body
+        # A refusal of the full request says nothing about the smaller planned one, except for its limit.
         if isinstance(body, FailureEntry):
             planned_body = (
                 replace(body, requested_tokens=0, is_other_branch=True) if self._planned.view.active_decisions else body
@@ -139,7 +143,7 @@ class _DryRunFold:
             usage = Usage(round(body.usage.input * self._scale), body.usage.output)
             is_its = (
                 body.prefix_digest == self._logged_state.last_request.prefix_digest
-            )  # else another request went up than the one in the log
+            )  # otherwise the answer belongs to another request than the logged one
             planned_body = AnswerEntry(
                 self._planned.last_request.prefix_digest if is_its else body.prefix_digest, usage, body.stop_reason
             )
@@ -154,10 +158,10 @@ class _DryRunFold:
         if isinstance(body, AnswerEntry):
             self._apply_counted_size()
         if entry.id in self._refusals:
-            self._plan_request(is_refused=True)  # it would have gone up once more, with what was learned
+            self._plan_request(is_refused=True)  # it would have been sent again, with the learned limits
 
     def _apply_counted_size(self) -> None:
-        """Have the newest request the size that its answer told, as everywhere else; less where less had gone up."""
+        """Replace the newest request's estimate by the count in its answer, and scale the planned size likewise."""
         anchor = get_valid_measured_request(self._logged_state)
         if anchor is not None and anchor.message_count == self._logged_state.last_request.seen_count:
             sent_tokens, up = self._largest_before
@@ -168,7 +172,7 @@ class _DryRunFold:
 
     def _plan_request(self, *, is_refused: bool = False) -> None:
         place = replace(self._target, setup=self._logged_state.setup)
-        # Sized as its plan is, with what was learned of the frame: else one request has two sizes, and none is right.
+        # Measured with the same learned limits as its plan: otherwise one request would have two sizes.
         size = estimate_request_tokens(
             self._logged_state, guard.compute_effective_target(place, self._logged_state, self._policy.settings)
         )
@@ -186,6 +190,7 @@ class _DryRunFold:
             largest=max(self._largest_before[0], size),
             largest_planned=max(self._largest_before[1], plan.after),
         )
+        # One request may be planned twice, before and after a refusal, but counts as over the window once.
         self._is_over = self._is_over or is_over
         self._planned, self._scale = plan.state, plan.after / max(1, size)
 
@@ -193,7 +198,7 @@ class _DryRunFold:
 def forecast_sessions(
     option: str | None, keys: Sequence[str], configuration: Configuration, policy: str
 ) -> PolicyForecast:
-    """Return what ``policy`` would have done about the first of ``keys``, sessions of the store ``option``."""
+    """Forecast ``policy`` for the first of ``keys``, sessions of the store ``option``."""
     total = PolicyForecast(policy)
     with suppress(*EXPECTED_ERRORS), open_named_store(option, readonly=True) as there:
         for key in keys[:MAX_PLANNED_SESSIONS]:
@@ -204,19 +209,15 @@ def forecast_sessions(
 
 
 def describe_forecast(dry_run: PolicyForecast) -> str:
-    """Return on one line what would have been done."""
+    """Describe the forecast on one line."""
+    largest = format_tokens(dry_run.largest)
     if not (dry_run.over_window or dry_run.compactions or dry_run.reduced_requests):
-        largest = format_tokens(dry_run.largest)
         return f"policy {dry_run.policy} would have changed nothing: the largest request had {largest} tokens"
-    actions = [f"compacted {format_count(dry_run.compactions, 'time')}"] if dry_run.compactions else []
-    actions += (
-        [f"shortened texts before {format_count(dry_run.reduced_requests, 'request')}"]
-        if dry_run.reduced_requests
-        else []
-    )
+    actions = []
+    if dry_run.compactions:
+        actions.append(f"compacted {format_count(dry_run.compactions, 'time')}")
+    if dry_run.reduced_requests:
+        actions.append(f"shortened texts before {format_count(dry_run.reduced_requests, 'request')}")
     would = f"policy {dry_run.policy} would have {' and '.join(actions) or 'changed nothing'}"
     over = f"{format_count(dry_run.over_window, 'request')} over the window of {dry_run.window:,}"
-    return (
-        f"{over}; {would}: the largest request {format_tokens(dry_run.largest)} → "
-        f"{format_tokens(dry_run.largest_planned)} tokens"
-    )
+    return f"{over}; {would}: the largest request {largest} → {format_tokens(dry_run.largest_planned)} tokens"

@@ -1,4 +1,4 @@
-"""What happened to the messages of a session, told from its log alone: what ``why``, ``diff`` and ``show`` agree on."""
+"""The history of a session's messages, read from its log alone; the common basis of ``why``, ``diff`` and ``show``."""
 
 from __future__ import annotations
 
@@ -32,42 +32,42 @@ from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.blobs.blob_names import NOTE_CAPPED, iter_named_hashes
 
 MessageState: TypeAlias = Literal["whole", "reduced", "hidden"]
-"""How a request shows a message: as it was said, with something in place of parts of it, or not at all."""
+"""How requests show a message: in full, with parts replaced, or not at all."""
 SHORT_ID = 8
-"""Characters of an entry's id that are shown; any command takes them."""
+"""Characters of an entry's id that are shown; every command accepts them."""
 MAX_NUMBER_DIGITS = 7
-"""Digits of a message's number; longer ones are the beginning of an id."""
+"""Digits of a message number; longer ones are the beginning of an id."""
 
 
 class BranchHistory(Struct, frozen=True):
-    """One branch of a session: its entries from the root, what they fold to, and those that say something."""
+    """One branch of a session: its entries from the root, the state they fold to, and the entries of messages."""
 
     entries: tuple[Entry, ...]
     state: ConversationState
     message_entries: tuple[Entry, ...]
-    """The entries of the messages, by their number."""
+    """The entries of messages, indexed by message number."""
 
 
 class MessageAction(Struct, frozen=True, omit_defaults=True):
-    """Something that was done about a message: ``entry`` recorded it."""
+    """An action on a message, recorded by ``entry``."""
 
     entry: str
     kind: Literal["decision", "compaction", "capped"]
     rule: str
     why: str
     saves: int = 0
-    """Tokens that it frees while it is in force."""
+    """Tokens it saves while it is in force."""
     decided_by: str = ""
-    """The policy that decided, or the tool that recorded it."""
+    """The policy that decided it, or the tool that recorded it."""
     at: int | None = None
     recall: tuple[str, ...] = ()
-    """Handles of the texts behind it."""
+    """Handles that read back the replaced texts."""
     revoked_by: str = ""
-    """The entry that took it back."""
+    """The entry that undid it."""
 
 
 def build_branch_history(entries: Iterable[Entry]) -> BranchHistory:
-    """Return the log of a branch, its entries given from the root on."""
+    """Build the history of a branch from its entries, root first."""
     path = tuple(entries)
     return BranchHistory(
         path,
@@ -77,12 +77,12 @@ def build_branch_history(entries: Iterable[Entry]) -> BranchHistory:
 
 
 def load_branch_history(store: SessionStore, key: str, leaf: str | None = None) -> BranchHistory:
-    """Return the log up to ``leaf``, or to where the session goes on."""
+    """Load the history up to ``leaf``, or of the session's current branch."""
     return build_branch_history(store.read_path(key, leaf))
 
 
 def get_entries_to_leaf(by_id: Mapping[str, Entry], leaf: str | None) -> list[Entry]:
-    """Return the entries from the root to ``leaf``, out of those of the whole tree by their ids."""
+    """Return the entries from the root to ``leaf``, taken from the entries of the whole tree by id."""
     path: list[Entry] = []
     while leaf is not None and leaf in by_id:
         path.append(by_id[leaf])
@@ -94,16 +94,21 @@ def get_entries_to_leaf(by_id: Mapping[str, Entry], leaf: str | None) -> list[En
 
 
 def list_message_visibility(state: ConversationState) -> list[MessageState]:
-    """Return how the next request shows each message."""
-    there = set(list_projection_origins(state))
-    return [
-        "hidden" if index not in there else "reduced" if state.view.edits.get(index) else "whole"
-        for index in range(len(state.history.sized_messages))
-    ]
+    """Return how the next request shows each message, by message number."""
+    shown_numbers = set(list_projection_origins(state))
+    visibility: list[MessageState] = []
+    for number in range(len(state.history.sized_messages)):
+        if number not in shown_numbers:
+            visibility.append("hidden")
+        elif state.view.edits.get(number):
+            visibility.append("reduced")
+        else:
+            visibility.append("whole")
+    return visibility
 
 
 def get_shown_messages(state: ConversationState, index: int) -> tuple[SizedMessage, ...]:
-    """Return what stands for a message that is not hidden, with the size of each."""
+    """Return the messages shown for one that is not hidden, each with its size."""
     return tuple(
         sized_message if sized_message.tokens else build_sized_message(sized_message.message)
         for sized_message in list_shown_sized_messages_at(state, index)
@@ -111,12 +116,12 @@ def get_shown_messages(state: ConversationState, index: int) -> tuple[SizedMessa
 
 
 def sum_message_sizes(messages: Iterable[SizedMessage]) -> int:
-    """Return the estimator's tokens of ``messages``."""
+    """Return the total of ``messages`` in the estimator's tokens."""
     return sum(sized_message.tokens for sized_message in messages)
 
 
 def list_active_decisions(state: ConversationState) -> list[tuple[str, DecisionEntry | CompactionEntry]]:
-    """Return what the next request repeats, oldest first: what a later compaction hides acts no more."""
+    """List the decisions that the next request repeats, oldest first, without those a later compaction hides."""
     return [
         (id_, body)
         for id_, body in state.view.active_decisions
@@ -125,23 +130,24 @@ def list_active_decisions(state: ConversationState) -> list[tuple[str, DecisionE
 
 
 def list_shown_edits(state: ConversationState, body: DecisionEntry | CompactionEntry) -> list[Edit]:
-    """Return the edits of ``body`` that are about messages the next request shows."""
+    """Return the edits of ``body`` on messages that the next request shows."""
     return [edit for edit in body.edits if edit.span.start >= state.view.first_kept]
 
 
 def count_compacted_tokens(state: ConversationState) -> int:
-    """Return what the next request lacks by the compaction in force: all that was said before it, but its summary."""
-    if state.view.compaction is None:
+    """Return the tokens that the compaction in force saves: the messages it replaces less its summary."""
+    compaction = state.view.compaction
+    if compaction is None:
         return 0
-    pinned_tokens, before = (
-        state.history.cumulative_tokens[slot - 1] if slot else 0
-        for slot in (state.view.pinned_count, state.view.first_kept)
-    )
-    return (
-        before
-        - pinned_tokens
-        - measure_summary(state.view.compaction, state.last_request.model, state.last_request.api)
-    )
+    # Pinned messages at the start are shown in spite of the compaction.
+    pinned_tokens = _sum_first_messages(state, state.view.pinned_count)
+    tokens_before_kept = _sum_first_messages(state, state.view.first_kept)
+    summary_tokens = measure_summary(compaction, state.last_request.model, state.last_request.api)
+    return tokens_before_kept - pinned_tokens - summary_tokens
+
+
+def _sum_first_messages(state: ConversationState, count: int) -> int:
+    return state.history.cumulative_tokens[count - 1] if count else 0
 
 
 # -- what was done -----------------------------------------------------------------------------------------------------
@@ -150,38 +156,33 @@ def count_compacted_tokens(state: ConversationState) -> int:
 def iter_message_actions(
     log: BranchHistory, index: int, recorded_by: str = "", size: RequestSize = ESTIMATOR_SIZE
 ) -> Iterator[MessageAction]:
-    """Yield what was done about message ``index``, oldest first, taken back or not, its tokens by ``size``.
+    """Yield the actions on message ``index``, oldest first, including undone ones, with tokens measured by ``size``.
 
-    ``recorded_by`` is the tool that the session came from: what it brought along was decided there. What was taken back
-    frees nothing: that is what a compaction behind it frees now.
+    ``recorded_by`` is the tool the session was imported from, which decided everything until a policy is noted.
     """
-    revoked_by = {
-        revoke_entry.body.revoked_id: revoke_entry.id
-        for revoke_entry in log.entries
-        if isinstance(revoke_entry.body, RevokeEntry)
-    }
-    by, before = recorded_by, ConversationState()
+    revoked_by = {entry.body.revoked_id: entry.id for entry in log.entries if isinstance(entry.body, RevokeEntry)}
+    decided_by = recorded_by
+    state = ConversationState()
     for entry in log.entries:
         body = entry.body
+        entry_revoked_by = revoked_by.get(entry.id, "")
         if isinstance(body, NoteEntry):
-            by = _get_policy_name(body) or by
-        if (
-            isinstance(body, NoteEntry)
-            and body.reason == NOTE_CAPPED
-            and _find_next_message(log, entry.id) == log.message_entries[index].id
-        ):
-            handles = tuple(hash_[:HANDLE_CHARS] for hash_ in iter_named_hashes(body))
-            yield MessageAction(
-                entry.id, "capped", NOTE_CAPPED, "it was longer than an entry may hold", 0, by, entry.time_ms, handles
-            )
+            decided_by = _get_policy_name(body) or decided_by
+            # The note on a message that was too long comes right before that message.
+            is_capped = body.reason == NOTE_CAPPED
+            if is_capped and _find_next_message(log, entry.id) == log.message_entries[index].id:
+                handles = tuple(hash_[:HANDLE_CHARS] for hash_ in iter_named_hashes(body))
+                why = "it was too long for an entry of the log"
+                yield MessageAction(entry.id, "capped", NOTE_CAPPED, why, 0, decided_by, entry.time_ms, handles)
         if isinstance(body, DecisionEntry | CompactionEntry):
             for edit in _merge_spill_edits(_filter_edits(body.edits, index)):
-                yield _make_edit_action(entry, edit, by, revoked_by.get(entry.id, ""), size)
-        if isinstance(body, CompactionEntry) and before.view.pinned_count <= index < body.first_kept:
-            yield _make_compaction_action(
-                entry, body, _count_shown_tokens(before, index), by, revoked_by.get(entry.id, ""), size
-            )
-        before = before if entry.id in revoked_by else apply_entry(before, entry)
+                yield _make_edit_action(entry, edit, decided_by, entry_revoked_by, size)
+        if isinstance(body, CompactionEntry) and state.view.pinned_count <= index < body.first_kept:
+            saves = _count_shown_tokens(state, index)
+            yield _make_compaction_action(entry, body, saves, decided_by, entry_revoked_by, size)
+        # An undone decision saves nothing: a compaction after it is what hides the message now.
+        if entry.id not in revoked_by:
+            state = apply_entry(state, entry)
 
 
 def _get_policy_name(note: NoteEntry) -> str:
@@ -194,7 +195,7 @@ def _filter_edits(edits: Iterable[Edit], index: int) -> Iterator[Edit]:
 
 
 def _merge_spill_edits(edits: Iterable[Edit]) -> Iterator[Edit]:
-    """Yield ``edits``; of those behind which one text lies together, and of which one line is shown, only the first."""
+    """Yield ``edits``, but only the first of neighbors that share one stored text and are shown as one line."""
     before: Edit | None = None
     for edit in edits:
         if (
@@ -208,7 +209,7 @@ def _merge_spill_edits(edits: Iterable[Edit]) -> Iterator[Edit]:
 
 
 def _find_next_message(log: BranchHistory, note: str) -> str:
-    """Return the id of the message that comes next after entry ``note``."""
+    """Return the id of the first message after entry ``note``, or an empty string."""
     has_passed_note = False
     for entry in log.entries:
         has_passed_note = has_passed_note or entry.id == note
@@ -228,10 +229,10 @@ def _make_compaction_action(
     entry: Entry, body: CompactionEntry, saves: int, by: str, revoked_by: str, size: RequestSize
 ) -> MessageAction:
     if body.summary is None:
-        why = f"nothing stands for messages before #{body.first_kept}"
+        why = f"it removes the messages before #{body.first_kept}"
     else:
         why = (
-            f"a summary of {format_tokens(size.scale_tokens(body.head_tokens))} tokens stands for messages "
+            f"a summary of {format_tokens(size.scale_tokens(body.head_tokens))} tokens replaces the messages "
             f"before #{body.first_kept}"
         )
     trigger = "compaction" if body.trigger in {"", "auto"} else f"compaction ({body.trigger})"
@@ -241,7 +242,7 @@ def _make_compaction_action(
 
 
 def _count_shown_tokens(state: ConversationState, index: int) -> int:
-    """Return the tokens that a request held for a message, if it held any."""
+    """Return the tokens that requests held for a message, or 0 if they did not show it."""
     is_there = index < len(state.history.sized_messages) and (
         index < state.view.pinned_count or index >= state.view.first_kept
     )
@@ -252,9 +253,9 @@ def _count_shown_tokens(state: ConversationState, index: int) -> int:
 
 
 def find_session_or_entry(store: SessionStore, name: str) -> tuple[SessionInfo, Entry | None]:
-    """Return the session whose key begins with ``name``, else the one with the entry whose id does, and that entry.
+    """Find the session whose key begins with ``name``, or the entry whose id does, with its session.
 
-    Raises ``UnknownId`` where that is none, or more than one.
+    Raises ``UnknownId`` if there is none, or more than one.
     """
     try:
         return store.get_session(name), None
@@ -264,24 +265,22 @@ def find_session_or_entry(store: SessionStore, name: str) -> tuple[SessionInfo, 
             raise
         if len(matches) > 1:
             keys = ", ".join(info.key for info, _ in matches)
-            raise UnknownId(
-                f"entry {name!r} is in {len(matches)} sessions: {keys}; name one of them as well"
-            ) from error
+            raise UnknownId(f"entry {name!r} is in {len(matches)} sessions: {keys}; name the session too") from error
         return matches[0]
 
 
 def _iterate_sessions_with_entry(store: SessionStore, name: str) -> Iterator[tuple[SessionInfo, Entry]]:
-    """Yield each session with the one entry in it whose id begins with ``name``."""
+    """Yield each session that has exactly one entry whose id begins with ``name``, with that entry."""
     for info in store.list_sessions():
         with suppress(UnknownId):
             yield info, store.get_entry(info.key, name)
 
 
 def find_entry(store: SessionStore, key: str, log: BranchHistory, name: str) -> Entry:
-    """Return the entry that ``name`` means: a message's number (``12`` or ``#12``), a label, or an id's beginning.
+    """Find the entry named by a message number (``12`` or ``#12``), a label, or the beginning of an id.
 
-    A number is no id's beginning: where the branch has no such message, none is meant. Of several entries whose ids
-    begin so the decision or compaction is meant, else the message. Raises ``UnknownId`` that says what there is.
+    A number never names an id, even if the branch has no such message. Of several entries whose ids begin with
+    ``name``, the decision or compaction is taken, else the message. Raises ``UnknownId`` with the choices.
     """
     number, labels = parse_message_number(name), {label: id_ for id_, label in store.read_labels(key).items()}
     if number is not None and number < len(log.message_entries):
@@ -289,12 +288,12 @@ def find_entry(store: SessionStore, key: str, log: BranchHistory, name: str) -> 
     if number is None or name in labels:
         return _find_entry_by_id(store, key, log, labels.get(name, name))
     last = f"its last one is #{len(log.message_entries) - 1}" if log.message_entries else "it has none"
-    elsewhere = "a message of another branch is named by the id of its entry, in 8 characters or more"
-    raise UnknownId(f"the branch where the session goes on has no message #{number} ({last}); {elsewhere}")
+    elsewhere = "for a message of another branch, give its entry's id (8 characters or more)"
+    raise UnknownId(f"the current branch has no message #{number} ({last}); {elsewhere}")
 
 
 def _find_entry_by_id(store: SessionStore, key: str, log: BranchHistory, name: str) -> Entry:
-    """Return the entry whose id begins with ``name``, of several the one that decides, else the one that says."""
+    """Find the entry whose id begins with ``name``; of several take the decision, else the message."""
     try:
         return store.get_entry(key, name)
     except UnknownId:
@@ -307,22 +306,24 @@ def _find_entry_by_id(store: SessionStore, key: str, log: BranchHistory, name: s
 
 
 def parse_message_number(name: str) -> int | None:
-    """Return the number of a message that ``name`` is, if it is one."""
+    """Parse a message number, or return None."""
     number = name.removeprefix("#")
     return int(number) if number.isdecimal() and len(number) <= MAX_NUMBER_DIGITS else None
 
 
 def find_continuation_leaf(store: SessionStore, key: str, entry: Entry) -> Entry:
-    """Return the entry behind which a session goes on from ``entry``: an answer ends with what it cost."""
-    return next(
-        (answer_entry for answer_entry in store.read_entries(key, "answer") if answer_entry.parent == entry.id), entry
-    )
+    """Return the entry after which a session continues from ``entry``: its usage entry if it has one."""
+    for answer_entry in store.read_entries(key, "answer"):
+        if answer_entry.parent == entry.id:
+            return answer_entry
+    return entry
 
 
 def load_history_through_entry(store: SessionStore, key: str, log: BranchHistory, entry: Entry) -> BranchHistory:
-    """Return ``log`` if ``entry`` lies on it, else the log of the newest branch that goes through it."""
+    """Return ``log`` if ``entry`` is on it, else the history of the newest branch through it."""
     if any(log_entry.id == entry.id for log_entry in log.entries):
         return log
+    # Entries come parents first, so one pass finds everything after the entry.
     tree, behind = store.read_entries(key), {entry.id}
     for log_entry in tree:
         if log_entry.parent in behind:
@@ -334,7 +335,7 @@ def load_history_through_entry(store: SessionStore, key: str, log: BranchHistory
 
 
 def build_state_at_entry(store: SessionStore, key: str, entry: Entry | None) -> ConversationState:
-    """Return the branch as it goes on, or up to ``entry``; of a request with what its end told of its size."""
+    """Return the state at ``entry``, or of the current branch for None; for a request, include its reported size."""
     if entry is None or not isinstance(entry.body, RequestEntry):
         return store.open_state(key, entry.id if entry is not None else None)
     log = load_history_through_entry(store, key, load_branch_history(store, key), entry)

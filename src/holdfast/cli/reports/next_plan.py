@@ -1,4 +1,4 @@
-"""What a policy would decide before the next request of a session, and the recording of it."""
+"""Plan the decisions of a policy before the next request of a session, and record them."""
 
 from __future__ import annotations
 
@@ -34,34 +34,34 @@ from holdfast.store.base import SessionStore
 from holdfast.store.tree.tree import get_time_ms
 
 _LISTED_TEXTS = 4
-"""How many texts of a rule are told to a person."""
+"""Texts of a rule that are listed."""
 
 
 class PlannedChange(Struct, frozen=True, omit_defaults=True):
-    """One thing that is decided. Tokens are estimates."""
+    """One planned change. Tokens are estimates."""
 
     kind: str
     message: int
-    """The message it is about; of a compaction the first that stays."""
+    """The message it is about; for a compaction the first one kept."""
     rule: str
     why: str
     saves: int = 0
 
 
 class NextPlan(Struct, frozen=True, omit_defaults=True):
-    """What a policy decides before the next request, and whether that is in the log now."""
+    """The decisions of a policy before the next request, and whether they are recorded."""
 
     policy: str
     cache: str
     idle: int
-    """Seconds since something was said or sent."""
+    """Seconds since the last message or request."""
     before: int
     after: int
-    """Estimated tokens of the request without and with what is decided."""
+    """Estimated tokens of the request before and after the decisions."""
     changes: tuple[PlannedChange, ...]
     notices: tuple[str, ...] = ()
     entry_ids: tuple[str, ...] = ()
-    """The entries that record it."""
+    """The entries that record the decisions."""
 
 
 class ActiveDecision(Struct, frozen=True, omit_defaults=True):
@@ -70,11 +70,11 @@ class ActiveDecision(Struct, frozen=True, omit_defaults=True):
     id: str
     kind: str
     rules: dict[str, int]
-    """How many edits of each rule are of messages that it shows."""
+    """The number of edits on shown messages, by rule."""
 
 
 def describe_active_decisions(state: ConversationState) -> tuple[ActiveDecision, ...]:
-    """Return what the next request repeats, oldest first."""
+    """Describe the decisions that the next request repeats, oldest first."""
     return tuple(_describe_decision(state, id_, body) for id_, body in list_active_decisions(state))
 
 
@@ -84,24 +84,23 @@ def _describe_decision(state: ConversationState, id_: str, body: DecisionEntry |
 
 
 def make_session_plan_inputs(log: BranchHistory, target: Target) -> PlanInputs:
-    """Return how the world is for a session: its cache is cold when what was said or sent last is older than it lives.
+    """Return the plan inputs for a stored session; its cache is cold if it was idle longer than the cache lives.
 
-    What a person decided since warmed nothing.
+    Only messages and requests count: a decision made by hand warms no cache.
     """
-    talk = (
-        entry
-        for entry in log.entries
-        if isinstance(entry.body, MessageEntry | BranchSummaryEntry | RequestEntry | AnswerEntry)
-    )
-    newest = max((entry.time_ms for entry in talk if entry.time_ms is not None), default=None)
-    idle = 0 if newest is None else max(0, get_time_ms() - newest) // 1_000
-    return PlanInputs(
-        cache_state="cold" if idle > get_cache_lifetime(log.state, target.cache_rules) else "warm", idle_seconds=idle
-    )
+    times = []
+    for entry in log.entries:
+        is_activity = isinstance(entry.body, MessageEntry | BranchSummaryEntry | RequestEntry | AnswerEntry)
+        if is_activity and entry.time_ms is not None:
+            times.append(entry.time_ms)
+    # A session without times counts as just used: a warm cache is the cautious assumption.
+    idle_seconds = max(0, get_time_ms() - max(times)) // 1_000 if times else 0
+    is_cold = idle_seconds > get_cache_lifetime(log.state, target.cache_rules)
+    return PlanInputs(cache_state="cold" if is_cold else "warm", idle_seconds=idle_seconds)
 
 
 def preview_next_plan(log: BranchHistory, target: Target, policy: Policy, inputs: PlanInputs) -> NextPlan:
-    """Return what ``policy`` would decide; nothing is recorded."""
+    """Plan the decisions of ``policy`` without recording them."""
     size = measure_request(log.state, target, policy.settings)
     return _make_next_plan(plan_request(log.state, target, policy, inputs), policy, inputs, size)
 
@@ -109,7 +108,7 @@ def preview_next_plan(log: BranchHistory, target: Target, policy: Policy, inputs
 def record_next_plan(
     store: SessionStore, key: str, log: BranchHistory, target: Target, policy: Policy, inputs: PlanInputs
 ) -> tuple[NextPlan, ConversationState]:
-    """Return what ``policy`` decided behind ``log``, which is in the store now, and the branch with it."""
+    """Record the decisions of ``policy`` after ``log``, and return them with the new state."""
     with open_journal_at_leaf(store, key, policy) as journal:
         before = journal.leaf
         plan = journal.prepare_request(target, inputs).plan
@@ -128,16 +127,16 @@ def _make_next_plan(
     ]
     if compaction is not None:
         summary_text = (
-            f"a summary of {format_tokens(size.scale_tokens(compaction.head_tokens))} tokens stands"
+            f"a summary of {format_tokens(size.scale_tokens(compaction.head_tokens))} tokens replaces the messages"
             if compaction.summary
-            else "nothing stands"
+            else "it removes the messages"
         )
         sizes = (
             f"{format_tokens(compaction.tokens_before)} → {format_tokens(compaction.tokens_after)} tokens: "
             if compaction.tokens_after
             else ""
         )
-        why = f"{sizes}{summary_text} for what came before"
+        why = f"{sizes}{summary_text} before it"
         would.append(
             PlannedChange(
                 "compaction",
@@ -154,37 +153,34 @@ def _make_next_plan(
 
 
 def describe_next_plan(next_plan: NextPlan) -> list[str]:
-    """Return the lines that tell a person what is decided."""
-    cache = "cold" if next_plan.cache == "cold" else "warm"
-    status = "decided and recorded" if next_plan.entry_ids else "would decide"
-    ids = f" ({', '.join(item[:SHORT_ID] for item in next_plan.entry_ids)})" if next_plan.entry_ids else ""
+    """Return the lines that describe the planned decisions to a person."""
+    head = f"{next_plan.policy} (cache {next_plan.cache})"
+    before, after = format_tokens(next_plan.before), format_tokens(next_plan.after)
     if not next_plan.changes:
-        lines = [
-            f"{next_plan.policy} (cache {cache}): nothing is to be decided; {format_tokens(next_plan.before)} tokens"
-        ]
+        lines = [f"{head}: nothing to decide; {before} tokens"]
+    elif next_plan.entry_ids:
+        ids = ", ".join(id_[:SHORT_ID] for id_ in next_plan.entry_ids)
+        lines = [f"{head} decided and recorded ({ids}): {before} → {after} tokens"]
     else:
-        lines = [
-            (
-                f"{next_plan.policy} (cache {cache}) {status}{ids}: {format_tokens(next_plan.before)} → "
-                f"{format_tokens(next_plan.after)} tokens"
-            )
-        ]
-    return [*lines, *_iterate_rule_lines(next_plan.changes), *(f"  note: {item}" for item in next_plan.notices)]
+        lines = [f"{head} would decide: {before} → {after} tokens"]
+    lines += _iterate_rule_lines(next_plan.changes)
+    lines += [f"  note: {notice}" for notice in next_plan.notices]
+    return lines
 
 
-def _iterate_rule_lines(would: Iterable[PlannedChange]) -> Iterator[str]:
-    """Yield a line for each rule: how much it takes, and the largest of that."""
+def _iterate_rule_lines(changes: Iterable[PlannedChange]) -> Iterator[str]:
+    """Yield a line for each rule: the tokens it saves, and its largest texts."""
     groups: dict[tuple[str, str], list[PlannedChange]] = {}
-    for change in would:
+    for change in changes:
         groups.setdefault((change.kind, change.rule), []).append(change)
-    for (kind, rule), every in groups.items():
+    for (kind, rule), group in groups.items():
         if kind == "compaction":
-            yield from (f"  compaction ({change.rule}) before #{change.message}: {change.why}" for change in every)
+            for change in group:
+                yield f"  compaction ({change.rule}) before #{change.message}: {change.why}"
             continue
-        largest = sorted(every, key=lambda change: -change.saves)[:_LISTED_TEXTS]
+        largest = sorted(group, key=lambda change: -change.saves)[:_LISTED_TEXTS]
         examples = ", ".join(f"#{change.message} ({change.saves:,})" for change in largest)
-        saves, suffix = (
-            format_tokens(sum(change.saves for change in every)),
-            ", …" if len(every) > _LISTED_TEXTS else "",
-        )
-        yield f"  {rule}: {format_count(len(every), 'text')}, {saves} tokens less: {examples}{suffix}"
+        if len(group) > _LISTED_TEXTS:
+            examples += ", …"
+        saves = format_tokens(sum(change.saves for change in group))
+        yield f"  {rule}: {format_count(len(group), 'text')}, {saves} tokens less: {examples}"

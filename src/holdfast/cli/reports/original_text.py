@@ -1,4 +1,4 @@
-"""A message as it came: what was too long for its entry is read where it was stored, piece by piece."""
+"""Read a message's original text, in pieces; parts too long for its entry are read from stored texts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from holdfast.store.base import SessionStore
 from holdfast.store.blobs.blob_names import iter_named_hashes
 
 CHUNK_CHARACTERS = 1_000_000
-"""Characters of a stored text that are held at once."""
+"""Characters of a stored text that are held in memory at once. Chosen by judgement."""
 
 
 def iter_original_text(store: SessionStore, log: BranchHistory, number: int) -> Iterator[str]:
-    """Yield the words of message ``number`` as it came, in pieces; raises ``UnknownId`` where a text of it is gone."""
+    """Yield the original text of message ``number`` in pieces. Raises ``UnknownId`` if a stored text is gone."""
     for at, (text, hash_) in enumerate(_iterate_original_parts(log, number)):
         yield "\n" if at else ""
         if not hash_:
@@ -30,7 +30,7 @@ def iter_original_text(store: SessionStore, log: BranchHistory, number: int) -> 
 
 
 def count_original_characters(store: SessionStore, log: BranchHistory, number: int) -> int:
-    """Return the characters of message ``number`` as it came; of a text that is gone, what its entry holds."""
+    """Count the characters of the original message ``number``; for a stored text that is gone, those of its preview."""
     parts = list(_iterate_original_parts(log, number))
     return sum(_count_characters(store, text, hash_) for text, hash_ in parts) + max(0, len(parts) - 1)
 
@@ -43,15 +43,22 @@ def _count_characters(store: SessionStore, text: str, hash_: str) -> int:
 
 
 def _iterate_original_parts(log: BranchHistory, number: int) -> Iterator[tuple[str, str]]:
-    """Yield the words of each part, with the hash of the whole text where they are what was left of it."""
-    hashes, sized_message = _find_spilled_hashes(log, number), log.state.history.sized_messages[number]
-    for part in sized_message.message.parts:
-        text = "\n".join(get_message_text_lines([SizedMessage(Message(sized_message.message.role, (part,)))]))
-        yield text, next((hash_ for hash_ in hashes if f'recall(id="{hash_[:HANDLE_CHARS]}"' in text), "")
+    """Yield the text of each part with the hash of its full stored text, or an empty string if it is complete."""
+    hashes = _find_spilled_hashes(log, number)
+    message = log.state.history.sized_messages[number].message
+    for part in message.parts:
+        text = "\n".join(get_message_text_lines([SizedMessage(Message(message.role, (part,)))]))
+        # The preview left in the entry quotes the call that reads back the full text.
+        stored_hash = ""
+        for hash_ in hashes:
+            if f'recall(id="{hash_[:HANDLE_CHARS]}"' in text:
+                stored_hash = hash_
+                break
+        yield text, stored_hash
 
 
 def _find_spilled_hashes(log: BranchHistory, number: int) -> list[str]:
-    """Return the hashes of the texts that message ``number`` was too long for."""
+    """Return the hashes of stored texts that message ``number`` was too long for."""
     hashes: list[str] = []
     for entry in log.entries:
         if entry.id == log.message_entries[number].id:

@@ -1,4 +1,4 @@
-"""One request of a session: what its client sent, what went up in its place, what was decided for it, what it cost."""
+"""Describe one request of a session: from the client, as sent to the provider, its decisions, and its cost."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ from holdfast.state.view import build_projection
 from holdfast.store.base import SessionInfo
 
 REQUEST_BODIES = (RequestEntry, AnswerEntry, FailureEntry)
-"""Entries that are a request, or what became of one."""
+"""Entries that are a request, or its answer or failure."""
 
 
 class RepeatedDecision(Struct, frozen=True, omit_defaults=True):
-    """A decision or compaction that a request repeats, and the tokens that its request lacks by it."""
+    """A decision or compaction that a request repeats, and the tokens it saves there."""
 
     entry: str
     kind: str
     rules: dict[str, int]
-    """How many edits of each rule are of messages that the request shows."""
+    """The number of edits on shown messages, by rule."""
     saves: int
     description: str
 
 
 class RequestDetail(Struct, frozen=True, omit_defaults=True):
-    """A request. Tokens are as the provider counted what went up, where that is believed, else estimates."""
+    """A request. Tokens are the provider's count of the request as sent, if it is plausible, else estimates."""
 
     session: str
     request: str
@@ -70,44 +70,48 @@ class RequestDetail(Struct, frozen=True, omit_defaults=True):
     model: str
     policy: str
     window: int
-    """0 where it was sent to nobody."""
+    """0 if it was never sent."""
     messages: int
     tokens: int
-    """As its client sent it: what went up and an estimate of what that lacked; of its messages, where none went up."""
+    """Size from the client: the request as sent plus an estimate of the omitted messages; of its messages alone, if it
+    was never sent."""
     shown_messages: int
     shown_tokens: int
-    """Messages and tokens that went up; none where it was sent to nobody."""
+    """Messages and tokens as sent to the provider; 0 if it was never sent."""
     usage: Usage | None
-    """What the provider told of it; nothing where it told nothing."""
+    """The usage that the provider reported, or None."""
     dollars: float | None
-    """Nothing where ``usage`` is."""
+    """None without ``usage`` or without known prices."""
     new_decisions: tuple[RepeatedDecision, ...] = ()
-    """What was decided for it."""
+    """Decisions made for this request."""
     earlier_decisions: tuple[RepeatedDecision, ...] = ()
-    """What had been decided before, and was done again."""
+    """Decisions made before, which it repeats."""
     refusals: tuple[str, ...] = ()
-    """How requests before it, with the same words, were refused as too large."""
+    """The reasons why earlier requests with the same messages were refused as too large."""
     stop: str = ""
     failure: str = ""
-    """Why it was not answered."""
+    """Why it was not answered, or an empty string."""
     is_counted: bool = False
-    """Whether the provider counted what went up, and is believed."""
+    """Whether the provider counted the request as sent, plausibly."""
 
 
 def find_request_position(log: BranchHistory, entry: Entry) -> int:
-    """Return where in ``log`` the request is that ``entry`` is, or that it tells the end of.
+    """Return the index in ``log`` of the request that ``entry`` is, or that it answers or fails.
 
-    That is where ``entry`` itself is, where it tells why what was said behind the last answer was sent to nobody.
+    A failure that explains why new messages were never sent has no request; its own index is returned. Raises
+    ``UnknownId`` if no request comes before ``entry``.
     """
     at = log.entries.index(entry)
-    request_index = next(
-        (place for place in range(at, -1, -1) if isinstance(log.entries[place].body, RequestEntry)), None
-    )
-    since = log.entries[at if request_index is None else request_index + 1 : at]
-    if _is_unanswered_failure(entry) and (
-        request_index is None or any(isinstance(log_entry.body, MessageEntry | AnswerEntry) for log_entry in since)
-    ):
-        return at
+    request_index = None
+    for place in range(at, -1, -1):
+        if isinstance(log.entries[place].body, RequestEntry):
+            request_index = place
+            break
+    if _is_unanswered_failure(entry):
+        since = log.entries[request_index + 1 : at] if request_index is not None else ()
+        has_new_messages = any(isinstance(log_entry.body, MessageEntry | AnswerEntry) for log_entry in since)
+        if request_index is None or has_new_messages:
+            return at
     if request_index is None:
         raise UnknownId(f"no request is recorded before entry {entry.id[:SHORT_ID]}; holdfast show --all lists the log")
     return request_index
@@ -118,7 +122,7 @@ def _is_unanswered_failure(entry: Entry) -> bool:
 
 
 def describe_request(info: SessionInfo, log: BranchHistory, at: int, configuration: Configuration) -> RequestDetail:
-    """Return the request at place ``at`` of ``log``."""
+    """Describe the request at index ``at`` of ``log``."""
     entry, state, end = (
         log.entries[at],
         build_state_at_request(log.entries, at),
@@ -160,7 +164,7 @@ def describe_request(info: SessionInfo, log: BranchHistory, at: int, configurati
 
 
 def _describe_unsent_request(info: SessionInfo, entry: Entry, state: ConversationState) -> RequestDetail:
-    """Return a request that was sent to nobody, which ``entry`` tells of: its messages are what is known of it."""
+    """Describe a request that was never sent, as the failure ``entry`` explains; only its messages are known."""
     return RequestDetail(
         session=info.key,
         request=entry.id,
@@ -179,7 +183,7 @@ def _describe_unsent_request(info: SessionInfo, entry: Entry, state: Conversatio
 
 
 def _iterate_repeated_decisions(state: ConversationState, size: RequestSize) -> Iterator[RepeatedDecision]:
-    """Yield what the request repeats, the oldest first; of compactions the newest stands for all."""
+    """Yield the decisions that the request repeats, oldest first; the newest compaction covers the earlier ones."""
     for id_, body in list_active_decisions(state):
         there = list_shown_edits(state, body)
         rules, edits = Counter(edit.rule for edit in there), size.scale_tokens(sum(edit.saves for edit in there))
@@ -197,19 +201,19 @@ def _iterate_repeated_decisions(state: ConversationState, size: RequestSize) -> 
 
 
 def _find_request_start(entries: Sequence[Entry], at: int) -> int:
-    """Return the first entry behind the answer before the request at ``at``."""
+    """Return the index of the first entry after the last answer before the request at ``at``."""
     return next((place + 1 for place in range(at - 1, -1, -1) if isinstance(entries[place].body, AnswerEntry)), 0)
 
 
 def _explain_no_answer(end: Entry | None) -> str:
-    """Return why a request that ended so was not answered; empty where it was."""
+    """Explain why a request was not answered; empty if it was."""
     if end is None:
-        return "nothing tells that it was answered"
+        return "no answer is recorded"
     return f"{end.body.kind}: {end.body.reason}" if isinstance(end.body, FailureEntry) else ""
 
 
 def _list_refusal_reasons(entries: Sequence[Entry], start: int, stop: int) -> list[str]:
-    """Return how a provider refused the requests from ``start`` to ``stop``; what only teaches is no refusal."""
+    """List the reasons of refusals between ``start`` and ``stop``, without overflows that only adjusted a limit."""
     refusal_ids = find_overflow_refusals(entries)
     return [
         entry.body.reason
@@ -222,7 +226,7 @@ def _list_refusal_reasons(entries: Sequence[Entry], start: int, stop: int) -> li
 
 
 def print_request_detail(console: Any, request_detail: RequestDetail, session: str) -> None:
-    """Print ``request_detail``; ``session`` is how its session is called in commands."""
+    """Print ``request_detail``; ``session`` is the session's name in commands."""
     from rich.text import Text
 
     head = (
@@ -230,18 +234,18 @@ def print_request_detail(console: Any, request_detail: RequestDetail, session: s
         f"{clean_single_line(request_detail.model) or 'an unnamed model'}"
     )
     console.print(Text(" ".join(head.split()), "bold"))
-    came = (
-        f"as its client sent it: {format_count(request_detail.messages, 'message')}, "
+    client_text = (
+        f"from the client: {format_count(request_detail.messages, 'message')}, "
         f"{format_client_size(request_detail)} tokens"
     )
     if not request_detail.window:
-        print_wrapped(console, Text(f"{came} without system and tools"))
-        print_wrapped(console, Text(f"sent to nobody: {clean_single_line(request_detail.failure)}", "red"))
+        print_wrapped(console, Text(f"{client_text} without system prompt and tools"))
+        print_wrapped(console, Text(f"never sent: {clean_single_line(request_detail.failure)}", "red"))
         return
     share = request_detail.shown_tokens / max(1, request_detail.window)
-    print_wrapped(console, Text(came))
+    print_wrapped(console, Text(client_text))
     upstream_text = (
-        f"as it went up: {format_count(request_detail.shown_messages, 'message')}, "
+        f"sent to the provider: {format_count(request_detail.shown_messages, 'message')}, "
         f"{format_upstream_size(request_detail)} tokens"
     )
     print_wrapped(console, Text(f"{upstream_text}, {share:.1%} of a window of {request_detail.window:,}"))
@@ -250,24 +254,24 @@ def print_request_detail(console: Any, request_detail: RequestDetail, session: s
     _print_decisions(
         console, f"decided for it by policy {clean_single_line(request_detail.policy)}", request_detail.new_decisions
     )
-    _print_decisions(console, "decided before, and done again", request_detail.earlier_decisions)
+    _print_decisions(console, "decided earlier and repeated", request_detail.earlier_decisions)
     if not (request_detail.new_decisions or request_detail.earlier_decisions):
-        console.print("nothing was done to it: it went up as it came")
+        console.print("no decisions: it was sent as it came")
     print_wrapped(console, Text(_format_cost(request_detail)))
     if request_detail.new_decisions or request_detail.earlier_decisions:
         request = clean_single_line(request_detail.request)[:SHORT_ID]
-        print_command(console, Text(f"the whole change: holdfast diff {request}", style="dim"))
-        print_command(console, Text(f"what it held: holdfast context {request}", style="dim"))
-        print_command(console, Text(f"undo one: holdfast undo {session} ID", style="dim"))
+        print_command(console, Text(f"see the change: holdfast diff {request}", style="dim"))
+        print_command(console, Text(f"see its contents: holdfast context {request}", style="dim"))
+        print_command(console, Text(f"undo a decision: holdfast undo {session} ID", style="dim"))
 
 
 def format_client_size(request: RequestDetail) -> str:
-    """Return how large a request was as its client sent it: what was taken from it nobody counted."""
+    """Format the size of a request from its client; a size that includes omitted messages is an estimate."""
     return format_tokens(request.tokens, is_counted=request.is_counted and request.tokens == request.shown_tokens)
 
 
 def format_upstream_size(request: RequestDetail) -> str:
-    """Return how large a request was as it went up."""
+    """Format the size of a request as sent to the provider."""
     return format_tokens(request.shown_tokens, is_counted=request.is_counted)
 
 
@@ -290,8 +294,8 @@ def _format_cost(request: RequestDetail) -> str:
         return f"not answered: {clean_single_line(request.failure)}"
     used, stop_text = request.usage, f", ended with {clean_single_line(request.stop, 40)}" if request.stop else ""
     if used is None:
-        return f"what it cost is not known: its answer tells no usage{stop_text}"
+        return f"cost unknown: its answer reported no usage{stop_text}"
     cached = f" ({used.cache_read:,} from the cache, {used.cache_write:,} written to it)"
-    money = "no price of the model is known" if request.dollars is None else f"${request.dollars:,.4f}"
-    doubt = "" if request.is_counted else ", by a count that is not taken for its size"
-    return f"what it cost{doubt}: {used.input:,} tokens in{cached}, {used.output:,} out, {money}{stop_text}"
+    money = "price unknown" if request.dollars is None else f"${request.dollars:,.4f}"
+    doubt = "" if request.is_counted else " (by an implausible count)"
+    return f"cost{doubt}: {used.input:,} tokens in{cached}, {used.output:,} out, {money}{stop_text}"

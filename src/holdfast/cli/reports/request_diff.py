@@ -1,4 +1,4 @@
-"""Two requests of one session compared, message by message: what is the same, changed, hidden, new or back."""
+"""Compare two requests of one session message by message: same, changed, hidden, new or back."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from holdfast.state.entries import CompactionEntry, DecisionEntry
 from holdfast.state.view import build_projection, list_projection_origins
 
 ChangeKind: TypeAlias = Literal["same", "changed", "hidden", "new", "back"]
-"""What became of a message; *hidden* is no longer shown, *back* was not shown and is again."""
+"""The change of a message. A *hidden* message is no longer shown; *back* means it was hidden and is shown again."""
 ShownKey: TypeAlias = tuple[str, int]
-"""The entry that a shown message came from, and which of those it is that stand for it."""
+"""The entry that a shown message comes from, and its number among the messages shown for that entry."""
 
 
 class ShownMessage(Struct, frozen=True):
-    """A message as one of the two requests holds it. ``number`` is -1 for a summary."""
+    """A message as one of the two requests holds it; ``number`` is -1 for a summary."""
 
     number: int
     entry: str
     position: float
-    """Where it stands among the messages of the log."""
+    """Its place among the messages of the log."""
     sized_message: SizedMessage
 
     @property
@@ -39,7 +39,7 @@ class ShownMessage(Struct, frozen=True):
 
 
 class MessageChange(Struct, frozen=True, omit_defaults=True):
-    """What became of one message between the two requests."""
+    """The change of one message between the two requests."""
 
     kind: ChangeKind
     number: int
@@ -47,45 +47,53 @@ class MessageChange(Struct, frozen=True, omit_defaults=True):
     role: str
     before: int = 0
     after: int = 0
-    """Tokens that it took before and after."""
+    """Tokens before and after."""
     rule: str = ""
     why: str = ""
     decided_by: str = ""
-    """The decision or compaction that did it, or is gone."""
+    """The decision or compaction that made the change, or whose undo did."""
     removed_lines: tuple[str, ...] = ()
     """Lines that only the first request holds."""
     added_lines: tuple[str, ...] = ()
-    """Lines that only the second holds."""
+    """Lines that only the second request holds."""
 
 
 class RequestComparison(Struct, frozen=True):
-    """What the model saw in the first request and in the second."""
+    """The first request compared with the second."""
 
     before: int
     after: int
-    """Tokens of either: of the messages by the estimator, of the whole request once it is ``scale_comparison``."""
+    """Tokens of both: of the messages by the estimator, or of whole requests after ``scale_comparison``."""
     before_messages: int
     after_messages: int
     changes: tuple[MessageChange, ...]
 
 
 def compare_requests(first: BranchHistory, second: BranchHistory) -> RequestComparison:
-    """Return what became of each message from the request that ``first`` makes to that of ``second``."""
-    old, new, causes = list_shown_messages(first), list_shown_messages(second), _ChangeCauses(first, second)
-    known_entries = {item.id for item in first.message_entries}
-    places = sorted({**old, **new}.items(), key=lambda item: (item[1].position, item[0] in new, item[0][1]))
-    changes = tuple(_compare_message(old.get(key), new.get(key), causes, known_entries) for key, _ in places)
+    """Compare the request that ``first`` makes with the one that ``second`` makes, message by message."""
+    old_messages, new_messages = list_shown_messages(first), list_shown_messages(second)
+    causes = _ChangeCauses(first, second)
+    known_entries = {entry.id for entry in first.message_entries}
+
+    # In the order of the log; of two versions at one place the old one comes first, as in a textual diff.
+    placed = sorted(
+        {**old_messages, **new_messages}.items(),
+        key=lambda item: (item[1].position, item[0] in new_messages, item[0][1]),
+    )
+    changes = [
+        _compare_message(old_messages.get(key), new_messages.get(key), causes, known_entries) for key, _ in placed
+    ]
     return RequestComparison(
-        sum(item.tokens for item in old.values()),
-        sum(item.tokens for item in new.values()),
-        len(old),
-        len(new),
-        changes,
+        before=sum(message.tokens for message in old_messages.values()),
+        after=sum(message.tokens for message in new_messages.values()),
+        before_messages=len(old_messages),
+        after_messages=len(new_messages),
+        changes=tuple(changes),
     )
 
 
 def scale_comparison(comparison: RequestComparison, before: int, after: int, size: RequestSize) -> RequestComparison:
-    """Return ``comparison`` of requests of so many tokens, what is in them by ``size``."""
+    """Return ``comparison`` with the given request sizes, and with the sizes of messages scaled by ``size``."""
     changes = (
         replace(change, before=size.scale_tokens(change.before), after=size.scale_tokens(change.after))
         for change in comparison.changes
@@ -94,18 +102,22 @@ def scale_comparison(comparison: RequestComparison, before: int, after: int, siz
 
 
 def list_shown_messages(log: BranchHistory) -> dict[ShownKey, ShownMessage]:
-    """Return what the request of ``log`` holds, in its order."""
-    out, counts = dict[ShownKey, ShownMessage](), Counter[str]()
+    """Return the messages that the request of ``log`` holds, in order."""
+    shown: dict[ShownKey, ShownMessage] = {}
+    counts: Counter[str] = Counter()
     for sized_message, number in zip(build_projection(log.state), list_projection_origins(log.state), strict=True):
-        entry = log.message_entries[number].id if number >= 0 else _get_summary_entry(log)
-        place = number if number >= 0 else log.state.view.first_kept - 0.5
-        out[entry, counts[entry]] = ShownMessage(number, entry, place, sized_message)
+        if number >= 0:
+            entry, position = log.message_entries[number].id, float(number)
+        else:
+            # A summary stands between the messages it replaces and the first one kept.
+            entry, position = _get_summary_entry(log), log.state.view.first_kept - 0.5
+        shown[entry, counts[entry]] = ShownMessage(number, entry, position, sized_message)
         counts[entry] += 1
-    return out
+    return shown
 
 
 def _get_summary_entry(log: BranchHistory) -> str:
-    """Return the compaction whose summary stands in the request."""
+    """Return the id of the compaction whose summary is in the request, or an empty string."""
     return next(
         (id_ for id_, body in reversed(log.state.view.active_decisions) if isinstance(body, CompactionEntry)), ""
     )
@@ -114,26 +126,43 @@ def _get_summary_entry(log: BranchHistory) -> str:
 def _compare_message(
     old: ShownMessage | None, new: ShownMessage | None, causes: _ChangeCauses, known_entries: set[str]
 ) -> MessageChange:
-    """Return what became of a message that one of the two requests holds at least."""
+    """Describe the change of a message that at least one of the two requests holds."""
     message = new or old
     assert message is not None
     role = message.sized_message.message.role
     before, after = old.tokens if old else 0, new.tokens if new else 0
     if old is not None and new is not None and old.sized_message.digest == new.sized_message.digest:
         return MessageChange("same", message.number, message.entry, role, before, after)
-    kind: ChangeKind = (
-        "changed" if old and new else "hidden" if old else "back" if message.entry in known_entries else "new"
+    kind: ChangeKind
+    if old is not None and new is not None:
+        kind = "changed"
+    elif old is not None:
+        kind = "hidden"
+    elif message.entry in known_entries:
+        kind = "back"  # the first request knew it and did not show it
+    else:
+        kind = "new"
+    rule, why, decided_by = causes.get_cause(message.number) if kind != "new" else ("", "", "")
+    old_lines = get_message_text_lines([old.sized_message]) if old is not None else []
+    new_lines = get_message_text_lines([new.sized_message]) if new is not None else []
+    removed_lines, added_lines = _strip_common_lines(old_lines, new_lines)
+    return MessageChange(
+        kind,
+        message.number,
+        message.entry,
+        role,
+        before,
+        after,
+        rule,
+        why,
+        decided_by,
+        removed_lines,
+        added_lines,
     )
-    rule, why, by = causes.get_cause(message.number) if kind != "new" else ("", "", "")
-    removed_lines, come = _strip_common_lines(
-        get_message_text_lines([old.sized_message]) if old else [],
-        get_message_text_lines([new.sized_message]) if new else [],
-    )
-    return MessageChange(kind, message.number, message.entry, role, before, after, rule, why, by, removed_lines, come)
 
 
 class _ChangeCauses:
-    """Why messages are shown otherwise: what is in force on one side only, the newest of the second side first."""
+    """The decisions in force on one side only, which explain the changes; the newest of the second side come first."""
 
     def __init__(self, first: BranchHistory, second: BranchHistory) -> None:
         sides = [{id_ for id_, _ in log.state.view.active_decisions} for log in (first, second)]
@@ -146,42 +175,48 @@ class _ChangeCauses:
                     self._add_decision(id_, body)
 
     def get_cause(self, number: int) -> tuple[str, str, str]:
-        """Return rule, reason and entry of what concerns message ``number``; a summary is -1."""
+        """Return rule, reason and entry behind the change of message ``number`` (-1: the summary), or empty strings."""
         folds = (cause for keep, cause in self._compactions if number < keep)
         return self._edits.get(number) or next(folds, ("", "", ""))
 
     def _add_decision(self, id_: str, body: DecisionEntry | CompactionEntry) -> None:
-        """Let ``body`` concern those messages that nothing taken before it does."""
+        """Assign ``body`` as the cause for the messages that no earlier added decision explains."""
         previous_keep = self._compactions[-1][0] if self._compactions else -1
         for edit in body.edits:
             for number in range(max(edit.span.start, previous_keep), max(edit.span.stop, edit.span.start + 1)):
                 self._edits.setdefault(number, (edit.rule, edit.why, id_))
         if isinstance(body, CompactionEntry) and body.first_kept > previous_keep:
-            why = "a summary stands for it" if body.summary else "nothing stands for it"
+            why = "replaced by a summary" if body.summary else "removed from requests"
             self._compactions.append((body.first_kept, ("compaction", why, id_)))
 
 
 def _strip_common_lines(old: list[str], new: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the lines of each side without those that both begin and end with."""
+    """Return the lines of each side without their common first and last lines."""
     max_common = min(len(old), len(new))
-    start = next((at for at in range(max_common) if old[at] != new[at]), max_common)
-    end = next((at for at in range(max_common - start) if old[-1 - at] != new[-1 - at]), max_common - start)
+    start = 0
+    while start < max_common and old[start] == new[start]:
+        start += 1
+    # The end must not reach into the common start: of two equal lines against one, one is removed.
+    end = 0
+    while end < max_common - start and old[-1 - end] == new[-1 - end]:
+        end += 1
     return tuple(old[start : len(old) - end]), tuple(new[start : len(new) - end])
 
 
 def group_message_changes(changes: tuple[MessageChange, ...]) -> Iterator[list[MessageChange]]:
-    """Yield the changes one by one, but neighbours that stayed, went, came or came back together as one."""
-    run: list[MessageChange] = []
+    """Yield the changes in groups: neighbors with the same kind and cause together, all others alone."""
+    group: list[MessageChange] = []
     for change in changes:
-        together = (
-            run
-            and run[-1].kind == change.kind != "changed"
-            and run[-1].decided_by == change.decided_by
-            and min(run[-1].number, change.number) >= 0
-        )
-        if run and not together:
-            yield run
-            run = []
-        run.append(change)
-    if run:
-        yield run
+        if group and not _can_group(group[-1], change):
+            yield group
+            group = []
+        group.append(change)
+    if group:
+        yield group
+
+
+def _can_group(first: MessageChange, second: MessageChange) -> bool:
+    """Return whether two neighbors are shown on one line; changed messages and summaries stand alone."""
+    if first.kind != second.kind or first.kind == "changed":
+        return False
+    return first.decided_by == second.decided_by and min(first.number, second.number) >= 0

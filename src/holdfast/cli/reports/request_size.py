@@ -1,4 +1,4 @@
-"""How large a request is, and what is in it: one measure for all commands, the one that decisions are made by."""
+"""The size of a request and its parts: one measure for all commands, the same that decisions are based on."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from holdfast.store.base import SessionInfo
 
 
 class RequestSize(Struct, frozen=True):
-    """How large the request is that a branch makes now, in tokens of the model."""
+    """The size of a branch's next request, in tokens of the model."""
 
     tokens: int
     setup_tokens: int
-    """Of system prompt and tools, as far as they are known."""
+    """Tokens of system prompt and tools, as far as known."""
     scale: float
-    """Tokens for one of the estimator's, in messages: by what was counted so far, and no more than ``tokens`` hold."""
+    """Tokens of the model per token of the estimator, for messages; limited so that they do not exceed ``tokens``."""
     is_counted: bool
-    """Whether ``tokens`` are what the provider counted of just this request."""
+    """Whether the provider counted exactly this request."""
 
     def scale_tokens(self, size: int) -> int:
-        """Return the tokens of something that the estimator gives ``size``."""
+        """Return the model's tokens for ``size`` tokens of the estimator."""
         return round(self.scale * size)
 
 
@@ -46,7 +46,7 @@ ESTIMATOR_SIZE = RequestSize(0, 0, 1.0, is_counted=False)
 def get_session_target(
     info: SessionInfo, state: ConversationState, model: str | None, window: int | None, catalog: Catalog
 ) -> Target:
-    """Return where the next request of a stored session goes: to ``model``, or as it was recorded."""
+    """Return the target of a stored session's next request: ``model`` and ``window`` if given, else as recorded."""
     place = config.get_target(
         _get_state_api(state),
         model or state.last_request.model or info.model,
@@ -63,50 +63,45 @@ def get_session_target(
 
 
 def _get_state_api(state: ConversationState) -> str:
-    """Return the API of the first message that came over one."""
+    """Return the API of the first message that came through one, else the first API known."""
     return next(
         (sized_message.api for sized_message in build_projection(state) if sized_message.api in API_NAMES), API_NAMES[0]
     )
 
 
 def measure_request(state: ConversationState, target: Target, settings: Settings = Settings()) -> RequestSize:
-    """Return how large the request is that ``state`` makes to ``target`` now."""
-    target, measured_request = (
-        guard.compute_effective_target(target, state, settings),
-        get_valid_measured_request(state),
-    )
-    whole, frame, scale = (
-        estimate_request_tokens(state, target),
-        estimate_request_tokens(state, target, 0),
-        get_planning_ratio(state, target),
-    )
+    """Measure the request that ``state`` makes to ``target`` now."""
+    target = guard.compute_effective_target(target, state, settings)
+    measured_request = get_valid_measured_request(state)
+    tokens = estimate_request_tokens(state, target)
+    setup_tokens = estimate_request_tokens(state, target, 0)
+    scale = get_planning_ratio(state, target)
     is_counted = get_counted_tokens(state) > 0 and is_last_model(state, target)
     if measured_request is not None and state.view.shown_tokens:
-        scale = min(scale, max(0, whole - frame) / state.view.shown_tokens)
-    return RequestSize(whole, frame, scale, is_counted)
+        # The planning ratio is rounded up for safety; messages must not add up to more than the counted request.
+        scale = min(scale, max(0, tokens - setup_tokens) / state.view.shown_tokens)
+    return RequestSize(tokens, setup_tokens, scale, is_counted)
 
 
 def get_counted_tokens(state: ConversationState) -> int:
-    """Return the tokens that the provider counted of just the request that ``state`` makes now; 0 where it did not."""
+    """Return the provider's count of exactly the request that ``state`` makes now, or 0 if there is none."""
     measured_request = get_valid_measured_request(state)
-    return (
-        measured_request.reported_tokens
-        if measured_request is not None and measured_request.shown_tokens == state.view.shown_tokens
-        else 0
-    )
+    if measured_request is None or measured_request.shown_tokens != state.view.shown_tokens:
+        return 0
+    return measured_request.reported_tokens
 
 
 def count_omitted_tokens(state: ConversationState) -> int:
-    """Return what the request that ``state`` makes lacks of all that was said, in the estimator's tokens."""
+    """Return the tokens of messages that the next request does not show, in the estimator's tokens."""
     return (state.history.cumulative_tokens[-1] if len(state.history.sized_messages) else 0) - state.view.shown_tokens
 
 
 def remove_all_decisions(state: ConversationState) -> ConversationState:
-    """Return ``state`` as far as its size goes, with every decision and compaction taken back at once.
+    """Return ``state`` with all decisions and compactions undone, exact only in its size.
 
-    The request that was counted last stands again where it showed everything that was said, as it does after an undo.
-    Its messages are not shown anew: that would cost the whole history, and no size needs it. So ``keep`` is the end,
-    and what stands before it has one digest.
+    The last counted request is valid again if it showed every message, as after an undo. Messages are not rendered
+    again: that would cost the whole history, and no size needs it. So ``first_kept`` is the end, and everything before
+    has one digest.
     """
     count = len(state.history.sized_messages)
     whole = state.history.cumulative_tokens[-1] if count else 0
@@ -136,11 +131,9 @@ def remove_all_decisions(state: ConversationState) -> ConversationState:
 
 
 def copy_later_calibration(before_state: ConversationState, after_state: ConversationState) -> ConversationState:
-    """Return ``before_state`` with what was learned of the model's tokens until ``after_state``, to compare the sizes
-    of the two.
+    """Return ``before_state`` with the calibration of ``after_state``, so that their sizes can be compared.
 
-    What was counted of a request that still stands at ``before_state`` is its size; else the estimate is that of
-    ``after_state``.
+    A count that is valid at ``before_state`` stays its size; otherwise the estimate uses the later calibration.
     """
     measurement = after_state.usage.measured_request
     if get_valid_measured_request(before_state) is not None:
@@ -160,28 +153,28 @@ def copy_later_calibration(before_state: ConversationState, after_state: Convers
 
 
 def get_session_settings(state: ConversationState, configuration: Configuration) -> Settings:
-    """Return the settings that requests of ``state`` are planned by: of its own policy where that is a known one."""
+    """Return the settings that plan the requests of ``state``: its own policy's if known, else the default policy's."""
     return configuration.build_policy(state.policy_name if state.policy_name in PRESETS else "holdfast").settings
 
 
 def get_target_and_settings(
     info: SessionInfo, state: ConversationState, configuration: Configuration
 ) -> tuple[Target, Settings]:
-    """Return where the next request of a stored session goes, as its last one did, and what it is planned by."""
+    """Return the target of a session's next request, as of its last one, and the settings that plan it."""
     return get_session_target(info, state, None, None, configuration.catalog), get_session_settings(
         state, configuration
     )
 
 
 class TargetCache:
-    """Where the next requests of many stored sessions go; what is alike is found out once, for it takes a while."""
+    """Targets and settings for many sessions, computed once for equal ones, since looking them up is slow."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._known = configuration
         self._found: dict[tuple[object, ...], tuple[Target, Settings]] = {}
 
     def __call__(self, info: SessionInfo, state: ConversationState) -> tuple[Target, Settings]:
-        """Return what ``get_target_and_settings`` does."""
+        """Return the result of ``get_target_and_settings``."""
         key = (
             _get_state_api(state),
             info.model,
@@ -196,27 +189,27 @@ class TargetCache:
 
 
 def measure_session_request(info: SessionInfo, state: ConversationState) -> RequestSize:
-    """Return how large the next request of a stored session is that goes where its last one went."""
+    """Measure the next request of a stored session to the target of its last one."""
     return measure_request(state, *get_target_and_settings(info, state, config.load_configuration()))
 
 
 def find_answer_or_failure(later_entries: Sequence[Entry]) -> Entry | None:
-    """Return the answer to a request, or its failure, from the entries behind it; nothing where neither is told."""
-    ends = (
-        entry
-        for entry in later_entries
-        if isinstance(entry.body, AnswerEntry | FailureEntry | RequestEntry | DecisionEntry | CompactionEntry)
-    )
-    end = next(ends, None)
-    return end if end is not None and isinstance(end.body, AnswerEntry | FailureEntry) else None
+    """Return the answer or failure of a request, given the entries after it, or None if neither is recorded."""
+    for entry in later_entries:
+        if isinstance(entry.body, AnswerEntry | FailureEntry):
+            return entry
+        # A new request or decision means that the first one ended without a record.
+        if isinstance(entry.body, RequestEntry | DecisionEntry | CompactionEntry):
+            return None
+    return None
 
 
 def build_state_at_request(entries: Sequence[Entry], at: int) -> ConversationState:
-    """Return the branch of the request at place ``at`` of ``entries``, with what its end told of its size."""
+    """Return the state at the request at index ``at``, including the size that its answer or failure reported."""
     state, end = ConversationState.from_entries(entries[: at + 1]), find_answer_or_failure(entries[at + 1 :])
     return state if end is None else apply_entry(state, end)
 
 
 def format_tokens(tokens: int, *, is_counted: bool = False) -> str:
-    """Return a size as people read it; one that nobody counted has ``~`` before it."""
+    """Format a size; an estimate gets a ``~`` before it."""
     return f"{tokens:,}" if is_counted else f"~{tokens:,}"

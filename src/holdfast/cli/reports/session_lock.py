@@ -1,4 +1,4 @@
-"""The journal of a session at its leaf, for what a person decides about it while others may talk on."""
+"""Lock a session for a decision made by hand while others may be using it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from holdfast.store.base import SessionStore
 
 @contextmanager
 def open_journal_at_leaf(store: SessionStore, key: str, policy: Policy = Policy()) -> Iterator[Journal]:
-    """Hold session ``key``, and yield its journal at its leaf; what is written inside is where the session goes on.
+    """Lock session ``key`` and yield its journal at the current leaf; entries written inside continue from there.
 
-    A proxy or an agent may have said more before it was held: a decision beside that would be in force nowhere.
+    The leaf is read under the lock. A proxy or agent may have added entries before, and a decision written beside them
+    would be on a dead branch.
     """
     journal = Journal.open(store, key, policy)
     with journal.hold_lease():
@@ -26,6 +27,6 @@ def open_journal_at_leaf(store: SessionStore, key: str, policy: Policy = Policy(
 
 
 def list_decisions_after(journal: Journal, before_id: str | None) -> list[str]:
-    """Return the ids of what was decided on the branch of ``journal`` behind entry ``before_id``, the newest first."""
+    """List the ids of decisions on the branch of ``journal`` after entry ``before_id``, the newest first."""
     new = takewhile(lambda entry: entry.id != before_id, reversed(journal.store.read_path(journal.key, journal.leaf)))
     return [entry.id for entry in new if isinstance(entry.body, DecisionEntry | CompactionEntry)]
