@@ -173,7 +173,7 @@ def test_both_are_seen_beside_each_other(both):
         "finished",
         "compactions",
         "4 of 32 lines",
-        "such as harwich",
+        "such as: harwich",
         "--keep DIR",
     ):
         assert words in said

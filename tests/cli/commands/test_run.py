@@ -217,8 +217,8 @@ def test_a_proxy_that_runs_already(run, monkeypatch, programs):
         finally:
             serve.kill()
     assert (process.returncode, out) == (7, f"{url}\n")
-    assert err.startswith(f"holdfast: ANTHROPIC_BASE_URL leads to {url}, a proxy of ours, mode manage, ")
-    assert err.endswith("mine is started there, with no second proxy before it\n")
+    assert err.startswith(f"holdfast: ANTHROPIC_BASE_URL points at {url}, a Holdfast proxy, mode manage, ")
+    assert err.endswith("mine uses it, and no second proxy is started\n")
     assert refused.exit_code == 2
     assert "options of holdfast run do not apply" in refused.stderr
 
@@ -247,19 +247,19 @@ def test_a_proxy_that_wants_a_token(run, home, monkeypatch, programs):
         finally:
             serve.kill()
     assert (process.returncode, out) == (0, "x-mine: 1\nx-holdfast-token: a-token-of-sixteen-signs\n")
-    assert err.startswith(f"holdfast: ANTHROPIC_BASE_URL leads to {url}, a proxy of ours, mode manage, ")
+    assert err.startswith(f"holdfast: ANTHROPIC_BASE_URL points at {url}, a Holdfast proxy, mode manage, ")
     assert "mine must send it in the header x-holdfast-token" in told
-    for refused, told in ((closed, "token, and was told another"), (unknown, "token")):
+    for refused, told in ((closed, "token, and got a different one"), (unknown, "token")):
         assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
         assert (
-            f"a Holdfast proxy that requires its {told}; set HOLDFAST_TOKEN to it, and mine is started"
+            f"a Holdfast proxy that requires its {told}; set HOLDFAST_TOKEN to it, so that mine can use it"
             in refused.stderr
         )
-    assert (wrong.exit_code, "that wants its token, and was told another" in " ".join(wrong.stdout.split())) == (
+    assert (wrong.exit_code, "requires its token, and got a different one" in " ".join(wrong.stdout.split())) == (
         1,
         True,
     )
-    assert "a proxy of ours, mode manage" in " ".join(checks.split())
+    assert "a Holdfast proxy, mode manage" in " ".join(checks.split())
     assert "a Holdfast proxy that requires its token" in " ".join(note.split())
 
 

@@ -115,7 +115,7 @@ def test_standard_output_takes_nothing(form):
         subprocess.Popen(words, stdout=full, stderr=subprocess.PIPE, text=True) as process,
     ):
         said = process.stderr.readline()
-        assert "takes nothing (no space left on device" in said
+        assert "standard output cannot be written (no space left on device" in said
         url = said.removeprefix("holdfast: proxy at ").partition(";")[0]
         assert httpx2.get(f"{url}/livez", trust_env=False).json()["status"] == "ok"
         process.send_signal(signal.SIGTERM)
@@ -242,9 +242,9 @@ def test_an_upstream_that_is_another_proxy_of_ours_is_told(run, monkeypatch):
             assert ended(process)[2] == ""
     assert here["upstreams"]["anthropic"] == there["url"]
     assert told.startswith(
-        f"holdfast: upstream anthropic leads to {there['url']}, a Holdfast proxy, mode manage, since "
+        f"holdfast: upstream anthropic points at {there['url']}, a Holdfast proxy, mode manage, since "
     )
-    assert told.endswith("recorded and reduced twice; use that one, or give --upstream-anthropic\n")
+    assert told.endswith("recorded and reduced twice; use that proxy, or give --upstream-anthropic\n")
     state, text = found["upstream anthropic"]
     assert (state, code) == ("note", 1)  # the silent one is what is wrong
     assert text.startswith(f"holdfast serve would forward to {there['url']}, a Holdfast proxy")
