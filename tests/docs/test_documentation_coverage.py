@@ -157,15 +157,7 @@ def test_the_index_lists_every_page():
             assert f"]({path.name})" in page("docs/index.md"), path.name
 
 
-PUBLIC_MODULES = (
-    "holdfast",
-    "holdfast.errors",
-    "holdfast.events",
-    "holdfast.hooks",
-    "holdfast.sync",
-    "holdfast.types",
-    "holdfast.agent",
-)
+PUBLIC_MODULES = ("holdfast", *(f"holdfast.{name}" for name in holdfast.PUBLIC_MODULES))
 """What a user's program imports, beside ``holdfast.testing`` and ``holdfast.integrations``."""
 SESSION_GENERATORS = ("make_long_session.py", "session_record.py", "session_tools.py", "session_files.py")
 """They write ``long-session.jsonl``, and are no examples of how to use the package."""

@@ -2,7 +2,8 @@
 
 ::
 
-    with open_engine("agent.db", upstream=HttpUpstream(url, "anthropic", headers), model=model) as engine:
+    upstream = HttpUpstream(url, "anthropic", headers)
+    with open_engine("agent.db", upstream=upstream, api="anthropic", model=model) as engine:
         session = engine.session("tide")
         print(session.ask("How high is it?").message.text)
 
