@@ -199,7 +199,11 @@ class Session:
             return self._caller_request
 
     def render_body(self, prepared_request: PreparedRequest) -> bytes:
-        """Return the body of a request from ``prepare``, with the engine's default fields."""
+        """Return the body of a request from ``prepare``, with the engine's default fields.
+
+        Raises ``TypeError`` for anything else.
+        """
+        raise_if_wrong_type(TypeError, prepared_request=(prepared_request, PreparedRequest))
         return render_prepared_request(prepared_request, self.get_default_fields())
 
     async def record(self, answer: ParsedAnswer | bytes) -> str:

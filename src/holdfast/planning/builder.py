@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from holdfast.messages.parts import Part
 from holdfast.messages.text.text_cuts import hash_text
 from holdfast.planning.budget import TokenBudget
+from holdfast.planning.edit_checks import require_valid_edits
 from holdfast.planning.policy_rules import PolicyRules
 from holdfast.planning.settings import Settings
 from holdfast.state.calibration.token_estimate import estimate_request_tokens, get_planning_ratio
@@ -58,9 +59,13 @@ class PlanBuilder(Struct, frozen=True, dict=True):
         return int(tokens * part)
 
     def add_edits(self, edits: tuple[Edit, ...], blobs: tuple[Blob, ...] = ()) -> PlanBuilder:
-        """Return the builder with ``edits`` decided and ``blobs`` to be stored; the builder itself without edits."""
+        """Return the builder with ``edits`` decided and ``blobs`` to be stored; the builder itself without edits.
+
+        Raises ``TypeError`` for an edit that is none, and ``IndexError`` for a span outside the history.
+        """
         if not edits:
             return self
+        require_valid_edits(edits, self.state.history)
         state = apply_entry(self.state, Entry("", None, DecisionEntry(edits)))
         record = (*self.record, *edits)
         return replace(self, state=state, record=record, blobs=(*self.blobs, *blobs))

@@ -12,8 +12,15 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.pipeline import Policy, plan_request
 from holdfast.state.codec.packing import describe_type_mismatch
-from holdfast.state.conversation_state import ConversationState
-from holdfast.state.entries import Entry, MessageEntry
+from holdfast.state.conversation_state import (
+    ConversationState,
+    Counters,
+    LastRequest,
+    MeasuredUsage,
+    MessageHistory,
+    ViewState,
+)
+from holdfast.state.entries import Entry, MessageEntry, RequestSetup
 from holdfast.state.fold.fold_entries import apply_entries
 from holdfast.state.fold.rewind import replace_raw_bytes, rewind_state
 from holdfast.state.plan import Plan
@@ -37,6 +44,8 @@ def plan(
     """
     raise_if_wrong_type(TypeError, messages=(messages, Sequence), state=(state, ConversationState | None))
     raise_if_wrong_type(TypeError, target=(target, Target), policy=(policy, Policy), inputs=(inputs, PlanInputs))
+    if state is not None:
+        _require_valid_state(state)
     problem = target.validation_problem or inputs.validation_problem
     if problem:
         raise problem.error(problem.why)
@@ -57,6 +66,21 @@ def apply(messages: Sequence[Message], plan: Plan) -> list[Message]:
             "apply it to the list that was planned"
         )
     return [sized_message.message for sized_message in build_messages_to_send(plan)]
+
+
+def _require_valid_state(state: ConversationState) -> None:
+    """Name the field of a state that was built by hand with a value of another type."""
+    raise_if_wrong_type(
+        TypeError,
+        **{
+            "state.history": (state.history, MessageHistory),
+            "state.view": (state.view, ViewState),
+            "state.setup": (state.setup, RequestSetup),
+            "state.last_request": (state.last_request, LastRequest),
+            "state.usage": (state.usage, MeasuredUsage),
+            "state.counters": (state.counters, Counters),
+        },
+    )
 
 
 def reconcile_messages(state: ConversationState, messages: Sequence[Message]) -> ConversationState:

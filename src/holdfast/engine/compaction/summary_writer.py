@@ -13,7 +13,15 @@ from msgspec.structs import replace
 from holdfast.engine.upstream.replies import ask_upstream
 from holdfast.engine.upstream.sdk import wrap_upstream
 from holdfast.engine.upstream.upstream import Upstream, UpstreamRequest
-from holdfast.errors import CompactionFailed, DeadlineExceeded, HoldfastError, OperationAborted, UpstreamError
+from holdfast.errors import (
+    CompactionFailed,
+    ConfigError,
+    DeadlineExceeded,
+    HoldfastError,
+    OperationAborted,
+    UpstreamError,
+    raise_if_wrong_type,
+)
 from holdfast.events import EventListener, RetryScheduled
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import estimate_text_tokens
@@ -100,8 +108,18 @@ class SummaryWriter(Struct, frozen=True):
     def with_upstream(self) -> SummaryWriter:
         """Return this writer with its client wrapped as an upstream.
 
-        Raises ``ConfigError`` if the client is of an unknown kind, or does not speak the writer's API.
+        Raises ``ConfigError`` if a field has a wrong type, or the client is of an unknown kind or does not speak the
+        writer's API.
         """
+        raise_if_wrong_type(
+            ConfigError,
+            **{
+                "SummaryWriter.target": (self.target, Target),
+                "SummaryWriter.fields": (self.fields, Mapping),
+                "SummaryWriter.headers": (self.headers, Mapping),
+                "SummaryWriter.tokens_per_estimate": (self.tokens_per_estimate, float | int),
+            },
+        )
         return replace(self, upstream=wrap_upstream(self.upstream, self.target.api))
 
     @property
