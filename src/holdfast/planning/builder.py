@@ -21,7 +21,7 @@ from holdfast.planning.settings import Settings
 from holdfast.state.calibration.token_estimate import estimate_request_tokens, get_planning_ratio
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Blob, Edit, Span
-from holdfast.state.entries import FAILURE_OVERFLOW, TRIGGER_AUTO, CompactionEntry, DecisionEntry, Entry
+from holdfast.state.entries import TRIGGER_AUTO, TRIGGER_OVERFLOW, CompactionEntry, DecisionEntry, Entry
 from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.plan import Notice, SummaryRequest
 from holdfast.state.target import PlanInputs, Target
@@ -88,7 +88,7 @@ class PlanBuilder(Struct, frozen=True, dict=True):
         """Return the builder with everything before ``compaction.first_kept`` replaced by its summary."""
         if self.inputs.overflow_step and compaction.trigger == TRIGGER_AUTO:
             # Recovery asked for it. The log and the event of the compaction then give the same reason.
-            compaction = replace(compaction, trigger=FAILURE_OVERFLOW)
+            compaction = replace(compaction, trigger=TRIGGER_OVERFLOW)
         state = apply_entry(self.state, Entry("", None, compaction))
         return replace(self, state=state, compaction=compaction)
 

@@ -31,8 +31,8 @@ from holdfast.state.costs import (
     read_summary_cost_note,
 )
 from holdfast.state.entries import (
-    FAILURE_OVERFLOW,
     TRIGGER_AUTO,
+    TRIGGER_OVERFLOW,
     AnswerEntry,
     CompactionEntry,
     DecisionEntry,
@@ -457,7 +457,7 @@ def _name_changes(body: DecisionEntry | CompactionEntry | RevokeEntry | RequestS
 
 
 def _name_compaction(body: CompactionEntry) -> str:
-    return "compaction" if body.trigger in {"", TRIGGER_AUTO, FAILURE_OVERFLOW} else body.trigger
+    return "compaction" if body.trigger in {"", TRIGGER_AUTO, TRIGGER_OVERFLOW} else body.trigger
 
 
 def _count_rule_edits(bodies: Iterable[DecisionEntry | CompactionEntry]) -> Counter[str]:
