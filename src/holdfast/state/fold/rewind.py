@@ -139,6 +139,10 @@ def clip_decision(decision: DecisionEntry | CompactionEntry, count: int) -> Deci
 
     A compaction keeps its summary if that covers no more than these messages, whatever edits it made behind them.
     """
+    if count == 0:
+        # A compaction that hides nothing covers "no more than these messages" too, but an empty conversation shows it
+        # in the form of whatever model was asked last, which a fork does not know.
+        return None
     kept_edits = tuple(edit for edit in decision.edits if edit.span.stop <= count)
     is_kept = bool(kept_edits)
     if isinstance(decision, CompactionEntry):
