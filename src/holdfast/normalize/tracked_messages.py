@@ -94,8 +94,12 @@ def build_normalization_edits(
         if item.start > position:
             edits.append(_build_drop_edit(position, item.start, dropped))
         if id(item) not in original_ids:
-            drop_reasons = [dropped[index] for index in range(item.start, item.stop) if index in dropped]
-            edits.append(_build_span_edit(item.start, item.stop, (item.message,), [*drop_reasons, *item.reasons]))
+            reasons: list[EditReason] = []
+            for index in range(item.start, item.stop):
+                if index in dropped:
+                    reasons.append(dropped[index])
+            reasons += item.reasons
+            edits.append(_build_span_edit(item.start, item.stop, (item.message,), reasons))
         position = item.stop
     if end > position:
         edits.append(_build_drop_edit(position, end, dropped))

@@ -261,7 +261,10 @@ def build_compaction_from_answer(
     if not isinstance(block, Opaque) or block.raw is None:
         return None
     replaced_parts = answer.parts[:stop]
-    replaced_texts = [Text(part.text) for part in replaced_parts if isinstance(part, Text)]
+    replaced_texts = []
+    for part in replaced_parts:
+        if isinstance(part, Text):
+            replaced_texts.append(Text(part.text))
     summary = Message(readable_summary.role, (*readable_summary.parts, *replaced_texts))
     compaction = _get_compaction_format(api)
     item = block.raw if compaction is None else compaction.wrap_block(block.raw)

@@ -43,7 +43,9 @@ def parse_answer(api: str, body: bytes) -> ParsedAnswer:
     if readable_body is None or not readable_body.strip().startswith(b"{"):
         raise FormatError(f"the answer is no JSON object (it begins with {body[:40]!r}); send the whole body")
     answer = answer_format.parse_body(read_json_fields(readable_body))
-    return replace(answer, is_damaged=True) if has_replaced_characters(body, readable_body) else answer
+    if has_replaced_characters(body, readable_body):
+        return replace(answer, is_damaged=True)
+    return answer
 
 
 class AnswerStream:
@@ -73,7 +75,10 @@ class AnswerStream:
         and usage are no output: after an error, or a stream that ends without output, the request can be tried again.
         """
         # An event named "error" must not pass as a text, whatever its data looks like.
-        has_text = None if event.event == "error" else self._accumulator.add_text_delta(event.data)
+        if event.event == "error":
+            has_text = None
+        else:
+            has_text = self._accumulator.add_text_delta(event.data)
         return self._add_parsed_event(event) if has_text is None else has_text
 
     def _add_parsed_event(self, event: StreamEvent) -> bool:

@@ -57,7 +57,10 @@ def list_breakpoint_ttls(raw: Raw | bytes | None) -> list[str]:
     for block in blocks:
         lifetimes += list_breakpoint_ttls(block.content)  # blocks inside a tool result
         if bytes(block.cache_control) != b"null":
-            lifetimes.append("1h" if HOUR_TTL in bytes(block.cache_control) else "5m")
+            if HOUR_TTL in bytes(block.cache_control):
+                lifetimes.append("1h")
+            else:
+                lifetimes.append("5m")
     return lifetimes
 
 
@@ -164,7 +167,10 @@ def strip_message_breakpoints(message: bytes) -> bytes:
 
 def _strip_breakpoints(message: Raw) -> bytes:
     content = decode_json_fields(message).get("content")
-    new_fields = {} if content is None else {"content": _strip_content_breakpoints(content)}
+    if content is None:
+        new_fields = {}
+    else:
+        new_fields = {"content": _strip_content_breakpoints(content)}
     return encode_json(overlay_fields(message, new_fields))
 
 

@@ -115,7 +115,9 @@ def _build_compaction_request(fields: Mapping[str, Raw], instructions: str, _in_
 def _strip_answer_shaping(key: str, value: Any) -> Any:
     """Return the value of an option without settings that only shape an answer: forced calls and the answer format."""
     if key == "fallbacks":
-        return [_strip_fallback_format(fallback) for fallback in value] if isinstance(value, list) else value
+        if isinstance(value, list):
+            return [_strip_fallback_format(fallback) for fallback in value]
+        return value
     if not isinstance(value, dict):
         return value
     if key == "tool_choice":
@@ -125,7 +127,10 @@ def _strip_answer_shaping(key: str, value: Any) -> Any:
 
 
 def _strip_fallback_format(fallback: Any) -> Any:
-    output_config = fallback.get("output_config") if isinstance(fallback, dict) else None
+    if isinstance(fallback, dict):
+        output_config = fallback.get("output_config")
+    else:
+        output_config = None
     if not output_config:
         return fallback
     return fallback | {"output_config": _strip_answer_shaping("output_config", output_config)}
@@ -151,7 +156,9 @@ def _find_required_betas(body: bytes) -> tuple[str, ...]:
     raw_fields = decode_json_fields(body, "the body")
     betas = []
     for edit_type in _list_edit_types(raw_fields):
-        betas += [beta for prefix, beta in _BETA_BY_EDIT_PREFIX.items() if edit_type.startswith(prefix)]
+        for prefix, beta in _BETA_BY_EDIT_PREFIX.items():
+            if edit_type.startswith(prefix):
+                betas.append(beta)
     # A block does not say how it was made. Without a threshold in the same request, it was made on demand.
     has_on_demand_block = _COMPACTION_BLOCK.search(body) is not None and THRESHOLD_BETA not in betas
     if _has_compaction_request(raw_fields) or has_on_demand_block:

@@ -307,7 +307,10 @@ def encode_message(message: Message, base: Raw | None = None) -> list[bytes]:
         if type(part) is Opaque and part.kind in _WHOLE_MESSAGE_KINDS:
             return [] if part.raw is None else [bytes(part.raw)]
     role = "user" if message.role == "tool" else message.role
-    old_message = None if base is None else decode_json(_MESSAGE_DECODER, base, "the base message")
+    if base is None:
+        old_message = None
+    else:
+        old_message = decode_json(_MESSAGE_DECODER, base, "the base message")
     content = _encode_content(message.parts, None if old_message is None else old_message.content)
     if message.parts and content == []:
         return []
@@ -422,11 +425,17 @@ def _build_media_block(part: Media) -> dict[str, Any] | None:
 def _build_media_source(part: Media) -> dict[str, str] | None:
     text = decode_text_document(part)
     if text is not None:
-        return {"type": "text", "media_type": "text/plain", "data": text} if text else None
+        if text:
+            return {"type": "text", "media_type": "text/plain", "data": text}
+        return None
     if part.form == "base64":
-        return {"type": "base64", "media_type": part.mime, "data": part.source} if part.source else None
+        if part.source:
+            return {"type": "base64", "media_type": part.mime, "data": part.source}
+        return None
     if part.form == "file":
         return {"type": "file", "file_id": part.source} if part.source else None
     # Documents may only be fetched from a URL if they are PDFs.
     can_be_fetched = part.kind == "image" or part.mime in ("", "application/pdf")
-    return {"type": "url", "url": part.source} if can_be_fetched and is_web_media(part) else None
+    if can_be_fetched and is_web_media(part):
+        return {"type": "url", "url": part.source}
+    return None

@@ -233,4 +233,6 @@ def relax_dialect(dialect: Dialect) -> Dialect:
     if not dialect.merges_same_role:
         return dialect
     relaxed = relax_turn_order(dialect)
-    return relaxed if "claude" in dialect.model.lower() else lift_known_limits(relaxed)
+    if "claude" in dialect.model.lower():
+        return relaxed
+    return lift_known_limits(relaxed)

@@ -215,7 +215,10 @@ class SseReader(_EventReader):
         raw = self._take_bytes(end)
         self._line = 0
         event_bytes = raw[skip:]
-        lines = _LINE_BREAK.split(event_bytes) if self._has_cr else event_bytes.split(b"\n")
+        if self._has_cr:
+            lines = _LINE_BREAK.split(event_bytes)
+        else:
+            lines = event_bytes.split(b"\n")
         return _parse_sse_event(raw, lines, is_complete=is_complete)
 
     def _take_remainder(self) -> Iterator[StreamEvent]:

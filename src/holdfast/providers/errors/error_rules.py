@@ -165,7 +165,10 @@ def _build_overflow_verdict(facts: ErrorFacts) -> Verdict:
     if combined_sizes is None:
         sizes = find_stated_sizes(facts)
         return Verdict("context_window", sizes.limit, sizes.requested)
-    kind: VerdictKind = "context_window" if combined_sizes.output == 0 else "input_plus_output"
+    if combined_sizes.output == 0:
+        kind: VerdictKind = "context_window"
+    else:
+        kind = "input_plus_output"
     return Verdict(kind, combined_sizes.limit, combined_sizes.requested)
 
 
@@ -254,7 +257,9 @@ def _detect_context_code(facts: ErrorFacts, report: ErrorReport) -> Verdict | No
     has_context_name = any("context" in name for name in _list_overflow_names(facts))
     if not has_context_name or _get_error_status(facts, report) in _NON_SIZE_STATUSES:
         return None
-    return _build_overflow_verdict(facts) if find_cause_by_code(facts) is None else None
+    if find_cause_by_code(facts) is None:
+        return _build_overflow_verdict(facts)
+    return None
 
 
 @_unless_other_cause
@@ -290,7 +295,9 @@ def _detect_oversized_part(facts: ErrorFacts, report: ErrorReport) -> Verdict | 
         return Verdict("oversized_part")
     if words.ARRAY_TOO_LONG.search(facts.plain_text):
         return Verdict("message_count")
-    return Verdict("oversized_part") if words.PART_TOO_LARGE.search(facts.plain_text) else None
+    if words.PART_TOO_LARGE.search(facts.plain_text):
+        return Verdict("oversized_part")
+    return None
 
 
 @_unless_other_cause
@@ -299,7 +306,10 @@ def _detect_stated_byte_limit(facts: ErrorFacts, report: ErrorReport) -> Verdict
 
     Before the rule for media: OpenAI's limit on the bytes of all images together is cured by sending fewer of them.
     """
-    max_bytes = find_body_limit(facts) if _is_lenient_status(facts, report) else None
+    if _is_lenient_status(facts, report):
+        max_bytes = find_body_limit(facts)
+    else:
+        max_bytes = None
     return Verdict("request_bytes", max_bytes=max_bytes) if max_bytes else None
 
 
@@ -340,7 +350,9 @@ def _detect_context_wording(facts: ErrorFacts, report: ErrorReport) -> Verdict |
 def _detect_body_size(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """Recognize a body that is too large in bytes, by code or wording."""
     has_size_wording = "requesttoolarge" in facts.codes or words.BODY_TOO_LARGE.search(facts.plain_text)
-    return Verdict("request_bytes") if has_size_wording and _is_lenient_status(facts, report) else None
+    if has_size_wording and _is_lenient_status(facts, report):
+        return Verdict("request_bytes")
+    return None
 
 
 @_unless_other_cause
@@ -352,7 +364,9 @@ def _detect_token_wording(facts: ErrorFacts, report: ErrorReport) -> Verdict | N
         return _build_overflow_verdict(facts)
     is_over_limit = find_stated_sizes(facts).is_over_limit
     is_about_tokens = re.search(r"token|context|prompt", facts.plain_text) is not None
-    return _build_overflow_verdict(facts) if is_over_limit and is_about_tokens else None
+    if is_over_limit and is_about_tokens:
+        return _build_overflow_verdict(facts)
+    return None
 
 
 def _is_lenient_status(facts: ErrorFacts, report: ErrorReport) -> bool:
@@ -374,18 +388,24 @@ def _detect_bare_refusal(facts: ErrorFacts, report: ErrorReport) -> Verdict | No
     # A bare 413 is about bytes, and left to the next rule.
     if status == 413 or not report.estimate or not report.window:
         return None
-    return Verdict("context_window") if report.estimate >= NEARLY_FULL_SHARE * report.window else None
+    if report.estimate >= NEARLY_FULL_SHARE * report.window:
+        return Verdict("context_window")
+    return None
 
 
 @_unless_other_cause
 def _detect_status_413(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """Treat any other 413 as a body that is too large in bytes."""
-    return Verdict("request_bytes") if _get_error_status(facts, report) == 413 else None
+    if _get_error_status(facts, report) == 413:
+        return Verdict("request_bytes")
+    return None
 
 
 def _detect_overload(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
     """Recognize a provider that is busy."""
-    return Verdict("overloaded") if words.PROVIDER_OVERLOADED.search(facts.plain_text) else None
+    if words.PROVIDER_OVERLOADED.search(facts.plain_text):
+        return Verdict("overloaded")
+    return None
 
 
 def _detect_invalid_request(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
@@ -404,7 +424,9 @@ def _detect_invalid_request(facts: ErrorFacts, report: ErrorReport) -> Verdict |
         return Verdict("auth")
     if words.INVALID_REQUEST.search(facts.plain_text):
         return Verdict("invalid_request")
-    return Verdict("invalid_history") if words.INVALID_HISTORY.search(facts.plain_text) else None
+    if words.INVALID_HISTORY.search(facts.plain_text):
+        return Verdict("invalid_history")
+    return None
 
 
 def _detect_retry_time(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
@@ -418,7 +440,9 @@ def _detect_retry_time(facts: ErrorFacts, report: ErrorReport) -> Verdict | None
     has_delay = bool(facts.retry_delays or parse_retry_delay(facts.raw_text))
     if not has_delay and status not in _FIRM_STATUSES:
         has_delay = bool(_find_retry_after(facts, report))
-    return Verdict("rate_limit") if has_delay and not _has_other_reason(facts, report) else None
+    if has_delay and not _has_other_reason(facts, report):
+        return Verdict("rate_limit")
+    return None
 
 
 @_unless_other_cause
@@ -453,7 +477,11 @@ def _classify_by_code(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
 
 def _list_kinds_by_code(facts: ErrorFacts) -> list[VerdictKind]:
     """List the kinds that the error codes stand for, the most specific first."""
-    return [kind for pattern, kind in _KIND_BY_CODE if any(map(pattern.search, facts.codes))]
+    kinds: list[VerdictKind] = []
+    for pattern, kind in _KIND_BY_CODE:
+        if any(map(pattern.search, facts.codes)):
+            kinds.append(kind)
+    return kinds
 
 
 def _classify_by_status(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:

@@ -61,7 +61,9 @@ def map_to_client_error_kind(kind: VerdictKind) -> VerdictKind:
     """
     if kind in _KINDS_WITH_FORM:
         return kind
-    return "context_window" if kind in OVERFLOW_KINDS else _CLIENT_KINDS.get(kind, kind)
+    if kind in OVERFLOW_KINDS:
+        return "context_window"
+    return _CLIENT_KINDS.get(kind, kind)
 
 
 def render_error_response(

@@ -225,7 +225,9 @@ def find_rate_sizes(facts: ErrorFacts) -> StatedSizes | None:
     if match:
         return StatedSizes(limit=int(match[1]), requested=int(match[2]))
     prompt_match = _PROMPT_RATE_SIZES.search(facts.plain_text)
-    return StatedSizes(limit=int(prompt_match[2]), requested=int(prompt_match[1])) if prompt_match else None
+    if prompt_match:
+        return StatedSizes(limit=int(prompt_match[2]), requested=int(prompt_match[1]))
+    return None
 
 
 def find_body_limit(facts: ErrorFacts) -> int | None:

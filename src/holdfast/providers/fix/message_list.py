@@ -127,7 +127,8 @@ def _append_system_blocks(fields: Mapping[str, Raw], spec: ApiSpec, blocks: Sequ
         return {**fields, field: Raw(_encode_system_prompt(spec, [*own_blocks, *blocks]))}
     if spec.accepts_plain_text:
         texts = [read_json_text(fields.get("instructions"))]
-        texts += [read_json_text(decode_json_fields(block).get("text")) for block in blocks]
+        for block in blocks:
+            texts.append(read_json_text(decode_json_fields(block).get("text")))
         return {**fields, "instructions": "\n\n".join(filter(None, texts))}
     messages = read_json_items(fields.get(spec.messages_field))
     return {**fields, spec.messages_field: [{"role": "system", "content": blocks}, *messages]}

@@ -88,7 +88,10 @@ def _rebuild_message(raw: Raw, spec: ApiSpec) -> TranslatedMessage:
     raw_fields = decode_json_fields(raw)
     lone_origin = None if "role" in raw_fields else _classify_raw_block(raw)
     if lone_origin is not None:
-        role: Role = "assistant" if lone_origin.content_kind in (CALL_KIND, THINKING_KIND) else "user"
+        if lone_origin.content_kind in (CALL_KIND, THINKING_KIND):
+            role: Role = "assistant"
+        else:
+            role = "user"
         decoded = _decode_mixed_blocks([raw], spec, role)
         return TranslatedMessage(Message(role, decoded.parts), losses=decoded.losses)
     role = _ROLE_BY_NAME.get(read_json_text(raw_fields.get("role")).lower(), "user")
@@ -136,7 +139,10 @@ def _decode_side_fields(fields: Mapping[str, Raw], spec: ApiSpec) -> tuple[Part,
     If the target is not Chat these are Chat's calls; all other fields beside a content mean nothing elsewhere.
     """
     if spec.blocks.call_fields:
-        side_fields: dict[str, Any] = {key: raw for key, raw in fields.items() if key not in CONTENT_FIELDS}
+        side_fields: dict[str, Any] = {}
+        for key, raw in fields.items():
+            if key not in CONTENT_FIELDS:
+                side_fields[key] = raw
         if read_json_text(fields.get("role")) not in ("user", "assistant", "system", "developer"):
             side_fields["role"] = "assistant"
         return spec.decode_message(encode_json(side_fields)).parts
@@ -249,7 +255,10 @@ def _decode_blocks_of_api(raws: Sequence[Raw], api: str) -> list[tuple[Part, ...
     parts_by_block = []
     for raw in raws:
         # Calls, results and reasoning of Responses are items of the list; everything else is a block of a message.
-        item = raw if _is_responses_item(raw) else encode_raw({"role": "user", "content": [raw]})
+        if _is_responses_item(raw):
+            item = raw
+        else:
+            item = encode_raw({"role": "user", "content": [raw]})
         parts_by_block.append(spec.decode_message(item).parts)
     return parts_by_block
 
@@ -293,7 +302,9 @@ def _convert_result_content(part: Part, spec: ApiSpec) -> tuple[Part, list[str]]
     losses: list[str] = []
     for inner_part in part.content:
         converted = _convert_inner_part(inner_part, spec)
-        content += [new_part for new_part in converted.parts if isinstance(new_part, Text | Media | Opaque)]
+        for new_part in converted.parts:
+            if isinstance(new_part, Text | Media | Opaque):
+                content.append(new_part)
         losses += converted.losses
     if tuple(content) == part.content:
         return part, losses

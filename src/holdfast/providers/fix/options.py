@@ -68,11 +68,17 @@ class _CandidateFix(Struct):
         new_values = {value for value in self.changes.values() if value is not None}
         if not new_values:
             removal_count = len(self.changes)
-            description = "left out" if removal_count == 1 else f"{removal_count} left out"
+            if removal_count == 1:
+                description = "left out"
+            else:
+                description = f"{removal_count} left out"
         else:
             value = next(iter(new_values))
             is_short = len(new_values) == 1 and len(value) <= _MAX_SHOWN_BYTES
-            description = f"it is {value.decode()} now" if is_short else "written anew"
+            if is_short:
+                description = f"it is {value.decode()} now"
+            else:
+                description = "written anew"
         return build_request_fix(self.finding, description, first_path)
 
 
@@ -206,7 +212,13 @@ def _iter_candidates(body: bytes, context: FixContext, errors: Sequence[Finding]
 
 def _get_path_sort_key(steps: PathSteps) -> list[tuple[bool, int, str]]:
     """Return a sort key that orders indexes as numbers; keys of objects come after them."""
-    return [(False, step, "") if isinstance(step, int) else (True, 0, step) for step in steps]
+    path_sort_key: list[tuple[bool, int, str]] = []
+    for step in steps:
+        if isinstance(step, int):
+            path_sort_key.append((False, step, ""))
+        else:
+            path_sort_key.append((True, 0, step))
+    return path_sort_key
 
 
 def _iter_fixes(

@@ -60,7 +60,10 @@ def find_replacement(rule: str, tree: JsonTree, context: FixContext, steps: Path
     if replacement is None:
         return {}, ""
     changes = replacement.find_changes(tree, context, steps)
-    existing = {place: value for place, value in changes.items() if tree.get_raw(place) is not None}
+    existing = {}
+    for place, value in changes.items():
+        if tree.get_raw(place) is not None:
+            existing[place] = value
     return existing, replacement.description
 
 

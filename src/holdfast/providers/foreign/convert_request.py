@@ -56,7 +56,10 @@ def convert_request(
     target_model = model or parsed_request.model
     source_options, messages, name_notes = _rename_invalid_tools(source_options, messages, spec, target_model)
     target_options, option_notes = write_request_options(target_api, source_options)
-    sized_messages = [SizedMessage(message) for message in messages if message.parts]
+    sized_messages = []
+    for message in messages:
+        if message.parts:
+            sized_messages.append(SizedMessage(message))
     body = build_request_body(target_api, target_model, sized_messages, setup_fields=target_options)
     return body, (
         *_describe_dropped_parts(parsed_request, target_api),
@@ -76,7 +79,10 @@ def _require_inline_history(parsed_request: ParsedRequest) -> None:
     names = options.stored_history_fields
     if not parsed_request.messages:  # a stored prompt is the whole request only where there is nothing else
         names = (*names, *options.stored_prompt_fields)
-    history_fields = [key for key in names if bytes(parsed_request.fields.get(key, b"null")) not in (b"null", b'""')]
+    history_fields = []
+    for key in names:
+        if bytes(parsed_request.fields.get(key, b"null")) not in (b"null", b'""'):
+            history_fields.append(key)
     if history_fields:
         reference = f"the field {history_fields[0]!r}"
     elif _has_item_reference(parsed_request, options.reference_item_types):
@@ -119,11 +125,12 @@ def _convert_messages(
 ) -> tuple[list[Message], list[str]]:
     """Convert the messages to those of the target API, the system prompt first, with notes on the changes."""
     keeps_file_ids = have_one_provider(spec.api, parsed_request.api)
-    messages = [Message.from_text("system", text) for text in options.system if text]
-    messages += [
-        strip_foreign_content(sized_message.message, spec.api, keeps_file_ids=keeps_file_ids)
-        for sized_message in parsed_request.messages
-    ]
+    messages = []
+    for text in options.system:
+        if text:
+            messages.append(Message.from_text("system", text))
+    for sized_message in parsed_request.messages:
+        messages.append(strip_foreign_content(sized_message.message, spec.api, keeps_file_ids=keeps_file_ids))
     messages, notes = move_result_media(messages, spec)
     # Where the system prompt is a field, a request of nothing else would have an empty list, which is refused.
     if spec.system_fields and messages and all(message.role == "system" for message in messages):
@@ -189,7 +196,9 @@ def _rename_invalid_tools(
     """Rename tools with names that the API refuses, in declarations, choice, calls and results alike, with notes."""
     tool_names = [tool.name for tool in options.tools]
     tool_names += [call.name for message in messages for call in message.calls]
-    tool_names += [result.name for message in messages for result in message.results]
+    for message in messages:
+        for result in message.results:
+            tool_names.append(result.name)
     # All names at once, so that no new name is one that another tool has.
     names = map_invalid_tool_names([*tool_names, options.chosen_tool], get_api_dialect(spec.api, model))
     if not names:
@@ -247,8 +256,7 @@ def _iter_parts_and_content(message: Message) -> Iterator[Part]:
 
 def _describe_dropped_options(options: PortableOptions) -> list[str]:
     """Return a note on each built-in tool and each field that no other API has a form for."""
-    tool_notes = [
-        f"the tool {tool_type or 'without a type'}: only functions of the client's have a form there"
-        for tool_type in options.other_tools
-    ]
+    tool_notes = []
+    for tool_type in options.other_tools:
+        tool_notes.append(f"the tool {tool_type or 'without a type'}: only functions of the client's have a form there")
     return tool_notes + [f"the field {name}: left out" for name in options.unread_fields]

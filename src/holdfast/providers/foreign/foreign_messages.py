@@ -150,7 +150,10 @@ def _format_foreign_error(foreign_signs: Sequence[ForeignSign], api: str) -> str
     first_sign = foreign_signs[0]
     common_owners = [api for api in first_sign.owners if all(api in sign.owners for sign in foreign_signs)]
     readers = " or ".join(f"decode_messages({owner!r}, …)" for owner in common_owners or first_sign.owners)
-    cure = f"read this list with {readers}" if common_owners else f"the list mixes APIs, {readers} reads this one"
+    if common_owners:
+        cure = f"read this list with {readers}"
+    else:
+        cure = f"the list mixes APIs, {readers} reads this one"
     return f"{first_sign.path}: {first_sign.description} is not part of {api} and would be lost; {cure}"
 
 

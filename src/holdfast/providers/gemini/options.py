@@ -103,7 +103,10 @@ def read_options(body: dict[str, Any]) -> PortableOptions:
     # A choice among one function only is how this API names a single tool.
     is_single_tool = choice == "any" and len(allowed) == 1
     shared_options = read_shared_options(SHARED_FORM, body)
-    other_config = {key: value for key, value in config.items() if key not in _SAMPLING_FIELDS}
+    other_config = {}
+    for key, value in config.items():
+        if key not in _SAMPLING_FIELDS:
+            other_config[key] = value
     unread_config = list_unread_nested_fields(
         shared_options, {"generationConfig": other_config}, ("generationConfig",), _list_schema_fields(shared_options)
     )

@@ -96,7 +96,10 @@ def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
     """Parse the answer in the fields of a body."""
     candidate = _get_first_candidate(fields)
     element = _encode_content_element(read_json_fields(candidate.get("content")))
-    message = decode_message_or_empty(gemini.decode_message, element) if element else EMPTY_ANSWER
+    if element:
+        message = decode_message_or_empty(gemini.decode_message, element)
+    else:
+        message = EMPTY_ANSWER
     finish_reason = read_json_text(candidate.get("finishReason"))
     block_reason = _get_block_reason(fields)
     stop = (adjust_stop_for_calls(map_stop_reason(STOP_REASONS, finish_reason), message), finish_reason)
@@ -119,7 +122,10 @@ def _get_block_reason(fields: Mapping[str, Raw]) -> str:
 
 def _encode_content_element(content: Mapping[str, Raw]) -> bytes:
     """Encode the content of an answer as a request takes it back: as the model's, without malformed parts."""
-    parts = [raw for raw in read_json_items(content.get("parts")) if bytes(raw).startswith(b"{")]
+    parts = []
+    for raw in read_json_items(content.get("parts")):
+        if bytes(raw).startswith(b"{"):
+            parts.append(raw)
     return encode_json({"role": "model", "parts": parts}) if parts else b""
 
 
@@ -191,7 +197,9 @@ class _GrowingCandidate:
 
     def build_candidate(self) -> dict[str, Any]:
         """Build the candidate as a body has it."""
-        parts = [part if isinstance(part, Raw) else part.build_part() for part in self._parts]
+        parts = []
+        for part in self._parts:
+            parts.append(part if isinstance(part, Raw) else part.build_part())
         return {"content": {"role": "model", "parts": parts}} | self._fields
 
 

@@ -163,7 +163,10 @@ def decode_message(raw: JsonBytes) -> Message:
     if simple is not None and simple.role in _SIMPLE_ROLES and not simple.name:
         calls = map(_decode_call, simple.tool_calls or ())
         return Message(_SIMPLE_ROLES[simple.role], (*_decode_message_content(simple), *calls))
-    wire = decode_json(_MESSAGE_DECODER, raw, "the message") if simple is None else simple
+    if simple is None:
+        wire = decode_json(_MESSAGE_DECODER, raw, "the message")
+    else:
+        wire = simple
     if wire.role == "tool":
         content = tuple(map(_to_result_part, _decode_content(wire.content)))
         return Message("tool", (ToolResult(wire.tool_call_id or "", wire.name or "", content, raw=raw),))
@@ -262,7 +265,9 @@ def _read_file(file: _FileData, raw: Raw) -> Media:
 
 
 def _to_result_part(part: Part) -> Text | Media | Opaque:
-    return part if isinstance(part, (Text, Media, Opaque)) else Opaque("unknown", part.raw)
+    if isinstance(part, (Text, Media, Opaque)):
+        return part
+    return Opaque("unknown", part.raw)
 
 
 def _build_opaque(raw: Raw) -> Opaque:
@@ -353,9 +358,15 @@ def _encode_result(result: ToolResult, base: Raw | None) -> bytes:
 
 def _encode_rest(role: Role, parts: Sequence[Part], base: Raw | None) -> bytes:
     """Encode everything but results as one message."""
-    old_message = None if base is None else decode_json(_MESSAGE_DECODER, base, "the base message")
+    if base is None:
+        old_message = None
+    else:
+        old_message = decode_json(_MESSAGE_DECODER, base, "the base message")
     content_parts = [part for part in parts if _is_content_part(part)]
-    calls = [part for part in parts if isinstance(part, ToolCall) or _is_opaque_kind(part, "tool_call")]
+    calls = []
+    for part in parts:
+        if isinstance(part, ToolCall) or _is_opaque_kind(part, "tool_call"):
+            calls.append(part)
     content = _encode_content(content_parts, old_message, media=role == "user")
     if content is None and role != "assistant":
         content = ""  # only an assistant may have null content

@@ -60,7 +60,8 @@ def read_options(body: dict[str, Any]) -> PortableOptions:
     """Read the options of a decoded body."""
     tools = as_dict_list(body.get("tools"))
     # ``functions`` is the deprecated form of ``tools``.
-    tools += [{"type": "function", "function": function} for function in as_dict_list(body.get("functions"))]
+    for function in as_dict_list(body.get("functions")):
+        tools.append({"type": "function", "function": function})
     own_tools = [tool for tool in tools if "function" in tool]
     other_tools = [tool for tool in tools if "function" not in tool]
     max_tokens = as_int(body.get("max_completion_tokens"))

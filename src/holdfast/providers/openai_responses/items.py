@@ -314,7 +314,10 @@ def decode_model_item(item: WireItem, raw: Raw, model: str = "") -> tuple[Part, 
     if item.type == "reasoning":
         # With ``store: false`` the encrypted content carries the reasoning; a stored item is found by its id.
         signature_data = item.encrypted_content or item.id
-        signature = ProviderSignature(API_NAME, model, signature_data) if signature_data else None
+        if signature_data:
+            signature = ProviderSignature(API_NAME, model, signature_data)
+        else:
+            signature = None
         return (Thinking(_get_reasoning_text(item), signature, raw),)
     argument_field = ARGUMENT_FIELD_BY_CALL.get(item.type)
     call_id = item.call_id
@@ -375,7 +378,10 @@ def _decode_output(item: WireItem, raw: Raw) -> ToolResult | None:
     content = _decode_content(output) if output else ()
     if content is None:
         return None
-    parts = [part for part in map(convert_text_document, content) if isinstance(part, Text | Media | Opaque)]
+    parts = []
+    for part in map(convert_text_document, content):
+        if isinstance(part, Text | Media | Opaque):
+            parts.append(part)
     return ToolResult(item.call_id or item.id or "", item.name or "", tuple(parts), is_error, raw)
 
 

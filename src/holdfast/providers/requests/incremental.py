@@ -49,11 +49,15 @@ def index_request(
 
     The first ``shared_messages`` positions are taken from ``previous``.
     """
-    start = _find_list_start(parsed_request) if previous is None else previous.list_start
+    shared_ends: tuple[int, ...] = ()
+    if previous is None:
+        start = _find_list_start(parsed_request)
+    else:
+        start = previous.list_start
+        shared_ends = previous.message_ends[:shared_messages]
     if start is None:
         return None
-    shared_ends = () if previous is None else previous.message_ends[:shared_messages]
-    new_ends = list[int]()
+    new_ends: list[int] = []
     position = shared_ends[-1] if shared_ends else start + 1
     for sized_message in parsed_request.messages[len(shared_ends) :]:
         position = _skip_message_gap(parsed_request.body, position) + len(sized_message.raw or b"")

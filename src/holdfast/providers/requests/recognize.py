@@ -65,7 +65,10 @@ def recognize_expected_api(fields: Mapping[str, Raw], expected: str) -> str:
     if not signs.exclusive_fields or not signs.typical_fields.isdisjoint(fields):
         return expected
     other_api = expected
-    candidates = [spec for spec in API_SPECS.values() if spec.messages_field == messages_field]
+    candidates = []
+    for spec in API_SPECS.values():
+        if spec.messages_field == messages_field:
+            candidates.append(spec)
     for api in _iter_certain_api_signs(fields, candidates):
         if api == expected:
             return expected
@@ -83,7 +86,10 @@ def _iter_certain_api_signs(fields: Mapping[str, Raw], candidates: Sequence[ApiS
     yield from _iter_tool_api_signs(fields, candidates)
     for peek in _peek_messages(fields, candidates):
         has_tool_calls = bytes(peek.tool_calls).startswith(b"[")
-        answer_types = _get_block_types(peek.content) if peek.role == "assistant" else frozenset()
+        if peek.role == "assistant":
+            answer_types = _get_block_types(peek.content)
+        else:
+            answer_types = frozenset()
         for spec in candidates:
             if peek.role in spec.signs.certain_roles or (spec.signs.has_tool_calls and has_tool_calls):
                 yield spec.api

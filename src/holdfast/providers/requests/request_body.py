@@ -192,7 +192,10 @@ def _render_body(
         # the four that the API takes, so old ones go before new ones are placed.
         first = unmarked_from or 0
         setup_count = len(breakpoints.list_setup_breakpoint_ttls(parsed_request.fields))
-        max_breakpoints = breakpoints.MAX_BREAKPOINTS - setup_count if unmarked_from is None else 0
+        if unmarked_from is None:
+            max_breakpoints = breakpoints.MAX_BREAKPOINTS - setup_count
+        else:
+            max_breakpoints = 0
         encoded_groups[first:] = breakpoints.keep_newest_breakpoints(encoded_groups[first:], max_breakpoints)
     if sets_breakpoints:
         new_fields |= _set_cache_breakpoints(parsed_request, encoded_groups, options)
@@ -483,11 +486,10 @@ def _drop_parts_client_omits(spec: ApiSpec, message: Message, base: Raw | None) 
         sent_bytes: set[bytes] = set()
         for element in base_elements:
             sent_bytes.update(bytes(part.raw or b"") for part in spec.decode_message(element).parts)
-        kept_parts = [
-            part
-            for part in message.parts
-            if not _can_be_omitted_by_client(part) or bytes(part.raw or b"") in sent_bytes
-        ]
+        kept_parts = []
+        for part in message.parts:
+            if not _can_be_omitted_by_client(part) or bytes(part.raw or b"") in sent_bytes:
+                kept_parts.append(part)
         message = Message(message.role, tuple(kept_parts))
     return message, base if len(base_elements) == 1 else None
 
@@ -552,12 +554,18 @@ def _set_cache_breakpoints(
     used = len(breakpoints.list_setup_breakpoint_ttls(parsed_request.fields))
     for group in wires:
         used += sum(len(breakpoints.list_message_breakpoint_ttls(wire)) for wire in group)
-    positions = [place for place in options.cache_breakpoints if 0 <= place < len(wires) and wires[place]]
+    positions = []
+    for place in options.cache_breakpoints:
+        if 0 <= place < len(wires) and wires[place]:
+            positions.append(place)
     setup_positions = [_SETUP_POSITION] if options.setup_breakpoint else []
     # The API refuses a one-hour breakpoint behind a five-minute one. So a new one that stands before a one-hour one
     # takes an hour too; an automatic one-hour breakpoint stands behind all messages.
     automatic = bytes(parsed_request.fields.get("cache_control", b""))
-    last_hour = len(wires) if b'"1h"' in automatic else _find_last_hour_breakpoint(wires)
+    if b'"1h"' in automatic:
+        last_hour = len(wires)
+    else:
+        last_hour = _find_last_hour_breakpoint(wires)
     new_fields: dict[str, bytes] = {}
     for position in (*positions[:1], *setup_positions, *positions[1:]):
         if used >= breakpoints.MAX_BREAKPOINTS:
@@ -616,12 +624,17 @@ def _join_list_elements(
     Keeping the client's own spacing keeps the unchanged beginning of the body byte for byte.
     """
     old = memoryview(parsed_request.fields.get(spec.messages_field, Raw(b"[]")))
-    raws = [sized_message.raw for sized_message in parsed_request.messages if sized_message.raw is not None]
+    raws = []
+    for sized_message in parsed_request.messages:
+        if sized_message.raw is not None:
+            raws.append(sized_message.raw)
     if not raws or not wires or bytes(old[:1]) != b"[":
         return [b"[", *_interleave_separator(b",", wires), b"]"]
     start = _skip_element_gap(old, 0)
     first_end = start + memoryview(raws[0]).nbytes
-    separator = old[first_end : _skip_element_gap(old, first_end)] if len(raws) > 1 else b","
+    separator: bytes | memoryview = b","
+    if len(raws) > 1:
+        separator = old[first_end : _skip_element_gap(old, first_end)]
     last_end = old.nbytes - 1
     while old[last_end - 1] in b" \t\r\n":
         last_end -= 1

@@ -129,7 +129,11 @@ def _has_threshold_compaction(request: AnthropicView) -> bool:
 
 def _list_compaction_blocks(request: AnthropicView) -> list[BlockView]:
     """List the compaction blocks that worked; one with null content failed, and the server ignores it."""
-    return [block for block in request.blocks.get("compaction", []) if block.value.get("content") is not None]
+    compaction_blocks: list[BlockView] = []
+    for block in request.blocks.get("compaction", []):
+        if block.value.get("content") is not None:
+            compaction_blocks.append(block)
+    return compaction_blocks
 
 
 def _check_compaction_content(request: AnthropicView) -> Violations:

@@ -69,7 +69,10 @@ def _check_system_prompt(request: AnthropicView) -> Violations:
         yield "$.system", "system is neither a string nor a list of text blocks; send one of them"
         return
     for index, block in enumerate(system):
-        text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
+        if isinstance(block, dict) and block.get("type") == "text":
+            text = block.get("text")
+        else:
+            text = None
         if not isinstance(text, str):
             yield f"$.system[{index}]", "a block of the system prompt is no text block; send text"
         elif not text.strip():

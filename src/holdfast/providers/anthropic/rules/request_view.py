@@ -30,7 +30,9 @@ class BlockView(Struct, gc=False):
         path = f"$.messages[{self.message_index}].content"
         if self.block_index >= 0:
             path += f"[{self.block_index}]"
-        return f"{path}.content[{self.inner_index}]" if self.inner_index >= 0 else path
+        if self.inner_index >= 0:
+            return f"{path}.content[{self.inner_index}]"
+        return path
 
 
 class TurnView(Struct):

@@ -50,7 +50,10 @@ def _find_deferred_calls(turn: TurnView, following: Sequence[TurnView]) -> set[s
     for block in server_calls:
         call_id = get_block_id(block, "id")
         expected_kind = _get_result_kind(block)
-        is_answered = (call_id, expected_kind) in answers if expected_kind else call_id in answered_ids
+        if expected_kind:
+            is_answered = (call_id, expected_kind) in answers
+        else:
+            is_answered = call_id in answered_ids
         if is_answered:
             deferred.add(call_id)
     return deferred

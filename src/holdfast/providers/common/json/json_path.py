@@ -63,7 +63,9 @@ class JsonTree:
 
 def get_json_first_char(raw: Raw | None) -> str:
     """Return the first character of a JSON value, which tells its type; empty for None."""
-    return "" if raw is None else bytes(memoryview(raw)[:1]).decode(errors="replace")
+    if raw is None:
+        return ""
+    return bytes(memoryview(raw)[:1]).decode(errors="replace")
 
 
 def _decode_children(raw: Raw) -> dict[PathStep, Raw]:

@@ -86,7 +86,10 @@ def overlay_fields(base: JsonBytes | None, new: Mapping[str, Any], drop: Collect
     """Return the fields of ``base`` with ``new`` put over them, in the order of ``base`` and without ``drop``."""
     if base is None:
         return dict(new)
-    base_fields = {key: value for key, value in decode_json_fields(base).items() if key in new or key not in drop}
+    base_fields = {}
+    for key, value in decode_json_fields(base).items():
+        if key in new or key not in drop:
+            base_fields[key] = value
     return base_fields | dict(new)
 
 

@@ -88,7 +88,10 @@ def _check_tools(request: GeminiView) -> Violations:
     if value is not None and not (isinstance(value, list) and all(isinstance(tool, dict) for tool in value)):
         yield "$.tools", f"tools is {get_json_type_name(value)}; send a list of objects"
     for index, tool in enumerate(request.get_list("tools")):
-        foreign_fields = [key for key in _FOREIGN_TOOL_FIELDS if isinstance(tool, dict) and key in tool]
+        foreign_fields = []
+        for key in _FOREIGN_TOOL_FIELDS:
+            if isinstance(tool, dict) and key in tool:
+                foreign_fields.append(key)
         if foreign_fields:
             problem = f"fields {foreign_fields} are not known on a tool"
             yield f"$.tools[{index}]", f"{problem}; declare functions in functionDeclarations"
