@@ -93,7 +93,8 @@ def command(
         chosen = configuration.build_policy(policy).for_session(info.key)
         outcome = compact_session(there, info.key, chosen, place, replace(inputs, force_compaction=True))
         outcome = replace(outcome, repairs=tuple(repairs))
-        short = shorten_session_keys([session_info.key for session_info in there.list_sessions()])[info.key]
+        keys = [session_info.key for session_info in there.list_sessions()]
+        short = shorten_session_keys(keys)[info.key]
     if as_json:
         print_json(msgspec.to_builtins(outcome))
     else:
@@ -113,7 +114,9 @@ def compact_session(
     with open_journal_at_leaf(store, key, policy) as journal:
         before = journal.leaf
         plan = mark_compaction_manual(journal.plan_next(target, inputs))
-        plan = (plan.compaction and journal.write_decision(plan, target, inputs)) or plan
+        if plan.compaction is not None:
+            # The written plan differs from the planned one if some text could not be stored.
+            plan = journal.write_decision(plan, target, inputs) or plan
         compaction = plan.compaction
         if compaction is None:
             why = "; ".join(_explain_no_compaction(plan, policy)) or "there is nothing to compact"
@@ -152,7 +155,9 @@ def _print_compaction(info: SessionInfo, outcome: CompactionReport, session: str
         print_wrapped(out, Text(f"nothing was compacted: {outcome.why}", "yellow"))
         return
     sizes = f"{format_tokens(outcome.before)} → {format_tokens(outcome.after)} tokens"
-    first = f"messages from #{outcome.keep} on are" if outcome.keep < messages else "no message is"
+    first = "no message is"
+    if outcome.keep < messages:
+        first = f"messages from #{outcome.keep} on are"
     print_wrapped(out, Text(f"compacted: {sizes}, {first} shown in full", "green"))
     ids = " ".join(entry_id[:SHORT_ID] for entry_id in (outcome.entry, *outcome.other_decisions))
     print_command(out, Text(f"to undo it: holdfast undo {session} {ids}", style="dim"))

@@ -115,7 +115,8 @@ def _run_both(folder: Path, output_console: Console, *, quiet: bool) -> DemoComp
     from holdfast.cli.demo.watcher import RunWatcher
     from holdfast.store.open_store import open_store
 
-    began, aside = time.monotonic(), make_console(stderr=True)
+    began = time.monotonic()
+    aside = make_console(stderr=True)
     if not quiet:
         print_introduction(output_console)
     with RunWatcher(aside, "without", is_wanted=not quiet) as watcher:

@@ -165,9 +165,11 @@ def _load_sides(
 
 def _split_request_sides(log: BranchHistory) -> tuple[DiffSide, DiffSide]:
     """Return the request as its client sent it, without any decision, and as it went to the provider."""
-    undecided = build_branch_history(
-        entry for entry in log.entries if not isinstance(entry.body, DecisionEntry | CompactionEntry | RevokeEntry)
-    )
+    undecided_entries = []
+    for entry in log.entries:
+        if not isinstance(entry.body, DecisionEntry | CompactionEntry | RevokeEntry):
+            undecided_entries.append(entry)
+    undecided = build_branch_history(undecided_entries)
     return DiffSide("as its client sent it", undecided), DiffSide("as it was sent to the provider", log)
 
 
@@ -203,8 +205,10 @@ def _compare_moments(info: SessionInfo, before: DiffSide, after: DiffSide) -> tu
     comparison = scale_comparison(comparison, *sizes, size)
     # The provider counted the later request; the earlier one shares that count only where nothing differs.
     is_same_size = size.is_counted and comparison.before == comparison.after
-    before_text = format_tokens(comparison.before, is_counted=size.is_counted if is_backward else is_same_size)
-    after_text = format_tokens(comparison.after, is_counted=is_same_size if is_backward else size.is_counted)
+    is_before_counted = size.is_counted if is_backward else is_same_size
+    is_after_counted = is_same_size if is_backward else size.is_counted
+    before_text = format_tokens(comparison.before, is_counted=is_before_counted)
+    after_text = format_tokens(comparison.after, is_counted=is_after_counted)
     return comparison, _format_sides(comparison, before_text, after_text)
 
 
@@ -245,8 +249,9 @@ def _print_diff(comparison: RequestComparison, info: SessionInfo, heads: tuple[s
 
 
 def _format_sides(comparison: RequestComparison, before: str, after: str) -> tuple[str, str]:
-    messages = format_count(comparison.before_messages, "message"), format_count(comparison.after_messages, "message")
-    return f"{messages[0]}, {before} tokens", f"{messages[1]}, {after} tokens"
+    before_count = format_count(comparison.before_messages, "message")
+    after_count = format_count(comparison.after_messages, "message")
+    return f"{before_count}, {before} tokens", f"{after_count}, {after} tokens"
 
 
 def _print_change_group(console: Any, group: list[MessageChange], lines: int) -> None:
@@ -254,7 +259,8 @@ def _print_change_group(console: Any, group: list[MessageChange], lines: int) ->
     from rich.text import Text
 
     first_change = group[0]
-    sign, style = _CHANGE_SIGNS[first_change.kind], _CHANGE_STYLES[first_change.kind]
+    sign = _CHANGE_SIGNS[first_change.kind]
+    style = _CHANGE_STYLES[first_change.kind]
     cause = _format_cause(first_change)
     if len(group) == 1 and first_change.kind != "same":
         head = f"{sign} {_name_message(first_change)} {_describe_change(first_change)}{cause}"
@@ -290,7 +296,8 @@ def _format_cause(change: MessageChange) -> str:
     """Return the rule, decision and reason behind a change, or an empty string where no decision made it."""
     if not change.decided_by:
         return ""
-    rule, why = clean_single_line(change.rule), clean_single_line(change.why)
+    rule = clean_single_line(change.rule)
+    why = clean_single_line(change.why)
     return f"  {rule} ({clean_single_line(change.decided_by)[:SHORT_ID]}): {why}"
 
 

@@ -156,7 +156,10 @@ def _print_requests(lines: SimpleQueue[RequestReport], *, as_json: bool) -> int:
 
 
 def _print_request(report: RequestReport, *, as_json: bool) -> None:
-    click.echo(encode_printable_json(msgspec.to_builtins(report)) if as_json else _format_request(report))
+    if as_json:
+        click.echo(encode_printable_json(msgspec.to_builtins(report)))
+    else:
+        click.echo(_format_request(report))
 
 
 def _format_request(report: RequestReport) -> str:
@@ -178,8 +181,11 @@ def _load_script(file: str | None) -> list[ScriptedAnswer]:
     if file is None:
         return []
     name = "the script" if file == STDIN else clean_single_line(file)
-    lines = enumerate(read_input_file(file).split(b"\n"), 1)
-    return [_parse_script_line(line, f"{name}, line {number}") for number, line in lines if line.strip()]
+    answers = []
+    for number, line in enumerate(read_input_file(file).split(b"\n"), 1):
+        if line.strip():
+            answers.append(_parse_script_line(line, f"{name}, line {number}"))
+    return answers
 
 
 def _parse_script_line(line: bytes, location: str) -> ScriptedAnswer:

@@ -190,7 +190,9 @@ def _list_files(options: ReplayOptions) -> list[tuple[str, str]]:
     files = [(file, options.session) for file in options.files]
     if options.latest or options.all_sessions:
         tools = list_session_tools()
-        paths = [path for tool in tools for path in list_session_files(tool)]
+        paths: list[Path] = []
+        for tool in tools:
+            paths += list_session_files(tool)
         paths.sort(key=get_modification_sort_key, reverse=True)
         if not paths:
             folders = ", ".join(str(tool.folder) for tool in tools)
@@ -211,7 +213,8 @@ def _find_newest_session(file: str) -> tuple[str, str]:
     if not foreign.is_sqlite_file(Path(file)):
         return file, ""
     with foreign.open_opencode_database(Path(file)) as there:
-        return file, next((root.id for root in reversed(there.list_root_sessions())), "")
+        sessions = there.list_root_sessions()
+    return file, sessions[-1].id if sessions else ""
 
 
 def _replay_file(
@@ -233,7 +236,9 @@ def _replay_source(
     try:
         return replay_recording(source, replay_job, waiting, dump)
     except EXPECTED_ERRORS as error:
-        why = suggest_export_for_session(source.name) if isinstance(error, FileNotFoundError) else ""
+        why = ""
+        if isinstance(error, FileNotFoundError):
+            why = suggest_export_for_session(source.name)
         return ReplayFailure(source.name, why or describe_error(error))
 
 
@@ -246,10 +251,8 @@ def _print_reports_json(outcomes: Sequence[ReplayReport | ReplayFailure]) -> Non
             out.append({"file": outcome.file, "error": outcome.error})
         else:
             out += [encode_policy_row(outcome.subject, row) for row in outcome.rows]
-            out += [
-                {"file": outcome.subject.file, "policy": failure.policy, "error": failure.error}
-                for failure in outcome.failures
-            ]
+            for failure in outcome.failures:
+                out.append({"file": outcome.subject.file, "policy": failure.policy, "error": failure.error})
     print_json(out)
 
 
@@ -261,11 +264,10 @@ def _print_reports(
     Raises ``CommandError`` if no file could be read.
     """
     reports = [outcome for outcome in outcomes if isinstance(outcome, ReplayReport)]
-    error_lines = [
-        clean_single_line(prefix_file_name(failure.file, failure.error))
-        for failure in outcomes
-        if isinstance(failure, ReplayFailure)
-    ]
+    error_lines = []
+    for failure in outcomes:
+        if isinstance(failure, ReplayFailure):
+            error_lines.append(clean_single_line(prefix_file_name(failure.file, failure.error)))
     if not reports and len(error_lines) == 1:
         raise CommandError(error_lines[0])
     for line in error_lines:
@@ -292,14 +294,19 @@ def _print_report(report: ReplayReport, replay_job: ReplayJob, console: Any, *, 
         make_session_heading,
     )
 
-    subject, rows = replace(report.subject, file=clean_single_line(report.subject.file)), report.rows
+    subject = replace(report.subject, file=clean_single_line(report.subject.file))
+    rows = report.rows
     parts: list[Any] = [
         make_session_heading(subject),
         make_policy_table(rows, console.width),
         make_cut_table(rows, width=console.width),
     ]
     parts += [make_policy_remarks(rows), *map(_format_policy_failure, report.failures), make_policy_verdict(rows)]
-    measurement = next((row.figures for row in rows if row.figures.policy == replay_job.pictured_policy), None)
+    measurement = None
+    for row in rows:
+        if row.figures.policy == replay_job.pictured_policy:
+            measurement = row.figures
+            break
     if wants_picture and measurement is not None:
         letters = not has_colors(console)
         parts.append(
@@ -346,10 +353,11 @@ def _format_policy_failure(failure: PolicyFailure) -> str:
 
 def _format_pool_failures(reports: Sequence[ReplayReport]) -> str:
     """Return a line for each policy that lacks some sessions, since its figures cover only the others."""
-    failure_counts = Counter(failure.policy for report in reports for failure in report.failures)
-    return "\n".join(
-        f"{policy}: without {number} of {len(reports)} sessions" for policy, number in failure_counts.items()
-    )
+    failure_counts: Counter[str] = Counter()
+    for report in reports:
+        failure_counts.update(failure.policy for failure in report.failures)
+    lines = [f"{policy}: without {count} of {len(reports)} sessions" for policy, count in failure_counts.items()]
+    return "\n".join(lines)
 
 
 def _print_parts(console: Any, parts: Sequence[Any]) -> None:

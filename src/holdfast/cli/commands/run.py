@@ -109,7 +109,7 @@ def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *
 
 
 def _find_program(ctx: click.Context, client: str) -> str:
-    """Return the path of the program ``client``; if there is none, exit with a shell's exit code."""
+    """Return the path of the program ``client``; if it is missing, exit with a shell's exit code."""
     path = shutil.which(client)
     if path is None and os.sep in client and Path(client).exists():
         _print_note(f"{client} is not an executable program; give the path of one")
@@ -197,21 +197,20 @@ def _shorten_stored_keys(keys: Sequence[str], store: str | None) -> list[str]:
 
 
 def _print_run_summary(outcome: ClientOutcome, proxy: ClientProxyOptions, store: str | None, *, as_json: bool) -> None:
-    """Print on standard error how many requests there were and what was done to them."""
+    """Print on standard error the number of requests, and the decisions about them."""
     if outcome.health is None:
-        error = outcome.failure
-        _print_note(
-            f"the proxy ended before the client: {describe_error(error) if error else 'unknown reason'}; start again"
-        )
+        why = describe_error(outcome.failure) if outcome.failure else "unknown reason"
+        _print_note(f"the proxy ended before the client: {why}; start again")
         return
-    stats, keys = outcome.health.build_stats(), outcome.health.sessions.session_keys
+    stats = outcome.health.build_stats()
+    keys = outcome.health.sessions.session_keys
     sessions = _shorten_stored_keys(keys, store)
     dry_run = forecast_observed_sessions(proxy.settings, store, keys, proxy.configuration)
     if as_json:
         record = {"exit": outcome.code, "sessions": sessions, "stats": stats}
-        _write_to_stderr(
-            encode_printable_json(record | ({} if dry_run is None else {"foreseen": to_builtins(dry_run)}))
-        )
+        if dry_run is not None:
+            record["foreseen"] = to_builtins(dry_run)
+        _write_to_stderr(encode_printable_json(record))
         return
     livez = outcome.health.build_livez()
     for trouble in livez["troubles"]:
@@ -230,9 +229,12 @@ def format_run_summary(
         return "the proxy received no request; docs/clients.md explains how to point this client at it"
     parts = [format_count(count, "request"), *summarize_run(stats, dry_run)]
     if sessions:
-        behind = f" --store {shlex.quote(store)}" if store else ""
-        more_sessions = f" (and {len(sessions) - 1} more)" if len(sessions) > 1 else ""
-        parts.append(f"holdfast show {sessions[0]}{behind}{more_sessions}")
+        command_line = f"holdfast show {sessions[0]}"
+        if store:
+            command_line += f" --store {shlex.quote(store)}"
+        if len(sessions) > 1:
+            command_line += f" (and {len(sessions) - 1} more)"
+        parts.append(command_line)
     return " · ".join(parts)
 
 

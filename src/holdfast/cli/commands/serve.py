@@ -106,7 +106,9 @@ async def _serve_proxy(serving: ProxyServeOptions) -> Health | None:
 
     from holdfast.proxy.server import serve_proxy
 
-    health, failure, stop = None, None, Event()
+    health = None
+    failure = None
+    stop = Event()
     sends, changes = create_memory_object_stream[tuple[Settings, Configuration]](1)
     async with create_task_group() as tasks, sends, changes:
         await tasks.start(_wait_for_signals, stop, tasks.cancel_scope)
@@ -170,11 +172,10 @@ async def _reload_on_hangup(
                 continue
             await updates.send((effective_settings.settings, effective_settings.configuration))
             mode_text = describe_proxy_mode(effective_settings.settings, get_bypass_file(serving.store.url))
-            is_same = effective_settings.settings.token == serving.settings.token
-            _print_notice(
-                f"reloaded: {clean_single_line(mode_text)}"
-                f"{'' if is_same else '; the new token takes effect at the next start'}"
-            )
+            notice = f"reloaded: {clean_single_line(mode_text)}"
+            if effective_settings.settings.token != serving.settings.token:
+                notice += "; the new token takes effect at the next start"
+            _print_notice(notice)
 
 
 # -- output ------------------------------------------------------------------------------------------------------
@@ -219,13 +220,15 @@ def _print_directions(address: str, serving: ProxyServeOptions) -> None:
     if serving.as_json:
         click.echo(encode_printable_json(encode_proxy_start(address, serving)))
         return
-    settings, store, external_address = serving.settings, serving.store, get_external_address(address)
+    settings = serving.settings
+    store = serving.store
+    external_address = get_external_address(address)
     click.echo(f"proxy at {address}, {clean_single_line(describe_proxy_mode(settings, switch))}; stop with ^C\n")
     for name, url in get_upstream_urls(settings).items():
         click.echo(f"  {PROVIDERS[name].answers:32} {clean_single_line(url)}")
-    host_note = (
-        "" if external_address == address else " (replace the host name if clients know this machine by another)"
-    )
+    host_note = ""
+    if external_address != address:
+        host_note = " (replace the host name if clients know this machine by another)"
     click.echo(f"\nstore: {clean_single_line(store.url)} ({store.origin})")
     click.echo(f"\nPoint a client here with the variable of its SDK{host_note}:\n")
     for name, value in build_sdk_variables(external_address).items():
@@ -259,6 +262,7 @@ def _print_final_counts(health: Health, serving: ProxyServeOptions) -> None:
     summary = f"stopped after {format_count(count_proxy_requests(stats), 'request')}"
     with _ignore_closed_output(summary if serving.as_json else ""):
         if serving.as_json:
-            click.echo(encode_printable_json(stats | ({} if dry_run is None else {"foreseen": to_builtins(dry_run)})))
+            foresight = {} if dry_run is None else {"foreseen": to_builtins(dry_run)}
+            click.echo(encode_printable_json(stats | foresight))
         else:
             click.echo(" · ".join([summary, *summarize_run(stats, dry_run)]), err=True)

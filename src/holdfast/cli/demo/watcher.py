@@ -33,9 +33,12 @@ class RunWatcher:
     """Shows the progress of the run ``name``. Use it in a ``with`` block, and pass ``show_progress`` to the run."""
 
     def __init__(self, console: Console, name: str, *, is_wanted: bool = True) -> None:
-        self._out, self._name, self._wanted = console, name, is_wanted
+        self._out = console
+        self._name = name
+        self._wanted = is_wanted
         self._live: Live | None = None
-        self._last, self._told = 0.0, 0
+        self._last = 0.0
+        self._told = 0
 
     def __enter__(self) -> Self:
         """Start showing."""
@@ -75,9 +78,9 @@ class RunWatcher:
         self._told = len(progress.points)
         for point in new:
             if point.event in COMPACTION_EVENTS or point.step % STEPS_PER_LINE == STEPS_PER_LINE - 1:
-                suffix = (
-                    f"  ⟱ {format_tokens_short(progress.points[point.step - 1].tokens)} before" if point.event else ""
-                )
+                suffix = ""
+                if point.event:
+                    suffix = f"  ⟱ {format_tokens_short(progress.points[point.step - 1].tokens)} before"
                 self._out.print(
                     f"{self._name}  step {point.step + 1:>3}  {point.tokens:>6,} of {WINDOW:,} tokens{suffix}"
                 )

@@ -49,7 +49,9 @@ class _HashingLines:
 
     def __init__(self, file: BinaryIO, on_line: LineProgress) -> None:
         file.seek(0)
-        self._file, self._read, self._sum = file, on_line, blake2b()
+        self._file = file
+        self._read = on_line
+        self._sum = blake2b()
 
     def __iter__(self) -> Iterator[bytes]:
         for line in self._file:
@@ -99,10 +101,8 @@ def _replace_file(
 ) -> tuple[str, str]:
     """Write the repaired file and replace ``path``; return the names of the backup and the file of left-out parts."""
     stamp = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
-    part, leftovers = (
-        _find_free_name(path, f".{secrets.token_hex(4)}.part"),
-        _find_free_name(path, f".left-out-{stamp}"),
-    )
+    part = _find_free_name(path, f".{secrets.token_hex(4)}.part")
+    leftovers = _find_free_name(path, f".left-out-{stamp}")
     try:
         lines = _HashingLines(file, lambda _: None)
         dropped_count = _write_repaired(part, leftovers, rewrite_lines(lines, *tool_and_survey), old_stat)
@@ -116,6 +116,7 @@ def _replace_file(
         raise
     if not dropped_count:
         leftovers.unlink()
+    # Without this a crash of the system could undo the rename.
     _sync_folder(path.parent)
     return str(backup), str(leftovers) if dropped_count else ""
 
@@ -180,8 +181,13 @@ def _make_backup(path: Path, ending: str) -> Path:
 
 def _find_free_name(path: Path, ending: str) -> Path:
     """Return an unused name beside ``path``."""
-    names = (f"{path.name}{f'-{number}' if number else ''}{ending}" for number in range(1_000))
-    return next(candidate for candidate in map(path.with_name, names) if not os.path.lexists(candidate))
+    candidate = path.with_name(f"{path.name}{ending}")
+    number = 0
+    # ``lexists``, because a broken link also takes the name.
+    while os.path.lexists(candidate):
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}{ending}")
+    return candidate
 
 
 def _create_private(path: Path) -> BinaryIO:

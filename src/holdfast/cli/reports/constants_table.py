@@ -33,11 +33,10 @@ class SourceConstant(Struct, frozen=True):
 def list_constants() -> tuple[SourceConstant, ...]:
     """List every documented constant of the planner, module by module."""
     root = files("holdfast")
-    return tuple(
-        constant
-        for package in _PACKAGES_WITH_CONSTANTS
-        for constant in _iterate_folder_constants(root / package, package)
-    )
+    constants: list[SourceConstant] = []
+    for package in _PACKAGES_WITH_CONSTANTS:
+        constants += _iterate_folder_constants(root / package, package)
+    return tuple(constants)
 
 
 def _iterate_folder_constants(folder: Traversable, name: str) -> Iterator[SourceConstant]:
@@ -79,7 +78,9 @@ def _evaluate_literal(node: ast.expr) -> Any:
         literal = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError):
         return None
-    return literal if not isinstance(literal, bytes) and len(repr(literal)) <= _MAX_VALUE_LENGTH else None
+    if not isinstance(literal, bytes) and len(repr(literal)) <= _MAX_VALUE_LENGTH:
+        return literal
+    return None
 
 
 def _get_docstring(node: ast.stmt) -> str:
