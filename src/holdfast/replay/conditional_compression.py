@@ -50,10 +50,10 @@ def make_future(history: Sequence[Message], later_messages: Sequence[Message]) -
     if not written_text:
         return None
     return FutureText(
-        written_text,
-        shown_text,
-        measure_compressed_size(written_text, shown_text),
-        measure_compressed_size(written_text, join_messages(history) + shown_text),
+        written_text=written_text,
+        shown_text=shown_text,
+        alone=measure_compressed_size(written_text, shown_text),
+        informed_size=measure_compressed_size(written_text, join_messages(history) + shown_text),
     )
 
 
@@ -79,7 +79,10 @@ def _collect_future(later_messages: Sequence[Message]) -> tuple[bytes, bytes]:
 
 def join_messages(messages: Sequence[Message]) -> bytes:
     """Return all texts of ``messages`` as bytes."""
-    return join_texts([text for message in messages for text in iter_reference_texts(message)])
+    texts: list[str] = []
+    for message in messages:
+        texts += iter_reference_texts(message)
+    return join_texts(texts)
 
 
 def join_texts(texts: Sequence[str]) -> bytes:

@@ -189,7 +189,7 @@ class SessionCut:
         return sources_by_reference
 
     def score_context(self, context: Sequence[Message], budget: int | None = None) -> CutScore:
-        """Score ``context``; with a ``budget`` in tokens, also compute what an oracle keeps within it."""
+        """Score ``context``; with a ``budget`` in tokens, also count the facts that an oracle keeps within it."""
         texts: list[str] = []
         for message in context:
             texts += iter_reference_texts(message)
@@ -245,7 +245,7 @@ class SessionCut:
             return replace(score, without_oracle=1)
 
     def _find_kept_source(self, ref: Reference, kept_texts: list[str]) -> HistoryText | None:
-        """Return the newest text of the history whose evidence of ``ref`` the context keeps, or None."""
+        """Return the newest text of the history that the context keeps as evidence of ``ref``, or None."""
         for source in self._sources_by_reference[ref]:
             for text in kept_texts:
                 if self._lookup.score_agreement(source.text, text, ref) >= KEPT_SCORE:
@@ -263,9 +263,12 @@ class SessionCut:
             texts_by_reference: dict[Reference, list[str]] = {}
             for ref, sources in self._sources_by_reference.items():
                 texts_by_reference[ref] = [source.text for source in sources]
-            lines = "\n".join(choose_oracle_lines(texts_by_reference, budget, self._counter, self._lookup))
-            kept_flags = [self._lookup.is_kept(ref, texts, [lines]) for ref, texts in texts_by_reference.items()]
-            self._oracles[budget] = sum(kept_flags)
+            lines = choose_oracle_lines(texts_by_reference, budget, self._counter, self._lookup)
+            context = ["\n".join(lines)]
+            kept_count = 0
+            for ref, texts in texts_by_reference.items():
+                kept_count += self._lookup.is_kept(ref, texts, context)
+            self._oracles[budget] = kept_count
         return self._oracles[budget]
 
 
@@ -325,13 +328,17 @@ def iter_history_texts(history: Sequence[Message]) -> Iterator[HistoryText]:
             if isinstance(part, ToolCall):
                 paths[part.id] = find_call_paths(part)
             call_paths = paths.get(_get_call_id(part), frozenset())
-            yield from (HistoryText(text, position, call_paths) for text in iter_part_texts(part) if text)
+            for text in iter_part_texts(part):
+                if text:
+                    yield HistoryText(text, position, call_paths)
 
 
 def _get_call_id(part: Part) -> str:
     if isinstance(part, ToolCall):
         return part.id
-    return part.call_id if isinstance(part, ToolResult) else ""
+    if isinstance(part, ToolResult):
+        return part.call_id
+    return ""
 
 
 class ResultIndex:
@@ -412,7 +419,10 @@ class _ContextHandles:
     """The handles in a context: call ids, paths and blob ids."""
 
     def __init__(self, context: Sequence[Message], texts: Sequence[str], references: Collection[Reference]) -> None:
-        self._call_ids = {_get_call_id(part) for message in context for part in message.parts} - {""}
+        self._call_ids: set[str] = set()
+        for message in context:
+            self._call_ids.update(_get_call_id(part) for part in message.parts)
+        self._call_ids.discard("")  # of parts that belong to no call
         self._joined_texts = "\n".join(texts)
         self._references = references
 
@@ -438,9 +448,10 @@ def choose_oracle_lines(
     # All references weigh the same; the cost of a line is its length.
     references_by_line = _find_candidate_lines(texts_by_reference, lookup)
     lines = list(references_by_line)
-    candidates = [(references_by_line[line], counter(line) + LINE_COST) for line in lines]
+    candidates = [(references, counter(line) + LINE_COST) for line, references in references_by_line.items()]
     equal_weights = dict.fromkeys(texts_by_reference, 1.0)
-    return [lines[index] for index in sorted(select_max_coverage(candidates, equal_weights, budget))]
+    chosen_indexes = select_max_coverage(candidates, equal_weights, budget)
+    return [lines[index] for index in sorted(chosen_indexes)]
 
 
 def _find_candidate_lines(
@@ -506,7 +517,11 @@ def compute_interval(sessions: Sequence[tuple[int, int]]) -> tuple[float, float]
     if not pairs:
         return None
     generator = random.Random(BOOTSTRAP_SEED)  # noqa: S311 - resampling, not a secret
-    shares = sorted(_compute_micro_average(generator.choices(pairs, k=len(pairs))) for _ in range(BOOTSTRAP_ROUNDS))
+    shares = []
+    for _ in range(BOOTSTRAP_ROUNDS):
+        resample = generator.choices(pairs, k=len(pairs))
+        shares.append(_compute_micro_average(resample))
+    shares.sort()
     edge_share = (1 - CONFIDENCE_LEVEL) / 2
     low = int(edge_share * BOOTSTRAP_ROUNDS)
     high = min(BOOTSTRAP_ROUNDS - 1, int((1 - edge_share) * BOOTSTRAP_ROUNDS))
@@ -514,5 +529,8 @@ def compute_interval(sessions: Sequence[tuple[int, int]]) -> tuple[float, float]
 
 
 def _compute_micro_average(pairs: Iterable[tuple[int, int]]) -> float:
-    kept_count, total = map(sum, zip(*pairs, strict=True))
+    kept_count = total = 0
+    for kept, dependencies in pairs:
+        kept_count += kept
+        total += dependencies
     return kept_count / total
