@@ -136,7 +136,7 @@ def test_a_long_line_is_read_in_pieces_without_half_a_letter(call, folder, lette
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("pipe", "no file"), ("folder", "no file"), ("zero", "zero bytes"), ("gone", "no such")],
+    [("pipe", "not a file"), ("folder", "not a file"), ("zero", "zero bytes"), ("gone", "no such")],
 )
 def test_what_is_no_text(call, folder, name, why):
     """Pipes, folders, binary files and what is not there give an error at once."""

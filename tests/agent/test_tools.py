@@ -73,7 +73,7 @@ def test_every_api_takes_them(api):
         ("read", '{"path": "a", "mode": "r"}', "unknown field `mode`"),
         ("read", '{"path": ["a"]}', "Expected `str`, got `array` - at `$.path`"),
         ("read", '{"path": ""}', "the path is empty"),
-        ("read", '{"path": "a\\u0000b"}', "is no path"),
+        ("read", '{"path": "a\\u0000b"}', "is not a path"),
         ("read", json.dumps({"path": "a" * 5_000}), "file name too long"),
         (
             "todo",

@@ -169,13 +169,19 @@ def _parse_recall_arguments(arguments: str | Mapping[str, Any]) -> RecallArgumen
     Raises ``FormatError`` for anything else.
     """
     try:
-        values = json.loads(arguments or "{}") if isinstance(arguments, str) else dict(arguments)
+        if isinstance(arguments, str):
+            values = json.loads(arguments or "{}")
+        else:
+            values = dict(arguments)
         fields = msgspec.convert(values, dict[str, Any])
-        plain_fields = {name: _number_to_text(value) for name, value in fields.items() if value not in (None, "")}
+        plain_fields = {}
+        for name, value in fields.items():
+            if value not in (None, ""):
+                plain_fields[name] = _number_to_text(value)
         return convert_value(plain_fields, RecallArguments, strict=False)
     except (ValueError, TypeError, RecursionError) as error:
         raise FormatError(
-            f"these are no arguments of {RECALL_TOOL_NAME}: {error}; give id, lines, chars, search or page"
+            f"invalid arguments of {RECALL_TOOL_NAME}: {error}; give id, lines, chars, search or page"
         ) from None
 
 

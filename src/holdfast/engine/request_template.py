@@ -115,7 +115,7 @@ def build_template_from_fields(
         body_without_messages = build_request_body(target.api, target.model, (), setup_fields=all_fields)
         parsed_fields = parse_request(body_without_messages, target.api)
     except (TypeError, msgspec.EncodeError) as error:
-        raise FormatError(f"the fields beside the messages are no JSON: {error}; give plain values") from None
+        raise FormatError(f"the fields beside the messages are not JSON: {error}; give plain values") from None
     limits = replace(
         target.limits,
         requested_output=parsed_fields.requested_max_tokens,
@@ -175,11 +175,13 @@ def parse_and_measure_body(
     is of that one. In either case, a body without the expected API's messages is recognized by its fields.
     """
     if isinstance(body, ParsedRequest):
-        return body if body.measured_setup is not None else measure_parsed_request(body)
+        if body.measured_setup is not None:
+            return body
+        return measure_parsed_request(body)
     try:
         data = body if isinstance(body, bytes) else encode_json(body)
     except (TypeError, ValueError) as error:
-        raise FormatError(f"this body is no JSON: {error}; give plain dicts, lists, texts and numbers") from None
+        raise FormatError(f"this body is not JSON: {error}; give plain dicts, lists, texts and numbers") from None
     if api is not None and not is_api_certain:
         api = recognize_expected_api(parse_body_fields(data), api)
     parsed_request = parse_request(data, api)
@@ -203,5 +205,5 @@ def _coerce_message(value: Any) -> Message | SizedMessage:
     if isinstance(value, Message | SizedMessage):
         return value
     raise FormatError(
-        f"a {type(value).__name__} is nothing to say; give a text or a Message, a whole body to session.run"
+        f"a {type(value).__name__} is not a message; give a text or a Message, or a whole body to session.run"
     )

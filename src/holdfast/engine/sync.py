@@ -122,7 +122,7 @@ class _Job(Generic[T]):
     async def _run(self) -> T:
         with CancelScope() as self._scope:
             return await self._work()
-        raise OperationAborted("it was given up: its caller was interrupted")
+        raise OperationAborted("the call was cancelled: its caller was interrupted")
 
     async def _cancel_scope(self) -> None:
         if self._scope is not None:
@@ -137,7 +137,7 @@ def _wait_for_result(future: Future[T]) -> T:
                 future.exception(WAIT_SLICE_SECONDS)
         return future.result()
     except CancelledError as error:
-        raise OperationAborted("the engine was closed before this ended; open it again") from error
+        raise OperationAborted("the engine was closed before this call ended; open it again") from error
 
 
 @contextmanager

@@ -107,7 +107,10 @@ def _iter_paths(piece: str) -> Iterator[Reference]:
         is_in_url = "://" in piece[max(0, match.start() - 3) : match.end()]
         if len(path) < 6 or is_in_url:
             continue
-        names = [name for name in path.split("/") if name not in {"", ".", "..", "~"}]
+        names = []
+        for name in path.split("/"):
+            if name not in {"", ".", "..", "~"}:
+                names.append(name)
         if not names:
             continue
         # The last two names: tools print the same file as an absolute path and relative to any folder.

@@ -86,8 +86,10 @@ def is_message_or_field(part: Opaque) -> bool:
 
 def get_opaque_text(part: Opaque) -> str:
     """Return the plain text of an opaque part (a search result, a summary, a refusal), or ``""`` for other kinds."""
+    if part.raw is None:
+        return ""
     try:
-        return _decode_opaque_text(part.kind, part.raw) if part.raw is not None else ""
+        return _decode_opaque_text(part.kind, part.raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return ""
 

@@ -224,7 +224,7 @@ def _check_fit(builder: PlanBuilder) -> PlanBuilder:
     min_tokens = estimate_irreducible_tokens(builder.state, builder.target, builder.settings)
     if min_tokens + min_answer > limits.window:
         raise WindowTooSmall(
-            f"No request fits: the least that can be sent is about {min_tokens:,} tokens (system, tools, the "
+            f"No request fits: the smallest possible one has about {min_tokens:,} tokens (system, tools, the "
             "newest message "
             f"and open calls, cut short), an answer needs {min_answer:,}, and the window has "
             f"{limits.window:,} ({limits.window_source}). Use a larger window, or send less of these."

@@ -86,9 +86,9 @@ def _attribute_signatures(state: ConversationState, model: str) -> ConversationS
     last_model = state.last_request.model
     if not last_model or model == last_model:
         return state
-    marked_messages = [
-        set_sized_signing_model(sized_message, last_model) for sized_message in state.history.sized_messages
-    ]
+    marked_messages = []
+    for sized_message in state.history.sized_messages:
+        marked_messages.append(set_sized_signing_model(sized_message, last_model))
     return replace_raw_bytes(state, marked_messages)
 
 
@@ -143,14 +143,14 @@ def _measure_message(message: Message, index: int) -> SizedMessage:
             "which holdfast.decode_messages(api, …) makes of dicts"
         )
     if message.role not in ROLES:
-        raise TypeError(f"messages[{index}] is no message: its role is {message.role!r}, not one of {ROLES}")
+        raise TypeError(f"messages[{index}] is not a message: its role is {message.role!r}, not one of {ROLES}")
     try:
         if _is_valid_message(message):
             return build_sized_message(message)
         why = describe_type_mismatch(message, Message)
     except (KeyError, TypeError, AttributeError) as error:
         why = describe_type_mismatch(message, Message) or str(error)
-    raise TypeError(f"messages[{index}] is no message: {why}; Message.from_text(role, text) makes one of words")
+    raise TypeError(f"messages[{index}] is not a message: {why}; Message.from_text(role, text) makes one of words")
 
 
 def _match_common_prefix(state: ConversationState, messages: Sequence[Message]) -> list[SizedMessage]:

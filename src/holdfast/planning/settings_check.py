@@ -225,7 +225,11 @@ def _describe_type(kind: Any) -> str:
 
 def _list_metas(kind: Any) -> list[Meta]:
     """Return the annotations of a type that msgspec reads: bounds and descriptions."""
-    return [meta for meta in getattr(kind, "__metadata__", ()) if isinstance(meta, Meta)]
+    metas: list[Meta] = []
+    for meta in getattr(kind, "__metadata__", ()):
+        if isinstance(meta, Meta):
+            metas.append(meta)
+    return metas
 
 
 def _describe_number_type(kind: type, metas: list[Meta]) -> str:
@@ -243,7 +247,9 @@ def _describe_list_type(inner: tuple[Any, ...]) -> str:
     if inner[-1] is not Ellipsis:
         return f"a list of {len(inner)}"
     item = _describe_type(inner[0])
-    return "a list of names" if item == "a name" else f"a list, of which each is {item}"
+    if item == "a name":
+        return "a list of names"
+    return f"a list, of which each is {item}"
 
 
 # -- contradictions ----------------------------------------------------------------------------------------------------

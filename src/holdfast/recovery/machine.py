@@ -222,7 +222,7 @@ def decide_next_action(state: RecoveryState, event: RecoveryEvent) -> tuple[Reco
     # signature looks like any invalid request otherwise.
     if event.has_answer_started:
         return _stop_with_rule(
-            state, event, "seen", "a part of the answer was passed on already, and nothing is said twice"
+            state, event, "seen", "a part of the answer was passed on already, so the request is not sent again"
         )
     if event.is_signature_error:
         return _drop_signatures_or_stop(state, event)
@@ -288,9 +288,9 @@ def _retry_or_stop(state: RecoveryState, event: ProviderRefusal) -> tuple[Recove
         return _stop_with_rule(state, event, "retry_limit", f"it was sent {times} (retry.max_retries)")
     seconds = compute_retry_delay(max_retries - state.retries, event.retry_after, settings)
     if seconds is None:
-        limit_text = f"{settings.retry.max_wait_seconds:,g} s at most are waited (retry.max_wait_seconds)"
+        limit_text = f"the longest wait is {settings.retry.max_wait_seconds:,g} s (retry.max_wait_seconds)"
         return _stop_with_rule(
-            state, event, "wait_too_long", f"the provider wants {event.retry_after:,g} s to pass, and {limit_text}"
+            state, event, "wait_too_long", f"the provider asks to wait {event.retry_after:,g} s, and {limit_text}"
         )
     return replace(state, retries=state.retries - 1), Retry(seconds)
 
@@ -303,7 +303,10 @@ def _start_overflow_recovery(state: RecoveryState, event: ProviderRefusal) -> tu
     # counts as an overflow, unless the policy is one that gives up here.
     if event.kind == "tpm_ceiling" and state.settings.recovery.stops_at_rate_ceiling:
         return _stop_with_rule(
-            state, event, "terminal", "one request is over the limit of a minute (recovery.stops_at_rate_ceiling)"
+            state,
+            event,
+            "terminal",
+            "one request is over the provider's limit of tokens a minute (recovery.stops_at_rate_ceiling)",
         )
     return _take_next_step(replace(state, overflow=event))
 
@@ -311,7 +314,10 @@ def _start_overflow_recovery(state: RecoveryState, event: ProviderRefusal) -> tu
 def _record_no_progress(state: RecoveryState, event: NoProgress) -> RecoveryState:
     """Note the outcome of the last step; after a useless compaction allow no further one, of the same messages."""
     # Without a step the compaction was the planner's own, before the first request.
-    last_step = state.attempted_steps[-1].partition(" ")[0] if state.attempted_steps else "compact"
+    if state.attempted_steps:
+        last_step = state.attempted_steps[-1].partition(" ")[0]
+    else:
+        last_step = "compact"
     attempt = f"{last_step} ({event.outcome.replace('_', ' ')})"
     return replace(
         state,
@@ -358,7 +364,7 @@ def _stop_exhausted(state: RecoveryState) -> tuple[RecoveryState, RecoveryAction
         stop = Stop("unknown", f"the compaction before the request failed; tried: {attempts}", "compaction_failed")
         return replace(state, stop=stop), stop
     return _stop_with_rule(
-        state, state.overflow, "exhausted", f"nothing is left that would make it smaller; tried: {attempts}"
+        state, state.overflow, "exhausted", f"no step is left that makes it smaller; tried: {attempts}"
     )
 
 

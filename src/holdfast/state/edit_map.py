@@ -97,7 +97,11 @@ class EditMap(Mapping[int, tuple[Edit, ...]]):
     def _filter_own(self, numbered_edits: Mapping[int, Edit]) -> tuple[Edit, ...]:
         """Return those of ``numbered_edits`` that belong to this version, in order."""
         stop = len(self._edits)
-        return tuple([edit for number, edit in [*numbered_edits.items()] if number < stop])
+        edits: list[Edit] = []
+        for number, edit in [*numbered_edits.items()]:
+            if number < stop:
+                edits.append(edit)
+        return tuple(edits)
 
 
 def _index_edits(

@@ -41,11 +41,11 @@ def list_shown_sized_messages_at(state: ConversationState, index: int) -> tuple[
         return (sized_message,)
     for edit in edits:
         if edit.span.part is None:
-            return tuple(
-                SizedMessage(replacement, 0, compute_value_digest(replacement))
-                for replacement in edit.replacement
-                if isinstance(replacement, Message)
-            )
+            shown_messages: list[SizedMessage] = []
+            for replacement in edit.replacement:
+                if isinstance(replacement, Message):
+                    shown_messages.append(SizedMessage(replacement, 0, compute_value_digest(replacement)))
+            return tuple(shown_messages)
     return (apply_part_edits(sized_message, edits),)
 
 

@@ -86,7 +86,11 @@ def remove_unused_blobs(store: SessionStore, unused: UnusedBlobs) -> UnusedBlobs
     """Remove the ``unused`` blobs that were not stored again since; return those that were removed."""
 
     def remove_old(items: Iterable[BlobItem]) -> tuple[BlobItem, ...]:
-        return tuple(item for item in items if store.blobs.remove_if_older(item.name, unused.cutoff_time))
+        removed_items: list[BlobItem] = []
+        for item in items:
+            if store.blobs.remove_if_older(item.name, unused.cutoff_time):
+                removed_items.append(item)
+        return tuple(removed_items)
 
     return replace(unused, blobs=remove_old(unused.blobs), drafts=remove_old(unused.drafts))
 

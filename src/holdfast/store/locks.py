@@ -68,7 +68,7 @@ def hold_session_lock(directory: Path, key: str) -> Iterator[None]:
         if not _try_lock(descriptor, seconds):
             _last_timeouts[file] = time.monotonic()
             msg = (
-                f"session {key!r} is being written by somebody else (waited {seconds:g} s); "
+                f"session {key!r} is being written by another process (waited {seconds:g} s); "
                 "end the other process, or work on a copy"
             )
             raise StoreLocked(msg)

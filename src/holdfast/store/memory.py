@@ -67,7 +67,7 @@ class MemoryStore(TreeStore):
         # ``setdefault`` is atomic, so two threads that come together get the same lock.
         lock = self._leases.setdefault(key, threading.Lock())
         if not lock.acquire(timeout=LEASE_WAIT):
-            msg = f"session {key!r} is being written by somebody else (waited {LEASE_WAIT:g} s); wait for it to end"
+            msg = f"session {key!r} is being written by another task (waited {LEASE_WAIT:g} s); wait for it to end"
             raise StoreLocked(msg)
         try:
             yield
@@ -143,7 +143,9 @@ class MemoryStore(TreeStore):
     def _find_identity(self, key: str, id_: str) -> bytes | None:
         session = self._sessions[key]
         seq = session.ids.get(id_)
-        return None if seq is None else compute_entry_identity(session.rows[seq].entry)
+        if seq is None:
+            return None
+        return compute_entry_identity(session.rows[seq].entry)
 
     def _insert_entries(self, key: str, placed_entries: Sequence[PlacedEntry], decode: MessageDecoder | None) -> None:  # noqa: ARG002
         session = self._sessions[key]
@@ -178,7 +180,10 @@ class MemoryStore(TreeStore):
 
     def _read_entries_by_id(self, key: str, ids: Sequence[str]) -> list[Entry]:
         session = self._sessions[key]
-        seqs = [session.ids[entry_id] for entry_id in ids if entry_id in session.ids]
+        seqs = []
+        for entry_id in ids:
+            if entry_id in session.ids:
+                seqs.append(session.ids[entry_id])
         return [session.rows[seq].entry for seq in seqs]
 
     def _read_path_up(self, key: str, seq: int, keep: int, base: int) -> list[Entry]:

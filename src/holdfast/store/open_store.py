@@ -58,7 +58,7 @@ def expand_home(place: str) -> Path:
     try:
         return Path(place).expanduser()
     except RuntimeError:
-        msg = f"{place}: nobody knows that home folder here; write the path out"
+        msg = f"{place}: the home folder is unknown here; write the whole path"
         raise ConfigError(msg) from None
 
 

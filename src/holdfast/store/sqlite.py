@@ -239,10 +239,13 @@ class SqliteStore(TreeStore):
         db = self._file.db
         session, session_bytes = db.execute("SELECT session, bytes FROM sessions WHERE key = ?", (key,)).fetchone()
         # Minimal columns pay off only where a statement takes many rows; a short append is simpler with full ones.
-        encode_columns = encode_minimal_columns if len(placed_entries) >= ROWS_AT_ONCE else encode_full_columns
-        columns_by_entry = [
-            encode_columns(placed_entry.entry, wire_decoders, decode) for placed_entry in placed_entries
-        ]
+        if len(placed_entries) >= ROWS_AT_ONCE:
+            encode_columns = encode_minimal_columns
+        else:
+            encode_columns = encode_full_columns
+        columns_by_entry = []
+        for placed_entry in placed_entries:
+            columns_by_entry.append(encode_columns(placed_entry.entry, wire_decoders, decode))
         session_bytes = add_session_bytes(key, session_bytes, count_content_bytes(columns_by_entry), self._quota)
         insert_entries(db, session, placed_entries, columns_by_entry)
         db.execute("UPDATE sessions SET bytes = ? WHERE key = ?", (session_bytes, key))
@@ -329,7 +332,10 @@ class SqliteStore(TreeStore):
             texts: list[tuple[int, str | None]] = []
             batch_chars = 0
             for entry in self._iter_unindexed(key):
-                text = get_searchable_text(entry) if is_searchable_entry(entry) else None
+                if is_searchable_entry(entry):
+                    text = get_searchable_text(entry)
+                else:
+                    text = None
                 texts.append((entry.seq, text))
                 batch_chars += len(text or "")
                 if batch_chars > indexing.INDEX_BATCH_CHARS:
@@ -357,8 +363,14 @@ class SqliteStore(TreeStore):
         db = self._file.db
         session = self._get_session_number(key)
         match_query = indexing.build_match_query(search_terms)
-        seqs = indexing.find_candidate_seqs(db, session, match_query) if match_query else None
-        indexed_seq = indexing.get_indexed_seq(db, session) if seqs is not None else 0
+        if match_query:
+            seqs = indexing.find_candidate_seqs(db, session, match_query)
+        else:
+            seqs = None
+        if seqs is not None:
+            indexed_seq = indexing.get_indexed_seq(db, session)
+        else:
+            indexed_seq = 0
         # Entries after the indexed part first: they are the newest, and the index says nothing about them.
         for row in db.execute(_SELECT_LATE_SEARCHABLE, (session, indexed_seq)):
             yield from filter(is_searchable_entry, self._decode_rows([row]))
@@ -381,7 +393,9 @@ def build_kind_condition(kind: str) -> str:
 
     The second half repeats the condition of the partial index of kinds: SQLite uses the index only if it sees it.
     """
-    return "e.kind = ?" if kind == "message" else "e.kind = ? AND e.kind <> 'message'"
+    if kind == "message":
+        return "e.kind = ?"
+    return "e.kind = ? AND e.kind <> 'message'"
 
 
 def _replace_unstorable(text: str) -> str:

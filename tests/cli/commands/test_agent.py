@@ -285,7 +285,7 @@ never read
         "/compact",
     ):
         assert told in done.stdout
-    for told in ("session task begins", "not compacted", "nothing is in force", "there is no /fly; the commands are"):
+    for told in ("session task begins", "not compacted", "nothing to undo", "there is no /fly; the commands are"):
         assert told in done.stderr
     assert "continues after 4 messages" in again.stderr
     assert "continues after 1 message" in again.stderr
@@ -334,7 +334,7 @@ def test_what_gave_way_is_read_back_and_taken_back(run, folder):
         page = run("agent", *options, given=f"/recall {id_[1]} 5001-5002\n")
     assert re.search(r"compacted: ~[\d,]+ → ~[\d,]+ tokens \(extract\)", done.stderr), done.stderr
     assert "undone:" in done.stderr
-    assert "nothing to read back is called 'zz'" in done.stderr
+    assert "no text of this session is called 'zz'" in done.stderr
     assert "line 5000 39595000\nline 5001 39602919\n" in page.stdout
     assert "lines 5001-5002 of" in page.stderr
     assert all(isinstance(one.reply, ModelAnswer) for one in provider.requests)

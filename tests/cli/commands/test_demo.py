@@ -122,7 +122,7 @@ def test_a_folder_that_is_there_is_left_alone(told, kept, run):
     ("keep", "why"),
     [
         ("", "--keep needs the name of a new folder"),
-        ("~nobody-here/x", "~nobody-here/x: nobody knows that home folder"),
+        ("~nobody-here/x", "~nobody-here/x: the home folder is unknown here"),
     ],
 )
 def test_a_folder_that_is_none(run, keep, why):

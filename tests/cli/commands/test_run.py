@@ -163,7 +163,7 @@ def test_a_store_that_cannot_be_written(run, home, monkeypatch, programs):
     with provider(monkeypatch), started("--store", where, "mine") as process:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "ok 1 unrecorded 1\n")
-    assert err.startswith(f"holdfast: requests go on, but are not recorded: {where} (5 bytes) is no database")
+    assert err.startswith(f"holdfast: requests go on, but are not recorded: {where} (5 bytes) is not a database")
     assert err.endswith("holdfast: 1 request · 1 unrecorded\n")
 
 

@@ -188,7 +188,10 @@ async def _plan_with_requested_summary(
         runtime, target, plan_inputs, summary, without_compaction=must_stop or outcome == "cancelled"
     )
     if must_stop:
-        rule = "history_too_large" if summary_request.is_replay else "session_too_large"
+        if summary_request.is_replay:
+            rule = "history_too_large"
+        else:
+            rule = "session_too_large"
         plan = _replace_breaker_notice(plan, rule, reason)
     elif outcome == "cancelled":
         plan = _replace_breaker_notice(plan, "cancelled", reason)
@@ -331,7 +334,9 @@ def find_shrink_failure(plan: Plan, overflow_step: str) -> CompactionOutcome | L
     if plan.after >= plan.before:
         return "not_smaller"
     is_over_window = any(notice.rule == OVER_WINDOW_RULE for notice in plan.notices)
-    return "not_smaller" if is_over_window and overflow_step not in _BYTE_STEPS else ""
+    if is_over_window and overflow_step not in _BYTE_STEPS:
+        return "not_smaller"
+    return ""
 
 
 async def _summarize_tracked(
@@ -366,7 +371,10 @@ async def _make_summary(
     if hook_result.cancel:
         return SummaryAttempt(outcome="cancelled", reason="the hook before_compaction cancelled it")
     is_supplied = bool(hook_result.summary.strip())
-    author = "hook" if is_supplied else _get_first_summarizer(runtime, task.template)
+    if is_supplied:
+        author = "hook"
+    else:
+        author = _get_first_summarizer(runtime, task.template)
     runtime.emit_event(events.CompactionStarted(runtime.key, trigger, author))
     if is_supplied:
         return SummaryAttempt(SummaryResult(summary_request.stop, hook_result.summary, author="hook"))
@@ -443,7 +451,11 @@ def _collect_texts_beside(
     # A branch that was opened again may not hold its oldest messages; reading them here loads them into the state.
     journal.read_messages(0, summary_request.stop)
     user_words = native.quote_user_words(journal.state, task.template.target, summary_request, journal.policy)
-    return tuple(text for text in (user_words, *_collect_restored_texts(runtime)) if text)
+    texts_beside: list[str] = []
+    for text in (user_words, *_collect_restored_texts(runtime)):
+        if text:
+            texts_beside.append(text)
+    return tuple(texts_beside)
 
 
 def _collect_restored_texts(runtime: SessionRuntime) -> tuple[str, ...]:

@@ -125,7 +125,9 @@ def _prepare_task(
     head: Sequence[Message], summary_request: SummaryRequest, settings: Settings, prompt_options: SummaryPromptOptions
 ) -> _SummaryTask:
     if not render_transcript(head).strip():
-        raise CompactionFailed("nothing was said that a summary could hold; go on without one", "nothing_to_compact")
+        raise CompactionFailed(
+            "the messages have no text to summarize; continue without a summary", "nothing_to_compact"
+        )
     identifiers = collect_newest_identifiers(head, NEWEST_MESSAGES, settings.summarizer.max_identifiers)
     task_options = replace(
         prompt_options,
@@ -149,7 +151,7 @@ def _prepare_task(
 def _combine_failures(errors: Sequence[CompactionFailed]) -> CompactionFailed:
     """Build one error from those of all writers; the outcome is that of the last one."""
     if not errors:
-        return CompactionFailed("nobody is there to write a summary; name a model, or go on with an extract")
+        return CompactionFailed("no model is configured to write summaries; name one, or use an extract")
     text = "; ".join(map(str, errors))
     if all(isinstance(error, SummaryRequestTooLarge) for error in errors):
         return SummaryRequestTooLarge(text)
@@ -285,10 +287,11 @@ class _SummaryJob:
         groups = _group_summaries(summaries, size)
         while len(groups) > 1:
             requirements = self._make_part_requirements(max_tokens, estimate_text_tokens(summaries[0]))
-            summaries = [
-                await self._ask_until_accepted(_make_merge_prompt(group), prompt_options, requirements)
-                for group in groups
-            ]
+            summaries = []
+            for group in groups:
+                summaries.append(
+                    await self._ask_until_accepted(_make_merge_prompt(group), prompt_options, requirements)
+                )
             groups = _group_summaries(summaries, size)
         return await self._ask_until_accepted(
             _make_merge_prompt(summaries), self.task.prompt_options, self._make_final_requirements(parts), reasons
@@ -317,7 +320,7 @@ class _SummaryJob:
         # The part of a reason behind "; " is an instruction to the model.
         summary_problems = "; ".join(reason.partition("; ")[0] for reason in reasons)
         raise CompactionFailed(
-            f"{self.writer.target.model} wrote no summary that is accepted: {summary_problems}; "
+            f"{self.writer.target.model} wrote no acceptable summary: {summary_problems}; "
             "name another model for summaries, or none",
             "summary_rejected",
         )
@@ -377,8 +380,10 @@ def _make_merge_prompt(group: Sequence[str]) -> _PromptFactory:
 
 def _group_summaries(summaries: Sequence[str], size: int) -> list[list[str]]:
     """Group adjacent summaries, as many as fit into ``size`` tokens; return one group if that does not reduce them."""
-    chunks = [
-        HistoryChunk(number, number + 1, text, estimate_text_tokens(text)) for number, text in enumerate(summaries)
-    ]
-    groups = [[chunk.text for chunk in group] for group in pack_chunks(chunks, size)]
+    chunks = []
+    for number, text in enumerate(summaries):
+        chunks.append(HistoryChunk(number, number + 1, text, estimate_text_tokens(text)))
+    groups = []
+    for group in pack_chunks(chunks, size):
+        groups.append([chunk.text for chunk in group])
     return groups if len(groups) < len(summaries) else [list(summaries)]

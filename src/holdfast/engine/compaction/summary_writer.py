@@ -68,7 +68,10 @@ class CompactionContext(Struct, frozen=True):
             async with self.permit():
                 yield
         except OperationAborted as error:
-            outcome = "timed_out" if isinstance(error, DeadlineExceeded) else "cancelled"
+            if isinstance(error, DeadlineExceeded):
+                outcome = "timed_out"
+            else:
+                outcome = "cancelled"
             raise CompactionFailed(f"no summary was written: {error}", outcome) from error
 
     def record_cost(self, upstream_request: UpstreamRequest, answer: ParsedAnswer) -> None:
@@ -140,7 +143,10 @@ class SummaryWriter(Struct, frozen=True):
             SizedMessage(Message.from_text("user", text)),
         ]
         excluded_fields = {*_EXCLUDED_FIELDS, *spec.system_fields, spec.messages_field}
-        fields = {name: value for name, value in self.fields.items() if name not in excluded_fields}
+        fields = {}
+        for name, value in self.fields.items():
+            if name not in excluded_fields:
+                fields[name] = value
         request_body = build_request_body(
             spec.api, model, sized_messages, setup_fields=fields, options=PlanOptions(max_tokens=output)
         )
@@ -223,7 +229,7 @@ async def ask_summary_writer(
         result = await _try_summary_call(writer, upstream_request, context, tokens)
         verdict = result.verdict
         if verdict.is_overflow:
-            text = f"{_get_writer_name(writer)} takes no request for a summary this large: {result.reason}"
+            text = f"{_get_writer_name(writer)} refuses a request for a summary this large: {result.reason}"
             raise SummaryRequestTooLarge(text, verdict.limit or 0, verdict.requested or 0)
         if result.answer is not None:
             return result.answer
@@ -261,7 +267,10 @@ async def _try_summary_call(
 
 
 def _classify_upstream_error(error: UpstreamError) -> Verdict:
-    kind = error.kind if error.kind in TRANSIENT_ERROR_KINDS | OVERFLOW_KINDS else "unknown"
+    if error.kind in TRANSIENT_ERROR_KINDS | OVERFLOW_KINDS:
+        kind = error.kind
+    else:
+        kind = "unknown"
     return Verdict(kind, retry_after=error.retry_after)  # type: ignore[arg-type]
 
 

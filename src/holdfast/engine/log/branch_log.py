@@ -248,7 +248,10 @@ class BranchLog:
 
     def _rebuild_state(self) -> None:
         """Fold the state anew from the log, which also reads messages that the state had left there."""
-        self.state = ConversationState() if self.leaf is None else self._fold_path(self._read_path())
+        if self.leaf is None:
+            self.state = ConversationState()
+        else:
+            self.state = self._fold_path(self._read_path())
 
     def _fold_path(self, path: Sequence[Entry]) -> ConversationState:
         return replace_with_client_bytes(ConversationState.from_entries(path), self._client_messages)

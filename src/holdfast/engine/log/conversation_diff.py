@@ -179,7 +179,10 @@ class ConversationMatcher:
         is_one_to_one = (
             repeated_prefix.one_to_one_count == repeated_prefix.client_count == len(repeated_prefix.messages)
         )
-        one_to_one_count = len(logged) if is_one_to_one else repeated_prefix.one_to_one_count
+        if is_one_to_one:
+            one_to_one_count = len(logged)
+        else:
+            one_to_one_count = repeated_prefix.one_to_one_count
         self._matches = MessageMatches(logged.slice(), messages, one_to_one_count)
 
 

@@ -63,7 +63,10 @@ def collect_decisions_to_copy(state: ConversationState, path: Sequence[Entry], s
             copy = body if body.revoked_id in known_ids else None
         elif isinstance(body, DecisionEntry | CompactionEntry):
             is_active = entry.id in active_ids
-            copy = clip_decision(body, count) if is_active else _clip_undone_decision(body, count)
+            if is_active:
+                copy = clip_decision(body, count)
+            else:
+                copy = _clip_undone_decision(body, count)
         if copy is not None:
             known_ids.add(entry.id)
             previous_bodies.append(copy)

@@ -165,11 +165,17 @@ class Journal(BranchLog):
         """
         sized_message = convert_to_sized_message(answer)
         with self.hold_lease():
-            bodies = self._make_message_bodies(sized_message) if sized_message.message.parts else []
+            if sized_message.message.parts:
+                bodies = self._make_message_bodies(sized_message)
+            else:
+                bodies = []
             bodies.append(make_answer_entry_body(self.state, usage, stop, as_planned=as_planned))
             entries = self._append_bodies(bodies)
             self._deliver_queued()
-        message_ids = [entry.id for entry in entries if isinstance(entry.body, MessageEntry)]
+        message_ids = []
+        for entry in entries:
+            if isinstance(entry.body, MessageEntry):
+                message_ids.append(entry.id)
         return message_ids[-1] if message_ids else entries[0].id
 
     def record_failure(self, reason: str, kind: str = FAILURE_UNANSWERED) -> str:
@@ -309,7 +315,11 @@ class Journal(BranchLog):
         # One transaction with the messages themselves: after a crash none is missing and none is there twice.
         entries = self._append_bodies([*bodies, make_delivered_note(note_ids)])
         self._queued_messages = []
-        return [entry.id for entry in entries if isinstance(entry.body, MessageEntry)]
+        message_ids: list[str] = []
+        for entry in entries:
+            if isinstance(entry.body, MessageEntry):
+                message_ids.append(entry.id)
+        return message_ids
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -400,7 +410,9 @@ class Journal(BranchLog):
         unspilled_plan = self._plan_anew(target, replace(inputs, can_spill=False, can_summarize=False))
         unspilled_plan = add_unstored_notice(unspilled_plan, store_error)
         is_manual = plan.compaction is not None and plan.compaction.trigger == "manual"
-        return mark_compaction_manual(unspilled_plan) if is_manual else unspilled_plan
+        if is_manual:
+            return mark_compaction_manual(unspilled_plan)
+        return unspilled_plan
 
     # -- other branches ------------------------------------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ def check_message_types(message: Message) -> Message:
 
 
 def _make_message_error(reason: str) -> LogConflict:
-    return LogConflict(f"this is no message: {reason}; nothing was written: give a value of that type")
+    return LogConflict(f"this is not a message: {reason}; nothing was written: give a value of that type")
 
 
 def make_plan_entry_bodies(state: ConversationState, plan: Plan, target: Target, policy: str) -> list[EntryBody]:
@@ -97,7 +97,9 @@ def make_answer_entry_body(state: ConversationState, usage: Usage, stop: str, *,
     raise_if_wrong_type(LogConflict, usage=(usage, Usage), stop=(stop, str))
     reason = describe_type_mismatch(usage, Usage)
     if reason:
-        raise LogConflict(f"this is no usage: {reason}; nothing was written: give Usage(input=…, output=…) in tokens")
+        raise LogConflict(
+            f"this is not a usage: {reason}; nothing was written: give Usage(input=…, output=…) in tokens"
+        )
     return AnswerEntry(state.last_request.prefix_digest if as_planned else "", usage, stop)
 
 
@@ -108,17 +110,17 @@ def resolve_decision_id(ids: Sequence[str], prefix: str | None) -> str:
     """
     if prefix is None:
         if not ids:
-            raise UnknownId("nothing is in force that could be undone: no decision and no compaction")
+            raise UnknownId("there is nothing to undo: no decision and no compaction is active")
         return ids[-1]
     matches = [id_ for id_ in ids if id_ == prefix]
     if not matches and prefix:
         matches = [id_ for id_ in ids if id_.startswith(prefix)]
     if len(matches) == 1:
         return matches[0]
-    problem = f"no decision in force is {prefix!r}"
+    problem = f"no active decision has the id {prefix!r}"
     if matches:
-        problem = f"{len(matches)} decisions in force begin with {prefix!r}"
-    advice = "there is none that could be undone"
+        problem = f"{len(matches)} active decisions have an id that begins with {prefix!r}"
+    advice = "there is no decision to undo"
     if ids:
         advice = f"give the id of one; newest: {', '.join(ids[-5:])}"
     raise UnknownId(f"{problem}; {advice}")
@@ -126,7 +128,7 @@ def resolve_decision_id(ids: Sequence[str], prefix: str | None) -> str:
 
 def add_unstored_notice(plan: Plan, store_error: StoreError) -> Plan:
     """Return ``plan`` with a notice that texts stay whole because the store did not take them."""
-    text = f"texts could not be stored away, so every one stays whole: {store_error}"
+    text = f"long texts could not be stored, so they stay in the request: {store_error}"
     return replace(plan, notices=(*plan.notices, Notice("unstored", text)))
 
 

@@ -84,7 +84,10 @@ def is_already_checked(
     if new_messages is None:
         return False
     starts_with_user = bool(new_messages) and new_messages[0].message.role == "user"
-    shown_messages = new_messages if starts_with_user else [_CHECKED_PLACEHOLDER, *new_messages]
+    if starts_with_user:
+        shown_messages = new_messages
+    else:
+        shown_messages = [_CHECKED_PLACEHOLDER, *new_messages]
     new_body = render_request(client_body, shown_messages)
     return not _find_errors(replace(upstream_request, body=new_body))
 
@@ -114,7 +117,7 @@ def _make_invalid_request_error(
     more_note = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     subject = "the request"
     if hook and _is_about_messages(first, upstream_request):
-        subject = f"what the hook {hook} returned"
+        subject = f"the result of the hook {hook}"
     text = f"{first.path}: {first.message}{more_note}; run `holdfast lint` on the request, or send it with check=False"
     return InvalidRequest(f"{subject} breaks the rule {first.rule!r} of {upstream_request.api}: {text}")
 
@@ -153,4 +156,8 @@ def _extend_back_to_calls(messages: Sequence[SizedMessage], last: int) -> Sequen
 
 def _find_errors(upstream_request: UpstreamRequest) -> list[Finding]:
     findings = validate_request(upstream_request.body, upstream_request.api, model=upstream_request.model)
-    return [finding for finding in findings if finding.level == "error" and finding.rule not in _HEADER_RULES]
+    errors: list[Finding] = []
+    for finding in findings:
+        if finding.level == "error" and finding.rule not in _HEADER_RULES:
+            errors.append(finding)
+    return errors

@@ -51,8 +51,8 @@ UNWRITTEN_RULE = "unwritten"
 """Rule of the notice that an interruption could not be written to the log."""
 
 _DOUBTED_USAGE_NOTICE = (
-    "the provider counts more tokens than the window holds, for requests that it takes and that have a fraction of it "
-    "by our estimate: such counts are not believed"
+    "the provider counts more tokens than the window holds for requests that it accepts and that have a fraction of it "
+    "by our estimate: these counts are ignored"
 )
 
 
@@ -134,7 +134,11 @@ async def record_interruption(runtime: SessionRuntime, attempt: Attempt, error: 
 
 def emit_unwritten(runtime: SessionRuntime, error: StoreError) -> None:
     """Give notice that an interruption could not be written to the log."""
-    runtime.emit_event(events.NoticeGiven(runtime.key, UNWRITTEN_RULE, f"what broke off is in no log: {error}"))
+    runtime.emit_event(
+        events.NoticeGiven(
+            runtime.key, UNWRITTEN_RULE, f"the interrupted answer could not be written to the log: {error}"
+        )
+    )
 
 
 def record_caller_answer(journal: Journal, prepared_request: PreparedRequest, answer: ParsedAnswer) -> str:
@@ -147,7 +151,10 @@ def record_caller_answer(journal: Journal, prepared_request: PreparedRequest, an
         return journal.record_answer(logged.sized_message, logged.usage, logged.stop_reason)
     report = answer.to_report(prepared_request.plan.after)
     verdict = classify_error(report)
-    reason = describe_error_report(report, verdict) if isinstance(report, ErrorReport) else verdict.kind
+    if isinstance(report, ErrorReport):
+        reason = describe_error_report(report, verdict)
+    else:
+        reason = verdict.kind
     return _write_refusal(journal, verdict, reason)
 
 
@@ -239,7 +246,9 @@ def _measure_hidden_parts(state: ConversationState) -> int:
     """Return the tokens of thinking and opaque parts in the shown messages: a provider may skip them in older turns."""
     hidden_parts: list[Part] = []
     for message in state.history.messages.slice(state.view.first_kept):
-        hidden_parts += [part for part in message.parts if isinstance(part, Thinking | Opaque)]
+        for part in message.parts:
+            if isinstance(part, Thinking | Opaque):
+                hidden_parts.append(part)
     return build_sized_message(Message("assistant", tuple(hidden_parts))).tokens
 
 
@@ -258,7 +267,7 @@ def _describe_learned_window(prepared_request: PreparedRequest, prompt_tokens: i
     fresh_estimate = estimate_request_tokens(plan.state, prepared_request.target, plan.state.view.shown_tokens)
     size = max(plan.after, fresh_estimate)
     return (
-        f"the provider counted {prompt_tokens:,} tokens of a request of about {size:,}: {limit:,} count as its "
+        f"the provider counted only {prompt_tokens:,} tokens of a request of about {size:,}; {limit:,} count as its "
         "window now"
     )
 

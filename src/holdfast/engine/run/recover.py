@@ -45,7 +45,7 @@ from holdfast.state.target import PlanInputs
 _FORM_REFUSALS = frozenset({"invalid_history", "invalid_request", "unknown"})
 """Kinds of refusals that may be about the form of a request."""
 _STRICT_FORM_NOTICE = (
-    "the server refused a conversation as its client wrote it; it goes out by the rules of the API's maker"
+    "the server refused the conversation as its client wrote it; it is sent by the rules of the API's maker now"
 )
 
 
@@ -176,7 +176,9 @@ async def _retry_with_checks(
             await runtime.resources.run_in_worker(
                 lambda: runtime.journal.record_accepted_form(mends=runtime.requires_strict_form, judges=True)
             )
-    return NextRequest(template, prepared_request) if runtime.requires_check else None
+    if runtime.requires_check:
+        return NextRequest(template, prepared_request)
+    return None
 
 
 async def commit_without_signatures(runtime: SessionRuntime, template: RequestTemplate) -> PreparedRequest | None:

@@ -276,4 +276,6 @@ def make_full_duplex_mounts(limits: httpx2.Limits = httpx2.Limits()) -> dict[str
 
     Connections through a network proxy (``HTTPS_PROXY``, ``ALL_PROXY``) stay those of httpx2.
     """
-    return {} if getproxies().get("all") else {"all://": FullDuplexTransport(limits)}
+    if getproxies().get("all"):
+        return {}
+    return {"all://": FullDuplexTransport(limits)}

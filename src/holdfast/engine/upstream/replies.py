@@ -213,6 +213,9 @@ def convert_answer_for_log(answer: ParsedAnswer, api: str, model: str = "") -> L
     if answer.is_damaged:
         sized_message = SizedMessage(strip_foreign_content(answer.message, ""), api=api)
         return LoggedAnswer(sized_message, usage, answer.stop_reason)
-    raw = Raw(b",".join(answer.history_elements)) if answer.history_elements else None
+    if answer.history_elements:
+        raw = Raw(b",".join(answer.history_elements))
+    else:
+        raw = None
     sized_message = SizedMessage(set_signing_model(answer.message, model), api=api, raw=raw)
     return LoggedAnswer(sized_message, usage, answer.stop_reason)

@@ -186,10 +186,13 @@ def _check_base_url(base_url: str) -> str:
         url = httpx2.URL("")
     has_valid_port = (url.port or 0) <= LARGEST_PORT
     if url.scheme not in {"http", "https"} or not url.host or not has_valid_port:
-        raise ConfigError(f"{base_url!r} is no address of a provider; give one such as https://api.anthropic.com")
+        raise ConfigError(f"{base_url!r} is not the address of a provider; give one such as https://api.anthropic.com")
     return base_url
 
 
 def _describe_no_answer(url: str, error: Exception) -> str:
-    error_text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if str(error):
+        error_text = f"{type(error).__name__}: {error}"
+    else:
+        error_text = type(error).__name__
     return f"no answer came from {url} ({error_text}); check the address and the connection, then try again"

@@ -274,7 +274,8 @@ def _iter_blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         buffer += piece
         block_bytes = len(buffer) - len(buffer) % BLOCK_BYTES
-        yield from (buffer[at : at + BLOCK_BYTES] for at in range(0, block_bytes, BLOCK_BYTES))
+        for at in range(0, block_bytes, BLOCK_BYTES):
+            yield buffer[at : at + BLOCK_BYTES]
         buffer = buffer[block_bytes:]
     yield buffer
 

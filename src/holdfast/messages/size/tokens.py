@@ -60,7 +60,10 @@ class _LongText:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._length = len(text) if text.isascii() else sum(map(len, encode_in_pieces(text)))
+        if text.isascii():
+            self._length = len(text)
+        else:
+            self._length = sum(map(len, encode_in_pieces(text)))
 
     def __len__(self) -> int:
         return self._length

@@ -74,7 +74,8 @@ def parse_search_query(text: str) -> SearchQuery:
     forms = dict.fromkeys((words, _ESCAPED_MARK.sub("", words)))
     alternatives: list[tuple[str, ...]] = []
     for form in forms:
-        alternatives += [_split_words(alternative) for alternative in form.split("|")]
+        for alternative in form.split("|"):
+            alternatives.append(_split_words(alternative))
     # Lines are searched one by one, so a query with a line break could never match.
     if "\n" in words or not any(alternatives):
         raise FormatError(f"search={text[:40]!r} has no word to look for in a line; give some words of one line")

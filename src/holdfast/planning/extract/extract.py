@@ -139,7 +139,10 @@ def _collect_extract_sections(
     shown_refs = _collect_shown_references(tail, [visible_text, *sections.texts])
     weights = _weigh_unshown_references(head, shown_refs)
     quotes, covered_refs = select_coverage_lines(head, weights, budget - spent - pointer_tokens)
-    open_weights = {ref: weight for ref, weight in weights.items() if ref not in covered_refs}
+    open_weights = {}
+    for ref, weight in weights.items():
+        if ref not in covered_refs:
+            open_weights[ref] = weight
     shown_text = "\n".join([visible_text, *sections.texts, *quotes])
     pointers = _take_within_budget(select_result_pointers(head, actions, open_weights, shown_text), pointer_tokens)
     return replace(sections, quotes=quotes, pointers=pointers)
@@ -150,7 +153,10 @@ def _list_recent_errors(actions: Sequence[ToolAction]) -> list[str]:
 
     An error that many actions came after is solved or given up. Thirty actions and three errors: chosen by judgement.
     """
-    errors = [action.error for action in actions[-30:] if action.has_failed and action.error]
+    errors = []
+    for action in actions[-30:]:
+        if action.has_failed and action.error:
+            errors.append(action.error)
     return [flatten_to_line(error, 200) for error in errors[-3:]]
 
 
@@ -306,9 +312,11 @@ def select_coverage_lines(
 def _weigh_unshown_references(head: Sequence[SizedMessage], visible_refs: set[Reference]) -> dict[Reference, float]:
     """Return the weight of each reference in ``head`` that is not among ``visible_refs``."""
     length = sum(sized_message.tokens for sized_message in head)
-    return {
-        ref: weigh_reference(ref, use, length) for ref, use in trace_references(head).items() if ref not in visible_refs
-    }
+    unshown_references: dict[Reference, float] = {}
+    for ref, use in trace_references(head).items():
+        if ref not in visible_refs:
+            unshown_references[ref] = weigh_reference(ref, use, length)
+    return unshown_references
 
 
 def _find_quotable_lines(head: Sequence[SizedMessage], weights: dict[Reference, float]) -> list[QuotableLine]:

@@ -112,7 +112,9 @@ def format_file_lines(actions: Iterable[ToolAction]) -> list[str]:
             counts_by_path[action.subject] = verb_counts
     lines: list[str] = []
     for path, verb_counts in reversed(counts_by_path.items()):
-        verbs = [f"{verb} x{count}" if count > 1 else verb for verb, count in sorted(verb_counts.items())]
+        verbs = []
+        for verb, count in sorted(verb_counts.items()):
+            verbs.append(f"{verb} x{count}" if count > 1 else verb)
         lines.append(f"{path}: {', '.join(verbs)}")
     return lines
 

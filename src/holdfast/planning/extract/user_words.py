@@ -114,7 +114,10 @@ def _quote_program_messages(program_texts: Sequence[str], budget: int) -> list[s
     All of them count as rules: a program gives its orders without the words by which a user's rule is recognized.
     """
     excerpts = select_excerpts(program_texts, budget, rule_texts=range(len(program_texts)))
-    lines = [f"Told by the user's program: {excerpt}" for excerpt in reversed(excerpts) if excerpt]
+    lines = []
+    for excerpt in reversed(excerpts):
+        if excerpt:
+            lines.append(f"Told by the user's program: {excerpt}")
     return lines + _format_unquoted_count(excerpts.count(""), "user's program")
 
 
@@ -144,7 +147,10 @@ def _format_unquoted_count(number: int, source: str) -> list[str]:
     """Return a line that counts the messages of ``source`` left out, or no line if ``number`` is 0."""
     if not number:
         return []
-    subject = f"{number} more messages of the {source} are" if number > 1 else f"1 more message of the {source} is"
+    if number > 1:
+        subject = f"{number} more messages of the {source} are"
+    else:
+        subject = f"1 more message of the {source} is"
     return [f"[{subject} not quoted here; recall reads them back]"]
 
 
@@ -253,5 +259,8 @@ def _join_chosen_pieces(pieces: TextPieces, is_chosen: Sequence[bool]) -> str:
         return ""
     words: list[str] = []
     for is_quoted, run in groupby(zip(pieces, is_chosen, strict=True), key=lambda pair: pair[1]):
-        words.append("".join(piece for piece, _ in run).strip() if is_quoted else OMISSION_MARK)
+        if is_quoted:
+            words.append("".join(piece for piece, _ in run).strip())
+        else:
+            words.append(OMISSION_MARK)
     return " ".join(words)

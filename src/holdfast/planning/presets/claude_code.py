@@ -97,7 +97,9 @@ class ClaudeCodeRules(OverflowReplayRules, frozen=True):
         """
         settings = builder.settings
         is_bounded = settings.compaction.goal_share or builder.inputs.overflow_step == "compact"
-        total_tokens = builder.compute_compaction_share(settings.restore.max_share) if is_bounded else inf
+        total_tokens: float = inf
+        if is_bounded:
+            total_tokens = builder.compute_compaction_share(settings.restore.max_share)
         messages = [sized_message.message for sized_message in head]
         return render_restored_files(
             messages, self.restore_files, self.restore_file_tokens, builder.token_ratio, total_tokens

@@ -92,7 +92,9 @@ class OpencodeRules(OverflowReplayRules, frozen=True):
 
     def measure_request(self, builder: PlanBuilder) -> int:
         """Return the last answer's usage, -1 before there is one, or an estimate of the request if so configured."""
-        return measure_last_usage(builder) if self.measure == "usage" else measure_usage_and_chars(builder)
+        if self.measure == "usage":
+            return measure_last_usage(builder)
+        return measure_usage_and_chars(builder)
 
     def compute_limit(self, limits: ModelLimits, settings: Settings) -> int:
         """Return the tokens at which a request is compacted. The floor of the reserve applies to an input limit too."""
@@ -139,7 +141,8 @@ class OpencodeRules(OverflowReplayRules, frozen=True):
         if self.tail_turns:
             first_measured = min(find_turn_starts(messages)[-self.tail_turns :], default=0)
         sizes = [0] * first_measured
-        sizes += [estimate_opencode_tokens(message) for message in messages[first_measured:]]
+        for message in messages[first_measured:]:
+            sizes.append(estimate_opencode_tokens(message))
         budget = self.compute_tail_budget(builder.target.limits)
         start = find_opencode_tail_start(messages, sizes, budget, self.tail_turns, cut_points)
         return [offset for offset in cut_points if offset >= start][:1]
@@ -210,7 +213,9 @@ def prune_like_opencode(builder: PlanBuilder) -> PlanBuilder:
         if edit is not None:
             freed_tokens += size
             edits.append(edit)
-    return builder.add_edits(tuple(edits)) if freed_tokens > rules.prune_min_tokens else builder
+    if freed_tokens > rules.prune_min_tokens:
+        return builder.add_edits(tuple(edits))
+    return builder
 
 
 def _list_countable_results(builder: PlanBuilder) -> Iterator[ShownResult]:

@@ -199,7 +199,10 @@ def _has_forged_tag(message: Message) -> bool:
         if type(part) is Text:
             texts.append(part.text)
         elif type(part) is ToolResult:
-            result_texts = [inner.text for inner in part.content if type(inner) is Text]
+            result_texts = []
+            for inner in part.content:
+                if type(inner) is Text:
+                    result_texts.append(inner.text)
             if _has_look_alike("".join(result_texts)):
                 return True
     return _has_look_alike("".join(texts))
@@ -222,7 +225,7 @@ def _build_escape_edits(state: ConversationState, index: int, own_blocks: tuple[
             continue
         text, escaped_text = get_part_text(part), get_part_text(escaped_part)
         count = (len(escaped_text) - len(text)) // (len(ESCAPED_BRACKET) - 1)
-        why = f"{count} look-alikes of <{SPILL_TAG}> escaped: no decision put them there"
+        why = f"{count} tags like <{SPILL_TAG}> were escaped: no decision wrote them"
         saves = estimate_text_tokens(text) - estimate_text_tokens(escaped_text)
         yield build_part_edit(index, part_index, escaped_part, ESCAPE_RULE, why, saves)
 

@@ -164,9 +164,9 @@ def limit_shown_media(builder: PlanBuilder) -> PlanBuilder:
         return builder
     if not api_limits.can_hold(newest_load):
         # Replacing older media would not help. Only the provider knows whether it takes this message.
-        limit_text = f"{api_limits.describe_limits(newest_load)} are known to be taken"
+        limit_text = f"{api_limits.describe_limits(newest_load)} are known to be accepted"
         return builder.add_notice(
-            MEDIA_RULE, f"the newest message shows {newest_load}, and {limit_text}; it goes as it came"
+            MEDIA_RULE, f"the newest message has {newest_load}, and {limit_text}; it is sent unchanged"
         )
 
     why = f"{total_load} are shown; at most {limits.describe_limits(total_load)} are sent"
@@ -174,7 +174,7 @@ def limit_shown_media(builder: PlanBuilder) -> PlanBuilder:
     edits = _build_limit_edits(builder, replaceable_media, total_load, limits, why)
     if not edits:
         return builder
-    return builder.add_edits(tuple(edits)).add_notice(MEDIA_RULE, f"{why}; {len(edits)} gave way to a line each")
+    return builder.add_edits(tuple(edits)).add_notice(MEDIA_RULE, f"{why}; {len(edits)} were replaced by a line each")
 
 
 def _build_limit_edits(
@@ -217,11 +217,14 @@ def _drop_oversized_images(builder: PlanBuilder) -> PlanBuilder:
     """
     state = builder.state
     is_same_model = state.last_request.model == builder.target.model
-    first = state.last_request.seen_count if is_same_model else state.view.first_kept
+    if is_same_model:
+        first = state.last_request.seen_count
+    else:
+        first = state.view.first_kept
     edits = tuple(_build_oversized_edits(builder, first))
     if not edits:
         return builder
-    notice = f"{edits[0].why}; {len(edits)} gave way to a line each"
+    notice = f"{edits[0].why}; {len(edits)} were replaced by a line each"
     return builder.add_edits(edits).add_notice(MEDIA_RULE, notice)
 
 
@@ -230,7 +233,7 @@ def _build_oversized_edits(builder: PlanBuilder, first: int) -> Iterator[Edit]:
     max_pixels = builder.target.dialect.max_image_pixels
     if max_pixels >= NO_LIMIT:
         return
-    why = f"no image of more than {max_pixels:,} pixels a side is taken"
+    why = f"images of more than {max_pixels:,} pixels a side are refused"
     for shown_media in _find_shown_media(builder, first):
         if any(is_oversized_image(media, max_pixels) for media in collect_media_in_parts(shown_media.part)):
             yield _build_placeholder_edit(shown_media, why, max_pixels=max_pixels)

@@ -67,7 +67,7 @@ SMALLEST_REQUEST_RULE = "fallback"
 """Rule of the edits of the smallest request."""
 UNREAD_RULE = "unread"
 """Rule of the notice that results were summarized before the model read them, and of edits that shorten them first."""
-_UNREAD_NOTICE_TEXT = "results give way to the summary before the model read them: cut short they are still too much"
+_UNREAD_NOTICE_TEXT = "results are summarized before the model read them: even cut short they do not fit"
 
 
 def build_smallest_request(builder: PlanBuilder) -> PlanBuilder:
@@ -202,7 +202,10 @@ def _build_shortening_edits(builder: PlanBuilder, index: int, level: CutLevel) -
     yield from replace_parts_with_line(builder, index, middle_parts, SMALLEST_REQUEST_RULE)
     for part_index in sorted(shown_parts.keys() - middle_parts):
         part = shown_parts[part_index]
-        max_tokens = level.result_tokens if isinstance(part, ToolResult) else level.user_tokens
+        if isinstance(part, ToolResult):
+            max_tokens = level.result_tokens
+        else:
+            max_tokens = level.user_tokens
         replacement, blob = _shorten_part(builder, part, message.parts[part_index], max_tokens)
         saves = _estimate_part_tokens(part) - _estimate_part_tokens(replacement)
         if replacement is part or saves <= 0:
@@ -218,7 +221,10 @@ def _select_middle_parts(builder: PlanBuilder, shown_parts: Mapping[int, Part], 
     A message of more than ``MAX_SEPARATE_TEXTS`` texts keeps as much as so many of ``max_tokens`` tokens each; one of
     fewer has no middle.
     """
-    part_indexes = [part_index for part_index, part in shown_parts.items() if isinstance(part, Text | Media)]
+    part_indexes = []
+    for part_index, part in shown_parts.items():
+        if isinstance(part, Text | Media):
+            part_indexes.append(part_index)
     if len(part_indexes) <= MAX_SEPARATE_TEXTS:
         return []
 
@@ -249,7 +255,10 @@ def _shorten_part(builder: PlanBuilder, part: Part, original: Part, max_tokens: 
     is_cut = short_text != text
     if isinstance(part, Text):
         return (Text(short_text), blob) if is_cut else (part, None)
-    media_lines = [Text(format_part_placeholder(inner)) for inner in part.content if isinstance(inner, Media)]
+    media_lines = []
+    for inner in part.content:
+        if isinstance(inner, Media):
+            media_lines.append(Text(format_part_placeholder(inner)))
     if not is_cut and not media_lines:
         return part, None
     return ToolResult(part.call_id, part.name, (Text(short_text), *media_lines), part.is_error), blob

@@ -101,7 +101,11 @@ def find_spillable_texts(state: ConversationState, indexes: Iterable[int]) -> It
 def _get_escape_savings(state: ConversationState, index: int) -> dict[int | None, int]:
     """Return the ``saves`` of the edits that escape parts of a message, by part."""
     edits = state.view.edits.get(index, ())
-    return {edit.span.part: edit.saves for edit in edits if edit.rule == ESCAPE_RULE}
+    escape_savings: dict[int | None, int] = {}
+    for edit in edits:
+        if edit.rule == ESCAPE_RULE:
+            escape_savings[edit.span.part] = edit.saves
+    return escape_savings
 
 
 def get_edited_parts(state: ConversationState, index: int) -> set[int | None]:
@@ -109,7 +113,11 @@ def get_edited_parts(state: ConversationState, index: int) -> set[int | None]:
 
     A part that was only escaped is still shown whole and does not count.
     """
-    return {edit.span.part for edit in state.view.edits.get(index, ()) if edit.rule != ESCAPE_RULE}
+    edited_parts: set[int | None] = set()
+    for edit in state.view.edits.get(index, ()):
+        if edit.rule != ESCAPE_RULE:
+            edited_parts.add(edit.span.part)
+    return edited_parts
 
 
 def spill_texts(builder: PlanBuilder, texts: Iterable[SpillableText], rule: str) -> PlanBuilder:

@@ -98,7 +98,10 @@ def truncate_text_to_weight(text: str, max_weight: int, handle: str = "") -> str
 
 def format_truncation_notice(omitted_chars: int, handle: str = "") -> str:
     """Return the line behind a cut text: how many characters are missing, and how to read them."""
-    hint = f'recall(id="{handle}") returns them' if handle else "ask for a part to see them"
+    if handle:
+        hint = f'recall(id="{handle}") returns them'
+    else:
+        hint = "ask for a part to see them"
     return f"\n[... {omitted_chars:,} characters left out; {hint}]"
 
 

@@ -63,9 +63,9 @@ def split_into_chunks(
 
     A call and its results are in the same chunk. A message that is longer than ``size`` by itself is shortened.
     """
-    smallest_chunks = [
-        _build_chunk(head, start, stop, size, style) for start, stop in pairwise(_find_chunk_boundaries(head))
-    ]
+    smallest_chunks = []
+    for start, stop in pairwise(_find_chunk_boundaries(head)):
+        smallest_chunks.append(_build_chunk(head, start, stop, size, style))
     return tuple([_merge_chunks(group) for group in pack_chunks(smallest_chunks, size)])
 
 

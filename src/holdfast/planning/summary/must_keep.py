@@ -133,5 +133,8 @@ def has_request_keywords(summary: str, request: str) -> bool:
         is_unspaced = _UNSPACED_SCRIPT.match(keyword) is not None
         if keyword in summary_words or (is_unspaced and keyword in unspaced_text):
             hits += 1
-    wanted_hits = 2 if len(keywords) >= _MIN_KEYWORDS_FOR_TWO_HITS else min(1, len(keywords))
+    if len(keywords) >= _MIN_KEYWORDS_FOR_TWO_HITS:
+        wanted_hits = 2
+    else:
+        wanted_hits = min(1, len(keywords))
     return hits >= wanted_hits

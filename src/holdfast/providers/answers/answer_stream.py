@@ -27,7 +27,7 @@ _RawFields = Mapping[str, Raw]
 
 def _get_answer_format(api: str) -> AnswerFormat:
     if not isinstance(api, str) or api not in API_SPECS:
-        raise UnrecognizedContent(f"nothing is known of answers of {api!r}; the APIs are {', '.join(API_SPECS)}")
+        raise UnrecognizedContent(f"no API is called {api!r}; the APIs are {', '.join(API_SPECS)}")
     return API_SPECS[api].answers
 
 
@@ -41,7 +41,7 @@ def parse_answer(api: str, body: bytes) -> ParsedAnswer:
     answer_format = _get_answer_format(api)
     readable_body = make_json_readable(body)
     if readable_body is None or not readable_body.strip().startswith(b"{"):
-        raise FormatError(f"the answer is no JSON object (it begins with {body[:40]!r}); send the whole body")
+        raise FormatError(f"the answer is not a JSON object (it begins with {body[:40]!r}); send the whole body")
     answer = answer_format.parse_body(read_json_fields(readable_body))
     if has_replaced_characters(body, readable_body):
         return replace(answer, is_damaged=True)

@@ -104,7 +104,7 @@ def _choose_form_and_text(
     """Choose the error format of ``api``, the form in it for ``verdict``, and the text to send."""
     raise_if_wrong_type(TypeError, verdict=(verdict, Verdict))
     if not isinstance(api, str) or api not in API_SPECS:
-        raise UnrecognizedContent(f"no error can be said for {api!r}; the APIs are {', '.join(API_SPECS)}")
+        raise UnrecognizedContent(f"no API is called {api!r}; the APIs are {', '.join(API_SPECS)}")
     api_format = API_SPECS[api].errors
     kind = map_to_client_error_kind(verdict.kind)
     form = api_format.forms[kind]

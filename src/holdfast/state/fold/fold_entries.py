@@ -90,7 +90,10 @@ def apply_entries(state: ConversationState, entries: Iterable[Entry]) -> Convers
         return _append_messages(state, messages)
     for kind, run in groupby(all_entries, lambda entry: type(entry.body)):
         batch = [*run]
-        state = apply_entries(state, batch) if kind is MessageEntry else reduce(apply_entry, batch, state)
+        if kind is MessageEntry:
+            state = apply_entries(state, batch)
+        else:
+            state = reduce(apply_entry, batch, state)
     return state
 
 
@@ -179,7 +182,10 @@ def _compute_appended_digests(state: ConversationState, new: Sequence[SizedMessa
     first_kept = state.view.first_kept
     leading_digest = compute_leading_digest(state)
     hidden_count = min(len(new), max(0, first_kept - count))
-    digest = state.history.projection_digests[-1] if count > first_kept else leading_digest
+    if count > first_kept:
+        digest = state.history.projection_digests[-1]
+    else:
+        digest = leading_digest
 
     before = [leading_digest] * hidden_count
     through = [b""] * hidden_count
@@ -207,13 +213,17 @@ def _apply_setup(state: ConversationState, _entry: Entry, body: RequestSetup) ->
     if body.is_exact == state.setup.is_exact:
         added_tokens = body.tokens - state.setup.tokens
         measured_request = adjust_for_setup_change(usage.measured_request, added_tokens)
-        other_model_stats = [
-            replace(stats, measured_request=adjust_for_setup_change(stats.measured_request, added_tokens))
-            for stats in usage.other_model_stats
-        ]
+        other_model_stats = []
+        for stats in usage.other_model_stats:
+            other_model_stats.append(
+                replace(stats, measured_request=adjust_for_setup_change(stats.measured_request, added_tokens))
+            )
     # The first setup of a conversation is no change, unless a request was already sent without it.
     is_first_setup = state.setup == RequestSetup() and not state.last_request.seen_count
-    setup_changed_at = state.setup_changed_at if is_first_setup else len(state.history.sized_messages)
+    if is_first_setup:
+        setup_changed_at = state.setup_changed_at
+    else:
+        setup_changed_at = len(state.history.sized_messages)
     return replace(
         state,
         usage=replace(usage, measured_request=measured_request, other_model_stats=tuple(other_model_stats)),
@@ -547,7 +557,10 @@ _FOLD_STEPS: dict[type, Callable[[ConversationState, Entry, Any], ConversationSt
 def _recompute_projection_digests(state: ConversationState, first: int) -> ConversationState:
     """Return the state with the digests of its projection computed anew from message ``first`` on."""
     history = state.history
-    digest = history.projection_digests[first - 1] if first > state.view.first_kept else compute_leading_digest(state)
+    if first > state.view.first_kept:
+        digest = history.projection_digests[first - 1]
+    else:
+        digest = compute_leading_digest(state)
     digests: list[bytes] = []
     index, stop = first, len(history.sized_messages)
     while index < stop:

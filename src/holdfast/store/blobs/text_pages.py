@@ -70,7 +70,10 @@ def iter_content_bytes(content: str | bytes) -> Iterator[bytes]:
     """Yield the bytes of ``content`` in pieces, without a second copy of the whole."""
     for start in range(0, len(content), BLOB_PIECE_BYTES):
         piece = content[start : start + BLOB_PIECE_BYTES]
-        yield piece.encode("utf-8", "surrogatepass") if isinstance(piece, str) else bytes(piece)
+        if isinstance(piece, str):
+            yield piece.encode("utf-8", "surrogatepass")
+        else:
+            yield bytes(piece)
 
 
 def _build_index_with(read_pieces: PieceReader, decode_errors: _DecodeErrors) -> BlobTextIndex:

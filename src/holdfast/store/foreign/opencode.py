@@ -166,7 +166,9 @@ class OpencodeDatabase:
 
     def _build_order_clause(self, table: str) -> str:
         # opencode's own order; ids alone wrap around every 795 days.
-        return "time_created, id" if "time_created" in self._columns[table] else "id"
+        if "time_created" in self._columns[table]:
+            return "time_created, id"
+        return "id"
 
     def list_root_sessions(self, id_prefix: str = "") -> list[OpencodeSessionRow]:
         """Return the sessions that are not a sub-agent's, oldest first; or the one with an id that begins with
@@ -175,10 +177,17 @@ class OpencodeDatabase:
         Raises ``UnknownId``, with the newest candidates, if there is no such session or more than one.
         """
         if not id_prefix:
-            return [session for session in self._sessions.values() if session.parent not in self._sessions]
+            root_sessions: list[OpencodeSessionRow] = []
+            for session in self._sessions.values():
+                if session.parent not in self._sessions:
+                    root_sessions.append(session)
+            return root_sessions
         if id_prefix in self._sessions:
             return [self._sessions[id_prefix]]
-        matches = [session for session in self._sessions.values() if session.id.startswith(id_prefix)]
+        matches = []
+        for session in self._sessions.values():
+            if session.id.startswith(id_prefix):
+                matches.append(session)
         if len(matches) == 1:
             return matches
         problem = "several sessions begin" if matches else "no session begins"
@@ -234,7 +243,9 @@ class OpencodeDatabase:
 def _decode_text(value: Any) -> str:
     if value is None:
         return ""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return str(value)
 
 
 def _encode_value(value: Any) -> bytes:

@@ -122,8 +122,8 @@ class StoreRepairer(SqliteStore):
             "UPDATE sessions SET entries = ?, bytes = ?, leaf = ? WHERE session = ?", (count, size, leaf, number)
         )
         if listed_leaf != leaf:
-            problem = f"it goes on at {listed_leaf}, which is not in it"
-            self.findings.append(StoreRepairFinding("session", problem, f"it goes on at {leaf} now", key))
+            problem = f"its leaf is {listed_leaf}, which is not in it"
+            self.findings.append(StoreRepairFinding("session", problem, f"its leaf is {leaf} now", key))
         elif not any(finding.session_key == key for finding in self.findings):
             # After other repairs the numbers are expected to differ, which is no finding of its own.
             problem = (
@@ -264,7 +264,9 @@ def _iter_message_texts(entry: Entry) -> Iterator[str]:
         if isinstance(part, ToolResult):
             # A result is spilled as a whole or text by text.
             yield get_result_text(part)
-            yield from (item.text for item in part.content if isinstance(item, Text))
+            for item in part.content:
+                if isinstance(item, Text):
+                    yield item.text
         elif isinstance(part, Text):
             yield part.text
 

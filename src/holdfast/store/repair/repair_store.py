@@ -127,7 +127,7 @@ def _classify_read_error(error: Exception, file: Path) -> Exception:
         return _UnreadableFileError(str(error))
     is_held = isinstance(error, sqlite3.Error) and error.sqlite_errorcode & 0xFF in _BUSY_CODES
     advice = "see that nobody holds it" if is_held else ACCESS_ADVICE
-    return StoreError(f"{file} could not be looked through ({error}); nothing was changed: {advice}")
+    return StoreError(f"{file} could not be checked ({error}); nothing was changed: {advice}")
 
 
 def _open_readonly(file: Path) -> sqlite3.Connection:
@@ -223,10 +223,10 @@ def _rebuild_file(file: Path, blobs: Path, tick: EntryCountCallback, why: str, *
     except BaseException as error:
         _remove_database_files(new)
         if isinstance(error, _NoEntriesError):
-            msg = f"{file} is damaged ({why}) and not one entry in it can be read; it was left as it is: use a backup"
+            msg = f"{file} is damaged ({why}) and no entry in it can be read; nothing was changed: use a backup"
             raise StoreCorrupt(msg) from None
         raise
-    problem = f"SQLite cannot read it through: {why}"
+    problem = f"SQLite cannot read all of it: {why}"
     file_finding = StoreRepairFinding("file", problem, f"{count:,} entries were read into a new file")
     all_findings = (file_finding, *findings, *blob_findings)
     return StoreRepairReport(str(file), all_findings, repairer.entries_seen or count, str(backup))

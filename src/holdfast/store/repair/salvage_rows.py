@@ -101,7 +101,10 @@ def _decode_lossy(raw: bytes) -> str:
 def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: str, key: str) -> None:
     """Copy the readable rows of one table, with the columns that both databases have."""
     source_names = _read_column_names(source, table)
-    names = [name for name in _read_column_names(target, table) if name in source_names]
+    names = []
+    for name in _read_column_names(target, table):
+        if name in source_names:
+            names.append(name)
     if key not in names:
         return
     insert = _build_insert(table, names)

@@ -138,7 +138,10 @@ class SessionRowRepairer:
 
     def _repair_row(self, seq: int, place: _StoredPlace, id_: str, row: EntryRow) -> None:
         """Check one row, and repair it with as little change as possible."""
-        parent = None if place.parent is None else self.intact_entries.get(place.parent)
+        if place.parent is None:
+            parent = None
+        else:
+            parent = self.intact_entries.get(place.parent)
         is_parent_lost = place.parent is not None and (parent is None or place.parent in self._nameless)
         # The common case first: a valid digest proves content and parent, and only the columns may be wrong.
         if not is_parent_lost and _has_valid_digest(row, parent):
@@ -148,7 +151,9 @@ class SessionRowRepairer:
         # The digest is valid under another parent: only the link was damaged.
         named_parent = self._find_named_parent(row)
         if named_parent is not None:
-            self._report("parent", f"it hung on number {place.parent}", "its digest names what it hung on before", id_)
+            self._report(
+                "parent", f"its parent was number {place.parent}", "its digest names what it hung on before", id_
+            )
             self._accept_row(seq, named_parent.entry, id_, row.kind, place)
         elif self._without_loss:
             self.intact_entries[seq] = IntactEntry(TreeNode(seq, place.depth, place.base), id_, row.kind)
@@ -264,7 +269,10 @@ class SessionRowRepairer:
         self._copy_to_quarantine(seq, f"number {lost_parent}, its parent, is gone")
         self._db.execute(_UPDATE_IDENTITY, (compute_row_identity(row, parent.id if parent else None), seq))
         self._accept_row(seq, parent, id_, row.kind)
-        action = f"it hangs on {parent.id} now, which stands for what is lost" if parent else "it begins a branch now"
+        if parent:
+            action = f"its parent is {parent.id} now, which stands for the lost entries"
+        else:
+            action = "it begins a branch now"
         self._report("parent", f"number {lost_parent}, its parent, is not in the store", action, id_)
 
     def _insert_stand_ins(self, last: int, depth: int) -> None:

@@ -40,7 +40,10 @@ class SqlitePages:
         wal_path = path.with_name(f"{path.name}-wal")
         self._wal = wal_path.read_bytes() if wal_path.exists() else b""
         self.size = self._read_page_size()
-        reserved_bytes = sum(self._data[20:21]) if self._data.startswith(SQLITE_MAGIC) else 0
+        if self._data.startswith(SQLITE_MAGIC):
+            reserved_bytes = sum(self._data[20:21])
+        else:
+            reserved_bytes = 0
         self._usable = self.size - reserved_bytes
         self._newest = self._find_log_pages()
         """Offset in the write-ahead log of each page that is in it, by page number."""

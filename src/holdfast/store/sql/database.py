@@ -249,7 +249,9 @@ class SqliteFile:
             )
         if writing and code in _REFUSAL_CODES:
             advice = ACCESS_ADVICE if code in _ACCESS_CODES else FREE_SPACE_ADVICE
-            return StoreReadOnly(f"{self.file} took no write ({error}); what was acknowledged is there: {advice}")
+            return StoreReadOnly(
+                f"{self.file} could not be written ({error}); every acknowledged write is kept: {advice}"
+            )
         if code in _ACCESS_CODES:
             return StoreError(f"{self.file} could not be read ({error}): {ACCESS_ADVICE}")
         if code in _REFUSAL_CODES:
@@ -422,7 +424,7 @@ class SqliteFile:
         # An empty file is a store without sessions; a short one is somebody's text.
         if 0 < file_stat.st_size < MIN_FILE_BYTES:
             msg = (
-                f"{self.file} ({file_stat.st_size} bytes) is no database and was left alone: give another path "
+                f"{self.file} ({file_stat.st_size} bytes) is not a database and was not changed: give another path "
                 "with --store"
             )
             raise StoreCorrupt(msg)

@@ -303,7 +303,9 @@ def _strip_column_fields(body: EntryBody) -> EntryBody:
 
 
 def _find_sized_message(body: EntryBody) -> SizedMessage | None:
-    return body.sized_message if isinstance(body, (MessageEntry, BranchSummaryEntry)) else None
+    if isinstance(body, (MessageEntry, BranchSummaryEntry)):
+        return body.sized_message
+    return None
 
 
 def _build_type_error(entry: Entry, error: Exception) -> LogConflict:

@@ -56,7 +56,10 @@ def _list_field_types() -> Iterator[tuple[str, Any]]:
     state_types = get_type_hints(ConversationState)
     for name in CHECKPOINT_FIELDS:
         group, _, inner_name = name.rpartition(".")
-        field_type = get_type_hints(state_types[group])[inner_name] if group else state_types[name]
+        if group:
+            field_type = get_type_hints(state_types[group])[inner_name]
+        else:
+            field_type = state_types[name]
         yield name.replace(".", "_"), field_type
 
 
@@ -184,13 +187,17 @@ class GappedSequence(PersistentSequence[T]):
 
     def _raise_gap_error(self) -> None:
         gap = self.gap
-        msg = f"slots {gap.start} to {gap.stop - 1} gave way to a compaction: they are in the log, open the whole path"
+        msg = f"slots {gap.start} to {gap.stop - 1} were dropped after a compaction: open the whole path to read them"
         raise LookupError(msg)
 
 
 def select_message_entries(entries: Iterable[Entry]) -> list[Entry]:
     """Return the entries that are messages in the history of their branch."""
-    return [entry for entry in entries if isinstance(entry.body, MessageEntry | BranchSummaryEntry)]
+    message_entries: list[Entry] = []
+    for entry in entries:
+        if isinstance(entry.body, MessageEntry | BranchSummaryEntry):
+            message_entries.append(entry)
+    return message_entries
 
 
 def encode_checkpoint(state: ConversationState, pinned_ids: Iterable[str], compaction: CompactionEntry) -> bytes | None:

@@ -118,6 +118,6 @@ def check_session_key(key: str) -> None:
     check_index_name(key, "a session key")
     if _CONTROL_CHARS.search(key) or _PATH_STEP.search(key) or _DEVICE_NAME.fullmatch(key):
         msg = (
-            f"{key[:80]!r} can be no session key: no control characters, no '..' as a step of a path, no device's name"
+            f"{key[:80]!r} cannot be a session key, which has no control characters, no step '..' and no device's name"
         )
         raise LogConflict(f"{msg}; nothing was written: give another")

@@ -206,7 +206,10 @@ class TreeStore(ABC):
     ) -> None:
         """Change the given fields of the session's list entry; None leaves a field unchanged."""
         changes = {"title": title, "cwd": cwd, "model": model}
-        new_values = {name: value for name, value in changes.items() if value is not None}
+        new_values = {}
+        for name, value in changes.items():
+            if value is not None:
+                new_values[name] = value
         with self._write_transaction():
             info = self._require_info(key)
             self._save_info(replace(info, **new_values))
@@ -336,7 +339,9 @@ class TreeStore(ABC):
         """Return the part of ``read_path`` that a request needs."""
         with self._read_transaction():
             node = self._find_leaf_node(key, leaf)
-            return ActiveEntries() if node is None else self._read_active_at(key, node)
+            if node is None:
+                return ActiveEntries()
+            return self._read_active_at(key, node)
 
     def open_state(self, key: str, leaf: str | None = None) -> ConversationState:
         """Return the conversation state at ``leaf``, built from the active entries only."""
@@ -346,7 +351,10 @@ class TreeStore(ABC):
         """Return the session's state without message texts, from the outline at its leaf if there is one."""
         with self._read_transaction():
             node = self._find_leaf_node(key, None)
-            outline_state = None if node is None else decode_outline(self._read_checkpoint(key, node.seq))
+            if node is None:
+                outline_state = None
+            else:
+                outline_state = decode_outline(self._read_checkpoint(key, node.seq))
         if outline_state is not None:
             return outline_state
         return reduce_to_sizes(self.open_state(key))
@@ -436,7 +444,10 @@ class TreeStore(ABC):
 
     def _find_leaf_node(self, key: str, leaf: str | None) -> TreeNode | None:
         info = self._require_info(key)
-        leaf_id = info.leaf_id if leaf is None else self._resolve_entry_id(key, leaf)
+        if leaf is None:
+            leaf_id = info.leaf_id
+        else:
+            leaf_id = self._resolve_entry_id(key, leaf)
         return None if leaf_id is None else self._find_node(key, leaf_id)
 
     def _create_info(
@@ -446,7 +457,10 @@ class TreeStore(ABC):
         info = info or SessionInfo(key)
         created_at = info.created_at
         if created_at is None:
-            times = [time for time in map(get_storable_time, entries) if time is not None]
+            times = []
+            for time in map(get_storable_time, entries):
+                if time is not None:
+                    times.append(time)
             created_at = min(times) if times else self._clock()
         info = replace(
             info, key=key, created_at=created_at, updated_at=info.updated_at or created_at, entry_count=0, leaf_id=None
@@ -507,10 +521,16 @@ class TreeStore(ABC):
             new_path.append(new_by_id[ancestor_id])
             ancestor_id = new_by_id[ancestor_id].parent
         new_path.reverse()
-        ancestor = None if ancestor_id is None else self._find_node(key, ancestor_id)
+        if ancestor_id is None:
+            ancestor = None
+        else:
+            ancestor = self._find_node(key, ancestor_id)
         # The log accepts entries that the fold cannot apply. Such a session has no outline.
         with suppress(StoreCorrupt, LookupError, ValueError, TypeError):
-            state = ConversationState() if ancestor is None else resume_state(self._read_active_at(key, ancestor))
+            if ancestor is None:
+                state = ConversationState()
+            else:
+                state = resume_state(self._read_active_at(key, ancestor))
             self._save_checkpoint(key, node.seq, encode_outline(apply_entries(state, new_path)))
 
     def _read_active_at(self, key: str, node: TreeNode) -> ActiveEntries:
@@ -635,5 +655,8 @@ def _pick_unique(matches: Sequence[str], prefix: str, kind: str) -> str:
 
 def build_unknown_id_error(kind: str, name: str) -> UnknownId:
     """Return the error for a session or entry that does not exist."""
-    where = "`holdfast ls` lists the sessions" if kind == "session" else "`holdfast show` lists the entries"
-    return UnknownId(f"no {kind} is {name[:80]!r} or begins with it; {where}")
+    if kind == "session":
+        where = "`holdfast ls` lists the sessions"
+    else:
+        where = "`holdfast show` lists the entries"
+    return UnknownId(f"no {kind} has an id that is or begins with {name[:80]!r}; {where}")

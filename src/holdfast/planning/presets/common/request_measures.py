@@ -43,7 +43,9 @@ def estimate_opencode_text_tokens(text: str) -> int:
 
 def count_utf16_units(text: str) -> int:
     """Return the length of ``text`` as JavaScript counts it: a character beyond the basic plane (an emoji) is two."""
-    return len(text) if text.isascii() else len(text) + sum(char > "\uffff" for char in text)
+    if text.isascii():
+        return len(text)
+    return len(text) + sum(char > "\uffff" for char in text)
 
 
 def _count_pi_chars(part: Part) -> int:
@@ -153,4 +155,6 @@ def measure_usage_and_chars(builder: PlanBuilder, chars_per_token: int = 4) -> i
     """
     estimate = estimate_pi_request(builder.state, chars_per_token)
     has_usage = estimate.answer_index >= 0
-    return estimate.tokens if has_usage else estimate.tokens + builder.budget.setup_tokens
+    if has_usage:
+        return estimate.tokens
+    return estimate.tokens + builder.budget.setup_tokens

@@ -81,7 +81,10 @@ def reduce_results_at_precheck(builder: PlanBuilder) -> PlanBuilder:
     size, limits = rules.measure_request(builder), rules.get_result_limits(budget.window)
     if size <= budget.usable:
         return builder
-    reducible_chars = 0 if limits is None else count_reducible_chars(builder, limits)
+    if limits is None:
+        reducible_chars = 0
+    else:
+        reducible_chars = count_reducible_chars(builder, limits)
     decision = decide_precheck(size, budget.window, budget.reserve, reducible_chars)
     if limits is None or decision.outcome != "truncate_tool_results_only":
         return builder

@@ -72,16 +72,18 @@ def _find_prunable_results(builder: PlanBuilder, rules: OpenclawRules) -> Iterat
     """Yield the results between the user's first message and the newest answers, oldest first."""
     state, keep_answers = builder.state, rules.prune_keep_answers
     message_count = len(state.history.sized_messages)
-    answer_indexes = [
-        index
-        for index in range(state.view.first_kept, message_count)
-        if state.history.messages[index].role == "assistant"
-    ]
+    answer_indexes = []
+    for index in range(state.view.first_kept, message_count):
+        if state.history.messages[index].role == "assistant":
+            answer_indexes.append(index)
     # As long as there are fewer answers than are protected, nothing may be pruned.
     if len(answer_indexes) < keep_answers:
         return
     first_user_index = _find_first_user_message(state)
-    protected_start = answer_indexes[-keep_answers] if keep_answers else message_count
+    if keep_answers:
+        protected_start = answer_indexes[-keep_answers]
+    else:
+        protected_start = message_count
     get_tool_name = build_tool_name_lookup(state)
     may_prune = build_prune_filter(builder.settings.prune)
     for result in weigh_shown_results(state):
