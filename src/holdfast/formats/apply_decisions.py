@@ -208,12 +208,14 @@ def _replace_stale_notes(
     so they are stale as soon as one message before it is shorter.
     """
     stale_ids = set(shortened_ids)
-    compaction_ids = [id_ for id_, body in state.view.active_decisions if isinstance(body, CompactionEntry)]
-    if compaction_ids:
-        branch_ids = [entry.id for entry in branch_entries]
-        compaction_id = compaction_ids[-1]
-        position = branch_ids.index(compaction_id) if compaction_id in branch_ids else 0
-        if not shortened_ids.isdisjoint(branch_ids[:position]):
+    compaction_id = ""
+    for id_, body in state.view.active_decisions:
+        if isinstance(body, CompactionEntry):
+            compaction_id = id_
+    branch_ids = [entry.id for entry in branch_entries]
+    if compaction_id in branch_ids:
+        ids_before = branch_ids[: branch_ids.index(compaction_id)]
+        if not shortened_ids.isdisjoint(ids_before):
             stale_ids.add(compaction_id)
     bodies: dict[str, EntryBody] = {}
     for note_entry, entry in pairwise(branch_entries):

@@ -107,11 +107,11 @@ def get_full_history_entries(recording: Recording) -> list[Entry]:
 
     Each answer of a model is followed by its ``AnswerEntry``; a recorded setup stands where it came into force.
     """
-    return [
-        entry
-        for entry in get_branch_entries(recording)
-        if isinstance(entry.body, MessageEntry | BranchSummaryEntry | AnswerEntry | RequestSetup)
-    ]
+    history = []
+    for entry in get_branch_entries(recording):
+        if isinstance(entry.body, MessageEntry | BranchSummaryEntry | AnswerEntry | RequestSetup):
+            history.append(entry)
+    return history
 
 
 def build_state_at_leaf(recording: Recording, leaf: str | None = None) -> ConversationState:

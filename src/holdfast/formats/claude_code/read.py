@@ -125,8 +125,11 @@ class _ClaudeFile:
         if row.fault:
             self.log.report_problem(row.number, row.fault)
         record = self._make_record(row, line)
-        if self._is_new(record):
-            self.records.append(record if self._lines is None else _drop_content(record))
+        if not self._is_new(record):
+            return
+        if self._lines is not None:
+            record = _drop_content(record)
+        self.records.append(record)
 
     def reload_records(self, records: Iterable[_Record]) -> list[_Record]:
         """Return ``records`` with their content, read again from the file where it was dropped."""
@@ -283,10 +286,14 @@ def read_claude_code(data: bytes | LineFile) -> Recording:
     """
     file = _ClaudeFile(data)
     groups, parents = link_records(file.records, file.log)
-    main = groups.pop("", None)
-    if main is None:
-        main = groups.pop(next(iter(groups))) if groups else []
-    sidechains = [_build_claude_recording(file, RecordingBuilder(), group, parents) for group in groups.values()]
+    main: list[int] = []
+    if groups:
+        main_key = "" if "" in groups else next(iter(groups))
+        main = groups.pop(main_key)
+    sidechains = []
+    for group in groups.values():
+        # A builder of its own: each conversation counts its own messages and entries.
+        sidechains.append(_build_claude_recording(file, RecordingBuilder(), group, parents))
     recording = _build_claude_recording(file, file.log, main, parents)
     return file.log.finish_recording(replace(recording, sidechains=tuple(sidechains), title=file.title))
 

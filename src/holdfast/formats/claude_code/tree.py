@@ -100,7 +100,7 @@ def link_records(
 ) -> tuple[dict[str, list[int]], list[int]]:
     """Return the indexes of kept records by conversation ("" is the main one), and each record's parent.
 
-    The parent is the nearest kept ancestor in the same conversation, -1 if there is none.
+    The parent is the nearest kept ancestor in the same conversation, or -1.
     """
     links, conversations = _resolve_links(records, log)
     nearest_kept: dict[int, int] = {}
@@ -130,7 +130,10 @@ def _resolve_links(records: Sequence[ClaudeRecord[L, A]], log: RecordingBuilder)
     last_boundary = -1
     for index, record in enumerate(records):
         line = record.line
-        parent_uuid = line.parent_uuid if line.logical_parent_uuid is None else line.logical_parent_uuid
+        # The boundary of a compaction has no parent, so that requests start there; its logical parent has the link.
+        parent_uuid = line.parent_uuid
+        if line.logical_parent_uuid is not None:
+            parent_uuid = line.logical_parent_uuid
         link = -1 if parent_uuid is None else index_by_uuid.get(parent_uuid, missing)
         parent_conversation = conversations[link] if 0 <= link < index else ""
         conversation = _get_conversation_key(line, parent_conversation, index)
@@ -157,7 +160,9 @@ def _resolve_links(records: Sequence[ClaudeRecord[L, A]], log: RecordingBuilder)
 
 def _report_missing_parent(log: RecordingBuilder, number: int, parent: str | None, previous: int) -> None:
     if parent is not None:
-        consequence = "the message before it is taken instead" if previous >= 0 else "it starts the conversation"
+        consequence = "it starts the conversation"
+        if previous >= 0:
+            consequence = "the message before it is taken instead"
         log.report_problem(number, f"the parent {parent} is not in the file where it should be; {consequence}")
 
 
@@ -200,10 +205,10 @@ def build_nodes(
         node.results.sort(key=lambda result: _get_call_position(node, result, records))
     for node in nodes:
         node.parent = _find_node_parent(node, node_by_record, parents)
-    position = {id(node): number for number, node in enumerate(nodes)}
+    positions = {id(node): position for position, node in enumerate(nodes)}
     links = []
     for node in nodes:
-        link = -1 if node.parent is None else position[id(node.parent)]
+        link = -1 if node.parent is None else positions[id(node.parent)]
         links.append(link)
     order, cycle_starts = order_parents_first(links)
     for number in cycle_starts:
@@ -318,12 +323,14 @@ def _attach_result(node: ClaudeNode, call_ids: list[str], callers: dict[str, Cla
 
 def _get_call_position(caller: ClaudeNode, result: ClaudeNode, records: Sequence[ClaudeRecord[L, A]]) -> int:
     """Return the position of the first call that ``result`` answers; results of unknown calls sort last."""
-    last = len(caller.calls)
+    position = len(caller.calls)
     message = records[result.members[0]].message
     if message is None:
-        return last
-    known_ids = [tool_result.call_id for tool_result in message.results if tool_result.call_id in caller.calls]
-    return min(map(caller.calls.index, known_ids), default=last)
+        return position
+    for tool_result in message.results:
+        if tool_result.call_id in caller.calls:
+            position = min(position, caller.calls.index(tool_result.call_id))
+    return position
 
 
 def _find_node_parent(

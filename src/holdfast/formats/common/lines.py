@@ -128,7 +128,8 @@ def split_json_lines(data: bytes | LineFile) -> Iterator[tuple[int, bytes]]:
     r"""Yield the number and the bytes of each line that is not blank. Only ``\n`` ends a line; a ``\r`` before it is
     dropped.
     """
-    return ((number, line) for number, _start, line, _is_terminated in _iterate_lines(data))
+    for number, _start, line, _is_terminated in _iterate_lines(data):
+        yield number, line
 
 
 def decode_lines(data: bytes | LineFile, shape: LenientDecoder[T]) -> Iterator[FileLine[T]]:

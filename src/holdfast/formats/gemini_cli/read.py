@@ -268,12 +268,13 @@ def _append_gemini_cli_header(file: _GeminiCliFile) -> str | None:
 
 
 def _find_answered_calls(file: _GeminiCliFile) -> set[str]:
-    """Return the ids of calls whose results are in messages of the user, not only beside the call."""
+    """Return the ids of calls with results in messages of the user, not only beside the call."""
     answered_ids: set[str] = set()
     for record in file.records.values():
         if record.line.type == "user":
-            content = gemini.decode_message(_encode_gemini_content("user", _get_content_parts(record.line.content)))
-            answered_ids.update(result.call_id for result in content.results)
+            parts = _get_content_parts(record.line.content)
+            message = gemini.decode_message(_encode_gemini_content("user", parts))
+            answered_ids.update(result.call_id for result in message.results)
     return answered_ids
 
 

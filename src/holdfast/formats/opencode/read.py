@@ -157,9 +157,10 @@ class _OpencodeReader:
     def __init__(self, session: OpencodeStoredSession) -> None:
         self.session_info = SESSION_INFO.decode_or_default(session.info)
         self.log = RecordingBuilder()
-        session_fields = {
-            name: value for name, value in decode_raw_fields(session.info).items() if name in _STABLE_FIELDS
-        }
+        session_fields = {}
+        for name, value in decode_raw_fields(session.info).items():
+            if name in _STABLE_FIELDS:
+                session_fields[name] = value
         note = NoteEntry(SESSION_NOTE, encode_json(session_fields | {"id": session.id}))
         at = self.session_info.time.created_ms or None
         self.last_entry_id = self.log.add_entry(session.id, None, note, at)
@@ -220,10 +221,12 @@ class _OpencodeReader:
         opencode keeps reverted messages until the user goes on, so they are read too, as a branch.
         """
         # opencode's ids sort in the order in which the parts were made.
-        kept_parts = tuple([(part_id, raw) for part_id, raw in message.parts if part and part_id < part])
+        kept_parts = []
+        if part:
+            kept_parts = [(part_id, raw) for part_id, raw in message.parts if part_id < part]
         previous_entry_id = self.last_entry_id
         if kept_parts:
-            self._append_message(replace(message, parts=kept_parts), info)
+            self._append_message(replace(message, parts=tuple(kept_parts)), info)
         self.leaf = self.last_entry_id
         self.last_entry_id = previous_entry_id
 
@@ -302,9 +305,10 @@ class _OpencodeReader:
             self._append_note(MESSAGE_NOTE, message, info)
         else:
             for number, indexes in enumerate(split_answer_steps(pieces)):
-                step_parts = tuple([message.parts[index] for index in indexes])
+                step_parts = [message.parts[index] for index in indexes]
                 step_pieces = [pieces[index] for index in indexes]
-                self._append_answer(replace(message, parts=step_parts), info, step_pieces, number)
+                step_message = replace(message, parts=tuple(step_parts))
+                self._append_answer(step_message, info, step_pieces, number)
 
     def _append_compaction(
         self, message: OpencodeStoredMessage, info: OpencodeMessageInfo, pieces: Sequence[OpencodePart]
@@ -342,7 +346,10 @@ class _OpencodeReader:
         body = MessageEntry(sized_message, origin)
         at = info.time.created_ms or None
         self.last_entry_id = self.log.add_answer(name, self.last_entry_id, body, call, at)
-        tool_pieces = [piece for piece in pieces if piece.type == "tool" and piece.state.status in ENDED_STATUSES]
+        tool_pieces = []
+        for piece in pieces:
+            if piece.type == "tool" and piece.state.status in ENDED_STATUSES:
+                tool_pieces.append(piece)
         if tool_pieces:
             self._append_results(name, info, tool_pieces)
 
@@ -412,9 +419,10 @@ def _encode_stored_message(
 ) -> bytes:
     """Return a message as one object, without owner fields, the fields in ``drop``, and parts that are not JSON."""
     info = _normalize_fields(message.info, message.id, (*_OWNER_FIELDS, *drop))
-    normalized_parts = [
-        _normalize_fields(raw, part_id, _OWNER_FIELDS) for part_id, raw in parts if decode_raw_fields(raw)
-    ]
+    normalized_parts = []
+    for part_id, raw in parts:
+        if decode_raw_fields(raw):
+            normalized_parts.append(_normalize_fields(raw, part_id, _OWNER_FIELDS))
     return encode_json({"info": info, "parts": normalized_parts})
 
 

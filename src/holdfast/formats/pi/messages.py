@@ -167,7 +167,9 @@ def _decode_pi_part(raw: Raw, api: str, model: str) -> Part:
     if isinstance(part, _PiText):
         return Text(part.text, _make_signature(api, model, part.text_signature))
     if isinstance(part, _PiThinking):
-        return Thinking(part.thinking, None if part.redacted else _make_signature(api, model, part.thinking_signature))
+        if part.redacted:
+            return Thinking(part.thinking)
+        return Thinking(part.thinking, _make_signature(api, model, part.thinking_signature))
     signature = _make_signature(api, model, part.thought_signature)
     return ToolCall(part.id, part.name, bytes(part.arguments).decode(), signature)
 

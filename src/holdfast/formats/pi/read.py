@@ -378,5 +378,7 @@ def _find_first_kept_line(file: _PiFile, parents: list[int], index: int, message
 def _keep_damaged_pi_lines(file: _PiFile, root: str | None) -> None:
     """Keep each line that could not be read as a note after the last record before it."""
     for record_count, row, reason in file.damaged:
-        previous_entry_id = file.records[record_count - 1].last_entry_id if record_count else root
+        previous_entry_id = root
+        if record_count:
+            previous_entry_id = file.records[record_count - 1].last_entry_id
         file.log.add_damaged_line(row.number, row.raw, reason, previous_entry_id)
