@@ -78,7 +78,11 @@ class ProviderUpstream:
         self.patience = patience
         self.latency = latency
         self.sent: list[UpstreamRequest] = []
-        self._faults: FaultPlan = faults if callable(faults) else [_complete_fault(fault) for fault in faults]
+        self._faults: FaultPlan
+        if callable(faults):
+            self._faults = faults
+        else:
+            self._faults = [_complete_fault(fault) for fault in faults]
         self._request_numbers = count(1)
         self._answer_numbers = count(1)
 
@@ -161,12 +165,12 @@ def _to_incoming_request(upstream_request: UpstreamRequest) -> IncomingRequest:
         model = ""
         is_stream = is_stream_requested(upstream_request.body)
     return IncomingRequest(
-        upstream_request.api,
-        upstream_request.endpoint,
-        upstream_request.body,
-        model,
-        is_stream and upstream_request.endpoint == "generate",
-        redact_secret_headers(upstream_request.headers),
+        api=upstream_request.api,
+        endpoint=upstream_request.endpoint,
+        body=upstream_request.body,
+        model=model,
+        stream=is_stream and upstream_request.endpoint == "generate",
+        headers=redact_secret_headers(upstream_request.headers),
     )
 
 

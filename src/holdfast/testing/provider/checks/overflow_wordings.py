@@ -299,7 +299,9 @@ def make_overflow_refusal(name: str, api: str, numbers: OverflowNumbers, *, stre
     code = wording.code
     if wording.in_stream and not code:
         code = OVERFLOW_WORDINGS[NATIVE_WORDINGS[api]].code
-    details: dict[str, str | int] = {"param": _PARAM_OF_API[api]} if code == "context_length_exceeded" else {}
+    details: dict[str, str | int] = {}
+    if code == "context_length_exceeded":
+        details["param"] = _PARAM_OF_API[api]
     body = _encode_error_body(wording, text, numbers)
     return RefusalReply(wording.status, code, text, in_stream=wording.in_stream and stream, body=body, details=details)
 

@@ -136,9 +136,13 @@ def complete_fault(fault: Fault) -> Fault:
     if stage not in kind.stages:
         why = f"{_WHY_NOT[kind.group]}; it can at {', '.join(kind.stages)}"
         raise ConfigError(f"the fault {fault.kind!r} cannot strike at {stage!r}: {why}")
-    return replace(fault, stage=stage, seconds=kind.seconds if fault.seconds is None else fault.seconds)
+    seconds = kind.seconds if fault.seconds is None else fault.seconds
+    return replace(fault, stage=stage, seconds=seconds)
 
 
 def find_due_fault(faults: Sequence[Fault], number: int) -> Fault | None:
     """Return the first of ``faults`` that strikes the request with this number, or None."""
-    return next((fault for fault in faults if fault.at in (0, number)), None)
+    for fault in faults:
+        if fault.at in (0, number):
+            return fault
+    return None

@@ -148,7 +148,9 @@ def _check_thinking_block(
     text_field, signature_field = THINKING_FIELDS[block.kind]
     sealed_fields = open_provider_signature(block.value.get(signature_field), "thinking")
     if sealed_fields is None:
-        return "" if settings.accepted_seals == "any" else _make_thinking_refusal(block, _CORRUPT_TEXT)
+        if settings.accepted_seals == "any":
+            return ""
+        return _make_thinking_refusal(block, _CORRUPT_TEXT)
     if block.kind == "thinking":
         text_digest = digest_pieces(str(block.value.get(text_field)).encode("utf-8", "replace"))
         if sealed_fields.get("words") != text_digest:

@@ -108,7 +108,9 @@ class ResponseStore:
         item_id = str(item.get("id", ""))
         item_type = item.get("type")
         if item_type in _SEALED_TYPES and item.get("encrypted_content") is not None:
-            return None if _is_readable(item, settings) else _refuse_corrupt_content(str(item["encrypted_content"]))
+            if _is_readable(item, settings):
+                return None
+            return _refuse_corrupt_content(str(item["encrypted_content"]))
         known_item = self.items.get(item_id)
         # Reasoning without its encrypted content is only an id, so the server must have stored the item.
         is_stored = known_item is not None and known_item.is_stored
