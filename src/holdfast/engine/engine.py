@@ -93,12 +93,17 @@ class Engine:
         else:
             chosen_policy = policy
         raise_if_wrong_type(
-            ConfigError, policy=(chosen_policy, Policy), target=(target, Target | None), hooks=(hooks, Hooks)
+            ConfigError,
+            policy=(chosen_policy, Policy),
+            target=(target, Target | None),
+            hooks=(hooks, Hooks),
         )
         if target and target.validation_problem:
             raise ConfigError(target.validation_problem.why)
         raise_if_wrong_type(
-            ConfigError, environment=(environment, Environment | None), listen=(listen, Callable | None)
+            ConfigError,
+            environment=(environment, Environment | None),
+            listen=(listen, Callable | None),
         )
         is_async = iscoroutinefunction(listen) or iscoroutinefunction(getattr(listen, "__call__", None))  # noqa: B004
         if is_async:
@@ -106,7 +111,12 @@ class Engine:
                 "listen is an async function, which the engine does not await; give a plain function, or use a hook"
             )
         raise_if_wrong_type(ConfigError, fields=(fields, Mapping), writers=(writers, Sequence))
-        raise_if_wrong_type(ConfigError, permits=(permits, int), model=(model, str), api=(api, str))
+        raise_if_wrong_type(
+            ConfigError,
+            permits=(permits, int),
+            model=(model, str),
+            api=(api, str),
+        )
         raise_if_wrong_type(
             ConfigError, **{f"writers[{at}]": (writer, SummaryWriter) for at, writer in enumerate(writers)}
         )
@@ -151,7 +161,12 @@ class Engine:
 
         def open_journal() -> Journal:
             return Journal.open(
-                resources.store, key, self.policy, leaf=leaf, clock=resources.clock, ids=resources.make_ids
+                resources.store,
+                key,
+                self.policy,
+                leaf=leaf,
+                clock=resources.clock,
+                ids=resources.make_ids,
             )
 
         if leaf is not None:

@@ -112,7 +112,11 @@ class EngineResources:
         cached_target = targets.get((api, model))
         if cached_target is None:
             cached_target = get_target(
-                api, model, window=self.window, catalog=self.catalog, trusts_client=self.trusts_client_limits
+                api,
+                model,
+                window=self.window,
+                catalog=self.catalog,
+                trusts_client=self.trusts_client_limits,
             )
             if len(targets) >= MAX_CACHED_TARGETS:
                 targets.clear()

@@ -222,7 +222,7 @@ _RESULT_TYPES: dict[str, Any] = {
 
 
 def _find_result_problem(name: str, result: object, arguments: Sequence[Any]) -> str:
-    """Return a description of what is wrong with ``result``, or "" if nothing is."""
+    """Return a description of the problem with ``result``, or "" if it is valid."""
     if result is None or name not in _RESULT_TYPES:
         return ""
     if name == "transform_messages":

@@ -104,7 +104,9 @@ def list_spilled_texts(store: SessionStore, key: str) -> list[SpilledText]:
     tool_names = _find_tool_names(store, key, entries_by_id.values(), blob_entry_ids)
     spilled_texts = []
     for hash_, entry_id in blob_entry_ids.items():
-        spilled_texts.append(_make_spilled_text(store, hash_, entries_by_id[entry_id], tool_names.get(hash_, "")))
+        entry = entries_by_id[entry_id]
+        tool_name = tool_names.get(hash_, "")
+        spilled_texts.append(_make_spilled_text(store, hash_, entry, tool_name))
     spilled_texts.reverse()
     return spilled_texts
 
@@ -228,7 +230,8 @@ def _describe_newest_handles(hashes: list[str]) -> str:
     """Describe the ids of the newest spilled texts, for an error about an unknown one."""
     if not hashes:
         return "this session has no stored texts; search its history, or give the id of a message"
-    handles = ", ".join(hash_[:HANDLE_CHARS] for hash_ in reversed(hashes[-MAX_LISTED_HANDLES:]))
+    newest_hashes = reversed(hashes[-MAX_LISTED_HANDLES:])
+    handles = ", ".join(hash_[:HANDLE_CHARS] for hash_ in newest_hashes)
     return f"the newest of {len(hashes):,} are {handles}: give one of them, or no id for the list"
 
 
@@ -243,7 +246,10 @@ def _make_spilled_text(store: SessionStore, hash_: str, entry: Entry, tool: str)
 
 
 def _find_tool_names(
-    store: SessionStore, key: str, blob_entries: Iterable[Entry], blob_entry_ids: dict[str, str]
+    store: SessionStore,
+    key: str,
+    blob_entries: Iterable[Entry],
+    blob_entry_ids: dict[str, str],
 ) -> dict[str, str]:
     """Return the name of the tool for each blob hash; messages are read only if some result does not name its tool."""
     results = _collect_replaced_results(blob_entries)
@@ -260,7 +266,10 @@ def _find_tool_names(
     for hash_, entry_id in blob_entry_ids.items():
         hashes_by_entry_id.setdefault(entry_id, []).append(hash_)
     results |= dict(_match_capped_results(message_entries, hashes_by_entry_id))
-    return {hash_: result.name or call_names.get(result.call_id, "") for hash_, result in results.items()}
+    tool_names: dict[str, str] = {}
+    for hash_, result in results.items():
+        tool_names[hash_] = result.name or call_names.get(result.call_id, "")
+    return tool_names
 
 
 def _collect_replaced_results(blob_entries: Iterable[Entry]) -> dict[str, ToolResult]:

@@ -83,7 +83,13 @@ class RequestTemplate(Struct, frozen=True):
         if self.parsed_body is not None:
             return render_request(self.parsed_body, shown_messages, options)
         api, model = self.target.api, self.target.model
-        return build_request_body(api, model, shown_messages, setup_fields=self.fields, options=options)
+        return build_request_body(
+            api,
+            model,
+            shown_messages,
+            setup_fields=self.fields,
+            options=options,
+        )
 
     def is_client_body(self, body: bytes) -> bool:
         """Return whether ``body`` is the caller's own bytes object, untouched."""
@@ -98,7 +104,13 @@ class RequestTemplate(Struct, frozen=True):
         # A relayed body comes with its client's own headers, which say what it needs.
         is_relayed = self.request_options.upstream is not None and self.is_client_body(body)
         betas = () if is_relayed else find_required_betas(api, body)
-        return UpstreamRequest(api, body, self.target.model, stream=self.stream, headers=add_beta_header({}, betas))
+        return UpstreamRequest(
+            api,
+            body,
+            self.target.model,
+            stream=self.stream,
+            headers=add_beta_header({}, betas),
+        )
 
 
 def build_template_from_fields(

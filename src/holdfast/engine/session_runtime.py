@@ -187,4 +187,10 @@ class SessionRuntime:
 
     async def call_hook(self, name: str, *arguments: Any) -> Any:
         """Return the result of hook ``name``, or None if there is no such hook, or it fails."""
-        return await run_hook(self.resources.hooks, name, *arguments, listener=self.emit_event, session=self.key)
+        return await run_hook(
+            self.resources.hooks,
+            name,
+            *arguments,
+            listener=self.emit_event,
+            session=self.key,
+        )

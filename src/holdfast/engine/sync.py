@@ -142,13 +142,18 @@ def _wait_for_result(future: Future[T]) -> T:
 
 @contextmanager
 def run_event_loop() -> Iterator[LoopThread]:
-    """Run an event loop in a thread of its own until the end of the block, then cancel what still runs in it.
+    """Run an event loop in a thread of its own until the end of the block, then cancel the tasks that still run.
 
     Not ``anyio.from_thread.start_blocking_portal``: it lets running tasks end by themselves, and it joins its thread
     even if ^C came before the loop was told to stop, which then hangs. This loop also ends with the program.
     """
     started: Future[LoopThread] = Future()
-    thread = Thread(target=Context().run, args=(_serve_portal, started, current_thread()), name="holdfast", daemon=True)
+    thread = Thread(
+        target=Context().run,
+        args=(_serve_portal, started, current_thread()),
+        name="holdfast",
+        daemon=True,
+    )
     try:
         thread.start()
         yield _wait_for_result(started)

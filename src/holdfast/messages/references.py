@@ -182,4 +182,8 @@ def iter_json_strings(value: Any, depth: int = 0) -> Iterator[str]:
 def load_common_references() -> frozenset[str]:
     """Return keys that point at nothing in particular: language keywords, builtins, the commonest file names."""
     text = files("holdfast.data").joinpath("common_references.txt").read_text("utf-8")
-    return frozenset(line for line in text.splitlines() if line and not line.startswith("#"))
+    keys: set[str] = set()
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            keys.add(line)
+    return frozenset(keys)

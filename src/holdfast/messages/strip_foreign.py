@@ -107,4 +107,5 @@ def _decode_opaque_text(kind: str, raw: Raw) -> str:
     texts = [block.text for block in search_result.content if block.text.strip()]
     if not texts:
         return ""
-    return "\n".join([line for line in (search_result.title, search_result.source, *texts) if line])
+    heading = [line for line in (search_result.title, search_result.source) if line]
+    return "\n".join([*heading, *texts])

@@ -64,7 +64,13 @@ def _index_history(messages: Sequence[Message]) -> _HistoryIndex:
         if is_unusual:
             unusual_messages.append(index)
     all_calls = [call for calls in calls_by_message.values() for call in calls]
-    return _HistoryIndex(messages, calls_by_message, all_calls, results_by_message, unusual_messages)
+    return _HistoryIndex(
+        messages,
+        calls_by_message,
+        all_calls,
+        results_by_message,
+        unusual_messages,
+    )
 
 
 def is_normalized_inside(
@@ -120,7 +126,13 @@ def _has_valid_placement(history: _HistoryIndex, dialect: Dialect, *, has_system
         is_leading = has_system_field and index == number
         before = messages[index - 1 : index]
         after = messages[index + 1 : index + 2]
-        if not has_valid_system_position(messages[index], before, after, dialect, is_leading=is_leading):
+        if not has_valid_system_position(
+            messages[index],
+            before,
+            after,
+            dialect,
+            is_leading=is_leading,
+        ):
             return False
     return True
 
@@ -215,7 +227,13 @@ def _has_adjacent_results(history: _HistoryIndex, dialect: Dialect) -> bool:
             has_words = False
         elif open_counts or index in results_by_message:
             results = results_by_message.get(index, [])
-            if not _try_consume_results(message, results, open_counts, dialect, has_text_before=has_words):
+            if not _try_consume_results(
+                message,
+                results,
+                open_counts,
+                dialect,
+                has_text_before=has_words,
+            ):
                 return False
             has_words = has_words or len(results) < len(message.parts)
         previous_role = role

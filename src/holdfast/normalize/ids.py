@@ -167,7 +167,13 @@ class _IdAllocator:
         while self._is_taken(candidate) or (candidate != id_ and candidate in self.original_ids):
             previous_seed = f"{id_} {seed}".encode("utf-8", "surrogatepass")
             seed = blake2b(previous_seed, digest_size=6).hexdigest()
-            candidate = _mint_id(id_, f"{id_} {seed}", dialect.id_pattern, dialect.id_min, dialect.id_max)
+            candidate = _mint_id(
+                id_,
+                f"{id_} {seed}",
+                dialect.id_pattern,
+                dialect.id_min,
+                dialect.id_max,
+            )
         self.taken_in_message.add(candidate)
         is_unique_in_request = dialect.unique_ids and is_wire_id(candidate, dialect)
         if is_unique_in_request:

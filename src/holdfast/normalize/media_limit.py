@@ -71,7 +71,13 @@ def replace_excess_media(items: list[TrackedMessage], dialect: Dialect) -> list[
             continue
         excess_images -= _count_images(part) - _count_images(new_part)
         excess_bytes -= estimate_part_bytes(part) - estimate_part_bytes(new_part)
-        changed_items[message_index] = _replace_media_part(item, part_index, new_part, max_images, dialect.max_bytes)
+        changed_items[message_index] = _replace_media_part(
+            item,
+            part_index,
+            new_part,
+            max_images,
+            dialect.max_bytes,
+        )
     return changed_items
 
 
@@ -95,7 +101,11 @@ def get_max_images(media: Sequence[Media], dialect: Dialect) -> int:
 
 
 def _replace_media_part(
-    item: TrackedMessage, part_index: int, part: Part, max_images: int, max_bytes: int
+    item: TrackedMessage,
+    part_index: int,
+    part: Part,
+    max_images: int,
+    max_bytes: int,
 ) -> TrackedMessage:
     parts = (*item.message.parts[:part_index], part, *item.message.parts[part_index + 1 :])
     limits: list[str] = []

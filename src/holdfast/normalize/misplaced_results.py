@@ -56,7 +56,10 @@ def extract_misplaced_results(items: list[TrackedMessage], _dialect: Dialect) ->
 
 
 def _find_results_to_extract(
-    message: Message, wanted_ids: Container[str], first_call_indexes: Mapping[str, int], index: int
+    message: Message,
+    wanted_ids: Container[str],
+    first_call_indexes: Mapping[str, int],
+    index: int,
 ) -> set[str]:
     """Return the ids of results in message ``index`` that are wanted, or that no call up to this message has."""
     extracted_ids: set[str] = set()

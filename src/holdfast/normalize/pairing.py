@@ -91,7 +91,15 @@ def pair_calls_with_results(
             wire_ids_by_answer[index] = wire_ids[index]
     renamed_items = _rename_calls_and_results(items, answers, wire_ids_by_answer, dialect)
     if dialect.results_adjacent:
-        return list(_place_results_adjacent(renamed_items, answers, dialect, orphans, external_results))
+        return list(
+            _place_results_adjacent(
+                renamed_items,
+                answers,
+                dialect,
+                orphans,
+                external_results,
+            )
+        )
     placed_items = list(_place_results_after_calls(renamed_items, answers, dialect, orphans))
     if _has_assigned_ids([item.message for item in placed_items], dialect, earlier_ids):
         return placed_items
@@ -171,7 +179,10 @@ WireNames = dict[int, WireName]
 
 
 def _rename_calls_and_results(
-    items: Sequence[TrackedMessage], answers: ResultsByAnswer, ids: Mapping[int, Sequence[str]], dialect: Dialect
+    items: Sequence[TrackedMessage],
+    answers: ResultsByAnswer,
+    ids: Mapping[int, Sequence[str]],
+    dialect: Dialect,
 ) -> list[TrackedMessage]:
     """Give the calls of each answer their ``ids``, and the results of these calls the same ids."""
     why = "an id has letters or a length that the API does not take, or was used before, or a result names another tool"
@@ -251,7 +262,12 @@ def _place_results_adjacent(
         stop = _find_answer_end(items, index, dialect)
         if stop == index:  # not an answer
             kept_results = external_results.get(index, ())
-            yield from _emit_permitted_results(items[index], orphans.get(index, ()), dialect, kept_results)
+            yield from _emit_permitted_results(
+                items[index],
+                orphans.get(index, ()),
+                dialect,
+                kept_results,
+            )
             index += 1
             continue
         # Of a run of answers the last ones may have their results in order: these and their results stay the same
@@ -277,7 +293,11 @@ def _find_answer_end(items: Sequence[TrackedMessage], start: int, dialect: Diale
 
 
 def _find_answers_in_order(
-    items: Sequence[TrackedMessage], answers: ResultsByAnswer, first: int, stop: int, dialect: Dialect
+    items: Sequence[TrackedMessage],
+    answers: ResultsByAnswer,
+    first: int,
+    stop: int,
+    dialect: Dialect,
 ) -> tuple[int, int]:
     """Find the answers from ``first`` to ``stop`` that already have their results in order behind ``stop``.
 
@@ -343,7 +363,10 @@ def _count_adjacent_results(items: Sequence[TrackedMessage], stop: int, dialect:
 
 
 def _emit_answer_with_results(
-    items: Sequence[TrackedMessage], answers: ResultsByAnswer, index: int, dialect: Dialect
+    items: Sequence[TrackedMessage],
+    answers: ResultsByAnswer,
+    index: int,
+    dialect: Dialect,
 ) -> Iterator[TrackedMessage]:
     """Yield item ``index`` and new items with the results of its calls, in call order."""
     item = items[index]
@@ -410,7 +433,10 @@ def _collect_results(
 
 
 def _emit_permitted_results(
-    item: TrackedMessage, orphans: Container[int], dialect: Dialect, kept_results: Container[int]
+    item: TrackedMessage,
+    orphans: Container[int],
+    dialect: Dialect,
+    kept_results: Container[int],
 ) -> Iterator[TrackedMessage]:
     """Yield ``item`` without the results that may not stand in it, and a message that retells the orphans among them.
 
@@ -456,7 +482,10 @@ def _emit_permitted_results(
 
 
 def _place_results_after_calls(
-    items: Sequence[TrackedMessage], answers: ResultsByAnswer, dialect: Dialect, orphans: ResultIndexes
+    items: Sequence[TrackedMessage],
+    answers: ResultsByAnswer,
+    dialect: Dialect,
+    orphans: ResultIndexes,
 ) -> Iterator[TrackedMessage]:
     """Yield the items with a result for each call somewhere behind it; results that stand so stay where they are."""
     results_in_place: dict[int, set[int]] = defaultdict(set)
@@ -469,7 +498,12 @@ def _place_results_after_calls(
             yield item
             yield from _emit_missing_results(items, answers[index], index)
         else:
-            yield from _emit_permitted_results(item, orphans.get(index, ()), dialect, results_in_place[index])
+            yield from _emit_permitted_results(
+                item,
+                orphans.get(index, ()),
+                dialect,
+                results_in_place[index],
+            )
 
 
 def _emit_missing_results(

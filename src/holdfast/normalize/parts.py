@@ -227,7 +227,11 @@ PartIndexes = dict[int, set[int]]
 
 
 def drop_tracked_parts(
-    items: Sequence[TrackedMessage], dropped: PartIndexes, dialect: Dialect, rule: str, why: str
+    items: Sequence[TrackedMessage],
+    dropped: PartIndexes,
+    dialect: Dialect,
+    rule: str,
+    why: str,
 ) -> list[TrackedMessage]:
     """Drop the parts at the indexes ``dropped``, and messages that they leave empty."""
     remaining_items: list[TrackedMessage] = []
@@ -355,7 +359,13 @@ def _clean_call_part(call: ToolCall, dialect: Dialect, role: str) -> ToolCall | 
     if name == call.name and arguments_text is call.arguments and has_valid_signature:
         return call
     signature = call.signature if has_valid_signature else None
-    return replace(call, name=name, arguments=arguments_text, signature=signature, raw=None)
+    return replace(
+        call,
+        name=name,
+        arguments=arguments_text,
+        signature=signature,
+        raw=None,
+    )
 
 
 def has_tool_name(call: ToolCall) -> bool:

@@ -88,7 +88,13 @@ def _normalize_incrementally(
     sized_messages = build_projection(state)
     messages = _convert_messages_to_api(sized_messages, dialect)
     empty_prefix = NormalizedPrefix(dialect, state.view.first_kept, 0)
-    return _extend_settled_prefix(state, empty_prefix, sized_messages, messages, count_leading_messages(state))
+    return _extend_settled_prefix(
+        state,
+        empty_prefix,
+        sized_messages,
+        messages,
+        count_leading_messages(state),
+    )
 
 
 def _can_extend_prefix(state: ConversationState, prefix: NormalizedPrefix, messages: Sequence[Message]) -> bool:

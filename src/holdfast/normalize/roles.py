@@ -39,7 +39,13 @@ def place_system_messages(
         # The message before is one already placed: it may have been the system's until now.
         before = [neighbor.message for neighbor in placed_items[-1:]]
         after = [neighbor.message for neighbor in items[index + 1 : index + 2]]
-        if has_valid_system_position(item.message, before, after, dialect, is_leading=has_system_field):
+        if has_valid_system_position(
+            item.message,
+            before,
+            after,
+            dialect,
+            is_leading=has_system_field,
+        ):
             placed_items.append(item)
         elif (user_item := _convert_system_to_user(item)) is not None:
             placed_items.append(user_item)
@@ -49,7 +55,12 @@ def place_system_messages(
 
 
 def has_valid_system_position(
-    message: Message, before: Sequence[Message], after: Sequence[Message], dialect: Dialect, *, is_leading: bool
+    message: Message,
+    before: Sequence[Message],
+    after: Sequence[Message],
+    dialect: Dialect,
+    *,
+    is_leading: bool,
 ) -> bool:
     """Return whether ``message`` may stand between its neighbours; true for all roles but the system's.
 
@@ -214,7 +225,11 @@ def _has_refused_trailing_space(last: Message, dialect: Dialect) -> bool:
 
 
 def ensure_valid_ends(
-    items: list[TrackedMessage], dialect: Dialect, *, first_position: int, has_content: bool
+    items: list[TrackedMessage],
+    dialect: Dialect,
+    *,
+    first_position: int,
+    has_content: bool,
 ) -> list[TrackedMessage]:
     """Make a user's message the first and not an assistant's the last, where the API wants that.
 

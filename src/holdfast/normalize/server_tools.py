@@ -79,7 +79,13 @@ def find_unpaired_server_parts(
         # Code that called the client runs on after the client's results, so its own result comes later.
         deferred_ids |= {part.call_id for part in parts if part.role is _PartRole.CLIENT_CALL}
         is_unfinished = _is_unfinished_answer(messages, answer, dialect)
-        paired_parts = _select_paired_parts(parts, open_ids, sent_ids, deferred_ids, is_unfinished=is_unfinished)
+        paired_parts = _select_paired_parts(
+            parts,
+            open_ids,
+            sent_ids,
+            deferred_ids,
+            is_unfinished=is_unfinished,
+        )
         for part in parts:
             if part in paired_parts:
                 if part.role is _PartRole.CALL:

@@ -112,11 +112,21 @@ def _build_drop_edit(start: int, stop: int, dropped: Mapping[int, EditReason]) -
     return _build_span_edit(start, stop, (), reasons)
 
 
-def _build_span_edit(start: int, stop: int, replacement: tuple[Message, ...], reasons: Sequence[EditReason]) -> Edit:
+def _build_span_edit(
+    start: int,
+    stop: int,
+    replacement: tuple[Message, ...],
+    reasons: Sequence[EditReason],
+) -> Edit:
     # Each rule and each reason once, in the order of the passes.
     rules = dict.fromkeys(rule for rule, _ in reasons)
     explanations = dict.fromkeys(why for _, why in reasons)
-    return Edit(Span(start, stop), replacement, _RULE_SEPARATOR.join(rules), "; ".join(explanations))
+    return Edit(
+        Span(start, stop),
+        replacement,
+        _RULE_SEPARATOR.join(rules),
+        "; ".join(explanations),
+    )
 
 
 def split_edit_rules(edit: Edit) -> list[str]:

@@ -119,7 +119,15 @@ def apply_window_cap(target: Target, settings: Settings) -> Target:
     if not 0 < cap < limits.window:
         return target
     max_input = min(limits.max_input, cap) if limits.max_input else limits.max_input
-    return replace(target, limits=replace(limits, window=cap, max_input=max_input, window_source="cap"))
+    return replace(
+        target,
+        limits=replace(
+            limits,
+            window=cap,
+            max_input=max_input,
+            window_source="cap",
+        ),
+    )
 
 
 def compute_effective_target(target: Target, state: ConversationState, settings: Settings) -> Target:
@@ -168,7 +176,10 @@ def apply_learned_limits(target: Target, state: ConversationState, settings: Set
 
 
 def _compute_learned_window(
-    target: Target, state: ConversationState, learned_limits: LearnedLimits, settings: Settings
+    target: Target,
+    state: ConversationState,
+    learned_limits: LearnedLimits,
+    settings: Settings,
 ) -> int:
     """Return the smallest window in tokens that an overflow of this model gives reason for, or the target's own."""
     guesses: list[int] = []
@@ -258,7 +269,15 @@ def _lower_window(target: Target, max_tokens: int) -> Target:
     max_input = limits.max_input
     if max_input:
         max_input = min(max_input, max_tokens)
-    return replace(target, limits=replace(limits, window=max_tokens, max_input=max_input, window_source=LEARNED_ORIGIN))
+    return replace(
+        target,
+        limits=replace(
+            limits,
+            window=max_tokens,
+            max_input=max_input,
+            window_source=LEARNED_ORIGIN,
+        ),
+    )
 
 
 def check_budget(
@@ -291,7 +310,10 @@ def check_budget(
 
 
 def describe_raised_reserves(
-    settings: Settings, rules: PolicyRules, preset: tuple[Settings, PolicyRules], window: int | None = None
+    settings: Settings,
+    rules: PolicyRules,
+    preset: tuple[Settings, PolicyRules],
+    window: int | None = None,
 ) -> tuple[str, ...]:
     """Return a sentence for each reserve that the user configured below the floor, so that it is raised.
 

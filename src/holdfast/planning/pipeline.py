@@ -127,7 +127,10 @@ _STAGE_HINT = "a stage is a function that takes a PlanBuilder and returns it, wi
 
 
 def plan_request(
-    state: ConversationState, target: Target, policy: Policy = Policy(), inputs: PlanInputs = PlanInputs()
+    state: ConversationState,
+    target: Target,
+    policy: Policy = Policy(),
+    inputs: PlanInputs = PlanInputs(),
 ) -> Plan:
     """Return the plan of the next request of ``state``.
 
@@ -151,7 +154,10 @@ def plan_request(
 
 
 def plan_without_normalization(
-    state: ConversationState, target: Target, policy: Policy = Policy(), inputs: PlanInputs = PlanInputs()
+    state: ConversationState,
+    target: Target,
+    policy: Policy = Policy(),
+    inputs: PlanInputs = PlanInputs(),
 ) -> Plan:
     """Return the plan of the next request without normalization, cache breakpoints and output limit.
 
@@ -262,7 +268,14 @@ def _record_plan(state: ConversationState, builder: PlanBuilder, request: Reques
     restart.
     """
     if builder.record:
-        state = apply_entry(state, Entry(f"decision:{request.prefix_digest}", None, DecisionEntry(builder.record)))
+        state = apply_entry(
+            state,
+            Entry(
+                f"decision:{request.prefix_digest}",
+                None,
+                DecisionEntry(builder.record),
+            ),
+        )
     if builder.compaction is not None:
         state = apply_entry(state, Entry(f"compaction:{request.prefix_digest}", None, builder.compaction))
     return apply_entry(state, Entry("request", None, request))

@@ -29,14 +29,23 @@ def plan(
     state: ConversationState | None = None,
     inputs: PlanInputs = PlanInputs(),
 ) -> Plan:
-    """Return what to do before the next request over ``messages``; nothing is sent, stored or waited for.
+    """Plan the next request over ``messages``, without sending, storing or waiting.
 
     ``messages`` is the whole conversation, oldest first. Pass ``plan.state`` of the previous call as ``state``: then
     only new messages are looked at. Raises ``WindowTooSmall`` if the window cannot hold what must be sent,
     ``TypeError`` for an argument of another type, and ``ValueError`` for an impossible number in one.
     """
-    raise_if_wrong_type(TypeError, messages=(messages, Sequence), state=(state, ConversationState | None))
-    raise_if_wrong_type(TypeError, target=(target, Target), policy=(policy, Policy), inputs=(inputs, PlanInputs))
+    raise_if_wrong_type(
+        TypeError,
+        messages=(messages, Sequence),
+        state=(state, ConversationState | None),
+    )
+    raise_if_wrong_type(
+        TypeError,
+        target=(target, Target),
+        policy=(policy, Policy),
+        inputs=(inputs, PlanInputs),
+    )
     problem = target.validation_problem or inputs.validation_problem
     if problem:
         raise problem.error(problem.why)

@@ -262,11 +262,13 @@ def check_settings(settings: Settings, rules: PolicyRules = PolicyRules()) -> tu
 
 def _find_contradictions(settings: Settings, rules: PolicyRules) -> Iterator[SettingsProblem]:
     reserve_pair = ("reserve.min", "reserve.max", "the reserve lies between them")
-    for low, high, reason in (reserve_pair, *rules.list_ordered_settings()):
+    ordered_pairs = (reserve_pair, *rules.list_ordered_settings())
+    for low, high, reason in ordered_pairs:
         low_value = get_setting(low, settings, rules)
         high_value = get_setting(high, settings, rules)
         # A maximum of 0 means no maximum.
-        if high_value > 0 and low_value > high_value:
+        has_maximum = high_value > 0
+        if has_maximum and low_value > high_value:
             why = f"{low} {low_value:,} is over {high} {high_value:,}: {reason}; lower the first"
             yield SettingsProblem((low, high), why)
     if settings.compaction.enabled and settings.compaction.goal_share:

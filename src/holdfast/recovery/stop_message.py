@@ -48,7 +48,7 @@ def format_stop_message(
     """Return the text of a final error.
 
     ``window`` is the window that requests were planned for and ``min_tokens`` the smallest request possible, both in
-    tokens, 0 if unknown. ``provider_message`` is what happened to the last request, if possible in the provider's
+    tokens, 0 if unknown. ``provider_message`` describes the failure of the last request, if possible in the provider's
     words.
     """
     message = " ".join(provider_message.split())[:MAX_QUOTED_CHARS]
@@ -62,8 +62,11 @@ def format_stop_message(
 
 
 def _describe_refusal(stop: Stop, refusal: ProviderRefusal | None) -> str:
-    status = f"HTTP {refusal.status}, " if refusal and refusal.status else ""
-    return status + (refusal.kind if refusal else stop.kind)
+    if refusal is None:
+        return stop.kind
+    if refusal.status:
+        return f"HTTP {refusal.status}, {refusal.kind}"
+    return refusal.kind
 
 
 def _choose_advice(stop: Stop, refusal: ProviderRefusal | None) -> tuple[str, str]:
@@ -78,7 +81,12 @@ def _choose_advice(stop: Stop, refusal: ProviderRefusal | None) -> tuple[str, st
     return _ADVICE_BY_RULE.get(stop.rule) or _ADVICE_BY_KIND.get(stop.kind, default)
 
 
-def _format_measurements(stop: Stop, refusal: ProviderRefusal | None, window: int, min_tokens: int) -> list[str]:
+def _format_measurements(
+    stop: Stop,
+    refusal: ProviderRefusal | None,
+    window: int,
+    min_tokens: int,
+) -> list[str]:
     """Return phrases with the measured sizes and limits of an overflow; an empty list for other stops."""
     if stop.kind != CONTEXT_OVERFLOW_KIND or refusal is None:
         return []

@@ -234,5 +234,6 @@ def replace_flat_fields(state: ConversationState, values: Mapping[str, Any]) -> 
             by_group.setdefault(group, {})[inner] = value
         else:
             changes[name] = value
-    changes |= {group: replace(getattr(state, group), **inner) for group, inner in by_group.items()}
+    for group, inner_values in by_group.items():
+        changes[group] = replace(getattr(state, group), **inner_values)
     return replace(state, **changes)

@@ -69,6 +69,10 @@ def read_summary_cost_note(body: EntryBody) -> SummaryCall | None:
     if not isinstance(body, NoteEntry) or body.reason != NOTE_SUMMARY_COST:
         return None
     try:
-        return SummaryCall(str(body.data.get("api")), str(body.data.get("model")), convert_value(body.data, Usage))
+        return SummaryCall(
+            str(body.data.get("api")),
+            str(body.data.get("model")),
+            convert_value(body.data, Usage),
+        )
     except msgspec.ValidationError:
         return None

@@ -49,7 +49,7 @@ class EditMap(Mapping[int, tuple[Edit, ...]]):
     def get(self, key: int, /, default: tuple[Edit, ...] | T) -> tuple[Edit, ...] | T: ...
 
     def get(self, key: int, /, default: Any = None) -> Any:
-        """Return the edits that start at message ``key``, or ``default`` if there are none."""
+        """Return the edits that start at message ``key``, or ``default`` if no edit does."""
         numbered_edits = self._edits_by_index.get(key)
         if numbered_edits is None:
             return default
@@ -105,7 +105,10 @@ class EditMap(Mapping[int, tuple[Edit, ...]]):
 
 
 def _index_edits(
-    edits_by_index: dict[int, dict[int, Edit]], sorted_indexes: list[int], edits: Iterable[Edit], first_number: int
+    edits_by_index: dict[int, dict[int, Edit]],
+    sorted_indexes: list[int],
+    edits: Iterable[Edit],
+    first_number: int,
 ) -> None:
     """Add ``edits``, numbered from ``first_number``, to both indexes; adding the same edits twice has no effect."""
     for number, edit in enumerate(edits, first_number):

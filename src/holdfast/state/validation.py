@@ -134,7 +134,9 @@ def is_valid_part(part: object) -> bool:
         return texts_are_valid and isinstance(part.signature, ProviderSignature | None)
     if isinstance(part, ToolResult):
         texts_are_valid = type(part.call_id) is str and type(part.name) is str
-        return texts_are_valid and isinstance(part.content, tuple | list) and all(map(is_valid_part, part.content))
+        if not texts_are_valid or not isinstance(part.content, tuple | list):
+            return False
+        return all(map(is_valid_part, part.content))
     if isinstance(part, Text | Thinking):
         return type(part.text) is str and isinstance(part.signature, ProviderSignature | None)
     return True

@@ -205,7 +205,12 @@ class SessionStore(Protocol):
         """Create an empty session; raises ``LogConflict`` if the key is taken."""
 
     def update_session_info(
-        self, key: str, *, title: str | None = None, cwd: str | None = None, model: str | None = None
+        self,
+        key: str,
+        *,
+        title: str | None = None,
+        cwd: str | None = None,
+        model: str | None = None,
     ) -> None:
         """Change the given fields of the session's list entry; None leaves a field unchanged."""
 
@@ -227,7 +232,12 @@ class SessionStore(Protocol):
         """
 
     def import_entries(
-        self, key: str, entries: Iterable[Entry], *, leaf: str | None = None, info: SessionInfo | None = None
+        self,
+        key: str,
+        entries: Iterable[Entry],
+        *,
+        leaf: str | None = None,
+        info: SessionInfo | None = None,
     ) -> ImportResult:
         """Import a recording in one transaction, skipping entries that are in the log already.
 
@@ -302,7 +312,12 @@ class SessionStore(Protocol):
         """
 
     def search_session(
-        self, key: str, query: str, limit: int = 20, *, tick: ProgressCallback = ignore_progress
+        self,
+        key: str,
+        query: str,
+        limit: int = 20,
+        *,
+        tick: ProgressCallback = ignore_progress,
     ) -> list[SearchHit]:
         """Return the places where the session has the words of ``query``, on any branch, the newest first.
 

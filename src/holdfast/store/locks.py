@@ -45,7 +45,9 @@ def _close_inherited_locks() -> None:
 
 
 os.register_at_fork(
-    before=_descriptor_lock.acquire, after_in_parent=_descriptor_lock.release, after_in_child=_close_inherited_locks
+    before=_descriptor_lock.acquire,
+    after_in_parent=_descriptor_lock.release,
+    after_in_child=_close_inherited_locks,
 )
 
 
@@ -96,8 +98,10 @@ def _open_lock_file(directory: Path, name: str) -> int:
 
 def _choose_lock_wait(file: str) -> float:
     """Return the seconds to wait for the lock in ``file``: few soon after a failed wait, as such waits would add up."""
-    is_soon = time.monotonic() - _last_timeouts.get(file, -inf) < LEASE_WAIT
-    return min(BRIEF_WAIT, LEASE_WAIT) if is_soon else LEASE_WAIT
+    seconds_since_timeout = time.monotonic() - _last_timeouts.get(file, -inf)
+    if seconds_since_timeout < LEASE_WAIT:
+        return min(BRIEF_WAIT, LEASE_WAIT)
+    return LEASE_WAIT
 
 
 def _try_lock(descriptor: int, seconds: float) -> bool:

@@ -147,7 +147,12 @@ class MemoryStore(TreeStore):
             return None
         return compute_entry_identity(session.rows[seq].entry)
 
-    def _insert_entries(self, key: str, placed_entries: Sequence[PlacedEntry], decode: MessageDecoder | None) -> None:  # noqa: ARG002
+    def _insert_entries(
+        self,
+        key: str,
+        placed_entries: Sequence[PlacedEntry],
+        decode: MessageDecoder | None,  # noqa: ARG002
+    ) -> None:
         session = self._sessions[key]
         # The same refusals as on disk, so that a test in memory finds values that cannot be stored.
         for placed_entry in placed_entries:
@@ -170,7 +175,8 @@ class MemoryStore(TreeStore):
         old_bytes = session.bytes
         wire_decoders = load_message_decoders()
         columns = (encode_full_columns(placed_entry.entry, wire_decoders) for placed_entry in placed_entries)
-        session.bytes = add_session_bytes(session.info.key, old_bytes, count_content_bytes(columns), self._quota)
+        new_bytes = count_content_bytes(columns)
+        session.bytes = add_session_bytes(session.info.key, old_bytes, new_bytes, self._quota)
         self._undo.append(lambda: setattr(session, "bytes", old_bytes))
 
     def _remove_rows(self, session: _MemorySession, placed_entries: Sequence[PlacedEntry]) -> None:
@@ -221,15 +227,21 @@ class MemoryStore(TreeStore):
     def _find_tip_ids(self, key: str) -> list[str]:
         rows = self._sessions[key].rows
         all_parents = {row.parent_seq for row in rows.values()}
-        labels = {seq for seq, row in rows.items() if isinstance(row.entry.body, LabelEntry)}
+        labels: set[int] = set()
+        for seq, row in rows.items():
+            if isinstance(row.entry.body, LabelEntry):
+                labels.add(seq)
         inner_seqs = set()
         for seq, row in rows.items():
             # A label without children is not part of any branch, so it does not make its parent an inner entry.
             is_bare_label = seq in labels and seq not in all_parents
             if not is_bare_label:
                 inner_seqs.add(row.parent_seq)
-        tips = [row for seq, row in rows.items() if seq not in inner_seqs and seq not in labels]
-        return [row.entry.id for row in tips]
+        tip_ids: list[str] = []
+        for seq, row in rows.items():
+            if seq not in inner_seqs and seq not in labels:
+                tip_ids.append(row.entry.id)
+        return tip_ids
 
     def _prepare_search(self, key: str, search_terms: Sequence[str], tick: ProgressCallback) -> None:
         """Do nothing: every entry is a candidate."""

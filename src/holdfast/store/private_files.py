@@ -100,6 +100,8 @@ def build_store_error(error: OSError, subject: str) -> StoreError:
     """
     why = error.strerror or str(error)
     problem = f"{subject}: {why[:1].lower()}{why[1:]}"
-    if error.errno in _DISK_ERRNOS | _ACCESS_ERRNOS:
-        return StoreReadOnly(f"{problem}; {FREE_SPACE_ADVICE if error.errno in _DISK_ERRNOS else ACCESS_ADVICE}")
+    if error.errno in _DISK_ERRNOS:
+        return StoreReadOnly(f"{problem}; {FREE_SPACE_ADVICE}")
+    if error.errno in _ACCESS_ERRNOS:
+        return StoreReadOnly(f"{problem}; {ACCESS_ADVICE}")
     return StoreError(f"{problem}; check that path, or give another with --store")

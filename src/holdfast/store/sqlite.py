@@ -191,9 +191,8 @@ class SqliteStore(TreeStore):
     def _save_info(self, info: SessionInfo) -> None:
         # Titles and folders come from other tools' files and may have lone surrogates; keys and ids are checked before.
         texts = map(_replace_unstorable, (info.title, info.format, info.cwd, info.model))
-        self._file.db.execute(
-            _UPSERT_INFO, (info.key, *texts, info.created_at, info.updated_at, info.entry_count, info.leaf_id)
-        )
+        row = (info.key, *texts, info.created_at, info.updated_at, info.entry_count, info.leaf_id)
+        self._file.db.execute(_UPSERT_INFO, row)
 
     def _delete_session(self, key: str) -> None:
         db = self._file.db
@@ -216,7 +215,8 @@ class SqliteStore(TreeStore):
             return self._select_nodes(_SELECT_NODES, (info.key,))
         nodes: dict[str, TreeNode] = {}
         for start in range(0, len(ids), IDS_AT_ONCE):
-            id_batch = [_replace_unstorable(entry_id) for entry_id in ids[start : start + IDS_AT_ONCE]]
+            wanted_ids = ids[start : start + IDS_AT_ONCE]
+            id_batch = [_replace_unstorable(entry_id) for entry_id in wanted_ids]
             marks = ", ".join("?" * len(id_batch))
             query = f"{_SELECT_NODES} AND id IN ({marks})"
             nodes |= self._select_nodes(query, (info.key, *id_batch))
@@ -234,7 +234,12 @@ class SqliteStore(TreeStore):
         row = self._file.db.execute(_SELECT_IDENTITY, (key, _replace_unstorable(id_))).fetchone()
         return None if row is None else bytes(row[0])
 
-    def _insert_entries(self, key: str, placed_entries: Sequence[PlacedEntry], decode: MessageDecoder | None) -> None:
+    def _insert_entries(
+        self,
+        key: str,
+        placed_entries: Sequence[PlacedEntry],
+        decode: MessageDecoder | None,
+    ) -> None:
         wire_decoders = self._message_decoders
         db = self._file.db
         session, session_bytes = db.execute("SELECT session, bytes FROM sessions WHERE key = ?", (key,)).fetchone()
@@ -262,10 +267,8 @@ class SqliteStore(TreeStore):
     def _read_all_entries(self, key: str, kind: str | None = None, after: int = 0) -> list[Entry]:
         if kind is None:
             return self._decode_rows(self._file.db.execute(_SELECT_ALL_ENTRIES, (key, after)))
-        query = (
-            f"{_SELECT_ENTRY} WHERE e.session = {_SESSION_NUMBER} AND {build_kind_condition(kind)} AND e.seq "
-            "> ? ORDER BY e.seq"
-        )
+        condition = f"e.session = {_SESSION_NUMBER} AND {build_kind_condition(kind)} AND e.seq > ?"
+        query = f"{_SELECT_ENTRY} WHERE {condition} ORDER BY e.seq"
         return self._decode_rows(self._file.db.execute(query, (key, kind, after)))
 
     def _open_lazy_entries(self, key: str) -> Sequence[Entry]:
@@ -410,7 +413,10 @@ def _get_prefix_bounds(prefix: str) -> tuple[str, str]:
 
 
 def insert_entries(
-    db: sqlite3.Connection, session: int, placed_entries: Sequence[PlacedEntry], columns_by_entry: Sequence[RowColumns]
+    db: sqlite3.Connection,
+    session: int,
+    placed_entries: Sequence[PlacedEntry],
+    columns_by_entry: Sequence[RowColumns],
 ) -> None:
     """Insert entries of a session with their columns, in the given order, so that parents come first."""
     rows = []

@@ -147,7 +147,7 @@ class CompactionTracker:
     def limit_run(self, seconds: float, extra: float, snapshot: Callable[[], str] = lambda: "") -> Iterator[None]:
         """Cancel the block after ``seconds`` and raise ``DeadlineExceeded``.
 
-        A compaction under way extends the deadline once by ``extra`` seconds. ``snapshot`` describes what is in the
+        A compaction under way extends the deadline once by ``extra`` seconds. ``snapshot`` describes the state of the
         log, for the error of a block that was cancelled during a compaction.
         """
         with CancelScope(deadline=current_time() + seconds) as scope:
@@ -194,7 +194,11 @@ class _RunDeadline:
 def _make_deadline_error(seconds: float, status: CompactionStatus, snapshot: Callable[[], str]) -> DeadlineExceeded:
     """Build the error of a run that was cancelled with ``status``."""
     is_pending = status.pending_retries > 0
-    if not is_compaction_timeout(timed_out=True, pending=is_pending, in_flight=status.in_flight):
+    if not is_compaction_timeout(
+        timed_out=True,
+        pending=is_pending,
+        in_flight=status.in_flight,
+    ):
         return DeadlineExceeded(f"the run took longer than {seconds:g} s; allow more time, or ask for less")
     if status.in_flight:
         when = "during a compaction"

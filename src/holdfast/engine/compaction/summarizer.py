@@ -122,7 +122,10 @@ async def write_summary(
 
 
 def _prepare_task(
-    head: Sequence[Message], summary_request: SummaryRequest, settings: Settings, prompt_options: SummaryPromptOptions
+    head: Sequence[Message],
+    summary_request: SummaryRequest,
+    settings: Settings,
+    prompt_options: SummaryPromptOptions,
 ) -> _SummaryTask:
     if not render_transcript(head).strip():
         raise CompactionFailed(
@@ -272,7 +275,12 @@ class _SummaryJob:
             )
         return summary
 
-    async def _merge_part_summaries(self, parts: Sequence[HistoryChunk], size: int, reasons: tuple[str, ...]) -> str:
+    async def _merge_part_summaries(
+        self,
+        parts: Sequence[HistoryChunk],
+        size: int,
+        reasons: tuple[str, ...],
+    ) -> str:
         """Summarize each part by itself, then merge the summaries; the previous summary joins in the last request."""
         max_tokens = self._get_max_part_tokens(size)
         prompt_options = self._make_part_options(max_tokens)
@@ -294,7 +302,10 @@ class _SummaryJob:
                 )
             groups = _group_summaries(summaries, size)
         return await self._ask_until_accepted(
-            _make_merge_prompt(summaries), self.task.prompt_options, self._make_final_requirements(parts), reasons
+            _make_merge_prompt(summaries),
+            self.task.prompt_options,
+            self._make_final_requirements(parts),
+            reasons,
         )
 
     async def _ask_until_accepted(
@@ -326,7 +337,10 @@ class _SummaryJob:
         )
 
     async def _ask_and_judge(
-        self, upstream_request: UpstreamRequest, requirements: SummaryRequirements, tokens: int
+        self,
+        upstream_request: UpstreamRequest,
+        requirements: SummaryRequirements,
+        tokens: int,
     ) -> str | tuple[str, ...]:
         """Send ``upstream_request``, of about ``tokens`` tokens; return the summary, or why it was rejected."""
         answer = await ask_summary_writer(self.writer, upstream_request, self.context, tokens)
@@ -351,7 +365,12 @@ class _SummaryJob:
 
     def _make_part_options(self, max_tokens: int) -> SummaryPromptOptions:
         max_words = int(max_tokens * WORDS_PER_TOKEN)
-        return replace(self.task.prompt_options, max_words=max_words, previous_summary="", identifiers=())
+        return replace(
+            self.task.prompt_options,
+            max_words=max_words,
+            previous_summary="",
+            identifiers=(),
+        )
 
     def _make_part_requirements(self, max_tokens: int, source_tokens: int) -> SummaryRequirements:
         """Return the requirements for the summary of one part, which has ``source_tokens`` estimated tokens."""

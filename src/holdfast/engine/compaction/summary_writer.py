@@ -120,11 +120,13 @@ class SummaryWriter(Struct, frozen=True):
 
     def with_learned_window(self, target: Target) -> SummaryWriter:
         """Return this writer with the window of ``target``, if that is the same model with a smaller, learned one."""
-        own_target, other_limits = self.target, target.limits
+        own_target = self.target
+        learned_window = target.limits.window
         is_same_model = (own_target.api, own_target.model) == (target.api, target.model)
-        if not is_same_model or other_limits.window >= own_target.limits.window:
+        if not is_same_model or learned_window >= own_target.limits.window:
             return self
-        return replace(self, target=replace(own_target, limits=replace(own_target.limits, window=other_limits.window)))
+        limits = replace(own_target.limits, window=learned_window)
+        return replace(self, target=replace(own_target, limits=limits))
 
     def count_tokens(self, text: str) -> int:
         """Estimate the tokens of ``text`` for this model."""
@@ -148,9 +150,19 @@ class SummaryWriter(Struct, frozen=True):
             if name not in excluded_fields:
                 fields[name] = value
         request_body = build_request_body(
-            spec.api, model, sized_messages, setup_fields=fields, options=PlanOptions(max_tokens=output)
+            spec.api,
+            model,
+            sized_messages,
+            setup_fields=fields,
+            options=PlanOptions(max_tokens=output),
         )
-        return UpstreamRequest(spec.api, request_body, model, stream=fields.get("stream") is True, headers=self.headers)
+        return UpstreamRequest(
+            spec.api,
+            request_body,
+            model,
+            stream=fields.get("stream") is True,
+            headers=self.headers,
+        )
 
 
 class CachedRequest(Struct, frozen=True):
@@ -217,7 +229,10 @@ class SummaryRequestTooLarge(CompactionFailed):
 
 
 async def ask_summary_writer(
-    writer: SummaryWriter, upstream_request: UpstreamRequest, context: CompactionContext, tokens: int = 0
+    writer: SummaryWriter,
+    upstream_request: UpstreamRequest,
+    context: CompactionContext,
+    tokens: int = 0,
 ) -> ParsedAnswer:
     """Send ``upstream_request``, of about ``tokens`` tokens, and return the answer, whatever it says.
 
@@ -242,7 +257,10 @@ async def ask_summary_writer(
 
 
 async def _try_summary_call(
-    writer: SummaryWriter, upstream_request: UpstreamRequest, context: CompactionContext, tokens: int
+    writer: SummaryWriter,
+    upstream_request: UpstreamRequest,
+    context: CompactionContext,
+    tokens: int,
 ) -> _SummaryCallResult:
     """Make one call. Raises ``CompactionFailed`` only if it was aborted."""
     try:

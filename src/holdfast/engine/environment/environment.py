@@ -109,7 +109,11 @@ class Environment(Struct, frozen=True):
         return {spec.messages_field: [{"role": "system", "content": self.prompt}]}
 
     def restore_texts(
-        self, messages: Iterable[Message] = (), *, skills: Sequence[str] = (), max_tokens: int = RESTORED_SKILLS_TOKENS
+        self,
+        messages: Iterable[Message] = (),
+        *,
+        skills: Sequence[str] = (),
+        max_tokens: int = RESTORED_SKILLS_TOKENS,
     ) -> tuple[str, ...]:
         """Return the texts to show again after a summary, each from its source and within its budget.
 

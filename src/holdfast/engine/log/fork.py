@@ -38,13 +38,18 @@ _VIEW_ENTRIES = RequestEntry | DecisionEntry | CompactionEntry | RevokeEntry
 """Entries that say, or change, what a request shows."""
 
 
-def collect_decisions_to_copy(state: ConversationState, path: Sequence[Entry], start: int, count: int) -> list[Entry]:
+def collect_decisions_to_copy(
+    state: ConversationState,
+    path: Sequence[Entry],
+    start: int,
+    count: int,
+) -> list[Entry]:
     """Return the entries that a branch from just before ``path[start]`` needs, to show its messages as before.
 
     ``path`` is the path of ``state``; ``count`` is the number of messages before ``start``. The entries come from
     ``path[start:]``, clipped to those messages: decisions in force, undone decisions and their undos, and the requests
-    that showed the messages (their digests have to be computed anew). What an earlier branch from the same place has
-    copied already is not copied again.
+    that showed the messages (their digests have to be computed anew). Entries that an earlier branch from the same
+    place copied are not copied again.
     """
     active_ids = {id_ for id_, _ in state.view.active_decisions}
     known_ids = {entry.id for entry in path[:start]}
@@ -133,7 +138,7 @@ def _collect_bodies_after_last_message(path: Sequence[Entry]) -> list[EntryBody]
 
 
 def _find_first_setup_index(path: Sequence[Entry]) -> int:
-    """Return the index of the first setup or request in ``path``, or -1 if there is none."""
+    """Return the index of the first setup or request in ``path``, or -1 without one."""
     for index, entry in enumerate(path):
         if isinstance(entry.body, RequestSetup | RequestEntry):
             return index
@@ -143,7 +148,7 @@ def _find_first_setup_index(path: Sequence[Entry]) -> int:
 def _copy_request_entry(request: RequestEntry, previous_bodies: Sequence[EntryBody], count: int) -> RequestEntry | None:
     """Return ``request`` as one that showed the first ``count`` messages.
 
-    Return None if there are none, or if ``previous_bodies`` ends with the same request and nothing was decided since.
+    Return None if ``count`` is 0, or if ``previous_bodies`` ends with the same request and no decision came since.
     """
     if not count:
         return None

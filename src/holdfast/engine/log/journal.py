@@ -155,7 +155,12 @@ class Journal(BranchLog):
         return self._append_messages(messages)
 
     def record_answer(
-        self, answer: Message | SizedMessage, usage: Usage = Usage(), stop: str = "", *, as_planned: bool = True
+        self,
+        answer: Message | SizedMessage,
+        usage: Usage = Usage(),
+        stop: str = "",
+        *,
+        as_planned: bool = True,
     ) -> str:
         """Append the answer to the last prepared request with its usage, then the messages that waited for it.
 
@@ -197,7 +202,13 @@ class Journal(BranchLog):
                 self._append_bodies(notes)
 
     def record_overflow(
-        self, reason: str, limit: int = 0, requested_tokens: int = 0, most_bytes: int = 0, *, as_planned: bool = True
+        self,
+        reason: str,
+        limit: int = 0,
+        requested_tokens: int = 0,
+        most_bytes: int = 0,
+        *,
+        as_planned: bool = True,
     ) -> str:
         """Append that the last prepared request was too large, with the provider's numbers; return the entry's id.
 
@@ -501,12 +512,19 @@ class Journal(BranchLog):
 
     def fork_at(self, entry: str) -> Journal:
         """Open a fork behind ``entry``; this journal and the session's leaf stay where they are."""
-        return Journal.open(self.store, self.key, self.policy, leaf=entry, clock=self._clock, ids=self._ids)
+        return Journal.open(
+            self.store,
+            self.key,
+            self.policy,
+            leaf=entry,
+            clock=self._clock,
+            ids=self._ids,
+        )
 
     def rewrite_messages(self, replacements: Callable[[Sequence[Entry]], Mapping[str, Message]]) -> int:
         """Copy the branch with the messages that ``replacements`` returns by entry id, and continue on the copy.
 
-        The old branch stays whole. Return how many messages were replaced; if none, nothing is copied.
+        The old branch stays whole. Return how many messages were replaced; for 0 the branch is not copied.
         """
         with self.hold_lease():
             new_messages = replacements(self.store.read_path(self.key, self.leaf))
@@ -586,7 +604,7 @@ class Journal(BranchLog):
         return plan_request(self.state, target, self.policy, inputs)
 
     def _on_branch_changed(self, new: Sequence[Entry] = ()) -> None:
-        """Forget what was prepared for the branch as it was."""
+        """Forget the prepared request and the queued messages if they no longer fit the branch."""
         self._ready_request = None
         if not new:
             # Entries of others may have delivered the queued messages, or queued new ones.

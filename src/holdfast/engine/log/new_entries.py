@@ -47,7 +47,12 @@ def convert_to_sized_message(message: Message | SizedMessage) -> SizedMessage:
         if message.digest:
             return message
         measured_message = build_sized_message(message.message)
-        return replace(measured_message, api=message.api, raw=message.raw, base_raw=message.base_raw)
+        return replace(
+            measured_message,
+            api=message.api,
+            raw=message.raw,
+            base_raw=message.base_raw,
+        )
     except (TypeError, AttributeError, KeyError) as error:
         # Types are checked only once measuring has failed: on the way of every request the check would cost more.
         expected_type = SizedMessage if isinstance(message, SizedMessage) else Message
@@ -84,11 +89,25 @@ def make_plan_entry_bodies(state: ConversationState, plan: Plan, target: Target,
         bodies.append(plan.compaction)
     prefix_digest = plan.state.last_request.prefix_digest
     message_count = len(plan.state.history.sized_messages)
-    bodies.append(RequestEntry(prefix_digest, message_count, target.model, target.limits.window, target.api))
+    bodies.append(
+        RequestEntry(
+            prefix_digest,
+            message_count,
+            target.model,
+            target.limits.window,
+            target.api,
+        )
+    )
     return bodies
 
 
-def make_answer_entry_body(state: ConversationState, usage: Usage, stop: str, *, as_planned: bool) -> AnswerEntry:
+def make_answer_entry_body(
+    state: ConversationState,
+    usage: Usage,
+    stop: str,
+    *,
+    as_planned: bool,
+) -> AnswerEntry:
     """Build the entry with the usage of the newest request of ``state``.
 
     If the messages sent were not the planned ones, the entry gets no digest: its size then measures no request of the
@@ -133,7 +152,11 @@ def add_unstored_notice(plan: Plan, store_error: StoreError) -> Plan:
 
 
 def begin_session(
-    store: SessionStore, key: str, policy: Policy, clock: Callable[[], int], ids: Callable[[int], list[str]]
+    store: SessionStore,
+    key: str,
+    policy: Policy,
+    clock: Callable[[], int],
+    ids: Callable[[int], list[str]],
 ) -> str | None:
     """Return the leaf of session ``key``; if it does not exist, create it with a note of its policy."""
     try:

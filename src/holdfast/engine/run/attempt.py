@@ -259,9 +259,9 @@ class Attempt:
         return held_events
 
     def _estimate_prompt_tokens(self, answer: ParsedAnswer) -> int | None:
-        """Return our own estimate of the prompt, to compare with the reported count, or None if it is no measure.
+        """Return our own estimate of the prompt, to compare with the reported count, or None if it is unreliable.
 
-        It is none where a hook changed the messages, since those were not estimated, and where media is shown: a small
+        It is unreliable if a hook changed the messages, since those were not estimated, and if media are shown: a small
         picture takes far fewer tokens than the flat figure that is estimated for one.
         """
         plan = self.plan
@@ -361,11 +361,16 @@ def describe_error_report(report: ErrorReport, verdict: Verdict) -> str:
     numbers = ""
     if verdict.requested and verdict.limit:
         numbers = f", {verdict.requested:,} of {verdict.limit:,} tokens"
-    return f"the provider answered with {status} ({verdict.kind}{numbers}): {report.message_line[:_MAX_PROVIDER_CHARS]}"
+    message = report.message_line[:_MAX_PROVIDER_CHARS]
+    return f"the provider answered with {status} ({verdict.kind}{numbers}): {message}"
 
 
 async def prepare_attempt(
-    runtime: SessionRuntime, template: RequestTemplate, prepared_request: PreparedRequest, *, quiet: bool
+    runtime: SessionRuntime,
+    template: RequestTemplate,
+    prepared_request: PreparedRequest,
+    *,
+    quiet: bool,
 ) -> Attempt:
     """Return an attempt at ``prepared_request``, ready to be sent; ``quiet`` passes on no events.
 
@@ -385,7 +390,11 @@ async def prepare_attempt(
     if resources.check_mode == "all" or checks_change:
         try:
             upstream_request = _check_outgoing_request(
-                runtime, template, upstream_request, sized_messages, is_as_planned=is_as_planned
+                runtime,
+                template,
+                upstream_request,
+                sized_messages,
+                is_as_planned=is_as_planned,
             )
         except InvalidRequest:
             # A body that its client wrote goes to the provider as it came: the client gets the provider's own error.

@@ -63,7 +63,13 @@ def make_checked_request(upstream_request: UpstreamRequest, messages: Sequence[S
     start = upstream_request.body.rfind(memoryview(raw))
     if start < 0:
         return None
-    return CheckedRequest(upstream_request.model, upstream_request.body, start, start + len(raw), len(messages))
+    return CheckedRequest(
+        upstream_request.model,
+        upstream_request.body,
+        start,
+        start + len(raw),
+        len(messages),
+    )
 
 
 def is_already_checked(
@@ -118,8 +124,10 @@ def _make_invalid_request_error(
     subject = "the request"
     if hook and _is_about_messages(first, upstream_request):
         subject = f"the result of the hook {hook}"
-    text = f"{first.path}: {first.message}{more_note}; run `holdfast lint` on the request, or send it with check=False"
-    return InvalidRequest(f"{subject} breaks the rule {first.rule!r} of {upstream_request.api}: {text}")
+    problem = f"{subject} breaks the rule {first.rule!r} of {upstream_request.api}"
+    place = f"{first.path}: {first.message}{more_note}"
+    advice = "run `holdfast lint` on the request, or send it with check=False"
+    return InvalidRequest(f"{problem}: {place}; {advice}")
 
 
 def _is_about_messages(finding: Finding, upstream_request: UpstreamRequest) -> bool:

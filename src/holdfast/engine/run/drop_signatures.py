@@ -32,7 +32,7 @@ SIGNATURES_RESTORED_NOTICE = (
 async def drop_signatures(runtime: SessionRuntime, target: Target, write: Callable[[Plan], T | None]) -> T | None:
     """Plan without signed parts, call ``write`` to commit the plan, announce it, and return the result of ``write``.
 
-    Return None if nothing is signed, or if this was tried since the last answer and undone. ``write`` runs in the
+    Return None if no part is signed, or if this was tried since the last answer and undone. ``write`` runs in the
     worker and returns None if the log has moved on; then the plan is made again.
     """
 

@@ -114,7 +114,13 @@ async def decide_next_attempt(
                     return NextAttempt(template, unsigned_request, recovery)
                 event = refusal  # nothing was signed; fed the same refusal again, the machine stops
             case Shrink():
-                smaller = await _announce_and_shrink(runtime, template, prepared_request, action, attempt)
+                smaller = await _announce_and_shrink(
+                    runtime,
+                    template,
+                    prepared_request,
+                    action,
+                    attempt,
+                )
                 if isinstance(smaller, NextRequest):
                     return NextAttempt(*smaller, recovery)
                 event = NoProgress(smaller)
@@ -131,7 +137,10 @@ async def _undo_failed_recovery(runtime: SessionRuntime, template: RequestTempla
 
 
 async def _retry_with_strict_form(
-    runtime: SessionRuntime, template: RequestTemplate, prepared_request: PreparedRequest, refusal: ProviderRefusal
+    runtime: SessionRuntime,
+    template: RequestTemplate,
+    prepared_request: PreparedRequest,
+    refusal: ProviderRefusal,
 ) -> NextRequest | None:
     """Return the request in the form that the API's maker documents, or None if the form cannot be the problem.
 
@@ -215,7 +224,10 @@ def _halve_byte_limit(template: RequestTemplate, attempt: Attempt, shrink: Shrin
 
 
 async def shrink_request(
-    runtime: SessionRuntime, template: RequestTemplate, prepared_request: PreparedRequest, shrink: Shrink
+    runtime: SessionRuntime,
+    template: RequestTemplate,
+    prepared_request: PreparedRequest,
+    shrink: Shrink,
 ) -> NextRequest | str:
     """Return the request made smaller by the step in ``shrink``, or the outcome that says why it did not get smaller.
 
@@ -276,9 +288,12 @@ def _get_rendered_max_output(
 
 
 def make_final_error(
-    runtime: SessionRuntime, prepared_request: PreparedRequest, stop: Stop, attempt: Attempt
+    runtime: SessionRuntime,
+    prepared_request: PreparedRequest,
+    stop: Stop,
+    attempt: Attempt,
 ) -> UpstreamError:
-    """Build the error that ends a run: what was measured, and what the user can do about it."""
+    """Build the error that ends a run: the measured sizes, and what the user can do."""
     verdict = attempt.verdict
     if stop.kind != CONTEXT_OVERFLOW_KIND:
         text = format_stop_message(stop, attempt.refusal, provider_message=attempt.failure_text)

@@ -131,7 +131,11 @@ class Run:
                     await self._record_answer(template, prepared_request)
                     break
                 template, prepared_request, recovery = await decide_next_attempt(
-                    runtime, template, prepared_request, recovery, attempt
+                    runtime,
+                    template,
+                    prepared_request,
+                    recovery,
+                    attempt,
                 )
         await runtime.deliver_queued()
 

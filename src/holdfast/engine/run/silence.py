@@ -42,7 +42,12 @@ _MAX_UNCOUNTED_TOKENS = 1
 """Most tokens reported for a prompt that nobody counted."""
 
 
-def classify_empty_answer(answer: ParsedAnswer, verdict: Verdict, plan: Plan, max_output: int | None) -> SilenceKind:
+def classify_empty_answer(
+    answer: ParsedAnswer,
+    verdict: Verdict,
+    plan: Plan,
+    max_output: int | None,
+) -> SilenceKind:
     """Return whether ``answer``, to the request of ``plan``, is empty because that request was too large.
 
     ``max_output`` is the most tokens that the request allows the answer, or None if it sets no limit.
@@ -111,7 +116,11 @@ def _is_blank_answer(answer: ParsedAnswer) -> bool:
     """Return whether a complete answer shows nothing: no text beside white space, no call, no thinking."""
     if not answer.is_complete or answer.error is not None:
         return False
-    return all(isinstance(part, Text) and not part.text.strip() for part in answer.message.parts)
+    for part in answer.message.parts:
+        is_blank_text = isinstance(part, Text) and not part.text.strip()
+        if not is_blank_text:
+            return False
+    return True
 
 
 def _is_prompt_unread(prompt_tokens: int, verdict: Verdict, state: ConversationState) -> bool:

@@ -194,10 +194,17 @@ class FullDuplexTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send ``request`` and return the response, its body not read yet."""
         url = httpcore2.URL(
-            scheme=request.url.raw_scheme, host=request.url.raw_host, port=request.url.port, target=request.url.raw_path
+            scheme=request.url.raw_scheme,
+            host=request.url.raw_host,
+            port=request.url.port,
+            target=request.url.raw_path,
         )
         pool_request = httpcore2.Request(
-            request.method, url, headers=request.headers.raw, content=request.stream, extensions=request.extensions
+            request.method,
+            url,
+            headers=request.headers.raw,
+            content=request.stream,
+            extensions=request.extensions,
         )
         token = _CURRENT_REQUEST.set(request)
         try:
@@ -206,7 +213,10 @@ class FullDuplexTransport(httpx2.AsyncBaseTransport):
         finally:
             _CURRENT_REQUEST.reset(token)
         return httpx2.Response(
-            answer.status, headers=answer.headers, stream=_ResponseStream(answer), extensions=answer.extensions
+            answer.status,
+            headers=answer.headers,
+            stream=_ResponseStream(answer),
+            extensions=answer.extensions,
         )
 
     async def aclose(self) -> None:

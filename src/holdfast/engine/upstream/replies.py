@@ -169,7 +169,12 @@ class ReplyReader:
         report = answer.error or ErrorReport(self.api, body=self._body)
         # An error inside a successful stream names its own status; HTTP 200 would hide it.
         status = report.status if self.reply.is_success else self.reply.status
-        report = replace(report, status=status, headers=self.reply.headers, received_at=time.time())
+        report = replace(
+            report,
+            status=status,
+            headers=self.reply.headers,
+            received_at=time.time(),
+        )
         return replace(answer, error=redact_report(report, self.reply.secrets))
 
 

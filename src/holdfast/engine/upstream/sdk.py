@@ -133,7 +133,11 @@ def _reply_from_error(error: Exception) -> _OpenReply | None:
     if not isinstance(body, bytes):
         body = msgspec.json.encode(getattr(error, "details", {}), enc_hook=str)
     return _OpenReply(
-        _get_status(response), _get_headers(response), _iter_once(body), _close_nothing, _find_request_secrets(response)
+        _get_status(response),
+        _get_headers(response),
+        _iter_once(body),
+        _close_nothing,
+        _find_request_secrets(response),
     )
 
 

@@ -142,13 +142,22 @@ class HttpUpstream:
             raise UpstreamError(f"the upstream at {self.base_url} was closed; make another for this engine", "config")
         try:
             async with self._client.stream(
-                "POST", self.build_url(request), content=request.body, headers=self._merge_headers(request)
+                "POST",
+                self.build_url(request),
+                content=request.body,
+                headers=self._merge_headers(request),
             ) as reply:
                 secrets = find_secrets(reply.request.headers.items())
-                yield Reply(reply.status_code, dict(reply.headers), self._read_chunks(reply), secrets=secrets)
+                yield Reply(
+                    reply.status_code,
+                    dict(reply.headers),
+                    self._read_chunks(reply),
+                    secrets=secrets,
+                )
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
-            message = _describe_no_answer(self.base_url, error)
-            raise UpstreamError(redact_text(message, find_secrets(self._client.headers.items())), "network") from error
+            secrets = find_secrets(self._client.headers.items())
+            message = redact_text(_describe_no_answer(self.base_url, error), secrets)
+            raise UpstreamError(message, "network") from error
 
     def _merge_headers(self, upstream_request: UpstreamRequest) -> dict[str, str]:
         """Return the headers of one request; its beta features are added to those of the client."""

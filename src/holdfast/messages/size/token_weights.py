@@ -145,9 +145,13 @@ class _KindCode(Struct, frozen=True):
 
 
 def _build_code(
-    column_table: bytes, row_table: bytes, column_bits: int, row_bits: int, row_starts: Sequence[int]
+    column_table: bytes,
+    row_table: bytes,
+    column_bits: int,
+    row_bits: int,
+    row_starts: Sequence[int],
 ) -> _KindCode:
-    """Build the code whose rows are numbered ``row_starts``; the bits are those of one byte."""
+    """Build the code whose rows are numbered ``row_starts``; all bits fit into one byte."""
     indexes = bytearray(256)
     column_count = len(BYTE_KINDS)
     # Only the columns that fit into these bits: ASCII has fewer kinds than all bytes together.
@@ -254,6 +258,7 @@ def count_token_units_by_text(texts: Sequence[bytes]) -> list[int]:
     A line end stops everything that reaches from one byte to the next, so all can be weighed at once.
     """
     weights = _weigh_block(b"\n".join(texts))
+    # Each text is followed by the line end that joins it to the next one.
     starts = accumulate([len(text) + 1 for text in texts], initial=0)
     return [_sum_weights(weights, start, stop - 1) for start, stop in pairwise(starts)]
 

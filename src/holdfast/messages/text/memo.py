@@ -31,7 +31,9 @@ class CachedTextFunction(Generic[T]):
     """
 
     def __init__(self, make: Callable[[str], T], size: Callable[[T], int], max_bytes: int) -> None:
-        self._make, self._size, self._half = make, size, max_bytes // 2
+        self._make = make
+        self._size = size
+        self._half = max_bytes // 2
         self.cache_clear()
         update_wrapper(self, make)
 

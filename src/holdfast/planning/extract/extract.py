@@ -89,14 +89,25 @@ def build_extract(
 
 
 def build_supplement(
-    head: Sequence[SizedMessage], tail: Sequence[SizedMessage], written_summary: str, budget: int, settings: Settings
+    head: Sequence[SizedMessage],
+    tail: Sequence[SizedMessage],
+    written_summary: str,
+    budget: int,
+    settings: Settings,
 ) -> str:
     """Quote the parts of ``head`` that ``written_summary`` lacks, in about ``budget`` estimator tokens.
 
     That is the user's words, the ledger, and coverage lines for references that stand neither in the summary nor in
     ``tail``. Return an empty string if nothing was left out. Decisions are left to the summary.
     """
-    sections = _collect_extract_sections(head, tail, budget, settings, written_summary, with_decisions=False)
+    sections = _collect_extract_sections(
+        head,
+        tail,
+        budget,
+        settings,
+        written_summary,
+        with_decisions=False,
+    )
     return _render_supplement(sections)
 
 
@@ -119,10 +130,9 @@ def _collect_extract_sections(
 
     ledger_tokens = budget * SUMMARY_LEDGER_SHARE
     decision_tokens = int(budget * SUMMARY_DECISION_SHARE) if with_decisions else 0
+    user_tokens = int(budget * settings.summary.user_share)
     has_request_in_tail = any(sized_message.message.is_turn_start for sized_message in tail)
-    goal, constraints = quote_user_messages(
-        all_messages, int(budget * settings.summary.user_share), is_open=not has_request_in_tail
-    )
+    goal, constraints = quote_user_messages(all_messages, user_tokens, is_open=not has_request_in_tail)
     sections = ExtractSections(
         goal=goal,
         constraints=constraints,
@@ -134,7 +144,9 @@ def _collect_extract_sections(
 
     # Coverage lines come after the other sections: they get what those leave over, and need not repeat a reference that
     # is mentioned there. Pointers come last, for references that no line covers.
-    spent = sum(estimate_text_tokens(text) + LINE_OVERHEAD_TOKENS for text in sections.texts) + HEADINGS_TOKENS
+    spent = HEADINGS_TOKENS
+    for text in sections.texts:
+        spent += estimate_text_tokens(text) + LINE_OVERHEAD_TOKENS
     pointer_tokens = int(budget * SUMMARY_POINTER_SHARE)
     shown_refs = _collect_shown_references(tail, [visible_text, *sections.texts])
     weights = _weigh_unshown_references(head, shown_refs)
@@ -144,7 +156,8 @@ def _collect_extract_sections(
         if ref not in covered_refs:
             open_weights[ref] = weight
     shown_text = "\n".join([visible_text, *sections.texts, *quotes])
-    pointers = _take_within_budget(select_result_pointers(head, actions, open_weights, shown_text), pointer_tokens)
+    all_pointers = select_result_pointers(head, actions, open_weights, shown_text)
+    pointers = _take_within_budget(all_pointers, pointer_tokens)
     return replace(sections, quotes=quotes, pointers=pointers)
 
 
@@ -225,8 +238,13 @@ def _render_supplement(sections: ExtractSections) -> str:
         ("Lines", sections.quotes, ""),
         ("Files", [*sections.files, *sections.pointers], "- "),
     )
-    blocks = [f"## {heading}\n{_render_list(items, bullet)}" for heading, items, bullet in groups if items]
-    return "\n".join([SUPPLEMENT_OPENING, *blocks]) if blocks else ""
+    blocks: list[str] = []
+    for heading, items, bullet in groups:
+        if items:
+            blocks.append(f"## {heading}\n{_render_list(items, bullet)}")
+    if not blocks:
+        return ""
+    return "\n".join([SUPPLEMENT_OPENING, *blocks])
 
 
 def _render_list(items: Iterable[str], bullet: str = "- ") -> str:
@@ -371,7 +389,10 @@ def _describe_source(part: Part, calls: dict[str, ToolCall]) -> str:
 
 
 def select_result_pointers(
-    head: Sequence[SizedMessage], actions: Sequence[ToolAction], weights: dict[Reference, float], named_text: str
+    head: Sequence[SizedMessage],
+    actions: Sequence[ToolAction],
+    weights: dict[Reference, float],
+    named_text: str,
 ) -> Iterator[str]:
     """Yield names of results worth reading again, best first: each covers references that nothing else covers.
 

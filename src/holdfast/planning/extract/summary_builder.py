@@ -54,7 +54,10 @@ updated."""
 
 
 def build_compaction(
-    builder: PlanBuilder, keep: int, max_tokens: float, summary_result: SummaryResult | None = None
+    builder: PlanBuilder,
+    keep: int,
+    max_tokens: float,
+    summary_result: SummaryResult | None = None,
 ) -> CompactionEntry | None:
     """Build the compaction that keeps messages from index ``keep`` on, with a summary of about ``max_tokens`` tokens.
 
@@ -192,7 +195,11 @@ def _build_head_message(sized_message: SizedMessage, edits: Sequence[Edit]) -> S
 
 
 def _build_summary_texts(
-    builder: PlanBuilder, head: Sequence[SizedMessage], keep: int, budget: int, summary_result: SummaryResult | None
+    builder: PlanBuilder,
+    head: Sequence[SizedMessage],
+    keep: int,
+    budget: int,
+    summary_result: SummaryResult | None,
 ) -> Iterator[str]:
     """Yield the texts of the summary.
 
@@ -202,7 +209,13 @@ def _build_summary_texts(
     if summary_result is None or not summary_result.text.strip():
         carried_budget = min(budget, max(MIN_PREVIOUS_SUMMARY_TOKENS, int(budget * PREVIOUS_SUMMARY_SHARE)))
         carried_text = render_previous_summary(choose_carried_summary(builder.state, keep), carried_budget)
-        yield build_extract(head, tail, budget - estimate_text_tokens(carried_text), settings, carried_text)
+        yield build_extract(
+            head,
+            tail,
+            budget - estimate_text_tokens(carried_text),
+            settings,
+            carried_text,
+        )
         if carried_text:
             yield carried_text
         return

@@ -86,9 +86,8 @@ def quote_user_messages(
 
     program_texts = _list_program_messages(messages)
     reserved_for_program = min(PROGRAM_SHARE * remaining, _estimate_quote_tokens(program_texts))
-    *excerpts, note = select_excerpts(
-        [*candidates, _get_first_client_notes(earlier_texts)], round(remaining - reserved_for_program)
-    )
+    quoted_texts = [*candidates, _get_first_client_notes(earlier_texts)]
+    *excerpts, note = select_excerpts(quoted_texts, round(remaining - reserved_for_program))
     # The program's share grows up to twice its size with what the user's words left unused.
     left_over = remaining - _estimate_quote_tokens([*excerpts, note])
     program_tokens = min(2 * PROGRAM_SHARE * remaining, max(reserved_for_program, left_over))
@@ -100,7 +99,10 @@ def quote_user_messages(
     for text, label in {first: "First", newest: "Newest"}.items():
         if excerpt_by_text[text]:
             goal.append(f"{label} request of the user, verbatim:\n{excerpt_by_text[text]}")
-    lines = [f"User: {excerpt_by_text[text]}" for text in reversed(older) if text != first and excerpt_by_text[text]]
+    lines: list[str] = []
+    for text in reversed(older):
+        if text != first and excerpt_by_text[text]:
+            lines.append(f"User: {excerpt_by_text[text]}")
     lines += _format_unquoted_count(excerpts.count(""), "user")
     lines += _quote_program_messages(program_texts, round(program_tokens))
     if note:
@@ -155,7 +157,10 @@ def _format_unquoted_count(number: int, source: str) -> list[str]:
 
 
 def select_excerpts(
-    texts: Sequence[str], budget: int, message_share: float = MESSAGE_SHARE, rule_texts: Container[int] = ()
+    texts: Sequence[str],
+    budget: int,
+    message_share: float = MESSAGE_SHARE,
+    rule_texts: Container[int] = (),
 ) -> list[str]:
     """Return an excerpt of each of ``texts``, most important text first, in about ``budget`` estimator tokens together.
 
@@ -171,7 +176,13 @@ def select_excerpts(
     # still fits, again from the most important text on.
     rule_positions = _find_rule_pieces(pieces_by_text, rule_texts)
     unusable_for_rules = (1 - RULES_SHARE) * budget
-    remaining -= _choose_pieces(rule_positions, pieces_by_text, chosen, remaining - unusable_for_rules, inf)
+    remaining -= _choose_pieces(
+        rule_positions,
+        pieces_by_text,
+        chosen,
+        remaining - unusable_for_rules,
+        inf,
+    )
     for max_tokens in (message_share * budget, inf):
         positions = _order_pieces(pieces_by_text)
         remaining -= _choose_pieces(positions, pieces_by_text, chosen, remaining, max_tokens)

@@ -83,7 +83,12 @@ class ClaudeCodeRules(OverflowReplayRules, frozen=True):
         size = compute_effective_window(limits, self.trigger_output) - self.trigger_reserve
         return apply_reserve_floor(size, limits.window, settings)
 
-    def select_tail_starts(self, builder: PlanBuilder, messages: list[Message], cut_points: list[int]) -> list[int]:
+    def select_tail_starts(
+        self,
+        builder: PlanBuilder,
+        messages: list[Message],
+        cut_points: list[int],
+    ) -> list[int]:
         """Keep a last user message that waits for its answer, else no message at all."""
         if messages and messages[-1].is_turn_start and len(messages) - 1 in cut_points:
             return [len(messages) - 1]
@@ -102,12 +107,20 @@ class ClaudeCodeRules(OverflowReplayRules, frozen=True):
             total_tokens = builder.compute_compaction_share(settings.restore.max_share)
         messages = [sized_message.message for sized_message in head]
         return render_restored_files(
-            messages, self.restore_files, self.restore_file_tokens, builder.token_ratio, total_tokens
+            messages,
+            self.restore_files,
+            self.restore_file_tokens,
+            builder.token_ratio,
+            total_tokens,
         )
 
 
 def render_restored_files(
-    head: Sequence[Message], max_files: int, max_tokens: int, token_ratio: float = 1.0, total_tokens: float = inf
+    head: Sequence[Message],
+    max_files: int,
+    max_tokens: int,
+    token_ratio: float = 1.0,
+    total_tokens: float = inf,
 ) -> tuple[str, ...]:
     """Render the ``max_files`` files of ``head`` that were touched last, newest first, as they were last read.
 

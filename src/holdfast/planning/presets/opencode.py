@@ -134,7 +134,12 @@ class OpencodeRules(OverflowReplayRules, frozen=True):
             limit = min(limits.max_input - buffer, limit)
         return max(0, limit)
 
-    def select_tail_starts(self, builder: PlanBuilder, messages: list[Message], cut_points: list[int]) -> list[int]:
+    def select_tail_starts(
+        self,
+        builder: PlanBuilder,
+        messages: list[Message],
+        cut_points: list[int],
+    ) -> list[int]:
         """Return the start of the last turns that fit; the first that does not is split where its rest fits."""
         # Only the last turns are measured: encoding every message as JSON would cost time in each request.
         first_measured = len(messages)
@@ -162,7 +167,11 @@ class OpencodeRules(OverflowReplayRules, frozen=True):
 
 
 def find_opencode_tail_start(
-    messages: Sequence[Message], sizes: Sequence[int], budget: int, turns: int, cut_points: Container[int] | None = None
+    messages: Sequence[Message],
+    sizes: Sequence[int],
+    budget: int,
+    turns: int,
+    cut_points: Container[int] | None = None,
 ) -> int:
     """Return the start of opencode's kept tail: the last ``turns`` turns that fit into ``budget`` tokens.
 

@@ -271,7 +271,13 @@ def _build_summary_request(builder: PlanBuilder, keep: int) -> SummaryRequest:
         share = builder.compute_compaction_share(settings.summary.model_total_share)
         max_tokens = min(max_tokens, max(min_tokens, share))
     is_replayed = keep == builder.rules.find_replayed_message(builder)
-    return SummaryRequest(start, keep, settings.summary.max_tokens or max_tokens, previous_summary, is_replayed)
+    return SummaryRequest(
+        start,
+        keep,
+        settings.summary.max_tokens or max_tokens,
+        previous_summary,
+        is_replayed,
+    )
 
 
 def _explain_blocked_compaction(builder: PlanBuilder) -> str:

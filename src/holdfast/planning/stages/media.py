@@ -46,7 +46,11 @@ class MediaSizes(NamedTuple):
     def describe_sizes(self, *, with_large: bool) -> str:
         """Return the sizes in words, leaving out those without a limit."""
         sizes = self if with_large else self._replace(images_with_large=NO_LIMIT)
-        return ", ".join(f"{size:,} {_SIZE_LABELS[name]}" for name, size in sizes._asdict().items() if size < NO_LIMIT)
+        phrases: list[str] = []
+        for name, size in sizes._asdict().items():
+            if size < NO_LIMIT:
+                phrases.append(f"{size:,} {_SIZE_LABELS[name]}")
+        return ", ".join(phrases)
 
 
 class MediaLoad(Struct, frozen=True):
@@ -178,7 +182,11 @@ def limit_shown_media(builder: PlanBuilder) -> PlanBuilder:
 
 
 def _build_limit_edits(
-    builder: PlanBuilder, shown_media: Iterable[ShownMedia], total_load: MediaLoad, limits: MediaLimits, why: str
+    builder: PlanBuilder,
+    shown_media: Iterable[ShownMedia],
+    total_load: MediaLoad,
+    limits: MediaLimits,
+    why: str,
 ) -> list[Edit]:
     """Return the edits that replace the oldest of ``shown_media`` until ``total_load`` is within ``limits``.
 
@@ -304,7 +312,11 @@ def _take_surplus_media(
 def compute_media_limits(builder: PlanBuilder) -> MediaLimits:
     """Return the most media that a request may hold: the lower of the policy's limits and those known of the API."""
     settings = builder.settings.media
-    policy_limits = MediaLimits(settings.max_count or NO_LIMIT, NO_LIMIT, settings.max_bytes or NO_LIMIT)
+    policy_limits = MediaLimits(
+        settings.max_count or NO_LIMIT,
+        NO_LIMIT,
+        settings.max_bytes or NO_LIMIT,
+    )
     return policy_limits.tighten_by(_get_api_media_limits(builder))
 
 
@@ -385,4 +397,11 @@ def _build_placeholder_edit(shown_media: ShownMedia, why: str, max_pixels: int =
         if placeholder:
             saves += estimate_media_tokens(media) - estimate_text_tokens(placeholder)
     replacement = replace_media_with_text(shown_media.part, get_placeholder)
-    return build_part_edit(shown_media.message_index, shown_media.part_index, replacement, MEDIA_RULE, why, saves)
+    return build_part_edit(
+        shown_media.message_index,
+        shown_media.part_index,
+        replacement,
+        MEDIA_RULE,
+        why,
+        saves,
+    )

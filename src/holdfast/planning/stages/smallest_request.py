@@ -197,7 +197,11 @@ def _build_shortening_edits(builder: PlanBuilder, index: int, level: CutLevel) -
     message = builder.state.history.messages[index]
     shown_parts = map_shown_parts(builder.state, index)
     if message.role == "assistant":
-        shown_parts = {part_index: part for part_index, part in shown_parts.items() if isinstance(part, Media)}
+        shown_media: dict[int, Part] = {}
+        for part_index, part in shown_parts.items():
+            if isinstance(part, Media):
+                shown_media[part_index] = part
+        shown_parts = shown_media
     middle_parts = _select_middle_parts(builder, shown_parts, level.user_tokens)
     yield from replace_parts_with_line(builder, index, middle_parts, SMALLEST_REQUEST_RULE)
     for part_index in sorted(shown_parts.keys() - middle_parts):
@@ -212,7 +216,18 @@ def _build_shortening_edits(builder: PlanBuilder, index: int, level: CutLevel) -
             continue
         why = "nothing else made the request small enough"
         blob_hash = "" if blob is None else blob.hash
-        yield build_part_edit(index, part_index, replacement, SMALLEST_REQUEST_RULE, why, saves, blob_hash), blob
+        yield (
+            build_part_edit(
+                index,
+                part_index,
+                replacement,
+                SMALLEST_REQUEST_RULE,
+                why,
+                saves,
+                blob_hash,
+            ),
+            blob,
+        )
 
 
 def _select_middle_parts(builder: PlanBuilder, shown_parts: Mapping[int, Part], max_tokens: int) -> Sequence[int]:
@@ -234,7 +249,12 @@ def _select_middle_parts(builder: PlanBuilder, shown_parts: Mapping[int, Part], 
         return min(estimate_text_tokens(text), max_tokens + NOTICE_TOKENS)
 
     end_share = builder.settings.results.preview_end_share
-    middle = select_middle_texts(len(part_indexes), measure_text, MAX_SEPARATE_TEXTS * max_tokens, end_share)
+    middle = select_middle_texts(
+        len(part_indexes),
+        measure_text,
+        MAX_SEPARATE_TEXTS * max_tokens,
+        end_share,
+    )
     return part_indexes[middle.start : middle.stop]
 
 

@@ -166,7 +166,8 @@ def build_spill_edit(builder: PlanBuilder, spillable: SpillableText, rule: str) 
         edit = build_text_edit(spillable, preview, blob, rule, why)
         if edit.saves > 0:
             return edit, blob
-    line = f'[{len(text):,} characters left out here; recall(id="{blob.hash[:HANDLE_CHARS]}") returns them]'
+    handle = blob.hash[:HANDLE_CHARS]
+    line = f'[{len(text):,} characters left out here; recall(id="{handle}") returns them]'
     why = f"{len(text):,} characters spilled, {len(line):,} stay"
     return build_text_edit(spillable, line, blob, rule, why), blob
 
@@ -226,11 +227,14 @@ def render_preview(text: str, hash_: str, builder: PlanBuilder, chars: int = 0) 
     and nothing else. A line that is cut counts both as shown and as left out, so its number is in both ranges.
     Look-alikes of our own tag in the quoted text are escaped.
     """
-    settings, handle = builder.settings, hash_[:HANDLE_CHARS]
-    head, tail = take_both_text_ends(text, chars or settings.results.preview_chars, settings.results.preview_end_share)
-    start, stop = len(head), len(text) - len(tail)
+    settings = builder.settings.results
+    handle = hash_[:HANDLE_CHARS]
+    head, tail = take_both_text_ends(text, chars or settings.preview_chars, settings.preview_end_share)
+    start = len(head)
+    stop = len(text) - len(tail)
     line_count = text.count("\n") + 1
-    first, last = head.count("\n") + 1, line_count - tail.count("\n")
+    first = head.count("\n") + 1
+    last = line_count - tail.count("\n")
     outline_lines = build_text_outline(text, _compute_outline_chars(builder), first, start, stop)
     body_lines: list[str] = []
     if head:
@@ -244,7 +248,8 @@ def render_preview(text: str, hash_: str, builder: PlanBuilder, chars: int = 0) 
         body_lines += [f"Lines {last}-{line_count}:", tail]
     kind = ' type="json"' if is_json_text(text) else ""
     opening = f'<{SPILL_TAG} id="{handle}" chars="{len(text)}" lines="{line_count}"{kind}>'
-    return "\n".join([opening, escape_look_alike_tags("\n".join(body_lines)), f"</{SPILL_TAG}>"])
+    body = escape_look_alike_tags("\n".join(body_lines))
+    return "\n".join([opening, body, f"</{SPILL_TAG}>"])
 
 
 def estimate_preview_chars(builder: PlanBuilder) -> int:

@@ -92,4 +92,15 @@ def _cut_unread_result(
     why = f"{len(text):,} characters shown, {len(short_text):,} stay: all unread results must fit together"
     replacement = replace_result_text(result, short_text)
     blob_hash = "" if blob is None else blob.hash
-    yield build_part_edit(message_index, part_index, replacement, UNREAD_RULE, why, saves, blob_hash), blob
+    yield (
+        build_part_edit(
+            message_index,
+            part_index,
+            replacement,
+            UNREAD_RULE,
+            why,
+            saves,
+            blob_hash,
+        ),
+        blob,
+    )

@@ -92,7 +92,13 @@ def _find_chunk_boundaries(head: Sequence[Message]) -> list[int]:
     return sorted({0, len(head), *find_cut_points(head)})
 
 
-def _build_chunk(head: Sequence[Message], start: int, stop: int, size: int, style: TranscriptStyle) -> HistoryChunk:
+def _build_chunk(
+    head: Sequence[Message],
+    start: int,
+    stop: int,
+    size: int,
+    style: TranscriptStyle,
+) -> HistoryChunk:
     text = render_messages_to_tokens(head[start:stop], size, style)
     return HistoryChunk(start, stop, text, estimate_text_tokens(text))
 
@@ -123,10 +129,12 @@ def render_messages_to_tokens(
 
 def clip_text_middle(text: str, size: int) -> str:
     """Return start and end of ``text``, about half each, in at most ``size`` estimator tokens."""
-    excerpt, max_chars = text, len(text)
+    excerpt = text
+    max_chars = len(text)
     while (tokens := estimate_text_tokens(excerpt)) > size:
         # In proportion to the excess, and by a quarter at least: tokens are not spread evenly over a text.
-        max_chars = min(max_chars * 3 // 4, max_chars * max(0, size) // tokens)
+        proportional_chars = max_chars * max(0, size) // tokens
+        max_chars = min(max_chars * 3 // 4, proportional_chars)
         head, end = take_both_grapheme_ends(text, max_chars, 0.5)
         excerpt = f"{head}\n[...]\n{end}" if max_chars > _MIN_TEXT_CHARS else head
     return excerpt

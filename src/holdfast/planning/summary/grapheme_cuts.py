@@ -66,7 +66,8 @@ def _is_grapheme_extension(char: str) -> bool:
     """Return whether ``char`` belongs to the character before it."""
     if char == _ZERO_WIDTH_JOINER or category(char).startswith("M"):
         return True
-    return any(low <= char <= high for low, high in (_SKIN_TONE_RANGE, _TAG_RANGE, _HANGUL_RANGE))
+    extension_ranges = (_SKIN_TONE_RANGE, _TAG_RANGE, _HANGUL_RANGE)
+    return any(low <= char <= high for low, high in extension_ranges)
 
 
 def _is_surrogate_pair(left: str, right: str) -> bool:

@@ -103,7 +103,7 @@ def find_newest_user_text(messages: Sequence[Message]) -> str:
 
 
 def extract_keywords(text: str) -> tuple[str, ...]:
-    """Return the first distinct words of ``text`` that say what it is about, in lower case.
+    """Return the first distinct content words of ``text``, in lower case.
 
     In scripts without spaces between words, each pair of characters counts as a word.
     """

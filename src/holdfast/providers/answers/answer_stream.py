@@ -117,5 +117,10 @@ class AnswerStream:
         if self._is_damaged:
             answer = replace(answer, is_damaged=True)
         if self._error is not None:
-            return replace(answer, stop_reason="error", error=self._error, is_complete=False)
+            return replace(
+                answer,
+                stop_reason="error",
+                error=self._error,
+                is_complete=False,
+            )
         return replace(answer, is_complete=self.is_complete and answer.is_complete)

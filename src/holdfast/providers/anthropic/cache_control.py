@@ -126,8 +126,10 @@ def add_breakpoint_to_blocks(blocks: Sequence[Raw], lifetime: str = "5m") -> lis
         is_blank = block.text is not None and not block.text.strip()
         if is_thinking or is_blank:
             continue
-        new_block = Raw(_encode_block_with_breakpoint(decode_json_fields(blocks[index]), lifetime))
-        return [*blocks[:index], new_block, *blocks[index + 1 :]]
+        block_fields = decode_json_fields(blocks[index])
+        new_blocks = list(blocks)
+        new_blocks[index] = Raw(_encode_block_with_breakpoint(block_fields, lifetime))
+        return new_blocks
     return None
 
 

@@ -99,7 +99,10 @@ def merge_context_edits(*options: JsonObject) -> JsonObject:
 
 
 def _build_compaction_request(fields: Mapping[str, Raw], instructions: str, _in_band: bool) -> NativeCompactionRequest:
-    body: JsonObject = {key: raw for key, raw in fields.items() if key not in _ANSWER_SHAPING_FIELDS}
+    body: JsonObject = {}
+    for key, raw in fields.items():
+        if key not in _ANSWER_SHAPING_FIELDS:
+            body[key] = raw
     # These shape an answer in part only, so the rest of them stays.
     for key in {"tool_choice", "output_config", "fallbacks"} & body.keys():
         value = _strip_answer_shaping(key, msgspec.json.decode(body.pop(key)))
@@ -109,7 +112,11 @@ def _build_compaction_request(fields: Mapping[str, Raw], instructions: str, _in_
     if instructions:
         compaction["instructions"] = INSTRUCTED_PROMPT.format(instructions=instructions)
     body[COMPACTION_KIND] = compaction
-    return NativeCompactionRequest("generate", encode_json(body), add_beta_header({}, [ON_DEMAND_BETA]))
+    return NativeCompactionRequest(
+        "generate",
+        encode_json(body),
+        add_beta_header({}, [ON_DEMAND_BETA]),
+    )
 
 
 def _strip_answer_shaping(key: str, value: Any) -> Any:
@@ -171,7 +178,11 @@ def _list_edit_types(fields: Mapping[str, Raw]) -> list[str]:
         return []
     options = msgspec.json.decode(fields["context_management"])
     edits = options.get("edits") if isinstance(options, dict) else None
-    return [str(edit.get("type")) for edit in edits or () if isinstance(edit, dict)]
+    edit_types: list[str] = []
+    for edit in edits or ():
+        if isinstance(edit, dict):
+            edit_types.append(str(edit.get("type")))
+    return edit_types
 
 
 def _has_compaction_request(fields: Mapping[str, Raw]) -> bool:
@@ -179,7 +190,11 @@ def _has_compaction_request(fields: Mapping[str, Raw]) -> bool:
 
 
 COMPACTION = CompactionFormat(
-    50_000, _build_threshold_fields, _build_compaction_request, _wrap_in_assistant_message, _find_required_betas
+    50_000,
+    _build_threshold_fields,
+    _build_compaction_request,
+    _wrap_in_assistant_message,
+    _find_required_betas,
 )
 """50,000 input tokens is the lowest threshold that the documentation allows. A compaction on demand returns its block
 alone."""

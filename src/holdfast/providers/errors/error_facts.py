@@ -193,7 +193,7 @@ def _normalize_code(text: str) -> str:
 
 
 def _split_embedded_json(text: str) -> tuple[str, tuple[Any, ...]]:
-    """Split ``text`` into the words around the JSON in it and the JSON values, an empty tuple if there are none."""
+    """Split ``text`` into the words around the JSON in it and a tuple of the JSON values, which may be empty."""
     if "data:" in text:
         event_values = tuple(_parse_sse_data(text))
         if event_values:

@@ -125,8 +125,9 @@ def _find_retry_after(facts: ErrorFacts, report: ErrorReport) -> float | None:
     """Return the seconds to wait from a header, else from a field of the body, else from the text, or None."""
     headers = {name.lower(): value for name, value in report.headers.items()}
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        if re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", headers.get(name, "").strip()):
-            return float(headers[name]) * unit
+        text = headers.get(name, "")
+        if re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", text.strip()):
+            return float(text) * unit
     retry_time = _parse_http_date(headers.get("retry-after", ""))
     # The server's own clock where it told its time: the two dates may be off by the same amount from ours.
     sent_at = _parse_http_date(headers.get("date", "")) or report.received_at
@@ -272,8 +273,10 @@ def _detect_size_code(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
 
 def _list_overflow_names(facts: ErrorFacts) -> list[str]:
     """List the exact names of an overflow that occur as codes or in the text."""
-    codes = [code for code in facts.codes if words.OVERFLOW_CODE.search(code)]
-    return codes + [match[0] for match in words.OVERFLOW_NAME.finditer(facts.plain_text)]
+    names = [code for code in facts.codes if words.OVERFLOW_CODE.search(code)]
+    for match in words.OVERFLOW_NAME.finditer(facts.plain_text):
+        names.append(match[0])
+    return names
 
 
 @_unless_other_cause
@@ -315,16 +318,18 @@ def _detect_stated_byte_limit(facts: ErrorFacts, report: ErrorReport) -> Verdict
 
 def _detect_other_remedy(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
     """Recognize errors in server settings, caches, the answer's length and media, which no smaller prompt cures."""
-    if words.SERVER_SETTINGS.search(facts.plain_text):
+    text = facts.plain_text
+    if words.SERVER_SETTINGS.search(text):
         return Verdict("config")
-    if words.CACHE_ERROR.search(facts.plain_text) or words.THINKING_BUDGET.search(facts.plain_text):
+    if words.CACHE_ERROR.search(text) or words.THINKING_BUDGET.search(text):
         return Verdict("invalid_request")
-    if words.NO_ROOM_FOR_OUTPUT.search(facts.plain_text) or find_combined_sizes(facts):
+    if words.NO_ROOM_FOR_OUTPUT.search(text) or find_combined_sizes(facts):
         return None
-    if words.OUTPUT_LIMIT.search(facts.plain_text) and not _has_agreeing_sizes(facts):
+    if words.OUTPUT_LIMIT.search(text) and not _has_agreeing_sizes(facts):
         return Verdict("output_limit")
-    is_media_error = words.MEDIA_ERROR.search(facts.plain_text) and not words.CONTEXT_OVERFLOW.search(facts.plain_text)
-    return Verdict("media") if is_media_error else None
+    if words.MEDIA_ERROR.search(text) and not words.CONTEXT_OVERFLOW.search(text):
+        return Verdict("media")
+    return None
 
 
 @_unless_other_cause
@@ -430,7 +435,7 @@ def _detect_invalid_request(facts: ErrorFacts, report: ErrorReport) -> Verdict |
 
 
 def _detect_retry_time(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """Recognize a rate limit by a time to come back, if nothing else gives a reason.
+    """Recognize a rate limit by a stated delay, if the error has no other reason.
 
     This finds rate limits in languages that no pattern covers: nobody states a delay for what waiting cannot cure.
     """

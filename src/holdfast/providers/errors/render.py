@@ -67,7 +67,12 @@ def map_to_client_error_kind(kind: VerdictKind) -> VerdictKind:
 
 
 def render_error_response(
-    api: str, verdict: Verdict, *, output: int | None = None, message: str = "", status: int = 0
+    api: str,
+    verdict: Verdict,
+    *,
+    output: int | None = None,
+    message: str = "",
+    status: int = 0,
 ) -> ErrorResponse:
     """Render ``verdict`` as a response of ``api``, with the verdict's own numbers.
 
@@ -83,7 +88,12 @@ def render_error_response(
 
 
 def render_error_event(
-    api: str, verdict: Verdict, *, output: int | None = None, message: str = "", sequence_number: int = 0
+    api: str,
+    verdict: Verdict,
+    *,
+    output: int | None = None,
+    message: str = "",
+    sequence_number: int = 0,
 ) -> bytes:
     """Render ``verdict`` as the last server-sent event of a stream that began with HTTP 200.
 
@@ -99,7 +109,11 @@ def _build_body(api_format: ErrorFormat, form: ErrorForm, text: str, verdict: Ve
 
 
 def _choose_form_and_text(
-    api: str, verdict: Verdict, output: int | None, message: str, status: int = 0
+    api: str,
+    verdict: Verdict,
+    output: int | None,
+    message: str,
+    status: int = 0,
 ) -> tuple[ErrorFormat, ErrorForm, str]:
     """Choose the error format of ``api``, the form in it for ``verdict``, and the text to send."""
     raise_if_wrong_type(TypeError, verdict=(verdict, Verdict))

@@ -185,7 +185,11 @@ def find_combined_sizes(facts: ErrorFacts) -> StatedSizes | None:
         if name in sizes_by_name:
             requested_tokens = sizes_by_name[name]
             break
-    return StatedSizes(sizes_by_name.get("limit", stated_sizes.limit), requested_tokens, sizes_by_name.get("output"))
+    return StatedSizes(
+        sizes_by_name.get("limit", stated_sizes.limit),
+        requested_tokens,
+        sizes_by_name.get("output"),
+    )
 
 
 def _search_any(patterns: tuple[re.Pattern[str], ...], text: str) -> re.Match[str] | None:

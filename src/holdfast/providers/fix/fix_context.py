@@ -58,7 +58,13 @@ class FixContext(Struct, frozen=True):
             named_body = set_body_model(body, self.model)
         else:
             named_body = body
-        return validate_request(named_body, self.spec.api, betas=self.betas, model=self.model, complete=self.complete)
+        return validate_request(
+            named_body,
+            self.spec.api,
+            betas=self.betas,
+            model=self.model,
+            complete=self.complete,
+        )
 
     def list_errors(self, body: bytes) -> list[Finding]:
         """Return the findings on ``body`` that make the API refuse it."""

@@ -67,7 +67,9 @@ def _is_move_source(edit: Edit, sized_messages: Sequence[SizedMessage], placed_p
     removed_parts: list[Part] = []
     for sized_message in sized_messages[edit.span.start : edit.span.stop]:
         removed_parts += sized_message.message.parts
-    return bool(removed_parts) and all(_get_part_identity(part) in placed_parts for part in removed_parts)
+    if not removed_parts:
+        return False
+    return all(_get_part_identity(part) in placed_parts for part in removed_parts)
 
 
 def _get_part_identity(part: Part) -> int:

@@ -179,8 +179,10 @@ def _reshape_item(fields: dict[str, Raw], spec: ApiSpec) -> dict[str, Raw]:
         return {**fields, "call_id": encode_raw(call_id)}
     if item_type in _OUTPUT_TYPES and "output" in fields:
         return {"call_id": Raw(b'""'), **fields, "output": reshape_tool_output(fields["output"], spec)}
-    is_message = item_type in ("", "message") and ("role" in fields or any(key in fields for key in CONTENT_FIELDS))
-    return _reshape_role_message(fields, spec) if is_message else fields
+    has_message_fields = "role" in fields or any(key in fields for key in CONTENT_FIELDS)
+    if item_type in ("", "message") and has_message_fields:
+        return _reshape_role_message(fields, spec)
+    return fields
 
 
 def _reshape_role_message(fields: dict[str, Raw], spec: ApiSpec) -> dict[str, Raw]:

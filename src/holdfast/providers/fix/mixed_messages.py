@@ -98,9 +98,8 @@ def _rebuild_message(raw: Raw, spec: ApiSpec) -> TranslatedMessage:
     if role == "tool" and "parts" not in raw_fields:
         output_blocks = _list_tool_output_blocks(raw_fields.get("content", _NULL), spec)
         decoded = _decode_mixed_blocks(output_blocks, spec, role)
-        return TranslatedMessage(
-            Message(role, _build_tool_result_parts(raw_fields, decoded.parts)), losses=decoded.losses
-        )
+        result_parts = _build_tool_result_parts(raw_fields, decoded.parts)
+        return TranslatedMessage(Message(role, result_parts), losses=decoded.losses)
     blocks: list[Raw] = []
     for key in CONTENT_FIELDS:
         blocks += wrap_in_list(raw_fields.get(key, _NULL))
@@ -129,8 +128,10 @@ def _build_tool_result_parts(fields: Mapping[str, Raw], parts: tuple[Part, ...])
     content = tuple(part for part in parts if isinstance(part, Text | Media | Opaque))
     if len(content) == 1 and isinstance(content[0], Text):
         content = (Text(content[0].text),)  # without its raw block, so that it is written as a plain text
-    call_id = read_json_text(stringify_numeric_ids(dict(fields)).get("tool_call_id"))
-    return (ToolResult(call_id, read_json_text(fields.get("name")), content),)
+    fields_with_text_ids = stringify_numeric_ids(dict(fields))
+    call_id = read_json_text(fields_with_text_ids.get("tool_call_id"))
+    name = read_json_text(fields.get("name"))
+    return (ToolResult(call_id, name, content),)
 
 
 def _decode_side_fields(fields: Mapping[str, Raw], spec: ApiSpec) -> tuple[Part, ...]:
@@ -188,7 +189,9 @@ class _OwnedBlock(NamedTuple):
 
 def _decode_mixed_blocks(blocks: Sequence[Raw], spec: ApiSpec, role: Role) -> _DecodedParts:
     """Decode the blocks of a content, each by its own API's reader, and convert the parts to the target API."""
-    owned_blocks = [owned_block for block in blocks for owned_block in _iter_owned_blocks(block, spec, role)]
+    owned_blocks: list[_OwnedBlock] = []
+    for block in blocks:
+        owned_blocks += _iter_owned_blocks(block, spec, role)
     indexes_by_api: dict[str, list[int]] = {}
     for index, owned_block in enumerate(owned_blocks):
         indexes_by_api.setdefault(owned_block.api, []).append(index)
@@ -196,7 +199,8 @@ def _decode_mixed_blocks(blocks: Sequence[Raw], spec: ApiSpec, role: Role) -> _D
     losses: list[str] = []
     # All blocks of one API are decoded in one go, since readers name pieces without an id by their position.
     for api, indexes in indexes_by_api.items():
-        decoded_blocks = _decode_blocks_of_api([owned_blocks[index].raw for index in indexes], api)
+        raws = [owned_blocks[index].raw for index in indexes]
+        decoded_blocks = _decode_blocks_of_api(raws, api)
         for index, block_parts in zip(indexes, decoded_blocks, strict=True):
             converted = _convert_parts(block_parts, api, spec)
             parts_by_block[index] = converted.parts

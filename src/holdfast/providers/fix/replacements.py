@@ -104,7 +104,8 @@ def _move_edit_first(tree: JsonTree, _context: FixContext, steps: PathSteps) -> 
     index = steps[2] if len(steps) > 2 else None
     if not isinstance(index, int) or index >= len(raws):
         return {}
-    return {list_steps: encode_json([raws[index], *raws[:index], *raws[index + 1 :]])}
+    reordered_raws = [raws[index], *raws[:index], *raws[index + 1 :]]
+    return {list_steps: encode_json(reordered_raws)}
 
 
 def _drop_unknown_fields(tree: JsonTree, _context: FixContext, steps: PathSteps) -> Replacements:
@@ -172,8 +173,11 @@ def _drop_duplicate_tool(tree: JsonTree, steps: PathSteps) -> Replacements:
     index = tool_steps[-1] if tool_steps else None
     if raw_tool is None or not isinstance(index, int):
         return {}
-    earlier_tools = [tree.get_raw((*tool_steps[:-1], earlier_index)) for earlier_index in range(index)]
-    return {tool_steps: None} if raw_tool in earlier_tools else {}
+    for earlier_index in range(index):
+        earlier_tool = tree.get_raw((*tool_steps[:-1], earlier_index))
+        if earlier_tool == raw_tool:
+            return {tool_steps: None}
+    return {}
 
 
 def _move_newest_compaction_first(tree: JsonTree, _context: FixContext, _steps: PathSteps) -> Replacements:

@@ -89,7 +89,14 @@ def _build_sized_messages(
     for message in sendable_messages:
         translation = translations_by_id.get(id(message), TranslatedMessage(message))
         if translation.raw is not None or message.parts:
-            sized_messages.append(SizedMessage(message, api=spec.api, raw=translation.raw, base_raw=translation.base))
+            sized_messages.append(
+                SizedMessage(
+                    message,
+                    api=spec.api,
+                    raw=translation.raw,
+                    base_raw=translation.base,
+                )
+            )
     return sized_messages, move_notes
 
 

@@ -29,7 +29,11 @@ from holdfast.state.codec.reading import get_decoder
 
 
 def convert_request(
-    request: bytes, target_api: str, model: str = "", *, api: str | None = None
+    request: bytes,
+    target_api: str,
+    model: str = "",
+    *,
+    api: str | None = None,
 ) -> tuple[bytes, tuple[str, ...]]:
     """Convert ``request`` to a body of ``target_api``; return it with a note on each thing that has no form there.
 
@@ -150,12 +154,15 @@ def move_result_media(messages: Sequence[Message], spec: ApiSpec) -> tuple[list[
     media_count = 0
     for message in messages:
         for result in message.results:
-            media_count += sum(isinstance(part, Media) and can_show(part) for part in result.content)
+            for part in result.content:
+                if isinstance(part, Media) and can_show(part):
+                    media_count += 1
     if not media_count:
         return list(messages), []
     tracked_messages = [TrackedMessage(index, index + 1, message) for index, message in enumerate(messages)]
     note = f"{media_count} × media in a tool's result: a user shows it behind the results"
-    return [tracked.message for tracked in move_media_after_results(tracked_messages, can_show, {})], [note]
+    moved_messages = move_media_after_results(tracked_messages, can_show, {})
+    return [tracked.message for tracked in moved_messages], [note]
 
 
 def _always(_part: Media) -> bool:
@@ -191,22 +198,27 @@ def _is_media_shown(part: Media, message: Message, spec: ApiSpec) -> bool:
 
 
 def _rename_invalid_tools(
-    options: PortableOptions, messages: list[Message], spec: ApiSpec, model: str
+    options: PortableOptions,
+    messages: list[Message],
+    spec: ApiSpec,
+    model: str,
 ) -> tuple[PortableOptions, list[Message], list[str]]:
     """Rename tools with names that the API refuses, in declarations, choice, calls and results alike, with notes."""
     tool_names = [tool.name for tool in options.tools]
-    tool_names += [call.name for message in messages for call in message.calls]
     for message in messages:
-        for result in message.results:
-            tool_names.append(result.name)
+        tool_names += [call.name for call in message.calls]
+    for message in messages:
+        tool_names += [result.name for result in message.results]
     # All names at once, so that no new name is one that another tool has.
     names = map_invalid_tool_names([*tool_names, options.chosen_tool], get_api_dialect(spec.api, model))
     if not names:
         return options, messages, []
     tools = tuple([replace(tool, name=names.get(tool.name, tool.name)) for tool in options.tools])
-    options = replace(options, tools=tools, chosen_tool=names.get(options.chosen_tool, options.chosen_tool))
+    chosen_tool = names.get(options.chosen_tool, options.chosen_tool)
+    renamed_options = replace(options, tools=tools, chosen_tool=chosen_tool)
+    renamed_messages = [rename_message_tools(message, names) for message in messages]
     notes = [f"the tool {old!r} is named {new!r} there" for old, new in names.items()]
-    return options, [rename_message_tools(message, names) for message in messages], notes
+    return renamed_options, renamed_messages, notes
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------

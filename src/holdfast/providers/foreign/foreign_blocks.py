@@ -205,4 +205,9 @@ def _find_foreign_in_content(content: object, path: str, api: str, classify: Blo
         if api not in origin.apis:
             yield block_path, origin
         elif isinstance(block, Mapping) and origin.content_kind == RESULT_KIND:
-            yield from _find_foreign_in_content(block.get("content"), f"{block_path}.content", api, classify)
+            yield from _find_foreign_in_content(
+                block.get("content"),
+                f"{block_path}.content",
+                api,
+                classify,
+            )

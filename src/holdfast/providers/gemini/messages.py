@@ -510,7 +510,7 @@ def _overlay_in_spelling(base: Raw | None, new: dict[str, Any]) -> dict[str, Any
 
 
 def link_results_to_calls(messages: Sequence[Message]) -> list[Message]:
-    """Return ``messages`` with the name of its call in every result, and the call's id where either has none.
+    """Return ``messages`` with the name of its call in every result, and the call's id if either lacks one.
 
     A response answers the call with its id, else the first open call of its name in the content before it. A message in
     which nothing is missing stays the same object; parts keep their bytes.
@@ -527,7 +527,9 @@ def _link_answers(calls: Sequence[ToolCall], answers: Sequence[Message]) -> list
     """Return the messages that follow ``calls`` with their results tied to them."""
     sent_ids: set[str] = set()
     for message in answers:
-        sent_ids.update(result.call_id for result in message.results if not _has_generated_id(result))
+        for result in message.results:
+            if not _has_generated_id(result):
+                sent_ids.add(result.call_id)
     calls_by_id = {call.id: call for call in calls if call.id in sent_ids}
     # Calls that no response names by id, in order. Responses without ids take them from here by name.
     waiting = [call for call in calls if call.id not in sent_ids]

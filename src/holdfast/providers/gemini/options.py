@@ -108,7 +108,10 @@ def read_options(body: dict[str, Any]) -> PortableOptions:
         if key not in _SAMPLING_FIELDS:
             other_config[key] = value
     unread_config = list_unread_nested_fields(
-        shared_options, {"generationConfig": other_config}, ("generationConfig",), _list_schema_fields(shared_options)
+        shared_options,
+        {"generationConfig": other_config},
+        ("generationConfig",),
+        _list_schema_fields(shared_options),
     )
     return PortableOptions(
         system=as_texts(as_dict(body.get("systemInstruction")).get("parts", [])),

@@ -106,13 +106,25 @@ def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
     # A blocked prompt has no candidate, and so no finish reason.
     if block_reason and not finish_reason:
         stop = ("content_filter", block_reason)
-    return build_parsed_answer(gemini.API_NAME, fields, message, (element,), stop, parse_usage, _ANSWER_FIELDS)
+    return build_parsed_answer(
+        gemini.API_NAME,
+        fields,
+        message,
+        (element,),
+        stop,
+        parse_usage,
+        _ANSWER_FIELDS,
+    )
 
 
 def _get_first_candidate(fields: Mapping[str, Raw]) -> dict[str, Raw]:
     candidates = [read_json_fields(raw) for raw in read_json_items(fields.get("candidates"))]
     filled_candidates = [candidate for candidate in candidates if candidate]
-    return min(filled_candidates, key=lambda candidate: read_json_count(candidate.get("index")), default={})
+    return min(
+        filled_candidates,
+        key=lambda candidate: read_json_count(candidate.get("index")),
+        default={},
+    )
 
 
 def _get_block_reason(fields: Mapping[str, Raw]) -> str:
@@ -175,7 +187,8 @@ class _GrowingCandidate:
 
     def _add_part(self, raw: Raw, part: Mapping[str, Raw]) -> None:
         last = self._parts[-1] if self._parts else None
-        is_unsigned_text = part.keys() <= {"text", "thought"} and bytes(part.get("text", b"")).startswith(b'"')
+        has_text = bytes(part.get("text", b"")).startswith(b'"')
+        is_unsigned_text = has_text and part.keys() <= {"text", "thought"}
         if isinstance(last, PartialCall) and last.is_open and "functionCall" in part:
             last.add_part(part)
         elif is_partial_call(part):

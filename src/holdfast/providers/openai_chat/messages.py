@@ -169,7 +169,17 @@ def decode_message(raw: JsonBytes) -> Message:
         wire = simple
     if wire.role == "tool":
         content = tuple(map(_to_result_part, _decode_content(wire.content)))
-        return Message("tool", (ToolResult(wire.tool_call_id or "", wire.name or "", content, raw=raw),))
+        return Message(
+            "tool",
+            (
+                ToolResult(
+                    wire.tool_call_id or "",
+                    wire.name or "",
+                    content,
+                    raw=raw,
+                ),
+            ),
+        )
     role = _ROLE_BY_WIRE_ROLE.get(wire.role)
     if role is None:
         return Message("tool" if wire.role == "function" else "system", (Opaque("message", raw),))
@@ -297,9 +307,11 @@ def _decode_unusual_call(raw: Raw) -> Part:
 def _read_call(call: _WireCall, raw: Raw) -> ToolCall:
     if call.custom is not None:
         # A custom tool takes free text. As a JSON string it fits ``arguments``, which is JSON for every call.
-        return ToolCall(call.id or "", call.custom.name, encode_json(call.custom.input).decode(), None, raw)
+        arguments = encode_json(call.custom.input).decode()
+        return ToolCall(call.id or "", call.custom.name, arguments, None, raw)
     function = call.function or _FunctionWithRaw()
-    return ToolCall(call.id or "", function.name, bytes(function.arguments).decode(), None, raw)
+    arguments = bytes(function.arguments).decode()
+    return ToolCall(call.id or "", function.name, arguments, None, raw)
 
 
 def _read_reasoning(key: str, raw: Raw) -> Part:
@@ -408,8 +420,10 @@ def _is_content_part(part: Part) -> bool:
 def _encode_content(parts: Sequence[Part], old_message: _WireMessage | None, *, media: bool) -> Any:
     """Encode ``content``: a string for one plain text, a list of parts for anything else, None for no parts."""
     old = old_message.content if old_message is not None else None
-    if len(parts) == 1 and type(parts[0]) is Text and parts[0].raw is None and not isinstance(old, list):
-        return parts[0].text
+    if len(parts) == 1 and not isinstance(old, list):
+        only_part = parts[0]
+        if type(only_part) is Text and only_part.raw is None:
+            return only_part.text
     old_parts: Sequence[Raw | None] = [None] * len(parts)
     if isinstance(old, list) and len(old) == len(parts):
         old_parts = old

@@ -170,8 +170,11 @@ def _add_call_types(calls: Raw) -> Raw | list[Any]:
 
 def _drop_empty_text(message: Message) -> Message:
     """Return an empty answer for a message that is one empty text."""
-    is_empty_text = len(message.parts) == 1 and message.text == "" and message.parts[0].raw is None
-    return EMPTY_ANSWER if is_empty_text else message
+    if len(message.parts) != 1 or message.text:
+        return message
+    if message.parts[0].raw is not None:
+        return message
+    return EMPTY_ANSWER
 
 
 def _get_delta(choice: Mapping[str, Raw]) -> dict[str, Raw]:
@@ -349,7 +352,8 @@ class ChatAccumulator:
                 choice[key] = raw
         # Log probabilities come in pieces like the text, while every other field of a choice is sent whole.
         if "logprobs" in fields:
-            choice["logprobs"] = _merge_delta("logprobs", choice.get("logprobs"), read_json_value(fields["logprobs"]))
+            delta_logprobs = read_json_value(fields["logprobs"])
+            choice["logprobs"] = _merge_delta("logprobs", choice.get("logprobs"), delta_logprobs)
         return any(bytes(raw) not in _EMPTY_JSON for key, raw in raw_delta.items() if key != "role")
 
     def _add_delta(self, index: int, delta: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,7 +70,11 @@ def _keep_item(item: Raw) -> Raw:
 
 
 COMPACTION = CompactionFormat(
-    1_000, _build_threshold_fields, _build_compaction_request, _keep_item, returns_history=True
+    1_000,
+    _build_threshold_fields,
+    _build_compaction_request,
+    _keep_item,
+    returns_history=True,
 )
 """1,000 tokens is the lowest threshold that the documentation allows. A compaction on demand returns the next input
 items, user messages included."""

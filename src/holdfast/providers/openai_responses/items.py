@@ -426,7 +426,15 @@ def _build_opaque(raw: Raw) -> Opaque:
 def _read_image(part: _WirePart, raw: Raw) -> Media:
     mime, data = split_data_url(part.image_url or "")
     if mime:
-        return Media("image", mime, count_base64_bytes(data), "", data or part.file_id or "", raw, "base64")
+        return Media(
+            "image",
+            mime,
+            count_base64_bytes(data),
+            "",
+            data or part.file_id or "",
+            raw,
+            "base64",
+        )
     if data:  # the URL itself
         return Media("image", "", 0, "", data, raw, "url")
     return Media("image", "", 0, "", part.file_id or "", raw, "file")
@@ -443,7 +451,14 @@ def _read_file(part: _WirePart, raw: Raw) -> Media:
 
 def _read_audio(part: _WirePart, raw: Raw) -> Media:
     audio = part.input_audio or _AudioData()
-    return Media("audio", f"audio/{audio.format}", count_base64_bytes(audio.data), "", audio.data, raw)
+    return Media(
+        "audio",
+        f"audio/{audio.format}",
+        count_base64_bytes(audio.data),
+        "",
+        audio.data,
+        raw,
+    )
 
 
 _MEDIA_READERS: dict[str, Callable[[_WirePart, Raw], Media]] = {

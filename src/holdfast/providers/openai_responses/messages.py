@@ -161,7 +161,8 @@ def _encode_assistant_items(parts: Sequence[Part], old_parts: Sequence[_OldPart]
         if owner.is_content_part:
             yield _encode_message_item(pairs, old_parts, unbound_items)
         elif part.raw is not None:
-            yield _encode_kept_item(part.raw, drop_id=old_part is not None and old_part.number in unbound_items)
+            is_unbound = old_part is not None and old_part.number in unbound_items
+            yield _encode_kept_item(part.raw, drop_id=is_unbound)
         else:
             yield encode_json(_build_item(part, old_part))
 
@@ -169,7 +170,9 @@ def _encode_assistant_items(parts: Sequence[Part], old_parts: Sequence[_OldPart]
 def _can_send_in_answer(part: Part) -> bool:
     """Return whether this API has a form for ``part`` in an answer."""
     if isinstance(part, Thinking) and part.raw is None:
-        return part.signature is not None and part.signature.api == API_NAME and bool(part.signature.data)
+        if part.signature is None or part.signature.api != API_NAME:
+            return False
+        return bool(part.signature.data)
     if isinstance(part, Opaque):
         return part.raw is not None
     return not isinstance(part, ToolResult)
@@ -236,7 +239,9 @@ def _encode_kept_item(raw: Raw, *, drop_id: bool) -> bytes:
     """Return the bytes of an item, without its id if ``drop_id``."""
     if not drop_id or b'"id"' not in bytes(raw):
         return bytes(raw)
-    return encode_json({key: value for key, value in decode_json_fields(raw).items() if key != "id"})
+    fields = decode_json_fields(raw)
+    fields.pop("id", None)
+    return encode_json(fields)
 
 
 def _encode_message_item(

@@ -78,7 +78,14 @@ def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
     stop_reason = adjust_stop_for_calls(_find_stop_reason(fields, native_reason, message), message)
     elements = [bytes(raw) for raw in items]
     stop = (stop_reason, native_reason)
-    answer = build_parsed_answer(openai_responses.API_NAME, fields, message, elements, stop, parse_usage)
+    answer = build_parsed_answer(
+        openai_responses.API_NAME,
+        fields,
+        message,
+        elements,
+        stop,
+        parse_usage,
+    )
     if status in _UNFINISHED_STATUSES:
         return replace(answer, is_complete=False)
     return answer
@@ -125,7 +132,8 @@ def _is_only_refusal(fields: Mapping[str, Raw]) -> bool:
         if "role" in item:
             for raw_part in read_json_items(item.get("content")):
                 parts.append(read_json_fields(raw_part))
-    return bool(parts) and all(read_json_text(part.get("type")) == "refusal" for part in parts)
+    part_types = {read_json_text(part.get("type")) for part in parts}
+    return part_types == {"refusal"}
 
 
 def _is_content_event(kind: str, fields: Mapping[str, Raw]) -> bool:

@@ -47,7 +47,8 @@ def recognize_api(fields: Mapping[str, Raw]) -> str:
         if is_named and signs.other_call_fields.isdisjoint(fields):
             return spec.api
     names = ", ".join(list(fields)[:8]) or "none"
-    lists = " or ".join(dict.fromkeys(f"'{spec.messages_field}'" for spec in API_SPECS.values()))
+    list_fields = dict.fromkeys(f"'{spec.messages_field}'" for spec in API_SPECS.values())
+    lists = " or ".join(list_fields)
     raise UnrecognizedContent(f"no API is known by these fields: {names}; a request needs {lists}")
 
 

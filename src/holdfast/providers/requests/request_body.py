@@ -123,7 +123,10 @@ def parse_request(body: bytes, api: str | None = None) -> ParsedRequest:
 
 
 def build_parsed_request(
-    spec: ApiSpec, body: bytes, fields: dict[str, Raw], sized_messages: tuple[SizedMessage, ...]
+    spec: ApiSpec,
+    body: bytes,
+    fields: dict[str, Raw],
+    sized_messages: tuple[SizedMessage, ...],
 ) -> ParsedRequest:
     """Build the parsed form of ``body`` from fields and messages that the caller has already read."""
     return ParsedRequest(

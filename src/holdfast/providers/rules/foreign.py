@@ -23,7 +23,11 @@ from holdfast.providers.rules.rule import Finding
 
 
 def explain_foreign_findings(
-    findings: Sequence[Finding], messages: Sequence[Any], messages_field: str, tools: Sequence[Any], api: str
+    findings: Sequence[Finding],
+    messages: Sequence[Any],
+    messages_field: str,
+    tools: Sequence[Any],
+    api: str,
 ) -> tuple[Finding, ...]:
     """Return the findings; errors about content in another API's form say so in their message.
 

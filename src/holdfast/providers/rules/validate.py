@@ -59,7 +59,12 @@ def validate_request(
         return (_build_json_finding(body, error),)
     api = _resolve_api(api, fields)
     spec = API_SPECS[api]
-    view = RequestView(value, len(data), _merge_betas(value, betas), _get_body_model(fields) or model)
+    view = RequestView(
+        value,
+        len(data),
+        _merge_betas(value, betas),
+        _get_body_model(fields) or model,
+    )
     request = spec.rules.build_view(view)
     if complete:
         applied_rules = (*spec.rules.rules, *spec.rules.required)
@@ -72,7 +77,13 @@ def validate_request(
     findings = collect_findings(applied_rules, request)
     # Explaining comes last: rules must not know other APIs, and what is found must not depend on it.
     messages = request.get_list(spec.messages_field)
-    return explain_foreign_findings(findings, messages, spec.messages_field, request.get_list("tools"), api)
+    return explain_foreign_findings(
+        findings,
+        messages,
+        spec.messages_field,
+        request.get_list("tools"),
+        api,
+    )
 
 
 def _build_json_finding(body: bytes | Mapping[str, Any], error: Exception) -> Finding:

@@ -210,7 +210,13 @@ def _is_count_of_all(state: ConversationState, measured_request: MeasuredRequest
         message_tokens = 0 if has_media else state.last_request.tokens
         return tokens >= MIN_COUNT_SHARE * (message_tokens + state.setup.tokens)
     new_tokens = 0 if has_media else measure_new_content(state)
-    return is_whole_prompt_count(measured_request, state.last_request.tokens, state.setup.tokens, new_tokens, tokens)
+    return is_whole_prompt_count(
+        measured_request,
+        state.last_request.tokens,
+        state.setup.tokens,
+        new_tokens,
+        tokens,
+    )
 
 
 def measure_new_content(state: ConversationState) -> int:

@@ -299,30 +299,32 @@ def _replace_head_by_summary(state: ConversationState, body: CompactionEntry) ->
     history, view, last_request = state.history, state.view, state.last_request
     message_count = len(history.sized_messages)
     edits = view.edits.add(body.edits)
-    pinned_tokens = sum(sized_message.tokens for sized_message in history.sized_messages.slice(0, view.pinned_count))
-    tail_tokens = sum(sized_message.tokens for sized_message in history.sized_messages.slice(body.first_kept))
+    pinned_messages = history.sized_messages.slice(0, view.pinned_count)
+    tail_messages = history.sized_messages.slice(body.first_kept)
+    pinned_tokens = sum(sized_message.tokens for sized_message in pinned_messages)
+    tail_tokens = sum(sized_message.tokens for sized_message in tail_messages)
     summary_tokens = measure_summary(body, last_request.model, last_request.api)
     saved_tokens = 0
     for index in range(body.first_kept, message_count):
         saved_tokens += sum(edit.saves for edit in edits.get(index, ()))
     # Hidden messages have no digest. The pinned ones before them keep theirs.
     hidden_digests = [b""] * (min(body.first_kept, message_count) - view.pinned_count)
+    projection_digests = history.projection_digests.replace_from(view.pinned_count, hidden_digests)
+    new_view = replace(
+        view,
+        first_kept=body.first_kept,
+        compaction=body,
+        native_tokens=measure_native_summary(body, last_request.model, last_request.api),
+        edits=edits,
+        shown_tokens=pinned_tokens + summary_tokens + tail_tokens - saved_tokens,
+        normalized_prefix=None,
+    )
+    unchanged_until = min(last_request.unchanged_until, body.first_kept)
     state = replace(
         state,
-        view=replace(
-            view,
-            first_kept=body.first_kept,
-            compaction=body,
-            native_tokens=measure_native_summary(body, last_request.model, last_request.api),
-            edits=edits,
-            shown_tokens=pinned_tokens + summary_tokens + tail_tokens - saved_tokens,
-            normalized_prefix=None,
-        ),
-        history=replace(
-            history,
-            projection_digests=history.projection_digests.replace_from(view.pinned_count, hidden_digests),
-        ),
-        last_request=replace(last_request, unchanged_until=min(last_request.unchanged_until, body.first_kept)),
+        view=new_view,
+        history=replace(history, projection_digests=projection_digests),
+        last_request=replace(last_request, unchanged_until=unchanged_until),
     )
     return _recompute_projection_digests(recount_media(state), body.first_kept)
 
@@ -576,7 +578,7 @@ def _recompute_projection_digests(state: ConversationState, first: int) -> Conve
 
 
 def _reset_counters_at_answer(state: ConversationState) -> ConversationState:
-    """Return ``state`` with the counters at 0 that limit what happens between two answers."""
+    """Return ``state`` with the counters at 0 that limit recovery between two answers."""
     return _replace_counters(state, compactions_since_answer=0, truncations_since_answer=0)
 
 

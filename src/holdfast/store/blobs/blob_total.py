@@ -71,7 +71,8 @@ class BlobTotal:
         with suppress(OSError):  # without the number the blobs are counted
             # A new file each time: nothing planted under the name is followed or written to.
             self._file.unlink(missing_ok=True)
-            descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE_MODE)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            descriptor = os.open(self._file, flags, FILE_MODE)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(b"%0*d" % (_TOTAL_DIGITS, total))
 

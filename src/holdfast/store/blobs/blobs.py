@@ -123,7 +123,10 @@ class FileBlobStore:
         descriptor = self._open_blob(hash_)
         try:
             return read_blob_characters(
-                lambda at: _read_pieces(descriptor, at), self._get_text_index(hash_, descriptor), start, stop
+                lambda at: _read_pieces(descriptor, at),
+                self._get_text_index(hash_, descriptor),
+                start,
+                stop,
             )
         finally:
             os.close(descriptor)
@@ -400,7 +403,7 @@ def _stat_plain_file(path: Path) -> os.stat_result | None:
 
 
 def _get_file_size(path: Path) -> int | None:
-    """Return the size of the regular file at ``path``, or None if there is none."""
+    """Return the size of the regular file at ``path``, or None if there is no such file."""
     file_stat = _stat_plain_file(path)
     return None if file_stat is None else file_stat.st_size
 

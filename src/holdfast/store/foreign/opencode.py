@@ -57,7 +57,7 @@ def is_sqlite_file(path: Path) -> bool:
 
 @contextmanager
 def open_opencode_database(path: Path) -> Iterator[OpencodeDatabase]:
-    """Open the database of opencode at ``path`` for the block; nothing is written to it or beside it.
+    """Open the database of opencode at ``path`` read-only for the block; no file is written beside it either.
 
     Raises ``UnrecognizedContent`` for another program's database and ``FormatError`` for a damaged one.
     """
@@ -264,5 +264,7 @@ def build_opencode_database(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> 
 
 def _insert_rows(db: sqlite3.Connection, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
     for row in rows:
-        into, places = ", ".join(row), ", ".join("?" * len(row))
-        db.execute(f"INSERT INTO {table} ({into}) VALUES ({places})", list(row.values()))  # noqa: S608 -- our names
+        columns = ", ".join(row)
+        places = ", ".join("?" * len(row))
+        statement = f"INSERT INTO {table} ({columns}) VALUES ({places})"  # noqa: S608 -- our names
+        db.execute(statement, list(row.values()))

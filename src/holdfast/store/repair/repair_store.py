@@ -206,7 +206,14 @@ def _find_integrity_faults(db: sqlite3.Connection) -> list[str]:
 # -- into a new file ---------------------------------------------------------------------------------------------------
 
 
-def _rebuild_file(file: Path, blobs: Path, tick: EntryCountCallback, why: str, *, dry_run: bool) -> StoreRepairReport:
+def _rebuild_file(
+    file: Path,
+    blobs: Path,
+    tick: EntryCountCallback,
+    why: str,
+    *,
+    dry_run: bool,
+) -> StoreRepairReport:
     """Copy the readable rows to a new file and put it in the place of the old one, which is kept as a backup."""
     old = file.resolve()
     # Checked now so that a long salvage does not fail at its end, and again when the files are exchanged.

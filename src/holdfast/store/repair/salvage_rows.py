@@ -113,7 +113,10 @@ def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: s
 
 
 def _iter_readable_rows(
-    source: sqlite3.Connection, table: str, key: str, names: list[str]
+    source: sqlite3.Connection,
+    table: str,
+    key: str,
+    names: list[str],
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the readable rows in the order of their numbers, skipping those that cannot be read."""
     query = f"SELECT {key}, {', '.join(names)} FROM {table} WHERE {key}"  # noqa: S608

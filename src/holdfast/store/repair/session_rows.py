@@ -151,20 +151,33 @@ class SessionRowRepairer:
         # The digest is valid under another parent: only the link was damaged.
         named_parent = self._find_named_parent(row)
         if named_parent is not None:
-            self._report(
-                "parent", f"its parent was number {place.parent}", "its digest names what it hung on before", id_
-            )
+            problem = f"its parent was number {place.parent}"
+            self._report("parent", problem, "it has the parent again that its digest names", id_)
             self._accept_row(seq, named_parent.entry, id_, row.kind, place)
         elif self._without_loss:
             self.intact_entries[seq] = IntactEntry(TreeNode(seq, place.depth, place.base), id_, row.kind)
         elif place.parent is not None and is_parent_lost and try_decode_entry_body(row, self._decoders) is not None:
-            parent_depth = place.depth - (row.kind in MESSAGE_KINDS)
+            # A message is one deeper than its parent; any other entry has the depth of its parent.
+            parent_depth = place.depth
+            if row.kind in MESSAGE_KINDS:
+                parent_depth -= 1
             self._reattach_orphan(seq, place.parent, parent_depth, id_, row)
         else:
-            self._replace_by_stand_in(seq, parent or self._find_shallower(place.depth), id_, row, place.depth)
+            self._replace_by_stand_in(
+                seq,
+                parent or self._find_shallower(place.depth),
+                id_,
+                row,
+                place.depth,
+            )
 
     def _accept_row(
-        self, seq: int, parent: IntactEntry | None, id_: str, kind: str, stored: _StoredPlace | None = None
+        self,
+        seq: int,
+        parent: IntactEntry | None,
+        id_: str,
+        kind: str,
+        stored: _StoredPlace | None = None,
     ) -> None:
         """Count an entry as being in place under ``parent``, and correct its columns.
 
@@ -210,7 +223,14 @@ class SessionRowRepairer:
 
     # -- changed rows --------------------------------------------------------------------------------------------------
 
-    def _replace_by_stand_in(self, seq: int, parent: IntactEntry | None, id_: str, row: EntryRow, depth: int) -> None:
+    def _replace_by_stand_in(
+        self,
+        seq: int,
+        parent: IntactEntry | None,
+        id_: str,
+        row: EntryRow,
+        depth: int,
+    ) -> None:
         """Move a row into quarantine and put a stand-in in its place; a label without children gets none."""
         self._copy_to_quarantine(seq, BYTES_CHANGED)
         if row.kind == "label" and not self._find_child_kinds(seq):
@@ -222,7 +242,8 @@ class SessionRowRepairer:
             # The kind is damaged too; an entry deeper than its parent was a message.
             is_message = depth > (parent.node.depth if parent else 0)
         body = self._build_stand_in(seq, parent, row.kind, is_message=is_message)
-        stand_in_row = encode_entry_row(Entry(id_, parent.id if parent else None, body, seq, row.at), {})
+        parent_id = parent.id if parent else None
+        stand_in_row = encode_entry_row(Entry(id_, parent_id, body, seq, row.at), {})
         self._db.execute(_UPDATE_CONTENT, (*astuple(stand_in_row), seq))
         self._accept_row(seq, parent, id_, stand_in_row.kind)
         kind_name = "message" if isinstance(body, MessageEntry) else "note"
@@ -285,7 +306,8 @@ class SessionRowRepairer:
             if missing_count > 0:
                 body = MessageEntry(build_sized_message(Message.from_text("user", STAND_IN_TEXT)))
             id_ = f"{NOTE_LOST}-{seq}"
-            row = encode_entry_row(Entry(id_, parent.id if parent else None, body, seq), {})
+            parent_id = parent.id if parent else None
+            row = encode_entry_row(Entry(id_, parent_id, body, seq), {})
             self._db.execute(_INSERT_ROW, (self._number, seq, None, 0, 0, id_, *astuple(row)))
             self._accept_row(seq, parent, id_, row.kind)
             self._nameless.add(seq)

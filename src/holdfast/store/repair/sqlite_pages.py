@@ -102,7 +102,8 @@ class SqlitePages:
             free.add(trunk)
             page = self._get_page(trunk)
             leaf_count = min(_read_uint32(page, 4), self.size // 4 - 2)
-            free.update(_read_uint32(page, 8 + 4 * index) for index in range(leaf_count))
+            for index in range(leaf_count):
+                free.add(_read_uint32(page, 8 + 4 * index))
             trunk = _read_uint32(page, 0)
         return free
 
@@ -151,10 +152,13 @@ class SqlitePages:
         pieces: list[bytes] = []
         while length > 0 and number:
             page = self._get_page(number)
-            pieces.append(bytes(page[4 : 4 + min(length, self._usable - 4)]))
-            if not pieces[-1]:
+            # The first four bytes are the number of the next page.
+            piece_length = min(length, self._usable - 4)
+            piece = bytes(page[4 : 4 + piece_length])
+            if not piece:
                 break
-            length -= len(pieces[-1])
+            pieces.append(piece)
+            length -= len(piece)
             number = _read_uint32(page, 0)
         return b"".join(pieces)
 
@@ -198,10 +202,13 @@ def _read_value(kind: int, payload: bytes, offset: int) -> tuple[Any, int]:
         if len(raw) != size:
             raise ValueError
         is_text = kind % 2 == 1
-        return (raw.decode() if is_text else raw), size
+        if is_text:
+            return raw.decode(), size
+        return raw, size
     if kind in _INTEGER_SIZES:
         size = _INTEGER_SIZES[kind]
-        return int.from_bytes(payload[offset : offset + size], "big", signed=True), size
+        raw = payload[offset : offset + size]
+        return int.from_bytes(raw, "big", signed=True), size
     if kind == _FLOAT_TYPE:
         return struct.unpack_from(">d", payload, offset)[0], 8
     if kind not in _CONSTANT_TYPES:

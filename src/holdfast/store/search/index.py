@@ -60,7 +60,7 @@ def build_match_query(search_terms: Iterable[str]) -> str:
 
 
 def get_indexed_seq(db: sqlite3.Connection, session: int) -> int:
-    """Return the ``seq`` up to which the session's entries are in an index of this version, 0 if there is none."""
+    """Return the ``seq`` up to which the session's entries are in an index of this version, 0 without such an index."""
     try:
         row = db.execute(_SELECT_UPTO, (session, INDEX_VERSION)).fetchone()
     except sqlite3.OperationalError:  # a store of an older schema that is open for reading

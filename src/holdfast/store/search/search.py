@@ -69,7 +69,10 @@ def get_searchable_text(entry: Entry) -> str:
 
 
 def search_entries(
-    entries: Iterable[Entry], blobs: BlobStore, search_terms: Sequence[str], limit: int
+    entries: Iterable[Entry],
+    blobs: BlobStore,
+    search_terms: Sequence[str],
+    limit: int,
 ) -> list[SearchHit]:
     """Return the first ``limit`` places in ``entries`` that have all terms, each with a snippet."""
     hits: list[SearchHit] = []

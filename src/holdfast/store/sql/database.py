@@ -69,7 +69,9 @@ _creation_lock = threading.RLock()
 """
 # Also held during a fork: a child must not inherit it locked by a thread that does not exist there.
 os.register_at_fork(
-    before=_creation_lock.acquire, after_in_parent=_creation_lock.release, after_in_child=_creation_lock.release
+    before=_creation_lock.acquire,
+    after_in_parent=_creation_lock.release,
+    after_in_child=_creation_lock.release,
 )
 
 
@@ -77,7 +79,11 @@ class SqliteFile:
     """The SQLite file at ``file``, used by one thread at a time."""
 
     def __init__(
-        self, file: str | os.PathLike[str], durability: Durability = "process", *, readonly: bool = False
+        self,
+        file: str | os.PathLike[str],
+        durability: Durability = "process",
+        *,
+        readonly: bool = False,
     ) -> None:
         # Absolute, because the process may change its directory before the file is opened.
         self._place = os.path.abspath(os.fspath(file))  # noqa: PTH100 -- symlinks stay, they are the user's
@@ -184,7 +190,7 @@ class SqliteFile:
 
     @contextmanager
     def write_transaction(self) -> Iterator[None]:
-        """Everything written inside is committed at its end, or nothing is."""
+        """Commit all writes of the block together at its end, or roll all of them back."""
         self._require_process()
         with self._turn:
             if self._refused:
@@ -366,7 +372,11 @@ class SqliteFile:
         self._busy_timeout = self._choose_busy_wait()
         with _creation_lock:
             db = sqlite3.connect(
-                uri, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False, uri=True
+                uri,
+                timeout=self._busy_timeout,
+                isolation_level=None,
+                check_same_thread=False,
+                uri=True,
             )
         db.execute("PRAGMA temp_store = MEMORY")  # a full disk must not keep a query from sorting
         return db
@@ -447,7 +457,7 @@ def _get_primary_code(error: Exception) -> int:
 
 
 def _get_device_and_inode(place: str) -> tuple[int, int] | None:
-    """Return device and inode of the file at a path, or None if there is none."""
+    """Return device and inode of the file at a path, or None if there is no file."""
     try:
         file_stat = os.stat(place)  # noqa: PTH116 -- called at every write, and faster than a Path
     except (FileNotFoundError, NotADirectoryError):

@@ -249,7 +249,8 @@ def _decode_body(row: EntryRow, wire_decoders: MessageDecoders) -> EntryBody:
     if sized_message is None:
         return body
     raw = None if row.raw is None else Raw(row.raw)
-    body = replace(body, sized_message=replace(sized_message, tokens=row.size, digest=row.digest, raw=raw))
+    stored_message = replace(sized_message, tokens=row.size, digest=row.digest, raw=raw)
+    body = replace(body, sized_message=stored_message)
     if row.origin is None:
         return body
     return replace(body, recording_envelope=Raw(row.origin))
@@ -286,11 +287,16 @@ def _get_sufficient_raw(
 
 
 def _hash_identity(
-    kind: str, parent: str | None, raw: bytes | bytearray | None, text: bytes | None = None, raws: bytes | None = None
+    kind: str,
+    parent: str | None,
+    raw: bytes | bytearray | None,
+    text: bytes | None = None,
+    raws: bytes | None = None,
 ) -> bytes:
     # Wire bytes identify a message however its value is stored: another version may store it with or without.
     identity_fields = (kind, parent, raw, None) if raw is not None else (kind, parent, text, raws)
-    return blake2b(_ENCODE_MSGPACK(identity_fields), digest_size=16).digest()
+    encoded_fields = _ENCODE_MSGPACK(identity_fields)
+    return blake2b(encoded_fields, digest_size=16).digest()
 
 
 def _strip_column_fields(body: EntryBody) -> EntryBody:
@@ -298,7 +304,15 @@ def _strip_column_fields(body: EntryBody) -> EntryBody:
     if isinstance(body, MessageEntry):
         return MessageEntry(replace(body.sized_message, tokens=0, digest=b"", raw=None))
     if isinstance(body, BranchSummaryEntry):
-        return replace(body, sized_message=replace(body.sized_message, tokens=0, digest=b"", raw=None))
+        return replace(
+            body,
+            sized_message=replace(
+                body.sized_message,
+                tokens=0,
+                digest=b"",
+                raw=None,
+            ),
+        )
     return body
 
 

@@ -253,14 +253,20 @@ def resume_state(active: ActiveEntries) -> ConversationState:
     if checkpoint is None:
         return ConversationState.from_entries(active.later_entries)
     state = ConversationState.from_entries(active.head)
-    state = _with_gap(state, checkpoint, [_get_sized_message(entry) for entry in active.tail])
-    state = restore_checkpoint_fields(state, unpack_value(checkpoint.state_fields, StateFields))
-    decisions = tuple((entry_id, DecisionEntry(edits)) for entry_id, edits in checkpoint.active_edits)
+    tail_messages = [_get_sized_message(entry) for entry in active.tail]
+    state = _with_gap(state, checkpoint, tail_messages)
+    state_fields = unpack_value(checkpoint.state_fields, StateFields)
+    state = restore_checkpoint_fields(state, state_fields)
+    decisions: list[tuple[str, DecisionEntry]] = []
+    edits: list[Edit] = []
+    for entry_id, decided_edits in checkpoint.active_edits:
+        decisions.append((entry_id, DecisionEntry(decided_edits)))
+        edits += decided_edits
     view = replace(
         state.view,
         first_kept=checkpoint.first_kept,
-        edits=EditMap(edit for _, decision in decisions for edit in decision.edits),
-        active_decisions=decisions,
+        edits=EditMap(edits),
+        active_decisions=tuple(decisions),
     )
     state = replace(state, view=view)
     # The compaction itself is the first of these; it is applied as it was when it was new.
@@ -310,5 +316,5 @@ def _with_gap(state: ConversationState, checkpoint: Checkpoint, tail: Sequence[S
 def _get_sized_message(entry: Entry) -> SizedMessage:
     if isinstance(entry.body, MessageEntry | BranchSummaryEntry):
         return entry.body.sized_message
-    msg = f"entry {entry.id} is no message"
+    msg = f"entry {entry.id} is not a message"
     raise TypeError(msg)

@@ -35,7 +35,10 @@ COPIED_SETUP_DIGEST = "copied"
 
 
 def copy_branch_entries(
-    path: Sequence[Entry], replacements: Mapping[str, Message], labels: Mapping[str, str], new_id: Callable[[], str]
+    path: Sequence[Entry],
+    replacements: Mapping[str, Message],
+    labels: Mapping[str, str],
+    new_id: Callable[[], str],
 ) -> list[Entry]:
     """Return copies of the entries of ``path`` from the first one in ``replacements`` on, attached to its parent.
 
@@ -63,7 +66,10 @@ class _BranchCopier:
     """The copies so far, and the new id of each copied entry."""
 
     def __init__(
-        self, replacements: Mapping[str, Message], replaced_indexes: frozenset[int], new_id: Callable[[], str]
+        self,
+        replacements: Mapping[str, Message],
+        replaced_indexes: frozenset[int],
+        new_id: Callable[[], str],
     ) -> None:
         self.copied_entries: list[Entry] = []
         self._replacements = replacements
@@ -178,7 +184,8 @@ def _find_replaced_indexes(path: Sequence[Entry], replacements: Mapping[str, Mes
 def _has_thinking(entry: Entry) -> bool:
     if not isinstance(entry.body, MessageEntry):
         return False
-    return any(isinstance(part, Thinking) for part in entry.body.sized_message.message.parts)
+    message = entry.body.sized_message.message
+    return any(isinstance(part, Thinking) for part in message.parts)
 
 
 def _find_last_setup(path: Sequence[Entry]) -> RequestSetup:

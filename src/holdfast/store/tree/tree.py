@@ -60,7 +60,8 @@ def make_entry_id() -> str:
 def make_entry_ids(count: int) -> list[str]:
     """Return ``count`` new random entry ids in ascending order, so that an index grows in few places."""
     random_hex = urandom(16 * count).hex()
-    return sorted([random_hex[start : start + 32] for start in range(0, len(random_hex), 32)])
+    ids = [random_hex[start : start + 32] for start in range(0, len(random_hex), 32)]
+    return sorted(ids)
 
 
 def get_time_ms() -> int:
@@ -118,7 +119,10 @@ class TreeStore(ABC):
 
     @abstractmethod
     def _insert_entries(
-        self, key: str, placed_entries: Sequence[PlacedEntry], decode: MessageDecoder | None
+        self,
+        key: str,
+        placed_entries: Sequence[PlacedEntry],
+        decode: MessageDecoder | None,
     ) -> None: ...
 
     @abstractmethod
@@ -202,7 +206,12 @@ class TreeStore(ABC):
             return self._create_info(key, info)
 
     def update_session_info(
-        self, key: str, *, title: str | None = None, cwd: str | None = None, model: str | None = None
+        self,
+        key: str,
+        *,
+        title: str | None = None,
+        cwd: str | None = None,
+        model: str | None = None,
     ) -> None:
         """Change the given fields of the session's list entry; None leaves a field unchanged."""
         changes = {"title": title, "cwd": cwd, "model": model}
@@ -253,7 +262,12 @@ class TreeStore(ABC):
             return AppendResult(new_entries[-1].id, last_seq, moves_leaf)
 
     def import_entries(
-        self, key: str, entries: Iterable[Entry], *, leaf: str | None = None, info: SessionInfo | None = None
+        self,
+        key: str,
+        entries: Iterable[Entry],
+        *,
+        leaf: str | None = None,
+        info: SessionInfo | None = None,
     ) -> ImportResult:
         """Import a recording in one transaction, skipping entries that are in the log already."""
         check_session_key(key)
@@ -265,8 +279,11 @@ class TreeStore(ABC):
                 self._save_outline(session)  # one that an older version did not write
                 return ImportResult(0, len(headers), session.leaf_id)
             updated_at = _find_latest_time(info, added) or self._clock()
-            session = _merge_info(session, info, entries=session.entry_count + len(added), updated_at=updated_at)
-            session = replace(session, leaf_id=self._choose_leaf(key, session.leaf_id, leaf or headers[-1].id))
+            entry_count = session.entry_count + len(added)
+            session = _merge_info(session, info, entries=entry_count, updated_at=updated_at)
+            imported_leaf = leaf or headers[-1].id
+            leaf_id = self._choose_leaf(key, session.leaf_id, imported_leaf)
+            session = replace(session, leaf_id=leaf_id)
             self._save_info(session)
             self._save_outline(session, added)
             return ImportResult(len(added), len(headers) - len(added), session.leaf_id)
@@ -281,7 +298,8 @@ class TreeStore(ABC):
         known_ids = None if info.entry_count else set[str]()
         added: list[Entry] = []
         for start in range(0, len(headers), ENTRIES_AT_ONCE):
-            batch = [load_entry(header) for header in headers[start : start + ENTRIES_AT_ONCE]]
+            header_batch = headers[start : start + ENTRIES_AT_ONCE]
+            batch = [load_entry(header) for header in header_batch]
             new_entries = self._select_new_entries(info, batch, known_ids)
             if not new_entries:
                 continue
@@ -324,7 +342,14 @@ class TreeStore(ABC):
             self._write_entries(info, copies)
             new_leaf = next(entry.id for entry in reversed(copies) if not isinstance(entry.body, LabelEntry))
             entry_count = info.entry_count + len(copies)
-            self._save_info(replace(info, entry_count=entry_count, leaf_id=new_leaf, updated_at=self._clock()))
+            self._save_info(
+                replace(
+                    info,
+                    entry_count=entry_count,
+                    leaf_id=new_leaf,
+                    updated_at=self._clock(),
+                )
+            )
             return new_leaf
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -398,7 +423,12 @@ class TreeStore(ABC):
             return self._read_active_labels(self._require_info(key).key)
 
     def search_session(
-        self, key: str, query: str, limit: int = 20, *, tick: ProgressCallback = ignore_progress
+        self,
+        key: str,
+        query: str,
+        limit: int = 20,
+        *,
+        tick: ProgressCallback = ignore_progress,
     ) -> list[SearchHit]:
         """Return the places where the session has the words of ``query``, the newest first."""
         search_terms = parse_search_terms(query)
@@ -451,7 +481,10 @@ class TreeStore(ABC):
         return None if leaf_id is None else self._find_node(key, leaf_id)
 
     def _create_info(
-        self, key: str, info: SessionInfo | None, entries: Sequence[Entry | LazyEntry] = ()
+        self,
+        key: str,
+        info: SessionInfo | None,
+        entries: Sequence[Entry | LazyEntry] = (),
     ) -> SessionInfo:
         """Save a session without entries; it was created when ``info`` says, else at the time of its first entry."""
         info = info or SessionInfo(key)
@@ -463,13 +496,21 @@ class TreeStore(ABC):
                     times.append(time)
             created_at = min(times) if times else self._clock()
         info = replace(
-            info, key=key, created_at=created_at, updated_at=info.updated_at or created_at, entry_count=0, leaf_id=None
+            info,
+            key=key,
+            created_at=created_at,
+            updated_at=info.updated_at or created_at,
+            entry_count=0,
+            leaf_id=None,
         )
         self._save_info(info)
         return info
 
     def _write_entries(
-        self, info: SessionInfo, new_entries: Sequence[Entry], decode: MessageDecoder | None = None
+        self,
+        info: SessionInfo,
+        new_entries: Sequence[Entry],
+        decode: MessageDecoder | None = None,
     ) -> int:
         """Write ``new_entries`` and the checkpoints of their compactions; return the last ``seq``."""
         nodes: dict[str, TreeNode] = {}
@@ -549,10 +590,18 @@ class TreeStore(ABC):
             else:
                 tail.append(entry)
         head = self._read_entries_by_id(key, checkpoint.pinned_ids)
-        return ActiveEntries(tuple(later_entries), tuple(head), tuple(select_message_entries(tail)), data)
+        return ActiveEntries(
+            tuple(later_entries),
+            tuple(head),
+            tuple(select_message_entries(tail)),
+            data,
+        )
 
     def _select_new_entries(
-        self, info: SessionInfo, entries: Sequence[Entry], known_ids: AbstractSet[str] | None
+        self,
+        info: SessionInfo,
+        entries: Sequence[Entry],
+        known_ids: AbstractSet[str] | None,
     ) -> list[Entry]:
         """Return the entries that are not in the log; raises ``LogConflict`` if an id is there with other content.
 
@@ -615,7 +664,13 @@ def _build_checkpoint_after(active: ActiveEntries, body: CompactionEntry) -> byt
         return None
 
 
-def _merge_info(old_info: SessionInfo, info: SessionInfo | None, *, entries: int, updated_at: int) -> SessionInfo:
+def _merge_info(
+    old_info: SessionInfo,
+    info: SessionInfo | None,
+    *,
+    entries: int,
+    updated_at: int,
+) -> SessionInfo:
     """Return ``old_info`` updated from a newer reading of the same recording."""
     new = info or old_info
     return replace(
@@ -636,7 +691,7 @@ def _find_latest_time(info: SessionInfo | None, entries: Iterable[Entry]) -> int
 
 
 def _pick_unique(matches: Sequence[str], prefix: str, kind: str) -> str:
-    """Return the only match; raises ``UnknownId`` if there is none or several.
+    """Return the only match; raises ``UnknownId`` if there is not exactly one.
 
     Matches that continue the shortest one with ``+`` do not count: readers make such ids for entries that belong to it.
     """

@@ -90,7 +90,12 @@ class OverflowReplayRules(ReserveTriggerRules, frozen=True):
             return preferred_cuts  # any other cut would summarize the message that waits for its answer
         return list(dict.fromkeys([*preferred_cuts, *cut_points]))
 
-    def explain_useless_cut(self, before: PlanBuilder, after: PlanBuilder, cut_points: Sequence[int]) -> str:
+    def explain_useless_cut(
+        self,
+        before: PlanBuilder,
+        after: PlanBuilder,
+        cut_points: Sequence[int],
+    ) -> str:
         """Return why a cut after an overflow is not made (no gain, or a later one helps), or an empty string."""
         if not self._is_overflow_replay(before):
             return ""

@@ -33,7 +33,9 @@ def estimate_pi_tokens(message: Message, chars_per_token: int = 4) -> int:
 def estimate_opencode_tokens(message: Message) -> int:
     """Estimate the tokens of ``message`` like opencode: the characters of its JSON over four, rounded."""
     body = {"role": message.role, "content": [_to_ai_sdk_part(part) for part in message.parts]}
-    return math.floor(count_utf16_units(msgspec.json.encode(body).decode(errors="replace")) / 4 + 0.5)
+    json_text = msgspec.json.encode(body).decode(errors="replace")
+    # Math.round of JavaScript rounds a half up, round of Python to the even neighbour.
+    return math.floor(count_utf16_units(json_text) / 4 + 0.5)
 
 
 def estimate_opencode_text_tokens(text: str) -> int:

@@ -119,7 +119,9 @@ def _limit_tool_loop(builder: PlanBuilder, rules: OpenclawRules) -> Iterator[Edi
         return
     results = list(weigh_shown_results(builder.state))
     shortened_results = [_shorten_result(result, max_result_chars) for result in results]
-    freed_weight = sum(old.weight - new.weight for old, new in zip(results, shortened_results, strict=True))
+    freed_weight = 0
+    for old, new in zip(results, shortened_results, strict=True):
+        freed_weight += old.weight - new.weight
     excess -= TOOL_WEIGHT * freed_weight
     for old, new in zip(results, _remove_oldest_results(shortened_results, excess), strict=True):
         if new.result is not old.result:

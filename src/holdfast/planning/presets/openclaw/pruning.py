@@ -57,7 +57,8 @@ def _build_ttl_edits(builder: PlanBuilder, rules: OpenclawRules) -> Iterator[Edi
     if total < rules.prune_trim_share * window_chars:
         return
     results = [_trim_result_middle(result, rules) for result in _find_prunable_results(builder, rules)]
-    total -= sum(weigh_part(result.weighed.result) - weigh_part(result.shortened) for result in results)
+    for result in results:
+        total -= weigh_part(result.weighed.result) - weigh_part(result.shortened)
     # Clearing comes after trimming, and only if that was not enough.
     excess = total - rules.prune_clear_share * window_chars
     prunable_chars = sum(weigh_part(result.shortened) for result in results)
@@ -111,7 +112,8 @@ def _trim_result_middle(weighed: WeighedResult, rules: OpenclawRules) -> _Prunab
     if len(text) <= max(rules.prune_trim_min_chars, 2 * end_chars):
         return _PrunableResult(weighed, weighed.result)
     note = f"[Tool result trimmed: kept first {end_chars} chars and last {end_chars} chars of {len(text)} chars.]"
-    head, tail = text[:end_chars], text[len(text) - end_chars :]
+    head = text[:end_chars]
+    tail = text[len(text) - end_chars :]
     trimmed_result = _replace_result_content(weighed.result, f"{head}\n...\n{tail}\n\n{note}")
     return _PrunableResult(weighed, trimmed_result, "trim")
 

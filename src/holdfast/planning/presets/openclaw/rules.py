@@ -135,7 +135,12 @@ class OpenclawRules(ReserveTriggerRules, frozen=True):
         reserve = min(self.trigger_reserve, int(limits.window * max_share))
         return apply_reserve_floor(limits.window - reserve, limits.window, settings, max_share)
 
-    def select_tail_starts(self, builder: PlanBuilder, messages: list[Message], cut_points: list[int]) -> list[int]:
+    def select_tail_starts(
+        self,
+        builder: PlanBuilder,
+        messages: list[Message],
+        cut_points: list[int],
+    ) -> list[int]:
         """Return the one offset from which enough of the newest messages stand, if it exists."""
         return select_tail_by_tokens(messages, self.tail_tokens, cut_points)
 

@@ -176,7 +176,11 @@ BLOCK_RULES: tuple[Rule, ...] = (
     Rule("anthropic.media-source", _check_media_source, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.media-type", _check_media_type, "documented", ANTHROPIC_DOCS),
     Rule(
-        "anthropic.image-count", _check_image_count, "documented", ANTHROPIC_DOCS, "100 on models with 200,000 tokens"
+        "anthropic.image-count",
+        _check_image_count,
+        "documented",
+        ANTHROPIC_DOCS,
+        "100 on models with 200,000 tokens",
     ),
     Rule("anthropic.image-size", _check_image_size, "documented", ANTHROPIC_DOCS),
 )

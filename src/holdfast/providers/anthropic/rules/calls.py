@@ -163,7 +163,10 @@ def _check_block_role(request: AnthropicView) -> Violations:
                 f"tool_result {get_block_id(block)} stands in an assistant message; move it to the user message",
             )
     for block in request.iter_blocks(
-        "tool_use", *THINKING_BLOCK_KINDS, *SERVER_CALL_KINDS, *sorted(SERVER_RESULT_KINDS)
+        "tool_use",
+        *THINKING_BLOCK_KINDS,
+        *SERVER_CALL_KINDS,
+        *sorted(SERVER_RESULT_KINDS),
     ):
         if block.role == "user":
             yield block.path, f"{block.kind} stands in a user message; only the assistant may say it"

@@ -124,4 +124,11 @@ def _iter_result_blocks(block: BlockView) -> Iterator[BlockView]:
         return
     for inner_index, value in enumerate(content):
         if isinstance(value, dict) and isinstance(value.get("type"), str):
-            yield BlockView(value["type"], value, block.role, block.message_index, block.block_index, inner_index)
+            yield BlockView(
+                value["type"],
+                value,
+                block.role,
+                block.message_index,
+                block.block_index,
+                inner_index,
+            )

@@ -79,7 +79,7 @@ def _decode_children(raw: Raw) -> dict[PathStep, Raw]:
 
 
 def replace_json_at_paths(raw: Raw, changes: Mapping[PathSteps, bytes | None]) -> bytes:
-    """Replace the values at some paths of ``raw``, or remove them where the new value is None. Linear in the size of
+    """Replace the values at some paths of ``raw``, or remove them if the new value is None. Linear in the size of
     ``raw``.
 
     Paths that do not exist are ignored. Of two changes, one inside the other, only the outer one is made.

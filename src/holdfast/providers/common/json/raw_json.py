@@ -160,7 +160,9 @@ def replace_json_fields(
     """
     # The unchanged stretches are slices of a view: a body of megabytes is copied once, by the join at the end.
     places = find_field_spans(body, fields)
-    pieces = {key: [value] if isinstance(value, bytes) else value for key, value in changes.items()}
+    pieces: dict[str, Sequence[JsonBytes | memoryview]] = {}
+    for key, value in changes.items():
+        pieces[key] = [value] if isinstance(value, bytes) else value
     view = memoryview(body)
     out: list[JsonBytes | memoryview] = []
     position = 0
@@ -168,9 +170,14 @@ def replace_json_fields(
         if key in pieces:
             out += [view[position:start], *pieces[key]]
             position = end
-    new = [key for key in pieces if key not in places]
-    close = body.rindex(b"}") if new else len(body)
+    new_keys = [key for key in pieces if key not in places]
+    close = body.rindex(b"}") if new_keys else len(body)
     out.append(view[position:close])
-    for number, key in enumerate(new):
-        out += [b"," if places or number else b"", encode_json(key), b":", *pieces[key]]
-    return b"".join([*out, view[close:]])
+    has_fields = bool(places)
+    for key in new_keys:
+        if has_fields:
+            out.append(b",")
+        out += [encode_json(key), b":", *pieces[key]]
+        has_fields = True
+    out.append(view[close:])
+    return b"".join(out)

@@ -18,7 +18,12 @@ OPENAI_ERROR_FORMS = {
 """Error forms of Chat and Responses. ``server_is_overloaded`` is the code by which Codex knows an overload."""
 
 
-def word_overflow(kind: str, limit: int | None, requested_tokens: int | None, output: int | None) -> str:
+def word_overflow(
+    kind: str,
+    limit: int | None,
+    requested_tokens: int | None,
+    output: int | None,
+) -> str:
     """Word an overflow as OpenAI does, with as many of the numbers as are known; an unknown number is None."""
     if limit is None:
         limit_text = ""

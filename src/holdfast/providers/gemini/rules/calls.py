@@ -135,7 +135,7 @@ def _check_args(request: GeminiView) -> Violations:
 
 
 def _check_response_object(request: GeminiView) -> Violations:
-    """What a function responds is an object."""
+    """The response of a function is an object."""
     for piece in request.iter_parts("functionResponse"):
         if isinstance(piece.value, dict):
             response = piece.value.get("response")

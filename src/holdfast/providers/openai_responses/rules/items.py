@@ -184,7 +184,7 @@ def _check_unique_ids(request: ResponsesView) -> Violations:
 
 
 def _check_content_shape(request: ResponsesView) -> Violations:
-    """What an item says or gives back is a string or a list of parts."""
+    """The content or output of an item is a string or a list of parts."""
     for kind, key in CONTENT_FIELD_BY_KIND.items():
         for item in request.iter_items(kind):
             content = item.value.get(key)
