@@ -21,15 +21,14 @@ from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.native_compaction import find_required_betas
 from holdfast.providers.registry import get_api_spec
-from holdfast.providers.requests.recognize import recognize_expected_api
-from holdfast.providers.requests.request_body import (
+from holdfast.providers.requests.parsed_request import (
     ParsedRequest,
-    build_request_body,
     measure_body_as_setup,
     measure_parsed_request,
     parse_request,
-    render_request,
 )
+from holdfast.providers.requests.recognize import recognize_expected_api
+from holdfast.providers.requests.request_body import build_request_body, render_request
 from holdfast.state.target import Target
 
 MessageInput: TypeAlias = str | Message | SizedMessage

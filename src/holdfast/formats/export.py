@@ -34,7 +34,8 @@ from holdfast.providers.common.json.raw_json import encode_json as to_json
 from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.foreign.convert_request import convert_request
 from holdfast.providers.registry import API_NAMES, API_SPECS, get_api_dialect
-from holdfast.providers.requests.request_body import build_system_field, encode_sized_messages, parse_message_list
+from holdfast.providers.requests.parsed_request import parse_message_list
+from holdfast.providers.requests.request_body import build_system_field, encode_sized_messages
 from holdfast.state.entries import Entry, NoteEntry, RequestEntry
 from holdfast.state.view import apply_normalization, build_projection
 

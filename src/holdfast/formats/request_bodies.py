@@ -32,7 +32,7 @@ from holdfast.messages.message import Message
 from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.registry import API_SPECS, DEFAULT_API
-from holdfast.providers.requests.request_body import measure_request_setup
+from holdfast.providers.requests.parsed_request import measure_request_setup
 from holdfast.state.entries import MessageEntry, NoteEntry
 
 REQUEST_BODY_NOTE = "request body"

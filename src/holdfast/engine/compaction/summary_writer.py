@@ -26,7 +26,8 @@ from holdfast.providers.errors.classify_error import classify_error
 from holdfast.providers.errors.report import OVERFLOW_KINDS, Verdict
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.requests.options import read_request_options
-from holdfast.providers.requests.request_body import build_request_body, parse_request, render_request
+from holdfast.providers.requests.parsed_request import parse_request
+from holdfast.providers.requests.request_body import build_request_body, render_request
 from holdfast.recovery.retry import compute_summary_retry_delay
 from holdfast.state.calibration.token_estimate import UNSEEN_MARGIN
 from holdfast.state.costs import SummaryCall

@@ -17,7 +17,8 @@ from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.registry import get_api_spec
-from holdfast.providers.requests.request_body import ParsedRequest, render_request
+from holdfast.providers.requests.parsed_request import ParsedRequest
+from holdfast.providers.requests.request_body import render_request
 from holdfast.providers.rules.rule import Finding
 from holdfast.providers.rules.validate import validate_request
 

@@ -29,7 +29,7 @@ from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.common.json.surrogates import replace_surrogates_in_bytes
-from holdfast.providers.requests.request_body import ParsedRequest
+from holdfast.providers.requests.parsed_request import ParsedRequest
 from holdfast.recovery.machine import RecoveryState, start_recovery
 from holdfast.state.calibration.model_stats import get_model_stats
 from holdfast.state.plan import Plan

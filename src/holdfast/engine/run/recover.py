@@ -22,7 +22,7 @@ from holdfast.errors import ContextOverflow, InvalidRequest, UpstreamError
 from holdfast.planning.budget import compute_effective_target
 from holdfast.planning.stages.smallest_request import estimate_irreducible_tokens
 from holdfast.providers.errors.report import Verdict
-from holdfast.providers.requests.request_body import parse_request
+from holdfast.providers.requests.parsed_request import parse_request
 from holdfast.recovery.machine import (
     CONTEXT_OVERFLOW_KIND,
     FIRST_STEP_BY_KIND,

@@ -14,7 +14,8 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.normalize.normalize_history import normalize_history
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.fix.fix_context import FixContext, RequestFix
-from holdfast.providers.requests.request_body import parse_request, render_request
+from holdfast.providers.requests.parsed_request import parse_request
+from holdfast.providers.requests.request_body import render_request
 from holdfast.providers.rules.rule import Finding
 from holdfast.state.edits import Edit
 from holdfast.state.view import apply_normalization

@@ -23,8 +23,9 @@ from holdfast.providers.common.portable_options import PortableOptions
 from holdfast.providers.common.tool_names import map_invalid_tool_names, rename_message_tools
 from holdfast.providers.registry import get_api_dialect, get_api_spec, have_one_provider
 from holdfast.providers.requests.options import read_request_options, write_request_options
+from holdfast.providers.requests.parsed_request import ParsedRequest, parse_request
 from holdfast.providers.requests.recognize import recognize_api
-from holdfast.providers.requests.request_body import ParsedRequest, build_request_body, parse_request
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.state.codec.reading import get_decoder
 
 

@@ -20,7 +20,7 @@ from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.raw_json import find_field_spans
 from holdfast.providers.registry import get_api_spec
-from holdfast.providers.requests.request_body import (
+from holdfast.providers.requests.parsed_request import (
     ParsedRequest,
     build_parsed_request,
     measure_parsed_request,
