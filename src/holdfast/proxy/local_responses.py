@@ -63,8 +63,11 @@ def add_holdfast_headers(
     if not isinstance(piece, ResponseHead):
         return piece
     header_names = {name for name, _ in piece.headers}
-    new_headers = [header for header in make_holdfast_headers(state, session, request) if header[0] not in header_names]
-    return replace(piece, headers=[*piece.headers, *new_headers])
+    headers = list(piece.headers)
+    for name, value in make_holdfast_headers(state, session, request):
+        if name not in header_names:
+            headers.append((name, value))
+    return replace(piece, headers=headers)
 
 
 async def send_pieces(client_response: ClientResponse, pieces: list[ResponsePiece]) -> None:
@@ -82,5 +85,7 @@ async def send_refusal(client_response: ClientResponse, pieces: list[ResponsePie
 
 async def send_body_refusal(client_response: ClientResponse, why: BadBody, api: str) -> RequestState:
     """Refuse a request because its body could not be read."""
-    kind = "request_bytes" if why.status == TOO_LARGE else "invalid_request"
+    kind = "invalid_request"
+    if why.status == TOO_LARGE:
+        kind = "request_bytes"
     return await send_refusal(client_response, make_error_reply(api, kind, str(why), status=why.status))
