@@ -194,8 +194,8 @@ def test_a_piece_is_replaced(call, folder):
     [
         ("x", "y", "more than once, at lines 1, 2"),
         ("aa", "b", "more than once, at lines 3, 3"),
-        ("    deep()", "y", r"line 4 is nearly its first one: '\tdeep()'"),
-        ("gone", "y", "does not stand in a.txt, letter by letter; read"),
+        ("    deep()", "y", r"line 4 has the same words as its first line: '\tdeep()'"),
+        ("gone", "y", "does not occur in a.txt exactly like this; read"),
         ("", "y", "old is empty"),
         ("deep", "deep", "nothing would change"),
     ],

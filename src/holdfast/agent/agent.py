@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.agent.tools import TOOL_DEFINITIONS
 from holdfast.agent.workspace import PermissionCallback, Workspace, open_workspace
 from holdfast.engine.environment.environment import Environment, load_environment
+from holdfast.engine.environment.skills import Skill
 from holdfast.engine.recall import RecallAnswer, answer_recall, compute_page_chars
 from holdfast.engine.session import Session
 
@@ -32,7 +33,7 @@ def load_agent_environment(folder: str | Path, *, skills: Sequence[str | Path] =
 def make_session_workspace(
     session: Session, folder: str | Path, *, allow: PermissionCallback, hidden: frozenset[str] = frozenset()
 ) -> Workspace:
-    """Make the workspace of an agent in ``folder`` whose tool ``fetch_result`` reads back from ``session``."""
+    """Make the workspace of an agent in ``folder``; its tool ``fetch_result`` reads back from ``session``."""
     resources = session.resources
 
     async def recall(arguments: Mapping[str, Any]) -> RecallAnswer:
@@ -41,5 +42,7 @@ def make_session_workspace(
         max_chars = compute_page_chars(report.usable_tokens - report.setup_tokens)
         return await resources.run_in_worker(lambda: answer_recall(resources.store, session.key, arguments, max_chars))
 
-    skills = () if resources.environment is None else resources.environment.skills
+    skills: tuple[Skill, ...] = ()
+    if resources.environment is not None:
+        skills = resources.environment.skills
     return open_workspace(folder, skills=skills, recall=recall, ask_permission=allow, hidden_variables=hidden)

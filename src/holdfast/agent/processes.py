@@ -64,7 +64,8 @@ class _OutputBuffer:
         notice = b""
         if self._dropped_bytes:
             notice = f"\n[{self._dropped_bytes:,} bytes of output are left out here]\n".encode()
-        return (bytes(self._head) + notice + b"".join(self._tail)).decode("utf-8", "replace")
+        output = bytes(self._head) + notice + b"".join(self._tail)
+        return output.decode("utf-8", "replace")
 
 
 async def run_process(
@@ -87,17 +88,21 @@ async def run_process(
     finally:
         with CancelScope(shield=True):
             await _end_process(process)
-    return ProcessResult(output.text(), None if limit.cancelled_caught else process.returncode)
+    exit_code = process.returncode
+    if limit.cancelled_caught:
+        exit_code = None
+    return ProcessResult(output.text(), exit_code)
 
 
 async def _read_until_exit(process: Process, output: _OutputBuffer) -> None:
-    """Read output until the program ends, and a moment longer for what is still in the pipe."""
+    """Read output until the program ends, and a moment longer for the bytes that are still in the pipe."""
     assert process.stdout is not None
     end_of_output = Event()
     async with create_task_group() as group:
         group.start_soon(_read_output, process.stdout, output, end_of_output)
         await process.wait()
-        _signal_group(process, signal.SIGKILL)  # background processes it left behind, which may hold the pipe open
+        # Background processes that it left behind may hold the pipe open, so they are killed first.
+        _signal_group(process, signal.SIGKILL)
         with move_on_after(TRAILING_OUTPUT_SECONDS):
             await end_of_output.wait()
         group.cancel_scope.cancel()

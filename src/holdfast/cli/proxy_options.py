@@ -188,7 +188,7 @@ def describe_recording_problem(store_url: str) -> str:
     """
     check_store_url(store_url)
     if why := explain_unwritable_store(store_url):
-        return f"requests go on, but are not recorded: {why}"
+        return f"requests are answered, but not recorded: {why}"
     if store_url != ":memory:" and (why := describe_low_disk(get_store_path(store_url), MIN_FREE_BYTES)):
         return f"requests go on, but recording stops when the disk is full: {why}"
     return ""

@@ -258,7 +258,7 @@ def test_a_task_that_is_not_finished_is_an_exit_code(run, monkeypatch):
     assert done.exit_code == 1
     told = json.loads(done.stdout)
     assert [told[name]["outcome"] for name in ("without", "with")] == ["stopped", "stopped"]
-    assert "5 steps are over" in told["with"]["error"]
+    assert "limit of 5 steps" in told["with"]["error"]
 
 
 @pytest.mark.long

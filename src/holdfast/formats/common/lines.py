@@ -72,7 +72,7 @@ class LenientDecoder(Generic[T]):
 
 class FileLine(Struct, Generic[T], frozen=True):
     """A line of a file. ``value`` is None if the line is damaged; ``fault`` describes the damage, also one that was
-    mended.
+    repaired.
     """
 
     number: int

@@ -252,7 +252,7 @@ class _ProviderApp:
         """
         if "upgrade" not in request.headers:
             raise HTTPException(405, headers={"allow": "POST"})
-        message = "WebSockets are not spoken here; send POST over HTTP"
+        message = "WebSockets are not supported; send a POST request"
         return self._respond_error(request, RefusalReply(426, "upgrade_required", message), {"upgrade": "HTTP/1.1"})
 
     async def handle_unknown_address(self, request: Request, error: HTTPException) -> Response:
