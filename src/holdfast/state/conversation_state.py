@@ -227,6 +227,7 @@ def flatten_state(state: ConversationState) -> dict[str, object]:
 def replace_flat_fields(state: ConversationState, values: Mapping[str, Any]) -> ConversationState:
     """Return ``state`` with the fields in ``values`` replaced; they are named as ``flatten_state`` names them."""
     changes: dict[str, Any] = {}
+    # Collected by group first, so that each group is copied once.
     by_group: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         group, _, inner = name.rpartition(".")

@@ -89,6 +89,7 @@ class EditMap(Mapping[int, tuple[Edit, ...]]):
         return sum(1 for _ in self)
 
     def __bool__(self) -> bool:
+        # Without this, Python would take the length, which looks at every edit.
         return len(self._edits) > 0
 
     def __repr__(self) -> str:
@@ -98,6 +99,7 @@ class EditMap(Mapping[int, tuple[Edit, ...]]):
         """Return those of ``numbered_edits`` that belong to this version, in order."""
         stop = len(self._edits)
         edits: list[Edit] = []
+        # Copied at once: another thread may add to the shared storage meanwhile.
         for number, edit in [*numbered_edits.items()]:
             if number < stop:
                 edits.append(edit)

@@ -130,6 +130,7 @@ class PlanInputs(Struct, frozen=True, omit_defaults=True, dict=True):
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` for an unknown word and ``TypeError`` for a time that is no number."""
+        # A struct does not check its types when it is created.
         for name, allowed_values in _ALLOWED_WORDS.items():
             value = getattr(self, name)
             if value not in allowed_values:

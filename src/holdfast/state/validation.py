@@ -88,6 +88,7 @@ def _list_accepted_classes(hint: Any) -> tuple[type, ...]:
         for member in get_args(hint):
             classes += _list_accepted_classes(member)
         return tuple(classes)
+    # The words of a Literal are compared later, so any class passes here.
     wider: dict[Any, tuple[type, ...]] = {float: (int, float), tuple: (tuple, list), Literal: (object,)}
     kind = get_origin(hint) or hint
     return wider.get(kind, (kind,))

@@ -117,6 +117,7 @@ def preview_removal(store: SessionStore, infos: Iterable[SessionInfo]) -> list[R
                     exclusive_hashes.append(hash_)
         named_hashes.update(exclusive_hashes)  # a blob that two removed sessions name is counted once
         size = sum(_get_blob_size(store, hash_) for hash_ in exclusive_hashes)
+        # The key of a subagent's session ends in "@" and the key of the session that started it.
         subagent_keys: list[str] = []
         for key in remaining_keys:
             _, _, parent_key = key.partition("@")

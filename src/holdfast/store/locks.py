@@ -85,10 +85,12 @@ def hold_session_lock(directory: Path, key: str) -> Iterator[None]:
 
 def _open_lock_file(directory: Path, name: str) -> int:
     try:
+        # The common case first: lock files are never removed.
         try:
             return os.open(f"{directory}{os.sep}{name}", _OPEN_FLAGS)
         except FileNotFoundError:
             make_directory(directory)
+        # Another process may create the file first.
         with suppress(FileExistsError):
             return create_private_file(directory / name)
         return os.open(directory / name, _OPEN_FLAGS)

@@ -195,6 +195,7 @@ class MemoryStore(TreeStore):
     def _read_path_up(self, key: str, seq: int, keep: int, base: int) -> list[Entry]:
         rows = self._sessions[key].rows
         entries = []
+        # Stops where the recursive query of the SQLite store does.
         ancestor: int | None = seq
         while ancestor is not None:
             row = rows[ancestor]

@@ -147,6 +147,7 @@ class SqliteStore(TreeStore):
         """Repair damage in the session as far as possible without loss; return a line for each repair."""
         if self._readonly or key in self._not_repairable:
             return []
+        # Imported late: hardly any session is ever repaired.
         from holdfast.store.repair.repair_store import repair_store_session
 
         findings = repair_store_session(self._file.file, key)
@@ -184,6 +185,7 @@ class SqliteStore(TreeStore):
         return None if row is None else SessionInfo(*row)
 
     def _find_keys(self, prefix: str) -> list[str]:
+        # One more than an error lists, so that it can say that there are more.
         query = "SELECT key FROM sessions WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
         rows = self._file.db.execute(query, (*_get_prefix_bounds(prefix), MAX_LISTED_CANDIDATES + 1))
         return [key for (key,) in rows]

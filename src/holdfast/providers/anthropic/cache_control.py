@@ -47,6 +47,7 @@ _CACHE_CONTROL_KEY = b'"cache_control"'
 def list_breakpoint_ttls(raw: Raw | bytes | None) -> list[str]:
     """Return the lifetimes (``5m`` or ``1h``) of the breakpoints in a list of blocks, in order and nested ones too."""
     data = b"" if raw is None else bytes(raw)
+    # The bytes are searched first and parsed only on a hit, since most lists have no breakpoint.
     if _CACHE_CONTROL_KEY not in data:
         return []
     try:
@@ -122,6 +123,7 @@ def add_breakpoint_to_blocks(blocks: Sequence[Raw], lifetime: str = "5m") -> lis
         block = _peek_block(blocks[index])
         if bytes(block.cache_control) != b"null":
             return None
+        # The API refuses a breakpoint on thinking and on empty text.
         is_thinking = block.type in ("thinking", "redacted_thinking")
         is_blank = block.text is not None and not block.text.strip()
         if is_thinking or is_blank:
@@ -148,6 +150,7 @@ def keep_newest_breakpoints(groups: Sequence[list[JsonBytes]], max_breakpoints: 
     A message keeps all of its breakpoints or none. Unchanged groups are the same objects.
     """
     kept_groups = list(groups)
+    # From the newest back, because the newest breakpoints cover the longest prefixes.
     for index in reversed(range(len(groups))):
         group = groups[index]
         if not any(_CACHE_CONTROL_KEY in bytes(wire) for wire in group):

@@ -106,6 +106,7 @@ def write_options(options: PortableOptions) -> OptionFields:
 
 
 def _write_tool(tool: FunctionTool) -> dict[str, Any]:
+    # A schema is required here, also for a function without parameters.
     fields = write_tool_name(tool) | {"input_schema": tool.schema or {"type": "object"}}
     if tool.strict:
         fields["strict"] = True

@@ -232,6 +232,8 @@ def _parse_sse_event(raw: bytes, lines: list[bytes], *, is_complete: bool) -> St
     name, identity, retry = "", "", None
     for line in lines:
         field, _, value = line.partition(b":")
+        # By the standard one space behind the colon is not part of the value. Ids with a null character and retry times
+        # that are not digits are ignored.
         value = value.removeprefix(b" ")
         if field == b"data":
             data.append(value)
@@ -295,6 +297,7 @@ class JsonArrayReader(_EventReader):
         pattern = _QUOTE_OR_ESCAPE if self._quoted else _BRACE_OR_QUOTE
         match = pattern.search(self._buffer, self._scanned)
         if match is None:
+            # An escaped byte that has not arrived yet has already moved the position behind the buffer.
             self._scanned = max(self._scanned, len(self._buffer))
         return match
 

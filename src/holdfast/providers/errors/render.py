@@ -124,6 +124,7 @@ def _choose_form_and_text(
     form = api_format.forms[kind]
     form = replace(form, status=status or form.status)
     if kind in {"context_window", "input_plus_output"}:
+        # Clients read the numbers out of the exact wording, so no other text may replace it.
         text = api_format.word_overflow(kind, verdict.limit, verdict.requested, output)
     elif kind == "request_bytes" and message:
         text = f"{form.text.rstrip('.')}: {message}"

@@ -77,6 +77,7 @@ def _replace_thinking_budget(tree: JsonTree, _context: FixContext, steps: PathSt
     if max_tokens <= _MIN_THINKING_BUDGET:
         return {}
     budget = _MIN_THINKING_BUDGET
+    # The rule is broken by a budget that is too low, or by one that is not below ``max_tokens``.
     is_too_low = read_whole_number(tree.get_raw(steps)) < _MIN_THINKING_BUDGET
     if not is_too_low:
         budget = max(_MIN_THINKING_BUDGET, max_tokens - _MIN_THINKING_BUDGET)
@@ -195,6 +196,7 @@ def _move_newest_compaction_first(tree: JsonTree, _context: FixContext, _steps: 
     newest_block = tree.get_raw(block_paths[-1]) if block_paths else None
     if newest_block is None:
         return {}
+    # A message of compaction blocks alone would be left empty, which the API refuses.
     removed_paths = [*block_paths, *_list_emptied_messages(tree, block_paths)]
     stripped_body = replace_json_at_paths(tree.raw, dict.fromkeys(removed_paths))
     messages = JsonTree(Raw(stripped_body)).get_children(("messages",)).values()

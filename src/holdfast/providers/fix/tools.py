@@ -56,6 +56,7 @@ def translate_foreign_tools(
             new_tools += raws
             continue
         translated_tools, losses = _translate_tools(raws, origin.apis[0], spec.api)
+        # Built-in tools of another API have no form here.
         if not translated_tools:
             new_tools += raws
             continue
@@ -65,6 +66,7 @@ def translate_foreign_tools(
         fixes += [RequestFix("foreign-form", reason, path) for reason in reasons]
     if not fixes:
         return body, []
+    # With tools of several APIs it is not clear in whose form the choice is.
     if len(foreign_apis) == 1:
         choice_fields = _translate_tool_choice(fields, next(iter(foreign_apis)), spec.api)
     else:

@@ -133,6 +133,7 @@ def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
 
 
 def _get_first_choice(fields: Mapping[str, Raw]) -> dict[str, Raw]:
+    # A request may ask for several answers; the first one is the answer.
     choices = [read_json_fields(raw) for raw in read_json_items(fields.get("choices"))]
     filled_choices = [choice for choice in choices if choice]
     return min(filled_choices, key=lambda choice: read_json_count(choice.get("index")), default={})

@@ -72,6 +72,7 @@ def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
         if bytes(raw).startswith(b"{"):
             items.append(raw)
     message = _decode_output_message(items)
+    # The reason of an incomplete answer says more than its status.
     status = read_json_text(fields.get("status"))
     incomplete_reason = read_json_text(read_json_fields(fields.get("incomplete_details")).get("reason"))
     native_reason = incomplete_reason or status
@@ -106,6 +107,7 @@ def _decode_output_message(items: list[Raw]) -> Message:
 
 
 def _find_stop_reason(fields: Mapping[str, Raw], native_reason: str, message: Message) -> StopReason:
+    # The status ``completed`` stands for answers, compactions and refusals alike; the content tells which.
     status = read_json_text(fields.get("status"))
     if status == "incomplete":
         return _STOP_BY_INCOMPLETE_REASON.get(native_reason, "unknown")

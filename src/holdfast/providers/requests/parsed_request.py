@@ -143,6 +143,7 @@ def _decode_message_list(spec: ApiSpec, raw: Raw | None) -> tuple[list[Message],
     """Decode a list of messages; return them with the bytes of each: an element, or a run of elements."""
     if raw is None:
         return [], []
+    # Responses takes a string in place of the list: it is one message of the user's.
     if spec.accepts_plain_text and bytes(memoryview(raw)[:1]) == b'"':
         return [spec.decode_message(raw)], [raw]
     elements = decode_json(_RAW_LIST_DECODER, raw, f"$.{spec.messages_field}")

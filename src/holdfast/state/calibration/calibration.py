@@ -345,6 +345,7 @@ def is_plausible_count(reported: int, estimated_tokens: int) -> bool:
 
 def min_known_size(old: int, new: int) -> int:
     """Return the smaller of two sizes, where 0 stands for an unknown one; 0 if both are unknown."""
+    # An unknown size takes the other's value, so that 0 never wins over a known one.
     return min(old or new, new or old)
 
 

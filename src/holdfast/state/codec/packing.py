@@ -77,6 +77,7 @@ def _encode_json(value: Struct) -> bytes:
 def _decode_json(text: bytes, kind: type[V]) -> V:
     try:
         return get_decoder(kind).decode(text)
+    # Valid JSON of a wrong shape: the standard library would read the same.
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:  # lone surrogates or huge integers, which the standard library reads

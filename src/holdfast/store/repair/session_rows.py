@@ -207,6 +207,7 @@ class SessionRowRepairer:
 
     def _find_named_parent(self, row: EntryRow) -> _NamedParent | None:
         """Return the parent that the row's digest names, or None if it names none of the entries shortly before."""
+        # The digest covers the parent's id, so the entry under which it is valid is the parent.
         if _has_valid_digest(row, None):
             return _NamedParent(None)
         for entry in islice(reversed(self.intact_entries.values()), MAX_PARENT_DISTANCE):

@@ -101,6 +101,7 @@ class SqlitePages:
         while trunk and trunk not in free:
             free.add(trunk)
             page = self._get_page(trunk)
+            # A damaged count must not lead beyond the page.
             leaf_count = min(_read_uint32(page, 4), self.size // 4 - 2)
             for index in range(leaf_count):
                 free.add(_read_uint32(page, 8 + 4 * index))
@@ -113,6 +114,7 @@ class SqlitePages:
         if len(page) < self.size or page[header] != TABLE_LEAF:
             return
         (cell_count,) = struct.unpack_from(">H", page, header + 3)
+        # A damaged count must not lead beyond the page; a cell has four bytes at least.
         for index in range(min(cell_count, self.size // 4)):
             (offset,) = struct.unpack_from(">H", page, header + 8 + 2 * index)
             try:

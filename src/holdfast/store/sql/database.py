@@ -203,6 +203,7 @@ class SqliteFile:
                     self._check_not_replaced()
                     yield
                     db.execute("COMMIT")
+                # A cancellation or ^C too: a transaction left open would keep the write lock.
                 except BaseException:
                     _roll_back(db)
                     raise
@@ -215,6 +216,8 @@ class SqliteFile:
         if seconds != self._busy_timeout:
             self._busy_timeout = seconds
             db.execute(f"PRAGMA busy_timeout = {seconds * 1_000:.0f}")
+        # IMMEDIATE takes the write lock now. A transaction that began with reading and writes later is refused without
+        # a wait if another process wrote meanwhile.
         db.execute("BEGIN IMMEDIATE")
         self._wait_failed_at = -inf
         # SQLite creates the ``-wal`` with the first transaction, so its identity is known only now.

@@ -119,6 +119,7 @@ def encode_entry_row(entry: Entry, wire_decoders: MessageDecoders, decode: Messa
         )
     value: bytes | None = None
     raws = None
+    # Wire bytes that decode to the same message are stored alone: most messages are stored once, not twice.
     is_wire_only = (
         isinstance(body, MessageEntry) and _get_sufficient_raw(sized_message, wire_decoders, decode) is not None
     )

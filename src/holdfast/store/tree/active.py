@@ -178,6 +178,7 @@ class GappedSequence(PersistentSequence[T]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, GappedSequence) or self.gap != other.gap:
             return False
+        # The base's ``slice``, because that of this class refuses to cross the gap.
         return super().slice() == PersistentSequence.slice(other)
 
     __hash__ = None  # type: ignore[assignment]
@@ -212,6 +213,7 @@ def encode_checkpoint(state: ConversationState, pinned_ids: Iterable[str], compa
         return None
     history.sized_messages.slice(first_kept)  # raises for messages that are only in the log
     active_edits = []
+    # A checkpoint is read together with the kept messages alone, so the edits of hidden ones are left out.
     for entry_id, decision in state.view.active_decisions:
         edits = tuple(edit for edit in decision.edits if edit.span.start >= first_kept)
         if edits:

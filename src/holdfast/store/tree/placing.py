@@ -68,6 +68,7 @@ def place_entries(
             raise LogConflict(msg)
         parent: TreeNode | None = ROOT_NODE
         if entry.parent is not None:
+            # The parent may be one of the new entries, which no look-up in the log finds yet.
             parent = new.get(entry.parent) or find_node(entry.parent)
         if parent is None:
             msg = (

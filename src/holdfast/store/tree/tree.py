@@ -190,6 +190,7 @@ class TreeStore(ABC):
     def get_session(self, prefix: str) -> SessionInfo:
         """Return the session with the key ``prefix``, or the only one with a key that begins with it."""
         with self._read_transaction():
+            # A whole key wins over longer keys that begin with it.
             info = self._find_info(prefix)
             if info is not None:
                 return info
@@ -340,6 +341,7 @@ class TreeStore(ABC):
             if not copies:
                 return None
             self._write_entries(info, copies)
+            # A label is not part of the branch, so it cannot be the leaf.
             new_leaf = next(entry.id for entry in reversed(copies) if not isinstance(entry.body, LabelEntry))
             entry_count = info.entry_count + len(copies)
             self._save_info(
@@ -467,6 +469,7 @@ class TreeStore(ABC):
 
     def _resolve_entry_id(self, key: str, prefix: str) -> str:
         self._require_info(key)
+        # A whole id wins over longer ids that begin with it.
         if self._find_node(key, prefix) is not None:
             return prefix
         entry_ids = self._find_entry_ids(key, prefix) if prefix else []
@@ -514,6 +517,7 @@ class TreeStore(ABC):
     ) -> int:
         """Write ``new_entries`` and the checkpoints of their compactions; return the last ``seq``."""
         nodes: dict[str, TreeNode] = {}
+        # The new ids are looked up to refuse duplicates, the parents to place the entries. An empty log has neither.
         if info.entry_count:
             referenced_ids = {entry.id for entry in new_entries}
             referenced_ids.update(entry.parent for entry in new_entries if entry.parent is not None)

@@ -74,6 +74,7 @@ _ENCODER = Encoder(enc_hook=_dump_sdk_object)
 def replace_surrogates_in_value(value: Any) -> Any:
     """Return ``value`` with every lone surrogate in its strings replaced by U+FFFD, since no provider accepts one."""
     if isinstance(value, str):
+        # In UTF-16 two surrogates that belong together are one character, so only lone ones are replaced.
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, Mapping):
         return {replace_surrogates_in_value(key): replace_surrogates_in_value(inner) for key, inner in value.items()}

@@ -167,6 +167,7 @@ def _build_part_view(part: Mapping[str, Any], content_index: int, index: int) ->
     for key, value in part.items():
         if key in _PAYLOAD_SPELLINGS and value is not None:
             payload_keys.append(key)
+    # A part has exactly one payload. Any other number gets an empty kind, which no rule about a payload looks at.
     if len(payload_keys) != 1:
         return PartView("", None, part, content_index, index, "")
     spelling = payload_keys[0]
