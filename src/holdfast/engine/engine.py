@@ -110,7 +110,11 @@ class Engine:
             raise ConfigError(
                 "listen is an async function, which the engine does not await; give a plain function, or use a hook"
             )
-        raise_if_wrong_type(ConfigError, fields=(fields, Mapping), writers=(writers, Sequence))
+        raise_if_wrong_type(
+            ConfigError,
+            fields=(fields, Mapping),
+            writers=(writers, Sequence),
+        )
         raise_if_wrong_type(
             ConfigError,
             permits=(permits, int),
@@ -237,7 +241,12 @@ def _resolve_store(place: str | os.PathLike[str] | SessionStore) -> SessionStore
     return place
 
 
-def _make_summary_writers(upstream: Upstream, api: str, model: str, catalog: Catalog) -> list[SummaryWriter]:
+def _make_summary_writers(
+    upstream: Upstream,
+    api: str,
+    model: str,
+    catalog: Catalog,
+) -> list[SummaryWriter]:
     """Return a writer for ``model``, or an empty list if no model is named."""
     if model and not api:
         raise ConfigError(

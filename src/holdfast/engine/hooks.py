@@ -194,7 +194,12 @@ def _call_in_thread(hook: Callable[[], Any], timeout: float) -> _HookResult:
         except BaseException as error:  # noqa: BLE001 -- nothing above this thread would see it
             results.put(_HookResult(None, _describe_exception(error)))
 
-    Thread(target=copy_context().run, args=(run,), name="holdfast-hook", daemon=True).start()
+    Thread(
+        target=copy_context().run,
+        args=(run,),
+        name="holdfast-hook",
+        daemon=True,
+    ).start()
     try:
         return results.get(timeout=timeout)
     except Empty:

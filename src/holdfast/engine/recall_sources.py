@@ -176,7 +176,11 @@ def _open_blob_source(store: SessionStore, key: str, hash_: str) -> TextSource:
         read_text(0, 1)  # makes the store verify the blob
     except (UnknownId, StoreCorrupt) as error:
         read_text = make_text_reader(_recover_blob_text(store, key, hash_, error))
-    return TextSource(hash_[:HANDLE_CHARS], read_text, _get_cached_extent(hash_, read_text))
+    return TextSource(
+        hash_[:HANDLE_CHARS],
+        read_text,
+        _get_cached_extent(hash_, read_text),
+    )
 
 
 def _get_cached_extent(hash_: str, read_text: TextReader) -> TextExtent:
@@ -189,7 +193,12 @@ def _get_cached_extent(hash_: str, read_text: TextReader) -> TextExtent:
     return known_extent
 
 
-def _recover_blob_text(store: SessionStore, key: str, hash_: str, error: Exception) -> str:
+def _recover_blob_text(
+    store: SessionStore,
+    key: str,
+    hash_: str,
+    error: Exception,
+) -> str:
     """Return the text of a missing or damaged blob from the message that it was taken from; else raise ``error``.
 
     The entry of a spilled text still has all of it. A text that was capped when it was appended is in its blob only.
@@ -235,14 +244,27 @@ def _describe_newest_handles(hashes: list[str]) -> str:
     return f"the newest of {len(hashes):,} are {handles}: give one of them, or no id for the list"
 
 
-def _make_spilled_text(store: SessionStore, hash_: str, entry: Entry, tool: str) -> SpilledText:
+def _make_spilled_text(
+    store: SessionStore,
+    hash_: str,
+    entry: Entry,
+    tool: str,
+) -> SpilledText:
     try:
         size = store.blobs.get_size(hash_)
         is_stored = True
     except UnknownId:
         size = 0
         is_stored = False
-    return SpilledText(hash_[:HANDLE_CHARS], hash_, size, tool, entry.time_ms, entry.id, is_stored)
+    return SpilledText(
+        hash_[:HANDLE_CHARS],
+        hash_,
+        size,
+        tool,
+        entry.time_ms,
+        entry.id,
+        is_stored,
+    )
 
 
 def _find_tool_names(

@@ -76,7 +76,15 @@ def _strip_content_part(part: Text | Media | Opaque, *, keeps_file_ids: bool) ->
         return Text(get_opaque_text(part) or format_part_placeholder(part))
     if part.form == "file" and not keeps_file_ids:
         return Text(format_part_placeholder(part))
-    return Media(part.kind, part.mime, part.size, part.name, part.source, None, part.form)
+    return Media(
+        part.kind,
+        part.mime,
+        part.size,
+        part.name,
+        part.source,
+        None,
+        part.form,
+    )
 
 
 def is_message_or_field(part: Opaque) -> bool:

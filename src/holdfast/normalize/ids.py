@@ -53,7 +53,13 @@ def mint_call_id(seed: str, dialect: Dialect) -> str:
     return _mint_id("", seed, dialect.id_pattern, dialect.id_min, dialect.id_max)
 
 
-def _mint_id(id_: str, seed: str, pattern: str, min_chars: int, max_chars: int) -> str:
+def _mint_id(
+    id_: str,
+    seed: str,
+    pattern: str,
+    min_chars: int,
+    max_chars: int,
+) -> str:
     """Return an id that begins like ``id_``, if there is room, and ends in a digest of ``seed``."""
     length = min(MAX_MINTED_ID_CHARS, max_chars)
     digest = blake2b(seed.encode("utf-8", "surrogatepass"), digest_size=8).digest()

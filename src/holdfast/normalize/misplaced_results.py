@@ -129,7 +129,13 @@ def link_results_without_id(items: list[TrackedMessage], dialect: Dialect) -> li
     used_positions = list_used_positions(matches)
     names: dict[int, WireNames] = defaultdict(dict)
     for index in matches:
-        for position, call in _match_by_position(messages, matches, index, used_positions, dialect):
+        for position, call in _match_by_position(
+            messages,
+            matches,
+            index,
+            used_positions,
+            dialect,
+        ):
             tool = call.name if dialect.results_carry_name else ""
             names[position.message_index][position.result_index] = WireName(call.id, tool)
     why = "a result that names no call answers the one it stands behind"

@@ -216,7 +216,12 @@ def is_misnamed_result(result: ToolResult, calls: Sequence[ToolCall], dialect: D
     return not is_wire_id(result.call_id, dialect) or all(call.name != result.name for call in calls)
 
 
-def apply_wire_names(item: TrackedMessage, names: WireNames, kind: type, why: str) -> TrackedMessage:
+def apply_wire_names(
+    item: TrackedMessage,
+    names: WireNames,
+    kind: type,
+    why: str,
+) -> TrackedMessage:
     """Apply ``names`` to the parts of type ``kind`` in ``item``; return the same object if all have them already."""
     parts: list[Part] = []
     number = 0

@@ -279,7 +279,9 @@ def _clean_text_part(part: Text, dialect: Dialect, _role: str) -> Text | None:
             return None
     elif not dialect.allows_blank_text and part.text.isspace():
         return None
-    return part if can_send_signature(part.signature, dialect) else Text(part.text)
+    if can_send_signature(part.signature, dialect):
+        return part
+    return Text(part.text)
 
 
 def _clean_thinking_part(part: Thinking, dialect: Dialect, role: str) -> Thinking | None:

@@ -105,7 +105,11 @@ def _assign_unmatched_results(
             is_missing = current is None or is_synthetic_result(current.result)
             if call.id not in unmatched or not is_missing:
                 continue
-            nearby = _find_nearby_results(unmatched[call.id], use_indexes_by_id[call.id], index)
+            nearby = _find_nearby_results(
+                unmatched[call.id],
+                use_indexes_by_id[call.id],
+                index,
+            )
             real = next((result for result in nearby if not is_synthetic_result(result.result)), None)
             if real is not None:
                 answers[call_index] = real

@@ -51,7 +51,12 @@ def merge_tracked_messages(items: Sequence[TrackedMessage], why: str) -> Tracked
     role = items[0].message.role if len(roles) == 1 else "user"
     start = min(item.start for item in items)
     stop = max(item.stop for item in items)
-    return TrackedMessage(start, stop, Message(role, tuple(parts)), (*reasons, ("merge", why)))
+    return TrackedMessage(
+        start,
+        stop,
+        Message(role, tuple(parts)),
+        (*reasons, ("merge", why)),
+    )
 
 
 def get_wire_role(message: Message, dialect: Dialect) -> str:
@@ -61,7 +66,9 @@ def get_wire_role(message: Message, dialect: Dialect) -> str:
     """
     if message.role in {"assistant", "system"}:
         return message.role
-    return "user" if dialect.results_grouped or not message.results else "tool"
+    if dialect.results_grouped or not message.results:
+        return "user"
+    return "tool"
 
 
 def find_dropped_positions(

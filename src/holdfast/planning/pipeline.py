@@ -176,7 +176,12 @@ class _StagedPlan(NamedTuple):
     request: RequestEntry
 
 
-def _run_stages(state: ConversationState, target: Target, policy: Policy, inputs: PlanInputs) -> _StagedPlan:
+def _run_stages(
+    state: ConversationState,
+    target: Target,
+    policy: Policy,
+    inputs: PlanInputs,
+) -> _StagedPlan:
     """Check the budget and run the stages of ``policy`` in order."""
     settings = policy.settings
     configured_window = target.limits.window
@@ -187,7 +192,15 @@ def _run_stages(state: ConversationState, target: Target, policy: Policy, inputs
     target = apply_window_cap(target, settings)
     raised_reserves = policy.describe_raised_reserves(budget.window)
     notices = (*notices, *(Notice(RESERVE_FLOOR_RULE, why) for why in raised_reserves))
-    builder = PlanBuilder(state, target, settings, inputs, budget, policy.rules, notices=notices)
+    builder = PlanBuilder(
+        state,
+        target,
+        settings,
+        inputs,
+        budget,
+        policy.rules,
+        notices=notices,
+    )
     tokens_before = builder.estimated_tokens
     for name, stage in policy.stages:
         builder = stage(builder)

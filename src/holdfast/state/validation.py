@@ -60,7 +60,12 @@ def find_validation_problem(value: Struct, place: str) -> ValidationProblem | No
     return None
 
 
-def _build_problem(error: type[Exception], place: str, field_value: object, field: _FieldSpec) -> ValidationProblem:
+def _build_problem(
+    error: type[Exception],
+    place: str,
+    field_value: object,
+    field: _FieldSpec,
+) -> ValidationProblem:
     return ValidationProblem(
         error, f"{place}.{field.name} is {short(field_value)}; give {_describe_type_hint(field.hint)}"
     )

@@ -144,7 +144,13 @@ def build_summary_message(compaction: CompactionEntry, model: str = "", api: str
             _hash_summary(compaction),
         )
     raw = Raw(b",".join(bytes(item) for item in native.items))
-    return SizedMessage(summary, compaction.head_tokens, _hash_summary(compaction), native.api, raw)
+    return SizedMessage(
+        summary,
+        compaction.head_tokens,
+        _hash_summary(compaction),
+        native.api,
+        raw,
+    )
 
 
 def measure_native_summary(compaction: CompactionEntry | None, model: str, api: str) -> int:

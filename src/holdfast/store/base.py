@@ -93,7 +93,9 @@ class ActiveEntries(Struct, frozen=True):
     @property
     def compaction(self) -> Entry | None:
         """The entry of the compaction in force, or None."""
-        return self.later_entries[0] if self.checkpoint is not None else None
+        if self.checkpoint is not None:
+            return self.later_entries[0]
+        return None
 
     @property
     def first_kept(self) -> int:
@@ -302,7 +304,12 @@ class SessionStore(Protocol):
     def read_labels(self, key: str) -> dict[str, str]:
         """Return the names in force by the id of the named entry."""
 
-    def copy_branch(self, key: str, replacements: Mapping[str, Message], leaf: str | None = None) -> str | None:
+    def copy_branch(
+        self,
+        key: str,
+        replacements: Mapping[str, Message],
+        leaf: str | None = None,
+    ) -> str | None:
         """Copy the branch at ``leaf`` with other messages for some entries, by entry id; return the new leaf.
 
         The copy begins at the parent of the first replaced message. Its entries have new ids, to which its

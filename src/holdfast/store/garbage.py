@@ -94,7 +94,11 @@ def remove_unused_blobs(store: SessionStore, unused: UnusedBlobs) -> UnusedBlobs
                 removed_items.append(item)
         return tuple(removed_items)
 
-    return replace(unused, blobs=remove_old(unused.blobs), drafts=remove_old(unused.drafts))
+    return replace(
+        unused,
+        blobs=remove_old(unused.blobs),
+        drafts=remove_old(unused.drafts),
+    )
 
 
 def preview_removal(store: SessionStore, infos: Iterable[SessionInfo]) -> list[RemovalPreview]:

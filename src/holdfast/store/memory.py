@@ -244,7 +244,12 @@ class MemoryStore(TreeStore):
                 tip_ids.append(row.entry.id)
         return tip_ids
 
-    def _prepare_search(self, key: str, search_terms: Sequence[str], tick: ProgressCallback) -> None:
+    def _prepare_search(
+        self,
+        key: str,
+        search_terms: Sequence[str],
+        tick: ProgressCallback,
+    ) -> None:
         """Do nothing: every entry is a candidate."""
 
     def _iter_search_candidates(self, key: str, search_terms: Sequence[str]) -> Iterator[Entry]:  # noqa: ARG002

@@ -171,7 +171,9 @@ class SqliteStore(TreeStore):
 
     @property
     def _message_decoders(self) -> MessageDecoders:
-        return load_message_decoders() if self._decoders is None else self._decoders
+        if self._decoders is None:
+            return load_message_decoders()
+        return self._decoders
 
     def _decode_rows(self, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
         wire_decoders = self._message_decoders
@@ -313,7 +315,12 @@ class SqliteStore(TreeStore):
     def _find_tip_ids(self, key: str) -> list[str]:
         return [id_ for (id_,) in self._file.db.execute(_SELECT_TIPS, (key,))]
 
-    def _prepare_search(self, key: str, search_terms: Sequence[str], tick: ProgressCallback) -> None:
+    def _prepare_search(
+        self,
+        key: str,
+        search_terms: Sequence[str],
+        tick: ProgressCallback,
+    ) -> None:
         """Bring the word index up to date; if nothing can be written, a search works without."""
         if self._readonly or not indexing.build_match_query(search_terms):
             return

@@ -231,7 +231,14 @@ def emit_decisions(runtime: SessionRuntime, plan: Plan) -> None:
     for edit in (*plan.record, *compaction_edits):
         saves_by_rule.setdefault(edit.rule, []).append(edit.saves)
     for rule, saves in saves_by_rule.items():
-        runtime.emit_event(events.EditsDecided(runtime.key, rule, len(saves), sum(saves)))
+        runtime.emit_event(
+            events.EditsDecided(
+                runtime.key,
+                rule,
+                len(saves),
+                sum(saves),
+            )
+        )
     for notice in plan.notices:
         runtime.emit_event(events.NoticeGiven(runtime.key, notice.rule, notice.why))
 
@@ -429,7 +436,12 @@ async def _make_summary(
         )
     except CompactionFailed as error:
         is_too_large = isinstance(error, SummaryRequestTooLarge)
-        return SummaryAttempt(None, _parse_outcome(error.outcome), str(error), is_too_large)
+        return SummaryAttempt(
+            None,
+            _parse_outcome(error.outcome),
+            str(error),
+            is_too_large,
+        )
 
 
 async def _try_summarizers(

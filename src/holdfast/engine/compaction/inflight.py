@@ -144,7 +144,12 @@ class CompactionTracker:
             abort()
 
     @contextmanager
-    def limit_run(self, seconds: float, extra: float, snapshot: Callable[[], str] = lambda: "") -> Iterator[None]:
+    def limit_run(
+        self,
+        seconds: float,
+        extra: float,
+        snapshot: Callable[[], str] = lambda: "",
+    ) -> Iterator[None]:
         """Cancel the block after ``seconds`` and raise ``DeadlineExceeded``.
 
         A compaction under way extends the deadline once by ``extra`` seconds. ``snapshot`` describes the state of the

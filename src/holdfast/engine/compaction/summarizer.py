@@ -164,7 +164,12 @@ def _combine_failures(errors: Sequence[CompactionFailed]) -> CompactionFailed:
 class _SummaryJob:
     """One writer's work on one summary."""
 
-    def __init__(self, writer: SummaryWriter, task: _SummaryTask, context: CompactionContext) -> None:
+    def __init__(
+        self,
+        writer: SummaryWriter,
+        task: _SummaryTask,
+        context: CompactionContext,
+    ) -> None:
         self.writer = writer
         self.context = context
         self.settings = context.settings.summarizer
@@ -255,7 +260,12 @@ class _SummaryJob:
             reasons,
         )
 
-    async def _fold_parts(self, parts: Sequence[HistoryChunk], size: int, reasons: tuple[str, ...]) -> str:
+    async def _fold_parts(
+        self,
+        parts: Sequence[HistoryChunk],
+        size: int,
+        reasons: tuple[str, ...],
+    ) -> str:
         """Summarize the parts one after the other, each request updating the summary of those before it."""
         max_tokens = self._get_max_part_tokens(size)
         summary = self.task.prompt_options.previous_summary

@@ -81,7 +81,12 @@ class CompactionContext(Struct, frozen=True):
         if usage is not None and usage != Usage():
             self.on_cost(SummaryCall(upstream_request.api, upstream_request.model, usage))
 
-    async def wait_before_retry(self, kind: str, attempt: int, retry_after: float | None) -> None:
+    async def wait_before_retry(
+        self,
+        kind: str,
+        attempt: int,
+        retry_after: float | None,
+    ) -> None:
         """Announce a retry after ``attempt`` calls, and sleep; ``kind`` is the kind of the last error."""
         seconds = compute_summary_retry_delay(attempt, retry_after, self.settings)
         self.listener(RetryScheduled(self.session, kind, seconds, attempt))
@@ -246,7 +251,11 @@ async def ask_summary_writer(
         verdict = result.verdict
         if verdict.is_overflow:
             text = f"{_get_writer_name(writer)} refuses a request for a summary this large: {result.reason}"
-            raise SummaryRequestTooLarge(text, verdict.limit or 0, verdict.requested or 0)
+            raise SummaryRequestTooLarge(
+                text,
+                verdict.limit or 0,
+                verdict.requested or 0,
+            )
         if result.answer is not None:
             return result.answer
         if verdict.kind not in TRANSIENT_ERROR_KINDS or attempt >= context.settings.summarizer.max_attempts:
@@ -275,9 +284,17 @@ async def _try_summary_call(
     except HoldfastError as error:
         return _SummaryCallResult(None, Verdict("invalid_request"), str(error))
     except OSError as error:
-        return _SummaryCallResult(None, Verdict("network"), f"{type(error).__name__}: {error}")
+        return _SummaryCallResult(
+            None,
+            Verdict("network"),
+            f"{type(error).__name__}: {error}",
+        )
     except Exception as error:  # noqa: BLE001 -- a writer's HTTP library may raise anything; other writers follow
-        return _SummaryCallResult(None, Verdict("unknown"), f"{type(error).__name__}: {error}")
+        return _SummaryCallResult(
+            None,
+            Verdict("unknown"),
+            f"{type(error).__name__}: {error}",
+        )
     verdict = classify_error(answer.to_report(tokens or None, writer.target.limits.window))
     if answer.error is None:
         # An overflow without an error shows in the usage alone.

@@ -266,7 +266,12 @@ def _compute_deadline(deadline: float | None) -> float:
     return math.inf if deadline is None else current_time() + deadline
 
 
-def _format_deadline(key: str, ahead_count: int, deadline: float, wait_seconds: float) -> str:
+def _format_deadline(
+    key: str,
+    ahead_count: int,
+    deadline: float,
+    wait_seconds: float,
+) -> str:
     waiting = min(wait_seconds, deadline)  # infinite if the lane was never held
     return (
         f"lane {key!r} took longer than {deadline:g} s: {waiting:.1f} s waiting behind {ahead_count} and "

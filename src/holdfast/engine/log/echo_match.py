@@ -90,7 +90,12 @@ def join_message_run(messages: Sequence[SizedMessage]) -> Message:
     return Message(messages[0].message.role, tuple(parts))
 
 
-def _replace_bytes(message: SizedMessage, echoed_message: Message, api: str, raw: Raw) -> SizedMessage:
+def _replace_bytes(
+    message: SizedMessage,
+    echoed_message: Message,
+    api: str,
+    raw: Raw,
+) -> SizedMessage:
     """Return ``message`` in the bytes ``raw`` of the equivalent ``echoed_message``, or unchanged if those lack a need.
 
     The number and places of its parts do not change: recorded decisions name parts by their place.

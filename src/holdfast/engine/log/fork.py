@@ -98,7 +98,9 @@ def make_learned_limits_notes(branch_state: ConversationState, previous_state: C
     is_nearly_equal = len(branch_stats) == len(previous_stats) and all(
         _is_nearly_equal(*pair) for pair in zip(branch_stats, previous_stats, strict=True)
     )
-    return [] if is_nearly_equal else [build_model_stats_note(previous_state)]
+    if is_nearly_equal:
+        return []
+    return [build_model_stats_note(previous_state)]
 
 
 def _is_nearly_equal(branch_stats: ModelStats, previous_stats: ModelStats) -> bool:

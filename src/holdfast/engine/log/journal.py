@@ -140,7 +140,16 @@ class Journal(BranchLog):
         state = ConversationState()
         if leaf_id is not None:
             state = read_with_repair(store, key, lambda: store.open_state(key, leaf_id), repairs.extend)
-        journal = cls(store, key, policy, state, leaf_id, clock, ids=ids, moves_leaf=leaf is None)
+        journal = cls(
+            store,
+            key,
+            policy,
+            state,
+            leaf_id,
+            clock,
+            ids=ids,
+            moves_leaf=leaf is None,
+        )
         journal._queued_messages = decode_queued_messages(state, key)
         journal.repairs = repairs
         return journal
@@ -353,14 +362,23 @@ class Journal(BranchLog):
 
         If the plan has a ``summary_request``, that summary is to be made before the plan is committed.
         """
-        raise_if_wrong_type(TypeError, target=(target, Target), inputs=(inputs, PlanInputs))
+        raise_if_wrong_type(
+            TypeError,
+            target=(target, Target),
+            inputs=(inputs, PlanInputs),
+        )
         self._catch_up()
         ready_request = self._ready_request
         if ready_request is not None and ready_request.target == target and not is_replan_forced(inputs):
             return ready_request.plan
         return self._plan_retry(target, inputs) or self._plan_anew(target, inputs)
 
-    def commit_plan(self, plan: Plan, target: Target, inputs: PlanInputs = PlanInputs()) -> PreparedRequest | None:
+    def commit_plan(
+        self,
+        plan: Plan,
+        target: Target,
+        inputs: PlanInputs = PlanInputs(),
+    ) -> PreparedRequest | None:
         """Write the decisions of ``plan`` and its request to the log, and return the request.
 
         Return None, with nothing written, if the log has moved on since the plan was made.
@@ -380,7 +398,12 @@ class Journal(BranchLog):
         self._ready_request = prepared_request
         return prepared_request
 
-    def write_decision(self, plan: Plan, target: Target, inputs: PlanInputs = PlanInputs()) -> Plan | None:
+    def write_decision(
+        self,
+        plan: Plan,
+        target: Target,
+        inputs: PlanInputs = PlanInputs(),
+    ) -> Plan | None:
         """Write the decisions of ``plan`` without a request (``/compact``).
 
         Return the plan that was written: another one if its texts could not be stored. Return None if the log has moved

@@ -72,7 +72,12 @@ def _make_message_error(reason: str) -> LogConflict:
     return LogConflict(f"this is not a message: {reason}; nothing was written: give a value of that type")
 
 
-def make_plan_entry_bodies(state: ConversationState, plan: Plan, target: Target, policy: str) -> list[EntryBody]:
+def make_plan_entry_bodies(
+    state: ConversationState,
+    plan: Plan,
+    target: Target,
+    policy: str,
+) -> list[EntryBody]:
     """Build the entries that record ``plan``, in order: a changed setup, the policy, a decision, a compaction, and last
     the request.
 

@@ -123,7 +123,9 @@ class Attempt:
     @property
     def reply(self) -> Reply | None:
         """Status and headers of the reply, or None if no reply came."""
-        return None if self._reply_reader is None else self._reply_reader.reply
+        if self._reply_reader is None:
+            return None
+        return self._reply_reader.reply
 
     @property
     def _max_output(self) -> int | None:
@@ -420,7 +422,9 @@ async def prepare_attempt(
 def _choose_event_delivery(*, quiet: bool, is_observed: bool) -> EventDelivery:
     if quiet:
         return EventDelivery.NEVER
-    return EventDelivery.AS_RECEIVED if is_observed else EventDelivery.ONCE_STARTED
+    if is_observed:
+        return EventDelivery.AS_RECEIVED
+    return EventDelivery.ONCE_STARTED
 
 
 def _has_same_items(messages: Sequence[SizedMessage], planned: Sequence[SizedMessage]) -> bool:

@@ -106,7 +106,12 @@ class FullDuplexStream(httpcore2.AsyncNetworkStream):
         if writing.cancelled_caught:
             raise httpcore2.WriteError("the request was refused before all of it was sent")
 
-    async def _listen(self, writing: CancelScope, data_arrived: Event, listening_ended: Event) -> None:
+    async def _listen(
+        self,
+        writing: CancelScope,
+        data_arrived: Event,
+        listening_ended: Event,
+    ) -> None:
         """Keep the bytes that arrive until the connection ends; a refusal cancels ``writing``."""
         try:
             while len(self._early_bytes) < MAX_EARLY_ANSWER_BYTES:
@@ -162,7 +167,13 @@ class FullDuplexBackend(httpcore2.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         """Connect to ``port`` of ``host``."""
-        stream = await self._network.connect_tcp(host, port, timeout, local_address, socket_options)
+        stream = await self._network.connect_tcp(
+            host,
+            port,
+            timeout,
+            local_address,
+            socket_options,
+        )
         return FullDuplexStream(stream)
 
     async def connect_unix_socket(

@@ -157,7 +157,9 @@ class ReplyReader:
             answer = parse_answer(self.api, self._objects[0])
         except FormatError:
             return None
-        return answer if answer.message.parts or answer.error is not None else None
+        if answer.message.parts or answer.error is not None:
+            return answer
+        return None
 
     def _add_reply_error(self, answer: ParsedAnswer) -> ParsedAnswer:
         """Return ``answer`` with the status, headers and time of the reply in its error, and secrets removed from it.

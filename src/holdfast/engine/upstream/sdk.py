@@ -64,7 +64,13 @@ class _SdkClient(NamedTuple):
 class SdkUpstream:
     """A client of an official SDK as an upstream. It stays the caller's, and open."""
 
-    def __init__(self, client: Any, name: str, apis: tuple[str, ...], opener: _Opener) -> None:
+    def __init__(
+        self,
+        client: Any,
+        name: str,
+        apis: tuple[str, ...],
+        opener: _Opener,
+    ) -> None:
         self.apis = apis
         self._client = client
         self._name = name

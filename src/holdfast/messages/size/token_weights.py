@@ -64,7 +64,15 @@ BYTE_KINDS = (
 )
 """The 21 kinds of a byte; columns of the table of weights."""
 PRECEDING_KINDS = (
-    *_with_rest_of_ascii(b"\n\r", _VOWELS, _CONSONANTS, _BLANKS, _CAPITALS, _DIGITS, _JOINING_MARKS),
+    *_with_rest_of_ascii(
+        b"\n\r",
+        _VOWELS,
+        _CONSONANTS,
+        _BLANKS,
+        _CAPITALS,
+        _DIGITS,
+        _JOINING_MARKS,
+    ),
     bytes(range(0x80, 0x100)),
 )
 """The 9 kinds of the byte before it; rows of the table of weights.
@@ -195,7 +203,13 @@ def _build_full_code() -> _KindCode:
     row_starts = (0, 21, 42, 63, 84, 105, _RUN_BIT, _RUN_BIT + 84, _RUN_BIT + 105)
     run_bits = [_RUN_BITS_BY_ROW.get(row, 0) for row in range(len(PRECEDING_KINDS))]
     column_table = bytes(map(or_, _KIND_TABLE, _build_row_table(run_bits)))
-    return _build_code(column_table, _build_row_table(row_starts), 0x1F, 0xFF, row_starts)
+    return _build_code(
+        column_table,
+        _build_row_table(row_starts),
+        0x1F,
+        0xFF,
+        row_starts,
+    )
 
 
 _ASCII_CODE, _FULL_CODE = _build_ascii_code(), _build_full_code()

@@ -160,7 +160,11 @@ def _measure_partially(message: Message) -> _PartialMeasure:
         return _PartialMeasure(b"", tokens + text_tokens, hasher.digest())
     # All chunks are bytes here: a _LongText alone is longer than a block.
     hasher.update(b"\x00".join(cast("list[bytes]", hashed)))
-    return _PartialMeasure(b"\n".join(cast("list[bytes]", texts)), tokens, hasher.digest())
+    return _PartialMeasure(
+        b"\n".join(cast("list[bytes]", texts)),
+        tokens,
+        hasher.digest(),
+    )
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------

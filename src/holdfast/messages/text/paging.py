@@ -179,7 +179,13 @@ def _read_match_page(
     blocks: list[str] = []
     remaining_chars, remaining_bytes = max_chars, MAX_PAGE_BYTES
     stop, match_count = span.stop, 0
-    for match in iter_match_rows(read_range, extent, span.start, span.stop, search_query):
+    for match in iter_match_rows(
+        read_range,
+        extent,
+        span.start,
+        span.stop,
+        search_query,
+    ):
         remaining_chars -= len(match.text) + 1
         remaining_bytes -= len(match.text.encode("utf-8", "surrogatepass")) + 1
         is_full = remaining_chars < 0 or remaining_bytes < 0 or match_count == MAX_PAGE_MATCHES
@@ -188,7 +194,15 @@ def _read_match_page(
             break
         blocks.append(match.text)
         match_count += 1
-    return _build_page(read_range, extent, "\n".join(blocks), span, stop, search, match_count)
+    return _build_page(
+        read_range,
+        extent,
+        "\n".join(blocks),
+        span,
+        stop,
+        search,
+        match_count,
+    )
 
 
 def _build_page(
@@ -222,7 +236,12 @@ def _build_page(
 # -- ranges ------------------------------------------------------------------------------------------------------------
 
 
-def _resolve_range(read_range: TextReader, extent: TextExtent, lines: str, chars: str) -> CharRange:
+def _resolve_range(
+    read_range: TextReader,
+    extent: TextExtent,
+    lines: str,
+    chars: str,
+) -> CharRange:
     """Return the range of characters that ``lines`` or ``chars`` ask for; the whole text if neither is given."""
     if lines and chars:
         raise FormatError(f"lines={lines[:40]!r} and chars={chars[:40]!r} are two ranges; give one of them")
@@ -246,7 +265,13 @@ def _resolve_range(read_range: TextReader, extent: TextExtent, lines: str, chars
     return CharRange(0, extent.chars)
 
 
-def _parse_range(kind: str, text: str, extent: TextExtent, *, can_be_single: bool) -> CharRange:
+def _parse_range(
+    kind: str,
+    text: str,
+    extent: TextExtent,
+    *,
+    can_be_single: bool,
+) -> CharRange:
     """Parse ``a-b``, ``a-`` (to the end of the text) or, with ``can_be_single``, ``a`` alone as ``a-a``.
 
     The numbers are returned as they are; whether the last is included is up to the caller.

@@ -85,7 +85,11 @@ def build_extract(
     ``visible_text`` stay visible behind the extract: references that stand there need no line here.
     """
     sections = _collect_extract_sections(head, tail, budget, settings, visible_text)
-    return _render_extract(len(head), sections, _CONTINUE_BELOW_TEXT if tail else _NO_TAIL_TEXT)
+    return _render_extract(
+        len(head),
+        sections,
+        _CONTINUE_BELOW_TEXT if tail else _NO_TAIL_TEXT,
+    )
 
 
 def build_supplement(

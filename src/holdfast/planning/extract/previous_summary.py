@@ -146,7 +146,9 @@ def find_newest_client_summary(messages: Sequence[Message]) -> str:
         if message.role == "user":
             for summary in iter_client_summaries(_get_message_texts(message)):
                 return summary
-    return messages[1].text.strip() if _is_opencode_restart(messages) else ""
+    if _is_opencode_restart(messages):
+        return messages[1].text.strip()
+    return ""
 
 
 def iter_client_summaries(texts: Iterable[str]) -> Iterator[str]:

@@ -225,7 +225,13 @@ def _build_summary_texts(
     has_request_in_tail = any(sized_message.message.is_turn_start for sized_message in tail)
     if remaining < MIN_SUPPLEMENT_TOKENS and has_request_in_tail:
         return
-    supplement = build_supplement(head, tail, summary_result.text, max(0, remaining), settings)
+    supplement = build_supplement(
+        head,
+        tail,
+        summary_result.text,
+        max(0, remaining),
+        settings,
+    )
     if supplement:
         yield supplement
 

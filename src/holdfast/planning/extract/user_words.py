@@ -82,7 +82,11 @@ def quote_user_messages(
     else:  # a newer request is visible in the tail: this one competes like the others, but is first in line
         candidates = [newest, *older]
         newest_tokens = 0
-    remaining = max(MIN_OLDER_TOKENS, round(OLDER_SHARE * budget), budget - newest_tokens)
+    remaining = max(
+        MIN_OLDER_TOKENS,
+        round(OLDER_SHARE * budget),
+        budget - newest_tokens,
+    )
 
     program_texts = _list_program_messages(messages)
     reserved_for_program = min(PROGRAM_SHARE * remaining, _estimate_quote_tokens(program_texts))
@@ -185,7 +189,13 @@ def select_excerpts(
     )
     for max_tokens in (message_share * budget, inf):
         positions = _order_pieces(pieces_by_text)
-        remaining -= _choose_pieces(positions, pieces_by_text, chosen, remaining, max_tokens)
+        remaining -= _choose_pieces(
+            positions,
+            pieces_by_text,
+            chosen,
+            remaining,
+            max_tokens,
+        )
 
     excerpts: list[str] = []
     for text_index, pieces in enumerate(pieces_by_text):

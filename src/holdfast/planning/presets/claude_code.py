@@ -151,7 +151,12 @@ def render_restored_files(
     return tuple(texts)
 
 
-def _render_file(path: str, last_verb: str, text: str | None, max_tokens: float) -> str:
+def _render_file(
+    path: str,
+    last_verb: str,
+    text: str | None,
+    max_tokens: float,
+) -> str:
     """Render a file as it was last read; ``text`` is None if it was only written."""
     if text is None:
         return f"{path} was changed and never read; read it to see it"

@@ -149,7 +149,13 @@ class OpencodeRules(OverflowReplayRules, frozen=True):
         for message in messages[first_measured:]:
             sizes.append(estimate_opencode_tokens(message))
         budget = self.compute_tail_budget(builder.target.limits)
-        start = find_opencode_tail_start(messages, sizes, budget, self.tail_turns, cut_points)
+        start = find_opencode_tail_start(
+            messages,
+            sizes,
+            budget,
+            self.tail_turns,
+            cut_points,
+        )
         return [offset for offset in cut_points if offset >= start][:1]
 
     def compute_tail_budget(self, limits: ModelLimits) -> int:
@@ -245,7 +251,11 @@ def _find_second_last_user_message(builder: PlanBuilder) -> int:
     """Return the index of the second-newest user message, or 0 if there are fewer than two."""
     state = builder.state
     user_count = 0
-    for index in range(len(state.history.sized_messages) - 1, state.view.first_kept - 1, -1):
+    for index in range(
+        len(state.history.sized_messages) - 1,
+        state.view.first_kept - 1,
+        -1,
+    ):
         user_count += state.history.messages[index].is_turn_start
         if user_count == 2:
             return index

@@ -90,7 +90,12 @@ def _render_capped_text(blob: Blob, settings: ResultSettings) -> str:
     return _join_nonempty_lines(head, notice, tail)
 
 
-def _format_cap_notice(blob: Blob, settings: ResultSettings, size: str, lines: str) -> str:
+def _format_cap_notice(
+    blob: Blob,
+    settings: ResultSettings,
+    size: str,
+    lines: str,
+) -> str:
     line_range = f', lines="{lines}"' if lines else ""
     return (
         f"{_CAP_NOTICE_OPENING}original exceeded size limit of {settings.append_chars:,} characters; "

@@ -99,10 +99,26 @@ def replace_parts_with_line(
     saves = removed_message.tokens - MESSAGE_OVERHEAD - estimate_text_tokens(line)
 
     # The first part becomes the line and has all the savings; the others disappear.
-    line_edit = build_part_edit(message_index, first, Text(line), rule, why, saves, blob_hash)
+    line_edit = build_part_edit(
+        message_index,
+        first,
+        Text(line),
+        rule,
+        why,
+        saves,
+        blob_hash,
+    )
     pairs: list[tuple[Edit, Blob | None]] = [(line_edit, blob)]
     for part_index in part_indexes[1:]:
-        removal = build_part_edit(message_index, part_index, None, rule, why, 0, blob_hash)
+        removal = build_part_edit(
+            message_index,
+            part_index,
+            None,
+            rule,
+            why,
+            0,
+            blob_hash,
+        )
         pairs.append((removal, None))
     return pairs
 

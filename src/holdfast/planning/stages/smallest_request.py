@@ -258,7 +258,12 @@ def _select_middle_parts(builder: PlanBuilder, shown_parts: Mapping[int, Part], 
     return part_indexes[middle.start : middle.stop]
 
 
-def _shorten_part(builder: PlanBuilder, part: Part, original: Part, max_tokens: int) -> tuple[Part, Blob | None]:
+def _shorten_part(
+    builder: PlanBuilder,
+    part: Part,
+    original: Part,
+    max_tokens: int,
+) -> tuple[Part, Blob | None]:
     """Return ``part`` in about ``max_tokens`` tokens, and the blob of the whole text if it was cut.
 
     ``part`` is ``original``, the part in the log, as the request shows it now. Media become a line. Parts that are
@@ -284,7 +289,12 @@ def _shorten_part(builder: PlanBuilder, part: Part, original: Part, max_tokens: 
     return ToolResult(part.call_id, part.name, (Text(short_text), *media_lines), part.is_error), blob
 
 
-def clip_text_with_blob(builder: PlanBuilder, text: str, whole_text: str, max_tokens: int) -> tuple[str, Blob | None]:
+def clip_text_with_blob(
+    builder: PlanBuilder,
+    text: str,
+    whole_text: str,
+    max_tokens: int,
+) -> tuple[str, Blob | None]:
     """Return ``text`` in about ``max_tokens`` tokens, and the blob of ``whole_text`` if it is cut and can be stored.
 
     ``text`` is ``whole_text`` as the request shows it now; the cut is made from the whole.

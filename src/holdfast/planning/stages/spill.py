@@ -82,7 +82,14 @@ def find_spillable_texts(state: ConversationState, indexes: Iterable[int]) -> It
                 # Only then is the size of the message not that of the text; a long text is not counted twice otherwise.
                 tokens = estimate_text_tokens(text)
             savings = escape_savings.get(part_index, 0)
-            yield SpillableText(index, part_index, part, text, tokens - savings, savings)
+            yield SpillableText(
+                index,
+                part_index,
+                part,
+                text,
+                tokens - savings,
+                savings,
+            )
         if small_texts and edited_parts.isdisjoint(small_texts):
             joined_text = "\n".join(small_texts.values())
             savings = sum(escape_savings.get(part_index, 0) for part_index in small_texts)
@@ -172,7 +179,13 @@ def build_spill_edit(builder: PlanBuilder, spillable: SpillableText, rule: str) 
     return build_text_edit(spillable, line, blob, rule, why), blob
 
 
-def build_text_edit(spillable: SpillableText, short: str, blob: Blob, rule: str, why: str) -> Edit:
+def build_text_edit(
+    spillable: SpillableText,
+    short: str,
+    blob: Blob,
+    rule: str,
+    why: str,
+) -> Edit:
     """Return the edit that shows ``short`` in place of a text that is stored as ``blob``."""
     replacement: Part = Text(short)
     if isinstance(spillable.part, ToolResult):
@@ -180,7 +193,15 @@ def build_text_edit(spillable: SpillableText, short: str, blob: Blob, rule: str,
     shown_tokens = estimate_text_tokens(spillable.text) - spillable.escape_savings
     saves = shown_tokens - estimate_text_tokens(short)
     message_index, part_index = spillable.message_index, spillable.part_index
-    return build_part_edit(message_index, part_index, replacement, rule, why, saves, blob.hash)
+    return build_part_edit(
+        message_index,
+        part_index,
+        replacement,
+        rule,
+        why,
+        saves,
+        blob.hash,
+    )
 
 
 def _find_useful_preview(spillable: SpillableText, blob: Blob, builder: PlanBuilder) -> str | None:
@@ -220,7 +241,12 @@ def replace_result_text(result: ToolResult, text: str) -> ToolResult:
     return ToolResult(result.call_id, result.name, (Text(text), *other_parts), result.is_error)
 
 
-def render_preview(text: str, hash_: str, builder: PlanBuilder, chars: int = 0) -> str:
+def render_preview(
+    text: str,
+    hash_: str,
+    builder: PlanBuilder,
+    chars: int = 0,
+) -> str:
     """Return the block that stands for a spilled text: its totals and handle, both ends, and an outline of the rest.
 
     The ends have ``chars`` characters together, or the number in the settings if that is 0. Lines end with a newline
@@ -235,7 +261,13 @@ def render_preview(text: str, hash_: str, builder: PlanBuilder, chars: int = 0) 
     line_count = text.count("\n") + 1
     first = head.count("\n") + 1
     last = line_count - tail.count("\n")
-    outline_lines = build_text_outline(text, _compute_outline_chars(builder), first, start, stop)
+    outline_lines = build_text_outline(
+        text,
+        _compute_outline_chars(builder),
+        first,
+        start,
+        stop,
+    )
     body_lines: list[str] = []
     if head:
         body_lines += [f"Lines 1-{first}:", head]

@@ -38,7 +38,12 @@ class HistoryChunk(Struct, frozen=True):
     tokens: int
 
 
-def compute_chunk_budget(window: int, output: int, instruction_tokens: int, token_ratio: float) -> int:
+def compute_chunk_budget(
+    window: int,
+    output: int,
+    instruction_tokens: int,
+    token_ratio: float,
+) -> int:
     """Return the estimator tokens that one chunk may have in a ``window`` of real tokens.
 
     ``output`` real tokens are reserved for the summary and ``instruction_tokens`` estimator tokens for the prompt.

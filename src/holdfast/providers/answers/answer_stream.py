@@ -79,7 +79,9 @@ class AnswerStream:
             has_text = None
         else:
             has_text = self._accumulator.add_text_delta(event.data)
-        return self._add_parsed_event(event) if has_text is None else has_text
+        if has_text is None:
+            return self._add_parsed_event(event)
+        return has_text
 
     def _add_parsed_event(self, event: StreamEvent) -> bool:
         """Add an event of any kind by decoding it in full; the result is that of ``add_event``."""

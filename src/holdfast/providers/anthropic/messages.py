@@ -268,7 +268,15 @@ def _read_media(block: _ImageBlock | _DocumentBlock, raw: Raw) -> Media:
     if words is not None:
         return Media(kind, "text/plain", len(words), name, words, raw, "text")
     form: MediaForm = "url" if source.type == "url" else "file"
-    return Media(kind, source.media_type, 0, name, source.url or source.file_id, raw, form)
+    return Media(
+        kind,
+        source.media_type,
+        0,
+        name,
+        source.url or source.file_id,
+        raw,
+        form,
+    )
 
 
 def _join_document_text(content: str | list[_InnerBlock]) -> str:
@@ -449,7 +457,9 @@ def _build_media_source(part: Media) -> dict[str, str] | None:
             return {"type": "base64", "media_type": part.mime, "data": part.source}
         return None
     if part.form == "file":
-        return {"type": "file", "file_id": part.source} if part.source else None
+        if part.source:
+            return {"type": "file", "file_id": part.source}
+        return None
     # Documents may only be fetched from a URL if they are PDFs.
     can_be_fetched = part.kind == "image" or part.mime in ("", "application/pdf")
     if can_be_fetched and is_web_media(part):

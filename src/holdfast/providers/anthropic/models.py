@@ -153,7 +153,9 @@ def get_claude_traits(model: str) -> ClaudeTraits | None:
     name = model.lower()
     parsed_name = _parse_model_name(name)
     if parsed_name is None:
-        return _TRAITS_UP_TO_4_5 if _VERSION_FIRST_NAME.search(name) else None
+        if _VERSION_FIRST_NAME.search(name):
+            return _TRAITS_UP_TO_4_5
+        return None
     family, version = parsed_name
     if version <= _LAST_OLD_VERSION:
         return _TRAITS_UP_TO_4_5

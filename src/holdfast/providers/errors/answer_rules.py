@@ -100,7 +100,9 @@ def count_prompt_tokens(usage: Mapping[str, Any]) -> int | None:
             tokens = None
         if tokens is not None:
             call_tokens.append(tokens)
-    return max(call_tokens) if call_tokens else _count_call_prompt_tokens(usage)
+    if call_tokens:
+        return max(call_tokens)
+    return _count_call_prompt_tokens(usage)
 
 
 def _count_call_prompt_tokens(usage: Mapping[str, Any]) -> int | None:

@@ -186,7 +186,9 @@ def _find_first_match(wordings: tuple[tuple[re.Pattern[str], VerdictKind], ...],
 
 def _detect_agent_guard(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
     """Recognize an agent's own error about its settings or its compaction, which no provider sent."""
-    return Verdict("config") if words.AGENT_GUARD.search(facts.plain_text) else None
+    if words.AGENT_GUARD.search(facts.plain_text):
+        return Verdict("config")
+    return None
 
 
 def _detect_rate_ceiling(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
@@ -313,7 +315,9 @@ def _detect_stated_byte_limit(facts: ErrorFacts, report: ErrorReport) -> Verdict
         max_bytes = find_body_limit(facts)
     else:
         max_bytes = None
-    return Verdict("request_bytes", max_bytes=max_bytes) if max_bytes else None
+    if max_bytes:
+        return Verdict("request_bytes", max_bytes=max_bytes)
+    return None
 
 
 def _detect_other_remedy(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:

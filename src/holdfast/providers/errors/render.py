@@ -80,7 +80,13 @@ def render_error_response(
     ``message`` replaces the API's own text, except in overflows: it follows that of ``request_bytes`` and is left out
     of the others, which clients read by their exact wording. ``status`` overrides the API's own HTTP status.
     """
-    api_format, form, text = _choose_form_and_text(api, verdict, output, message, status)
+    api_format, form, text = _choose_form_and_text(
+        api,
+        verdict,
+        output,
+        message,
+        status,
+    )
     headers = {"content-type": JSON_MIME}
     if verdict.retry_after is not None:
         headers["retry-after"] = f"{verdict.retry_after:g}"
@@ -104,7 +110,12 @@ def render_error_event(
     return api_format.render_event(_build_body(api_format, form, text, verdict), sequence_number)
 
 
-def _build_body(api_format: ErrorFormat, form: ErrorForm, text: str, verdict: Verdict) -> dict[str, Any]:
+def _build_body(
+    api_format: ErrorFormat,
+    form: ErrorForm,
+    text: str,
+    verdict: Verdict,
+) -> dict[str, Any]:
     return api_format.build_body(form, text, verdict.kind in OVERFLOW_KINDS)
 
 

@@ -220,7 +220,9 @@ def _find_token_shares(text: str) -> _TokenShares | None:
             output_tokens += int(count)
         else:
             prompt_tokens += int(count)
-    return _TokenShares(prompt_tokens, output_tokens) if prompt_tokens else None
+    if prompt_tokens:
+        return _TokenShares(prompt_tokens, output_tokens)
+    return None
 
 
 def find_rate_sizes(facts: ErrorFacts) -> StatedSizes | None:

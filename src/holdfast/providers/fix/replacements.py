@@ -51,7 +51,12 @@ def get_path_ranking(rule: str) -> Callable[[JsonTree, PathSteps], int] | None:
     return None if replacement is None else replacement.rank_path
 
 
-def find_replacement(rule: str, tree: JsonTree, context: FixContext, steps: PathSteps) -> tuple[Replacements, str]:
+def find_replacement(
+    rule: str,
+    tree: JsonTree,
+    context: FixContext,
+    steps: PathSteps,
+) -> tuple[Replacements, str]:
     """Find the replacement for ``rule``, broken at ``steps``: the changes (empty if there are none) and a description.
 
     Only values that exist are replaced.
@@ -277,7 +282,9 @@ def _replace_image_by_placeholder(tree: JsonTree, _context: FixContext, steps: P
 def _rank_oversized_image(tree: JsonTree, steps: PathSteps) -> int:
     """Rank images: 0 for one that is too large in any request, 1 for one that is too large only among many."""
     size = read_image_size(read_json_text(tree.get_raw((*steps, "source", "data"))))
-    return 0 if size is not None and max(size) > MAX_PIXELS_FEW_IMAGES else 1
+    if size is not None and max(size) > MAX_PIXELS_FEW_IMAGES:
+        return 0
+    return 1
 
 
 def _raise_output_limit(_tree: JsonTree, _context: FixContext, steps: PathSteps) -> Replacements:

@@ -194,7 +194,12 @@ def _find_calls_and_results(message: Mapping[str, Any], api: str) -> Iterator[Fo
         yield ".role", result_origin
 
 
-def _find_foreign_in_content(content: object, path: str, api: str, classify: BlockClassifier) -> Iterator[ForeignBlock]:
+def _find_foreign_in_content(
+    content: object,
+    path: str,
+    api: str,
+    classify: BlockClassifier,
+) -> Iterator[ForeignBlock]:
     """Yield the foreign elements of a content, also those inside of this API's own results."""
     is_list = isinstance(content, list)
     for index, block in enumerate(content if isinstance(content, list) else [content]):

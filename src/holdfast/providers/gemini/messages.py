@@ -184,7 +184,13 @@ def _read_part(part: _WirePart, raw: Raw) -> Part:
     if len(payloads) > 1:
         return Opaque("unknown", raw, signature)
     if call is not None:
-        return ToolCall(call.id or "", call.name or "", _read_arguments(call.args), signature, raw)
+        return ToolCall(
+            call.id or "",
+            call.name or "",
+            _read_arguments(call.args),
+            signature,
+            raw,
+        )
     if result is not None:
         return _read_function_response(result, raw)
     if media is not None:
@@ -463,7 +469,9 @@ def _build_media_part(part: Media) -> dict[str, Any] | None:
     mime_fields = {"mimeType": part.mime} if part.mime else {}
     data = encode_media_base64(part)
     if data:
-        return {"inlineData": mime_fields | {"data": data}} if part.mime else None
+        if part.mime:
+            return {"inlineData": mime_fields | {"data": data}}
+        return None
     if part.source.startswith(("https://", "http://", "gs://")):
         return {"fileData": mime_fields | {"fileUri": part.source}}
     return None

@@ -153,7 +153,11 @@ def _to_camel_case(key: str) -> str:
 def _read_function_declaration(tool: dict[str, Any]) -> FunctionTool:
     tool = _to_camel_case_fields(tool)
     schema = tool.get("parametersJsonSchema", _lowercase_schema_types(tool.get("parameters")))
-    return FunctionTool(as_text(tool.get("name")), as_text(tool.get("description")), schema)
+    return FunctionTool(
+        as_text(tool.get("name")),
+        as_text(tool.get("description")),
+        schema,
+    )
 
 
 def write_options(options: PortableOptions) -> OptionFields:

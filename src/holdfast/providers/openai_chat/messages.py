@@ -255,7 +255,15 @@ def _decode_content_part(raw: Raw) -> Part:
     if isinstance(part, _AudioPart):
         audio = part.input_audio
         size = count_base64_bytes(audio.data)
-        return Media("audio", f"audio/{audio.format}", size, "", audio.data, raw, "base64")
+        return Media(
+            "audio",
+            f"audio/{audio.format}",
+            size,
+            "",
+            audio.data,
+            raw,
+            "base64",
+        )
     return _read_file(part.file, raw)
 
 
@@ -293,7 +301,13 @@ def _decode_call(raw: Raw) -> Part:
         usual = _SIMPLE_CALL_DECODER.decode(raw)
     except _DECODE_ERRORS:
         return _decode_unusual_call(raw)
-    return ToolCall(usual.id or "", usual.function.name, usual.function.arguments, None, raw)
+    return ToolCall(
+        usual.id or "",
+        usual.function.name,
+        usual.function.arguments,
+        None,
+        raw,
+    )
 
 
 def _decode_unusual_call(raw: Raw) -> Part:
@@ -453,7 +467,9 @@ def build_media_part(part: Media) -> dict[str, Any] | None:
     """Build a content part that shows ``part``, or return None if Chat can only show it as text."""
     url = build_data_url(part) or (part.source if part.form == "url" else "")
     if part.kind == "image":
-        return {"type": "image_url", "image_url": {"url": url}} if url else None
+        if url:
+            return {"type": "image_url", "image_url": {"url": url}}
+        return None
     if part.kind == "audio" and part.form == "base64":
         audio_format = _AUDIO_FORMATS.get(part.mime, part.mime.partition("/")[2])
         return {"type": "input_audio", "input_audio": {"data": part.source, "format": audio_format}}

@@ -96,7 +96,13 @@ def parse_usage(fields: Mapping[str, Raw]) -> Usage:
     if cached_tokens > input_tokens:
         input_tokens += cached_tokens
     cache_write_tokens = read_json_count(input_details.get("cache_write_tokens"))
-    return Usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens, reasoning_tokens)
+    return Usage(
+        input_tokens,
+        output_tokens,
+        cached_tokens,
+        cache_write_tokens,
+        reasoning_tokens,
+    )
 
 
 def iter_event_text(payload: dict[str, Any]) -> Iterator[str]:
@@ -136,7 +142,11 @@ def _get_first_choice(fields: Mapping[str, Raw]) -> dict[str, Raw]:
     # A request may ask for several answers; the first one is the answer.
     choices = [read_json_fields(raw) for raw in read_json_items(fields.get("choices"))]
     filled_choices = [choice for choice in choices if choice]
-    return min(filled_choices, key=lambda choice: read_json_count(choice.get("index")), default={})
+    return min(
+        filled_choices,
+        key=lambda choice: read_json_count(choice.get("index")),
+        default={},
+    )
 
 
 def _encode_message_element(message: Mapping[str, Raw]) -> bytes:

@@ -382,7 +382,13 @@ def _decode_output(item: WireItem, raw: Raw) -> ToolResult | None:
     for part in map(convert_text_document, content):
         if isinstance(part, Text | Media | Opaque):
             parts.append(part)
-    return ToolResult(item.call_id or item.id or "", item.name or "", tuple(parts), is_error, raw)
+    return ToolResult(
+        item.call_id or item.id or "",
+        item.name or "",
+        tuple(parts),
+        is_error,
+        raw,
+    )
 
 
 def _decode_content(raw: Raw) -> tuple[Part, ...] | None:
@@ -413,7 +419,9 @@ def decode_content_part(raw: Raw) -> Part:
     if part.type == "unknown" and part.stdout is not None:  # a chunk of a shell's output has no type
         return Text(part.stdout + (part.stderr or ""), None, raw)
     read_media = _MEDIA_READERS.get(part.type)
-    return Opaque(part.type, raw) if read_media is None else read_media(part, raw)
+    if read_media is None:
+        return Opaque(part.type, raw)
+    return read_media(part, raw)
 
 
 def _build_opaque(raw: Raw) -> Opaque:
@@ -444,9 +452,25 @@ def _read_file(part: _WirePart, raw: Raw) -> Media:
     mime, data = split_data_url(part.file_data or "")
     name = part.filename or ""
     if data:
-        return Media("document", mime, count_base64_bytes(data), name, data, raw, "base64")
+        return Media(
+            "document",
+            mime,
+            count_base64_bytes(data),
+            name,
+            data,
+            raw,
+            "base64",
+        )
     form: MediaForm = "url" if part.file_url else "file"
-    return Media("document", mime, 0, name, part.file_url or part.file_id or "", raw, form)
+    return Media(
+        "document",
+        mime,
+        0,
+        name,
+        part.file_url or part.file_id or "",
+        raw,
+        form,
+    )
 
 
 def _read_audio(part: _WirePart, raw: Raw) -> Media:

@@ -399,7 +399,9 @@ def _encode_input_part(part: Part, old_part: Raw | None = None) -> Any:
 def _get_part_type(old_part: Raw | None) -> str:
     """Return the type of an old content part; empty without an old part, or if it has no type."""
     try:
-        return "" if old_part is None else _ITEM_TYPE_DECODER.decode(old_part).type
+        if old_part is None:
+            return ""
+        return _ITEM_TYPE_DECODER.decode(old_part).type
     except (msgspec.ValidationError, UnicodeDecodeError):
         return ""
 

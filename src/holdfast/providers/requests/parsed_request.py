@@ -135,7 +135,15 @@ def measure_parsed_request(parsed_request: ParsedRequest) -> ParsedRequest:
     messages = [sized_message.message for sized_message in parsed_request.messages]
     sized_messages = []
     for old, (tokens, digest) in zip(parsed_request.messages, measure_messages(messages), strict=True):
-        sized_messages.append(SizedMessage(old.message, tokens, digest, old.api, old.raw))
+        sized_messages.append(
+            SizedMessage(
+                old.message,
+                tokens,
+                digest,
+                old.api,
+                old.raw,
+            )
+        )
     return replace(parsed_request, messages=tuple(sized_messages), measured_setup=parsed_request.setup)
 
 

@@ -232,7 +232,9 @@ def _encode_sized_message(spec: ApiSpec, sized_message: SizedMessage, message: M
     if sized_message.api not in ("", spec.api):
         # A message of another API that lost all its parts in the conversion says nothing here. Its base is in the other
         # API's form and of no use.
-        return [*spec.encode_message(message, None)] if message.parts else []
+        if message.parts:
+            return [*spec.encode_message(message, None)]
+        return []
     message, base = _drop_parts_client_omits(spec, message, sized_message.base_raw)
     return [*spec.encode_message(message, base)]
 
@@ -291,7 +293,13 @@ def _build_max_tokens_field(parsed_request: ParsedRequest, options: PlanOptions)
         return {path[0]: number}
     raw = bytes(parsed_request.fields.get(path[0], Raw(b"{}")))
     outer = raw if raw.startswith(b"{") else b"{}"
-    return {path[0]: replace_json_fields(outer, decode_json_fields(outer), {path[1]: number})}
+    return {
+        path[0]: replace_json_fields(
+            outer,
+            decode_json_fields(outer),
+            {path[1]: number},
+        )
+    }
 
 
 def _choose_max_tokens_path(parsed_request: ParsedRequest) -> FieldPath:

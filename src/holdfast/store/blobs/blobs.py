@@ -280,7 +280,13 @@ class MemoryBlobStore:
             if stored_blob is not None:
                 self._blobs[hash_] = _MemoryBlob(stored_blob.text, time.time())
                 return hash_
-            check_quota(self._total, length, self._quota, "the blobs", BLOB_QUOTA_ADVICE)
+            check_quota(
+                self._total,
+                length,
+                self._quota,
+                "the blobs",
+                BLOB_QUOTA_ADVICE,
+            )
             self._total += length
             self._blobs[hash_] = _MemoryBlob(encode_blob(content), time.time())
         return hash_

@@ -249,7 +249,9 @@ def _decode_text(value: Any) -> str:
 
 
 def _encode_value(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else _decode_text(value).encode()
+    if isinstance(value, bytes):
+        return value
+    return _decode_text(value).encode()
 
 
 def build_opencode_database(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> bytes:

@@ -149,7 +149,13 @@ class StoreRepairer(SqliteStore):
             )
             self.findings.append(StoreRepairFinding("index", problem, "counted anew", key))
 
-    def _repair_checkpoints(self, key: str, entries: Iterable[IntactEntry], *, remakes_all: bool) -> None:
+    def _repair_checkpoints(
+        self,
+        key: str,
+        entries: Iterable[IntactEntry],
+        *,
+        remakes_all: bool,
+    ) -> None:
         """Make checkpoints anew: those that cannot be read, or all if the session has changed."""
         damaged_count = 0
         for entry in entries:
@@ -221,7 +227,15 @@ class StoreRepairer(SqliteStore):
                     action = "stored again from the message it was taken from"
                     if not dry_run:
                         self.blobs.store_content(texts[hash_])
-                findings.append(StoreRepairFinding("blob", problem, action, info.key, entry_id))
+                findings.append(
+                    StoreRepairFinding(
+                        "blob",
+                        problem,
+                        action,
+                        info.key,
+                        entry_id,
+                    )
+                )
         return tuple(findings)
 
     def _iter_named_blobs(self, key: str) -> Iterator[tuple[str, str]]:

@@ -98,7 +98,13 @@ def repair_store_session(path: str | os.PathLike[str], key: str) -> tuple[StoreR
         return repairer.repair_one_session(key)
 
 
-def _repair_file(file: Path, blobs: Path, tick: EntryCountCallback, *, dry_run: bool) -> StoreRepairReport:
+def _repair_file(
+    file: Path,
+    blobs: Path,
+    tick: EntryCountCallback,
+    *,
+    dry_run: bool,
+) -> StoreRepairReport:
     try:
         _check_repairable(file)
         return _repair_in_place(file, blobs, tick, dry_run=dry_run)
@@ -142,7 +148,13 @@ def _open_readonly(file: Path) -> sqlite3.Connection:
 # -- in place ----------------------------------------------------------------------------------------------------------
 
 
-def _repair_in_place(file: Path, blobs: Path, tick: EntryCountCallback, *, dry_run: bool) -> StoreRepairReport:
+def _repair_in_place(
+    file: Path,
+    blobs: Path,
+    tick: EntryCountCallback,
+    *,
+    dry_run: bool,
+) -> StoreRepairReport:
     """Repair a file that SQLite can read, in one transaction."""
     findings: tuple[StoreRepairFinding, ...] = ()
     backup = ""
@@ -157,7 +169,12 @@ def _repair_in_place(file: Path, blobs: Path, tick: EntryCountCallback, *, dry_r
             # Before the commit: the backup, made by another connection, has the state without these changes.
             if not dry_run:
                 backup = str(_back_up_database(file, _find_free_backup_name(file)))
-        return StoreRepairReport(str(file), findings + blob_findings, repairer.entries_seen, backup)
+        return StoreRepairReport(
+            str(file),
+            findings + blob_findings,
+            repairer.entries_seen,
+            backup,
+        )
 
 
 def _repair_blobs(repairer: StoreRepairer, *, dry_run: bool) -> tuple[StoreRepairFinding, ...]:
@@ -236,7 +253,12 @@ def _rebuild_file(
     problem = f"SQLite cannot read all of it: {why}"
     file_finding = StoreRepairFinding("file", problem, f"{count:,} entries were read into a new file")
     all_findings = (file_finding, *findings, *blob_findings)
-    return StoreRepairReport(str(file), all_findings, repairer.entries_seen or count, str(backup))
+    return StoreRepairReport(
+        str(file),
+        all_findings,
+        repairer.entries_seen or count,
+        str(backup),
+    )
 
 
 def _salvage_entries(file: Path, target: sqlite3.Connection) -> int:
@@ -250,7 +272,12 @@ def _salvage_entries(file: Path, target: sqlite3.Connection) -> int:
     return count
 
 
-def _swap_in_new_file(file: Path, new: Path, why: str, stamps_before: FileStamps) -> Path:
+def _swap_in_new_file(
+    file: Path,
+    new: Path,
+    why: str,
+    stamps_before: FileStamps,
+) -> Path:
     """Replace ``file`` by ``new`` with one rename, unless another program writes or wrote to it; return the backup.
 
     Before the rename the whole old store has its backup, and its write-ahead log is removed, which SQLite would apply

@@ -98,7 +98,12 @@ def _decode_lossy(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: str, key: str) -> None:
+def _copy_table(
+    source: sqlite3.Connection,
+    target: sqlite3.Connection,
+    table: str,
+    key: str,
+) -> None:
     """Copy the readable rows of one table, with the columns that both databases have."""
     source_names = _read_column_names(source, table)
     names = []

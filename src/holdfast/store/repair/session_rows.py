@@ -123,7 +123,12 @@ class SessionRowRepairer:
     def repair_rows(self, tick: Callable[[], None]) -> None:
         """Check every row, in order of ``seq``, and repair it."""
         for seq, parent, depth, base, id_, *columns in self._iter_rows():
-            self._repair_row(seq, _StoredPlace(parent, depth, base), id_, EntryRow(*columns))
+            self._repair_row(
+                seq,
+                _StoredPlace(parent, depth, base),
+                id_,
+                EntryRow(*columns),
+            )
             tick()
         if self.recounted_places:
             problem = f"the places of {self.recounted_places:,} entries in their tree were wrong"
@@ -251,7 +256,14 @@ class SessionRowRepairer:
         action = f"it is in quarantine, and a {kind_name} that says so stands in its place"
         self._report("entry", BYTES_CHANGED, action, id_)
 
-    def _build_stand_in(self, seq: int, parent: IntactEntry | None, kind: str, *, is_message: bool) -> EntryBody:
+    def _build_stand_in(
+        self,
+        seq: int,
+        parent: IntactEntry | None,
+        kind: str,
+        *,
+        is_message: bool,
+    ) -> EntryBody:
         """Return the body of the stand-in for an entry of ``kind``."""
         if not is_message:
             return NoteEntry(NOTE_LOST, data={"kind": kind, "why": BYTES_CHANGED})
@@ -279,7 +291,14 @@ class SessionRowRepairer:
 
     # -- missing rows --------------------------------------------------------------------------------------------------
 
-    def _reattach_orphan(self, seq: int, lost_parent: int, depth: int, id_: str, row: EntryRow) -> None:
+    def _reattach_orphan(
+        self,
+        seq: int,
+        lost_parent: int,
+        depth: int,
+        id_: str,
+        row: EntryRow,
+    ) -> None:
         """Attach a row to stand-ins for its lost parent, as many messages as are missing.
 
         Its digest names a parent id that is lost, so it is computed anew; the unchanged row is in quarantine.

@@ -102,7 +102,14 @@ def _search_entry(entry: Entry, blobs: BlobStore, search_terms: Sequence[str]) -
             with suppress(StoreError):  # a missing blob is no reason to fail a search
                 snippet = _search_blob(blobs, hash_, search_terms)
                 if snippet:
-                    yield SearchHit(entry.id, entry.seq, "", entry.time_ms, snippet, hash_)
+                    yield SearchHit(
+                        entry.id,
+                        entry.seq,
+                        "",
+                        entry.time_ms,
+                        snippet,
+                        hash_,
+                    )
         return
     message = _get_searchable_message(entry)
     if message is None:

@@ -250,7 +250,12 @@ def _decode_body(row: EntryRow, wire_decoders: MessageDecoders) -> EntryBody:
     if sized_message is None:
         return body
     raw = None if row.raw is None else Raw(row.raw)
-    stored_message = replace(sized_message, tokens=row.size, digest=row.digest, raw=raw)
+    stored_message = replace(
+        sized_message,
+        tokens=row.size,
+        digest=row.digest,
+        raw=raw,
+    )
     body = replace(body, sized_message=stored_message)
     if row.origin is None:
         return body
@@ -303,7 +308,14 @@ def _hash_identity(
 def _strip_column_fields(body: EntryBody) -> EntryBody:
     """Return ``body`` without the fields that have columns of their own."""
     if isinstance(body, MessageEntry):
-        return MessageEntry(replace(body.sized_message, tokens=0, digest=b"", raw=None))
+        return MessageEntry(
+            replace(
+                body.sized_message,
+                tokens=0,
+                digest=b"",
+                raw=None,
+            )
+        )
     if isinstance(body, BranchSummaryEntry):
         return replace(
             body,

@@ -153,7 +153,12 @@ class TreeStore(ABC):
         """Yield the reason for each entry that cannot be read."""
 
     @abstractmethod
-    def _prepare_search(self, key: str, search_terms: Sequence[str], tick: ProgressCallback) -> None:
+    def _prepare_search(
+        self,
+        key: str,
+        search_terms: Sequence[str],
+        tick: ProgressCallback,
+    ) -> None:
         """Build the structures that ``_iter_search_candidates`` uses, if it uses any."""
 
     @abstractmethod
@@ -324,12 +329,22 @@ class TreeStore(ABC):
             info = self._require_info(key)
             target = self._resolve_entry_id(key, prefix)
             # A removed label is an entry too: the log is only appended to.
-            entry = Entry(make_entry_id(), target, LabelEntry(target, name), time_ms=self._clock())
+            entry = Entry(
+                make_entry_id(),
+                target,
+                LabelEntry(target, name),
+                time_ms=self._clock(),
+            )
             seq = self._write_entries(info, [entry])
             self._save_info(replace(info, entry_count=info.entry_count + 1))
             return replace(entry, seq=seq)
 
-    def copy_branch(self, key: str, replacements: Mapping[str, Message], leaf: str | None = None) -> str | None:
+    def copy_branch(
+        self,
+        key: str,
+        replacements: Mapping[str, Message],
+        leaf: str | None = None,
+    ) -> str | None:
         """Copy the branch at ``leaf`` with other messages for some entries; return the new leaf, or None if none is on
         it.
         """
@@ -360,7 +375,9 @@ class TreeStore(ABC):
         """Return the entries from the root to ``leaf``."""
         with self._read_transaction():
             node = self._find_leaf_node(key, leaf)
-            return [] if node is None else self._read_path_up(key, node.seq, 0, 0)
+            if node is None:
+                return []
+            return self._read_path_up(key, node.seq, 0, 0)
 
     def read_active_entries(self, key: str, leaf: str | None = None) -> ActiveEntries:
         """Return the part of ``read_path`` that a request needs."""
@@ -531,7 +548,13 @@ class TreeStore(ABC):
                 self._create_checkpoint(info.key, placed_entry.seq, entry.parent, entry.body)
         return placed_entries[-1].seq
 
-    def _create_checkpoint(self, key: str, seq: int, parent: str, body: CompactionEntry) -> None:
+    def _create_checkpoint(
+        self,
+        key: str,
+        seq: int,
+        parent: str,
+        body: CompactionEntry,
+    ) -> None:
         """Save the checkpoint of a compaction, if one can be made."""
         parent_node = self._find_node(key, parent)
         if parent_node is None:

@@ -58,13 +58,17 @@ def _count_pi_chars(part: Part) -> int:
         return count_utf16_units(part.name) + count_utf16_units(_minify_json(part.arguments))
     if isinstance(part, ToolResult):  # its text and images; pi does not count the id
         return sum(map(_count_pi_chars, part.content))
-    return PI_IMAGE_CHARS if isinstance(part, Media) else len(part.raw or b"")
+    if isinstance(part, Media):
+        return PI_IMAGE_CHARS
+    return len(part.raw or b"")
 
 
 def _minify_json(arguments: str) -> str:
     """Return JSON as JavaScript writes it, without white space; text that is not JSON as it is."""
     value = _parse_json_or_keep(arguments)
-    return arguments if value is arguments else msgspec.json.encode(value).decode()
+    if value is arguments:
+        return arguments
+    return msgspec.json.encode(value).decode()
 
 
 def _parse_json_or_keep(arguments: str) -> object:

@@ -61,7 +61,12 @@ def truncate_lines(text: str, lines: int, size: int, end: TextEnd = "head") -> T
     return None
 
 
-def add_partial_line(truncated: TruncatedText, text: str, size: int, end: TextEnd = "head") -> TruncatedText:
+def add_partial_line(
+    truncated: TruncatedText,
+    text: str,
+    size: int,
+    end: TextEnd = "head",
+) -> TruncatedText:
     """Add as much of the next line of ``text`` as ``size`` bytes leave, if that line could never fit whole.
 
     ``truncated`` is the result of ``truncate_lines`` for ``text`` with the same ``size`` and ``end``. It is returned

@@ -52,7 +52,12 @@ class PrecheckDecision(Struct, frozen=True):
     excess_tokens: int = 0
 
 
-def decide_precheck(request_tokens: int, window: int, reserve: int, reducible_chars: int) -> PrecheckDecision:
+def decide_precheck(
+    request_tokens: int,
+    window: int,
+    reserve: int,
+    reducible_chars: int,
+) -> PrecheckDecision:
     """Decide how to fit a request of ``request_tokens`` into the window less the reserve, all in tokens.
 
     ``reducible_chars`` are the characters that truncating results would free.

@@ -57,7 +57,12 @@ def _get_prompt_position(block: BlockView) -> tuple[int, int, float]:
 def _build_cache_breakpoint(path: str, block: Mapping[str, Any], kind: str) -> _CacheBreakpoint:
     text = block.get("text")
     is_blank = isinstance(text, str) and not text.strip()
-    return _CacheBreakpoint(f"{path}.cache_control", block["cache_control"], kind, is_blank)
+    return _CacheBreakpoint(
+        f"{path}.cache_control",
+        block["cache_control"],
+        kind,
+        is_blank,
+    )
 
 
 def _check_cache_count(request: AnthropicView) -> Violations:

@@ -109,7 +109,13 @@ def _add_message_to_view(request: AnthropicView, message: Mapping[str, Any], mes
 
 def _iter_content_blocks(content: object, role: str, message_index: int) -> Iterator[BlockView]:
     if isinstance(content, str):
-        yield BlockView("text", {"type": "text", "text": content}, role, message_index, -1)
+        yield BlockView(
+            "text",
+            {"type": "text", "text": content},
+            role,
+            message_index,
+            -1,
+        )
         return
     if not isinstance(content, list):
         return

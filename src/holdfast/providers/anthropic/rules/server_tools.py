@@ -145,7 +145,9 @@ def _check_tool_references(request: AnthropicView) -> Violations:
 
 def _get_defined_name(tool: object) -> str:
     definition = tool.get("definition") if isinstance(tool, dict) else None
-    return str(definition.get("name")) if isinstance(definition, dict) else ""
+    if isinstance(definition, dict):
+        return str(definition.get("name"))
+    return ""
 
 
 SERVER_TOOL_RULES: tuple[Rule, ...] = (

@@ -38,7 +38,9 @@ class JsonTree:
 
     def get_raw(self, steps: PathSteps) -> Raw | None:
         """Return the value at ``steps``, or None if there is no such place."""
-        return self.get_children(steps[:-1]).get(steps[-1]) if steps else self.raw
+        if steps:
+            return self.get_children(steps[:-1]).get(steps[-1])
+        return self.raw
 
     def parse_path(self, path: str) -> PathSteps:
         """Split a JSON path as the validator writes it: ``$.messages[3].content[0].text``.

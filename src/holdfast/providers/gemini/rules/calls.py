@@ -194,7 +194,13 @@ CALL_RULES: tuple[Rule, ...] = (
     Rule("gemini.name-pattern", _check_names, "documented", GEMINI_DOCS),
     Rule("gemini.args-object", _check_args, "documented", GEMINI_DOCS),
     Rule("gemini.response-object", _check_response_object, "documented", GEMINI_DOCS),
-    Rule("gemini.signed", _check_calls_signed, "documented", GEMINI_DOCS, "Gemini 3 and later"),
+    Rule(
+        "gemini.signed",
+        _check_calls_signed,
+        "documented",
+        GEMINI_DOCS,
+        "Gemini 3 and later",
+    ),
     Rule("gemini.signature-form", _check_signature_base64, "documented", GEMINI_DOCS),
 )
 """The rules about calls and signatures."""

@@ -79,7 +79,9 @@ class PartView(Struct, gc=False):
 
     def get_name(self) -> object:
         """Return the name of a call or response, or None without one."""
-        return self.value.get("name") if isinstance(self.value, dict) else None
+        if isinstance(self.value, dict):
+            return self.value.get("name")
+        return None
 
     def get_id(self) -> str:
         """Return the id of a call or response; empty without one."""
