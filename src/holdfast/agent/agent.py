@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,11 @@ def load_agent_environment(folder: str | Path, *, skills: Sequence[str | Path] =
 
 
 def make_session_workspace(
-    session: Session, folder: str | Path, *, allow: PermissionCallback, hidden: frozenset[str] = frozenset()
+    session: Session,
+    folder: str | Path,
+    *,
+    allow: PermissionCallback,
+    hidden: frozenset[str] = frozenset(),
 ) -> Workspace:
     """Make the workspace of an agent in ``folder``; its tool ``fetch_result`` reads back from ``session``."""
     resources = session.resources
@@ -40,9 +45,16 @@ def make_session_workspace(
         # A page must fit into what is left of the window, or reading it back would be spilled again.
         report = session.report()
         max_chars = compute_page_chars(report.usable_tokens - report.setup_tokens)
-        return await resources.run_in_worker(lambda: answer_recall(resources.store, session.key, arguments, max_chars))
+        read_back = partial(answer_recall, resources.store, session.key, arguments, max_chars)
+        return await resources.run_in_worker(read_back)
 
     skills: tuple[Skill, ...] = ()
     if resources.environment is not None:
         skills = resources.environment.skills
-    return open_workspace(folder, skills=skills, recall=recall, ask_permission=allow, hidden_variables=hidden)
+    return open_workspace(
+        folder,
+        skills=skills,
+        recall=recall,
+        ask_permission=allow,
+        hidden_variables=hidden,
+    )

@@ -11,7 +11,10 @@ from holdfast.store.base import SessionStore
 
 
 def find_results_on_other_branches(
-    store: SessionStore, key: str, leaf: str, calls: Sequence[ToolCall]
+    store: SessionStore,
+    key: str,
+    leaf: str,
+    calls: Sequence[ToolCall],
 ) -> list[tuple[ToolCall, ToolResult]]:
     """Return those of ``calls``, open at ``leaf``, that have a result on another branch, each with that result.
 

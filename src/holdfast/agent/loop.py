@@ -98,7 +98,14 @@ AgentListener: TypeAlias = Callable[[AgentEvent], object]
 class AgentRun:
     """One agent at work in one session."""
 
-    def __init__(self, session: Session, workspace: Workspace, *, listener: AgentListener, streams_text: bool) -> None:
+    def __init__(
+        self,
+        session: Session,
+        workspace: Workspace,
+        *,
+        listener: AgentListener,
+        streams_text: bool,
+    ) -> None:
         self.session = session
         self.listener = listener
         self.streams_text = streams_text
@@ -167,7 +174,13 @@ class AgentRun:
         journal = self.session.journal
         calls = self._get_open_calls()
         if calls and journal.leaf is not None:
-            find_results = partial(find_results_on_other_branches, journal.store, journal.key, journal.leaf, calls)
+            find_results = partial(
+                find_results_on_other_branches,
+                journal.store,
+                journal.key,
+                journal.leaf,
+                calls,
+            )
             for call, tool_result in await self.session.resources.run_in_worker(find_results):
                 await self._append_result(call, tool_result)
         await self._run_calls(self._get_open_calls(), is_resumed=True)

@@ -69,7 +69,10 @@ class _OutputBuffer:
 
 
 async def run_process(
-    command: Sequence[str], folder: Path, seconds: float, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    folder: Path,
+    seconds: float,
+    environment: Mapping[str, str] | None = None,
 ) -> ProcessResult:
     """Run ``command`` and return its output, both streams as they came, and its exit code.
 
@@ -79,7 +82,13 @@ async def run_process(
     # Shielded: a process that started while its caller was cancelled would be known to nobody, and never end.
     with CancelScope(shield=True):
         process = await open_process(
-            command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, cwd=folder, env=environment, start_new_session=True
+            command,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=STDOUT,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
         )
     output = _OutputBuffer(MAX_OUTPUT_BYTES)
     try:

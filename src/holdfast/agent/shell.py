@@ -84,7 +84,12 @@ async def run_bash(workspace: Workspace, arguments: BashArguments) -> ToolAnswer
     for name in workspace.hidden_variables:
         environment.pop(name, None)
     shell = shutil.which("bash") or "sh"
-    process_result = await run_process([shell, "-c", command], workspace.root, arguments.seconds, environment)
+    process_result = await run_process(
+        [shell, "-c", command],
+        workspace.root,
+        arguments.seconds,
+        environment,
+    )
     output = process_result.output.rstrip("\n") or "(no output)"
     exit_code = process_result.exit_code
     if exit_code is None:

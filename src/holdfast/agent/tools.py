@@ -62,7 +62,11 @@ class ToolSpec(Struct, frozen=True):
 
 
 def _make_tool_spec(
-    name: str, struct: type[Struct], function: Callable[[Workspace, Any], Any], *, is_repeatable: bool = True
+    name: str,
+    struct: type[Struct],
+    function: Callable[[Workspace, Any], Any],
+    *,
+    is_repeatable: bool = True,
 ) -> ToolSpec:
     """Build the tool with a ``struct`` for its arguments. A ``function`` that is not async runs in a thread.
 
@@ -73,7 +77,12 @@ def _make_tool_spec(
         parsed_arguments = parse_tool_arguments(name, arguments, struct)
         if iscoroutinefunction(function):
             return cast("ToolAnswer", await function(workspace, parsed_arguments))
-        text = await to_thread.run_sync(function, workspace, parsed_arguments, abandon_on_cancel=is_repeatable)
+        text = await to_thread.run_sync(
+            function,
+            workspace,
+            parsed_arguments,
+            abandon_on_cancel=is_repeatable,
+        )
         return ToolAnswer(text)
 
     # The docstring of the struct is the description that the model reads.

@@ -79,7 +79,9 @@ class LazyCommandGroup(click.Group):
         return subcommand
 
     def resolve_command(
-        self, ctx: click.Context, args: list[str]
+        self,
+        ctx: click.Context,
+        args: list[str],
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that ``args`` begin with; for an unknown one, fail with the nearest names."""
         name = args[0]

@@ -109,7 +109,9 @@ async def _forward_input(
 
 
 async def _forward_output(
-    from_server: MemoryObjectReceiveStream[SessionMessage], console: Any, pending_requests: PendingRequests
+    from_server: MemoryObjectReceiveStream[SessionMessage],
+    console: Any,
+    pending_requests: PendingRequests,
 ) -> None:
     async with console, from_server:
         async for answer in from_server:

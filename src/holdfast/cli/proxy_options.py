@@ -207,7 +207,10 @@ def describe_low_disk(path: Path, min_bytes: int) -> str:
 
 
 def forecast_observed_sessions(
-    settings: Settings, store: str | None, keys: Sequence[str], configuration: config.Configuration
+    settings: Settings,
+    store: str | None,
+    keys: Sequence[str],
+    configuration: config.Configuration,
 ) -> PolicyForecast | None:
     """Forecast the decisions of the policy, if the proxy only observed; otherwise return None."""
     from holdfast.cli.reports.dry_run import forecast_sessions

@@ -154,7 +154,15 @@ class CatalogCacheRules(Struct, frozen=True, forbid_unknown_fields=True):
 
     def to_cache_rules(self) -> CacheRules:
         """Return the rules without their source."""
-        return CacheRules(self.ttl, self.minimum, self.write, self.read, self.lookback, self.automatic, self.step)
+        return CacheRules(
+            self.ttl,
+            self.minimum,
+            self.write,
+            self.read,
+            self.lookback,
+            self.automatic,
+            self.step,
+        )
 
 
 CatalogLine = TypeVar("CatalogLine", CatalogModel, CatalogPrices)
@@ -178,7 +186,12 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
             date=fallback.date or self.date,
         )
 
-    def get_limits(self, model: str, window: int | None = None, asked_output: int | None = None) -> ModelLimits:
+    def get_limits(
+        self,
+        model: str,
+        window: int | None = None,
+        asked_output: int | None = None,
+    ) -> ModelLimits:
         """Return the limits of ``model``. A ``window`` of 1 or more overrides the catalogue.
 
         ``ModelLimits.window_source`` says where the window came from.

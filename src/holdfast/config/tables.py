@@ -105,7 +105,10 @@ def parse_overrides(table: object, file: str) -> tuple[Override, ...]:
 
 
 def _iter_overrides(
-    groups: dict[str, Any], policy: str, rules_type: type[PolicyRules], file: str
+    groups: dict[str, Any],
+    policy: str,
+    rules_type: type[PolicyRules],
+    file: str,
 ) -> Iterator[Override]:
     known_groups = list_setting_groups(rules_type)
     for group, table in groups.items():
@@ -165,7 +168,13 @@ def require_table(table: object, name: str, file: str) -> dict[str, Any]:
     raise ConfigError(msg)
 
 
-def describe_unknown_name(kind: str, name: str, known_names: Iterable[str], place: str, fallback: str = "") -> str:
+def describe_unknown_name(
+    kind: str,
+    name: str,
+    known_names: Iterable[str],
+    place: str,
+    fallback: str = "",
+) -> str:
     """Return an error for an unknown name, with the nearest known ones, else ``fallback``, else all known ones."""
     names = list(known_names)
     near = get_close_matches(name, names)

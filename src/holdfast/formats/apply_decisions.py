@@ -93,7 +93,9 @@ def _is_label_on_branch(entry: Entry, branch_ids: set[str]) -> bool:
 
 
 def _rewrite_bodies(
-    branch_entries: Sequence[Entry], state: ConversationState, shortened: Mapping[int, SizedMessage]
+    branch_entries: Sequence[Entry],
+    state: ConversationState,
+    shortened: Mapping[int, SizedMessage],
 ) -> dict[str, EntryBody]:
     """Return the new bodies of all entries that change, by entry id."""
     message_entries = [entry for entry in branch_entries if isinstance(entry.body, MessageEntry | BranchSummaryEntry)]
@@ -136,7 +138,9 @@ def _is_applied(edit: Edit, shortened: Mapping[int, SizedMessage]) -> bool:
 
 
 def _find_change_positions(
-    branch_entries: Sequence[Entry], state: ConversationState, shortened: Mapping[int, SizedMessage]
+    branch_entries: Sequence[Entry],
+    state: ConversationState,
+    shortened: Mapping[int, SizedMessage],
 ) -> list[int]:
     """Return for each n the branch position of the last decision that shortened one of the first n messages.
 
@@ -200,7 +204,9 @@ def _clear_newest_usage(branch_entries: Sequence[Entry], decision_ids: set[str])
 
 
 def _replace_stale_notes(
-    branch_entries: Sequence[Entry], state: ConversationState, shortened_ids: set[str]
+    branch_entries: Sequence[Entry],
+    state: ConversationState,
+    shortened_ids: set[str],
 ) -> dict[str, EntryBody]:
     """Return placeholders for the notes with lines that quote a shortened message, by entry id.
 

@@ -143,7 +143,13 @@ def _to_recorded_call(entry: Entry, entries_by_id: dict[str, Entry]) -> Recorded
     request_entry = entries_by_id.get(message_entry.parent or "")
     if request_entry is not None and isinstance(request_entry.body, RequestEntry):
         model = request_entry.body.model
-    return RecordedModelCall(message_entry.id, message_entry.time_ms, model, answer.usage, answer.stop_reason)
+    return RecordedModelCall(
+        message_entry.id,
+        message_entry.time_ms,
+        model,
+        answer.usage,
+        answer.stop_reason,
+    )
 
 
 def make_recording(entries: Iterable[Entry], leaf: str | None = None) -> Recording:

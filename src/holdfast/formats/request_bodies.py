@@ -248,7 +248,12 @@ def _decode_message(spec: ApiSpec, raw: Raw) -> Message | str:
 
 
 def _append_body_message(
-    log: RecordingBuilder, body: _LocatedBody, number: int, parent: str, raw: Raw, message: Message | str
+    log: RecordingBuilder,
+    body: _LocatedBody,
+    number: int,
+    parent: str,
+    raw: Raw,
+    message: Message | str,
 ) -> str:
     name = f"m{number:06}"
     if isinstance(message, str):

@@ -185,11 +185,21 @@ class ProxyApp:
             if is_client_left_error(error):
                 return
             self._report_trouble(error, "a request could not be answered")
-            await _send_error_if_unanswered(incoming, outgoing, "server", f"holdfast failed: {type(error).__name__}")
+            await _send_error_if_unanswered(
+                incoming,
+                outgoing,
+                "server",
+                f"holdfast failed: {type(error).__name__}",
+            )
 
     # -- admitted ------------------------------------------------------------------------------------------------------
 
-    async def _admit_and_answer(self, incoming: ClientRequest, receive: Receive, outgoing: ClientResponse) -> None:
+    async def _admit_and_answer(
+        self,
+        incoming: ClientRequest,
+        receive: Receive,
+        outgoing: ClientResponse,
+    ) -> None:
         # Access comes first: a client without the token does not even get the proxy's status.
         refusal = self._check_access(incoming)
         if refusal is not None:
@@ -246,7 +256,12 @@ class ProxyApp:
             return bool(route.upstream_setting)
         return not is_url_of_server(route.base, self._settings.host, self._settings.port)
 
-    async def _send_refusal(self, incoming: ClientRequest, outgoing: ClientResponse, refusal: AccessRefusal) -> None:
+    async def _send_refusal(
+        self,
+        incoming: ClientRequest,
+        outgoing: ClientResponse,
+        refusal: AccessRefusal,
+    ) -> None:
         """Send ``refusal`` in the words of the requested API, and count it."""
         pieces = make_error_reply(incoming.route.api, refusal.kind, refusal.reason, status=refusal.status)
         await send_refusal(outgoing, pieces)
@@ -254,7 +269,12 @@ class ProxyApp:
 
     # -- read, and recorded in the end ---------------------------------------------------------------------------------
 
-    async def _answer_and_count(self, incoming: ClientRequest, receive: Receive, outgoing: ClientResponse) -> None:
+    async def _answer_and_count(
+        self,
+        incoming: ClientRequest,
+        receive: Receive,
+        outgoing: ClientResponse,
+    ) -> None:
         """Answer a request and count its outcome, whatever that is."""
         counted_request = self.health.begin_request(_get_counted_api(incoming))
         outgoing.on_last_piece = counted_request.mark_answered
@@ -273,10 +293,18 @@ class ProxyApp:
                 first_byte_seconds = None
             else:
                 first_byte_seconds = outgoing.first_byte_at - started_at
-            counted_request.finish(outcome, outgoing.status, first_byte_seconds, session=outgoing.session_key)
+            counted_request.finish(
+                outcome,
+                outgoing.status,
+                first_byte_seconds,
+                session=outgoing.session_key,
+            )
 
     async def _read_or_pass_through(
-        self, incoming: ClientRequest, receive: Receive, outgoing: ClientResponse
+        self,
+        incoming: ClientRequest,
+        receive: Receive,
+        outgoing: ClientResponse,
     ) -> RequestState:
         """Answer a request, reading its body only if that is needed; return the state of the request."""
         unread_state: RequestState | None = None
@@ -406,7 +434,9 @@ class ProxyApp:
         return await self._body_cache.parse_body(repaired_body, api)
 
     def _make_summary_writers(
-        self, incoming: ClientRequest, parsed_request: ParsedRequest
+        self,
+        incoming: ClientRequest,
+        parsed_request: ParsedRequest,
     ) -> tuple[SummaryWriter, ...]:
         """Return the model that writes summaries for a request: none, its own, or the configured one with its key.
 
@@ -523,7 +553,10 @@ class ProxyApp:
         return await self._forward_with_known_decisions(request, await self._reduce_body(request), "relayed")
 
     async def _forward_with_known_decisions(
-        self, request: ConversationRequest, body: bytes, state: RequestState
+        self,
+        request: ConversationRequest,
+        body: bytes,
+        state: RequestState,
     ) -> RequestState:
         """Forward ``body`` and relay the answer; an overflow is translated into the words of the client's API."""
         pieces = request.relay.relay(body)
@@ -531,7 +564,12 @@ class ProxyApp:
             pieces = translate_overflow(pieces, request, self.resources.resolve_target(request.api, request.model))
         return await relay_answer(pieces, request, state)
 
-    async def _reopen_failed_store(self, error: StoreError, store: SessionStore, branches: BranchPool) -> bool:
+    async def _reopen_failed_store(
+        self,
+        error: StoreError,
+        store: SessionStore,
+        branches: BranchPool,
+    ) -> bool:
         """Reopen the store if it failed for good; return whether others are in use now than ``store`` and ``branches``.
 
         Of the many requests that fail at the same time only the first reopens it; the rest find it replaced.
@@ -604,7 +642,11 @@ class ProxyApp:
         return get_proxy_mode(self._settings, self._bypass_file)
 
     def _report_trouble(
-        self, error: Exception, consequence: str = UNRECORDED_CONSEQUENCE, *, is_ours: bool = True
+        self,
+        error: Exception,
+        consequence: str = UNRECORDED_CONSEQUENCE,
+        *,
+        is_ours: bool = True,
     ) -> None:
         """Report an error and its consequence once; with ``is_ours`` the proxy counts as unhealthy from then on."""
         if self.health.add_trouble(type(error).__name__, str(error), is_ours=is_ours):
@@ -612,7 +654,10 @@ class ProxyApp:
 
 
 async def _send_error_if_unanswered(
-    client_request: ClientRequest, client_response: ClientResponse, kind: str, message: str
+    client_request: ClientRequest,
+    client_response: ClientResponse,
+    kind: str,
+    message: str,
 ) -> None:
     """Send an error unless the client already has the beginning of an answer."""
     if not client_response.status:

@@ -83,7 +83,9 @@ async def relay_answer(pieces: AsyncGenerator[ResponsePiece], exchange: Exchange
 
 
 async def _label_answer(
-    pieces: AsyncGenerator[ResponsePiece], exchange: Exchange, state: RequestState
+    pieces: AsyncGenerator[ResponsePiece],
+    exchange: Exchange,
+    state: RequestState,
 ) -> AsyncGenerator[ResponsePiece]:
     """Yield ``pieces`` with Holdfast's headers added to the head.
 

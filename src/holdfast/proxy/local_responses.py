@@ -39,7 +39,13 @@ _OWN_ENDPOINTS: Mapping[str, Callable[[Health], dict[str, Any]]] = {
 }
 
 
-def make_error_reply(api: str, problem: str | Verdict, message: str, *, status: int = 0) -> list[ResponsePiece]:
+def make_error_reply(
+    api: str,
+    problem: str | Verdict,
+    message: str,
+    *,
+    status: int = 0,
+) -> list[ResponsePiece]:
     """Build an error response in the words of ``api``, or of OpenAI if it is unknown.
 
     ``problem`` is a verdict or the kind of one; an unknown kind becomes a server error. ``status`` overrides the API's
@@ -57,7 +63,10 @@ def make_error_reply(api: str, problem: str | Verdict, message: str, *, status: 
 
 
 def add_holdfast_headers(
-    piece: ResponsePiece, state: RequestState, session: str = "", request: str = ""
+    piece: ResponsePiece,
+    state: RequestState,
+    session: str = "",
+    request: str = "",
 ) -> ResponsePiece:
     """Return ``piece``, if it is a head with Holdfast's headers added that it lacks."""
     if not isinstance(piece, ResponseHead):

@@ -58,7 +58,12 @@ class RequestTooLarge(Exception):
     """A request cannot be made to fit. ``attempt`` is the one that was refused before, if any went out."""
 
     def __init__(
-        self, reason: WindowTooSmall, attempt: Attempt | None, request: ConversationRequest, *, may_fit: bool
+        self,
+        reason: WindowTooSmall,
+        attempt: Attempt | None,
+        request: ConversationRequest,
+        *,
+        may_fit: bool,
     ) -> None:
         super().__init__(str(reason))
         self.reason = reason
@@ -143,7 +148,10 @@ def _make_answer_head(run: Run, session: Session, request: ConversationRequest) 
 
 
 def _add_session_headers(
-    piece: ResponsePiece, state: RequestState, session: Session, request: ConversationRequest
+    piece: ResponsePiece,
+    state: RequestState,
+    session: Session,
+    request: ConversationRequest,
 ) -> ResponsePiece:
     """Return ``piece``, if it is a head with headers that name the session and the stored request, if there is one."""
     if request.is_ephemeral:
@@ -155,7 +163,9 @@ def _add_session_headers(
 
 
 async def answer_too_large(
-    error: RequestTooLarge, session: Session, request: ConversationRequest
+    error: RequestTooLarge,
+    session: Session,
+    request: ConversationRequest,
 ) -> list[ResponsePiece]:
     """Record that a request could not be made to fit, and return the overflow error for its client."""
     await session.record_window_too_small(error.reason)
@@ -164,7 +174,9 @@ async def answer_too_large(
 
 
 async def translate_overflow(
-    pieces: AsyncGenerator[ResponsePiece], request: ConversationRequest, target: Target
+    pieces: AsyncGenerator[ResponsePiece],
+    request: ConversationRequest,
+    target: Target,
 ) -> AsyncGenerator[ResponsePiece]:
     """Yield ``pieces``, the answer to a forwarded ``request``; an overflow is rendered in the client's own API."""
     async with aclosing(pieces):
@@ -175,7 +187,11 @@ async def translate_overflow(
             error_body = b"".join([chunk async for chunk in pieces if isinstance(chunk, bytes)])
             estimated_tokens = _estimate_request_tokens(request)
             report = ErrorReport(
-                "", piece.status, body=error_body, headers=headers_to_dict(piece.headers), estimate=estimated_tokens
+                "",
+                piece.status,
+                body=error_body,
+                headers=headers_to_dict(piece.headers),
+                estimate=estimated_tokens,
             )
             # Overflows that are about bytes (images) would be misread as a limit of tokens, so they are passed on.
             verdict = classify_error(report)
@@ -191,7 +207,10 @@ async def translate_overflow(
 
 
 def _make_failure_reply(
-    error: UpstreamError | WindowTooSmall, attempt: Attempt | None, session: Session, request: ConversationRequest
+    error: UpstreamError | WindowTooSmall,
+    attempt: Attempt | None,
+    session: Session,
+    request: ConversationRequest,
 ) -> list[ResponsePiece]:
     """Return the error for a client after its request failed for good.
 
@@ -210,7 +229,10 @@ def _make_failure_reply(
 
 
 def _make_refusal_reply(
-    error: HoldfastError, attempt: Attempt | None, session: Session, request: ConversationRequest
+    error: HoldfastError,
+    attempt: Attempt | None,
+    session: Session,
+    request: ConversationRequest,
 ) -> list[ResponsePiece]:
     """Return an overflow in the client's own API, else a gateway error if nobody answered, else the refusal itself."""
     is_byte_overflow = attempt is not None and attempt.verdict.kind in BYTE_OVERFLOWS
@@ -230,7 +252,11 @@ def _make_refusal_reply(
 
 
 def _make_unrecorded_reply(
-    attempt: Attempt | None, session: Session, request: ConversationRequest, *, has_started: bool
+    attempt: Attempt | None,
+    session: Session,
+    request: ConversationRequest,
+    *,
+    has_started: bool,
 ) -> list[ResponsePiece]:
     """Return the rest of a provider's refusal that could not be stored; empty if the request is sent once more.
 
@@ -248,7 +274,12 @@ def _make_unrecorded_reply(
     if has_started:
         return []
     request.client_response.is_unreached = _is_provider_unreached(attempt)
-    pieces = _make_refusal_reply(UpstreamError(attempt.failure_text, attempt.verdict.kind), attempt, session, request)
+    pieces = _make_refusal_reply(
+        UpstreamError(attempt.failure_text, attempt.verdict.kind),
+        attempt,
+        session,
+        request,
+    )
     return [add_holdfast_headers(piece, "unrecorded") for piece in pieces]
 
 
@@ -258,7 +289,11 @@ def _is_provider_unreached(attempt: Attempt | None) -> bool:
 
 
 def _render_verdict(
-    request: ConversationRequest, verdict: Verdict, message: str, *, status: int = 0
+    request: ConversationRequest,
+    verdict: Verdict,
+    message: str,
+    *,
+    status: int = 0,
 ) -> list[ResponsePiece]:
     """Return ``verdict`` as an error of the client's API: a response, or an event if a stream has begun.
 

@@ -130,7 +130,11 @@ async def open_proxy(
     # Only what Holdfast changed is checked before it is sent: a client's own content may break our rules and still be
     # accepted.
     resources = EngineResources(
-        store, MissingUpstream(), listener=health.count_event, check_mode="changed", trusts_client_limits=True
+        store,
+        MissingUpstream(),
+        listener=health.count_event,
+        check_mode="changed",
+        trusts_client_limits=True,
     )
     async with _make_provider_client(settings, transport) as client:
         proxy = ProxyApp(resources, client, health, reopen, bypass_file)
@@ -139,13 +143,21 @@ async def open_proxy(
 
 
 async def _apply_changes(
-    changes: AsyncIterable[tuple[Settings, Configuration]], proxy: ProxyApp, first_settings: Settings, server: Server
+    changes: AsyncIterable[tuple[Settings, Configuration]],
+    proxy: ProxyApp,
+    first_settings: Settings,
+    server: Server,
 ) -> None:
     """Apply each of ``changes``, but keep the address and the token of ``first_settings``."""
     async for settings, loaded_configuration in changes:
         server.config.timeout_graceful_shutdown = _get_drain_seconds(settings)
         # The socket is open and clients know the token: both need a restart.
-        new_settings = replace(settings, host=first_settings.host, port=first_settings.port, token=first_settings.token)
+        new_settings = replace(
+            settings,
+            host=first_settings.host,
+            port=first_settings.port,
+            token=first_settings.token,
+        )
         configure_proxy(proxy, new_settings, loaded_configuration)
 
 

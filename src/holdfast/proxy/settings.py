@@ -23,7 +23,9 @@ _FALSE_VALUES = {"", "0", "false", "no", "off"}
 
 
 def load_proxy_settings(
-    environment: Mapping[str, str], configured: Mapping[str, Any] = {}, overrides: Mapping[str, Any] = {}
+    environment: Mapping[str, str],
+    configured: Mapping[str, Any] = {},
+    overrides: Mapping[str, Any] = {},
 ) -> Settings:
     """Combine all sources into the settings in force; raise ``ConfigError`` for an impossible one.
 
@@ -49,7 +51,9 @@ def adapt_policy_to_proxy(policy: Policy) -> Policy:
     """
     min_budget = min(policy.settings.window.min_budget, MIN_REPORTED_BUDGET)
     return policy.with_settings(
-        retry={"max_retries": 0}, cache={"breakpoints": "none"}, window={"min_budget": min_budget}
+        retry={"max_retries": 0},
+        cache={"breakpoints": "none"},
+        window={"min_budget": min_budget},
     )
 
 

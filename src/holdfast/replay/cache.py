@@ -110,7 +110,11 @@ class SimulatedCache:
         self._chain: list[int] = []
 
     def send_request(
-        self, request: Sequence[CacheBlock], setup_block: CacheBlock, breakpoints: Sequence[int], at: int | None
+        self,
+        request: Sequence[CacheBlock],
+        setup_block: CacheBlock,
+        breakpoints: Sequence[int],
+        at: int | None,
     ) -> CacheUse:
         """Send ``request`` through the cache and return its use of it.
 

@@ -94,7 +94,12 @@ def measure_compressed_size(data: bytes, dictionary: bytes) -> int:
     """Return the compressed size of ``data`` in bytes, with all of ``dictionary`` within reach."""
     bits = min(MAX_TABLE_BITS, max(MIN_TABLE_BITS, (len(data) + len(dictionary)).bit_length()))
     params = zstandard.ZstdCompressionParameters.from_level(
-        ZSTD_LEVEL, source_size=len(data), dict_size=len(dictionary), window_log=bits, hash_log=bits, chain_log=bits
+        ZSTD_LEVEL,
+        source_size=len(data),
+        dict_size=len(dictionary),
+        window_log=bits,
+        hash_log=bits,
+        chain_log=bits,
     )
     if not dictionary:
         return len(zstandard.ZstdCompressor(compression_params=params).compress(data))

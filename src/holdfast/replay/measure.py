@@ -172,10 +172,20 @@ def make_target_at_cuts(setting: MeasurementSettings, budget: int) -> Target:
     Nobody chose that window, so errors name its purpose as the source.
     """
     window = compute_window_for_budget(budget, setting.frame)
-    return change_target_window(setting.target, window, setting.frame, f"made for {budget:,} tokens of messages")
+    return change_target_window(
+        setting.target,
+        window,
+        setting.frame,
+        f"made for {budget:,} tokens of messages",
+    )
 
 
-def change_target_window(target: Target, window: int, setup_tokens: int, origin: str = "--window") -> Target:
+def change_target_window(
+    target: Target,
+    window: int,
+    setup_tokens: int,
+    origin: str = "--window",
+) -> Target:
     """Return ``target`` with another window and setup; messages name ``origin`` as the source of the window."""
     return replace(
         target,
@@ -206,7 +216,12 @@ def measure_policy(
 class _PolicyRun:
     """Adds up the figures of one policy, request by request."""
 
-    def __init__(self, study: SessionStudy, policy: Policy, keep: Callable[[int, bytes], Any] | None) -> None:
+    def __init__(
+        self,
+        study: SessionStudy,
+        policy: Policy,
+        keep: Callable[[int, bytes], Any] | None,
+    ) -> None:
         self._study = study
         self._policy = policy
         self._keep = keep
@@ -311,7 +326,12 @@ class _PolicyRun:
         blocks: list[CacheBlock] = []
         for sized_message in simulated_request.before_compaction:
             blocks += self._study.get_blocks(sized_message)
-        cache_use = self._cache.send_request(blocks, setup_block, [len(blocks) - 1], simulated_request.step.at)
+        cache_use = self._cache.send_request(
+            blocks,
+            setup_block,
+            [len(blocks) - 1],
+            simulated_request.step.at,
+        )
         # Only the first part is what a model would have written; behind it are files that were read again.
         summary_part = compaction.summary.parts[0]
         output = 0
@@ -363,7 +383,9 @@ def _compute_percentiles(seconds: Sequence[float]) -> tuple[float, float]:
 
 
 def _build_cache_request(
-    study: SessionStudy, messages: Sequence[SizedMessage], plan: Plan
+    study: SessionStudy,
+    messages: Sequence[SizedMessage],
+    plan: Plan,
 ) -> tuple[list[CacheBlock], list[int]]:
     """Return the blocks of a request, and its breakpoints as positions among them."""
     blocks: list[CacheBlock] = []
@@ -474,7 +496,12 @@ def measure_cuts(study: SessionStudy, policy: Policy, tick: Callable[[], Any] = 
     return results
 
 
-def _measure_cuts_at(study: SessionStudy, policy: Policy, budget: int, tick: Callable[[], Any]) -> CutResult:
+def _measure_cuts_at(
+    study: SessionStudy,
+    policy: Policy,
+    budget: int,
+    tick: Callable[[], Any],
+) -> CutResult:
     cuts = {cut.position: cut for cut in study.get_cuts()}
     if not cuts:
         return CutResult()

@@ -98,7 +98,9 @@ class CutScore(Struct, frozen=True):
 
 
 def find_cut_positions(
-    messages: Sequence[Message], sizes: Sequence[int], steps: Sequence[int] | None = None
+    messages: Sequence[Message],
+    sizes: Sequence[int],
+    steps: Sequence[int] | None = None,
 ) -> list[int]:
     """Return where to cut a session: at each share of its tokens, moved on to the next legal point that is a step.
 
@@ -160,7 +162,9 @@ class SessionCut:
         self._oracles: dict[int, int] = {}
 
     def _find_needed_references(
-        self, later_messages: Sequence[Message], known_references: set[Reference]
+        self,
+        later_messages: Sequence[Message],
+        known_references: set[Reference],
     ) -> set[Reference]:
         """Return the known references that the next steps use for the first time without being shown them again."""
         used: set[Reference] = set()
@@ -372,7 +376,10 @@ class ResultIndex:
                 self._add_result(result, paths.get(result.call_id, frozenset()), wanted_references)
 
     def _add_result(
-        self, result: ToolResult, paths: frozenset[Reference], wanted_references: frozenset[Reference]
+        self,
+        result: ToolResult,
+        paths: frozenset[Reference],
+        wanted_references: frozenset[Reference],
     ) -> None:
         full_text = get_result_text(result)
         text = full_text[:HANDLE_REACH]
@@ -389,7 +396,10 @@ class ResultIndex:
         return any(self._last_edits.get(path, -1) > position for path in paths)
 
     def count_reachable(
-        self, missing: Iterable[Reference], context: Sequence[Message], texts: Sequence[str]
+        self,
+        missing: Iterable[Reference],
+        context: Sequence[Message],
+        texts: Sequence[str],
     ) -> RereadCost:
         """Return to how many of ``missing`` a handle in the context leads, and the tokens that must be read for them.
 
@@ -418,7 +428,12 @@ class ResultIndex:
 class _ContextHandles:
     """The handles in a context: call ids, paths and blob ids."""
 
-    def __init__(self, context: Sequence[Message], texts: Sequence[str], references: Collection[Reference]) -> None:
+    def __init__(
+        self,
+        context: Sequence[Message],
+        texts: Sequence[str],
+        references: Collection[Reference],
+    ) -> None:
         self._call_ids: set[str] = set()
         for message in context:
             self._call_ids.update(_get_call_id(part) for part in message.parts)
@@ -439,7 +454,10 @@ class _ContextHandles:
 
 
 def choose_oracle_lines(
-    texts_by_reference: Mapping[Reference, Sequence[str]], budget: int, counter: TextCounter, lookup: TextIndex
+    texts_by_reference: Mapping[Reference, Sequence[str]],
+    budget: int,
+    counter: TextCounter,
+    lookup: TextIndex,
 ) -> list[str]:
     """Return lines that keep as many references as a lazy greedy cover finds, within ``budget`` tokens.
 

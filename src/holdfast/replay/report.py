@@ -282,7 +282,9 @@ def _make_cells(columns: Sequence[_ReportColumn], rows: Sequence[PolicyRow]) -> 
 
 
 def _choose_fitting_columns(
-    columns: list[_ReportColumn], rows: Sequence[PolicyRow], budget: int
+    columns: list[_ReportColumn],
+    rows: Sequence[PolicyRow],
+    budget: int,
 ) -> list[_ReportColumn]:
     """Return the columns that fit into ``budget`` characters; the least important ones are dropped first."""
     shown_columns = list(columns)
@@ -370,7 +372,9 @@ def _find_best_value(rows: Sequence[PolicyRow], column: _ReportColumn) -> float 
 
 
 def make_cut_table(
-    rows: Sequence[PolicyRow], intervals: dict[str, list[tuple[int, int]]] | None = None, width: int = FULL_TABLE_WIDTH
+    rows: Sequence[PolicyRow],
+    intervals: dict[str, list[tuple[int, int]]] | None = None,
+    width: int = FULL_TABLE_WIDTH,
 ) -> Table | None:
     """Return the table of recall at cuts in at most ``width`` columns, or None if no cuts were made.
 

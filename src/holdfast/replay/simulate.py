@@ -52,7 +52,10 @@ class ProviderTokenCounter(Struct, frozen=True):
 
 
 def simulate_session(
-    session: ReplaySession, policy: Policy, target: Target, judge: ProviderTokenCounter
+    session: ReplaySession,
+    policy: Policy,
+    target: Target,
+    judge: ProviderTokenCounter,
 ) -> Iterator[SimulatedRequest]:
     """Yield the requests that ``policy`` would have sent, in order."""
     state = ConversationState()

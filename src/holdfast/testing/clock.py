@@ -111,7 +111,11 @@ class _FakeClockLoop(asyncio.SelectorEventLoop):
         return self.clock()
 
     def call_at(  # type: ignore[override]
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Schedule a call as asyncio does, but drop one at infinity.
 
@@ -121,7 +125,12 @@ class _FakeClockLoop(asyncio.SelectorEventLoop):
             return asyncio.TimerHandle(when, callback, args, self, context)
         return super().call_at(when, callback, *args, context=context)
 
-    def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+    def run_in_executor(  # type: ignore[override]
+        self,
+        executor: Executor | None,
+        func: Callable[..., T],
+        *args: Any,
+    ) -> asyncio.Future[T]:
         """Run a call in a thread as asyncio does, and count it as pending until it has finished."""
         self.pending_calls += 1
         future = super().run_in_executor(executor, func, *args)

@@ -128,7 +128,9 @@ class ProviderUpstream:
             await self._interrupt_request(server_fault)
         response = encode_reply(call, incoming, answer_with_faults(self.provider.answer, call, incoming))
         return plan_server_steps(
-            response, server_fault, lambda before: encode_late_error(call, incoming, response, before)
+            response,
+            server_fault,
+            lambda before: encode_late_error(call, incoming, response, before),
         )
 
     async def _interrupt_request(self, fault: Fault) -> None:
@@ -276,7 +278,9 @@ def _resolve_reply(reply: ReplyScript, upstream_request: UpstreamRequest, number
 
 
 def _render_reply(
-    reply: ScriptedAnswer | RefusalReply, upstream_request: UpstreamRequest, number: int
+    reply: ScriptedAnswer | RefusalReply,
+    upstream_request: UpstreamRequest,
+    number: int,
 ) -> ScriptedReply:
     """Encode a reply in the form of the API that the request speaks."""
     incoming = _to_incoming_request(upstream_request)
@@ -289,7 +293,12 @@ def _render_reply(
     return ScriptedReply(response.pieces, response.status, response.headers)
 
 
-def _make_scripted_answer(answer: ScriptedAnswer, request: IncomingRequest, model: str, number: int) -> ModelAnswer:
+def _make_scripted_answer(
+    answer: ScriptedAnswer,
+    request: IncomingRequest,
+    model: str,
+    number: int,
+) -> ModelAnswer:
     settings = AnswerSettings(request.api, model, f"scripted {number}", number)
     fitted_answer = fit_answer(answer, None, count_word_pieces)
     usage = TokenUse(
@@ -297,4 +306,10 @@ def _make_scripted_answer(answer: ScriptedAnswer, request: IncomingRequest, mode
         fitted_answer.output,
         reasoning=fitted_answer.reasoning,
     )
-    return ModelAnswer(settings.make_id("msg_"), model, sign_answer(answer, settings), fitted_answer.stop, usage)
+    return ModelAnswer(
+        settings.make_id("msg_"),
+        model,
+        sign_answer(answer, settings),
+        fitted_answer.stop,
+        usage,
+    )

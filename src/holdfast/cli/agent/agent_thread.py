@@ -115,7 +115,10 @@ class AgentTerminal:
     def run_task(self, task: str) -> TaskOutcome:
         """Work on ``task`` and return the outcome; an empty task resumes the session."""
         place = make_session_workspace(
-            self.session, self.order.folder, allow=self._choose_permission(), hidden=KEY_VARIABLES
+            self.session,
+            self.order.folder,
+            allow=self._choose_permission(),
+            hidden=KEY_VARIABLES,
         )
         agent_configuration, session, put_event = self.order, self.session, self.queue.put
 
@@ -202,7 +205,12 @@ class AgentTerminal:
 
     def _ask_permission(self, question: PermissionQuestion) -> None:
         self.screen.print_note(f"the agent wants to run: {question.command}", "bold yellow")
-        answer = click.prompt("allow? [y]es, [N]o, [a]ll from now on", default="n", show_default=False, err=True)
+        answer = click.prompt(
+            "allow? [y]es, [N]o, [a]ll from now on",
+            default="n",
+            show_default=False,
+            err=True,
+        )
         choice = answer.strip().lower()
         if choice in ("a", "all"):
             self._allows_all = True

@@ -54,12 +54,22 @@ class _ProxyTask:
         self.health: Health | None = None
         self.failure: Exception | None = None
 
-    async def serve_until(self, proxy: ClientProxyOptions, stop: Event, *, task_status: TaskStatus[str]) -> None:
+    async def serve_until(
+        self,
+        proxy: ClientProxyOptions,
+        stop: Event,
+        *,
+        task_status: TaskStatus[str],
+    ) -> None:
         """Serve until ``stop`` is set; an error is kept in ``failure``, so that the program can go on."""
         settings = replace(proxy.settings, drain=min(proxy.settings.drain, DRAIN_SECONDS))
         try:
             self.health = await serve_proxy(
-                settings, proxy.store, on_ready=task_status.started, stop=stop, loaded_configuration=proxy.configuration
+                settings,
+                proxy.store,
+                on_ready=task_status.started,
+                stop=stop,
+                loaded_configuration=proxy.configuration,
             )
         except Exception as error:  # noqa: BLE001  no fault of the proxy may end the program
             self.failure = error
@@ -106,7 +116,11 @@ async def _run_program(client_command: ClientCommand) -> int:
     # The receiver comes first: a signal between the start of the program and the receiver would end this process.
     with open_signal_receiver(*FORWARDED_SIGNALS) as signals:
         process = await open_process(
-            [*client_command.command], stdin=None, stdout=None, stderr=None, env=dict(client_command.environment)
+            [*client_command.command],
+            stdin=None,
+            stdout=None,
+            stderr=None,
+            env=dict(client_command.environment),
         )
         async with create_task_group() as tasks:
             tasks.start_soon(_forward_signals, signals, process)

@@ -74,7 +74,9 @@ def find_configured_urls(client: str, environment: ClientEnvironment) -> tuple[C
 
 
 def _read_urls_in_files(
-    paths: Iterable[str], read_urls: Callable[[str], Iterator[tuple[str, str]]], environment: ClientEnvironment
+    paths: Iterable[str],
+    read_urls: Callable[[str], Iterator[tuple[str, str]]],
+    environment: ClientEnvironment,
 ) -> tuple[ConfiguredUrl, ...]:
     configured_urls = []
     for path in paths:

@@ -59,7 +59,11 @@ def _read_settings_text(path: Path) -> str | None:
 
 @contextmanager
 def prepare_client(
-    command: Sequence[str], path: str, proxy: str, explicit_upstreams: frozenset[str], token: str = ""
+    command: Sequence[str],
+    path: str,
+    proxy: str,
+    explicit_upstreams: frozenset[str],
+    token: str = "",
 ) -> Iterator[ClientCommand]:
     """Yield the command that starts ``command`` (its program is at ``path``) with the proxy at address ``proxy``.
 
@@ -70,7 +74,15 @@ def prepare_client(
     place = load_client_environment(client)
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         is_chatgpt = client == "codex" and _is_chatgpt_login(path, place.environment)
-        launch_request = LaunchRequest(proxy, place, tuple(command[1:]), folder, explicit_upstreams, is_chatgpt, token)
+        launch_request = LaunchRequest(
+            proxy,
+            place,
+            tuple(command[1:]),
+            folder,
+            explicit_upstreams,
+            is_chatgpt,
+            token,
+        )
         plan = plan_launch(client, launch_request)
         _write_temporary_files(plan, Path(folder))
         try:

@@ -69,11 +69,17 @@ class AgentOptions(Struct, frozen=True):
 @click.argument("task", required=False)
 @click.option("--model", required=True, help="The model that works.")
 @click.option(
-    "--base-url", metavar="URL", help="The address of its API. [default: its SDK's variable, else the official address]"
+    "--base-url",
+    metavar="URL",
+    help="The address of its API. [default: its SDK's variable, else the official address]",
 )
 @click.option("--api", type=click.Choice(API_NAMES), help="The API to use. [default: the model's]")
 @click.option(
-    "--dir", "folder", metavar="DIR", default=".", help="The folder it works in, and never leaves. [default: this one]"
+    "--dir",
+    "folder",
+    metavar="DIR",
+    default=".",
+    help="The folder it works in, and never leaves. [default: this one]",
 )
 @click.option("--allow-bash", is_flag=True, help="Let it run any shell command; without it, you are asked each time.")
 @click.option("--session", metavar="KEY", help="Resume this session, or start a new one with this name.")
@@ -93,7 +99,9 @@ class AgentOptions(Struct, frozen=True):
     help="Maximum number of model answers per task.",
 )
 @click.option(
-    "--summary-model", metavar="NAME", help="The model that writes summaries. [default: summaries need no model]"
+    "--summary-model",
+    metavar="NAME",
+    help="The model that writes summaries. [default: summaries need no model]",
 )
 @click.option(
     "--skills",
@@ -131,7 +139,9 @@ def _run_task(terminal: AgentTerminal, task: str, *, as_json: bool) -> int:
     """Work on one task and return the exit code."""
     if task and not terminal.session.journal.state.history.sized_messages:
         terminal.store.update_session_info(
-            terminal.session.key, title=clean_single_line(task, TITLE_LENGTH), cwd=str(terminal.order.folder)
+            terminal.session.key,
+            title=clean_single_line(task, TITLE_LENGTH),
+            cwd=str(terminal.order.folder),
         )
     outcome = terminal.run_task(task)
     if as_json:

@@ -195,7 +195,13 @@ class _EntryTree:
         for entry, name in labels.items():
             yield LabelledEntry(entry, name, self._said[entry][0] - 1)
 
-    def _describe_branch(self, info: SessionInfo, leaf: str, size: RequestSize, seen_ids: set[str]) -> BranchSummary:
+    def _describe_branch(
+        self,
+        info: SessionInfo,
+        leaf: str,
+        size: RequestSize,
+        seen_ids: set[str],
+    ) -> BranchSummary:
         """Describe the branch to ``leaf``, and add its entries to ``seen_ids``."""
         last = self._by_id[leaf]
         message_count, newest = self._said[leaf]

@@ -143,7 +143,13 @@ def parse_error_case(case: Mapping[str, Any]) -> ProviderReport:
     if "channel" in case:
         is_answer = case["channel"] == _ANSWER_CHANNEL
     if is_answer:
-        return AnswerReport(provider, reason or code, _get_dict_or_empty(case.get("usage")), estimate, window)
+        return AnswerReport(
+            provider,
+            reason or code,
+            _get_dict_or_empty(case.get("usage")),
+            estimate,
+            window,
+        )
     headers = {name: _get_text(value) for name, value in _get_dict_or_empty(case.get("headers")).items()}
     return ErrorReport(
         provider=provider,

@@ -72,7 +72,13 @@ class CompactionReport(Struct, frozen=True, omit_defaults=True):
 @store_option
 @make_json_option("the outcome")
 def command(
-    session: str, policy: str, model: str | None, window: int | None, store: str | None, *, as_json: bool
+    session: str,
+    policy: str,
+    model: str | None,
+    window: int | None,
+    store: str | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Compact a session now: a summary replaces its older turns.
 
@@ -85,7 +91,12 @@ def command(
     with open_named_store(store) as there:
         info = there.get_session(session)
         repairs: list[str] = []
-        log = read_with_repair(there, info.key, partial(load_branch_history, there, info.key), repairs.extend)
+        log = read_with_repair(
+            there,
+            info.key,
+            partial(load_branch_history, there, info.key),
+            repairs.extend,
+        )
         if not as_json:
             _print_repairs(repairs)
         place = get_session_target(info, log.state, model, window, configuration.catalog)
@@ -108,7 +119,11 @@ def command(
 
 
 def compact_session(
-    store: SessionStore, key: str, policy: Policy, target: Target, inputs: PlanInputs
+    store: SessionStore,
+    key: str,
+    policy: Policy,
+    target: Target,
+    inputs: PlanInputs,
 ) -> CompactionReport:
     """Compact session ``key`` and return the outcome."""
     with open_journal_at_leaf(store, key, policy) as journal:
@@ -121,7 +136,12 @@ def compact_session(
         if compaction is None:
             why = "; ".join(_explain_no_compaction(plan, policy)) or "there is nothing to compact"
             return CompactionReport(
-                key, policy.name, is_compacted=False, before=plan.before, after=plan.before, why=why
+                key,
+                policy.name,
+                is_compacted=False,
+                before=plan.before,
+                after=plan.before,
+                why=why,
             )
     entry, *beside = list_decisions_after(journal, before)
     outcome = CompactionReport(key, policy.name, is_compacted=True, before=plan.before, after=plan.after)

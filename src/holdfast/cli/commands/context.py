@@ -134,7 +134,13 @@ class ContextOptions(Struct, frozen=True):
 @click.argument("session")
 @click.option("--model", help="The model of the next request. [default: the recorded one]")
 @click.option("--window", type=IntegerParamType(1), help="Its window in tokens. [default: the model's]")
-@click.option("--top", type=IntegerParamType(0), default=10, show_default=True, help="Number of large parts to list.")
+@click.option(
+    "--top",
+    type=IntegerParamType(0),
+    default=10,
+    show_default=True,
+    help="Number of large parts to list.",
+)
 @click.option("--policy", metavar="NAME", help="Show what this policy would decide before the request.")
 @click.option("--record", is_flag=True, help="Record these decisions (spills, edits, compaction) in the log.")
 @store_option
@@ -178,15 +184,34 @@ def _load_context(options: ContextOptions) -> tuple[ContextBreakdown, SessionInf
             place = get_session_target(info, state, options.model, options.window, configuration.catalog)
         else:
             log = load_branch_history(there, info.key, leaf)
-            place = get_session_target(info, log.state, options.model, options.window, configuration.catalog)
+            place = get_session_target(
+                info,
+                log.state,
+                options.model,
+                options.window,
+                configuration.catalog,
+            )
             policy = configuration.build_policy(options.policy).for_session(info.key)
             settings = policy.settings
-            next_plan, state = _preview_or_record(there, info.key, log, place, policy, record=options.record)
+            next_plan, state = _preview_or_record(
+                there,
+                info.key,
+                log,
+                place,
+                policy,
+                record=options.record,
+            )
     return describe_context(info.key, state, place, options.top, settings, next_plan), info
 
 
 def _preview_or_record(
-    store: SessionStore, key: str, log: BranchHistory, target: Target, policy: Policy, *, record: bool
+    store: SessionStore,
+    key: str,
+    log: BranchHistory,
+    target: Target,
+    policy: Policy,
+    *,
+    record: bool,
 ) -> tuple[NextPlan, ConversationState]:
     """Plan the decisions, record them if asked to and there are any, and return them with the resulting state."""
     inputs = make_session_plan_inputs(log, target)

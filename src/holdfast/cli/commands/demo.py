@@ -34,7 +34,9 @@ _SEARCH_LIMIT = 1_000
 
 @click.command("demo", epilog=EXAMPLES)
 @click.option(
-    "--keep", metavar="DIR", help="Keep the files and the session in this new folder; otherwise they are removed."
+    "--keep",
+    metavar="DIR",
+    help="Keep the files and the session in this new folder; otherwise they are removed.",
 )
 @make_json_option("the outcome of both runs")
 @click.pass_context

@@ -78,7 +78,13 @@ class DiffSide(Struct, frozen=True):
 @click.command("diff", epilog=EXAMPLES)
 @click.argument("session")
 @click.argument("moments", metavar="[A..B]", required=False)
-@click.option("--lines", type=IntegerParamType(0), default=4, show_default=True, help="Lines to show of each change.")
+@click.option(
+    "--lines",
+    type=IntegerParamType(0),
+    default=4,
+    show_default=True,
+    help="Lines to show of each change.",
+)
 @store_option
 @make_json_option("both requests, message by message,")
 def command(session: str, moments: str | None, lines: int, store: str | None, *, as_json: bool) -> None:
@@ -148,7 +154,11 @@ def _parse_moments(moments: str) -> tuple[str, str]:
 
 
 def _load_sides(
-    store: SessionStore, key: str, log: BranchHistory, first: str, second: str
+    store: SessionStore,
+    key: str,
+    log: BranchHistory,
+    first: str,
+    second: str,
 ) -> tuple[DiffSide, DiffSide]:
     """Load the log up to both moments of ``A..B``; an empty ``first`` is the moment before ``second``."""
     after_log = log
@@ -221,7 +231,10 @@ def _is_later_on_same_branch(log: BranchHistory, other: BranchHistory) -> bool:
 
 
 def _compare_request(
-    info: SessionInfo, log: BranchHistory, entry: Entry, comparison: RequestComparison
+    info: SessionInfo,
+    log: BranchHistory,
+    entry: Entry,
+    comparison: RequestComparison,
 ) -> tuple[RequestComparison, tuple[str, str]]:
     """Compare a request with the one its client sent, and describe the size of both."""
     at = find_request_position(log, entry)
@@ -234,7 +247,12 @@ def _compare_request(
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def _print_diff(comparison: RequestComparison, info: SessionInfo, heads: tuple[str, str], lines: int) -> None:
+def _print_diff(
+    comparison: RequestComparison,
+    info: SessionInfo,
+    heads: tuple[str, str],
+    lines: int,
+) -> None:
     from rich.text import Text
 
     out = make_console()

@@ -149,7 +149,9 @@ def _check_store(option: str | None, *, quiet: bool) -> Iterator[DoctorCheck]:
         yield DoctorCheck("store", "ok", f"{place.url} ({place.origin}), empty so far")
         return
     yield DoctorCheck(
-        "store", "ok", f"{place.url} ({place.origin}), {format_count(count, 'session')}, {path.stat().st_size:,} bytes"
+        "store",
+        "ok",
+        f"{place.url} ({place.origin}), {format_count(count, 'session')}, {path.stat().st_size:,} bytes",
     )
     yield _check_permissions(path)
     yield from _check_entries(place.url, quiet=quiet)
@@ -176,7 +178,9 @@ def _check_entries(store_url: str, *, quiet: bool) -> Iterator[DoctorCheck]:
     if not has_damage:
         count = sum(info.entry_count for info in sessions)
         yield DoctorCheck(
-            "entries", "ok", f"{count:,} of {format_count(len(sessions), 'session')}, and each can be read"
+            "entries",
+            "ok",
+            f"{count:,} of {format_count(len(sessions), 'session')}, and each can be read",
         )
 
 
@@ -201,7 +205,9 @@ def _check_permissions(path: Path) -> DoctorCheck:
             exposed_files.append(file)
     if not exposed_files:
         return DoctorCheck(
-            "permissions", "ok", f"{path.name} is {_get_file_mode(path):04o}: only its owner can read it"
+            "permissions",
+            "ok",
+            f"{path.name} is {_get_file_mode(path):04o}: only its owner can read it",
         )
     modes = ", ".join(f"{file} is {_get_file_mode(file):04o}" for file in exposed_files)
     paths = " ".join(map(str, exposed_files))
@@ -243,7 +249,9 @@ def _check_policies(configuration: config.Configuration) -> Iterator[DoctorCheck
     setting_names = dict.fromkeys(f"{override.table_header} {override.key}" for override in configuration.overrides)
     if setting_names and not faults:
         yield DoctorCheck(
-            "policies", "ok", f"{format_count(len(setting_names), 'setting')} changed: {', '.join(setting_names)}"
+            "policies",
+            "ok",
+            f"{format_count(len(setting_names), 'setting')} changed: {', '.join(setting_names)}",
         )
     limits = [f"{name} {size:,}" for name, size in configuration.store.set_limits.items()]
     if limits:
@@ -302,7 +310,9 @@ def _check_clients(*, online: bool) -> Iterator[DoctorCheck]:
         sources_by_proxy.setdefault(result.proxy, []).append(client_url.source)
     if not client_urls:
         yield DoctorCheck(
-            "clients", "ok", "no client is pointed at a server; holdfast run -- CLIENT starts one with a proxy"
+            "clients",
+            "ok",
+            "no client is pointed at a server; holdfast run -- CLIENT starts one with a proxy",
         )
     # Variables that lead to a running proxy are meant for clients; read as its upstream they would form a loop.
     variables = []

@@ -51,12 +51,23 @@ class FixOptions(Struct, frozen=True):
 @click.option("--to", type=click.Choice(API_NAMES), help="Convert the request to this API.")
 @click.option("--model", default="", help="Change the request to this model. [default: its own]")
 @click.option(
-    "--beta", "betas", metavar="NAME", multiple=True, help="A beta header sent with the request; may be repeated."
+    "--beta",
+    "betas",
+    metavar="NAME",
+    multiple=True,
+    help="A beta header sent with the request; may be repeated.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Write the request to this file. [default: standard output]")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Write the request to this file. [default: standard output]",
+)
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @click.option(
-    "--jsonl", is_flag=True, help='Read one {"api", "request"} per line, print one {"request", "edits"} per line.'
+    "--jsonl",
+    is_flag=True,
+    help='Read one {"api", "request"} per line, print one {"request", "edits"} per line.',
 )
 @make_json_option("the request, the edits and the remaining findings")
 @click.pass_context
@@ -102,7 +113,12 @@ def _open_output(output: str | None, *, force: bool) -> AbstractContextManager[_
 
 
 def _fix_file(
-    file: str, fix_options: FixOptions, output: _StandardOutput | BinaryIO, *, as_json: bool, is_file: bool
+    file: str,
+    fix_options: FixOptions,
+    output: _StandardOutput | BinaryIO,
+    *,
+    as_json: bool,
+    is_file: bool,
 ) -> bool:
     data = read_input_file(file)
     try:
@@ -145,12 +161,25 @@ def fix_request_body(data: bytes, fix_options: FixOptions, *, whole: bool = Fals
 
 
 def _fix_with_dialect(
-    body: bytes, api: str, model: str, fix_options: FixOptions, case: RequestCase, *, whole: bool = False
+    body: bytes,
+    api: str,
+    model: str,
+    fix_options: FixOptions,
+    case: RequestCase,
+    *,
+    whole: bool = False,
 ) -> FixResult:
     from holdfast.config import load_catalog
 
     betas = merge_betas(case, fix_options.betas)
-    return fix_request(body, api, model=model, dialect=load_catalog().get_dialect, betas=betas, complete=whole)
+    return fix_request(
+        body,
+        api,
+        model=model,
+        dialect=load_catalog().get_dialect,
+        betas=betas,
+        complete=whole,
+    )
 
 
 def encode_fix_result(result: FixResult) -> bytes:

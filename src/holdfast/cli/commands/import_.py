@@ -59,13 +59,22 @@ class ImportFailure(Struct, frozen=True):
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--as", "name", metavar="ID", help="The id of the session. [default: the one in the file]")
 @click.option(
-    "--session", default="", metavar="ID", help="Only this session of a database; the beginning of its id is enough."
+    "--session",
+    default="",
+    metavar="ID",
+    help="Only this session of a database; the beginning of its id is enough.",
 )
 @store_option
 @make_json_option("an array with an object for each session")
 @click.pass_context
 def command(
-    ctx: click.Context, files: tuple[str, ...], name: str | None, session: str, store: str | None, *, as_json: bool
+    ctx: click.Context,
+    files: tuple[str, ...],
+    name: str | None,
+    session: str,
+    store: str | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Import recorded sessions of other tools into the store.
 
@@ -81,7 +90,13 @@ def command(
         for number, file in enumerate(files, 1):
             label = f"file {number:,} of {len(files):,}" if len(files) > 1 else "reading"
             waiting.begin_part(label)
-            outcomes += _import_file(there, file, name, session, partial(_show_import_progress, waiting, label))
+            outcomes += _import_file(
+                there,
+                file,
+                name,
+                session,
+                partial(_show_import_progress, waiting, label),
+            )
     if as_json:
         print_json([_encode_import_outcome(outcome) for outcome in outcomes])
     else:
@@ -102,7 +117,11 @@ def _show_import_progress(waiting: ProgressBar, label: str, bytes_read: int, siz
 
 
 def _import_file(
-    store: SessionStore, file: str, name: str | None, session: str, progress: ReadProgress
+    store: SessionStore,
+    file: str,
+    name: str | None,
+    session: str,
+    progress: ReadProgress,
 ) -> Iterator[ImportedSession | ImportFailure]:
     """Import each session in a file and yield the results."""
     try:

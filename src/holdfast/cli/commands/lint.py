@@ -62,15 +62,28 @@ class LintOptions(Struct, frozen=True):
 @click.option("--api", type=click.Choice(API_NAMES), help="The API of the request. [default: recognized from it]")
 @click.option("--model", default="", help="The model to check for. [default: the request's own]")
 @click.option(
-    "--beta", "betas", multiple=True, metavar="NAME", help="A beta header sent with the request; may be repeated."
+    "--beta",
+    "betas",
+    multiple=True,
+    metavar="NAME",
+    help="A beta header sent with the request; may be repeated.",
 )
 @click.option(
-    "--jsonl", is_flag=True, help='Read one {"api", "request"} per line, print one verdict per line, in order.'
+    "--jsonl",
+    is_flag=True,
+    help='Read one {"api", "request"} per line, print one verdict per line, in order.',
 )
 @make_json_option("the verdict")
 @click.pass_context
 def command(
-    ctx: click.Context, file: str, api: str | None, model: str, betas: tuple[str, ...], *, jsonl: bool, as_json: bool
+    ctx: click.Context,
+    file: str,
+    api: str | None,
+    model: str,
+    betas: tuple[str, ...],
+    *,
+    jsonl: bool,
+    as_json: bool,
 ) -> None:
     """Check whether the provider would accept a request, and list every broken rule with its JSON path.
 
@@ -97,7 +110,10 @@ def _lint_file(file: str, lint_options: LintOptions, *, as_json: bool) -> bool:
 
 
 def lint_request_body(
-    data: bytes, lint_options: LintOptions = LintOptions(), *, whole: bool = False
+    data: bytes,
+    lint_options: LintOptions = LintOptions(),
+    *,
+    whole: bool = False,
 ) -> tuple[Finding, ...]:
     """Check a request, or a part of one, bare or in a ``RequestCase``, and return the findings.
 
@@ -109,7 +125,11 @@ def lint_request_body(
     with suppress(FormatError):  # the validator reports a body that is not an object
         body = set_body_model(body, model)
     return validate_request(
-        body, lint_options.api or case.api, betas=merge_betas(case, lint_options.betas), model=model, complete=whole
+        body,
+        lint_options.api or case.api,
+        betas=merge_betas(case, lint_options.betas),
+        model=model,
+        complete=whole,
     )
 
 

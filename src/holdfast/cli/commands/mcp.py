@@ -82,7 +82,9 @@ class _SearchArguments(Struct, frozen=True, forbid_unknown_fields=True):
 
 @click.command("mcp", epilog=EXAMPLES)
 @click.option(
-    "--session", metavar="ID", help="The session to read. [default: the newest of this folder, else the newest of all]"
+    "--session",
+    metavar="ID",
+    help="The session to read. [default: the newest of this folder, else the newest of all]",
 )
 @store_option
 @make_json_option("what it would serve, without serving,")
@@ -159,7 +161,10 @@ def _make_mcp_tool(name: str, about: str, parameters: Mapping[str, Any], *requir
     from mcp import types
 
     hints = types.ToolAnnotations(
-        read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
+        read_only_hint=True,
+        destructive_hint=False,
+        idempotent_hint=True,
+        open_world_hint=False,
     )
     schema = {
         "type": "object",
@@ -168,7 +173,11 @@ def _make_mcp_tool(name: str, about: str, parameters: Mapping[str, Any], *requir
         "additionalProperties": False,
     }
     return types.Tool(
-        name=name, description=about, input_schema=schema, annotations=hints, _meta=dict(LARGE_RESULT_META)
+        name=name,
+        description=about,
+        input_schema=schema,
+        annotations=hints,
+        _meta=dict(LARGE_RESULT_META),
     )
 
 

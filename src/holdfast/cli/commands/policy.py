@@ -43,7 +43,9 @@ class _PolicyGroup(click.Group):
     """The commands about policies; naming a policy alone fails with the command to use."""
 
     def resolve_command(
-        self, ctx: click.Context, args: list[str]
+        self,
+        ctx: click.Context,
+        args: list[str],
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that ``args`` begin with; for an unknown one, fail with the command to use."""
         name = args[0]

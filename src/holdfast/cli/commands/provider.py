@@ -60,7 +60,9 @@ MAX_PROVIDER_PORT = 65_535
     help="The context window in tokens.",
 )
 @click.option(
-    "--script", metavar="FILE", help='Answers, one per line: {"text", "thinking", "calls": [[NAME, {}]], "stop"}.'
+    "--script",
+    metavar="FILE",
+    help='Answers, one per line: {"text", "thinking", "calls": [[NAME, {}]], "stop"}.',
 )
 @click.option(
     "--fault",
@@ -85,7 +87,14 @@ MAX_PROVIDER_PORT = 65_535
 )
 @make_json_option("one line per request")
 def command(
-    port: int, window: int, script: str | None, faults: Sequence[str], overflow: str, factor: float, *, as_json: bool
+    port: int,
+    window: int,
+    script: str | None,
+    faults: Sequence[str],
+    overflow: str,
+    factor: float,
+    *,
+    as_json: bool,
 ) -> None:
     """Serve a strict test provider that refuses what real ones refuse, in their words, and costs nothing.
 
@@ -117,7 +126,10 @@ def _handle_sigterm() -> Iterator[None]:
 
 @contextmanager
 def _serve_provider(
-    provider: Provider, faults: Sequence[Fault], port: int, lines: SimpleQueue[RequestReport]
+    provider: Provider,
+    faults: Sequence[Fault],
+    port: int,
+    lines: SimpleQueue[RequestReport],
 ) -> Iterator[str]:
     from holdfast.testing.provider.server.local_server import serve_provider
 

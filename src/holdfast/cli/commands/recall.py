@@ -68,7 +68,9 @@ class RecallOptions(NamedTuple):
 @click.option("--lines", metavar="A-B", help="Only these lines, counted from 1, including B.")
 @click.option("--chars", metavar="A-B", help="Only these characters, counted from 0, excluding B.")
 @click.option(
-    "--search", metavar="TEXT", help="Only lines that match (a|b, a.*b); without ID, find messages with these words."
+    "--search",
+    metavar="TEXT",
+    help="Only lines that match (a|b, a.*b); without ID, find messages with these words.",
 )
 @click.option(
     "-n",
@@ -227,7 +229,9 @@ def _center_match(snippet: str, budget: int) -> str:
 
 
 def _print_recall_table(
-    head: tuple[str, ...], rows: list[tuple[str, ...]], fit_text: Callable[[str, int], str] = lambda text, _: text
+    head: tuple[str, ...],
+    rows: list[tuple[str, ...]],
+    fit_text: Callable[[str, int], str] = lambda text, _: text,
 ) -> None:
     """Print a table; ``fit_text`` may shorten the last column to the columns that are left."""
     from rich.text import Text

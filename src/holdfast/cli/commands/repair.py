@@ -136,7 +136,11 @@ def _is_sqlite_file(file: str) -> bool:
 
 
 def _repair_files(
-    paths: Iterable[tuple[Path, bool]], format_: str, *, dry_run: bool, quiet: bool
+    paths: Iterable[tuple[Path, bool]],
+    format_: str,
+    *,
+    dry_run: bool,
+    quiet: bool,
 ) -> Iterator[RepairOutcome]:
     with ProgressBar(is_wanted=not quiet) as waiting:
         for path, is_store in paths:
@@ -164,11 +168,20 @@ def _read_schema_version(path: Path) -> int:
     return 0
 
 
-def _repair_session_path(path: Path, format_: str, waiting: ProgressBar, *, dry_run: bool) -> SessionFileRepair:
+def _repair_session_path(
+    path: Path,
+    format_: str,
+    waiting: ProgressBar,
+    *,
+    dry_run: bool,
+) -> SessionFileRepair:
     size = path.stat().st_size if path.is_file() else 0
     steps = _ProgressSteps(waiting, f"reading {path.name}")
     return repair_file_on_disk(
-        path, format_=format_, dry_run=dry_run, on_line=lambda byte_count: steps(size, byte_count)
+        path,
+        format_=format_,
+        dry_run=dry_run,
+        on_line=lambda byte_count: steps(size, byte_count),
     )
 
 

@@ -111,14 +111,24 @@ class ReplayFailure(Struct, frozen=True):
 )
 @click.option("--policy", default="all", show_default=True, help="Policies, separated by commas.")
 @click.option("--api", type=click.Choice(API_NAMES), help="The API to build requests for. [default: the model's]")
-@click.option("--model", default=config.DEFAULT_MODEL, show_default=True, help="The model whose prices count.")
 @click.option(
-    "--cuts/--no-cuts", default=None, help="Measure recall at cuts (three more runs). [default: with --json only]"
+    "--model",
+    default=config.DEFAULT_MODEL,
+    show_default=True,
+    help="The model whose prices count.",
+)
+@click.option(
+    "--cuts/--no-cuts",
+    default=None,
+    help="Measure recall at cuts (three more runs). [default: with --json only]",
 )
 @click.option("--show", metavar="POLICY", help="The policy to draw. [default: holdfast]")
 @click.option("--dump", metavar="DIR", help="Write every request there, one {file, policy, step, request} per line.")
 @click.option(
-    "--session", default="", metavar="ID", help="Only this session of a database; the beginning of its id is enough."
+    "--session",
+    default="",
+    metavar="ID",
+    help="Only this session of a database; the beginning of its id is enough.",
 )
 @make_json_option("an array with an object for each file and policy")
 @click.pass_context
@@ -218,7 +228,11 @@ def _find_newest_session(file: str) -> tuple[str, str]:
 
 
 def _replay_file(
-    file: str, session: str, replay_job: ReplayJob, waiting: ProgressBar, dump: RequestDumpFolder | None
+    file: str,
+    session: str,
+    replay_job: ReplayJob,
+    waiting: ProgressBar,
+    dump: RequestDumpFolder | None,
 ) -> Iterator[ReplayReport | ReplayFailure]:
     """Yield the outcome of each session in a file. Raises ``CommandError`` for wrong use, which ends the command."""
     try:
@@ -231,7 +245,10 @@ def _replay_file(
 
 
 def _replay_source(
-    source: RecordingSource, replay_job: ReplayJob, waiting: ProgressBar, dump: RequestDumpFolder | None
+    source: RecordingSource,
+    replay_job: ReplayJob,
+    waiting: ProgressBar,
+    dump: RequestDumpFolder | None,
 ) -> ReplayReport | ReplayFailure:
     try:
         return replay_recording(source, replay_job, waiting, dump)
@@ -257,7 +274,9 @@ def _print_reports_json(outcomes: Sequence[ReplayReport | ReplayFailure]) -> Non
 
 
 def _print_reports(
-    options: ReplayOptions, replay_job: ReplayJob, outcomes: Sequence[ReplayReport | ReplayFailure]
+    options: ReplayOptions,
+    replay_job: ReplayJob,
+    outcomes: Sequence[ReplayReport | ReplayFailure],
 ) -> None:
     """Print a table and a picture for each file, and one table for all together.
 
@@ -284,7 +303,13 @@ def _print_reports(
         _print_pool(reports, replay_job, out)
 
 
-def _print_report(report: ReplayReport, replay_job: ReplayJob, console: Any, *, wants_picture: bool) -> None:
+def _print_report(
+    report: ReplayReport,
+    replay_job: ReplayJob,
+    console: Any,
+    *,
+    wants_picture: bool,
+) -> None:
     from holdfast.replay.picture import draw_policy_picture
     from holdfast.replay.report import (
         make_cut_table,
@@ -311,7 +336,12 @@ def _print_report(report: ReplayReport, replay_job: ReplayJob, console: Any, *, 
         letters = not has_colors(console)
         parts.append(
             draw_policy_picture(
-                measurement.policy, measurement.points, subject.window, subject.usable, console.width, letters=letters
+                measurement.policy,
+                measurement.points,
+                subject.window,
+                subject.usable,
+                console.width,
+                letters=letters,
             )
         )
     _print_parts(console, parts)

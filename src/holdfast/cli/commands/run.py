@@ -67,7 +67,15 @@ PRIVATE_PROXY_SETTINGS = {"host": "127.0.0.1", "token": ""}
 @make_json_option("the final counts, on standard error,")
 @click.argument("client", nargs=-1, required=True, metavar="CLIENT [ARGS]...")
 @click.pass_context
-def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *, as_json: bool, **given: Any) -> None:
+def command(
+    ctx: click.Context,
+    /,
+    client: tuple[str, ...],
+    store: str | None,
+    *,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Start CLIENT with a proxy of its own, so that it never outgrows its window.
 
     Made for claude, codex, opencode, pi, gemini, aider and llm, which keep their settings and logins; other programs
@@ -91,7 +99,11 @@ def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *
     if running is not None:
         prepare_with_token = partial(prepare, token=token if running[1].was_sent_token else "")
         _run_at_existing_proxy(
-            ctx, client[0], *running, prepare_with_token, is_plain=not (get_option_settings(given) or store or as_json)
+            ctx,
+            client[0],
+            *running,
+            prepare_with_token,
+            is_plain=not (get_option_settings(given) or store or as_json),
         )
     proxy = ClientProxyOptions(effective_settings.settings, effective_settings.configuration, locate_store(store).url)
     switch = get_bypass_file(proxy.store)
@@ -121,7 +133,13 @@ def _find_program(ctx: click.Context, client: str) -> str:
 
 
 def _run_at_existing_proxy(
-    ctx: click.Context, client: str, description: str, check: UrlCheck, prepare: ClientPreparation, *, is_plain: bool
+    ctx: click.Context,
+    client: str,
+    description: str,
+    check: UrlCheck,
+    prepare: ClientPreparation,
+    *,
+    is_plain: bool,
 ) -> NoReturn:
     """Run ``client`` at the proxy that ``description`` points at; a second proxy would record and reduce twice."""
     import anyio
@@ -159,7 +177,12 @@ def _silence_stderr() -> Iterator[None]:
 
 @contextmanager
 def _prepare_with_notes(
-    client: Sequence[str], path: str, explicit_upstreams: frozenset[str], to: TextIO | None, proxy: str, token: str = ""
+    client: Sequence[str],
+    path: str,
+    explicit_upstreams: frozenset[str],
+    to: TextIO | None,
+    proxy: str,
+    token: str = "",
 ) -> Iterator[ClientCommand]:
     """Prepare the client, and first print the notes on requests that bypass the proxy."""
     with prepare_client(client, path, proxy, explicit_upstreams, token) as ready:
@@ -196,7 +219,13 @@ def _shorten_stored_keys(keys: Sequence[str], store: str | None) -> list[str]:
     return []
 
 
-def _print_run_summary(outcome: ClientOutcome, proxy: ClientProxyOptions, store: str | None, *, as_json: bool) -> None:
+def _print_run_summary(
+    outcome: ClientOutcome,
+    proxy: ClientProxyOptions,
+    store: str | None,
+    *,
+    as_json: bool,
+) -> None:
     """Print on standard error the number of requests, and the decisions about them."""
     if outcome.health is None:
         why = describe_error(outcome.failure) if outcome.failure else "unknown reason"
@@ -221,7 +250,10 @@ def _print_run_summary(outcome: ClientOutcome, proxy: ClientProxyOptions, store:
 
 
 def format_run_summary(
-    stats: Mapping[str, Any], dry_run: PolicyForecast | None, sessions: Sequence[str], store: str | None = None
+    stats: Mapping[str, Any],
+    dry_run: PolicyForecast | None,
+    sessions: Sequence[str],
+    store: str | None = None,
 ) -> str:
     """Format the final counts on one line: requests, actions or a forecast, and a command to look further."""
     count = count_proxy_requests(stats)

@@ -71,7 +71,9 @@ class ProxyServeOptions(Struct, frozen=True):
 )
 @click.option("--port", type=IntegerParamType(0, MAX_PORT), help="The port, 0 for a free one. [default: 8642]")
 @click.option(
-    "--token", metavar="TOKEN", help="The token clients must send in x-holdfast-token; better kept in $HOLDFAST_TOKEN."
+    "--token",
+    metavar="TOKEN",
+    help="The token clients must send in x-holdfast-token; better kept in $HOLDFAST_TOKEN.",
 )
 @add_proxy_options
 @store_option
@@ -90,7 +92,11 @@ def command(store: str | None, *, as_json: bool, **given: Any) -> None:
 
     effective_settings = load_effective_settings(given)
     serving = ProxyServeOptions(
-        effective_settings.settings, effective_settings.configuration, locate_store(store), given, as_json
+        effective_settings.settings,
+        effective_settings.configuration,
+        locate_store(store),
+        given,
+        as_json,
     )
     if get_proxy_mode(effective_settings.settings, get_bypass_file(serving.store.url)) != "bypass":
         check_store_url(serving.store.url)
@@ -257,7 +263,10 @@ def _print_final_counts(health: Health, serving: ProxyServeOptions) -> None:
     """Print the final counts and, for a proxy that only observed, the forecast."""
     stats = health.build_stats()
     dry_run = forecast_observed_sessions(
-        serving.settings, serving.store.url, health.sessions.session_keys, serving.configuration
+        serving.settings,
+        serving.store.url,
+        health.sessions.session_keys,
+        serving.configuration,
     )
     summary = f"stopped after {format_count(count_proxy_requests(stats), 'request')}"
     with _ignore_closed_output(summary if serving.as_json else ""):

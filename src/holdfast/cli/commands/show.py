@@ -102,7 +102,12 @@ class EntryLine(Struct, frozen=True, omit_defaults=True):
     type=IntegerParamType(1),
     help=f"Show only this many lines from the end. [default: {DEFAULT_LINE_LIMIT}; all with --json]",
 )
-@click.option("--all", "everything", is_flag=True, help="Also show requests, answers, and system prompts with tools.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also show requests, answers, and system prompts with tools.",
+)
 @store_option
 @make_json_option("the entries")
 def command(session: str, last: int | None, store: str | None, *, everything: bool, as_json: bool) -> None:
@@ -138,7 +143,12 @@ def command(session: str, last: int | None, store: str | None, *, everything: bo
 
 
 def _load_newest_entries(
-    store: SessionStore, info: SessionInfo, end: str | None, max_lines: int | None, *, everything: bool
+    store: SessionStore,
+    info: SessionInfo,
+    end: str | None,
+    max_lines: int | None,
+    *,
+    everything: bool,
 ) -> tuple[Sequence[Entry], bool]:
     """Load the entries up to ``end`` that make the last ``max_lines`` lines, and whether these are all.
 
@@ -170,7 +180,9 @@ def _get_entry_kind(entry: Entry) -> str:
 
 
 def make_entry_lines(
-    entries: Sequence[Entry], state: ConversationState, size: RequestSize = ESTIMATOR_SIZE
+    entries: Sequence[Entry],
+    state: ConversationState,
+    size: RequestSize = ESTIMATOR_SIZE,
 ) -> Iterator[EntryLine]:
     """Yield a line for each of ``entries``, the last ones of ``state``, with tokens measured by ``size``."""
     visibility = list_message_visibility(state)
@@ -182,7 +194,15 @@ def make_entry_lines(
             tokens = None
             if isinstance(body, AnswerEntry):
                 tokens = body.usage.input or None
-            yield EntryLine(entry.id, kind, describe_entry_body(body, size), None, "", tokens, entry.time_ms)
+            yield EntryLine(
+                entry.id,
+                kind,
+                describe_entry_body(body, size),
+                None,
+                "",
+                tokens,
+                entry.time_ms,
+            )
             continue
         message = body.sized_message.message
         shown_tokens = None

@@ -81,7 +81,12 @@ times as many it took longer than all other figures together."""
 @store_option
 @make_json_option("the figures")
 def command(
-    session: str | None, limit: int | None, store: str | None, *, wants_foresight: bool | None, as_json: bool
+    session: str | None,
+    limit: int | None,
+    store: str | None,
+    *,
+    wants_foresight: bool | None,
+    as_json: bool,
 ) -> None:
     """Report how large sessions got, what was saved, and what that cost in cache.
 
@@ -122,7 +127,13 @@ def _run_for_all_sessions(store: str | None, limit: int | None, *, as_json: bool
         print_more_hint(len(accounts[limit:]), "session", "--limit")
 
 
-def _run_for_session(store: str | None, session: str, *, wants_foresight: bool | None, as_json: bool) -> None:
+def _run_for_session(
+    store: str | None,
+    session: str,
+    *,
+    wants_foresight: bool | None,
+    as_json: bool,
+) -> None:
     configuration = config.load_configuration()
     with open_named_store(store, readonly=True) as there, ProgressBar(is_wanted=not as_json) as waiting:
         info = there.get_session(session)
@@ -158,7 +169,13 @@ def _report_session(
     waiting.begin_part("reading the log")
     entries = store.read_entries(info.key)
     waiting.begin_part("computing costs")
-    account, state = _compute_account_and_state(store, info, configuration.catalog, TargetCache(configuration), entries)
+    account, state = _compute_account_and_state(
+        store,
+        info,
+        configuration.catalog,
+        TargetCache(configuration),
+        entries,
+    )
     # A session without any decision was only observed.
     if account.rules or not account.requests:
         return _SessionReport(account)
@@ -172,14 +189,21 @@ def _report_session(
 
 
 def load_session_savings(
-    store: SessionStore, info: SessionInfo, catalog: Catalog, places: TargetCache
+    store: SessionStore,
+    info: SessionInfo,
+    catalog: Catalog,
+    places: TargetCache,
 ) -> SessionSavings:
     """Compute the savings of a session, with the sizes of its spilled texts, in the window it may use."""
     return _compute_account_and_state(store, info, catalog, places, store.read_entries(info.key))[0]
 
 
 def _compute_account_and_state(
-    store: SessionStore, info: SessionInfo, catalog: Catalog, places: TargetCache, entries: Sequence[Entry]
+    store: SessionStore,
+    info: SessionInfo,
+    catalog: Catalog,
+    places: TargetCache,
+    entries: Sequence[Entry],
 ) -> tuple[SessionSavings, ConversationState]:
     """Compute the savings of a session from its ``entries``, and return them with the state of its current branch."""
     hashes = collect_named_blobs(entries)
@@ -201,13 +225,20 @@ def _compute_account_and_state(
     else:
         largest = account.largest
     account = replace(
-        account, largest=largest, spills=len(hashes), spill_bytes=sum(sizes), avoided_overflows=avoided_overflows
+        account,
+        largest=largest,
+        spills=len(hashes),
+        spill_bytes=sum(sizes),
+        avoided_overflows=avoided_overflows,
     )
     return account, state
 
 
 def _apply_effective_window(
-    largest: LargestRequest, state: ConversationState, places: TargetCache, info: SessionInfo
+    largest: LargestRequest,
+    state: ConversationState,
+    places: TargetCache,
+    info: SessionInfo,
 ) -> LargestRequest:
     """Return the largest request with the window that the next one is planned for."""
     place, settings = places(info, state)
@@ -240,7 +271,11 @@ def _encode_account(account: SessionSavings) -> dict[str, Any]:
 
 
 def _print_account(
-    account: SessionSavings, info: SessionInfo, foreseen: PolicyForecast | None, *, is_left_out: bool
+    account: SessionSavings,
+    info: SessionInfo,
+    foreseen: PolicyForecast | None,
+    *,
+    is_left_out: bool,
 ) -> None:
     from rich.text import Text
 

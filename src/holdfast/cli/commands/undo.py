@@ -240,7 +240,9 @@ def _remove_decision(
 
 
 def _find_measured_decision(
-    state: ConversationState, newest: list[tuple[str, DecisionEntry | CompactionEntry]], shown_indexes: Container[int]
+    state: ConversationState,
+    newest: list[tuple[str, DecisionEntry | CompactionEntry]],
+    shown_indexes: Container[int],
 ) -> str:
     """Return the id of the decision without which the last counted request may be valid again, or an empty string.
 
@@ -256,7 +258,9 @@ def _find_measured_decision(
 
 
 def _find_first_changed_message(
-    state: ConversationState, body: DecisionEntry | CompactionEntry, shown_indexes: Container[int]
+    state: ConversationState,
+    body: DecisionEntry | CompactionEntry,
+    shown_indexes: Container[int],
 ) -> int:
     """Return the first of ``shown_indexes`` that would look different without ``body``, else the message count."""
     edits_by_index: dict[int, list[Edit]] = {}

@@ -102,7 +102,13 @@ class MessageStory(Struct, frozen=True):
 @click.command("why", epilog=EXAMPLES)
 @click.argument("session")
 @click.argument("message", required=False)
-@click.option("--lines", type=IntegerParamType(0), default=5, show_default=True, help="Lines to show of each text.")
+@click.option(
+    "--lines",
+    type=IntegerParamType(0),
+    default=5,
+    show_default=True,
+    help="Lines to show of each text.",
+)
 @click.option(
     "-n",
     "--limit",
@@ -114,7 +120,15 @@ class MessageStory(Struct, frozen=True):
 @click.option("--said", is_flag=True, help="Print only the original message, in full.")
 @store_option
 @make_json_option("the explanation")
-def command(session: str, message: str | None, store: str | None, *, said: bool, as_json: bool, **given: int) -> None:
+def command(
+    session: str,
+    message: str | None,
+    store: str | None,
+    *,
+    said: bool,
+    as_json: bool,
+    **given: int,
+) -> None:
     """Explain what happened to a message: the original, what requests show now, and each decision about it.
 
     SESSION is the beginning of an id; MESSAGE is a number as holdfast show prints it, a label, or the beginning of an
@@ -159,7 +173,14 @@ def command(session: str, message: str | None, store: str | None, *, said: bool,
         _print_story(story, info, shorten_session_keys(keys)[info.key], **given)
 
 
-def _print_original(info: SessionInfo, number: int, entry: Entry, pieces: Iterable[str], *, as_json: bool) -> None:
+def _print_original(
+    info: SessionInfo,
+    number: int,
+    entry: Entry,
+    pieces: Iterable[str],
+    *,
+    as_json: bool,
+) -> None:
     """Print the original text of a message; on a terminal a missing line end is added."""
     if as_json:
         print_json({"session": info.key, "message": number, "entry": entry.id, "text": "".join(pieces)})
@@ -170,10 +191,22 @@ def _print_original(info: SessionInfo, number: int, entry: Entry, pieces: Iterab
         click.echo()
 
 
-def _print_request_story(info: SessionInfo, log: BranchHistory, entry: Entry, short_key: str, *, as_json: bool) -> None:
+def _print_request_story(
+    info: SessionInfo,
+    log: BranchHistory,
+    entry: Entry,
+    short_key: str,
+    *,
+    as_json: bool,
+) -> None:
     """Explain the request of ``entry``, which is the request itself, its answer or its failure."""
     with ProgressBar("reading", is_wanted=not as_json):
-        request_detail = describe_request(info, log, find_request_position(log, entry), config.load_configuration())
+        request_detail = describe_request(
+            info,
+            log,
+            find_request_position(log, entry),
+            config.load_configuration(),
+        )
     if as_json:
         print_json(msgspec.to_builtins(request_detail))
         return
@@ -196,7 +229,11 @@ def _get_message_number(log: BranchHistory, entry: Entry) -> int:
 
 
 def explain_message(
-    info: SessionInfo, log: BranchHistory, number: int, characters: int, size: RequestSize
+    info: SessionInfo,
+    log: BranchHistory,
+    number: int,
+    characters: int,
+    size: RequestSize,
 ) -> MessageStory:
     """Explain message ``number``, which originally had ``characters``; tokens are measured by ``size``."""
     entry = log.message_entries[number]
@@ -218,7 +255,10 @@ def explain_message(
 
 
 def _find_replacement(
-    log: BranchHistory, number: int, state: MessageState, size: RequestSize
+    log: BranchHistory,
+    number: int,
+    state: MessageState,
+    size: RequestSize,
 ) -> MessageReplacement | None:
     if state != "hidden":
         sized_messages = get_shown_messages(log.state, number)
@@ -274,7 +314,10 @@ def _print_story(story: MessageStory, info: SessionInfo, short_key: str, lines: 
         if story.replacement.entry:
             title = f"the summary shown instead (compaction {clean_single_line(story.replacement.entry)[:SHORT_ID]})"
         _print_text_block(
-            out, f"{title}: {format_tokens(story.replacement.tokens)} tokens", story.replacement.text, lines
+            out,
+            f"{title}: {format_tokens(story.replacement.tokens)} tokens",
+            story.replacement.text,
+            lines,
         )
     if not story.actions:
         out.print("no decision is about it")

@@ -118,7 +118,9 @@ def _print_recalled(console: Console, comparison: DemoComparison) -> None:
     if recall.lines:
         lines_part = (f"{recall.lines} of {len(ROUTES)} lines", "green")
         text = Text.assemble(
-            "The audit of step 2 is in no file, yet ", lines_part, f" can be read back, such as: {recall.first}"
+            "The audit of step 2 is in no file, yet ",
+            lines_part,
+            f" can be read back, such as: {recall.first}",
         )
         print_wrapped(console, text)
 

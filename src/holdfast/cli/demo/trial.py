@@ -191,7 +191,10 @@ def _encode_result_block(result: ToolResult) -> dict[str, Any]:
 
 
 async def run_with_holdfast(
-    folder: Path, store: SessionStore, watch: ProgressCallback, routes: Sequence[FerryRoute] = ROUTES
+    folder: Path,
+    store: SessionStore,
+    watch: ProgressCallback,
+    routes: Sequence[FerryRoute] = ROUTES,
 ) -> DemoRun:
     """Run the same task with an engine below the same loop; its session is in ``store``."""
     trial = _DemoTrial(folder, watch, routes)
@@ -211,7 +214,11 @@ async def run_with_holdfast(
         )
         rooms = make_session_workspace(session, folder, allow=allow_command)
         outcome = await run_agent(
-            session, TASK, rooms, max_steps=MAX_STEPS, listener=lambda step: _report_step(trial, step)
+            session,
+            TASK,
+            rooms,
+            max_steps=MAX_STEPS,
+            listener=lambda step: _report_step(trial, step),
         )
     if outcome.stop == "done" and trial.is_finished:
         return trial.make_run("finished", outcome.steps, compactions=listener.compactions)

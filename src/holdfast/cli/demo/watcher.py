@@ -69,7 +69,13 @@ class RunWatcher:
             f"step {len(progress.points)}  {clean_single_line(progress.activity, self._out.width - 12)}", style="dim"
         )
         rows = max(1, min(PICTURE_ROWS, self._out.height - ROWS_AROUND))
-        chart = draw_run(self._out, self._name, progress.points, rows, legend=self._out.height > ROWS_AROUND)
+        chart = draw_run(
+            self._out,
+            self._name,
+            progress.points,
+            rows,
+            legend=self._out.height > ROWS_AROUND,
+        )
         live.update(Text("\n").join([chart, line]), refresh=True)
 
     def _print_progress_lines(self, progress: RunProgress) -> None:
@@ -87,10 +93,22 @@ class RunWatcher:
 
 
 def draw_run(
-    console: Console, name: str, points: tuple[RequestPoint, ...], rows: int = PICTURE_ROWS, *, legend: bool = True
+    console: Console,
+    name: str,
+    points: tuple[RequestPoint, ...],
+    rows: int = PICTURE_ROWS,
+    *,
+    legend: bool = True,
 ) -> Text:
     """Return the picture of a run."""
     letters = not has_colors(console)
     return draw_policy_picture(
-        name, points, WINDOW, USABLE_WINDOW, console.width, letters=letters, rows=rows, legend=legend
+        name,
+        points,
+        WINDOW,
+        USABLE_WINDOW,
+        console.width,
+        letters=letters,
+        rows=rows,
+        legend=legend,
     )

@@ -33,7 +33,11 @@ class RecordingSource(Struct, frozen=True):
 
 
 def iter_recordings(
-    file: str, session: str = "", *, single: bool = False, progress: ReadProgress | None = None
+    file: str,
+    session: str = "",
+    *,
+    single: bool = False,
+    progress: ReadProgress | None = None,
 ) -> Iterator[RecordingSource]:
     """Yield the sessions in ``file``: for a database all, or the one with an id that begins with ``session``.
 

@@ -66,7 +66,11 @@ class _HashingLines:
 
 
 def repair_file_on_disk(
-    path: Path, *, format_: str = "", dry_run: bool = False, on_line: LineProgress = lambda _: None
+    path: Path,
+    *,
+    format_: str = "",
+    dry_run: bool = False,
+    on_line: LineProgress = lambda _: None,
 ) -> SessionFileRepair:
     """Repair the session file at ``path`` and return the findings; an undamaged file is not touched.
 
@@ -87,7 +91,12 @@ def repair_file_on_disk(
         lines = _HashingLines(file, on_line)
         file_survey = survey_session_file(lines, tool)
         if file_survey.is_fine or file_survey.reason or dry_run:
-            return SessionFileRepair(str(path), file_survey.format, file_survey.findings, file_survey.reason)
+            return SessionFileRepair(
+                str(path),
+                file_survey.format,
+                file_survey.findings,
+                file_survey.reason,
+            )
         backup, leftovers = _replace_file(real, file, (tool, file_survey), old_stat, lines.digest)
     return SessionFileRepair(str(path), file_survey.format, file_survey.findings, "", backup, leftovers)
 
@@ -122,7 +131,10 @@ def _replace_file(
 
 
 def _write_repaired(
-    part: Path, leftovers: Path, pieces: Iterator[bytes | DroppedBytes], old_stat: os.stat_result
+    part: Path,
+    leftovers: Path,
+    pieces: Iterator[bytes | DroppedBytes],
+    old_stat: os.stat_result,
 ) -> int:
     """Write the repaired file and the left-out parts, sync both to disk, and return the number of parts left out."""
     dropped_count = 0

@@ -212,4 +212,9 @@ class ProgressBar:
                 bar.start()
 
     def _update_bar(self, bar: Progress) -> None:
-        bar.update(bar.task_ids[0], description=self._label, total=self._total or None, completed=self._done)
+        bar.update(
+            bar.task_ids[0],
+            description=self._label,
+            total=self._total or None,
+            completed=self._done,
+        )

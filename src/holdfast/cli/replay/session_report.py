@@ -103,7 +103,10 @@ def replay_file(file: str, replay_job: ReplayJob, waiting: ProgressListener) -> 
 
 
 def replay_recording(
-    source: RecordingSource, replay_job: ReplayJob, waiting: ProgressListener, dump: RequestDumpFolder | None = None
+    source: RecordingSource,
+    replay_job: ReplayJob,
+    waiting: ProgressListener,
+    dump: RequestDumpFolder | None = None,
 ) -> ReplayReport:
     """Replay one session of a file and return the report; raises as ``replay_file`` does."""
     file = source.name
@@ -150,7 +153,11 @@ def _make_replay_study(session: ReplaySession, api: str, replay_job: ReplayJob) 
 
 
 def _measure_row(
-    study: SessionStudy, policy: Policy, replay_job: ReplayJob, waiting: ProgressListener, bodies: SessionDump | None
+    study: SessionStudy,
+    policy: Policy,
+    replay_job: ReplayJob,
+    waiting: ProgressListener,
+    bodies: SessionDump | None,
 ) -> PolicyRow:
     """Measure ``policy`` and return its row; figures at cuts may be missing, other errors are raised."""
     policy, notes = fit_policy_to_window(policy, study.setting.target)
@@ -168,7 +175,12 @@ def _measure_row(
     return row
 
 
-def _add_cut_scores(row: PolicyRow, study: SessionStudy, policy: Policy, waiting: ProgressListener) -> PolicyRow:
+def _add_cut_scores(
+    row: PolicyRow,
+    study: SessionStudy,
+    policy: Policy,
+    waiting: ProgressListener,
+) -> PolicyRow:
     """Return ``row`` with the facts that the policy keeps at cuts, as far as they can be measured."""
     cut_results = measure_cuts(study, _drop_policy_minimum(policy), waiting.advance)
     scores = {}

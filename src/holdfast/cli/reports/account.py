@@ -199,7 +199,13 @@ def sum_savings(accounts: Iterable[SessionSavings]) -> SessionSavings:
         sums = {name: getattr(total, name) + getattr(account, name) for name in _SUMMED_FIELDS}
         rules = _add_rules(total.rules, account.rules)
         breaks = _add_counts(total.breaks, account.breaks)
-        total = replace(total, **sums, rules=rules, breaks=breaks, largest=total.largest.merge_larger(account.largest))
+        total = replace(
+            total,
+            **sums,
+            rules=rules,
+            breaks=breaks,
+            largest=total.largest.merge_larger(account.largest),
+        )
     return total
 
 

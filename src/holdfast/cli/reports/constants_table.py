@@ -62,7 +62,12 @@ def _iterate_module_constants(source: str, module: str) -> Iterator[SourceConsta
             yield from _iterate_assigned_constants(node.target, node.value, about, module)
 
 
-def _iterate_assigned_constants(target: ast.expr, value: ast.expr, about: str, module: str) -> Iterator[SourceConstant]:
+def _iterate_assigned_constants(
+    target: ast.expr,
+    value: ast.expr,
+    about: str,
+    module: str,
+) -> Iterator[SourceConstant]:
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         for name, element in zip(target.elts, value.elts, strict=False):
             yield from _iterate_assigned_constants(name, element, about, module)

@@ -109,7 +109,11 @@ class _DryRunFold:
     """The fold behind ``forecast_session``: the branch as logged without decisions, and as planned."""
 
     def __init__(
-        self, target: Target, policy: Policy, refusals: frozenset[str], on_request: Callable[[], None] = lambda: None
+        self,
+        target: Target,
+        policy: Policy,
+        refusals: frozenset[str],
+        on_request: Callable[[], None] = lambda: None,
     ) -> None:
         self.forecast = PolicyForecast(policy.name, target.limits.window)
         self._target = target
@@ -204,7 +208,10 @@ class _DryRunFold:
 
 
 def forecast_sessions(
-    option: str | None, keys: Sequence[str], configuration: Configuration, policy: str
+    option: str | None,
+    keys: Sequence[str],
+    configuration: Configuration,
+    policy: str,
 ) -> PolicyForecast:
     """Forecast ``policy`` for the first of ``keys``, sessions of the store ``option``."""
     total = PolicyForecast(policy)

@@ -157,7 +157,10 @@ def _sum_first_messages(state: ConversationState, count: int) -> int:
 
 
 def iter_message_actions(
-    log: BranchHistory, index: int, recorded_by: str = "", size: RequestSize = ESTIMATOR_SIZE
+    log: BranchHistory,
+    index: int,
+    recorded_by: str = "",
+    size: RequestSize = ESTIMATOR_SIZE,
 ) -> Iterator[MessageAction]:
     """Yield the actions on message ``index``, oldest first, including undone ones, with tokens measured by ``size``.
 
@@ -179,7 +182,16 @@ def iter_message_actions(
             if is_capped and _find_next_message(log, entry.id) == log.message_entries[index].id:
                 handles = tuple(hash_[:HANDLE_CHARS] for hash_ in iter_named_hashes(body))
                 why = "it was too long for an entry of the log"
-                yield MessageAction(entry.id, "capped", NOTE_CAPPED, why, 0, decided_by, entry.time_ms, handles)
+                yield MessageAction(
+                    entry.id,
+                    "capped",
+                    NOTE_CAPPED,
+                    why,
+                    0,
+                    decided_by,
+                    entry.time_ms,
+                    handles,
+                )
         if isinstance(body, DecisionEntry | CompactionEntry):
             for edit in _merge_spill_edits(_filter_edits(body.edits, index)):
                 yield _make_edit_action(entry, edit, decided_by, entry_revoked_by, size)
@@ -226,15 +238,34 @@ def _find_next_message(log: BranchHistory, note: str) -> str:
     return ""
 
 
-def _make_edit_action(entry: Entry, edit: Edit, by: str, revoked_by: str, size: RequestSize) -> MessageAction:
+def _make_edit_action(
+    entry: Entry,
+    edit: Edit,
+    by: str,
+    revoked_by: str,
+    size: RequestSize,
+) -> MessageAction:
     recall = (edit.blob_hash[:HANDLE_CHARS],) if edit.blob_hash else ()
     return MessageAction(
-        entry.id, "decision", edit.rule, edit.why, size.scale_tokens(edit.saves), by, entry.time_ms, recall, revoked_by
+        entry.id,
+        "decision",
+        edit.rule,
+        edit.why,
+        size.scale_tokens(edit.saves),
+        by,
+        entry.time_ms,
+        recall,
+        revoked_by,
     )
 
 
 def _make_compaction_action(
-    entry: Entry, body: CompactionEntry, saves: int, by: str, revoked_by: str, size: RequestSize
+    entry: Entry,
+    body: CompactionEntry,
+    saves: int,
+    by: str,
+    revoked_by: str,
+    size: RequestSize,
 ) -> MessageAction:
     if body.summary is None:
         why = f"it removes the messages before #{body.first_kept}"
@@ -243,7 +274,15 @@ def _make_compaction_action(
         why = f"a summary of {tokens} tokens replaces the messages before #{body.first_kept}"
     trigger = "compaction" if body.trigger in {"", "auto"} else f"compaction ({body.trigger})"
     return MessageAction(
-        entry.id, "compaction", trigger, why, size.scale_tokens(saves), by, entry.time_ms, (), revoked_by
+        entry.id,
+        "compaction",
+        trigger,
+        why,
+        size.scale_tokens(saves),
+        by,
+        entry.time_ms,
+        (),
+        revoked_by,
     )
 
 
@@ -340,7 +379,12 @@ def find_continuation_leaf(store: SessionStore, key: str, entry: Entry) -> Entry
     return entry
 
 
-def load_history_through_entry(store: SessionStore, key: str, log: BranchHistory, entry: Entry) -> BranchHistory:
+def load_history_through_entry(
+    store: SessionStore,
+    key: str,
+    log: BranchHistory,
+    entry: Entry,
+) -> BranchHistory:
     """Return ``log`` if ``entry`` is on it, else the history of the newest branch through it."""
     if any(log_entry.id == entry.id for log_entry in log.entries):
         return log

@@ -109,7 +109,12 @@ def preview_next_plan(log: BranchHistory, target: Target, policy: Policy, inputs
 
 
 def record_next_plan(
-    store: SessionStore, key: str, log: BranchHistory, target: Target, policy: Policy, inputs: PlanInputs
+    store: SessionStore,
+    key: str,
+    log: BranchHistory,
+    target: Target,
+    policy: Policy,
+    inputs: PlanInputs,
 ) -> tuple[NextPlan, ConversationState]:
     """Record the decisions of ``policy`` after ``log``, and return them with the new state."""
     with open_journal_at_leaf(store, key, policy) as journal:
@@ -121,7 +126,11 @@ def record_next_plan(
 
 
 def _make_next_plan(
-    plan: Plan, policy: Policy, inputs: PlanInputs, size: RequestSize, ids: tuple[str, ...] = ()
+    plan: Plan,
+    policy: Policy,
+    inputs: PlanInputs,
+    size: RequestSize,
+    ids: tuple[str, ...] = (),
 ) -> NextPlan:
     changes = []
     for edit in plan.record:

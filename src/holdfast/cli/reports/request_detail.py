@@ -121,7 +121,12 @@ def _is_unanswered_failure(entry: Entry) -> bool:
     return isinstance(entry.body, FailureEntry) and entry.body.kind == FAILURE_UNANSWERED
 
 
-def describe_request(info: SessionInfo, log: BranchHistory, at: int, configuration: Configuration) -> RequestDetail:
+def describe_request(
+    info: SessionInfo,
+    log: BranchHistory,
+    at: int,
+    configuration: Configuration,
+) -> RequestDetail:
     """Describe the request at index ``at`` of ``log``."""
     entry = log.entries[at]
     state = build_state_at_request(log.entries, at)
@@ -193,7 +198,13 @@ def _iterate_repeated_decisions(state: ConversationState, size: RequestSize) -> 
         edits = size.scale_tokens(sum(edit.saves for edit in there))
         if isinstance(body, DecisionEntry):
             words = ", ".join(f"{rule} {count:,}" for rule, count in rules.items())
-            yield RepeatedDecision(id_, "decision", dict(rules), edits, f"{words}: {format_tokens(edits)} tokens less")
+            yield RepeatedDecision(
+                id_,
+                "decision",
+                dict(rules),
+                edits,
+                f"{words}: {format_tokens(edits)} tokens less",
+            )
         elif body == state.view.compaction:
             yield RepeatedDecision(
                 id_,
@@ -259,7 +270,9 @@ def print_request_detail(console: Any, request_detail: RequestDetail, session: s
     for why in request_detail.refusals:
         print_wrapped(console, Text(f"refused before: {clean_single_line(why)}", "red"))
     _print_decisions(
-        console, f"decided for it by policy {clean_single_line(request_detail.policy)}", request_detail.new_decisions
+        console,
+        f"decided for it by policy {clean_single_line(request_detail.policy)}",
+        request_detail.new_decisions,
     )
     _print_decisions(console, "decided earlier and repeated", request_detail.earlier_decisions)
     if not (request_detail.new_decisions or request_detail.earlier_decisions):

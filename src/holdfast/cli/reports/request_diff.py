@@ -93,7 +93,12 @@ def compare_requests(first: BranchHistory, second: BranchHistory) -> RequestComp
     )
 
 
-def scale_comparison(comparison: RequestComparison, before: int, after: int, size: RequestSize) -> RequestComparison:
+def scale_comparison(
+    comparison: RequestComparison,
+    before: int,
+    after: int,
+    size: RequestSize,
+) -> RequestComparison:
     """Return ``comparison`` with the given request sizes, and with the sizes of messages scaled by ``size``."""
     changes = []
     for change in comparison.changes:
@@ -129,7 +134,10 @@ def _get_summary_entry(log: BranchHistory) -> str:
 
 
 def _compare_message(
-    old: ShownMessage | None, new: ShownMessage | None, causes: _ChangeCauses, known_entries: set[str]
+    old: ShownMessage | None,
+    new: ShownMessage | None,
+    causes: _ChangeCauses,
+    known_entries: set[str],
 ) -> MessageChange:
     """Describe the change of a message that at least one of the two requests holds."""
     message = new or old

@@ -44,7 +44,11 @@ ESTIMATOR_SIZE = RequestSize(0, 0, 1.0, is_counted=False)
 
 
 def get_session_target(
-    info: SessionInfo, state: ConversationState, model: str | None, window: int | None, catalog: Catalog
+    info: SessionInfo,
+    state: ConversationState,
+    model: str | None,
+    window: int | None,
+    catalog: Catalog,
 ) -> Target:
     """Return the target of a stored session's next request: ``model`` and ``window`` if given, else as recorded."""
     place = config.get_target(
@@ -57,7 +61,9 @@ def get_session_target(
     if window is not None or not state.last_request.configured_window or place.model != state.last_request.model:
         return place
     as_recorded = replace(
-        place.limits, window=state.last_request.configured_window, window_source="as it was asked last"
+        place.limits,
+        window=state.last_request.configured_window,
+        window_source="as it was asked last",
     )
     if place.limits.window == state.last_request.configured_window:
         return place
@@ -112,7 +118,12 @@ def remove_all_decisions(state: ConversationState) -> ConversationState:
     count = len(state.history.sized_messages)
     total_tokens = state.history.cumulative_tokens[-1] if count else 0
     view = replace(
-        state.view, edits=EditMap(), compaction=None, first_kept=count, shown_tokens=total_tokens, native_tokens=0
+        state.view,
+        edits=EditMap(),
+        compaction=None,
+        first_kept=count,
+        shown_tokens=total_tokens,
+        native_tokens=0,
     )
     plain = replace(state, view=view)
     measurement = state.usage.measured_request
@@ -159,7 +170,9 @@ def get_session_settings(state: ConversationState, configuration: Configuration)
 
 
 def get_target_and_settings(
-    info: SessionInfo, state: ConversationState, configuration: Configuration
+    info: SessionInfo,
+    state: ConversationState,
+    configuration: Configuration,
 ) -> tuple[Target, Settings]:
     """Return the target of a session's next request, as of its last one, and the settings that plan it."""
     target = get_session_target(info, state, None, None, configuration.catalog)

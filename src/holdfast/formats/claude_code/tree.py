@@ -175,7 +175,10 @@ def _get_conversation_key(line: ClaudeLinkFields, parent_conversation: str, inde
 
 
 def _find_kept_record(
-    records: Sequence[ClaudeRecord[L, A]], links: list[int], nearest_kept: dict[int, int], index: int
+    records: Sequence[ClaudeRecord[L, A]],
+    links: list[int],
+    nearest_kept: dict[int, int],
+    index: int,
 ) -> int:
     """Return the first kept record from ``index`` upwards, or -1.
 
@@ -195,7 +198,10 @@ def _find_kept_record(
 
 
 def build_nodes(
-    records: Sequence[ClaudeRecord[L, A]], indexes: Sequence[int], parents: Sequence[int], log: RecordingBuilder
+    records: Sequence[ClaudeRecord[L, A]],
+    indexes: Sequence[int],
+    parents: Sequence[int],
+    log: RecordingBuilder,
 ) -> list[ClaudeNode]:
     """Return the nodes of one conversation, parents first, each with its ``parent`` set."""
     node_by_record = _assign_nodes(records, indexes, parents)
@@ -226,7 +232,9 @@ def iter_ancestors(node: ClaudeNode | None) -> Iterator[ClaudeNode]:
 
 
 def _assign_nodes(
-    records: Sequence[ClaudeRecord[L, A]], indexes: Sequence[int], parents: Sequence[int]
+    records: Sequence[ClaudeRecord[L, A]],
+    indexes: Sequence[int],
+    parents: Sequence[int],
 ) -> dict[int, ClaudeNode]:
     """Return the node of each record, results attached to their answers."""
     node_by_record: dict[int, ClaudeNode] = {}
@@ -293,7 +301,10 @@ def _find_answer_node(
 
 
 def _find_node_above(
-    records: Sequence[ClaudeRecord[L, A]], node_by_record: dict[int, ClaudeNode], parents: Sequence[int], index: int
+    records: Sequence[ClaudeRecord[L, A]],
+    node_by_record: dict[int, ClaudeNode],
+    parents: Sequence[int],
+    index: int,
 ) -> ClaudeNode | None:
     """Return the nearest node above ``index`` that is neither a tool result nor a meta line, or None."""
     visited_indexes: set[int] = set()
@@ -334,7 +345,9 @@ def _get_call_position(caller: ClaudeNode, result: ClaudeNode, records: Sequence
 
 
 def _find_node_parent(
-    node: ClaudeNode, node_by_record: dict[int, ClaudeNode], parents: Sequence[int]
+    node: ClaudeNode,
+    node_by_record: dict[int, ClaudeNode],
+    parents: Sequence[int],
 ) -> ClaudeNode | None:
     """Return the node before ``node``, or None at the root."""
     answer = node.answer_node

@@ -193,7 +193,12 @@ def _copy_claude_lines(writer: _ClaudeWriter, entry: Entry, lines: Iterable[byte
     return previous_uuid, out
 
 
-def _encode_claude_message(writer: _ClaudeWriter, entry: Entry, sized_message: SizedMessage, uuid: str) -> bytes:
+def _encode_claude_message(
+    writer: _ClaudeWriter,
+    entry: Entry,
+    sized_message: SizedMessage,
+    uuid: str,
+) -> bytes:
     """Return a message as a new line."""
     message = sized_message.message
     if message.role == "system":
@@ -259,7 +264,9 @@ def _wrap_text_block(content: object) -> object:
 
 
 def _encode_claude_compaction(
-    writer: _ClaudeWriter, entry: Entry, body: CompactionEntry
+    writer: _ClaudeWriter,
+    entry: Entry,
+    body: CompactionEntry,
 ) -> tuple[str | None, list[bytes]]:
     """Return the summary's uuid, and a compaction as its two lines: boundary and summary."""
     boundary_uuid = make_stable_uuid(f"{entry.id}+boundary")

@@ -73,7 +73,10 @@ def _encode_codex_header(source: WritableRecording) -> bytes:
 
 
 def _encode_codex_line(
-    timestamp: str, kind: str, payload: object, extra_fields: Mapping[str, object] = MappingProxyType({})
+    timestamp: str,
+    kind: str,
+    payload: object,
+    extra_fields: Mapping[str, object] = MappingProxyType({}),
 ) -> bytes:
     return to_json({"timestamp": timestamp, "type": kind, "payload": payload, **extra_fields})
 

@@ -117,7 +117,14 @@ class RecordingBuilder:
         suffix = "usage" if call.usage_line else "answer"
         prefix_digest = STALE_USAGE_BASIS if call.has_stale_usage else ""
         answer = AnswerEntry(prefix_digest, call.usage, call.stop)
-        return self.add_entry(f"{message_id}+{suffix}", message_id, answer, at, max(line, last), call.usage_line)
+        return self.add_entry(
+            f"{message_id}+{suffix}",
+            message_id,
+            answer,
+            at,
+            max(line, last),
+            call.usage_line,
+        )
 
     def add_damaged_line(self, number: int, raw: bytes, reason: str, parent: str | None) -> None:
         """Keep a line that could not be read as a note after ``parent``, and report it."""
@@ -137,7 +144,10 @@ class RecordingBuilder:
         """Return ``recording`` with the collected entries, counts and problems."""
         problems = tuple(sorted(self.problems, key=lambda problem: problem.line))
         return replace(
-            recording, entries=load_entries_lazily(self.entries), skipped_counts=dict(self.skipped), problems=problems
+            recording,
+            entries=load_entries_lazily(self.entries),
+            skipped_counts=dict(self.skipped),
+            problems=problems,
         )
 
 

@@ -264,7 +264,13 @@ def _append_gemini_cli_header(file: _GeminiCliFile) -> str | None:
         # A file that is one object: its messages become entries and must not be kept twice.
         header_bytes = encode_json(decode_raw_fields(row.decodable) | {"messages": None})
     note = NoteEntry(f"{GEMINI_CLI_NOTE_PREFIX}session", header_bytes)
-    return file.log.add_entry(row.value.session or "session", None, note, parse_millis(row.value.start), row.number)
+    return file.log.add_entry(
+        row.value.session or "session",
+        None,
+        note,
+        parse_millis(row.value.start),
+        row.number,
+    )
 
 
 def _find_answered_calls(file: _GeminiCliFile) -> set[str]:
@@ -279,7 +285,10 @@ def _find_answered_calls(file: _GeminiCliFile) -> set[str]:
 
 
 def _append_gemini_cli_message(
-    log: RecordingBuilder, record: _GeminiCliRecord, answered_ids: set[str], parent: str | None
+    log: RecordingBuilder,
+    record: _GeminiCliRecord,
+    answered_ids: set[str],
+    parent: str | None,
 ) -> str:
     """Append the entries of one message after ``parent``; return the id of the last."""
     line = record.line

@@ -262,7 +262,11 @@ def _encode_gemini_part(role: Role, part: Part) -> list[dict[str, Any]]:
 
 
 def _encode_gemini_answer(
-    source: WritableRecording, entry: Entry, message: Message, parts: list[dict[str, Any]], timestamp: str
+    source: WritableRecording,
+    entry: Entry,
+    message: Message,
+    parts: list[dict[str, Any]],
+    timestamp: str,
 ) -> dict[str, Any]:
     """Return the fields of an answer's line.
 

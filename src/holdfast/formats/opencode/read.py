@@ -215,7 +215,12 @@ class _OpencodeReader:
             Recording(FORMAT, self.id, info.directory, info.title, self.model, self.api, leaf=leaf)
         )
 
-    def _set_reverted_leaf(self, message: OpencodeStoredMessage, info: OpencodeMessageInfo, part: str) -> None:
+    def _set_reverted_leaf(
+        self,
+        message: OpencodeStoredMessage,
+        info: OpencodeMessageInfo,
+        part: str,
+    ) -> None:
         """Set the leaf before a reverted message, or, if only its parts from ``part`` on were, after the parts before.
 
         opencode keeps reverted messages until the user goes on, so they are read too, as a branch.
@@ -254,7 +259,13 @@ class _OpencodeReader:
         self.log.report_problem(0, f"{description} is no JSON object; it is kept as a note")
         self._append_entry("damaged", NoteEntry(f"{OPENCODE_NOTE_PREFIX}damaged", raw, {"what": description}), raw)
 
-    def _check_part(self, message: OpencodeStoredMessage, part_id: str, raw: bytes, piece: OpencodePart) -> None:
+    def _check_part(
+        self,
+        message: OpencodeStoredMessage,
+        part_id: str,
+        raw: bytes,
+        piece: OpencodePart,
+    ) -> None:
         """Count a part that the model does not see, and keep one of an unknown type as a note."""
         is_silent = piece.type in SILENT_PART_TYPES or piece.mime in INLINED_MIME_TYPES or piece.ignored
         if not decode_raw_fields(raw):
@@ -267,7 +278,10 @@ class _OpencodeReader:
             self._append_entry(part_id or message.id, note, raw)
 
     def _append_user_message(
-        self, message: OpencodeStoredMessage, info: OpencodeMessageInfo, pieces: Sequence[OpencodePart]
+        self,
+        message: OpencodeStoredMessage,
+        info: OpencodeMessageInfo,
+        pieces: Sequence[OpencodePart],
     ) -> None:
         self.model = info.model.model or self.model
         for piece in pieces:
@@ -282,13 +296,20 @@ class _OpencodeReader:
         self._append_message_entry(message.id, sized_message, origin, info)
 
     def _append_message_entry(
-        self, name: str, message: SizedMessage, origin: bytes | None, info: OpencodeMessageInfo
+        self,
+        name: str,
+        message: SizedMessage,
+        origin: bytes | None,
+        info: OpencodeMessageInfo,
     ) -> None:
         body = MessageEntry(message, None if origin is None else Raw(origin))
         self._append_entry(name, body, message.digest.hex(), info.time.created_ms)
 
     def _append_assistant_message(
-        self, message: OpencodeStoredMessage, info: OpencodeMessageInfo, pieces: Sequence[OpencodePart]
+        self,
+        message: OpencodeStoredMessage,
+        info: OpencodeMessageInfo,
+        pieces: Sequence[OpencodePart],
     ) -> None:
         self.model = info.model_id or self.model
         self.api = API_OF_PROVIDER.get(info.provider, self.api)
@@ -311,7 +332,10 @@ class _OpencodeReader:
                 self._append_answer(step_message, info, step_pieces, number)
 
     def _append_compaction(
-        self, message: OpencodeStoredMessage, info: OpencodeMessageInfo, pieces: Sequence[OpencodePart]
+        self,
+        message: OpencodeStoredMessage,
+        info: OpencodeMessageInfo,
+        pieces: Sequence[OpencodePart],
     ) -> None:
         marker = self.markers[info.parent]
         text = "\n\n".join(piece.text for piece in pieces if piece.type == "text")
@@ -328,7 +352,11 @@ class _OpencodeReader:
         self._append_entry(f"{message.id}+compaction", body, f"{body.first_kept}", info.time.created_ms)
 
     def _append_answer(
-        self, message: OpencodeStoredMessage, info: OpencodeMessageInfo, pieces: Sequence[OpencodePart], number: int
+        self,
+        message: OpencodeStoredMessage,
+        info: OpencodeMessageInfo,
+        pieces: Sequence[OpencodePart],
+        number: int,
     ) -> None:
         """Append one answer of the model and the results of its calls."""
         content = decode_opencode_parts(pieces, info.model_id)
@@ -353,7 +381,12 @@ class _OpencodeReader:
         if tool_pieces:
             self._append_results(name, info, tool_pieces)
 
-    def _append_results(self, name: str, info: OpencodeMessageInfo, tool_pieces: Sequence[OpencodePart]) -> None:
+    def _append_results(
+        self,
+        name: str,
+        info: OpencodeMessageInfo,
+        tool_pieces: Sequence[OpencodePart],
+    ) -> None:
         results = tuple([decode_tool_result(piece) for piece in tool_pieces])
         message_index = self.log.message_counts[self.last_entry_id]
         sized_message = make_sized_message(Message("tool", results), API, None)
@@ -415,7 +448,9 @@ def _get_opencode_call(info: OpencodeMessageInfo, pieces: Sequence[OpencodePart]
 
 
 def _encode_stored_message(
-    message: OpencodeStoredMessage, parts: Sequence[tuple[str, bytes]], drop: tuple[str, ...] = ()
+    message: OpencodeStoredMessage,
+    parts: Sequence[tuple[str, bytes]],
+    drop: tuple[str, ...] = (),
 ) -> bytes:
     """Return a message as one object, without owner fields, the fields in ``drop``, and parts that are not JSON."""
     info = _normalize_fields(message.info, message.id, (*_OWNER_FIELDS, *drop))

@@ -108,7 +108,10 @@ def _encode_exported_message(message: OpencodeStoredMessage, session_id: str) ->
 
 
 def _build_session_info(
-    recording: Recording, branch_entries: list[Entry], last_time: int, parent: str
+    recording: Recording,
+    branch_entries: list[Entry],
+    last_time: int,
+    parent: str,
 ) -> dict[str, Any]:
     """Return the ``info`` of a session: the fields that it came with, and defaults for the others."""
     stored_info: dict[str, Any] = {}
@@ -311,7 +314,13 @@ class _OpencodeWriter:
         self._append_part("step-finish", reason=stop, cost=0, tokens=_encode_opencode_usage(answer.usage))
         self.messages[-1].info |= self.source.get_stale_usage_field(entry)
 
-    def _begin_answer(self, entry: Entry, usage: Usage, stop: str, mode: str = OPENCODE_AGENT) -> _OutgoingMessage:
+    def _begin_answer(
+        self,
+        entry: Entry,
+        usage: Usage,
+        stop: str,
+        mode: str = OPENCODE_AGENT,
+    ) -> _OutgoingMessage:
         """Begin a message of the model."""
         parent = self.last_user_id
         message = self._begin_message(entry, "assistant")
@@ -389,7 +398,12 @@ class _OpencodeWriter:
         marker.info["model"] = self._get_model_fields(entry)
         self._append_part("compaction", auto=body.trigger != "manual", **tail)
         self.last_time += 1  # messages are sorted by time first: the summary must come after its request
-        summary = self._begin_answer(replace(entry, id=f"{entry.id}+summary"), Usage(), "stop", "compaction")
+        summary = self._begin_answer(
+            replace(entry, id=f"{entry.id}+summary"),
+            Usage(),
+            "stop",
+            "compaction",
+        )
         summary.info["summary"] = True
         self._append_part("text", text=(body.summary or Message("user")).text)
 

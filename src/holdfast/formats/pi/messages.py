@@ -187,7 +187,13 @@ def decode_pi_usage(message: PiMessage) -> Usage | None:
     # A total that is not the sum of its parts is kept beside them.
     is_sum = tokens.total_tokens == prompt + tokens.output
     reported_total = 0 if is_sum else tokens.total_tokens
-    return Usage(prompt, tokens.output, tokens.cache_read, tokens.cache_write, reported_total=reported_total)
+    return Usage(
+        prompt,
+        tokens.output,
+        tokens.cache_read,
+        tokens.cache_write,
+        reported_total=reported_total,
+    )
 
 
 # -- encoding ----------------------------------------------------------------------------------------------------------

@@ -30,7 +30,12 @@ def pair_results_in_tree(tree: RepairTree) -> None:
         _add_missing_results(tree, result_lines)
 
 
-def _check_line_results(tree: RepairTree, position: int, calls: set[str], result_lines: ResultLines) -> None:
+def _check_line_results(
+    tree: RepairTree,
+    position: int,
+    calls: set[str],
+    result_lines: ResultLines,
+) -> None:
     """Remove the orphans and duplicates among the results of one line, and register the others."""
     summary = tree.work.summaries[position]
     orphans: set[str] = set()
@@ -111,7 +116,11 @@ def _add_missing_results(tree: RepairTree, result_lines: ResultLines) -> None:
 
 
 def _find_missing_calls(
-    tree: RepairTree, missing: tuple[str, ...], members: list[int], parent: int, children: list[int]
+    tree: RepairTree,
+    missing: tuple[str, ...],
+    members: list[int],
+    parent: int,
+    children: list[int],
 ) -> tuple[str, ...]:
     """Return the calls of an answer that need a result between ``parent`` and ``children``.
 
@@ -173,7 +182,11 @@ def _group_answer_lines(tree: RepairTree) -> Iterator[list[int]]:
 
 
 def _insert_error_results(
-    tree: RepairTree, parent: int, missing: tuple[str, ...], children: list[int], line: int
+    tree: RepairTree,
+    parent: int,
+    missing: tuple[str, ...],
+    children: list[int],
+    line: int,
 ) -> None:
     """Add a line with error results for ``missing``, called on line number ``line``, before ``children``."""
     change = tree.work.get_change(parent)

@@ -86,7 +86,12 @@ class RepairTree:
             parent_summary = self.work.summaries[parent]
             repair = f"it hangs on {parent_summary.id} now, on line {parent_summary.line:,}"
         summary = self.work.summaries[position]
-        self.work.add_finding(summary.line, "parent", f"its parent {summary.parent} is not in the file", repair)
+        self.work.add_finding(
+            summary.line,
+            "parent",
+            f"its parent {summary.parent} is not in the file",
+            repair,
+        )
 
     def order_parents_first_in_file(self) -> None:
         """Move lines that precede their parent in the file to a place after it."""

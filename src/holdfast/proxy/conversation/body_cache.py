@@ -69,7 +69,12 @@ class BodyCache:
             self._keep_body(indexed_request, old_key)
         return parsed_request
 
-    async def run_off_loop(self, body: bytes, work: Callable[[bytes, *Arguments], T], *args: *Arguments) -> T:
+    async def run_off_loop(
+        self,
+        body: bytes,
+        work: Callable[[bytes, *Arguments], T],
+        *args: *Arguments,
+    ) -> T:
         """Return ``work(body, *args)``, computed in a thread if the body is large, so that other requests go on."""
         if len(body) < THREAD_BYTES:
             return work(body, *args)
@@ -112,7 +117,10 @@ def _parse_new_body(body: bytes, api: str) -> tuple[ParsedRequest, IndexedReques
 
 
 def _locate_messages(
-    parsed_body: ParsedRequest, api: str, before: IndexedRequest | None = None, unchanged_count: int = 0
+    parsed_body: ParsedRequest,
+    api: str,
+    before: IndexedRequest | None = None,
+    unchanged_count: int = 0,
 ) -> IndexedRequest | None:
     # A body of another API than its address says is forwarded, so there is no use in caching it.
     if parsed_body.api != api:

@@ -141,7 +141,11 @@ def _find_session_headers(headers: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def classify_purpose(
-    client: ClientIdentity, headers: Mapping[str, str], parsed_body: ParsedRequest, *, has_tools_before: bool
+    client: ClientIdentity,
+    headers: Mapping[str, str],
+    parsed_body: ParsedRequest,
+    *,
+    has_tools_before: bool,
 ) -> RequestPurpose:
     """Return the purpose of a request; ``has_tools_before``: an earlier request of the same client had tools."""
     if _is_compaction_request(client, headers, parsed_body):

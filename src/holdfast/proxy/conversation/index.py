@@ -178,7 +178,9 @@ class SessionIndex:
         return BranchMatch()
 
     def _compute_path(
-        self, sized_messages: Sequence[SizedMessage], settings: Settings
+        self,
+        sized_messages: Sequence[SizedMessage],
+        settings: Settings,
     ) -> list[tuple[bytes, _PathNode]]:
         """Return the digest and the position of each of ``sized_messages``.
 
@@ -249,7 +251,12 @@ class SessionIndexes:
         return None if index is None else index.find_leaf(sized_messages, settings)
 
     def is_ahead(
-        self, key: str, sized_messages: Sequence[SizedMessage], settings: Settings, count: int, leaf: str | None
+        self,
+        key: str,
+        sized_messages: Sequence[SizedMessage],
+        settings: Settings,
+        count: int,
+        leaf: str | None,
     ) -> bool:
         """Return whether another process continued the conversation further than our branch with that ``leaf``.
 

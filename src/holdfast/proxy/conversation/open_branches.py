@@ -59,11 +59,21 @@ class BranchPool:
 
     def make_empty_copy(self) -> BranchPool:
         """Return a pool with the same settings for the current store, without any branches."""
-        return BranchPool(self._resources, self._policy, self._get_policy, self._max_branches, self._max_bytes)
+        return BranchPool(
+            self._resources,
+            self._policy,
+            self._get_policy,
+            self._max_branches,
+            self._max_bytes,
+        )
 
     @asynccontextmanager
     async def continue_branch(
-        self, key: str, sized_messages: Sequence[SizedMessage], *, aside: bool = False
+        self,
+        key: str,
+        sized_messages: Sequence[SizedMessage],
+        *,
+        aside: bool = False,
     ) -> AsyncIterator[Session]:
         """Hold the branch of session ``key`` that a whole conversation continues, or else a new one.
 
@@ -100,7 +110,11 @@ class BranchPool:
 
     @asynccontextmanager
     async def continue_copy(
-        self, key: str, sized_messages: Sequence[SizedMessage], *, stays: bool = False
+        self,
+        key: str,
+        sized_messages: Sequence[SizedMessage],
+        *,
+        stays: bool = False,
     ) -> AsyncIterator[Session]:
         """Hold a copy, in memory alone, of the branch that a whole conversation continues.
 
@@ -135,7 +149,9 @@ class BranchPool:
         return await self._resources.run_in_worker(is_in_store)
 
     async def find_closest_state(
-        self, key: str, sized_messages: Sequence[SizedMessage]
+        self,
+        key: str,
+        sized_messages: Sequence[SizedMessage],
     ) -> tuple[ConversationState, Policy]:
         """Return the state and the policy of the branch that has most of ``sized_messages``, without writing.
 
@@ -189,7 +205,12 @@ class BranchPool:
         return any(branch.is_held for branch in self._branches.list_branches(key))
 
     async def _open_from_log(
-        self, key: str, sized_messages: Sequence[SizedMessage], *, aside: bool, is_persistent: bool = True
+        self,
+        key: str,
+        sized_messages: Sequence[SizedMessage],
+        *,
+        aside: bool,
+        is_persistent: bool = True,
     ) -> OpenBranch:
         """Open the branch that the log has for ``sized_messages``, with the policy that it began with."""
         resources = self._resources
@@ -202,7 +223,14 @@ class BranchPool:
             leaf = self._indexes.find_leaf(key, sized_messages, default_policy.settings)
             if not is_persistent:
                 store = _copy_to_memory(store, key, leaf)
-            journal = Journal.open(store, key, default_policy, leaf=leaf, clock=resources.clock, ids=resources.make_ids)
+            journal = Journal.open(
+                store,
+                key,
+                default_policy,
+                leaf=leaf,
+                clock=resources.clock,
+                ids=resources.make_ids,
+            )
             journal.repairs += self._indexes.take_repairs(key)
             # The journal then catches up with decisions that others append behind the leaf.
             if not aside:

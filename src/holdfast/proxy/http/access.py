@@ -43,7 +43,9 @@ def check_access(headers: Mapping[str, str], bind_host: str, token: str) -> Acce
     is_browser_page = headers.get("sec-fetch-mode") == "navigate" or fetch_site in {"cross-site", "same-site"}
     if is_browser_page:
         return AccessRefusal(
-            "invalid_request", "web pages may not use this proxy; send the request from a program", 403
+            "invalid_request",
+            "web pages may not use this proxy; send the request from a program",
+            403,
         )
     if not is_token_valid(headers.get(_TOKEN_HEADER), token):
         return AccessRefusal("auth", f"this proxy requires a token; send it in the header {_TOKEN_HEADER}", 401)

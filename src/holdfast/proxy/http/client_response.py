@@ -148,7 +148,10 @@ def _is_length_header(name: bytes, value: bytes) -> bool:
 
 
 async def deliver_pieces(
-    pieces: AsyncGenerator[ResponsePiece], client_response: ClientResponse, keep_alive: bytes, interval: float
+    pieces: AsyncGenerator[ResponsePiece],
+    client_response: ClientResponse,
+    keep_alive: bytes,
+    interval: float,
 ) -> None:
     """Send ``pieces``; until the first one comes, send ``keep_alive`` every ``interval`` seconds (empty or 0: never).
 

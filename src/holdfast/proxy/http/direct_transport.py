@@ -292,7 +292,9 @@ class HttpConnection(Protocol):
             await self._wait_for_change()
 
     async def _write_request(
-        self, first: tuple[bytes, ...], remaining_pieces: AsyncIterator[tuple[bytes, ...]]
+        self,
+        first: tuple[bytes, ...],
+        remaining_pieces: AsyncIterator[tuple[bytes, ...]],
     ) -> None:
         """Write a request; stop early if the server is gone or has refused it."""
         self._has_sent_first = True

@@ -58,7 +58,12 @@ class UpstreamRelay:
     """
 
     def __init__(
-        self, client: httpx2.AsyncClient, url: str, headers: Headers, method: str = "POST", body: bytes | None = None
+        self,
+        client: httpx2.AsyncClient,
+        url: str,
+        headers: Headers,
+        method: str = "POST",
+        body: bytes | None = None,
     ) -> None:
         self.client = client
         self.url = url
@@ -76,7 +81,10 @@ class UpstreamRelay:
         return self._open_reply(upstream_request.body, _add_beta_features(self.headers, beta_features))
 
     async def relay(
-        self, body: bytes | AsyncIterable[bytes], *, as_it_came: bool = False
+        self,
+        body: bytes | AsyncIterable[bytes],
+        *,
+        as_it_came: bool = False,
     ) -> AsyncGenerator[ResponsePiece]:
         """Yield the answer to ``body``, decompressed unless ``as_it_came``; raise ``UpstreamError`` without one."""
         async with self._open_reply(body, self.headers, as_it_came=as_it_came) as reply:
@@ -86,7 +94,11 @@ class UpstreamRelay:
 
     @asynccontextmanager
     async def _open_reply(
-        self, body: bytes | AsyncIterable[bytes], headers: Headers, *, as_it_came: bool = False
+        self,
+        body: bytes | AsyncIterable[bytes],
+        headers: Headers,
+        *,
+        as_it_came: bool = False,
     ) -> AsyncIterator[Reply]:
         """Open the reply to ``body`` for the duration of the block; with ``as_it_came`` it is not decompressed.
 
@@ -105,7 +117,13 @@ class UpstreamRelay:
                     chunks = answer.aiter_bytes()
                 else:
                     chunks = aiter(cast("httpx2.AsyncByteStream", answer.stream))
-                yield Reply(answer.status_code, reply_headers, chunks, raw, _find_relay_secrets(headers, self.url))
+                yield Reply(
+                    answer.status_code,
+                    reply_headers,
+                    chunks,
+                    raw,
+                    _find_relay_secrets(headers, self.url),
+                )
             finally:
                 await answer.aclose()
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, UnicodeError) as error:
@@ -132,7 +150,10 @@ class UpstreamRelay:
         return await self._send_once(body, headers, _ConnectionTrace())
 
     async def _send_once(
-        self, body: bytes | AsyncIterable[bytes], headers: Headers, trace: _ConnectionTrace
+        self,
+        body: bytes | AsyncIterable[bytes],
+        headers: Headers,
+        trace: _ConnectionTrace,
     ) -> httpx2.Response:
         """Send a request; ``trace`` notes whether its connection is new."""
         trace.request = request = build_http_request(self.method, _parse_url(self.url), headers, body)
@@ -164,7 +185,10 @@ def _parse_url(url: str) -> httpx2.URL:
 
 
 def build_http_request(
-    method: str, url: httpx2.URL, headers: Headers, body: bytes | AsyncIterable[bytes]
+    method: str,
+    url: httpx2.URL,
+    headers: Headers,
+    body: bytes | AsyncIterable[bytes],
 ) -> httpx2.Request:
     """Build a request with exactly ``headers``, between the host and the content-length.
 

@@ -211,7 +211,13 @@ def _match_known_tail(path: str) -> re.Match[str] | None:
     return None
 
 
-def _classify_path(method: str, tail: re.Match[str] | None, query: str, headers: Mapping[str, str], path: str) -> Route:
+def _classify_path(
+    method: str,
+    tail: re.Match[str] | None,
+    query: str,
+    headers: Mapping[str, str],
+    path: str,
+) -> Route:
     """Return the route for ``tail``, the match of a known path, or for ``path`` without a match."""
     if method == "POST" and tail is not None:
         if tail["posted"]:

@@ -76,7 +76,12 @@ class RequestInProgress:
             self._health.leave_request()
 
     def finish(
-        self, state: RequestOutcome, status: int, seconds_to_first_byte: float | None = None, *, session: str = ""
+        self,
+        state: RequestOutcome,
+        status: int,
+        seconds_to_first_byte: float | None = None,
+        *,
+        session: str = "",
     ) -> None:
         """Count the outcome of the request.
 
@@ -134,7 +139,11 @@ class Health:
         self._requests[api or OTHER_API, "refused", _get_status_class(status)] += 1
 
     def count_finished(
-        self, request: RequestInProgress, state: RequestOutcome, status: int, first_byte_seconds: float | None
+        self,
+        request: RequestInProgress,
+        state: RequestOutcome,
+        status: int,
+        first_byte_seconds: float | None,
     ) -> None:
         """Count the outcome of ``request``. A healthy one that began after the last error ends the degraded state."""
         self._requests[request.api, state, _get_status_class(status)] += 1
@@ -244,14 +253,19 @@ class Health:
         """Yield the metric families for Prometheus."""
         all_counts = self._count_by_api()["all"]
         yield _make_labelled_counter(
-            "requests", "Requests that ended.", ["api", "state", "status"], sorted(self._requests.items())
+            "requests",
+            "Requests that ended.",
+            ["api", "state", "status"],
+            sorted(self._requests.items()),
         )
         yield _make_counter("managed", "Requests that were kept inside the window.", all_counts["managed"])
         yield _make_counter("bypassed", "Requests relayed while Holdfast was switched off.", all_counts["bypassed"])
         yield _make_counter("refused", "Requests that Holdfast refused without sending them.", all_counts["refused"])
         yield _make_gauge("requests_under_way", "Requests that began and are not answered yet.", self._in_progress)
         yield _make_gauge(
-            "degraded", "1 from an error until a request that began after it is served in full.", self.is_degraded
+            "degraded",
+            "1 from an error until a request that began after it is served in full.",
+            self.is_degraded,
         )
         trouble_count = sum(trouble.count for trouble in self._troubles.values())
         yield _make_counter("troubles", "Errors of all kinds.", trouble_count)
@@ -275,15 +289,21 @@ def _make_session_metrics(sessions: EventCounts) -> Iterator[Metric]:
     yield _make_counter("sessions", "Sessions that had requests.", sessions.session_count)
     yield _make_labelled_counter("compactions", "Compactions by outcome.", ["outcome"], by_outcome)
     yield _make_counter(
-        "overflows_refused", "Requests that a provider refused as too large.", sessions.refused_overflows
+        "overflows_refused",
+        "Requests that a provider refused as too large.",
+        sessions.refused_overflows,
     )
     yield _make_counter(
-        "overflows_avoided", "Requests answered after an overflow was refused or avoided.", sessions.avoided_overflows
+        "overflows_avoided",
+        "Requests answered after an overflow was refused or avoided.",
+        sessions.avoided_overflows,
     )
     yield _make_gauge("breaker_open", "Sessions with compactions stopped by the breaker.", sessions.open_breakers)
     yield _make_counter("tokens_saved", "Tokens removed by reductions, each counted once.", sessions.saved_tokens)
     yield _make_counter(
-        "input_tokens", "Input tokens as counted by providers, cached or not.", sessions.tokens["input"]
+        "input_tokens",
+        "Input tokens as counted by providers, cached or not.",
+        sessions.tokens["input"],
     )
     yield _make_counter("cache_read_tokens", "Input tokens that were read from a cache.", sessions.tokens["cache_read"])
 
@@ -311,7 +331,10 @@ def _make_counter(name: str, description: str, value: int) -> Metric:
 
 
 def _make_labelled_counter(
-    name: str, description: str, labels: Sequence[str], counts: Iterable[tuple[Sequence[str], int]]
+    name: str,
+    description: str,
+    labels: Sequence[str],
+    counts: Iterable[tuple[Sequence[str], int]],
 ) -> Metric:
     from prometheus_client.core import CounterMetricFamily
 

@@ -140,7 +140,12 @@ class CacheLedger:
         return CacheTokens(read_tokens, end - read_tokens, end_1h - read_tokens)
 
     def _find_cached_prefix(
-        self, prefixes: list[bytes], index: int, cache_rules: ProviderCacheRules, sums: Sequence[int], now: float
+        self,
+        prefixes: list[bytes],
+        index: int,
+        cache_rules: ProviderCacheRules,
+        sums: Sequence[int],
+        now: float,
     ) -> int:
         """Return the newest block with a cached prefix, at most ``lookback`` blocks back from a breakpoint, or -1."""
         for candidate in range(index, max(-1, index - cache_rules.lookback), -1):
@@ -234,7 +239,9 @@ _PIECE_BYTES = 512
 
 
 def _iterate_pieces(
-    request: ProviderRequest, blocks: Sequence[PromptBlock], sums: Sequence[int]
+    request: ProviderRequest,
+    blocks: Sequence[PromptBlock],
+    sums: Sequence[int],
 ) -> Iterator[tuple[bytes, int]]:
     """Yield the digest and the tokens of the prompt up to each piece, so that the equal part of a block is a hit."""
     digest = _make_cache_seed(request)

@@ -30,7 +30,13 @@ class ProviderClient:
     """A conversation with a provider in one API; ``body`` is the next request, which tests may change."""
 
     def __init__(
-        self, provider: Provider, api: str, *, tools: Sequence[str] = (), model: str = "", **fields: Any
+        self,
+        provider: Provider,
+        api: str,
+        *,
+        tools: Sequence[str] = (),
+        model: str = "",
+        **fields: Any,
     ) -> None:
         """Start an empty conversation with ``tools`` by name and further ``fields`` of the body."""
         self.provider = provider
@@ -54,7 +60,13 @@ class ProviderClient:
         header_fields = {name.replace("_", "-"): value for name, value in headers.items()}
         # Gemini's address names the model; the bodies of the other APIs do.
         model = self.model if self.api == "gemini" else ""
-        reply = self.provider.answer_body(self.api, self.body, endpoint=endpoint, model=model, headers=header_fields)
+        reply = self.provider.answer_body(
+            self.api,
+            self.body,
+            endpoint=endpoint,
+            model=model,
+            headers=header_fields,
+        )
         if isinstance(reply, ModelAnswer):
             self.history.extend(_encode_answer_history(self.api, reply))
         return reply

@@ -73,7 +73,9 @@ class ProviderRequest(Struct, frozen=True):
 
 
 def parse_provider_request(
-    request: IncomingRequest, max_bytes: int | None = None, models: tuple[str, ...] = ()
+    request: IncomingRequest,
+    max_bytes: int | None = None,
+    models: tuple[str, ...] = (),
 ) -> ProviderRequest | RefusalReply:
     """Parse a request, or return the refusal of one that is too large, not JSON, incomplete or of an unknown model."""
     # The size comes first: it is checked at the edge, before anything parses the body.

@@ -77,7 +77,12 @@ def _make_port_tables() -> str:
 def _make_fares_file(route: FerryRoute) -> str:
     kinds = [kind for kind in _TRAVELLER_KINDS if derive_fact_number(route.name, kind, 0, 3)]
     bands = "\n".join(_make_fare_band(route.name, kind) for kind in kinds)
-    return FARES_TEMPLATE.format(route=route, title=route.name.title(), bands=bands, **_make_fare_details(route))
+    return FARES_TEMPLATE.format(
+        route=route,
+        title=route.name.title(),
+        bands=bands,
+        **_make_fare_details(route),
+    )
 
 
 def _make_fare_band(route: str, kind: str) -> str:
@@ -89,7 +94,15 @@ def _make_fare_band(route: str, kind: str) -> str:
 
 def _make_fare_details(route: FerryRoute) -> dict[str, int]:
     ranges = {"low": (60, 95), "high": (105, 170), "weekend": (20, 400), "minutes": (75, 900), "fuel": (11, 79)}
-    return {name: derive_fact_number(route.name, name, lowest, highest) for name, (lowest, highest) in ranges.items()}
+    return {
+        name: derive_fact_number(
+            route.name,
+            name,
+            lowest,
+            highest,
+        )
+        for name, (lowest, highest) in ranges.items()
+    }
 
 
 def _iterate_log_lines(route: FerryRoute) -> Iterator[str]:

@@ -86,7 +86,11 @@ class ScriptedTaskModel:
         self._find_in_newest(f"{route}: as agreed with the port", f"that {route} is right now")
 
     def _edit_route(
-        self, route: str, invoice: str, old_amounts: Match[str], agreed_amounts: Match[str]
+        self,
+        route: str,
+        invoice: str,
+        old_amounts: Match[str],
+        agreed_amounts: Match[str],
     ) -> Generator[ScriptedAnswer, None, None]:
         summary = f"{route}: first wrong invoice {invoice}, surcharge {old_amounts[1]} -> {agreed_amounts[1]}"
         edits = []

@@ -86,7 +86,11 @@ def encode_compaction_block(blocks: Sequence[PromptBlock], *, has_signature: boo
     summary = make_provider_summary(blocks)
     history = HistoryDigest(blocks)
     seal = make_provider_signature(
-        "compaction", words=summary, frame=history.frame, end=history.state, content=digest_pieces(summary.encode())
+        "compaction",
+        words=summary,
+        frame=history.frame,
+        end=history.state,
+        content=digest_pieces(summary.encode()),
     )
     seal_field = "signature" if has_signature else "encrypted_content"
     return msgspec.json.encode({"type": "compaction", "content": summary, seal_field: seal})

@@ -140,7 +140,13 @@ def _sign_gemini_parts(answer: ScriptedAnswer, setting: AnswerSettings) -> Itera
     for index, (name, arguments) in enumerate(answer.calls):
         part = {"functionCall": {"name": name, "args": dict(arguments)}}
         signature = _add_thought_signature(part, setting) if index == 0 else None
-        yield ToolCall(f"{name}#{index}", name, _encode_json_string(arguments), signature, _encode_raw(part))
+        yield ToolCall(
+            f"{name}#{index}",
+            name,
+            _encode_json_string(arguments),
+            signature,
+            _encode_raw(part),
+        )
 
 
 def _add_thought_signature(part: dict[str, Any], setting: AnswerSettings) -> ProviderSignature:

@@ -142,7 +142,10 @@ def encode_gemini_error(refusal: RefusalReply, ticket: str) -> dict[str, Any]:
 
 
 def encode_gemini_late_error(
-    request: IncomingRequest, refusal: RefusalReply, ticket: str, before: int
+    request: IncomingRequest,
+    refusal: RefusalReply,
+    ticket: str,
+    before: int,
 ) -> tuple[bytes, ...]:
     """Encode an error as an event of a stream."""
     del request, before

@@ -141,7 +141,10 @@ def _iterate_chat_deltas(model_answer: ModelAnswer) -> Iterator[dict[str, Any]]:
 
 
 def encode_chat_late_error(
-    request: IncomingRequest, refusal: RefusalReply, ticket: str, before: int
+    request: IncomingRequest,
+    refusal: RefusalReply,
+    ticket: str,
+    before: int,
 ) -> tuple[bytes, ...]:
     """Encode an error as an event of a stream."""
     del request, before

@@ -250,7 +250,10 @@ _ITEM_STREAMERS = {
 
 
 def encode_responses_late_error(
-    request: IncomingRequest, refusal: RefusalReply, ticket: str, before: int
+    request: IncomingRequest,
+    refusal: RefusalReply,
+    ticket: str,
+    before: int,
 ) -> tuple[bytes, ...]:
     """Encode a failed response as events; after other events of the response, only an event ``error``."""
     error = openai.make_openai_error_object(refusal)

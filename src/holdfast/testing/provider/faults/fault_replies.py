@@ -156,4 +156,9 @@ def add_unknown_block(model_answer: ModelAnswer, api: str) -> ModelAnswer:
 
 def make_empty_answer(model_answer: ModelAnswer) -> ModelAnswer:
     """Return the answer without any content."""
-    return replace(model_answer, parts=(), stop="end", usage=replace(model_answer.usage, output=0, reasoning=0))
+    return replace(
+        model_answer,
+        parts=(),
+        stop="end",
+        usage=replace(model_answer.usage, output=0, reasoning=0),
+    )

@@ -103,7 +103,10 @@ class _ProviderApp:
     """Receives requests, numbers them, and sends the provider's replies."""
 
     def __init__(
-        self, provider: ProviderProtocol, faults: Sequence[Fault], on_request: Callable[[RequestReport], object]
+        self,
+        provider: ProviderProtocol,
+        faults: Sequence[Fault],
+        on_request: Callable[[RequestReport], object],
     ) -> None:
         self._provider = provider
         self._faults = faults
@@ -193,17 +196,28 @@ class _ProviderApp:
         return self._respond(request, call, incoming, reply)
 
     def _respond(
-        self, request: Request, call: ApiCall, incoming_request: IncomingRequest, reply: ProviderReply
+        self,
+        request: Request,
+        call: ApiCall,
+        incoming_request: IncomingRequest,
+        reply: ProviderReply,
     ) -> Response:
         response = encode_reply(call, incoming_request, reply)
         self._report_request(request, call, response.status, _name_verdict(reply), reply)
         steps = plan_server_steps(
-            response, call.fault, lambda before: encode_late_error(call, incoming_request, response, before)
+            response,
+            call.fault,
+            lambda before: encode_late_error(call, incoming_request, response, before),
         )
         return StepResponse(steps)
 
     def _report_request(
-        self, request: Request, call: ApiCall, status: int, verdict: str, reply: ProviderReply | None = None
+        self,
+        request: Request,
+        call: ApiCall,
+        status: int,
+        verdict: str,
+        reply: ProviderReply | None = None,
     ) -> None:
         if call.fault:
             verdict = f"{verdict}, {call.fault.kind} at {call.fault.stage}"
@@ -268,7 +282,10 @@ class _ProviderApp:
         return self._respond_error(request, refusal, dict(error.headers or {}))
 
     def _respond_error(
-        self, request: Request, refusal: RefusalReply, headers: Mapping[str, str] | None = None
+        self,
+        request: Request,
+        refusal: RefusalReply,
+        headers: Mapping[str, str] | None = None,
     ) -> Response:
         encoder = API_ENCODERS[detect_client_api(request)]
         request_id = self._make_request_id()
@@ -277,7 +294,12 @@ class _ProviderApp:
         return self._respond_json(request, refusal.status, error, error_headers, _name_verdict(refusal))
 
     def _respond_json(
-        self, request: Request, status: int, value: Any, headers: Mapping[str, str] | None = None, verdict: str = "ok"
+        self,
+        request: Request,
+        status: int,
+        value: Any,
+        headers: Mapping[str, str] | None = None,
+        verdict: str = "ok",
     ) -> Response:
         self._on_request(RequestReport(request.method, request.url.path, status, verdict))
         response_headers = {"content-type": JSON_TYPE, **(headers or {})}
