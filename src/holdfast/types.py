@@ -33,7 +33,7 @@ from holdfast.providers.errors.report import (
     VerdictKind,
 )
 from holdfast.providers.fix.fix_context import FixResult, RequestFix
-from holdfast.providers.requests.request_body import ParsedRequest
+from holdfast.providers.requests.parsed_request import ParsedRequest
 from holdfast.providers.rules.rule import Finding, Rule
 from holdfast.state.conversation_state import Counters, LastRequest, MeasuredUsage, MessageHistory, ViewState
 from holdfast.state.dialect import Dialect

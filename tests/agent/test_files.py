@@ -136,7 +136,7 @@ def test_a_long_line_is_read_in_pieces_without_half_a_letter(call, folder, lette
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("pipe", "no file"), ("folder", "no file"), ("zero", "zero bytes"), ("gone", "no such")],
+    [("pipe", "not a file"), ("folder", "not a file"), ("zero", "zero bytes"), ("gone", "no such")],
 )
 def test_what_is_no_text(call, folder, name, why):
     """Pipes, folders, binary files and what is not there give an error at once."""
@@ -194,8 +194,8 @@ def test_a_piece_is_replaced(call, folder):
     [
         ("x", "y", "more than once, at lines 1, 2"),
         ("aa", "b", "more than once, at lines 3, 3"),
-        ("    deep()", "y", r"line 4 is nearly its first one: '\tdeep()'"),
-        ("gone", "y", "does not stand in a.txt, letter by letter; read"),
+        ("    deep()", "y", r"line 4 has the same words as its first line: '\tdeep()'"),
+        ("gone", "y", "does not occur in a.txt exactly like this; read"),
         ("", "y", "old is empty"),
         ("deep", "deep", "nothing would change"),
     ],

@@ -235,7 +235,7 @@ def test_nothing_to_do(folder):
     agent = Agent(folder, [ScriptedAnswer("Done.")])
     assert agent.run("").stop == "done"
     agent.run("Go.")
-    assert agent.run("").reason.startswith("there is nothing to go on with")
+    assert agent.run("").reason.startswith("there is no open task")
     assert len(agent.provider.requests) == 1
 
 
@@ -429,7 +429,7 @@ def test_one_agent_at_a_time(folder, monkeypatch, task):
     other = Agent(folder, [ScriptedAnswer("Never.")])
     assert agent.stopped(second).stop == "aborted"
     assert (said[0].stop, said[0].steps) == ("error", 0)
-    assert "another agent works in session 'task' now; end it" in said[0].reason
+    assert "another agent is working in session 'task'; wait" in said[0].reason
     assert not other.provider.requests
     assert agent.results() == [STOPPED_RESULT_TEXT, NOT_RUN_RESULT_TEXT]
     assert agent.run(task).stop == "done"

@@ -141,7 +141,7 @@ def test_arguments_out_of_range(call, given):
     """An empty command and a time that is none are refused with what the tool takes."""
     text, is_error = call("bash", **given)
     assert is_error
-    assert "call bash again with command (string, needed), seconds (integer)" in text
+    assert "call bash again with command (string, required), seconds (integer)" in text
 
 
 # -- grep and find -----------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def test_the_end_of_a_long_line_is_searched(call, folder):
 def test_a_pattern_that_is_none(call, files):
     """A broken pattern, and a folder that is not there, are told with what to do."""
     assert "missing )" in call("grep", pattern="(a")[0]
-    assert "is not there" in call("grep", pattern="a", folder="gone")[0]
+    assert "does not exist" in call("grep", pattern="a", folder="gone")[0]
 
 
 def test_a_pattern_that_never_ends_is_ended(call, folder, monkeypatch):

@@ -227,7 +227,7 @@ def test_a_beginning_of_two_messages_is_told_from_an_unknown_one(store):
     )
     with pytest.raises(UnknownId, match="'twin-' begins the ids of several messages: twin-1, twin-2; give more"):
         recall_page(store, MINE, "twin-")
-    with pytest.raises(UnknownId, match="nothing to read back is called 'twig-'; the newest of") as raised:
+    with pytest.raises(UnknownId, match="no text of this session is called 'twig-'; the newest of") as raised:
         recall_page(store, MINE, "twig-")
     assert "several" not in str(raised.value)
 

@@ -448,7 +448,7 @@ def test_what_is_no_message_does_not_wait_for_an_answer(wrong):
         async with talking(upstream, store=store) as session:
             async with session.run("first") as going:
                 await anext(going)
-                with pytest.raises(LogConflict, match="no message"):
+                with pytest.raises(LogConflict, match="not a message"):
                     await session.append(wrong)
                 async for _ in going:
                     pass
@@ -516,7 +516,7 @@ def test_a_message_that_waits_and_cannot_be_read_is_told_as_damage():
             return id_
 
     id_ = run_on_fake_clock(talk)
-    with pytest.raises(StoreCorrupt, match="go on from an entry before it"):
+    with pytest.raises(StoreCorrupt, match="continue from an entry before it"):
         Journal.open(store, SAMPLE_KEY)
     assert Journal.open(store, SAMPLE_KEY, leaf=id_).state.history.messages[0].text == "first"
 

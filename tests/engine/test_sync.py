@@ -103,7 +103,7 @@ def test_branches_and_other_verbs():
         assert (session.report().message_count, branched.report().message_count) == (2, 2)
         assert session.compact().outcome in {"not_smaller", "nothing_to_compact"}
         assert "How high is it?" in session.recall(entry).text
-        with pytest.raises(LookupError, match="nothing is in force"):
+        with pytest.raises(LookupError, match="nothing to undo"):
             session.undo()
         session.append("And now?")
         assert [slot.message.text for slot in session.prepare().messages] == ["How high is it?", "one", "And now?"]

@@ -44,7 +44,7 @@ HELLO = [Message.from_text("user", "hello")]
         ({"target": Target(setup=9_000)}, "target.setup is 9000; give a RequestSetup"),
         (
             {"messages": [Message("robot", (Text("hi"),))]},
-            r"messages\[0\] is no message: its role is 'robot', not one of",
+            r"messages\[0\] is not a message: its role is 'robot', not one of",
         ),
     ],
 )
@@ -69,7 +69,7 @@ def test_a_plan_is_made_of_its_own_values(given: dict[str, Any], told: str) -> N
 )
 def test_a_message_that_is_none_is_told_by_its_place(parts: Any, place: str) -> None:
     """Messages are made without being checked; the one whose parts are none is named, with the place in it."""
-    with pytest.raises(TypeError, match=r"^messages\[1\] is no message: ") as raised:
+    with pytest.raises(TypeError, match=r"^messages\[1\] is not a message: ") as raised:
         plan([*HELLO, Message("user", parts)], Target())
     assert f"at `{place}`" in str(raised.value)
 
@@ -79,8 +79,8 @@ def test_a_message_that_is_none_is_told_by_its_place(parts: Any, place: str) -> 
     ("wrong", "told"),
     [
         (None, "a NoneType; plan takes Message values"),
-        (Message("assistant", None), "no message: "),  # type: ignore[arg-type]
-        (Message("assistant", ("hello",)), "no message: "),  # type: ignore[arg-type]
+        (Message("assistant", None), "not a message: "),  # type: ignore[arg-type]
+        (Message("assistant", ("hello",)), "not a message: "),  # type: ignore[arg-type]
     ],
 )
 def test_a_message_that_is_none_is_told_where_the_past_has_it(wrong: Any, told: str, model: str) -> None:
@@ -181,7 +181,7 @@ def test_a_stage_that_returns_no_draft_is_named(policy: Policy) -> None:
         (lambda: classify_error(503), "report is of type int; give an ErrorReport or an AnswerReport"),  # type: ignore[arg-type]
         (
             lambda: render_error_response("aol", Verdict("server")),
-            "no error can be said for 'aol'; the APIs are anthropic, openai-chat",
+            "no API is called 'aol'; the APIs are anthropic, openai-chat",
         ),
     ],
 )
@@ -196,7 +196,7 @@ def test_the_wire_takes_what_it_knows(asked: Any, told: str) -> None:
     [
         (lambda: fix_request({"model": "m"}, "anthropic"), "body is of type dict; give a value of type bytes"),
         (lambda: get_api_spec(["anthropic"]), r"no module speaks \['anthropic'\]; the APIs are"),
-        (lambda: AnswerStream(["anthropic"]), "nothing is known of answers of"),
+        (lambda: AnswerStream(["anthropic"]), "no API is called"),
         (lambda: validate_request({}, ["anthropic"]), "no rules are known for"),
         (
             lambda: render_error_response("anthropic", "overflow"),

@@ -21,12 +21,8 @@ from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal, PreparedRequest
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall
-from holdfast.providers.requests.request_body import (
-    ParsedRequest,
-    measure_parsed_request,
-    parse_request,
-    render_request,
-)
+from holdfast.providers.requests.parsed_request import ParsedRequest, measure_parsed_request, parse_request
+from holdfast.providers.requests.request_body import render_request
 from holdfast.proxy.conversation.clients import classify_purpose, identify_client
 from holdfast.proxy.conversation.identity import make_session_key
 from holdfast.proxy.conversation.index import SessionIndexes

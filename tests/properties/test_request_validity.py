@@ -30,12 +30,8 @@ from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.providers.requests.message_dicts import decode_messages, encode_messages
-from holdfast.providers.requests.request_body import (
-    build_request_body,
-    measure_parsed_request,
-    parse_request,
-    render_request,
-)
+from holdfast.providers.requests.parsed_request import measure_parsed_request, parse_request
+from holdfast.providers.requests.request_body import build_request_body, render_request
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.entries import Entry, MessageEntry, RequestSetup
 from holdfast.state.fold.fold_entries import apply_entry

@@ -323,5 +323,5 @@ def test_what_leads_back_to_the_proxy_is_refused_in_the_words_of_its_api(api, pr
     assert (reply.status_code, reply.headers[STATE]) == (404, "refused")
     name, value = ("status", "INVALID_ARGUMENT") if api == "gemini" else ("type", "invalid_request_error")
     error = reply.json()["error"]
-    assert (error[name], "nobody is known who answers POST" in error["message"]) == (value, True)
+    assert (error[name], "no provider is known for POST" in error["message"]) == (value, True)
     assert not upstream.bodies

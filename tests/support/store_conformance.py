@@ -149,7 +149,7 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
                     store.create_session(bad)
             for bad in ("../../x", "a/..", "..", "CON", "nul.txt", "a\nb", "\x00"):
                 for make in (store.create_session, lambda key: store.import_entries(key, make_message_chain("a"))):
-                    with pytest.raises(LogConflict, match="no session key"):
+                    with pytest.raises(LogConflict, match="cannot be a session key"):
                         make(bad)
                 for find in (
                     store.get_session,

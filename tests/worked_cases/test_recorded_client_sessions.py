@@ -12,7 +12,7 @@ import pytest
 from holdfast import Policy
 from holdfast.engine.log.conversation_diff import match_known_prefix
 from holdfast.engine.log.journal import Journal
-from holdfast.providers.requests.request_body import measure_parsed_request, parse_request
+from holdfast.providers.requests.parsed_request import measure_parsed_request, parse_request
 from holdfast.proxy.conversation.clients import classify_purpose, has_tools, identify_client
 from holdfast.proxy.conversation.identity import make_session_key
 from holdfast.proxy.conversation.index import SessionIndexes

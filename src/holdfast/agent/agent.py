@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from holdfast.agent.tools import TOOL_DEFINITIONS
 from holdfast.agent.workspace import PermissionCallback, Workspace, open_workspace
 from holdfast.engine.environment.environment import Environment, load_environment
+from holdfast.engine.environment.skills import Skill
 from holdfast.engine.recall import RecallAnswer, answer_recall, compute_page_chars
 from holdfast.engine.session import Session
 
@@ -30,16 +32,29 @@ def load_agent_environment(folder: str | Path, *, skills: Sequence[str | Path] =
 
 
 def make_session_workspace(
-    session: Session, folder: str | Path, *, allow: PermissionCallback, hidden: frozenset[str] = frozenset()
+    session: Session,
+    folder: str | Path,
+    *,
+    allow: PermissionCallback,
+    hidden: frozenset[str] = frozenset(),
 ) -> Workspace:
-    """Make the workspace of an agent in ``folder`` whose tool ``fetch_result`` reads back from ``session``."""
+    """Make the workspace of an agent in ``folder``; its tool ``fetch_result`` reads back from ``session``."""
     resources = session.resources
 
     async def recall(arguments: Mapping[str, Any]) -> RecallAnswer:
         # A page must fit into what is left of the window, or reading it back would be spilled again.
         report = session.report()
         max_chars = compute_page_chars(report.usable_tokens - report.setup_tokens)
-        return await resources.run_in_worker(lambda: answer_recall(resources.store, session.key, arguments, max_chars))
+        read_back = partial(answer_recall, resources.store, session.key, arguments, max_chars)
+        return await resources.run_in_worker(read_back)
 
-    skills = () if resources.environment is None else resources.environment.skills
-    return open_workspace(folder, skills=skills, recall=recall, ask_permission=allow, hidden_variables=hidden)
+    skills: tuple[Skill, ...] = ()
+    if resources.environment is not None:
+        skills = resources.environment.skills
+    return open_workspace(
+        folder,
+        skills=skills,
+        recall=recall,
+        ask_permission=allow,
+        hidden_variables=hidden,
+    )

@@ -30,12 +30,16 @@ def _inline_references(value: Any, components: dict[str, Any]) -> Any:
     if not isinstance(value, dict):
         return value
     if "$ref" in value:
+        # A description beside the reference is about this use, so it wins over that of the component.
         own_items = {key: item for key, item in value.items() if key != "$ref"}
         component = components[value["$ref"].rpartition("/")[2]]
         return {**_inline_references(component, components), **own_items}
-    # Titles and defaults only repeat what names and descriptions say, and cost tokens in every request.
-    kept_items = {key: item for key, item in value.items() if key not in ("title", "default")}
-    return {key: _inline_references(item, components) for key, item in kept_items.items()}
+    inlined: dict[str, Any] = {}
+    for key, item in value.items():
+        # Titles and defaults only repeat what names and descriptions say, and cost tokens in every request.
+        if key not in ("title", "default"):
+            inlined[key] = _inline_references(item, components)
+    return inlined
 
 
 def parse_tool_arguments(name: str, text: str, struct: type[A]) -> A:
@@ -47,20 +51,18 @@ def parse_tool_arguments(name: str, text: str, struct: type[A]) -> A:
     try:
         values = json.loads(text.strip() or "{}")
     except (ValueError, RecursionError) as error:
-        raise FormatError(
-            f"the arguments of {name} are no JSON ({error}): {_shorten_arguments(text)}; "
-            f"{_describe_parameters(name, struct)}"
-        ) from None
+        message = f"the arguments of {name} are not JSON ({error}): {_shorten_arguments(text)}"
+        raise FormatError(f"{message}; {_describe_parameters(name, struct)}") from None
     if not isinstance(values, dict):
-        raise FormatError(
-            f"the arguments of {name} are no object: {_shorten_arguments(text)}; {_describe_parameters(name, struct)}"
-        )
+        message = f"the arguments of {name} are not an object: {_shorten_arguments(text)}"
+        raise FormatError(f"{message}; {_describe_parameters(name, struct)}")
     try:
         # Some models send null for every optional argument.
         present_values = {key: value for key, value in values.items() if value is not None}
         return convert_value(present_values, struct, strict=False)
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"these are no arguments of {name}: {error}; {_describe_parameters(name, struct)}") from None
+        message = f"the arguments do not fit {name}: {error}"
+        raise FormatError(f"{message}; {_describe_parameters(name, struct)}") from None
 
 
 def _describe_parameters(name: str, kind: type[Struct]) -> str:
@@ -68,9 +70,11 @@ def _describe_parameters(name: str, kind: type[Struct]) -> str:
     schema = make_json_schema(kind)
     required_names = schema.get("required", ())
     descriptions: list[str] = []
-    for name_of_parameter, value in schema["properties"].items():
-        needed = ", needed" if name_of_parameter in required_names else ""
-        descriptions.append(f"{name_of_parameter} ({_describe_parameter_type(value)}{needed})")
+    for parameter_name, value in schema["properties"].items():
+        description = _describe_parameter_type(value)
+        if parameter_name in required_names:
+            description = f"{description}, required"
+        descriptions.append(f"{parameter_name} ({description})")
     return f"call {name} again with {', '.join(descriptions)}"
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import takewhile
 
 from holdfast.messages.parts import ToolCall, ToolResult
 from holdfast.state.entries import Entry, MessageEntry
@@ -12,7 +11,10 @@ from holdfast.store.base import SessionStore
 
 
 def find_results_on_other_branches(
-    store: SessionStore, key: str, leaf: str, calls: Sequence[ToolCall]
+    store: SessionStore,
+    key: str,
+    leaf: str,
+    calls: Sequence[ToolCall],
 ) -> list[tuple[ToolCall, ToolResult]]:
     """Return those of ``calls``, open at ``leaf``, that have a result on another branch, each with that result.
 
@@ -20,21 +22,31 @@ def find_results_on_other_branches(
     the entries since the answer that made the calls.
     """
     leaf_entry = store.get_entry(key, leaf)
-    answer = next(filter(_is_answer_entry, _iter_ancestors(store, key, leaf_entry)), leaf_entry)
+    answer = _find_newest_answer(store, key, leaf_entry)
     own_results = _collect_results_by_call(_list_entries_since(store, key, answer, leaf_entry))
-    call_ids = [call.id for call in calls]
     # Ids repeat within an answer. The open call is the one after as many as have results here, and its result on
     # another branch is at the same place among those of its id.
+    next_occurrences: Counter[str] = Counter()
     occurrences: list[int] = []
-    for number, call_id in enumerate(call_ids):
-        occurrences.append(len(own_results[call_id]) + call_ids[:number].count(call_id))
+    for call in calls:
+        occurrences.append(len(own_results[call.id]) + next_occurrences[call.id])
+        next_occurrences[call.id] += 1
     results_by_number: dict[int, ToolResult] = {}
     for tip in store.read_tips(key):
         tip_results = _collect_results_by_call(_list_entries_since(store, key, answer, tip))
-        for number, (call_id, occurrence) in enumerate(zip(call_ids, occurrences, strict=True)):
-            for result in tip_results[call_id][occurrence : occurrence + 1]:
-                results_by_number.setdefault(number, result)
+        for number, call in enumerate(calls):
+            results = tip_results[call.id]
+            if number not in results_by_number and len(results) > occurrences[number]:
+                results_by_number[number] = results[occurrences[number]]
     return [(calls[number], results_by_number[number]) for number in sorted(results_by_number)]
+
+
+def _find_newest_answer(store: SessionStore, key: str, leaf_entry: Entry) -> Entry:
+    """Return the newest answer up to ``leaf_entry``, or ``leaf_entry`` itself if there is no answer."""
+    for entry in _iter_ancestors(store, key, leaf_entry):
+        if _is_answer_entry(entry):
+            return entry
+    return leaf_entry
 
 
 def _iter_ancestors(store: SessionStore, key: str, entry: Entry) -> Iterator[Entry]:
@@ -46,15 +58,24 @@ def _iter_ancestors(store: SessionStore, key: str, entry: Entry) -> Iterator[Ent
 
 def _list_entries_since(store: SessionStore, key: str, answer: Entry, tip: Entry) -> list[Entry]:
     """Return the entries after ``answer`` up to ``tip``, or an empty list if ``tip`` does not descend from it."""
-    path = list(takewhile(lambda entry: entry.seq > answer.seq, _iter_ancestors(store, key, tip)))
+    path: list[Entry] = []
+    # An entry has a higher number than its parent, so there is no need to walk beyond the answer.
+    for entry in _iter_ancestors(store, key, tip):
+        if entry.seq <= answer.seq:
+            break
+        path.append(entry)
     is_descendant = bool(path) and path[-1].parent == answer.id
-    return path[::-1] if is_descendant else []
+    if not is_descendant:
+        return []
+    path.reverse()
+    return path
 
 
 def _collect_results_by_call(path: Iterable[Entry]) -> defaultdict[str, list[ToolResult]]:
     """Return the results before the next answer by the ids of their calls, in order."""
     results_by_id = defaultdict[str, list[ToolResult]](list)
     for entry in path:
+        # Results behind the next answer belong to the calls of that answer.
         if _is_answer_entry(entry):
             break
         if isinstance(entry.body, MessageEntry):

@@ -85,17 +85,22 @@ def _parse_line_range(lines: str) -> tuple[int, int]:
     first = last = 0
     if match:
         first = int(match[1])
-        is_single_line = match[2] is None
-        last = first if is_single_line else int(match[2] or _NO_LAST_LINE)
+        # A single number is one line; a range without an end goes on to the last line.
+        if match[2] is None:
+            last = first
+        else:
+            last = int(match[2] or _NO_LAST_LINE)
     if not first or last < first:
-        raise FormatError(f'{lines!r} is no range of lines; give two numbers from 1 on, for example "12-480"')
+        raise FormatError(f'{lines!r} is not a range of lines; give two numbers from 1 on, for example "12-480"')
     return first, last
 
 
 def _read_line_range(file: BinaryIO, arguments: ReadArguments, first: int, last: int, size: int) -> str:
     """Return a range of lines, after a line that names it and says how to read on."""
     file_lines: list[bytes] = []
-    length, last_read, hint = 0, first - 1, ""
+    length = 0
+    last_read = first - 1
+    hint = ""
     for number, line in enumerate(islice(_iter_lines(file), first - 1, last), first):
         length += len(line)
         if length > MAX_READ_BYTES:
@@ -103,6 +108,7 @@ def _read_line_range(file: BinaryIO, arguments: ReadArguments, first: int, last:
             break
         file_lines.append(line)
         last_read = number
+    # The file ends before the range begins.
     if not file_lines:
         raise FormatError(f"{arguments.path} has no line {first}; it has {size:,} bytes: give a range within it")
     text = decode_utf8(b"".join(file_lines), arguments.path)
@@ -130,8 +136,9 @@ def write_file(workspace: Workspace, arguments: WriteArguments) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     data = arguments.text.encode("utf-8", "replace")
     _replace_file_content(path, data)
-    size = f"{_format_number_of_lines(arguments.text)}, {len(data):,} byte{'' if len(data) == 1 else 's'}"
-    return f"{'replaced' if existed else 'wrote'} {workspace.get_shown_path(path)}: {size}"
+    done = "replaced" if existed else "wrote"
+    size = f"{_format_number_of_lines(arguments.text)}, {_format_count(len(data), 'byte')}"
+    return f"{done} {workspace.get_shown_path(path)}: {size}"
 
 
 def edit_file(workspace: Workspace, arguments: EditArguments) -> str:
@@ -139,26 +146,36 @@ def edit_file(workspace: Workspace, arguments: EditArguments) -> str:
     path = _resolve_writable(workspace, arguments.path)
     with open_regular_file(path) as file:
         text = decode_utf8(file.read(), arguments.path)
-    old, new = arguments.old, arguments.new
+    old = arguments.old
+    new = arguments.new
     # The model sees Windows line ends as plain ones and copies them so; the file must keep its own.
     if old not in text and "\r\n" in text and "\r" not in old:
-        old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
+        old = old.replace("\n", "\r\n")
+        new = new.replace("\n", "\r\n")
     start = _find_once(text, old, arguments.path)
     if old == new:
         raise FormatError("old and new are the same text, so nothing would change; give the text as it is to be")
     new_text = text[:start] + new + text[start + len(old) :]
     _replace_file_content(path, new_text.encode("utf-8", "replace"))
-    line_number = text.count("\n", 0, start) + 1
-    return (
-        f"changed {workspace.get_shown_path(path)} at line {line_number}: "
-        f"{_format_number_of_lines(old)} became {_format_number_of_lines(new)}"
-    )
+    line_number = _get_line_number(text, start)
+    change = f"{_format_number_of_lines(old)} became {_format_number_of_lines(new)}"
+    return f"changed {workspace.get_shown_path(path)} at line {line_number}: {change}"
+
+
+def _get_line_number(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
 
 
 def _format_number_of_lines(text: str) -> str:
+    # A last line without a line end counts too.
     has_begun_line = bool(text) and not text.endswith("\n")
-    count = text.count("\n") + has_begun_line
-    return f"{count:,} line{'' if count == 1 else 's'}"
+    return _format_count(text.count("\n") + has_begun_line, "line")
+
+
+def _format_count(count: int, unit: str) -> str:
+    if count == 1:
+        return f"1 {unit}"
+    return f"{count:,} {unit}s"
 
 
 def _find_once(text: str, old: str, name: str) -> int:
@@ -171,22 +188,25 @@ def _find_once(text: str, old: str, name: str) -> int:
     if len(positions) == 1:
         return positions[0]
     if positions:
-        lines = ", ".join(str(text.count("\n", 0, position) + 1) for position in positions[:20])
-        raise FormatError(f"old stands in {name} more than once, at lines {lines}; give more of what is around it")
-    raise FormatError(
-        f"old does not stand in {name}, letter by letter{_describe_similar_line(text, old)}; read the file and "
-        "copy from it"
-    )
+        lines = ", ".join([str(_get_line_number(text, position)) for position in positions[:20]])
+        raise FormatError(f"old occurs in {name} more than once, at lines {lines}; add more of the text around it")
+    hint = _describe_similar_line(text, old)
+    raise FormatError(f"old does not occur in {name} exactly like this{hint}; read the file and copy from it")
 
 
 def _describe_similar_line(text: str, old: str) -> str:
     """Return a hint at the line that equals the first one of ``old`` except for white space, or ``""``."""
-    first_words = next((line.split() for line in old.splitlines() if line.strip()), [])
+    first_words: list[str] = []
+    for line in old.splitlines():
+        if line.strip():
+            first_words = line.split()
+            break
     if not first_words:
         return ""
     for number, line in enumerate(text.splitlines(), 1):
         if line.split() == first_words:
-            return f" (line {number} is nearly its first one: {flatten_to_line(repr(line), _MAX_SIMILAR_CHARS)})"
+            shown_line = flatten_to_line(repr(line), _MAX_SIMILAR_CHARS)
+            return f" (line {number} has the same words as its first line: {shown_line})"
     return ""
 
 
@@ -194,12 +214,13 @@ def _resolve_writable(workspace: Workspace, file_name: str) -> Path:
     """Return the path of a file that may be written: a regular file, or nothing yet."""
     path = workspace.resolve_path(file_name)
     if path == workspace.root or (path.exists() and not path.is_file()):
-        raise FormatError(f"{file_name} is no file, so it cannot be written; give the path of one")
+        raise FormatError(f"{file_name} is not a file, so it cannot be written; give the path of a file")
     return path
 
 
 def _replace_file_content(path: Path, data: bytes) -> None:
     """Replace the content of a file and keep its permissions; readers see all of the old content or all of the new."""
+    # In the same folder, because a file can only be renamed at once within one file system.
     new = path.parent / f".{uuid.uuid4().hex}.tmp"
     number = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:

@@ -32,7 +32,8 @@ def iter_files(folder: str, glob: str, ignored_folders: frozenset[str]) -> Itera
         yield folder
     matches_glob = compile_glob(glob)
     for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in ignored_folders)
+        # Changed in place: ``os.walk`` then goes on with these folders only.
+        folders[:] = sorted(set(folders) - ignored_folders)
         for name in sorted(names):
             path = os.path.join(place, name)  # noqa: PTH118 -- half the time of pathlib's
             if matches_glob(os.path.relpath(path, folder)) and not os.path.islink(path):  # noqa: PTH114
@@ -61,7 +62,8 @@ def iter_matches(path: str, pattern: re.Pattern[str]) -> Iterator[str]:
     """Yield the matching lines of a file with their numbers; nothing for binary or unreadable files."""
     try:
         with open(path, "rb", opener=_open_nonblocking) as file:
-            if b"\0" in file.peek(BINARY_CHECK_BYTES)[:BINARY_CHECK_BYTES]:
+            beginning = file.peek(BINARY_CHECK_BYTES)[:BINARY_CHECK_BYTES]
+            if b"\0" in beginning:
                 return
             for number, line in enumerate(file, 1):
                 text = line.decode("utf-8", "replace").rstrip("\r\n")
@@ -77,9 +79,12 @@ def shorten_line_around_match(text: str, start: int, end: int) -> str:
     first = 0
     if end > LINE_CHARS:
         centred = (start + end - LINE_CHARS) // 2
+        # The beginning of the match is shown, also of one that is longer than the line may be.
         first = max(0, min(start, centred))
     last = first + LINE_CHARS
-    return f"{'…' if first else ''}{text[first:last]}{'…' if last < len(text) else ''}"
+    before = "…" if first else ""
+    after = "…" if last < len(text) else ""
+    return f"{before}{text[first:last]}{after}"
 
 
 def _open_nonblocking(path: str, flags: int) -> int:
@@ -121,6 +126,7 @@ def _print_matches(paths: Iterator[str], pattern: re.Pattern[str], max_lines: in
     lines = _iter_located_matches(paths, pattern)
     for line in islice(lines, max_lines):
         _write_output(line)
+    # One more is looked for, to know whether any were left out.
     if next(lines, None) is not None:
         _write_output(f"[more than {max_lines:,} lines match; give a narrower pattern, glob or folder]\n")
 

@@ -33,11 +33,15 @@ LEASE_PREFIX = "agent at work: "
 """Prefix of the lease that an agent holds; the lease of the session itself is held only for single writes."""
 COMPARED_CALLS = 64
 """Number of newest calls that are compared. With ``STOP_AFTER`` 8 it finds circles of up to eight different calls."""
-WARN_AFTER, STOP_AFTER = 3, 8
-"""How often the same call may have the same result until the model is told, and until the work stops.
+WARN_AFTER = 3
+"""How often the same call has the same result when the model is told.
 
-Two are common (a test run before and after a fix elsewhere); eight cost money without any progress. Chosen by
-judgement.
+Two are common: a test run before and after a fix elsewhere. Chosen by judgement.
+"""
+STOP_AFTER = 8
+"""How often the same call has the same result when the work stops. Eight cost money without any progress.
+
+Chosen by judgement.
 """
 
 MAX_AGENT_STEPS = 1_000
@@ -94,8 +98,17 @@ AgentListener: TypeAlias = Callable[[AgentEvent], object]
 class AgentRun:
     """One agent at work in one session."""
 
-    def __init__(self, session: Session, workspace: Workspace, *, listener: AgentListener, streams_text: bool) -> None:
-        self.session, self.listener, self.streams_text = session, listener, streams_text
+    def __init__(
+        self,
+        session: Session,
+        workspace: Workspace,
+        *,
+        listener: AgentListener,
+        streams_text: bool,
+    ) -> None:
+        self.session = session
+        self.listener = listener
+        self.streams_text = streams_text
         self._ask_user = workspace.ask_permission
         self.workspace = replace(workspace, ask_permission=self._ask_permission)
         self._is_waiting_for_permission = False
@@ -110,19 +123,20 @@ class AgentRun:
         if task:
             await self.session.append(task)
         if is_conversation_answered(self.session.journal.state):
-            return self.make_outcome("done", "there is nothing to go on with; say what is to be done")
+            return self.make_outcome("done", "there is no open task in this session; give a task")
         while self.steps < max_steps:
             message_count = len(self.session.journal.state.history.messages)
             answer = await self._ask_model()
             calls = self._get_open_calls()
             await self._run_calls(calls)
             if self.repetition.is_stuck:
-                reason = f"the model did the same {STOP_AFTER} times; tell it what to do instead"
+                reason = f"the model made the same call {STOP_AFTER} times; tell it what to do instead"
                 return self.make_outcome("repeating", reason)
-            is_paused = answer.stop_reason == "pause"  # the provider wants to be asked again (server-side tools)
+            # With server-side tools a provider may pause, and wants to be asked again.
+            is_paused = answer.stop_reason == "pause"
             if not calls and not is_paused and not self._has_new_user_message(message_count):
                 return self.make_outcome("done", _describe_incomplete_answer(answer))
-        reason = f"{max_steps:,} steps are over; go on with the session to allow as many again"
+        reason = f"the limit of {max_steps:,} steps is reached; continue the session to allow as many again"
         return self.make_outcome("steps", reason)
 
     def make_outcome(self, stop: AgentStopReason, reason: str = "") -> TaskOutcome:
@@ -134,15 +148,16 @@ class AgentRun:
         streamed_chars = 0
         async with self.session.run(quiet=not self.streams_text) as run:
             async for event in run:
-                # The engine's events are those of the provider; only text is of interest here.
+                # The engine's events are those of the provider. Thinking and calls are not shown as text.
                 text_piece = get_event_text(self.session.api, event)
                 streamed_chars += len(text_piece)
                 if text_piece:
                     self.listener(TextDelivered(text_piece, is_end=False))
         self.steps += 1
         text = run.answer.message.text
-        self.text = text or self.text
         if text:
+            self.text = text
+            # The listener already has the text if it was streamed, and only needs to know that it is complete.
             self.listener(TextDelivered("" if streamed_chars else text))
         return run.answer
 
@@ -156,9 +171,16 @@ class AgentRun:
 
     async def _resume_open_calls(self) -> None:
         """Complete the calls that are open where the log ends; results on other branches are used if there are any."""
-        journal, calls = self.session.journal, self._get_open_calls()
+        journal = self.session.journal
+        calls = self._get_open_calls()
         if calls and journal.leaf is not None:
-            find_results = partial(find_results_on_other_branches, journal.store, journal.key, journal.leaf, calls)
+            find_results = partial(
+                find_results_on_other_branches,
+                journal.store,
+                journal.key,
+                journal.leaf,
+                calls,
+            )
             for call, tool_result in await self.session.resources.run_in_worker(find_results):
                 await self._append_result(call, tool_result)
         await self._run_calls(self._get_open_calls(), is_resumed=True)
@@ -231,7 +253,7 @@ async def run_agent(
                 return await agent_run.run_task(task, max_steps)
         except HoldfastError as error:
             return agent_run.make_outcome("error", str(error))
-    return agent_run.make_outcome("aborted", "stopped; go on with the session whenever you like")
+    return agent_run.make_outcome("aborted", "stopped; continue the session to go on")
 
 
 def find_open_calls(state: ConversationState) -> tuple[ToolCall, ...]:
@@ -254,6 +276,7 @@ def is_conversation_answered(state: ConversationState) -> bool:
     if last < 0:
         return True
     role = state.history.messages[last].role
+    # A system message asks for nothing.
     if role == "system":
         return True
     is_whole_answer = role == "assistant" and last not in state.history.failed_answer_indexes
@@ -264,12 +287,14 @@ def _describe_incomplete_answer(answer: ParsedAnswer) -> str:
     """Return why the model's last answer may be incomplete, or ``""``."""
     explanations = {
         "length": "the answer was cut at its limit",
-        "refusal": "the model refused",
-        "content_filter": "it was cut",
+        "refusal": "the model refused to answer",
+        "content_filter": "the answer was cut by a content filter",
     }
     if answer.stop_reason in explanations:
         return explanations[answer.stop_reason]
-    return "" if answer.message.text else "the model ended without a word; ask again if something is missing"
+    if answer.message.text:
+        return ""
+    return "the model ended without any text; ask again if something is missing"
 
 
 @asynccontextmanager
@@ -283,8 +308,8 @@ async def hold_agent_lock(session: Session) -> AsyncIterator[None]:
         try:
             await to_thread.run_sync(stack.enter_context, lease)
         except StoreLocked:
-            msg = f"another agent works in session {session.key!r} now; end it, or wait until it has ended"
-            raise StoreLocked(msg) from None
+            message = f"another agent is working in session {session.key!r}; wait until it has ended"
+            raise StoreLocked(message) from None
         yield
 
 

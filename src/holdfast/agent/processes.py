@@ -64,11 +64,15 @@ class _OutputBuffer:
         notice = b""
         if self._dropped_bytes:
             notice = f"\n[{self._dropped_bytes:,} bytes of output are left out here]\n".encode()
-        return (bytes(self._head) + notice + b"".join(self._tail)).decode("utf-8", "replace")
+        output = bytes(self._head) + notice + b"".join(self._tail)
+        return output.decode("utf-8", "replace")
 
 
 async def run_process(
-    command: Sequence[str], folder: Path, seconds: float, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    folder: Path,
+    seconds: float,
+    environment: Mapping[str, str] | None = None,
 ) -> ProcessResult:
     """Run ``command`` and return its output, both streams as they came, and its exit code.
 
@@ -78,7 +82,13 @@ async def run_process(
     # Shielded: a process that started while its caller was cancelled would be known to nobody, and never end.
     with CancelScope(shield=True):
         process = await open_process(
-            command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, cwd=folder, env=environment, start_new_session=True
+            command,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=STDOUT,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
         )
     output = _OutputBuffer(MAX_OUTPUT_BYTES)
     try:
@@ -87,17 +97,21 @@ async def run_process(
     finally:
         with CancelScope(shield=True):
             await _end_process(process)
-    return ProcessResult(output.text(), None if limit.cancelled_caught else process.returncode)
+    exit_code = process.returncode
+    if limit.cancelled_caught:
+        exit_code = None
+    return ProcessResult(output.text(), exit_code)
 
 
 async def _read_until_exit(process: Process, output: _OutputBuffer) -> None:
-    """Read output until the program ends, and a moment longer for what is still in the pipe."""
+    """Read output until the program ends, and a moment longer for the bytes that are still in the pipe."""
     assert process.stdout is not None
     end_of_output = Event()
     async with create_task_group() as group:
         group.start_soon(_read_output, process.stdout, output, end_of_output)
         await process.wait()
-        _signal_group(process, signal.SIGKILL)  # background processes it left behind, which may hold the pipe open
+        # Background processes that it left behind may hold the pipe open, so they are killed first.
+        _signal_group(process, signal.SIGKILL)
         with move_on_after(TRAILING_OUTPUT_SECONDS):
             await end_of_output.wait()
         group.cancel_scope.cancel()

@@ -62,9 +62,13 @@ class ToolSpec(Struct, frozen=True):
 
 
 def _make_tool_spec(
-    name: str, struct: type[Struct], function: Callable[[Workspace, Any], Any], *, is_repeatable: bool = True
+    name: str,
+    struct: type[Struct],
+    function: Callable[[Workspace, Any], Any],
+    *,
+    is_repeatable: bool = True,
 ) -> ToolSpec:
-    """Build the tool whose arguments are a ``struct``. A ``function`` that is not async runs in a thread.
+    """Build the tool with a ``struct`` for its arguments. A ``function`` that is not async runs in a thread.
 
     If the work is stopped, a repeatable tool is left alone in its thread; any other one is waited for.
     """
@@ -73,7 +77,12 @@ def _make_tool_spec(
         parsed_arguments = parse_tool_arguments(name, arguments, struct)
         if iscoroutinefunction(function):
             return cast("ToolAnswer", await function(workspace, parsed_arguments))
-        text = await to_thread.run_sync(function, workspace, parsed_arguments, abandon_on_cancel=is_repeatable)
+        text = await to_thread.run_sync(
+            function,
+            workspace,
+            parsed_arguments,
+            abandon_on_cancel=is_repeatable,
+        )
         return ToolAnswer(text)
 
     # The docstring of the struct is the description that the model reads.
@@ -85,9 +94,8 @@ async def _run_fetch_result(workspace: Workspace, arguments: str) -> ToolAnswer:
     try:
         values = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
-        raise FormatError(
-            f"these are no arguments of fetch_result: {error}; give id, lines, chars, search or page"
-        ) from None
+        message = f"the arguments do not fit fetch_result: {error}"
+        raise FormatError(f"{message}; give id, lines, chars, search or page") from None
     return await workspace.recall(values)
 
 
@@ -101,20 +109,18 @@ _FETCH_PARAMETERS = {"type": "object", "properties": recall.RECALL_PARAMETERS, "
 _FETCH_DESCRIPTION = (
     f"{recall.RECALL_DESCRIPTION}\nWhere a preview or a notice says recall(…), call this with the same arguments."
 )
-TOOL_SPECS = {
-    spec.name: spec
-    for spec in (
-        _make_tool_spec("read", files.ReadArguments, files.read_file),
-        _make_tool_spec("write", files.WriteArguments, files.write_file, is_repeatable=False),
-        _make_tool_spec("edit", files.EditArguments, files.edit_file, is_repeatable=False),
-        _make_tool_spec("bash", shell.BashArguments, shell.run_bash, is_repeatable=False),
-        _make_tool_spec("grep", shell.GrepArguments, shell.run_grep),
-        _make_tool_spec("find", shell.FindArguments, shell.run_find),
-        _make_tool_spec("ls", files.ListArguments, files.list_folder),
-        ToolSpec("fetch_result", _FETCH_DESCRIPTION, _FETCH_PARAMETERS, _run_fetch_result),
-        _make_tool_spec("todo", TodoArguments, _run_todo),
-    )
-}
+_ALL_SPECS = (
+    _make_tool_spec("read", files.ReadArguments, files.read_file),
+    _make_tool_spec("write", files.WriteArguments, files.write_file, is_repeatable=False),
+    _make_tool_spec("edit", files.EditArguments, files.edit_file, is_repeatable=False),
+    _make_tool_spec("bash", shell.BashArguments, shell.run_bash, is_repeatable=False),
+    _make_tool_spec("grep", shell.GrepArguments, shell.run_grep),
+    _make_tool_spec("find", shell.FindArguments, shell.run_find),
+    _make_tool_spec("ls", files.ListArguments, files.list_folder),
+    ToolSpec("fetch_result", _FETCH_DESCRIPTION, _FETCH_PARAMETERS, _run_fetch_result),
+    _make_tool_spec("todo", TodoArguments, _run_todo),
+)
+TOOL_SPECS = {spec.name: spec for spec in _ALL_SPECS}
 """The nine tools by name."""
 TOOL_DEFINITIONS = tuple(spec.definition for spec in TOOL_SPECS.values())
 """The nine tools as a request offers them to the model."""
@@ -140,9 +146,8 @@ async def run_tool_call(workspace: Workspace, call: ToolCall) -> ToolResult:
     """Run ``call`` and return its result; if it cannot be run, the result is an error that says why."""
     spec = find_tool_spec(call.name)
     if spec is None:
-        return make_tool_result(
-            call, f"there is no tool {call.name!r}; there are: {', '.join(TOOL_SPECS)}", is_error=True
-        )
+        message = f"there is no tool {call.name!r}; there are: {', '.join(TOOL_SPECS)}"
+        return make_tool_result(call, message, is_error=True)
     try:
         answer = await spec.run(workspace, call.arguments)
     except HoldfastError as error:
@@ -154,11 +159,13 @@ async def run_tool_call(workspace: Workspace, call: ToolCall) -> ToolResult:
 
 def make_tool_result(call: ToolCall, text: str, *, is_error: bool = False) -> ToolResult:
     """Build the result of ``call`` with ``text`` as its content."""
-    return ToolResult(call.id, call.name, (Text(_SURROGATE_PATTERN.sub("\ufffd", text)),), is_error)
+    valid_text = _SURROGATE_PATTERN.sub("\ufffd", text)
+    return ToolResult(call.id, call.name, (Text(valid_text),), is_error)
 
 
 def _describe_system_error(error: BaseException) -> str:
     if isinstance(error, OSError):
-        advice = _ERRNO_ADVICE.get(error.errno or 0, "look with ls or find what there is")
-        return f"{(error.strerror or str(error)).lower()}; {advice}"
+        advice = _ERRNO_ADVICE.get(error.errno or 0, "look with ls or find for the right path")
+        description = error.strerror or str(error)
+        return f"{description.lower()}; {advice}"
     return "there is not enough memory for this; ask for less"

@@ -71,17 +71,17 @@ def open_workspace(folder: str | Path, **fields: Any) -> Workspace:
     try:
         root = Path(folder).resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:
-        raise FormatError(f"{str(folder)!r} cannot be worked in: {error}; give a folder that is there") from None
+        raise FormatError(f"{str(folder)!r} cannot be opened: {error}; give a folder that exists") from None
     if not root.is_dir():
-        raise FormatError(f"{str(folder)!r} is no folder; give one to work in")
+        raise FormatError(f"{str(folder)!r} is not a folder; give the folder to work in")
     return Workspace(root, **fields)
 
 
 def _resolve_skill_file(skills: Sequence[Skill], skill_path: str) -> Path:
-    """Return the path of a skill's file, given as ``NAME`` or ``NAME/FILE``; raise ``FormatError`` if there is none."""
+    """Return the path of a skill's file, given as ``NAME`` or ``NAME/FILE``; raise ``FormatError`` without one."""
     name, _, inner_path = skill_path.partition("/")
-    match = next((skill for skill in skills if skill.name == name), None)
-    if match is None:
-        skill_names = ", ".join(skill.name for skill in skills) or "none"
-        raise FormatError(f"no skill is called {name!r}; there are: {skill_names}")
-    return resolve_path_inside(Path(match.path).parent, inner_path or SKILL_FILENAME)
+    for skill in skills:
+        if skill.name == name:
+            return resolve_path_inside(Path(skill.path).parent, inner_path or SKILL_FILENAME)
+    skill_names = ", ".join([skill.name for skill in skills]) or "none"
+    raise FormatError(f"no skill is called {name!r}; there are: {skill_names}")

@@ -57,7 +57,9 @@ First things to do:
 
 def get_command_module(name: str) -> str:
     """Return the module of the command called ``name``."""
-    module_name = "import_" if name == "import" else name  # ``import`` is a keyword of Python
+    module_name = name
+    if name == "import":
+        module_name = "import_"  # ``import`` is a keyword of Python
     return f"holdfast.cli.commands.{module_name}"
 
 
@@ -77,13 +79,18 @@ class LazyCommandGroup(click.Group):
         return subcommand
 
     def resolve_command(
-        self, ctx: click.Context, args: list[str]
+        self,
+        ctx: click.Context,
+        args: list[str],
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that ``args`` begin with; for an unknown one, fail with the nearest names."""
         name = args[0]
         if name not in COMMAND_HELP and not name.startswith("-"):
             near = get_close_matches(name, COMMAND_HELP)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(COMMAND_HELP)}"
+            if near:
+                hint = f"did you mean {' or '.join(near)}?"
+            else:
+                hint = f"choose from {', '.join(COMMAND_HELP)}"
             ctx.fail(f"there is no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 

@@ -109,7 +109,9 @@ async def _forward_input(
 
 
 async def _forward_output(
-    from_server: MemoryObjectReceiveStream[SessionMessage], console: Any, pending_requests: PendingRequests
+    from_server: MemoryObjectReceiveStream[SessionMessage],
+    console: Any,
+    pending_requests: PendingRequests,
 ) -> None:
     async with console, from_server:
         async for answer in from_server:
@@ -139,20 +141,21 @@ def _validate_message(value: object) -> SessionMessage | JsonRpcErrorReply:
             value = {**value, "id": int(id_)}  # 2.0 is 2
         elif isinstance(id_, bool) or not isinstance(id_, int | str):
             why = f"the id is {json.dumps(id_)[:40]}; give a string or a whole number"
-            return _make_error_answer(
-                types.INVALID_REQUEST, why, id_ if isinstance(id_, float) and isfinite(id_) else None
-            )
+            # An infinite number cannot be written back as JSON.
+            reply_id = id_ if isinstance(id_, float) and isfinite(id_) else None
+            return _make_error_answer(types.INVALID_REQUEST, why, reply_id)
     text = _LONE_SURROGATE.sub("\ufffd", json.dumps(value, ensure_ascii=False))
     try:
         return SessionMessage(types.jsonrpc_message_adapter.validate_json(text, by_name=False))
     except ValidationError:
-        message_id = value.get("id") if isinstance(value, dict) else None
         why = "this is not a valid message; send an object with jsonrpc, id, method and params"
         if isinstance(value, list):
             why = "MCP no longer has batches; send each message on its own line"
-        return _make_error_answer(
-            types.INVALID_REQUEST, why, message_id if isinstance(message_id, str) or type(message_id) is int else None
-        )
+        reply_id = value.get("id") if isinstance(value, dict) else None
+        # The exact type of a number, because True is an int to ``isinstance``.
+        if not isinstance(reply_id, str) and type(reply_id) is not int:
+            reply_id = None
+        return _make_error_answer(types.INVALID_REQUEST, why, reply_id)
 
 
 def _parse_integer(digits: str) -> int | float:

@@ -56,7 +56,11 @@ def make_auth_headers(api: str, url: str) -> dict[str, str]:
     Raises ``CommandError`` if the provider's own address is used without a key; a server of your own may need none.
     """
     access = PROVIDER_ACCESS[api]
-    key = next((os.environ[name] for name in access.key_variables if os.environ.get(name)), "")
+    key = ""
+    for name in access.key_variables:
+        if os.environ.get(name):
+            key = os.environ[name]
+            break
     if not key and url == access.url:
         names = " or ".join(access.key_variables)
         raise CommandError(f"{url} needs a key and none is set; set {names}, or give --base-url for another server")

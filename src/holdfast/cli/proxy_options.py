@@ -52,14 +52,12 @@ def add_proxy_options(command: F) -> F:
 
 
 def _make_proxy_options() -> list[Callable[[F], F]]:
-    upstreams = [
-        click.option(
-            f"--upstream-{name}",
-            metavar="URL",
-            help=f"Where to send {provider.answers}. [default: holdfast.toml, else the SDK's variable, else official]",
+    upstreams = []
+    for name, provider in PROVIDERS.items():
+        help_text = (
+            f"Where to send {provider.answers}. [default: holdfast.toml, else the SDK's variable, else official]"
         )
-        for name, provider in PROVIDERS.items()
-    ]
+        upstreams.append(click.option(f"--upstream-{name}", metavar="URL", help=help_text))
     return [
         *upstreams,
         click.option("--policy", metavar="NAME", help="The policy for new sessions. [default: holdfast]"),
@@ -83,7 +81,11 @@ def _make_proxy_options() -> list[Callable[[F], F]]:
 
 def get_option_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the proxy settings given on the command line, by setting name; options not given are left out."""
-    return {name.removeprefix(_UPSTREAM_PREFIX): value for name, value in options.items() if value is not None}
+    settings = {}
+    for name, value in options.items():
+        if value is not None:
+            settings[name.removeprefix(_UPSTREAM_PREFIX)] = value
+    return settings
 
 
 class EffectiveSettings(NamedTuple):
@@ -98,10 +100,13 @@ def load_effective_settings(
     options: Mapping[str, Any], environment: Mapping[str, str] = os.environ
 ) -> EffectiveSettings:
     """Merge command line, environment and files into the settings in force. Raises ``ConfigError`` for invalid ones."""
-    configuration, here = config.load_configuration(), get_option_settings(options)
-    proxy_settings = load_proxy_settings(environment, configuration.proxy, here)
+    configuration = config.load_configuration()
+    option_settings = get_option_settings(options)
+    proxy_settings = load_proxy_settings(environment, configuration.proxy, option_settings)
     _check_window_size(proxy_settings, configuration)
-    return EffectiveSettings(proxy_settings, configuration, frozenset({*configuration.proxy, *here} & {*PROVIDERS}))
+    # A variable is not explicit: it may be the client's own, which run puts behind the proxy.
+    explicit_names = {*configuration.proxy, *option_settings}
+    return EffectiveSettings(proxy_settings, configuration, frozenset(explicit_names & {*PROVIDERS}))
 
 
 def _check_window_size(settings: Settings, configuration: config.Configuration) -> None:
@@ -132,18 +137,28 @@ def get_proxy_token(configuration: config.Configuration) -> str:
 
 
 def describe_proxy_mode(settings: Settings, switch: Path | None = None) -> str:
-    """Describe in a few words how the proxy treats requests; ``switch`` is the file whose presence bypasses it."""
+    """Describe in a few words how the proxy treats requests; it is bypassed while the file ``switch`` exists."""
     current_mode = get_proxy_mode(settings, switch)
     if current_mode == "bypass":
-        by = "HOLDFAST_BYPASS, or bypass in holdfast.toml" if settings.bypass else f"the file {switch}"
+        if settings.bypass:
+            by = "HOLDFAST_BYPASS, or bypass in holdfast.toml"
+        else:
+            by = f"the file {switch}"
         return f"bypassed, by {by}: a plain relay that records nothing"
-    return "observing: nothing is changed" if current_mode == "observe" else f"reducing by policy {settings.policy}"
+    if current_mode == "observe":
+        return "observing: nothing is changed"
+    return f"reducing by policy {settings.policy}"
 
 
 def make_proxy_url(settings: Settings) -> str:
     """Return the address of a proxy with these settings, as clients on this machine reach it."""
-    host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104  nothing is bound
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+    host = settings.host
+    # These mean "all addresses" to a server, and nothing to a client.
+    if host in {"0.0.0.0", "::"}:  # noqa: S104  nothing is bound
+        host = "127.0.0.1"
+    if ":" in host:
+        host = f"[{host}]"  # the form of an IPv6 address in a URL
+    return f"http://{host}:{settings.port}"
 
 
 def get_upstream_urls(settings: Settings) -> dict[str, str]:
@@ -173,7 +188,7 @@ def describe_recording_problem(store_url: str) -> str:
     """
     check_store_url(store_url)
     if why := explain_unwritable_store(store_url):
-        return f"requests go on, but are not recorded: {why}"
+        return f"requests are answered, but not recorded: {why}"
     if store_url != ":memory:" and (why := describe_low_disk(get_store_path(store_url), MIN_FREE_BYTES)):
         return f"requests go on, but recording stops when the disk is full: {why}"
     return ""
@@ -184,28 +199,29 @@ def describe_low_disk(path: Path, min_bytes: int) -> str:
 
     ``path`` need not exist; its nearest existing parent counts.
     """
-    there = next(candidate for candidate in (path, *path.parents) if os.access(candidate, os.F_OK))
-    free = disk_usage(there).free
+    existing_path = next(candidate for candidate in (path, *path.parents) if os.access(candidate, os.F_OK))
+    free = disk_usage(existing_path).free
     if free >= min_bytes:
         return ""
     return f"only {free:,} bytes are free on the store's disk; free some space, or give another path with --store"
 
 
 def forecast_observed_sessions(
-    settings: Settings, store: str | None, keys: Sequence[str], configuration: config.Configuration
+    settings: Settings,
+    store: str | None,
+    keys: Sequence[str],
+    configuration: config.Configuration,
 ) -> PolicyForecast | None:
-    """Forecast what the policy would have done, if the proxy only observed; otherwise return None."""
+    """Forecast the decisions of the policy, if the proxy only observed; otherwise return None."""
     from holdfast.cli.reports.dry_run import forecast_sessions
 
-    return (
-        forecast_sessions(store, keys, configuration, settings.policy)
-        if get_proxy_mode(settings) == "observe"
-        else None
-    )
+    if get_proxy_mode(settings) == "observe":
+        return forecast_sessions(store, keys, configuration, settings.policy)
+    return None
 
 
 def summarize_run(stats: Mapping[str, Any], dry_run: PolicyForecast | None) -> list[str]:
-    """List in short phrases what was done to the requests or, with a forecast, what would have been done."""
+    """List in short phrases the effect on the requests or, with a forecast, the effect it would have had."""
     states = _count_states(stats)
     unserved = [f"{states[state]:,} {state}" for state in UNSERVED_STATES if states[state]]
     if dry_run is None:
@@ -222,7 +238,9 @@ def summarize_run(stats: Mapping[str, Any], dry_run: PolicyForecast | None) -> l
     parts = ["nothing was changed"]
     if dry_run.requests:
         # The forecast covers whole sessions, which may have begun before this run.
-        prefix = "including earlier runs: " if dry_run.requests > count_proxy_requests(stats) else ""
+        prefix = ""
+        if dry_run.requests > count_proxy_requests(stats):
+            prefix = "including earlier runs: "
         parts.append(prefix + describe_forecast(dry_run))
     return [*parts, *unserved]
 
@@ -234,5 +252,8 @@ def count_proxy_requests(stats: Mapping[str, Any]) -> int:
 
 def _count_states(stats: Mapping[str, Any]) -> Counter[str]:
     """Count how many requests ended in each state."""
-    state_counts = (states for api, states in stats["requests"].items() if api not in {"all", "other"})
-    return sum(map(Counter, state_counts), Counter[str]()) or Counter(stats["requests"]["all"])
+    totals: Counter[str] = Counter()
+    for api, states in stats["requests"].items():
+        if api not in {"all", "other"}:
+            totals += Counter(states)  # unlike ``update``, this drops states without requests
+    return totals or Counter(stats["requests"]["all"])

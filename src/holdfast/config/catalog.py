@@ -95,9 +95,14 @@ class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def dialect_facts(self) -> dict[str, Any]:
         """The facts of this line that are fields of a ``Dialect``, under its names."""
-        values = {name: getattr(self, field) for field, name in _DIALECT_FIELDS.items()}
-        values["must_end_with_user"] = None if self.prefill is None else not self.prefill
-        return {name: value for name, value in values.items() if value is not None}
+        facts = {}
+        for field, name in _DIALECT_FIELDS.items():
+            value = getattr(self, field)
+            if value is not None:
+                facts[name] = value
+        if self.prefill is not None:
+            facts["must_end_with_user"] = not self.prefill
+        return facts
 
 
 _DIALECT_FIELDS = {
@@ -149,7 +154,15 @@ class CatalogCacheRules(Struct, frozen=True, forbid_unknown_fields=True):
 
     def to_cache_rules(self) -> CacheRules:
         """Return the rules without their source."""
-        return CacheRules(self.ttl, self.minimum, self.write, self.read, self.lookback, self.automatic, self.step)
+        return CacheRules(
+            self.ttl,
+            self.minimum,
+            self.write,
+            self.read,
+            self.lookback,
+            self.automatic,
+            self.step,
+        )
 
 
 CatalogLine = TypeVar("CatalogLine", CatalogModel, CatalogPrices)
@@ -167,13 +180,18 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
     def merge_before(self, fallback: Catalog) -> Catalog:
         """Return both catalogues as one, in which this one is searched first."""
         return Catalog(
-            (*self.model, *fallback.model),
-            (*self.price, *fallback.price),
-            {**fallback.cache, **self.cache},
-            fallback.date or self.date,
+            model=(*self.model, *fallback.model),
+            price=(*self.price, *fallback.price),
+            cache={**fallback.cache, **self.cache},
+            date=fallback.date or self.date,
         )
 
-    def get_limits(self, model: str, window: int | None = None, asked_output: int | None = None) -> ModelLimits:
+    def get_limits(
+        self,
+        model: str,
+        window: int | None = None,
+        asked_output: int | None = None,
+    ) -> ModelLimits:
         """Return the limits of ``model``. A ``window`` of 1 or more overrides the catalogue.
 
         ``ModelLimits.window_source`` says where the window came from.
@@ -193,7 +211,8 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
         """Yield sources and sizes for the window of ``model``: the catalogue's if it has one, then the default."""
         model_line = _find_line_with(self.model, model, "window")
         if model_line is not None:
-            yield f"catalog: {next(_iter_matching_patterns(model_line, model), '')}", model_line.window
+            pattern = next(_iter_matching_patterns(model_line, model), "")
+            yield f"catalog: {pattern}", model_line.window
         yield f"default: the catalog has no window for {model or 'an unnamed model'}", DEFAULT_WINDOW
 
     def get_cache_rules(self, api: str, model: str) -> CacheRules:
@@ -215,9 +234,16 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
         taken to know it, so their messages are not normalized.
         """
         provider_of_api = _get_provider(api)
-        matching_lines = _iter_matching_lines(self.model, model)
-        lines = [line for line in matching_lines if not line.api or _get_provider(line.api) == provider_of_api]
-        server = next((line.provider for line in lines if line.provider), "")
+        lines = []
+        for line in _iter_matching_lines(self.model, model):
+            # A gateway may offer the model by another API, about which this line says nothing.
+            if not line.api or _get_provider(line.api) == provider_of_api:
+                lines.append(line)
+        server = ""
+        for line in lines:
+            if line.provider:
+                server = line.provider
+                break
         facts: dict[str, Any] = {}
         for line in lines:
             # Another server may have other rules for the same model.
@@ -264,13 +290,18 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
 
 def _iter_matching_lines(lines: Iterable[CatalogLine], model: str) -> Iterator[CatalogLine]:
     """Yield the lines that match ``model``, in order."""
-    return (line for line in lines if next(_iter_matching_patterns(line, model), None) is not None)
+    for line in lines:
+        if any(True for _ in _iter_matching_patterns(line, model)):
+            yield line
 
 
 def _iter_matching_patterns(line: CatalogModel | CatalogPrices, model: str) -> Iterator[str]:
     """Yield the patterns of ``line`` that match ``model``."""
     patterns = (line.match,) if isinstance(line.match, str) else line.match
-    return (pattern for pattern in patterns if fnmatchcase(model.lower(), pattern.lower()))
+    for pattern in patterns:
+        # ``fnmatch`` would ignore case on Windows only.
+        if fnmatchcase(model.lower(), pattern.lower()):
+            yield pattern
 
 
 def _find_line_with(lines: Iterable[CatalogModel], model: str, field: str) -> CatalogModel | None:
@@ -282,4 +313,6 @@ def _find_line_with(lines: Iterable[CatalogModel], model: str, field: str) -> Ca
 
 
 def _get_provider(api: str) -> str:
-    return API_SPECS[api].endpoints.provider if api in API_SPECS else api.split("-", 1)[0]
+    if api in API_SPECS:
+        return API_SPECS[api].endpoints.provider
+    return api.split("-", 1)[0]

@@ -35,14 +35,19 @@ class Configuration(Struct, frozen=True):
 
     def find_overrides(self, name: str) -> dict[str, Override]:
         """Return the strongest override of each setting of policy ``name``, by setting."""
-        return {override.setting: override for override in self.overrides if override.policy in {"", name}}
+        strongest = {}
+        for override in self.overrides:
+            if override.policy in {"", name}:
+                strongest[override.setting] = override  # a later one replaces an earlier one
+        return strongest
 
     def build_policy(self, name: str = "holdfast") -> Policy:
         """Build policy ``name`` with the overrides of the files.
 
         Raises ``UnknownPolicy``, or ``ConfigError`` if overridden settings contradict others.
         """
-        preset, changes = Policy.preset(name), self.find_overrides(name)
+        preset = Policy.preset(name)
+        changes = self.find_overrides(name)
         if not changes:
             return preset
         values = {setting: override.value for setting, override in changes.items()}
@@ -92,11 +97,12 @@ def load_configuration(project: Path | None = None, user: Path | None = None) ->
 
 def _merge_config_file(new: ConfigFile, weaker: Configuration, name: str) -> Configuration:
     """Return ``weaker`` with everything that ``new`` says in front of it."""
+    catalog = new.catalog.merge_before(weaker.catalog)
     return Configuration(
-        check_catalog(new.catalog.merge_before(weaker.catalog), name),
-        (*weaker.overrides, *new.overrides),
-        new.store.merge_over(weaker.store),
-        weaker.proxy | new.proxy,
+        catalog=check_catalog(catalog, name),
+        overrides=(*weaker.overrides, *new.overrides),
+        store=new.store.merge_over(weaker.store),
+        proxy=weaker.proxy | new.proxy,
     )
 
 

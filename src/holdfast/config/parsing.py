@@ -45,12 +45,13 @@ def parse_catalog(text: str, name: str) -> Catalog:
 def parse_config_file(text: str, name: str) -> ConfigFile:
     """Parse all of TOML ``text``; raise ``ConfigError`` with the file, the wrong key and the allowed ones."""
     tables = _parse_toml(text, name)
-    catalog = _convert_catalog({key: table for key, table in tables.items() if key not in _OTHER_TABLES}, name)
+    # All other tables go to the catalogue, so that an unknown one is refused there with the allowed names.
+    catalog_tables = {key: table for key, table in tables.items() if key not in _OTHER_TABLES}
     return ConfigFile(
-        catalog,
-        parse_overrides(tables.get("policy", {}), name),
-        parse_store_limits(tables.get("store", {}), name),
-        parse_proxy_table(tables.get("proxy", {}), name),
+        catalog=_convert_catalog(catalog_tables, name),
+        overrides=parse_overrides(tables.get("policy", {}), name),
+        store=parse_store_limits(tables.get("store", {}), name),
+        proxy=parse_proxy_table(tables.get("proxy", {}), name),
     )
 
 
@@ -101,7 +102,10 @@ def _suggest_correction(error: str) -> str:
     # msgspec names the wrong key but not the allowed ones.
     allowed = _list_allowed_names(error)
     wrong_name = re.search(r"unknown field `(.*?)`|enum value '(.*?)'", error)
-    near = get_close_matches(wrong_name[1] or wrong_name[2], allowed, cutoff=0.65) if wrong_name else []
+    if wrong_name:
+        near = get_close_matches(wrong_name[1] or wrong_name[2], allowed, cutoff=0.65)
+    else:
+        near = []
     suggestion = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"allowed there: {', '.join(allowed)}{suggestion}"
 
@@ -130,7 +134,10 @@ def check_catalog(catalog: Catalog, name: str) -> Catalog:
                 f"{cache_names}"
             )
             raise ConfigError(msg)
-        pattern_problem = "" if line.id_pattern is None else _describe_pattern_problem(line.id_pattern)
+        if line.id_pattern is None:
+            pattern_problem = ""
+        else:
+            pattern_problem = _describe_pattern_problem(line.id_pattern)
         if pattern_problem:
             place = f"at `$.model[{index}].id_pattern`"
             raise ConfigError(f"{name}: {line.id_pattern!r} {pattern_problem} - {place}; say, for one, [a-z0-9]")
@@ -150,4 +157,6 @@ def _describe_pattern_problem(pattern: str) -> str:
         bad_chars = [char for char in "0123456789abcdef" if not re.fullmatch(pattern, char)]
     except re.error as error:
         return f"is no pattern ({error})"
-    return f"does not take {', '.join(bad_chars)}, of which new ids are made" if bad_chars else ""
+    if bad_chars:
+        return f"does not take {', '.join(bad_chars)}, of which new ids are made"
+    return ""

@@ -64,12 +64,24 @@ _ALL_PROVIDERS = (
 )
 PROVIDERS = {provider.name: provider for provider in _ALL_PROVIDERS}
 """All providers by name."""
-ADDRESS_VARIABLES = {
-    variable.name: (provider, variable) for provider in _ALL_PROVIDERS for variable in provider.variables
-}
+
+
+def _index_address_variables() -> dict[str, tuple[ProviderInfo, AddressVariable]]:
+    variables = {}
+    for provider in _ALL_PROVIDERS:
+        for variable in provider.variables:
+            variables[variable.name] = (provider, variable)
+    return variables
+
+
+ADDRESS_VARIABLES = _index_address_variables()
 """All variables by name, each with its provider."""
 
 
 def build_sdk_variables(address: str) -> dict[str, str]:
     """Return the variables that point the SDK of each provider at a server at ``address``."""
-    return {provider.variables[0].name: address + provider.variables[0].behind for provider in _ALL_PROVIDERS}
+    values = {}
+    for provider in _ALL_PROVIDERS:
+        strongest = provider.variables[0]
+        values[strongest.name] = address + strongest.behind
+    return values

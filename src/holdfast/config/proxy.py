@@ -88,18 +88,21 @@ class ProxySettings(Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Return all settings but the token, which is never logged."""
-        public_values = {name: value for name, value in msgspec.structs.asdict(self).items() if name != SECRET_SETTING}
-        return f"ProxySettings({', '.join(f'{name}={value!r}' for name, value in public_values.items())})"
+        public_values = []
+        for name, value in msgspec.structs.asdict(self).items():
+            if name != SECRET_SETTING:
+                public_values.append(f"{name}={value!r}")
+        return f"ProxySettings({', '.join(public_values)})"
 
 
 def parse_proxy_table(table: object, file: str) -> dict[str, Any]:
     """Parse table ``[proxy]``; raise ``ConfigError`` for a wrong key or value."""
     values = require_table(table, "[proxy]", file)
+    names = ProxySettings.__struct_fields__
+    # An unknown key is reported before any wrong value.
     for key in values:
-        if key not in ProxySettings.__struct_fields__:
-            raise ConfigError(
-                describe_unknown_name("setting", key, ProxySettings.__struct_fields__, f"{file}: [proxy]")
-            )
+        if key not in names:
+            raise ConfigError(describe_unknown_name("setting", key, names, f"{file}: [proxy]"))
     return {key: convert_proxy_setting(key, value, f"{file}: [proxy] {key}") for key, value in values.items()}
 
 
@@ -120,9 +123,9 @@ def convert_proxy_setting(key: str, value: object, place: str) -> Any:
 def check_project_settings(settings: Mapping[str, Any], file: str, user_file: str) -> None:
     """Raise ``ConfigError`` if a project's file contains settings that belong into ``user_file``.
 
-    A folder that was downloaded from somewhere must not decide who gets the API keys of the person working in it, or
-    who can reach the proxy. So addresses and hosts beyond this machine, and the token, are allowed in the user's own
-    file only.
+    A folder that was downloaded from somewhere must not decide where the API keys of the person working in it are sent,
+    or which machines can reach the proxy. So addresses and hosts beyond this machine, and the token, are allowed in the
+    user's own file only.
     """
     for key, value in settings.items():
         is_remote_provider = key in PROVIDERS and not is_local_url(value)

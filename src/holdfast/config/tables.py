@@ -88,7 +88,10 @@ class StoreLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 def parse_overrides(table: object, file: str) -> tuple[Override, ...]:
     """Parse table ``[policy]`` into overrides, the weaker first; raise ``ConfigError`` for a wrong key."""
     policy_tables = require_table(table, "[policy]", file)
-    groups = {key: value for key, value in policy_tables.items() if key in Settings.__struct_fields__}
+    groups = {}
+    for key, value in policy_tables.items():
+        if key in Settings.__struct_fields__:
+            groups[key] = value
     # Those of all policies first, since a later override is stronger.
     changes = [*_iter_overrides(groups, "", PolicyRules, file)]
     for name, policy_table in policy_tables.items():
@@ -102,12 +105,16 @@ def parse_overrides(table: object, file: str) -> tuple[Override, ...]:
 
 
 def _iter_overrides(
-    groups: dict[str, Any], policy: str, rules_type: type[PolicyRules], file: str
+    groups: dict[str, Any],
+    policy: str,
+    rules_type: type[PolicyRules],
+    file: str,
 ) -> Iterator[Override]:
     known_groups = list_setting_groups(rules_type)
     for group, table in groups.items():
         if group not in known_groups:
-            place, hint = f"{file}: {_format_table_header(policy)}", describe_unknown_setting(group, rules_type)
+            place = f"{file}: {_format_table_header(policy)}"
+            hint = describe_unknown_setting(group, rules_type)
             raise ConfigError(f"{place}: no group of settings is called {group!r}; {hint}")
         header = _format_table_header(policy, group)
         for key, value in require_table(table, header, file).items():
@@ -137,7 +144,8 @@ def _describe_unknown_table(name: str, table: object, file: str) -> str:
 
 def parse_store_limits(table: object, file: str) -> StoreLimits:
     """Parse table ``[store]``; raise ``ConfigError`` for a wrong key or value."""
-    values, limit_names = require_table(table, "[store]", file), StoreLimits.__struct_fields__
+    values = require_table(table, "[store]", file)
+    limit_names = StoreLimits.__struct_fields__
     for key, value in values.items():
         if key not in limit_names:
             raise ConfigError(describe_unknown_name("limit", key, limit_names, f"{file}: [store]"))
@@ -160,7 +168,13 @@ def require_table(table: object, name: str, file: str) -> dict[str, Any]:
     raise ConfigError(msg)
 
 
-def describe_unknown_name(kind: str, name: str, known_names: Iterable[str], place: str, fallback: str = "") -> str:
+def describe_unknown_name(
+    kind: str,
+    name: str,
+    known_names: Iterable[str],
+    place: str,
+    fallback: str = "",
+) -> str:
     """Return an error for an unknown name, with the nearest known ones, else ``fallback``, else all known ones."""
     names = list(known_names)
     near = get_close_matches(name, names)

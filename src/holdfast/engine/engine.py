@@ -88,20 +88,39 @@ class Engine:
         """
         _require_running_loop()
         config = load_configuration()
-        chosen_policy = config.build_policy(policy) if isinstance(policy, str) else policy
+        if isinstance(policy, str):
+            chosen_policy = config.build_policy(policy)
+        else:
+            chosen_policy = policy
         raise_if_wrong_type(
-            ConfigError, policy=(chosen_policy, Policy), target=(target, Target | None), hooks=(hooks, Hooks)
+            ConfigError,
+            policy=(chosen_policy, Policy),
+            target=(target, Target | None),
+            hooks=(hooks, Hooks),
         )
         if target and target.validation_problem:
             raise ConfigError(target.validation_problem.why)
         raise_if_wrong_type(
-            ConfigError, environment=(environment, Environment | None), listen=(listen, Callable | None)
+            ConfigError,
+            environment=(environment, Environment | None),
+            listen=(listen, Callable | None),
         )
         is_async = iscoroutinefunction(listen) or iscoroutinefunction(getattr(listen, "__call__", None))  # noqa: B004
         if is_async:
-            raise ConfigError("listen is an async def, which nobody would wait for; give a plain function, or a hook")
-        raise_if_wrong_type(ConfigError, fields=(fields, Mapping), writers=(writers, Sequence))
-        raise_if_wrong_type(ConfigError, permits=(permits, int), model=(model, str), api=(api, str))
+            raise ConfigError(
+                "listen is an async function, which the engine does not await; give a plain function, or use a hook"
+            )
+        raise_if_wrong_type(
+            ConfigError,
+            fields=(fields, Mapping),
+            writers=(writers, Sequence),
+        )
+        raise_if_wrong_type(
+            ConfigError,
+            permits=(permits, int),
+            model=(model, str),
+            api=(api, str),
+        )
         raise_if_wrong_type(
             ConfigError, **{f"writers[{at}]": (writer, SummaryWriter) for at, writer in enumerate(writers)}
         )
@@ -146,7 +165,12 @@ class Engine:
 
         def open_journal() -> Journal:
             return Journal.open(
-                resources.store, key, self.policy, leaf=leaf, clock=resources.clock, ids=resources.make_ids
+                resources.store,
+                key,
+                self.policy,
+                leaf=leaf,
+                clock=resources.clock,
+                ids=resources.make_ids,
             )
 
         if leaf is not None:
@@ -217,11 +241,16 @@ def _resolve_store(place: str | os.PathLike[str] | SessionStore) -> SessionStore
     return place
 
 
-def _make_summary_writers(upstream: Upstream, api: str, model: str, catalog: Catalog) -> list[SummaryWriter]:
+def _make_summary_writers(
+    upstream: Upstream,
+    api: str,
+    model: str,
+    catalog: Catalog,
+) -> list[SummaryWriter]:
     """Return a writer for ``model``, or an empty list if no model is named."""
     if model and not api:
         raise ConfigError(
-            f"summary_model={model!r} says no API; give Engine.open api=… too, or writers=[SummaryWriter(…)]"
+            f"summary_model={model!r} names no API; give Engine.open api=… too, or writers=[SummaryWriter(…)]"
         )
     target = _find_model_target(api, model, catalog)
     return [] if target is None else [SummaryWriter(upstream, target)]

@@ -144,7 +144,7 @@ async def run_hook(
     result, problem = await _call_isolated(hook, arguments, hooks.timeout if timeout is None else timeout)
     problem = problem or _find_result_problem(name, result, arguments)
     if problem:
-        listener(HookFailed(session, name, f"{problem}; the session went on without it"))
+        listener(HookFailed(session, name, f"{problem}; the session continued without it"))
         return None
     return result if name in _RESULT_TYPES else None
 
@@ -194,7 +194,12 @@ def _call_in_thread(hook: Callable[[], Any], timeout: float) -> _HookResult:
         except BaseException as error:  # noqa: BLE001 -- nothing above this thread would see it
             results.put(_HookResult(None, _describe_exception(error)))
 
-    Thread(target=copy_context().run, args=(run,), name="holdfast-hook", daemon=True).start()
+    Thread(
+        target=copy_context().run,
+        args=(run,),
+        name="holdfast-hook",
+        daemon=True,
+    ).start()
     try:
         return results.get(timeout=timeout)
     except Empty:
@@ -222,7 +227,7 @@ _RESULT_TYPES: dict[str, Any] = {
 
 
 def _find_result_problem(name: str, result: object, arguments: Sequence[Any]) -> str:
-    """Return a description of what is wrong with ``result``, or "" if nothing is."""
+    """Return a description of the problem with ``result``, or "" if it is valid."""
     if result is None or name not in _RESULT_TYPES:
         return ""
     if name == "transform_messages":
@@ -234,7 +239,7 @@ def _find_messages_problem(result: object, messages: Sequence[Message]) -> str:
     if not isinstance(result, list | tuple):
         return f"it returned {type(result).__name__} instead of a list of messages"
     if not result:
-        return "it returned no message at all"
+        return "it returned an empty list of messages"
     # Messages that were handed in are right: only new ones are checked, which spares a check of the whole history.
     message_ids = {id(message) for message in messages}
     for item in result:
@@ -249,4 +254,6 @@ def _find_type_problem(value: object, kind: type) -> str:
     if type(value) is not kind:
         return f"it returned {type(value).__name__} instead of {kind.__name__}"
     mismatch = describe_type_mismatch(value, kind)
-    return f"it returned a {kind.__name__} that is none: {mismatch}" if mismatch else ""
+    if mismatch:
+        return f"it returned an invalid {kind.__name__}: {mismatch}"
+    return ""

@@ -112,8 +112,18 @@ def recall_page(
     session has no such text, and ``FormatError`` if the text has no such range.
     """
     arguments = RecallArguments(id, lines or "", chars or "", search or "", page)
-    raise_if_wrong_type(FormatError, id=(id, str), lines=(arguments.lines, str), chars=(arguments.chars, str))
-    raise_if_wrong_type(FormatError, search=(arguments.search, str), page=(page, int), max_chars=(max_chars, int))
+    raise_if_wrong_type(
+        FormatError,
+        id=(id, str),
+        lines=(arguments.lines, str),
+        chars=(arguments.chars, str),
+    )
+    raise_if_wrong_type(
+        FormatError,
+        search=(arguments.search, str),
+        page=(page, int),
+        max_chars=(max_chars, int),
+    )
     return _read_source_page(find_text_source(store, key, id), arguments, max_chars)
 
 
@@ -128,7 +138,13 @@ def iter_recall_pages(
 ) -> Iterator[TextPage]:
     """Yield all pages of a text, or of a range of it, holding one page at a time in memory."""
     text_source = find_text_source(store, key, id)
-    return iter_text_pages(text_source.read_text, lines=lines, chars=chars, search=search, extent=text_source.extent)
+    return iter_text_pages(
+        text_source.read_text,
+        lines=lines,
+        chars=chars,
+        search=search,
+        extent=text_source.extent,
+    )
 
 
 # -- the tool ----------------------------------------------------------------------------------------------------------
@@ -149,7 +165,10 @@ def make_recall_tool(api: str) -> dict[str, Any]:
 
 
 def answer_recall(
-    store: SessionStore, key: str, arguments: str | Mapping[str, Any], max_chars: int = MAX_PAGE_CHARS
+    store: SessionStore,
+    key: str,
+    arguments: str | Mapping[str, Any],
+    max_chars: int = MAX_PAGE_CHARS,
 ) -> RecallAnswer:
     """Answer a call of the tool with ``arguments`` (JSON text or values); errors are explained in the answer.
 
@@ -169,13 +188,19 @@ def _parse_recall_arguments(arguments: str | Mapping[str, Any]) -> RecallArgumen
     Raises ``FormatError`` for anything else.
     """
     try:
-        values = json.loads(arguments or "{}") if isinstance(arguments, str) else dict(arguments)
+        if isinstance(arguments, str):
+            values = json.loads(arguments or "{}")
+        else:
+            values = dict(arguments)
         fields = msgspec.convert(values, dict[str, Any])
-        plain_fields = {name: _number_to_text(value) for name, value in fields.items() if value not in (None, "")}
+        plain_fields = {}
+        for name, value in fields.items():
+            if value not in (None, ""):
+                plain_fields[name] = _number_to_text(value)
         return convert_value(plain_fields, RecallArguments, strict=False)
     except (ValueError, TypeError, RecursionError) as error:
         raise FormatError(
-            f"these are no arguments of {RECALL_TOOL_NAME}: {error}; give id, lines, chars, search or page"
+            f"invalid arguments of {RECALL_TOOL_NAME}: {error}; give id, lines, chars, search or page"
         ) from None
 
 
@@ -189,20 +214,27 @@ def compute_page_chars(budget_tokens: int) -> int:
     return max(MIN_PAGE_LIMIT, min(MAX_PAGE_CHARS, int(PAGE_CHARS_PER_TOKEN * budget_tokens)))
 
 
-def _build_recall_text(store: SessionStore, key: str, arguments: RecallArguments, max_chars: int) -> str:
+def _build_recall_text(
+    store: SessionStore,
+    key: str,
+    arguments: RecallArguments,
+    max_chars: int,
+) -> str:
     """Return a page of a text, of a search of the history, or of the list of spilled texts."""
     is_history_search = arguments.search and not (arguments.id or arguments.lines or arguments.chars)
     if is_history_search:
         return search_history(store, key, arguments.search, number=arguments.page)
     if arguments.id:
         text_source = find_text_source(store, key, arguments.id)
-        return format_recall_page(_read_source_page(text_source, arguments, max_chars), text_source.id)
+        page = _read_source_page(text_source, arguments, max_chars)
+        return format_recall_page(page, text_source.id)
     listing = "\n".join(format_spill_line(spill) for spill in list_spilled_texts(store, key))
     if not listing:
         return "Nothing of this conversation was stored away. A search finds messages of its history."
     read_text = make_text_reader(listing)
     listing_source = TextSource("", read_text, measure_extent(read_text))
-    return format_recall_page(_read_source_page(listing_source, arguments, max_chars), "")
+    page = _read_source_page(listing_source, arguments, max_chars)
+    return format_recall_page(page, "")
 
 
 def _read_source_page(source: TextSource, arguments: RecallArguments, max_chars: int) -> TextPage:
@@ -235,7 +267,14 @@ def format_recall_page(page: TextPage, id_: str) -> str:
     return f"[{description}; {next_hint}]\n{page.text}"
 
 
-def search_history(store: SessionStore, key: str, query: str, *, number: int = 1, limit: int = MAX_SEARCH_HITS) -> str:
+def search_history(
+    store: SessionStore,
+    key: str,
+    query: str,
+    *,
+    number: int = 1,
+    limit: int = MAX_SEARCH_HITS,
+) -> str:
     """Search the whole history of a session, and return page ``number`` of the hits, formatted for the model.
 
     Raises ``FormatError`` if ``number`` is below 1.
@@ -274,7 +313,9 @@ def format_spill_line(spill: SpilledText) -> str:
 
 def format_recall_call(arguments: Mapping[str, str]) -> str:
     """Format a call of the tool as the previews do."""
-    formatted_arguments = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items()]
+    formatted_arguments: list[str] = []
+    for name, value in arguments.items():
+        formatted_arguments.append(f"{name}={json.dumps(value, ensure_ascii=False)}")
     return f"{RECALL_TOOL_NAME}({', '.join(formatted_arguments)})"
 
 

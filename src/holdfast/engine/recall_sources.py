@@ -75,7 +75,10 @@ def find_text_source(store: SessionStore, key: str, name: str) -> TextSource:
     handle = _SUFFIX_PATTERN.sub("", name.strip())
     blob_entry_ids = collect_named_blobs(_list_blob_entries(store, key))
     if _HANDLE_PATTERN.match(handle.lower()):
-        matches = [hash_ for hash_ in blob_entry_ids if hash_.startswith(handle.lower())]
+        matches = []
+        for hash_ in blob_entry_ids:
+            if hash_.startswith(handle.lower()):
+                matches.append(hash_)
         if len(matches) == 1:
             return _open_blob_source(store, key, matches[0])
         if matches:
@@ -89,7 +92,7 @@ def find_text_source(store: SessionStore, key: str, name: str) -> TextSource:
         raise UnknownId(f"{name[:40]!r} begins the ids of several messages: {ids}; give more of the one you mean")
     if not entries:
         newest_handles = _describe_newest_handles(list(blob_entry_ids))
-        raise UnknownId(f"nothing to read back is called {name[:40]!r}; {newest_handles}")
+        raise UnknownId(f"no text of this session is called {name[:40]!r}; {newest_handles}")
     read_text = make_text_reader(get_entry_text(entries[0]))
     return TextSource(entries[0].id, read_text, measure_extent(read_text))
 
@@ -99,10 +102,11 @@ def list_spilled_texts(store: SessionStore, key: str) -> list[SpilledText]:
     entries_by_id = {entry.id: entry for entry in _list_blob_entries(store, key)}
     blob_entry_ids = collect_named_blobs(entries_by_id.values())
     tool_names = _find_tool_names(store, key, entries_by_id.values(), blob_entry_ids)
-    spilled_texts = [
-        _make_spilled_text(store, hash_, entries_by_id[entry_id], tool_names.get(hash_, ""))
-        for hash_, entry_id in blob_entry_ids.items()
-    ]
+    spilled_texts = []
+    for hash_, entry_id in blob_entry_ids.items():
+        entry = entries_by_id[entry_id]
+        tool_name = tool_names.get(hash_, "")
+        spilled_texts.append(_make_spilled_text(store, hash_, entry, tool_name))
     spilled_texts.reverse()
     return spilled_texts
 
@@ -146,7 +150,10 @@ def _get_part_text(part: Part) -> str:
         case ToolCall():
             return part.arguments
         case ToolResult():
-            placeholders = [format_part_placeholder(item) for item in part.content if not isinstance(item, Text)]
+            placeholders = []
+            for item in part.content:
+                if not isinstance(item, Text):
+                    placeholders.append(format_part_placeholder(item))
             return "\n".join([get_result_text(part), *placeholders])
         case Media() | Opaque():
             return format_part_placeholder(part)
@@ -169,7 +176,11 @@ def _open_blob_source(store: SessionStore, key: str, hash_: str) -> TextSource:
         read_text(0, 1)  # makes the store verify the blob
     except (UnknownId, StoreCorrupt) as error:
         read_text = make_text_reader(_recover_blob_text(store, key, hash_, error))
-    return TextSource(hash_[:HANDLE_CHARS], read_text, _get_cached_extent(hash_, read_text))
+    return TextSource(
+        hash_[:HANDLE_CHARS],
+        read_text,
+        _get_cached_extent(hash_, read_text),
+    )
 
 
 def _get_cached_extent(hash_: str, read_text: TextReader) -> TextExtent:
@@ -182,7 +193,12 @@ def _get_cached_extent(hash_: str, read_text: TextReader) -> TextExtent:
     return known_extent
 
 
-def _recover_blob_text(store: SessionStore, key: str, hash_: str, error: Exception) -> str:
+def _recover_blob_text(
+    store: SessionStore,
+    key: str,
+    hash_: str,
+    error: Exception,
+) -> str:
     """Return the text of a missing or damaged blob from the message that it was taken from; else raise ``error``.
 
     The entry of a spilled text still has all of it. A text that was capped when it was appended is in its blob only.
@@ -206,7 +222,9 @@ def _find_entries_by_id(store: SessionStore, key: str, name: str) -> list[Entry]
         entry = store.get_entry(key, name)
     except UnknownId:
         # None, or several: list those that can be read.
-        return list(islice(_iter_text_entries(store, key, name), MAX_LISTED_HANDLES)) if is_long_enough else []
+        if is_long_enough:
+            return list(islice(_iter_text_entries(store, key, name), MAX_LISTED_HANDLES))
+        return []
     return [entry] if entry.id == name or is_long_enough else []
 
 
@@ -220,23 +238,40 @@ def _iter_text_entries(store: SessionStore, key: str, id_prefix: str) -> Iterato
 def _describe_newest_handles(hashes: list[str]) -> str:
     """Describe the ids of the newest spilled texts, for an error about an unknown one."""
     if not hashes:
-        return "nothing of this session was stored away; search its history, or give the id of a message"
-    handles = ", ".join(hash_[:HANDLE_CHARS] for hash_ in reversed(hashes[-MAX_LISTED_HANDLES:]))
+        return "this session has no stored texts; search its history, or give the id of a message"
+    newest_hashes = reversed(hashes[-MAX_LISTED_HANDLES:])
+    handles = ", ".join(hash_[:HANDLE_CHARS] for hash_ in newest_hashes)
     return f"the newest of {len(hashes):,} are {handles}: give one of them, or no id for the list"
 
 
-def _make_spilled_text(store: SessionStore, hash_: str, entry: Entry, tool: str) -> SpilledText:
+def _make_spilled_text(
+    store: SessionStore,
+    hash_: str,
+    entry: Entry,
+    tool: str,
+) -> SpilledText:
     try:
         size = store.blobs.get_size(hash_)
         is_stored = True
     except UnknownId:
         size = 0
         is_stored = False
-    return SpilledText(hash_[:HANDLE_CHARS], hash_, size, tool, entry.time_ms, entry.id, is_stored)
+    return SpilledText(
+        hash_[:HANDLE_CHARS],
+        hash_,
+        size,
+        tool,
+        entry.time_ms,
+        entry.id,
+        is_stored,
+    )
 
 
 def _find_tool_names(
-    store: SessionStore, key: str, blob_entries: Iterable[Entry], blob_entry_ids: dict[str, str]
+    store: SessionStore,
+    key: str,
+    blob_entries: Iterable[Entry],
+    blob_entry_ids: dict[str, str],
 ) -> dict[str, str]:
     """Return the name of the tool for each blob hash; messages are read only if some result does not name its tool."""
     results = _collect_replaced_results(blob_entries)
@@ -253,7 +288,10 @@ def _find_tool_names(
     for hash_, entry_id in blob_entry_ids.items():
         hashes_by_entry_id.setdefault(entry_id, []).append(hash_)
     results |= dict(_match_capped_results(message_entries, hashes_by_entry_id))
-    return {hash_: result.name or call_names.get(result.call_id, "") for hash_, result in results.items()}
+    tool_names: dict[str, str] = {}
+    for hash_, result in results.items():
+        tool_names[hash_] = result.name or call_names.get(result.call_id, "")
+    return tool_names
 
 
 def _collect_replaced_results(blob_entries: Iterable[Entry]) -> dict[str, ToolResult]:

@@ -21,15 +21,14 @@ from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.native_compaction import find_required_betas
 from holdfast.providers.registry import get_api_spec
-from holdfast.providers.requests.recognize import recognize_expected_api
-from holdfast.providers.requests.request_body import (
+from holdfast.providers.requests.parsed_request import (
     ParsedRequest,
-    build_request_body,
     measure_body_as_setup,
     measure_parsed_request,
     parse_request,
-    render_request,
 )
+from holdfast.providers.requests.recognize import recognize_expected_api
+from holdfast.providers.requests.request_body import build_request_body, render_request
 from holdfast.state.target import Target
 
 MessageInput: TypeAlias = str | Message | SizedMessage
@@ -83,7 +82,13 @@ class RequestTemplate(Struct, frozen=True):
         if self.parsed_body is not None:
             return render_request(self.parsed_body, shown_messages, options)
         api, model = self.target.api, self.target.model
-        return build_request_body(api, model, shown_messages, setup_fields=self.fields, options=options)
+        return build_request_body(
+            api,
+            model,
+            shown_messages,
+            setup_fields=self.fields,
+            options=options,
+        )
 
     def is_client_body(self, body: bytes) -> bool:
         """Return whether ``body`` is the caller's own bytes object, untouched."""
@@ -98,7 +103,13 @@ class RequestTemplate(Struct, frozen=True):
         # A relayed body comes with its client's own headers, which say what it needs.
         is_relayed = self.request_options.upstream is not None and self.is_client_body(body)
         betas = () if is_relayed else find_required_betas(api, body)
-        return UpstreamRequest(api, body, self.target.model, stream=self.stream, headers=add_beta_header({}, betas))
+        return UpstreamRequest(
+            api,
+            body,
+            self.target.model,
+            stream=self.stream,
+            headers=add_beta_header({}, betas),
+        )
 
 
 def build_template_from_fields(
@@ -115,7 +126,7 @@ def build_template_from_fields(
         body_without_messages = build_request_body(target.api, target.model, (), setup_fields=all_fields)
         parsed_fields = parse_request(body_without_messages, target.api)
     except (TypeError, msgspec.EncodeError) as error:
-        raise FormatError(f"the fields beside the messages are no JSON: {error}; give plain values") from None
+        raise FormatError(f"the fields beside the messages are not JSON: {error}; give plain values") from None
     limits = replace(
         target.limits,
         requested_output=parsed_fields.requested_max_tokens,
@@ -175,11 +186,13 @@ def parse_and_measure_body(
     is of that one. In either case, a body without the expected API's messages is recognized by its fields.
     """
     if isinstance(body, ParsedRequest):
-        return body if body.measured_setup is not None else measure_parsed_request(body)
+        if body.measured_setup is not None:
+            return body
+        return measure_parsed_request(body)
     try:
         data = body if isinstance(body, bytes) else encode_json(body)
     except (TypeError, ValueError) as error:
-        raise FormatError(f"this body is no JSON: {error}; give plain dicts, lists, texts and numbers") from None
+        raise FormatError(f"this body is not JSON: {error}; give plain dicts, lists, texts and numbers") from None
     if api is not None and not is_api_certain:
         api = recognize_expected_api(parse_body_fields(data), api)
     parsed_request = parse_request(data, api)
@@ -203,5 +216,5 @@ def _coerce_message(value: Any) -> Message | SizedMessage:
     if isinstance(value, Message | SizedMessage):
         return value
     raise FormatError(
-        f"a {type(value).__name__} is nothing to say; give a text or a Message, a whole body to session.run"
+        f"a {type(value).__name__} is not a message; give a text or a Message, or a whole body to session.run"
     )

@@ -218,7 +218,7 @@ class Session:
         if isinstance(answer, bytes):
             answer = parse_answer(self.api if prepared_request is None else prepared_request.target.api, answer)
         if not isinstance(answer, ParsedAnswer):
-            raise FormatError(f"a {type(answer).__name__} is no answer; give the bytes of the provider's answer")
+            raise FormatError(f"a {type(answer).__name__} is not an answer; give the bytes of the provider's answer")
         entry_id = await self.resources.run_in_worker(lambda: self._record_caller_answer(answer))
         if prepared_request is None or not can_recover_from_refusals(self.settings):
             return entry_id
@@ -372,5 +372,5 @@ def _is_signature_refusal(answer: ParsedAnswer, prepared_request: PreparedReques
 def _require_id(id: str) -> str:  # noqa: A002
     """Return ``id``. Raises ``UnknownId`` if it is not a string."""
     if not isinstance(id, str):
-        raise UnknownId(f"a {type(id).__name__} names nothing; give the id of an entry, or how it begins, as a text")
+        raise UnknownId(f"an id cannot be a {type(id).__name__}; give the id of an entry, or its beginning, as a text")
     return id

@@ -50,7 +50,10 @@ class SessionRuntime:
         """How many calls of ``append`` are running in the worker, or waiting for it."""
         self._emitted_notices: set[tuple[str, str]] = set()
         # Forks have lanes of their own: a client runs subagents and titles in parallel under one session.
-        self._lane_key = self.key if journal.moves_leaf else f"{self.key}/{id(self)}"
+        if journal.moves_leaf:
+            self._lane_key = self.key
+        else:
+            self._lane_key = f"{self.key}/{id(self)}"
         """Does not change if the branch becomes a fork later."""
 
     @property
@@ -184,4 +187,10 @@ class SessionRuntime:
 
     async def call_hook(self, name: str, *arguments: Any) -> Any:
         """Return the result of hook ``name``, or None if there is no such hook, or it fails."""
-        return await run_hook(self.resources.hooks, name, *arguments, listener=self.emit_event, session=self.key)
+        return await run_hook(
+            self.resources.hooks,
+            name,
+            *arguments,
+            listener=self.emit_event,
+            session=self.key,
+        )

@@ -122,7 +122,7 @@ class _Job(Generic[T]):
     async def _run(self) -> T:
         with CancelScope() as self._scope:
             return await self._work()
-        raise OperationAborted("it was given up: its caller was interrupted")
+        raise OperationAborted("the call was cancelled: its caller was interrupted")
 
     async def _cancel_scope(self) -> None:
         if self._scope is not None:
@@ -137,18 +137,23 @@ def _wait_for_result(future: Future[T]) -> T:
                 future.exception(WAIT_SLICE_SECONDS)
         return future.result()
     except CancelledError as error:
-        raise OperationAborted("the engine was closed before this ended; open it again") from error
+        raise OperationAborted("the engine was closed before this call ended; open it again") from error
 
 
 @contextmanager
 def run_event_loop() -> Iterator[LoopThread]:
-    """Run an event loop in a thread of its own until the end of the block, then cancel what still runs in it.
+    """Run an event loop in a thread of its own until the end of the block, then cancel the tasks that still run.
 
     Not ``anyio.from_thread.start_blocking_portal``: it lets running tasks end by themselves, and it joins its thread
     even if ^C came before the loop was told to stop, which then hangs. This loop also ends with the program.
     """
     started: Future[LoopThread] = Future()
-    thread = Thread(target=Context().run, args=(_serve_portal, started, current_thread()), name="holdfast", daemon=True)
+    thread = Thread(
+        target=Context().run,
+        args=(_serve_portal, started, current_thread()),
+        name="holdfast",
+        daemon=True,
+    )
     try:
         thread.start()
         yield _wait_for_result(started)

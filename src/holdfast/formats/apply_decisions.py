@@ -93,7 +93,9 @@ def _is_label_on_branch(entry: Entry, branch_ids: set[str]) -> bool:
 
 
 def _rewrite_bodies(
-    branch_entries: Sequence[Entry], state: ConversationState, shortened: Mapping[int, SizedMessage]
+    branch_entries: Sequence[Entry],
+    state: ConversationState,
+    shortened: Mapping[int, SizedMessage],
 ) -> dict[str, EntryBody]:
     """Return the new bodies of all entries that change, by entry id."""
     message_entries = [entry for entry in branch_entries if isinstance(entry.body, MessageEntry | BranchSummaryEntry)]
@@ -136,7 +138,9 @@ def _is_applied(edit: Edit, shortened: Mapping[int, SizedMessage]) -> bool:
 
 
 def _find_change_positions(
-    branch_entries: Sequence[Entry], state: ConversationState, shortened: Mapping[int, SizedMessage]
+    branch_entries: Sequence[Entry],
+    state: ConversationState,
+    shortened: Mapping[int, SizedMessage],
 ) -> list[int]:
     """Return for each n the branch position of the last decision that shortened one of the first n messages.
 
@@ -200,7 +204,9 @@ def _clear_newest_usage(branch_entries: Sequence[Entry], decision_ids: set[str])
 
 
 def _replace_stale_notes(
-    branch_entries: Sequence[Entry], state: ConversationState, shortened_ids: set[str]
+    branch_entries: Sequence[Entry],
+    state: ConversationState,
+    shortened_ids: set[str],
 ) -> dict[str, EntryBody]:
     """Return placeholders for the notes with lines that quote a shortened message, by entry id.
 
@@ -208,12 +214,14 @@ def _replace_stale_notes(
     so they are stale as soon as one message before it is shorter.
     """
     stale_ids = set(shortened_ids)
-    compaction_ids = [id_ for id_, body in state.view.active_decisions if isinstance(body, CompactionEntry)]
-    if compaction_ids:
-        branch_ids = [entry.id for entry in branch_entries]
-        compaction_id = compaction_ids[-1]
-        position = branch_ids.index(compaction_id) if compaction_id in branch_ids else 0
-        if not shortened_ids.isdisjoint(branch_ids[:position]):
+    compaction_id = ""
+    for id_, body in state.view.active_decisions:
+        if isinstance(body, CompactionEntry):
+            compaction_id = id_
+    branch_ids = [entry.id for entry in branch_entries]
+    if compaction_id in branch_ids:
+        ids_before = branch_ids[: branch_ids.index(compaction_id)]
+        if not shortened_ids.isdisjoint(ids_before):
             stale_ids.add(compaction_id)
     bodies: dict[str, EntryBody] = {}
     for note_entry, entry in pairwise(branch_entries):

@@ -107,11 +107,11 @@ def get_full_history_entries(recording: Recording) -> list[Entry]:
 
     Each answer of a model is followed by its ``AnswerEntry``; a recorded setup stands where it came into force.
     """
-    return [
-        entry
-        for entry in get_branch_entries(recording)
-        if isinstance(entry.body, MessageEntry | BranchSummaryEntry | AnswerEntry | RequestSetup)
-    ]
+    history = []
+    for entry in get_branch_entries(recording):
+        if isinstance(entry.body, MessageEntry | BranchSummaryEntry | AnswerEntry | RequestSetup):
+            history.append(entry)
+    return history
 
 
 def build_state_at_leaf(recording: Recording, leaf: str | None = None) -> ConversationState:
@@ -143,7 +143,13 @@ def _to_recorded_call(entry: Entry, entries_by_id: dict[str, Entry]) -> Recorded
     request_entry = entries_by_id.get(message_entry.parent or "")
     if request_entry is not None and isinstance(request_entry.body, RequestEntry):
         model = request_entry.body.model
-    return RecordedModelCall(message_entry.id, message_entry.time_ms, model, answer.usage, answer.stop_reason)
+    return RecordedModelCall(
+        message_entry.id,
+        message_entry.time_ms,
+        model,
+        answer.usage,
+        answer.stop_reason,
+    )
 
 
 def make_recording(entries: Iterable[Entry], leaf: str | None = None) -> Recording:

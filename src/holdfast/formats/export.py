@@ -34,7 +34,8 @@ from holdfast.providers.common.json.raw_json import encode_json as to_json
 from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.foreign.convert_request import convert_request
 from holdfast.providers.registry import API_NAMES, API_SPECS, get_api_dialect
-from holdfast.providers.requests.request_body import build_system_field, encode_sized_messages, parse_message_list
+from holdfast.providers.requests.parsed_request import parse_message_list
+from holdfast.providers.requests.request_body import build_system_field, encode_sized_messages
 from holdfast.state.entries import Entry, NoteEntry, RequestEntry
 from holdfast.state.view import apply_normalization, build_projection
 
@@ -109,9 +110,15 @@ def _build_request_body(recording: Recording, api: str, note: NoteEntry | None) 
     # The API counts the breakpoints of system prompt and tools against the same limit as those of messages.
     free_breakpoints = MAX_BREAKPOINTS - len(list_setup_breakpoint_ttls(envelope))
     if spec.system_fields and not any(envelope.get(name) for name in spec.system_fields):
-        # The API takes the system prompt beside the messages, and nothing there would say it: move it.
-        system_texts = [item.message.text for item in sized_messages if item.message.role == "system"]
-        sized_messages = [item for item in sized_messages if item.message.role != "system"]
+        # The API takes the system prompt in a field beside the messages, and that is empty: move it there.
+        system_texts = []
+        other_messages = []
+        for sized_message in sized_messages:
+            if sized_message.message.role == "system":
+                system_texts.append(sized_message.message.text)
+            else:
+                other_messages.append(sized_message)
+        sized_messages = other_messages
         envelope |= build_system_field(spec, ["\n\n".join(system_texts)] if system_texts else [])
     if not sized_messages:
         raise FormatError("there is no message at the leaf, so there is no request to write; give a session with words")
@@ -137,9 +144,10 @@ def _build_envelope(recording: Recording, api: str, note: NoteEntry | None) -> d
         return {}
     model = recording.model
     if not model:
-        requests = [entry.body for entry in get_branch_entries(recording) if isinstance(entry.body, RequestEntry)]
-        models = [request.model for request in requests if request.model]
-        model = models[-1] if models else "unknown"
+        model = "unknown"
+        for entry in get_branch_entries(recording):
+            if isinstance(entry.body, RequestEntry) and entry.body.model:
+                model = entry.body.model
     envelope: dict[str, Any] = {"model": model}
     if API_SPECS[api].options.requires_max_tokens:
         envelope["max_tokens"] = DEFAULT_MAX_TOKENS
@@ -156,7 +164,9 @@ def _get_envelope_model(recording: Recording, envelope: Mapping[str, Any]) -> st
 
 def _is_thinking_enabled(envelope: Mapping[str, Any]) -> bool:
     """Return whether a Messages API body turns thinking on."""
-    thinking = decode_raw_fields(envelope["thinking"]) if "thinking" in envelope else {}
+    if "thinking" not in envelope:
+        return False
+    thinking = decode_raw_fields(envelope["thinking"])
     return bytes(thinking.get("type", Raw(b'"disabled"'))) != b'"disabled"'
 
 

@@ -80,15 +80,18 @@ def count_lossy_parts(messages: Iterable[Message]) -> Counter[str]:
     """Count the parts for which some format has no place, by kind."""
     counts: Counter[str] = Counter()
     for message in messages:
-        counts.update(kind for part in message.parts for kind in _iterate_lossy_kinds(part))
+        for part in message.parts:
+            counts.update(_iterate_lossy_kinds(part))
     return counts
 
 
 def format_loss_notes(lost_counts: Counter[str]) -> tuple[str, ...]:
-    """Return a note for each kind of part that was lost, with how many were."""
-    return tuple(
-        f"{number:,} × {kind}: a line or nothing stands there" for kind, number in lost_counts.items() if number > 0
-    )
+    """Return a note for each kind of part that was lost, with the number of them."""
+    notes = []
+    for kind, count in lost_counts.items():
+        if count > 0:
+            notes.append(f"{count:,} × {kind}: a line or nothing stands there")
+    return tuple(notes)
 
 
 def _iterate_lossy_kinds(part: Part) -> Iterator[str]:
@@ -114,7 +117,7 @@ def _has_origin(entry: Entry) -> bool:
 def _count_lost_parts(entry: Entry, session_format: SessionFormat) -> Counter[str]:
     """Count the parts of a message that are missing after it is written to the format and read back, by kind.
 
-    A round trip, and not a table of what each format can hold: a table would have to follow every change of a writer.
+    A round trip, and not a table of the parts each format can hold: that would have to follow every change of a writer.
     """
     body = entry.body
     if not isinstance(body, MessageEntry):
@@ -133,8 +136,8 @@ def _count_lost_parts(entry: Entry, session_format: SessionFormat) -> Counter[st
     leaf = log.add_entry("message", parent, body)
     recording = log.finish_recording(Recording("holdfast", session="s", leaf=leaf))
     reread = session_format.read(session_format.write(recording))
-    reread_bodies = [item.body for item in get_full_history_entries(reread)]
-    counts_after = count_lossy_parts(
-        item.sized_message.message for item in reread_bodies if isinstance(item, MessageEntry)
-    )
-    return counts_before - counts_after
+    reread_messages = []
+    for reread_entry in get_full_history_entries(reread):
+        if isinstance(reread_entry.body, MessageEntry):
+            reread_messages.append(reread_entry.body.sized_message.message)
+    return counts_before - count_lossy_parts(reread_messages)

@@ -77,7 +77,7 @@ LAZY_LINE_READERS: Mapping[str, LineReader] = {
 
 
 def read_recording_lazily(lines: LineFile) -> Recording | None:
-    """Return the recording in an open file, with entries that read their messages on demand.
+    """Return the recording in an open file; its entries read their messages on demand.
 
     Returns None if the file has to be read as a whole: it is one JSON value, its format has no line reader, or no line
     is recognized (the other reader then says what is wrong).
@@ -145,7 +145,7 @@ def _describe_known_formats() -> str:
 def recognize_reader(data: bytes) -> str:
     """Return the name of the reader for ``data``, one of ``RECORDING_READERS``.
 
-    Raises ``UnrecognizedContent`` if there is none.
+    Raises ``UnrecognizedContent`` if no reader fits.
     """
     # Arrays of session lines became lines before; what is left is a list of messages.
     if is_json_array(data):
@@ -181,7 +181,7 @@ def recognize_line(line: bytes) -> str | None:
 
 
 def _recognize_json_document(data: bytes, first_fields: dict[str, Raw], broken_count: int) -> str:
-    """Return the name of the reader for a file that is one JSON value over several lines; raise if there is none.
+    """Return the name of the reader for a file that is one JSON value over several lines; raise if no reader fits.
 
     ``first_fields`` and ``broken_count`` describe the lines for the error message.
     """

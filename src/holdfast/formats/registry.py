@@ -29,7 +29,9 @@ class SessionFormat(NamedTuple):
 
 SESSION_FORMATS: Mapping[str, SessionFormat] = {
     "claude-code": SessionFormat(
-        claude_write.write_claude_code, claude_code.read_claude_code, holds_one_conversation=False
+        claude_write.write_claude_code,
+        claude_code.read_claude_code,
+        holds_one_conversation=False,
     ),
     "codex": SessionFormat(codex_write.write_codex, codex.read_codex),
     "gemini-cli": SessionFormat(gemini_cli_write.write_gemini_cli, gemini_cli.read_gemini_cli),

@@ -75,7 +75,7 @@ class _ExistingLog:
             self._unmatched[key][entry.id] = None
 
     def _find_message_before(self, entry: Entry | LazyEntry) -> str | None:
-        """Return the id of the newest conversation entry above an entry of the log, or None if there is none.
+        """Return the id of the newest conversation entry above an entry of the log, or None at the root.
 
         Fills ``_newest_messages`` for everything on the way, so all look-ups together take linear time.
         """
@@ -83,7 +83,8 @@ class _ExistingLog:
         entry_id = entry.parent
         while entry_id not in self._newest_messages:
             trail.append(entry_id)
-            entry_id = self.entries_by_id[entry_id].parent if entry_id in self.entries_by_id else None
+            ancestor = self.entries_by_id.get(entry_id or "")
+            entry_id = ancestor.parent if ancestor is not None else None
         newest = self._newest_messages[entry_id]
         for trail_id in reversed(trail):
             trail_entry = self.entries_by_id.get(trail_id or "")
@@ -109,7 +110,7 @@ class _ExistingLog:
     def _choose_new_id(self, entry: Entry, previous_message_id: str | None) -> str:
         """Return the id of a new entry: its own, or one with a digest if the log uses its own for something else.
 
-        A message whose content changed under a tool's id keeps that id, so that the import reports the conflict.
+        A message that changed under a tool's id keeps that id, so that the import reports the conflict.
         """
         logged_key = self._content_keys.get(entry.id)
         if logged_key is None:
@@ -161,7 +162,7 @@ def _is_conversation_entry(entry: Entry | LazyEntry) -> bool:
 def _is_same_despite_key(log_entry: Entry, entry: Entry) -> bool:
     """Return whether two entries with one id in one place are the same though their content keys differ.
 
-    Two cases: notes of a tool, whose lines link to other lines, and messages that another version of Holdfast
+    Two cases: notes of a tool, since their lines link to other lines, and messages that another version of Holdfast
     measured. How a message is read may change between versions; the log keeps the older reading.
     """
     log_body = log_entry.body

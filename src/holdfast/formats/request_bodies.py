@@ -32,7 +32,7 @@ from holdfast.messages.message import Message
 from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.registry import API_SPECS, DEFAULT_API
-from holdfast.providers.requests.request_body import measure_request_setup
+from holdfast.providers.requests.parsed_request import measure_request_setup
 from holdfast.state.entries import MessageEntry, NoteEntry
 
 REQUEST_BODY_NOTE = "request body"
@@ -64,9 +64,16 @@ REQUEST_WRAPPER = LenientDecoder(RequestWrapper)
 BODY_PROBE = LenientDecoder(BodyProbe)
 _MESSAGE_ROLE = LenientDecoder(_MessageRole)
 
-_PATH_PATTERNS = [
-    (re.compile(spec.endpoints.captured_path), spec) for spec in API_SPECS.values() if spec.endpoints.captured_path
-]
+
+def _compile_path_patterns() -> list[tuple[re.Pattern[str], ApiSpec]]:
+    patterns = []
+    for spec in API_SPECS.values():
+        if spec.endpoints.captured_path:
+            patterns.append((re.compile(spec.endpoints.captured_path), spec))
+    return patterns
+
+
+_PATH_PATTERNS = _compile_path_patterns()
 """Patterns of captured request paths, each with its API; a group in the pattern is the model."""
 
 
@@ -116,7 +123,10 @@ def read_request_bodies(data: bytes) -> Recording:
 
 def _decode_requests(data: bytes) -> list[FileLine[RequestWrapper]]:
     """Return the file as one request if it is one JSON value, else its lines. A bare array is a list of messages."""
-    document = wrap_array_in_body(data) if is_json_array(data) else data.removeprefix(BOM).strip()
+    if is_json_array(data):
+        document = wrap_array_in_body(data)
+    else:
+        document = data.removeprefix(BOM).strip()
     row = decode_document(document, REQUEST_WRAPPER)
     if row.value is not None:
         return [row]
@@ -124,7 +134,7 @@ def _decode_requests(data: bytes) -> list[FileLine[RequestWrapper]]:
 
 
 def _locate_body(row: FileLine[RequestWrapper]) -> _LocatedBody | None:
-    """Return the body on a line, or None if there is none with messages."""
+    """Return the body on a line, or None without a body that has messages."""
     wrapper = row.value
     if wrapper is None:
         return None
@@ -135,7 +145,7 @@ def _locate_body(row: FileLine[RequestWrapper]) -> _LocatedBody | None:
         raw = wrapper.request or wrapper.body or raw
     fields = decode_raw_fields(raw)
     path_spec, path_model = _find_api_of_path(wrapper.path)
-    # What the capture says counts more than what the body looks like.
+    # The API that the capture names counts more than the looks of the body.
     spec = API_SPECS.get(wrapper.api) or path_spec or API_SPECS[_detect_body_api(fields)]
     messages = _get_raw_messages(spec, fields.get(spec.messages_field, Raw()))
     if not messages:
@@ -204,7 +214,9 @@ def _append_body(log: RecordingBuilder, body: _LocatedBody) -> str:
     messages = [_decode_message(spec, raw) for _, raw in groups]
     # Results without ids are linked to their calls by order, which takes all messages that could be read.
     readable_messages = [message for message in messages if isinstance(message, Message)]
-    linked_messages = iter(readable_messages if spec.link_results is None else spec.link_results(readable_messages))
+    if spec.link_results is not None:
+        readable_messages = spec.link_results(readable_messages)
+    linked_messages = iter(readable_messages)
     for (number, raw), message in zip(groups, messages, strict=True):
         linked_message = next(linked_messages) if isinstance(message, Message) else message
         leaf = _append_body_message(log, body, number, leaf, raw, linked_message)
@@ -216,7 +228,7 @@ def _group_elements(spec: ApiSpec, elements: Sequence[Raw]) -> list[tuple[int, R
 
     If an element cannot be read, each stands alone, so that only that one is lost.
     """
-    spans = [(index, index + 1) for index in range(len(elements))]
+    spans = [(index, index + 1) for index in range(len(elements))]  # each element by itself
     if spec.group_items is not None:
         with suppress(FormatError):
             spans = [(start, stop) for start, stop, _ in spec.group_items(elements)]
@@ -236,7 +248,12 @@ def _decode_message(spec: ApiSpec, raw: Raw) -> Message | str:
 
 
 def _append_body_message(
-    log: RecordingBuilder, body: _LocatedBody, number: int, parent: str, raw: Raw, message: Message | str
+    log: RecordingBuilder,
+    body: _LocatedBody,
+    number: int,
+    parent: str,
+    raw: Raw,
+    message: Message | str,
 ) -> str:
     name = f"m{number:06}"
     if isinstance(message, str):

@@ -112,9 +112,13 @@ def _is_equivalent_value(left: Any, right: Any) -> bool:
     if type(left) is not type(right):
         return False
     if isinstance(left, list):
-        return len(left) == len(right) and all(map(_is_equivalent_value, left, right))
+        if len(left) != len(right):
+            return False
+        return all(map(_is_equivalent_value, left, right))
     if isinstance(left, _UninterpretedPart):
-        return left.kind == right.kind and _is_equivalent_json(left.raw, right.raw)
+        if left.kind != right.kind:
+            return False
+        return _is_equivalent_json(left.raw, right.raw)
     return bool(left == right)
 
 
@@ -129,8 +133,10 @@ def _is_equivalent_json(left: Raw | None, right: Raw | None) -> bool:
         return False
     if not (isinstance(left_value, dict) and isinstance(right_value, dict)):
         return bool(left_value == right_value)
-    left_fields, right_fields = _drop_null_fields(left_value), _drop_null_fields(right_value)
-    return all(left_fields[key] == right_fields[key] for key in left_fields.keys() & right_fields.keys())
+    left_fields = _drop_null_fields(left_value)
+    right_fields = _drop_null_fields(right_value)
+    common_keys = left_fields.keys() & right_fields.keys()
+    return all(left_fields[key] == right_fields[key] for key in common_keys)
 
 
 def _drop_null_fields(fields: dict[str, Any]) -> dict[str, Any]:

@@ -85,7 +85,9 @@ def collect_media_in_parts(*parts: Part) -> list[Media]:
 
 def replace_all_parts(message: Message, parts: Sequence[Part]) -> Message:
     """Return ``message`` with ``parts``, one for each of its own; itself if all of them are the same objects."""
-    return message if all(map(is_, parts, message.parts)) else Message(message.role, tuple(parts))
+    if all(map(is_, parts, message.parts)):
+        return message
+    return Message(message.role, tuple(parts))
 
 
 def replace_media_with_text(part: Part, describe: Callable[[Media], str]) -> Part:

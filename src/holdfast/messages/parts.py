@@ -67,7 +67,8 @@ class Media(Struct, frozen=True, omit_defaults=True, gc=False, tag="media"):
     def __post_init__(self) -> None:
         """Derive a missing form. Raises ``TypeError`` for a source or a size of another type."""
         if not (isinstance(self.source, str) and isinstance(self.size, int)):
-            raise_if_wrong_type(TypeError, **{"Media.source": (self.source, str), "Media.size": (self.size, int)})
+            expected_types = {"Media.source": (self.source, str), "Media.size": (self.size, int)}
+            raise_if_wrong_type(TypeError, **expected_types)
         if not self.form:
             force_setattr(self, "form", _detect_media_form(self))
 

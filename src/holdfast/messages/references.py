@@ -107,7 +107,10 @@ def _iter_paths(piece: str) -> Iterator[Reference]:
         is_in_url = "://" in piece[max(0, match.start() - 3) : match.end()]
         if len(path) < 6 or is_in_url:
             continue
-        names = [name for name in path.split("/") if name not in {"", ".", "..", "~"}]
+        names = []
+        for name in path.split("/"):
+            if name not in {"", ".", "..", "~"}:
+                names.append(name)
         if not names:
             continue
         # The last two names: tools print the same file as an absolute path and relative to any folder.
@@ -179,4 +182,8 @@ def iter_json_strings(value: Any, depth: int = 0) -> Iterator[str]:
 def load_common_references() -> frozenset[str]:
     """Return keys that point at nothing in particular: language keywords, builtins, the commonest file names."""
     text = files("holdfast.data").joinpath("common_references.txt").read_text("utf-8")
-    return frozenset(line for line in text.splitlines() if line and not line.startswith("#"))
+    keys: set[str] = set()
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            keys.add(line)
+    return frozenset(keys)

@@ -60,9 +60,10 @@ def has_known_signer(message: Message) -> bool:
 
 def list_non_thinking_signatures(message: Message) -> list[str]:
     """Return the data of the signatures in ``message``, except those of thinking, in canonical base64."""
-    signed_parts = [
-        part for part in message.parts if _get_signature(part) is not None and not isinstance(part, Thinking)
-    ]
+    signed_parts = []
+    for part in message.parts:
+        if _get_signature(part) is not None and not isinstance(part, Thinking):
+            signed_parts.append(part)
     return [canonicalize_base64(_get_signature_data(part)) for part in signed_parts]
 
 

@@ -76,7 +76,15 @@ def _strip_content_part(part: Text | Media | Opaque, *, keeps_file_ids: bool) ->
         return Text(get_opaque_text(part) or format_part_placeholder(part))
     if part.form == "file" and not keeps_file_ids:
         return Text(format_part_placeholder(part))
-    return Media(part.kind, part.mime, part.size, part.name, part.source, None, part.form)
+    return Media(
+        part.kind,
+        part.mime,
+        part.size,
+        part.name,
+        part.source,
+        None,
+        part.form,
+    )
 
 
 def is_message_or_field(part: Opaque) -> bool:
@@ -86,8 +94,10 @@ def is_message_or_field(part: Opaque) -> bool:
 
 def get_opaque_text(part: Opaque) -> str:
     """Return the plain text of an opaque part (a search result, a summary, a refusal), or ``""`` for other kinds."""
+    if part.raw is None:
+        return ""
     try:
-        return _decode_opaque_text(part.kind, part.raw) if part.raw is not None else ""
+        return _decode_opaque_text(part.kind, part.raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return ""
 
@@ -105,4 +115,5 @@ def _decode_opaque_text(kind: str, raw: Raw) -> str:
     texts = [block.text for block in search_result.content if block.text.strip()]
     if not texts:
         return ""
-    return "\n".join([line for line in (search_result.title, search_result.source, *texts) if line])
+    heading = [line for line in (search_result.title, search_result.source) if line]
+    return "\n".join([*heading, *texts])

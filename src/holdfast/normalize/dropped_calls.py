@@ -6,16 +6,9 @@ from collections.abc import Sequence
 
 from holdfast.messages.parts import ToolCall, ToolResult
 from holdfast.normalize.ids import mint_call_id
-from holdfast.normalize.pairing import (
-    LocatedResult,
-    ResultPosition,
-    WireName,
-    WireNames,
-    apply_wire_names,
-    find_results_of_calls,
-    has_never_run,
-)
+from holdfast.normalize.pairing import WireName, WireNames, apply_wire_names, has_never_run
 from holdfast.normalize.parts import has_tool_name
+from holdfast.normalize.result_matching import LocatedResult, ResultPosition, find_results_of_calls
 from holdfast.normalize.tracked_messages import TrackedMessage
 from holdfast.state.dialect import Dialect
 

@@ -15,7 +15,7 @@ from holdfast.messages.parts import Opaque, ToolCall, ToolResult
 from holdfast.normalize.ids import NO_CALL_IDS, has_only_valid_ids, is_wire_id, list_server_call_ids
 from holdfast.normalize.media_limit import is_within_media_limits
 from holdfast.normalize.misplaced_results import find_unanswered_computer_calls
-from holdfast.normalize.pairing import find_results_of_calls, has_distinguishable_results, is_misnamed_result
+from holdfast.normalize.pairing import is_misnamed_result
 from holdfast.normalize.parts import (
     can_be_empty,
     clean_message,
@@ -23,6 +23,7 @@ from holdfast.normalize.parts import (
     is_empty_prefill,
     is_unsigned_text,
 )
+from holdfast.normalize.result_matching import find_results_of_calls, has_distinguishable_results
 from holdfast.normalize.roles import can_follow_results, has_valid_system_position, is_merge_required
 from holdfast.normalize.server_tools import find_unpaired_server_parts
 from holdfast.normalize.signatures import has_required_signatures
@@ -63,7 +64,13 @@ def _index_history(messages: Sequence[Message]) -> _HistoryIndex:
         if is_unusual:
             unusual_messages.append(index)
     all_calls = [call for calls in calls_by_message.values() for call in calls]
-    return _HistoryIndex(messages, calls_by_message, all_calls, results_by_message, unusual_messages)
+    return _HistoryIndex(
+        messages,
+        calls_by_message,
+        all_calls,
+        results_by_message,
+        unusual_messages,
+    )
 
 
 def is_normalized_inside(
@@ -91,9 +98,12 @@ def is_normalized_inside(
     # Opaque parts, media and empty messages are all among the unusual messages, so the checks of these look at no
     # others.
     unusual_messages = [messages[index] for index in history.unusual_messages]
-    has_opaque_parts = any(type(part) is Opaque for message in unusual_messages for part in message.parts)
-    if has_opaque_parts and (find_unpaired_server_parts(messages, dialect) or find_unanswered_computer_calls(messages)):
-        return False
+    has_opaque_parts = any(Opaque in map(type, message.parts) for message in unusual_messages)
+    if has_opaque_parts:
+        if find_unpaired_server_parts(messages, dialect):
+            return False
+        if find_unanswered_computer_calls(messages):
+            return False
     if not has_required_signatures(messages, dialect):
         return False
     return not unusual_messages or is_within_media_limits(messages, dialect)
@@ -103,19 +113,26 @@ def _has_valid_placement(history: _HistoryIndex, dialect: Dialect, *, has_system
     """Return whether each message is clean and may stand between its neighbours."""
     messages = history.messages
     last = len(messages) - 1
-    if not all(
-        _is_clean_message(messages[index], dialect, is_last=index == last) for index in history.unusual_messages
-    ):
-        return False
+    for index in history.unusual_messages:
+        if not _is_clean_message(messages[index], dialect, is_last=index == last):
+            return False
     checks_neighbors = dialect.merges_same_role or dialect.calls_follow_user or dialect.needs_answer_after_results
-    if checks_neighbors and not all(_can_be_neighbors(first, second, dialect) for first, second in pairwise(messages)):
-        return False
+    if checks_neighbors:
+        for first, second in pairwise(messages):
+            if not _can_be_neighbors(first, second, dialect):
+                return False
     system_indexes = [index for index, message in enumerate(messages) if message.role == "system"]
     for number, index in enumerate(system_indexes):
         is_leading = has_system_field and index == number
         before = messages[index - 1 : index]
         after = messages[index + 1 : index + 2]
-        if not has_valid_system_position(messages[index], before, after, dialect, is_leading=is_leading):
+        if not has_valid_system_position(
+            messages[index],
+            before,
+            after,
+            dialect,
+            is_leading=is_leading,
+        ):
             return False
     return True
 
@@ -210,7 +227,13 @@ def _has_adjacent_results(history: _HistoryIndex, dialect: Dialect) -> bool:
             has_words = False
         elif open_counts or index in results_by_message:
             results = results_by_message.get(index, [])
-            if not _try_consume_results(message, results, open_counts, dialect, has_text_before=has_words):
+            if not _try_consume_results(
+                message,
+                results,
+                open_counts,
+                dialect,
+                has_text_before=has_words,
+            ):
                 return False
             has_words = has_words or len(results) < len(message.parts)
         previous_role = role
@@ -229,8 +252,10 @@ def _try_consume_results(
     if message.role == "system" or not (results or dialect.server_joins_same_role):
         return False
     if results and dialect.results_first:
-        parts = message.parts
-        has_text_between = len(results) < len(parts) and {*map(type, parts[: len(results)])} != {ToolResult}
+        has_text_between = False
+        if len(results) < len(message.parts):
+            leading_types = {*map(type, message.parts[: len(results)])}
+            has_text_between = leading_types != {ToolResult}
         if has_text_before or has_text_between:
             return False
     for result in results:
@@ -249,6 +274,8 @@ def _has_later_results(messages: Sequence[Message]) -> bool:
     answered_count = 0
     for index, matches in find_results_of_calls(messages).items():
         call_count += len(matches)
-        answered_count += sum(match is not None and match.message_index > index for match in matches)
+        for match in matches:
+            if match is not None and match.message_index > index:
+                answered_count += 1
     result_count = sum(len(message.results) for message in messages)
     return answered_count == call_count == result_count

@@ -53,7 +53,13 @@ def mint_call_id(seed: str, dialect: Dialect) -> str:
     return _mint_id("", seed, dialect.id_pattern, dialect.id_min, dialect.id_max)
 
 
-def _mint_id(id_: str, seed: str, pattern: str, min_chars: int, max_chars: int) -> str:
+def _mint_id(
+    id_: str,
+    seed: str,
+    pattern: str,
+    min_chars: int,
+    max_chars: int,
+) -> str:
     """Return an id that begins like ``id_``, if there is room, and ends in a digest of ``seed``."""
     length = min(MAX_MINTED_ID_CHARS, max_chars)
     digest = blake2b(seed.encode("utf-8", "surrogatepass"), digest_size=8).digest()
@@ -153,21 +159,33 @@ class _IdAllocator:
 
     def mark_taken(self, ids: Iterable[str]) -> None:
         """Reserve ``ids`` for the whole request if the dialect wants each once."""
-        if self.dialect.unique_ids:
-            self.taken.update(id_ for id_ in ids if is_wire_id(id_, self.dialect))
+        if not self.dialect.unique_ids:
+            return
+        for id_ in ids:
+            if is_wire_id(id_, self.dialect):
+                self.taken.add(id_)
 
     def allocate_id(self, id_: str, context: str) -> str:
         """Return ``id_`` if it is free, else the first free id that is minted from it and ``context``."""
         key = id_, context
+        dialect = self.dialect
         candidate, seed = self._last_minted_in_message.get(key) or self._last_minted.get(key, key)
         while self._is_taken(candidate) or (candidate != id_ and candidate in self.original_ids):
-            seed = blake2b(f"{id_} {seed}".encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+            previous_seed = f"{id_} {seed}".encode("utf-8", "surrogatepass")
+            seed = blake2b(previous_seed, digest_size=6).hexdigest()
             candidate = _mint_id(
-                id_, f"{id_} {seed}", self.dialect.id_pattern, self.dialect.id_min, self.dialect.id_max
+                id_,
+                f"{id_} {seed}",
+                dialect.id_pattern,
+                dialect.id_min,
+                dialect.id_max,
             )
         self.taken_in_message.add(candidate)
-        is_unique_in_request = self.dialect.unique_ids and is_wire_id(candidate, self.dialect)
-        last_minted = self._last_minted if is_unique_in_request else self._last_minted_in_message
+        is_unique_in_request = dialect.unique_ids and is_wire_id(candidate, dialect)
+        if is_unique_in_request:
+            last_minted = self._last_minted
+        else:
+            last_minted = self._last_minted_in_message
         last_minted[key] = candidate, seed
         return candidate
 
@@ -182,11 +200,11 @@ def is_wire_id(id_: str, dialect: Dialect) -> bool:
 
 def list_server_call_ids(message: Message) -> list[str]:
     """Return the ids of server calls in ``message``; they must differ from the ids of the client's calls."""
-    return [
-        part.signature.data
-        for part in message.parts
-        if isinstance(part, Opaque) and is_server_tool_call(part) and part.signature is not None
-    ]
+    server_call_ids: list[str] = []
+    for part in message.parts:
+        if isinstance(part, Opaque) and is_server_tool_call(part) and part.signature is not None:
+            server_call_ids.append(part.signature.data)
+    return server_call_ids
 
 
 def is_server_tool_call(part: Opaque) -> bool:

@@ -49,8 +49,8 @@ def replace_excess_media(items: list[TrackedMessage], dialect: Dialect) -> list[
     messages = [item.message for item in items]
     if is_within_media_limits(messages, dialect):
         return items
-    newest_turn = next((index for index in reversed(range(len(messages))) if messages[index].is_turn_start), -1)
-    if newest_turn >= 0 and not is_within_media_limits(messages[newest_turn : newest_turn + 1], dialect):
+    newest_turn = _find_newest_turn_start(messages)
+    if newest_turn >= 0 and not is_within_media_limits([messages[newest_turn]], dialect):
         return items
     media = collect_media_in_messages(*messages)
     max_images = get_max_images(media, dialect)
@@ -62,17 +62,31 @@ def replace_excess_media(items: list[TrackedMessage], dialect: Dialect) -> list[
             break
         if message_index == newest_turn:
             continue
-        part = changed_items[message_index].message.parts[part_index]
+        item = changed_items[message_index]
+        part = item.message.parts[part_index]
         # While only the number of images is too high, documents may stay.
         describe = format_part_placeholder if excess_bytes > 0 else _describe_image
         new_part = replace_media_with_text(part, describe)
+        if new_part is part:
+            continue
         excess_images -= _count_images(part) - _count_images(new_part)
         excess_bytes -= estimate_part_bytes(part) - estimate_part_bytes(new_part)
-        if new_part is not part:
-            changed_items[message_index] = _replace_media_part(
-                changed_items[message_index], part_index, new_part, max_images, dialect.max_bytes
-            )
+        changed_items[message_index] = _replace_media_part(
+            item,
+            part_index,
+            new_part,
+            max_images,
+            dialect.max_bytes,
+        )
     return changed_items
+
+
+def _find_newest_turn_start(messages: Sequence[Message]) -> int:
+    """Return the index of the newest message that starts a turn, or -1 if no message does."""
+    for index in reversed(range(len(messages))):
+        if messages[index].is_turn_start:
+            return index
+    return -1
 
 
 def get_max_images(media: Sequence[Media], dialect: Dialect) -> int:
@@ -87,12 +101,19 @@ def get_max_images(media: Sequence[Media], dialect: Dialect) -> int:
 
 
 def _replace_media_part(
-    item: TrackedMessage, part_index: int, part: Part, max_images: int, max_bytes: int
+    item: TrackedMessage,
+    part_index: int,
+    part: Part,
+    max_images: int,
+    max_bytes: int,
 ) -> TrackedMessage:
     parts = (*item.message.parts[:part_index], part, *item.message.parts[part_index + 1 :])
-    limits = ((max_images, "images"), (max_bytes, "bytes"))
-    limit_text = " and ".join(f"{limit:,} {unit}" for limit, unit in limits if limit < NO_LIMIT)
-    why = f"at most {limit_text} go in one request"
+    limits: list[str] = []
+    if max_images < NO_LIMIT:
+        limits.append(f"{max_images:,} images")
+    if max_bytes < NO_LIMIT:
+        limits.append(f"{max_bytes:,} bytes")
+    why = f"at most {' and '.join(limits)} go in one request"
     return item.replace_message(Message(item.message.role, parts), "media-budget", why)
 
 

@@ -12,20 +12,18 @@ from itertools import groupby
 from math import inf
 
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Opaque, ToolCall, ToolResult
+from holdfast.messages.parts import Opaque, Part, ToolCall, ToolResult
 from holdfast.normalize.ids import is_wire_id, mint_call_id
-from holdfast.normalize.pairing import (
+from holdfast.normalize.pairing import WireName, WireNames, apply_wire_names
+from holdfast.normalize.parts import PartIndexes, drop_tracked_parts
+from holdfast.normalize.result_matching import (
     ResultPosition,
     ResultsByAnswer,
-    WireName,
-    WireNames,
-    apply_wire_names,
     find_results_of_calls,
     index_first_calls,
     is_synthetic_result,
     list_used_positions,
 )
-from holdfast.normalize.parts import PartIndexes, drop_tracked_parts
 from holdfast.normalize.tracked_messages import TrackedMessage, create_inserted_message
 from holdfast.state.dialect import Dialect
 
@@ -58,7 +56,10 @@ def extract_misplaced_results(items: list[TrackedMessage], _dialect: Dialect) ->
 
 
 def _find_results_to_extract(
-    message: Message, wanted_ids: Container[str], first_call_indexes: Mapping[str, int], index: int
+    message: Message,
+    wanted_ids: Container[str],
+    first_call_indexes: Mapping[str, int],
+    index: int,
 ) -> set[str]:
     """Return the ids of results in message ``index`` that are wanted, or that no call up to this message has."""
     extracted_ids: set[str] = set()
@@ -70,19 +71,22 @@ def _find_results_to_extract(
 
 
 def _split_answer(item: TrackedMessage, extracted_ids: Collection[str]) -> Iterator[TrackedMessage]:
-    """Yield an answer cut up at its results with ``extracted_ids``, which become messages of their own between."""
-    is_affected = any(result.call_id in extracted_ids for result in item.message.results)
-    if item.message.role != "assistant" or not is_affected:
+    """Split an answer at its results with ``extracted_ids``; these results become messages of their own."""
+
+    def is_extracted(part: Part) -> bool:
+        return isinstance(part, ToolResult) and part.call_id in extracted_ids
+
+    if item.message.role != "assistant" or not any(map(is_extracted, item.message.parts)):
         yield item
         return
-    why = "only the other side tells what a call gave back"
-    runs = groupby(item.message.parts, lambda part: isinstance(part, ToolResult) and part.call_id in extracted_ids)
-    for number, (is_result, parts) in enumerate(runs):
+    why = "a tool result stands outside the answer that made its call"
+    for number, (is_result, parts) in enumerate(groupby(item.message.parts, is_extracted)):
         message = Message("tool" if is_result else "assistant", tuple(parts))
-        if number:
-            yield create_inserted_message(item.stop, message, "result-place", why)
-        else:  # the first piece takes the place of the answer
+        if number == 0:
+            # The first piece takes the place of the answer.
             yield item.replace_message(message, "result-place", why)
+        else:
+            yield create_inserted_message(item.stop, message, "result-place", why)
 
 
 # -- calls and results without an id -----------------------------------------------------------------------------------
@@ -100,31 +104,49 @@ def assign_missing_call_ids(items: list[TrackedMessage], dialect: Dialect) -> li
     call_names: dict[int, WireNames] = defaultdict(dict)
     result_names: dict[int, WireNames] = defaultdict(dict)
     for index, matches in find_results_of_calls(messages).items():
-        for call_index, (call, match) in enumerate(zip(messages[index].calls, matches, strict=True)):
+        message = messages[index]
+        for call_index, (call, match) in enumerate(zip(message.calls, matches, strict=True)):
             if match is None or call.id:
                 continue
-            name = WireName(mint_call_id(f"{messages[index].text!r} {call.arguments} {call_index}", dialect))
+            seed = f"{message.text!r} {call.arguments} {call_index}"
+            name = WireName(mint_call_id(seed, dialect))
             call_names[index][call_index] = name
             result_names[match.message_index][match.result_index] = name
     why = "a call without an id is answered by the result that stands behind it"
-    renamed_items = [apply_wire_names(item, call_names[index], ToolCall, why) for index, item in enumerate(items)]
-    return [apply_wire_names(item, result_names[index], ToolResult, why) for index, item in enumerate(renamed_items)]
+    renamed_items: list[TrackedMessage] = []
+    for index, item in enumerate(items):
+        item_with_calls = apply_wire_names(item, call_names[index], ToolCall, why)
+        renamed_items.append(apply_wire_names(item_with_calls, result_names[index], ToolResult, why))
+    return renamed_items
 
 
 def link_results_without_id(items: list[TrackedMessage], dialect: Dialect) -> list[TrackedMessage]:
     """Give results without a call id the id of the call that they stand behind."""
     messages = [item.message for item in items]
-    if not any(_has_no_wire_id(result, dialect) for message in messages for result in message.results):
+    if not any(_has_results_without_id(message, dialect) for message in messages):
         return items
     matches = find_results_of_calls(messages)
     used_positions = list_used_positions(matches)
     names: dict[int, WireNames] = defaultdict(dict)
     for index in matches:
-        for position, call in _match_by_position(messages, matches, index, used_positions, dialect):
+        for position, call in _match_by_position(
+            messages,
+            matches,
+            index,
+            used_positions,
+            dialect,
+        ):
             tool = call.name if dialect.results_carry_name else ""
             names[position.message_index][position.result_index] = WireName(call.id, tool)
     why = "a result that names no call answers the one it stands behind"
-    return [apply_wire_names(item, names[index], ToolResult, why) for index, item in enumerate(items)]
+    linked_items: list[TrackedMessage] = []
+    for index, item in enumerate(items):
+        linked_items.append(apply_wire_names(item, names[index], ToolResult, why))
+    return linked_items
+
+
+def _has_results_without_id(message: Message, dialect: Dialect) -> bool:
+    return any(_has_no_wire_id(result, dialect) for result in message.results)
 
 
 def _has_no_wire_id(result: ToolResult, dialect: Dialect) -> bool:
@@ -138,11 +160,14 @@ def _match_by_position(
     used_positions: set[ResultPosition],
     dialect: Dialect,
 ) -> Iterator[tuple[ResultPosition, ToolCall]]:
-    """Yield the results without an id right behind answer ``index``, each with the open call that it answers.
+    """Pair the results without an id right behind answer ``index`` with its open calls, in order.
 
-    If there are not as many results as open calls, none can be assigned for certain, and nothing is yielded.
+    If there are not as many results as open calls, no result can be assigned for certain, and no pair is yielded.
     """
-    open_calls = [call for call, match in zip(messages[index].calls, matches[index], strict=True) if match is None]
+    open_calls = []
+    for call, match in zip(messages[index].calls, matches[index], strict=True):
+        if match is None:
+            open_calls.append(call)
     if not open_calls:
         return
     free_positions: list[ResultPosition] = []

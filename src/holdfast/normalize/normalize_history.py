@@ -23,10 +23,7 @@ from holdfast.normalize.misplaced_results import (
     extract_misplaced_results,
     link_results_without_id,
 )
-from holdfast.normalize.pairing import (
-    drop_unfinished_calls,
-    pair_calls_with_results,
-)
+from holdfast.normalize.pairing import drop_unfinished_calls, pair_calls_with_results
 from holdfast.normalize.parts import CLEANING_RULES, clean_messages, has_nonblank_content
 from holdfast.normalize.result_media import move_unsupported_result_media
 from holdfast.normalize.roles import (
@@ -91,10 +88,15 @@ def normalize_history(
     ):
         return ()
 
-    original_items = [
-        TrackedMessage(position, position + 1, message) for position, message in enumerate(messages, first_position)
-    ]
-    items = [_drop_invalid_thinking(item) if item.start in invalid_thinking else item for item in original_items]
+    original_items = []
+    for position, message in enumerate(messages, first_position):
+        original_items.append(TrackedMessage(position, position + 1, message))
+    items = []
+    for item in original_items:
+        if item.start in invalid_thinking:
+            items.append(_drop_invalid_thinking(item))
+        else:
+            items.append(item)
     drop_reasons: dict[int, EditReason] = {}
     passes = _list_passes(
         dialect,

@@ -1,61 +1,40 @@
 """Pair tool calls with their results: a result for each call where the API wants it, and no result without its call.
 
-Matching is by occurrence, because ids repeat across turns. A misplaced result moves behind its call, a second one is
-dropped, a missing one is synthesized, and an orphan is retold as the user's words. A real result wins over a synthetic
-one, wherever it stands.
+A misplaced result moves behind its call, a second one is dropped, a missing one is synthesized, and an orphan is retold
+as the user's words. A real result wins over a synthetic one, wherever it stands. ``result_matching.py`` decides which
+result answers which call.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
-from math import inf
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from holdfast.messages.message import Message, format_part_placeholder, get_result_text, replace_all_parts
-from holdfast.messages.parts import Media, Opaque, Part, Text, ToolCall, ToolResult
+from holdfast.messages.message import Message, format_part_placeholder, replace_all_parts
+from holdfast.messages.parts import Media, Part, Text, ToolCall, ToolResult
 from holdfast.messages.strip_foreign import get_opaque_text
-from holdfast.normalize.ids import NO_CALL_IDS, assign_wire_ids, get_assistant_calls, is_server_tool_call, is_wire_id
+from holdfast.normalize.ids import NO_CALL_IDS, assign_wire_ids, get_assistant_calls, is_wire_id
 from holdfast.normalize.parts import clean_message, drop_parts_with_thinking, has_incomplete_arguments
+from holdfast.normalize.result_matching import (
+    SYNTHETIC_RESULT_TEXT,
+    LocatedResult,
+    ResultIndexes,
+    ResultsByAnswer,
+    find_early_orphan_results,
+    find_results_of_calls,
+    has_distinguishable_results,
+    is_synthetic_result,
+)
 from holdfast.normalize.tracked_messages import TrackedMessage, create_inserted_message
 from holdfast.state.dialect import Dialect
 
-SYNTHETIC_RESULT_TEXT = "[No result was recorded for this call: it was interrupted or its output was lost.]"
-"""Text of a synthetic result. It exists only in requests and is never logged, but a client that read a request may send
-it back."""
 CALL_ID_RULE = "call-id"
 """Rule of the edits that give a call and its result the id under which they are sent."""
 ORPHAN_RESULT_LABEL = "[Result of a tool call that is not here]"
 """Label before the words of an orphan, a result that answers no call."""
-
-
-class LocatedResult(NamedTuple):
-    """A result and its place: the ``result_index``-th result of message ``message_index``."""
-
-    message_index: int
-    result_index: int
-    result: ToolResult
-
-    @property
-    def position(self) -> ResultPosition:
-        """The place without the result."""
-        return ResultPosition(self.message_index, self.result_index)
-
-
-class ResultPosition(NamedTuple):
-    """The ``result_index``-th result of message ``message_index``."""
-
-    message_index: int
-    result_index: int
-
-
-ResultsByAnswer = dict[int, list[LocatedResult | None]]
-"""The result, or None, of each call of each assistant message, by the message's index."""
-ResultIndexes = dict[int, set[int]]
-"""Indexes of results in their message, by the message's index."""
 
 
 def drop_unfinished_calls(
@@ -69,7 +48,10 @@ def drop_unfinished_calls(
     remaining_items = list(items)
     for index, results in find_results_of_calls([item.message for item in items]).items():
         item = items[index]
-        part_indexes = [number for number, part in enumerate(item.message.parts) if type(part) is ToolCall]
+        part_indexes = []
+        for number, part in enumerate(item.message.parts):
+            if type(part) is ToolCall:
+                part_indexes.append(number)
         unfinished: set[int] = set()
         for part_index, call, result in zip(part_indexes, item.message.calls, results, strict=True):
             if result is None and has_never_run(item, call, interrupted):
@@ -103,175 +85,26 @@ def pair_calls_with_results(
     external_results = _detach_external_results(messages, answers, dialect)
     wire_ids = assign_wire_ids(messages, dialect, earlier_ids)
     # Matching came first: it is by the original ids, and the new ones must reach the results that they belong to.
-    wire_ids_by_answer = {index: wire_ids[index] for index in answers if wire_ids[index]}
+    wire_ids_by_answer = {}
+    for index in answers:
+        if wire_ids[index]:
+            wire_ids_by_answer[index] = wire_ids[index]
     renamed_items = _rename_calls_and_results(items, answers, wire_ids_by_answer, dialect)
     if dialect.results_adjacent:
-        return list(_place_results_adjacent(renamed_items, answers, dialect, orphans, external_results))
+        return list(
+            _place_results_adjacent(
+                renamed_items,
+                answers,
+                dialect,
+                orphans,
+                external_results,
+            )
+        )
     placed_items = list(_place_results_after_calls(renamed_items, answers, dialect, orphans))
     if _has_assigned_ids([item.message for item in placed_items], dialect, earlier_ids):
         return placed_items
     # A removed result made two answers neighbours that the API reads as one, in which an id now occurs twice.
     return pair_calls_with_results(placed_items, dialect, earlier_ids=earlier_ids)
-
-
-# -- which result answers which call -----------------------------------------------------------------------------------
-
-
-def find_results_of_calls(messages: Sequence[Message]) -> ResultsByAnswer:
-    """Match the calls of each assistant message with their results.
-
-    A result answers the newest call of its id that still waits: clients use an id again after a gap. Results left over
-    answer the use of their id that they are near, if that has no result or only a synthetic one.
-    """
-    matches: ResultsByAnswer = {}
-    unmatched: dict[str, list[LocatedResult]] = defaultdict(list)
-    waiting: dict[str, deque[_CallPosition]] = defaultdict(deque)
-    run_start = 0  # adjacent assistant messages are one run: their calls wait together
-    for index, message in enumerate(messages):
-        if message.role == "assistant":
-            calls = message.calls
-            if index - 1 not in matches:
-                run_start = index
-            matches[index] = [None] * len(calls)
-            # Pushed from the last call to the first, so that results of one id answer its calls in call order.
-            for call_index in reversed(range(len(calls))):
-                queue = waiting[calls[call_index].id]
-                # The id is used again, so no later result answers its calls of earlier runs. They stand at the end.
-                while queue and queue[-1].message_index < run_start:
-                    queue.pop()
-                queue.appendleft(_CallPosition(index, call_index))
-            continue
-        for result_index, result in enumerate(message.results):
-            located_result = LocatedResult(index, result_index, result)
-            open_calls = waiting.get(result.call_id)
-            if open_calls:
-                call_position = open_calls.popleft()
-                matches[call_position.message_index][call_position.call_index] = located_result
-            else:
-                unmatched[result.call_id].append(located_result)
-    return _assign_unmatched_results(messages, matches, unmatched) if unmatched else matches
-
-
-class _CallPosition(NamedTuple):
-    message_index: int
-    call_index: int
-
-
-def _assign_unmatched_results(
-    messages: Sequence[Message], matches: ResultsByAnswer, unmatched: Mapping[str, Sequence[LocatedResult]]
-) -> ResultsByAnswer:
-    """Add results that stand before their call, or came late, to ``matches``."""
-    use_indexes_by_id: dict[str, list[int]] = defaultdict(list)
-    for index in matches:
-        for call in messages[index].calls:
-            use_indexes_by_id[call.id].append(index)
-    for index, answers in matches.items():
-        if not answers:
-            continue
-        for call_index, call in enumerate(messages[index].calls):
-            current = answers[call_index]
-            is_missing = current is None or is_synthetic_result(current.result)
-            if call.id not in unmatched or not is_missing:
-                continue
-            nearby = _find_nearby_results(unmatched[call.id], use_indexes_by_id[call.id], index)
-            real = next((result for result in nearby if not is_synthetic_result(result.result)), None)
-            if real is not None:
-                answers[call_index] = real
-            elif current is None and nearby:
-                answers[call_index] = nearby[0]
-    return matches
-
-
-def _find_nearby_results(
-    unmatched: Sequence[LocatedResult], use_indexes: Sequence[int], index: int
-) -> list[LocatedResult]:
-    """Return those results in ``unmatched``, all of one id, that belong to the use of the id in message ``index``.
-
-    They stand before the next use, so that later messages change nothing, and after this use unless it is the first.
-    If one answer uses the id twice, nobody can say which call is meant, and no result is returned.
-    """
-    number = bisect_left(use_indexes, index)
-    start = 0 if number == 0 else index
-    stop = use_indexes[number + 1] if number + 1 < len(use_indexes) else inf
-    if stop <= index:
-        return []
-    return [result for result in unmatched if start <= result.message_index < stop]
-
-
-def has_distinguishable_results(results: Sequence[LocatedResult | None], dialect: Dialect) -> bool:
-    """Return whether it is clear which call each result answers.
-
-    A result says so by the id that it is sent with. Results without a sent id answer the calls of their tool's name in
-    order, so those of one name must stand in the order of ``results``.
-    """
-    last_positions: dict[str, ResultPosition] = {}
-    for located_result in results:
-        if located_result is None or is_wire_id(located_result.result.call_id, dialect):
-            continue
-        name = located_result.result.name
-        position = located_result.position
-        if position < last_positions.get(name, position):
-            return False
-        last_positions[name] = position
-    return True
-
-
-def is_synthetic_result(result: ToolResult) -> bool:
-    """Return whether a result is one that normalization made up, and that came back in a client's history."""
-    text = get_result_text(result)
-    # Clients add a line of their own at times; a much longer text only quotes ours.
-    return len(text) < 2 * len(SYNTHETIC_RESULT_TEXT) and SYNTHETIC_RESULT_TEXT in text
-
-
-def find_orphan_ids(messages: Sequence[Message]) -> frozenset[str]:
-    """Return the ids of results, also of server calls, that have no call of their id in ``messages``."""
-    call_ids: set[str] = set()
-    result_ids: set[str] = set()
-    for message in messages:
-        for part in message.parts:
-            if type(part) is ToolCall:
-                if message.role == "assistant":  # a call in another role's message is dropped, so nothing answers it
-                    call_ids.add(part.id)
-            elif type(part) is ToolResult:
-                result_ids.add(part.call_id)
-            elif type(part) is Opaque and part.signature is not None:
-                ids = call_ids if is_server_tool_call(part) else result_ids
-                ids.add(part.signature.data)
-    return frozenset(result_ids - call_ids)
-
-
-def index_first_calls(messages: Sequence[Message]) -> dict[str, int]:
-    """Return the index of the first message with a call of each id, also of server calls."""
-    first_indexes: dict[str, int] = {}
-    for index, message in enumerate(messages):
-        for part in message.parts:
-            if type(part) is ToolCall and message.role == "assistant":
-                first_indexes.setdefault(part.id, index)
-            elif type(part) is Opaque and part.signature is not None and is_server_tool_call(part):
-                first_indexes.setdefault(part.signature.data, index)
-    return first_indexes
-
-
-def find_early_orphan_results(messages: Sequence[Message], answers: ResultsByAnswer) -> ResultIndexes:
-    """Find orphans: results that answer no call and stand before all calls of their id.
-
-    A result that answers no call but stands behind a call of its id is a duplicate, and is dropped. An orphan stays one
-    if such a call, with its own result, comes later: the text already sent for it must not change then.
-    """
-    first_call_indexes = index_first_calls(messages)
-    used = list_used_positions(answers)
-    orphans: ResultIndexes = {}
-    for message_index, message in enumerate(messages):
-        for result_index, result in enumerate(message.results):
-            is_before_calls = first_call_indexes.get(result.call_id, inf) > message_index
-            if is_before_calls and (message_index, result_index) not in used:
-                orphans.setdefault(message_index, set()).add(result_index)
-    return orphans
-
-
-def list_used_positions(answers: ResultsByAnswer) -> set[ResultPosition]:
-    """Return the positions of all results that answer a call."""
-    return {match.position for matches in answers.values() for match in matches if match is not None}
 
 
 def render_orphan_result(result: ToolResult) -> tuple[Text | Media, ...]:
@@ -281,21 +114,27 @@ def render_orphan_result(result: ToolResult) -> tuple[Text | Media, ...]:
         if isinstance(part, Media):
             content.append(replace(part, raw=None))
             continue
-        text = part.text if isinstance(part, Text) else get_opaque_text(part) or format_part_placeholder(part)
+        if isinstance(part, Text):
+            text = part.text
+        else:
+            text = get_opaque_text(part) or format_part_placeholder(part)
         if text:
             content.append(Text(text))
     has_content = any(isinstance(part, Media) or part.text.strip() for part in content)
     if not has_content or is_synthetic_result(result):
         return ()
-    label = f"{ORPHAN_RESULT_LABEL[:-1]}: {result.name}]" if result.name else ORPHAN_RESULT_LABEL
+    if result.name:
+        label = f"{ORPHAN_RESULT_LABEL[:-1]}: {result.name}]"
+    else:
+        label = ORPHAN_RESULT_LABEL
     return (Text(label), *content)
 
 
 def _detach_external_results(messages: Sequence[Message], answers: ResultsByAnswer, dialect: Dialect) -> ResultIndexes:
-    """Find results whose calls lie in the history that the server holds; remove them from ``answers``.
+    """Find results that answer calls in the history that the server holds, and remove them from ``answers``.
 
-    They are the results without a sent id before the first answer. By its place alone, such a result would be taken for
-    the result of a later call here.
+    These are the results without a sent id before the first answer. Matching them by position would pair them with a
+    later call of this request.
     """
     if not dialect.has_server_history:
         return {}
@@ -303,9 +142,11 @@ def _detach_external_results(messages: Sequence[Message], answers: ResultsByAnsw
     for message_index, message in enumerate(messages):
         if message.role == "assistant":
             break
-        external_results[message_index] = {
-            number for number, result in enumerate(message.results) if not is_wire_id(result.call_id, dialect)
-        }
+        result_indexes: set[int] = set()
+        for result_index, result in enumerate(message.results):
+            if not is_wire_id(result.call_id, dialect):
+                result_indexes.add(result_index)
+        external_results[message_index] = result_indexes
     if not external_results:
         return {}
     for matches in answers.values():
@@ -320,8 +161,10 @@ def _detach_external_results(messages: Sequence[Message], answers: ResultsByAnsw
 
 def _has_assigned_ids(messages: Sequence[Message], dialect: Dialect, earlier_ids: frozenset[str]) -> bool:
     """Return whether every call has the id under which it is to be sent."""
-    call_ids = [tuple([call.id for call in get_assistant_calls(message)]) for message in messages]
-    return call_ids == assign_wire_ids(messages, dialect, earlier_ids)
+    call_ids_by_message: list[tuple[str, ...]] = []
+    for message in messages:
+        call_ids_by_message.append(tuple([call.id for call in get_assistant_calls(message)]))
+    return call_ids_by_message == assign_wire_ids(messages, dialect, earlier_ids)
 
 
 class WireName(NamedTuple):
@@ -336,7 +179,10 @@ WireNames = dict[int, WireName]
 
 
 def _rename_calls_and_results(
-    items: Sequence[TrackedMessage], answers: ResultsByAnswer, ids: Mapping[int, Sequence[str]], dialect: Dialect
+    items: Sequence[TrackedMessage],
+    answers: ResultsByAnswer,
+    ids: Mapping[int, Sequence[str]],
+    dialect: Dialect,
 ) -> list[TrackedMessage]:
     """Give the calls of each answer their ``ids``, and the results of these calls the same ids."""
     why = "an id has letters or a length that the API does not take, or was used before, or a result names another tool"
@@ -349,7 +195,10 @@ def _rename_calls_and_results(
         for call, id_, match in zip(calls, call_ids, answers[index], strict=True):
             if match is None:
                 continue
-            tool = call.name if is_misnamed_result(match.result, calls, dialect) else ""
+            if is_misnamed_result(match.result, calls, dialect):
+                tool = call.name
+            else:
+                tool = ""
             result_names[match.message_index][match.result_index] = WireName(id_, tool)
     for message_index, names in result_names.items():
         renamed_items[message_index] = apply_wire_names(renamed_items[message_index], names, ToolResult, why)
@@ -367,7 +216,12 @@ def is_misnamed_result(result: ToolResult, calls: Sequence[ToolCall], dialect: D
     return not is_wire_id(result.call_id, dialect) or all(call.name != result.name for call in calls)
 
 
-def apply_wire_names(item: TrackedMessage, names: WireNames, kind: type, why: str) -> TrackedMessage:
+def apply_wire_names(
+    item: TrackedMessage,
+    names: WireNames,
+    kind: type,
+    why: str,
+) -> TrackedMessage:
     """Apply ``names`` to the parts of type ``kind`` in ``item``; return the same object if all have them already."""
     parts: list[Part] = []
     number = 0
@@ -378,18 +232,22 @@ def apply_wire_names(item: TrackedMessage, names: WireNames, kind: type, why: st
         else:
             parts.append(part)
     message = replace_all_parts(item.message, parts)
-    return item if message is item.message else item.replace_message(message, CALL_ID_RULE, why)
+    if message is item.message:
+        return item
+    return item.replace_message(message, CALL_ID_RULE, why)
 
 
 def _rename_part(part: Part, name: WireName) -> Part:
     """Return ``part`` under ``name``; the same object, with its raw bytes, if nothing changes."""
     if isinstance(part, ToolCall):
-        is_changed = name.id not in {"", part.id}
-        return replace(part, id=name.id, raw=None) if is_changed else part
-    if isinstance(part, ToolResult):
-        is_changed = name.id not in {"", part.call_id} or name.tool not in {"", part.name}
-        if is_changed:
-            return replace(part, call_id=name.id or part.call_id, name=name.tool or part.name, raw=None)
+        new_id = name.id or part.id
+        if new_id != part.id:
+            return replace(part, id=new_id, raw=None)
+    elif isinstance(part, ToolResult):
+        new_id = name.id or part.call_id
+        new_tool = name.tool or part.name
+        if new_id != part.call_id or new_tool != part.name:
+            return replace(part, call_id=new_id, name=new_tool, raw=None)
     return part
 
 
@@ -409,7 +267,12 @@ def _place_results_adjacent(
         stop = _find_answer_end(items, index, dialect)
         if stop == index:  # not an answer
             kept_results = external_results.get(index, ())
-            yield from _emit_permitted_results(items[index], orphans.get(index, ()), dialect, kept_results)
+            yield from _emit_permitted_results(
+                items[index],
+                orphans.get(index, ()),
+                dialect,
+                kept_results,
+            )
             index += 1
             continue
         # Of a run of answers the last ones may have their results in order: these and their results stay the same
@@ -435,9 +298,13 @@ def _find_answer_end(items: Sequence[TrackedMessage], start: int, dialect: Diale
 
 
 def _find_answers_in_order(
-    items: Sequence[TrackedMessage], answers: ResultsByAnswer, first: int, stop: int, dialect: Dialect
+    items: Sequence[TrackedMessage],
+    answers: ResultsByAnswer,
+    first: int,
+    stop: int,
+    dialect: Dialect,
 ) -> tuple[int, int]:
-    """Find the answers among ``first`` to ``stop`` whose results already stand as they should behind ``stop``.
+    """Find the answers from ``first`` to ``stop`` that already have their results in order behind ``stop``.
 
     Return the index of the first such answer and the end of the results; both are ``stop`` if there is no such answer.
     """
@@ -447,17 +314,24 @@ def _find_answers_in_order(
     # Backwards, because only the results of the last answers can stand right behind the run. An answer is in order if
     # the results up to the farthest one of its calls are exactly those of the answers from it on.
     for answer_index in reversed(range(first, stop)):
-        message_indexes = [match.message_index if match is not None else -1 for match in answers[answer_index]]
+        message_indexes: list[int] = []
+        for match in answers[answer_index]:
+            message_indexes.append(match.message_index if match is not None else -1)
         if min(message_indexes, default=stop) < stop:  # a result is missing, or stands before the end of the answers
             break
         result_count += len(message_indexes)
-        results_end = max([results_end, *[index + 1 for index in message_indexes]])
+        if message_indexes:
+            results_end = max(results_end, max(message_indexes) + 1)
         if results_end - stop >= len(result_counts):
             break
         if result_count and result_counts[results_end - stop] == result_count:
             start, end = answer_index, results_end
-    located_results = [result for index in range(start, stop) for result in answers[index]]
-    return (start, end) if has_distinguishable_results(located_results, dialect) else (stop, stop)
+    located_results: list[LocatedResult | None] = []
+    for answer_index in range(start, stop):
+        located_results += answers[answer_index]
+    if has_distinguishable_results(located_results, dialect):
+        return start, end
+    return stop, stop
 
 
 def _count_adjacent_results(items: Sequence[TrackedMessage], stop: int, dialect: Dialect) -> list[int]:
@@ -481,7 +355,10 @@ def _count_adjacent_results(items: Sequence[TrackedMessage], stop: int, dialect:
         elif not any(is_result):
             is_misplaced = True
         if dialect.results_first:
-            words_come_first = any(is_result) if has_words else sorted(is_result, reverse=True) != is_result
+            if has_words:
+                words_come_first = any(is_result)
+            else:
+                words_come_first = sorted(is_result, reverse=True) != is_result
             is_misplaced = is_misplaced or words_come_first
         has_words = has_words or not all(is_result)
         total += sum(is_result)
@@ -491,7 +368,10 @@ def _count_adjacent_results(items: Sequence[TrackedMessage], stop: int, dialect:
 
 
 def _emit_answer_with_results(
-    items: Sequence[TrackedMessage], answers: ResultsByAnswer, index: int, dialect: Dialect
+    items: Sequence[TrackedMessage],
+    answers: ResultsByAnswer,
+    index: int,
+    dialect: Dialect,
 ) -> Iterator[TrackedMessage]:
     """Yield item ``index`` and new items with the results of its calls, in call order."""
     item = items[index]
@@ -501,7 +381,10 @@ def _emit_answer_with_results(
         return
     matches = answers[index]
     final_results = _collect_results(items, matches, calls)
-    groups = [tuple(final_results)] if dialect.results_grouped else [(result,) for result in final_results]
+    if dialect.results_grouped:
+        groups = [tuple(final_results)]
+    else:
+        groups = [(result,) for result in final_results]
     why = _explain_new_results(items, matches, index)
     for results in groups:
         yield create_inserted_message(item.stop, Message("tool", results), "pairing", why)
@@ -509,15 +392,19 @@ def _emit_answer_with_results(
 
 def _explain_new_results(items: Sequence[TrackedMessage], matches: Sequence[LocatedResult | None], index: int) -> str:
     """Say how many results of answer ``index`` were moved behind it and how many were made up."""
-    real = [match for match in matches if match is not None]
-    run_end = _find_result_run_end(items, index + 1) if real else (0, 0)
+    real_results = [match for match in matches if match is not None]
+    run_end = _find_result_run_end(items, index + 1) if real_results else (0, 0)
     moved_count = 0
-    for match in real:
+    for match in real_results:
         if match.message_index <= index or match.position > run_end:
             moved_count += 1
-    counts = {"put behind their calls": moved_count, "made up": len(matches) - len(real)}
-    summary = ", ".join(f"{count} result(s) {label}" for label, count in counts.items() if count)
-    return summary or "the results of its calls, and no others, stand behind an answer"
+    synthetic_count = len(matches) - len(real_results)
+    changes: list[str] = []
+    if moved_count:
+        changes.append(f"{moved_count} result(s) put behind their calls")
+    if synthetic_count:
+        changes.append(f"{synthetic_count} result(s) made up")
+    return ", ".join(changes) or "the results of its calls, and no others, stand behind an answer"
 
 
 def _find_result_run_end(items: Sequence[TrackedMessage], start: int) -> tuple[int, int]:
@@ -551,7 +438,10 @@ def _collect_results(
 
 
 def _emit_permitted_results(
-    item: TrackedMessage, orphans: Container[int], dialect: Dialect, kept_results: Container[int]
+    item: TrackedMessage,
+    orphans: Container[int],
+    dialect: Dialect,
+    kept_results: Container[int],
 ) -> Iterator[TrackedMessage]:
     """Yield ``item`` without the results that may not stand in it, and a message that retells the orphans among them.
 
@@ -584,7 +474,10 @@ def _emit_permitted_results(
         remaining_message, "pairing", "its results stand behind their calls, or answer none"
     )
     # Results must stay right behind their answer, so the user's retelling follows them; otherwise it keeps the order.
-    ordered_items = (changed_item, retold_item) if has_results else (retold_item, changed_item)
+    if has_results:
+        ordered_items = (changed_item, retold_item)
+    else:
+        ordered_items = (retold_item, changed_item)
     for new_item in ordered_items:
         if new_item.message.parts:
             yield new_item
@@ -594,7 +487,10 @@ def _emit_permitted_results(
 
 
 def _place_results_after_calls(
-    items: Sequence[TrackedMessage], answers: ResultsByAnswer, dialect: Dialect, orphans: ResultIndexes
+    items: Sequence[TrackedMessage],
+    answers: ResultsByAnswer,
+    dialect: Dialect,
+    orphans: ResultIndexes,
 ) -> Iterator[TrackedMessage]:
     """Yield the items with a result for each call somewhere behind it; results that stand so stay where they are."""
     results_in_place: dict[int, set[int]] = defaultdict(set)
@@ -607,7 +503,12 @@ def _place_results_after_calls(
             yield item
             yield from _emit_missing_results(items, answers[index], index)
         else:
-            yield from _emit_permitted_results(item, orphans.get(index, ()), dialect, results_in_place[index])
+            yield from _emit_permitted_results(
+                item,
+                orphans.get(index, ()),
+                dialect,
+                results_in_place[index],
+            )
 
 
 def _emit_missing_results(
@@ -619,5 +520,8 @@ def _emit_missing_results(
     for match, result in zip(results, final_results, strict=True):
         if match is not None and match.message_index >= index:
             continue
-        why = "the call had no result" if match is None else "its result stood before the call"
+        if match is None:
+            why = "the call had no result"
+        else:
+            why = "its result stood before the call"
         yield create_inserted_message(item.stop, Message("tool", (result,)), "pairing", why)

@@ -42,7 +42,7 @@ def clean_messages(items: list[TrackedMessage], dialect: Dialect) -> list[Tracke
 
 
 def _clean_tracked_message(item: TrackedMessage, dialect: Dialect, *, may_be_prefill: bool) -> TrackedMessage | None:
-    """Return the cleaned item, the same object if nothing changes, or None if nothing is left of it."""
+    """Return the cleaned item: the same object if nothing changes, None if the message is left empty."""
     if may_be_prefill and is_empty_prefill(item.message, dialect):
         return item
     message = clean_message(item.message, dialect)
@@ -74,7 +74,9 @@ def is_empty_prefill(message: Message, dialect: Dialect) -> bool:
     """Return whether ``message``, the last one, is an answer without words that this API goes on with."""
     if message.role != "assistant" or not dialect.allows_empty_last_answer:
         return False
-    return not message.parts or (len(message.parts) == 1 and _is_empty_text(message.parts[0]))
+    if not message.parts:
+        return True
+    return len(message.parts) == 1 and _is_empty_text(message.parts[0])
 
 
 def _is_empty_text(part: object) -> bool:
@@ -171,8 +173,11 @@ def _drop_exclusive_parts(parts: list[Part | None], dialect: Dialect) -> list[Pa
     if not exclusive_indexes or len(content_indexes) == 1:
         return parts
     stand_alone = len(exclusive_indexes) == len(content_indexes)
-    dropped_indexes = set(exclusive_indexes[1:] if stand_alone else exclusive_indexes)
-    return [None if index in dropped_indexes else part for index, part in enumerate(parts)]
+    dropped_indexes = exclusive_indexes[1:] if stand_alone else exclusive_indexes
+    remaining_parts = list(parts)
+    for index in dropped_indexes:
+        remaining_parts[index] = None
+    return remaining_parts
 
 
 # -- thinking and what came of it --------------------------------------------------------------------------------------
@@ -222,7 +227,11 @@ PartIndexes = dict[int, set[int]]
 
 
 def drop_tracked_parts(
-    items: Sequence[TrackedMessage], dropped: PartIndexes, dialect: Dialect, rule: str, why: str
+    items: Sequence[TrackedMessage],
+    dropped: PartIndexes,
+    dialect: Dialect,
+    rule: str,
+    why: str,
 ) -> list[TrackedMessage]:
     """Drop the parts at the indexes ``dropped``, and messages that they leave empty."""
     remaining_items: list[TrackedMessage] = []
@@ -239,9 +248,11 @@ def drop_tracked_parts(
 def drop_parts_with_thinking(message: Message, dropped: Collection[int], dialect: Dialect) -> Message:
     """Drop the parts at the indexes ``dropped``, and the thinking bound to them.
 
-    The message returned is empty if nothing is left that may be sent.
+    The returned message is empty if no remaining part may be sent.
     """
-    parts: list[Part | None] = [None if index in dropped else part for index, part in enumerate(message.parts)]
+    parts: list[Part | None] = list(message.parts)
+    for index in dropped:
+        parts[index] = None
     if dialect.binds_reasoning_to_next:
         parts = _keep_reasoning_units(message.parts, parts)
     if not _has_sendable_content(parts, dialect, message.role):
@@ -268,7 +279,9 @@ def _clean_text_part(part: Text, dialect: Dialect, _role: str) -> Text | None:
             return None
     elif not dialect.allows_blank_text and part.text.isspace():
         return None
-    return part if can_send_signature(part.signature, dialect) else Text(part.text)
+    if can_send_signature(part.signature, dialect):
+        return part
+    return Text(part.text)
 
 
 def _clean_thinking_part(part: Thinking, dialect: Dialect, role: str) -> Thinking | None:
@@ -285,17 +298,23 @@ def _clean_thinking_part(part: Thinking, dialect: Dialect, role: str) -> Thinkin
 
 
 def _clean_media_part(part: Media, dialect: Dialect, role: str) -> Part:
-    return part if can_role_hold_media(part, dialect, role) else Text(format_part_placeholder(part))
+    if can_role_hold_media(part, dialect, role):
+        return part
+    return Text(format_part_placeholder(part))
 
 
 def can_role_hold_media(part: Media, dialect: Dialect, role: str) -> bool:
     """Return whether a message of ``role`` may hold ``part``."""
     if role == "assistant" and not dialect.allows_media_from_model:
         return False
-    if not part.source:  # only an Anthropic document of content blocks has none; its raw bytes hold the content
-        return bool(dialect.media_types) and part.kind == "document" and not part.mime and part.raw is not None
-    if not part.mime:  # a URL, or the id of an uploaded file; bytes without a type are refused
-        return not part.size or part.source.startswith(("https://", "http://"))
+    if not part.source:
+        # Only an Anthropic document of content blocks has no source; its raw bytes hold the content.
+        is_block_document = part.kind == "document" and not part.mime and part.raw is not None
+        return is_block_document and bool(dialect.media_types)
+    if not part.mime:
+        # Without a type only a URL or the id of an uploaded file may be sent; bytes without a type are refused.
+        is_url = part.source.startswith(("https://", "http://"))
+        return is_url or not part.size
     if not dialect.media_types:
         return True
     is_kind_of_mime = part.mime.startswith("image/") == (part.kind == "image")
@@ -342,7 +361,13 @@ def _clean_call_part(call: ToolCall, dialect: Dialect, role: str) -> ToolCall | 
     if name == call.name and arguments_text is call.arguments and has_valid_signature:
         return call
     signature = call.signature if has_valid_signature else None
-    return replace(call, name=name, arguments=arguments_text, signature=signature, raw=None)
+    return replace(
+        call,
+        name=name,
+        arguments=arguments_text,
+        signature=signature,
+        raw=None,
+    )
 
 
 def has_tool_name(call: ToolCall) -> bool:
@@ -353,9 +378,9 @@ def has_tool_name(call: ToolCall) -> bool:
 def has_only_valid_calls(calls: Sequence[ToolCall], dialect: Dialect) -> bool:
     """Return whether all ``calls``, made by the assistant, may be sent as they are, their ids aside."""
     # A long history has many calls of few tools, so distinct names and signatures are checked and not each call's.
-    names = {call.name for call in calls}
-    if not all(name == encode_wire_tool_name(name, dialect) and not name.isspace() for name in names):
-        return False
+    for name in {call.name for call in calls}:
+        if name.isspace() or name != encode_wire_tool_name(name, dialect):
+            return False
     signatures = {call.signature for call in calls}
     if not all(can_send_signature(signature, dialect) for signature in signatures):
         return False
@@ -391,12 +416,13 @@ def _clean_result_part(result: ToolResult, dialect: Dialect, role: str) -> ToolR
     """Return the result as it may be sent; the same object if its content is accepted."""
     if role == "assistant":
         return None
-    content = [_clean_result_content(part, result, dialect) for part in result.content]
+    clean_content = [_clean_result_content(part, result, dialect) for part in result.content]
     is_refused_empty = not result.content and not dialect.allows_empty_results and result.raw is not None
-    if not is_refused_empty and all(map(is_, content, result.content)):
+    if not is_refused_empty and all(map(is_, clean_content, result.content)):
         return result
     # Without its raw bytes an empty result is encoded as an empty text, which the API takes.
-    return replace(result, content=tuple(part for part in content if part is not None), raw=None)
+    remaining_content = tuple(part for part in clean_content if part is not None)
+    return replace(result, content=remaining_content, raw=None)
 
 
 def _clean_result_content(
@@ -407,7 +433,9 @@ def _clean_result_content(
         is_droppable = part.raw is not None or len(result.content) > 1
         if not part.text and not dialect.allows_empty_text and is_droppable:
             return None
-        return part if can_send_signature(part.signature, dialect) else Text(part.text)
+        if can_send_signature(part.signature, dialect):
+            return part
+        return Text(part.text)
 
     is_text_only = not dialect.allows_media_in_results or (result.is_error and not dialect.allows_media_in_errors)
     if isinstance(part, Media):
@@ -417,7 +445,9 @@ def _clean_result_content(
     may_hold_kind = not is_text_only and part.kind not in dialect.refused_result_kinds
     if may_hold_kind and _is_opaque_accepted(part, dialect, "tool"):
         return part
-    return None if part.kind in _FORM_ONLY_KINDS else Text(format_part_placeholder(part))
+    if part.kind in _FORM_ONLY_KINDS:
+        return None
+    return Text(format_part_placeholder(part))
 
 
 _CLEANERS: dict[type, Callable[[Any, Dialect, str], Part | None]] = {

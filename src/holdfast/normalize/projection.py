@@ -17,12 +17,13 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.strip_foreign import can_contain_thinking, strip_foreign_content
 from holdfast.normalize.ids import get_assistant_calls, is_wire_id, list_server_call_ids
 from holdfast.normalize.normalize_history import DROPPED_THINKING_RULES, SINGLE_MESSAGE_RULES, normalize_history
-from holdfast.normalize.pairing import CALL_ID_RULE, find_orphan_ids
+from holdfast.normalize.pairing import CALL_ID_RULE
+from holdfast.normalize.result_matching import find_orphan_ids
 from holdfast.normalize.signatures import SIGNATURE_RULE
 from holdfast.normalize.tracked_messages import split_edit_rules
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.dialect import Dialect
-from holdfast.state.edits import Edit, NormalizedPrefix
+from holdfast.state.edits import Edit, NormalizedPrefix, Span
 from holdfast.state.plan import Plan
 from holdfast.state.view import (
     apply_normalization,
@@ -64,11 +65,14 @@ def _is_thinking_already_absent(edit: Edit, sized_messages: Sequence[SizedMessag
 
     Such an edit changes nothing that is sent, but would cost the message its bytes.
     """
-    sized_message, replacement = sized_messages[edit.span.start], edit.replacement[0]
-    if sized_message.api != dialect.api or sized_message.raw is None or can_contain_thinking(sized_message.raw):
+    sized_message = sized_messages[edit.span.start]
+    if sized_message.api != dialect.api or sized_message.raw is None:
         return False
-    other_parts = tuple([part for part in sized_message.message.parts if not isinstance(part, Thinking)])
-    return replacement == Message(sized_message.message.role, other_parts)
+    if can_contain_thinking(sized_message.raw):
+        return False
+    message = sized_message.message
+    other_parts = tuple([part for part in message.parts if not isinstance(part, Thinking)])
+    return edit.replacement[0] == Message(message.role, other_parts)
 
 
 def _normalize_incrementally(
@@ -84,14 +88,20 @@ def _normalize_incrementally(
     sized_messages = build_projection(state)
     messages = _convert_messages_to_api(sized_messages, dialect)
     empty_prefix = NormalizedPrefix(dialect, state.view.first_kept, 0)
-    return _extend_settled_prefix(state, empty_prefix, sized_messages, messages, count_leading_messages(state))
+    return _extend_settled_prefix(
+        state,
+        empty_prefix,
+        sized_messages,
+        messages,
+        count_leading_messages(state),
+    )
 
 
 def _can_extend_prefix(state: ConversationState, prefix: NormalizedPrefix, messages: Sequence[Message]) -> bool:
-    """Return whether the new ``messages`` leave the settled prefix as it is.
+    """Return whether the edits of the settled prefix stay valid with the new ``messages`` behind it.
 
-    They do not if a call and its result, or two uses of an id whose results could be confused, lie on both sides of its
-    end.
+    They do not if the end of the prefix separates a call from its result, or two uses of an id whose results could be
+    confused.
     """
     if find_orphan_ids(messages) or _has_call_with_id(messages, prefix.orphan_result_ids):
         return False
@@ -115,14 +125,17 @@ def _convert_messages_to_api(sized_messages: Sequence[SizedMessage], dialect: Di
     for sized_message in sized_messages:
         is_foreign = sized_message.api and sized_message.api != api
         message = sized_message.message
-        messages.append(_convert_message_to_api(message, api) if is_foreign else message)
+        if is_foreign:
+            messages.append(_convert_message_to_api(message, api))
+        else:
+            messages.append(message)
     return messages
 
 
 def _convert_message_to_api(message: Message, api: str) -> Message:
-    """Return the part of another API's message that ``api`` can say; an empty answer if nothing is left.
+    """Reduce another API's message to the parts that ``api`` has.
 
-    No API takes an empty answer, so the passes will drop it.
+    A message without such parts becomes an empty answer. No API takes one, so the passes will drop it.
     """
     native_message = strip_foreign_content(message, api)
     return native_message if native_message.parts else Message("assistant")
@@ -158,7 +171,11 @@ def _find_reused_ids(state: ConversationState, prefix: NormalizedPrefix, message
     """Return the ids of calls in ``messages`` that calls in the settled prefix have too."""
     ids = {call.id for message in messages for call in get_assistant_calls(message)}
     first_indexes = state.history.first_index_by_call_id
-    return frozenset([id_ for id_ in ids if first_indexes.get(id_, prefix.next_index) < prefix.next_index])
+    reused_ids: set[str] = set()
+    for id_ in ids:
+        if first_indexes.get(id_, prefix.next_index) < prefix.next_index:
+            reused_ids.add(id_)
+    return frozenset(reused_ids)
 
 
 def _has_unambiguous_reuse(ids: frozenset[str], messages: Sequence[Message]) -> bool:
@@ -190,7 +207,10 @@ def _extend_settled_prefix(
     ``messages`` are the ``sized_messages`` as they will be written. The first ``leading_count`` of them stand before
     the kept tail (pinned messages, summary).
     """
-    summary_position = leading_count - 1 if leading_count > state.view.pinned_count else -1
+    if leading_count > state.view.pinned_count:
+        summary_position = leading_count - 1
+    else:
+        summary_position = -1
     # Messages in the bytes of an API with a system field hold no leading system messages that could go there.
     is_body = bool(sized_messages) and sized_messages[0].raw is not None
     is_own_body = is_body and sized_messages[0].api == prefix.dialect.api
@@ -208,7 +228,10 @@ def _extend_settled_prefix(
     # Positions translate into indexes of the history only while each shown message is one message of the history.
     kept_count = len(messages) - leading_count
     is_one_to_one = kept_count == len(state.history.sized_messages) - prefix.next_index
-    cut = _find_last_independent_cut(messages, prefix.position, new_edits) if is_one_to_one else 0
+    if is_one_to_one:
+        cut = _find_last_independent_cut(messages, prefix.position, new_edits)
+    else:
+        cut = 0
     if cut <= leading_count:
         return all_edits, prefix if prefix.position else None
     cut_position = prefix.position + cut
@@ -254,17 +277,23 @@ def _find_last_independent_cut(messages: Sequence[Message], position: int, edits
     That is where an answer begins after a finished group of calls and results, and no edit reaches across.
     """
     # Dummy signatures are of the current turn and go when it is over, so nothing from the first one on is settled.
-    signature_edits = [edit for edit in edits if SIGNATURE_RULE in split_edit_rules(edit)]
-    signature_start = min((edit.span.start for edit in signature_edits), default=position + len(messages))
-    changing_spans = [edit.span for edit in edits if not _LASTING_RULES.issuperset(split_edit_rules(edit))]
+    signature_start = position + len(messages)
+    changing_spans: list[Span] = []
+    for edit in edits:
+        rules = split_edit_rules(edit)
+        if SIGNATURE_RULE in rules:
+            signature_start = min(signature_start, edit.span.start)
+        if not _LASTING_RULES.issuperset(rules):
+            changing_spans.append(edit.span)
     # Backwards, counting results whose calls have not been passed yet: a cut must have none behind it.
     pending_results: Counter[str] = Counter()
     for index in range(len(messages) - 1, 0, -1):
-        if messages[index].role != "assistant":
-            pending_results.update([result.call_id for result in messages[index].results])
+        message = messages[index]
+        if message.role != "assistant":
+            pending_results.update([result.call_id for result in message.results])
             continue
         if pending_results:
-            pending_results -= Counter([call.id for call in messages[index].calls])
+            pending_results -= Counter([call.id for call in message.calls])
         starts_group = not pending_results and messages[index - 1].role != "assistant"
         cut_position = position + index
         if not starts_group or cut_position > signature_start:
@@ -293,7 +322,10 @@ def _enumerate_unsettled(
     position = prefix.position + leading_count
     for index in list_shown_indexes(state, prefix.next_index):
         # Only an edit can make one message of the history several, or none.
-        shown_count = len(list_shown_messages_at(state, index)) if index in state.view.edits else 1
+        if index in state.view.edits:
+            shown_count = len(list_shown_messages_at(state, index))
+        else:
+            shown_count = 1
         for _ in range(shown_count):
             yield position, index
             position += 1
@@ -310,9 +342,10 @@ def _find_invalid_thinking(state: ConversationState, prefix: NormalizedPrefix, l
     if not prefix.dialect.binds_thinking:
         return
     messages = state.history.messages.slice(prefix.next_index)
-    thinking_indexes = [
-        index for index, message in enumerate(messages, prefix.next_index) if Thinking in map(type, message.parts)
-    ]
+    thinking_indexes: list[int] = []
+    for index, message in enumerate(messages, prefix.next_index):
+        if Thinking in map(type, message.parts):
+            thinking_indexes.append(index)
     if not thinking_indexes:
         return
     before_late_results = _find_thinking_before_late_results(messages, prefix.next_index, thinking_indexes)

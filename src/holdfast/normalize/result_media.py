@@ -8,9 +8,9 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from holdfast.messages.message import Message, collect_media_in_messages, format_part_placeholder, replace_all_parts
-from holdfast.messages.parts import Media, Part, Text, ToolResult
-from holdfast.normalize.pairing import find_early_orphan_results, find_results_of_calls
+from holdfast.messages.parts import Media, Opaque, Part, Text, ToolResult
 from holdfast.normalize.parts import PartIndexes, can_role_hold_media
+from holdfast.normalize.result_matching import find_early_orphan_results, find_results_of_calls
 from holdfast.normalize.tracked_messages import TrackedMessage, create_inserted_message
 from holdfast.state.dialect import Dialect
 
@@ -63,10 +63,12 @@ def _select_moved_media(message: Message, can_show: MediaFilter, orphans: Collec
     """Return the media that move out of each result of ``message``."""
     moved_media: list[list[Media]] = []
     for result_index, result in enumerate(message.results):
-        if result_index in orphans:
-            moved_media.append([])
-        else:
-            moved_media.append([part for part in result.content if isinstance(part, Media) and can_show(part)])
+        media: list[Media] = []
+        if result_index not in orphans:
+            for part in result.content:
+                if isinstance(part, Media) and can_show(part):
+                    media.append(part)
+        moved_media.append(media)
     return moved_media
 
 
@@ -76,7 +78,8 @@ def _emit_result_batch(
     """Yield the items between two answers, with their moved media in a user message behind the last result."""
     media_parts = _list_moved_parts(batch, tool_names)
     if not media_parts:
-        yield from (item for item, _ in batch)
+        for item, _ in batch:
+            yield item
         return
     last_index = max(index for index, (item, _) in enumerate(batch) if item.message.results)
     for index, (item, moved_media) in enumerate(batch):
@@ -85,7 +88,10 @@ def _emit_result_batch(
             yield text_item
             continue
         # Words beside the last results follow the media, so that the results stay right behind their answer.
-        other_parts = [part for part in text_item.message.parts if not isinstance(part, ToolResult)]
+        other_parts = []
+        for part in text_item.message.parts:
+            if not isinstance(part, ToolResult):
+                other_parts.append(part)
         if other_parts:
             results = Message("tool", text_item.message.results)
             yield text_item.replace_message(results, RESULT_MEDIA_RULE, _RESULT_MEDIA_REASON)
@@ -100,28 +106,36 @@ def _list_moved_parts(batch: Sequence[tuple[TrackedMessage, MovedMedia]], tool_n
     parts: list[Part] = []
     for item, moved_media in batch:
         for result, media in zip(item.message.results, moved_media, strict=True):
-            if media:
-                tool = result.name or tool_names.get(result.call_id) or "a tool"
-                parts += [Text(f"(from the result of {tool})"), *media]
+            if not media:
+                continue
+            tool = result.name or tool_names.get(result.call_id) or "a tool"
+            parts.append(Text(f"(from the result of {tool})"))
+            parts += media
     return parts
 
 
 def _replace_moved_media(item: TrackedMessage, moved_media: MovedMedia) -> TrackedMessage:
     """Put a line in place of each medium that moves out of the results of ``item``."""
     media_of_results = iter(moved_media)
-    parts: list[Part] = [
-        _replace_media_in_result(part, next(media_of_results)) if isinstance(part, ToolResult) else part
-        for part in item.message.parts
-    ]
+    parts: list[Part] = []
+    for part in item.message.parts:
+        if isinstance(part, ToolResult):
+            parts.append(_replace_media_in_result(part, next(media_of_results)))
+        else:
+            parts.append(part)
     message = replace_all_parts(item.message, parts)
-    return item if message is item.message else item.replace_message(message, RESULT_MEDIA_RULE, _RESULT_MEDIA_REASON)
+    if message is item.message:
+        return item
+    return item.replace_message(message, RESULT_MEDIA_RULE, _RESULT_MEDIA_REASON)
 
 
 def _replace_media_in_result(result: ToolResult, media: Sequence[Media]) -> ToolResult:
     if not media:
         return result
-    content = [
-        Text(format_part_placeholder(part)) if isinstance(part, Media) and part in media else part
-        for part in result.content
-    ]
+    content: list[Text | Media | Opaque] = []
+    for part in result.content:
+        if isinstance(part, Media) and part in media:
+            content.append(Text(format_part_placeholder(part)))
+        else:
+            content.append(part)
     return replace(result, content=tuple(content), raw=None)

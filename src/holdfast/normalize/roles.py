@@ -39,7 +39,13 @@ def place_system_messages(
         # The message before is one already placed: it may have been the system's until now.
         before = [neighbor.message for neighbor in placed_items[-1:]]
         after = [neighbor.message for neighbor in items[index + 1 : index + 2]]
-        if has_valid_system_position(item.message, before, after, dialect, is_leading=has_system_field):
+        if has_valid_system_position(
+            item.message,
+            before,
+            after,
+            dialect,
+            is_leading=has_system_field,
+        ):
             placed_items.append(item)
         elif (user_item := _convert_system_to_user(item)) is not None:
             placed_items.append(user_item)
@@ -49,7 +55,12 @@ def place_system_messages(
 
 
 def has_valid_system_position(
-    message: Message, before: Sequence[Message], after: Sequence[Message], dialect: Dialect, *, is_leading: bool
+    message: Message,
+    before: Sequence[Message],
+    after: Sequence[Message],
+    dialect: Dialect,
+    *,
+    is_leading: bool,
 ) -> bool:
     """Return whether ``message`` may stand between its neighbours; true for all roles but the system's.
 
@@ -127,15 +138,19 @@ def _count_messages_to_merge(run: Sequence[TrackedMessage], dialect: Dialect) ->
     role = get_wire_role(run[0].message, dialect)
     if dialect.merges_same_role and role in {"user", "assistant"}:
         return len(run)
+    count = 0
     if dialect.calls_follow_user and role == "assistant":
         # Calls may not stand behind another answer, so all answers up to the last one with calls are merged.
-        return max((index + 1 for index, item in enumerate(run) if item.message.calls), default=0)
-    return 0
+        for index, item in enumerate(run):
+            if item.message.calls:
+                count = index + 1
+    return count
 
 
 def is_merge_required(first: Message, second: Message, dialect: Dialect) -> bool:
     """Return whether two neighbours must become one message."""
-    if dialect.calls_follow_user and first.role == "assistant" == second.role and second.calls:
+    are_answers = first.role == second.role == "assistant"
+    if dialect.calls_follow_user and are_answers and second.calls:
         return True
     if not dialect.merges_same_role:
         return False
@@ -210,7 +225,11 @@ def _has_refused_trailing_space(last: Message, dialect: Dialect) -> bool:
 
 
 def ensure_valid_ends(
-    items: list[TrackedMessage], dialect: Dialect, *, first_position: int, has_content: bool
+    items: list[TrackedMessage],
+    dialect: Dialect,
+    *,
+    first_position: int,
+    has_content: bool,
 ) -> list[TrackedMessage]:
     """Make a user's message the first and not an assistant's the last, where the API wants that.
 
@@ -231,8 +250,10 @@ def ensure_valid_ends(
 
 def _ensure_valid_opening(items: list[TrackedMessage], dialect: Dialect, *, has_content: bool) -> list[TrackedMessage]:
     """Insert a user message where a conversation must begin with one; also if only system messages are left."""
-    opening_index = next((index for index, item in enumerate(items) if item.message.role != "system"), None)
-    if opening_index is None:
+    opening_index = 0
+    while opening_index < len(items) and items[opening_index].message.role == "system":
+        opening_index += 1
+    if opening_index == len(items):
         if not has_content:
             return items
         position = items[-1].stop if items else 0
@@ -241,9 +262,8 @@ def _ensure_valid_opening(items: list[TrackedMessage], dialect: Dialect, *, has_
     opening_item = items[opening_index]
     if _can_open_conversation(opening_item.message, dialect):
         return items
-    opening = create_inserted_message(
-        opening_item.start, Message.from_text("user", OPENING_TEXT), "start", "a user starts"
-    )
+    opening_message = Message.from_text("user", OPENING_TEXT)
+    opening = create_inserted_message(opening_item.start, opening_message, "start", "a user starts")
     return [*items[:opening_index], opening, *items[opening_index:]]
 
 

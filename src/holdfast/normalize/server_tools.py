@@ -66,7 +66,7 @@ def find_unpaired_server_parts(
 
     Return the indexes of these parts by message index. ``earlier_ids`` are ids of calls sent before ``messages``.
     """
-    if not any(_get_server_call_id(part) for message in messages for part in message.parts):
+    if not any(_has_server_parts(message) for message in messages):
         return {}
     unpaired: PartIndexes = {}
     open_ids: set[str] = set()  # calls of earlier answers whose results may still come
@@ -78,11 +78,16 @@ def find_unpaired_server_parts(
         deferred_ids = _find_deferred_ids(messages, answer, next_answer)
         # Code that called the client runs on after the client's results, so its own result comes later.
         deferred_ids |= {part.call_id for part in parts if part.role is _PartRole.CLIENT_CALL}
-        kept = _select_paired_parts(
-            parts, open_ids, sent_ids, deferred_ids, is_unfinished=_is_unfinished_answer(messages, answer, dialect)
+        is_unfinished = _is_unfinished_answer(messages, answer, dialect)
+        paired_parts = _select_paired_parts(
+            parts,
+            open_ids,
+            sent_ids,
+            deferred_ids,
+            is_unfinished=is_unfinished,
         )
         for part in parts:
-            if part in kept:
+            if part in paired_parts:
                 if part.role is _PartRole.CALL:
                     sent_ids.add(part.call_id)
             elif part.role in {_PartRole.CALL, _PartRole.RESULT}:
@@ -92,6 +97,10 @@ def find_unpaired_server_parts(
         result_ids = {part.call_id for part in parts if part.role is _PartRole.RESULT}
         open_ids = ((open_ids | call_ids) & deferred_ids) - result_ids
     return unpaired
+
+
+def _has_server_parts(message: Message) -> bool:
+    return any(_get_server_call_id(part) for part in message.parts)
 
 
 def _is_unfinished_answer(messages: Sequence[Message], answer: _AnswerSpan, dialect: Dialect) -> bool:
@@ -107,11 +116,16 @@ def _find_deferred_ids(messages: Sequence[Message], answer: _AnswerSpan, next_an
     That is so if nothing but client results stands between the two answers. Without a next answer all results are still
     to come.
     """
-    between_stop = len(messages) if next_answer is None else next_answer.start
-    between = [message for message in messages[answer.stop : between_stop] if message.role != "system"]
     has_client_calls = any(message.calls for message in messages[answer.start : answer.stop])
-    has_only_results = all(type(part) is ToolResult for message in between for part in message.parts)
-    if not (has_client_calls and between and has_only_results):
+    if not has_client_calls:
+        return set()
+    between_stop = len(messages) if next_answer is None else next_answer.start
+    messages_between: list[Message] = []
+    for message in messages[answer.stop : between_stop]:
+        if message.role != "system":
+            messages_between.append(message)
+    has_only_results = all({ToolResult}.issuperset(map(type, message.parts)) for message in messages_between)
+    if not messages_between or not has_only_results:
         return set()
     call_ids = _collect_ids(messages, answer, _PartRole.CALL)
     if next_answer is None:
@@ -120,7 +134,11 @@ def _find_deferred_ids(messages: Sequence[Message], answer: _AnswerSpan, next_an
 
 
 def _collect_ids(messages: Sequence[Message], answer: _AnswerSpan, role: _PartRole) -> set[str]:
-    return {part.call_id for part in _list_server_parts(messages, answer) if part.role is role}
+    ids: set[str] = set()
+    for part in _list_server_parts(messages, answer):
+        if part.role is role:
+            ids.add(part.call_id)
+    return ids
 
 
 def _list_server_parts(messages: Sequence[Message], answer: _AnswerSpan) -> list[_ServerPart]:
@@ -153,12 +171,12 @@ def _select_paired_parts(
     *,
     is_unfinished: bool,
 ) -> set[_ServerPart]:
-    """Return the calls and results of an answer that have their counterpart: each call once, and before its results.
+    """Select the calls and results of an answer that are in pairs: each call once, and before its results.
 
     ``open_ids`` are calls of earlier answers that wait for a result, ``sent_ids`` all calls sent so far, and
     ``deferred_ids`` calls whose result may come in a later answer.
     """
-    kept: set[_ServerPart] = set()
+    paired_parts: set[_ServerPart] = set()
     answered_ids = set(open_ids)
     last_result: dict[str, int] = {}
     for number, part in enumerate(parts):
@@ -167,14 +185,14 @@ def _select_paired_parts(
     for number, part in enumerate(parts):
         if part.role is _PartRole.RESULT:
             if part.call_id in answered_ids:
-                kept.add(part)
+                paired_parts.add(part)
         elif part.role is _PartRole.CALL and part.call_id not in sent_ids:
             is_answered_here = last_result.get(part.call_id, -1) > number
             may_be_answered_later = is_unfinished or part.call_id in deferred_ids
             if (is_answered_here or may_be_answered_later) and part.call_id not in answered_ids:
-                kept.add(part)
+                paired_parts.add(part)
                 answered_ids.add(part.call_id)
-    return kept
+    return paired_parts
 
 
 def is_paused_answer(message: Message) -> bool:

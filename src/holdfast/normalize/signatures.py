@@ -34,7 +34,10 @@ def add_missing_signatures(items: list[TrackedMessage], dialect: Dialect) -> lis
 
 def find_current_turn_start(messages: Sequence[Message]) -> int:
     """Return the index of the newest message that starts a turn, a user's without results, or 0 if no message does."""
-    return next((index for index in reversed(range(len(messages))) if _is_turn_start(messages[index])), 0)
+    for index in reversed(range(len(messages))):
+        if _is_turn_start(messages[index]):
+            return index
+    return 0
 
 
 def _is_turn_start(message: Message) -> bool:
@@ -63,6 +66,8 @@ def _add_dummy_signature(item: TrackedMessage, dialect: Dialect) -> TrackedMessa
     if unsigned_call is None:
         return item
     signed_call = replace(unsigned_call, signature=ProviderSignature(dialect.api, "", DUMMY_SIGNATURE), raw=None)
-    parts: list[Part] = [signed_call if part is unsigned_call else part for part in item.message.parts]
+    parts: list[Part] = []
+    for part in item.message.parts:
+        parts.append(signed_call if part is unsigned_call else part)
     why = "the first call of a step in the current turn has no signature of this model"
     return item.replace_message(Message(item.message.role, tuple(parts)), SIGNATURE_RULE, why)

@@ -51,7 +51,12 @@ def merge_tracked_messages(items: Sequence[TrackedMessage], why: str) -> Tracked
     role = items[0].message.role if len(roles) == 1 else "user"
     start = min(item.start for item in items)
     stop = max(item.stop for item in items)
-    return TrackedMessage(start, stop, Message(role, tuple(parts)), (*reasons, ("merge", why)))
+    return TrackedMessage(
+        start,
+        stop,
+        Message(role, tuple(parts)),
+        (*reasons, ("merge", why)),
+    )
 
 
 def get_wire_role(message: Message, dialect: Dialect) -> str:
@@ -61,7 +66,9 @@ def get_wire_role(message: Message, dialect: Dialect) -> str:
     """
     if message.role in {"assistant", "system"}:
         return message.role
-    return "user" if dialect.results_grouped or not message.results else "tool"
+    if dialect.results_grouped or not message.results:
+        return "user"
+    return "tool"
 
 
 def find_dropped_positions(
@@ -94,8 +101,12 @@ def build_normalization_edits(
         if item.start > position:
             edits.append(_build_drop_edit(position, item.start, dropped))
         if id(item) not in original_ids:
-            drop_reasons = [dropped[index] for index in range(item.start, item.stop) if index in dropped]
-            edits.append(_build_span_edit(item.start, item.stop, (item.message,), [*drop_reasons, *item.reasons]))
+            reasons: list[EditReason] = []
+            for index in range(item.start, item.stop):
+                if index in dropped:
+                    reasons.append(dropped[index])
+            reasons += item.reasons
+            edits.append(_build_span_edit(item.start, item.stop, (item.message,), reasons))
         position = item.stop
     if end > position:
         edits.append(_build_drop_edit(position, end, dropped))
@@ -108,11 +119,21 @@ def _build_drop_edit(start: int, stop: int, dropped: Mapping[int, EditReason]) -
     return _build_span_edit(start, stop, (), reasons)
 
 
-def _build_span_edit(start: int, stop: int, replacement: tuple[Message, ...], reasons: Sequence[EditReason]) -> Edit:
+def _build_span_edit(
+    start: int,
+    stop: int,
+    replacement: tuple[Message, ...],
+    reasons: Sequence[EditReason],
+) -> Edit:
     # Each rule and each reason once, in the order of the passes.
     rules = dict.fromkeys(rule for rule, _ in reasons)
     explanations = dict.fromkeys(why for _, why in reasons)
-    return Edit(Span(start, stop), replacement, _RULE_SEPARATOR.join(rules), "; ".join(explanations))
+    return Edit(
+        Span(start, stop),
+        replacement,
+        _RULE_SEPARATOR.join(rules),
+        "; ".join(explanations),
+    )
 
 
 def split_edit_rules(edit: Edit) -> list[str]:

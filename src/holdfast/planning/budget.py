@@ -119,7 +119,15 @@ def apply_window_cap(target: Target, settings: Settings) -> Target:
     if not 0 < cap < limits.window:
         return target
     max_input = min(limits.max_input, cap) if limits.max_input else limits.max_input
-    return replace(target, limits=replace(limits, window=cap, max_input=max_input, window_source="cap"))
+    return replace(
+        target,
+        limits=replace(
+            limits,
+            window=cap,
+            max_input=max_input,
+            window_source="cap",
+        ),
+    )
 
 
 def compute_effective_target(target: Target, state: ConversationState, settings: Settings) -> Target:
@@ -168,7 +176,10 @@ def apply_learned_limits(target: Target, state: ConversationState, settings: Set
 
 
 def _compute_learned_window(
-    target: Target, state: ConversationState, learned_limits: LearnedLimits, settings: Settings
+    target: Target,
+    state: ConversationState,
+    learned_limits: LearnedLimits,
+    settings: Settings,
 ) -> int:
     """Return the smallest window in tokens that an overflow of this model gives reason for, or the target's own."""
     guesses: list[int] = []
@@ -224,11 +235,16 @@ def calibrate_setup(target: Target, state: ConversationState) -> RequestSetup:
 
     if setup == RequestSetup():
         # The caller told us nothing of system prompt and tools. Usage reveals their size all the same.
-        return RequestSetup("", measured_tokens, is_exact=True) if measured_tokens > 0 else setup
+        if measured_tokens > 0:
+            return RequestSetup("", measured_tokens, is_exact=True)
+        return setup
     has_usage = measurement is not None or get_model_stats(state, target.model).calibration.estimated_tokens > 0
     if setup.is_exact or not setup.tokens or not has_usage:
         return setup
-    tokens = measured_tokens if measurement is not None else round(ratio * setup.tokens)
+    if measurement is not None:
+        tokens = measured_tokens
+    else:
+        tokens = round(ratio * setup.tokens)
     # The same bounds as for messages: one odd count must not make the setup vanish or swallow the window.
     min_tokens = MIN_CALIBRATION_RATIO * setup.tokens
     max_tokens = MAX_CALIBRATION_RATIO * setup.tokens
@@ -250,8 +266,18 @@ def _lower_window(target: Target, max_tokens: int) -> Target:
     limits = target.limits
     if max_tokens >= limits.window:
         return target
-    max_input = min(limits.max_input, max_tokens) if limits.max_input else limits.max_input
-    return replace(target, limits=replace(limits, window=max_tokens, max_input=max_input, window_source=LEARNED_ORIGIN))
+    max_input = limits.max_input
+    if max_input:
+        max_input = min(max_input, max_tokens)
+    return replace(
+        target,
+        limits=replace(
+            limits,
+            window=max_tokens,
+            max_input=max_input,
+            window_source=LEARNED_ORIGIN,
+        ),
+    )
 
 
 def check_budget(
@@ -275,13 +301,19 @@ def check_budget(
             f"{budget.setup_tokens} for system and tools leaves {budget.message_tokens} tokens; {min_tokens} are "
             "needed."
         )
-        hint = " Another window that you configure ends what was learned." if origin == LEARNED_ORIGIN else ""
+        if origin == LEARNED_ORIGIN:
+            hint = " Configure another window to discard the learned limit."
+        else:
+            hint = ""
         raise WindowTooSmall(f"{msg} Use a larger window, a shorter system prompt or fewer tools.{hint}")
     return budget, notices
 
 
 def describe_raised_reserves(
-    settings: Settings, rules: PolicyRules, preset: tuple[Settings, PolicyRules], window: int | None = None
+    settings: Settings,
+    rules: PolicyRules,
+    preset: tuple[Settings, PolicyRules],
+    window: int | None = None,
 ) -> tuple[str, ...]:
     """Return a sentence for each reserve that the user configured below the floor, so that it is raised.
 
@@ -289,7 +321,10 @@ def describe_raised_reserves(
     made from: nobody needs to hear about a preset's own numbers. Without a ``window`` reserves are compared with the
     floor as configured, else with its size in that window.
     """
-    floor = settings.reserve.floor if window is None else compute_reserve_floor(window, settings)
+    if window is None:
+        floor = settings.reserve.floor
+    else:
+        floor = compute_reserve_floor(window, settings)
     preset_settings, preset_rules = preset
     preset_reserves = preset_rules.list_reserves(preset_settings)
     sentences: list[str] = []

@@ -68,7 +68,12 @@ class PlanBuilder(Struct, frozen=True, dict=True):
         require_valid_edits(edits, self.state.history)
         state = apply_entry(self.state, Entry("", None, DecisionEntry(edits)))
         record = (*self.record, *edits)
-        return replace(self, state=state, record=record, blobs=(*self.blobs, *blobs))
+        return replace(
+            self,
+            state=state,
+            record=record,
+            blobs=(*self.blobs, *blobs),
+        )
 
     def replace_texts(self, pairs: Iterable[tuple[Edit, Blob | None]]) -> PlanBuilder:
         """Return the builder with edits decided that replace texts, each with the blob of its text if it is stored."""
@@ -82,7 +87,9 @@ class PlanBuilder(Struct, frozen=True, dict=True):
 
     def make_blob(self, text: str) -> Blob | None:
         """Return the blob of ``text``, or None if texts cannot be stored."""
-        return Blob(hash_text(text), text) if self.inputs.can_spill else None
+        if self.inputs.can_spill:
+            return Blob(hash_text(text), text)
+        return None
 
     def add_compaction(self, compaction: CompactionEntry) -> PlanBuilder:
         """Return the builder with everything before ``compaction.first_kept`` replaced by its summary."""

@@ -9,7 +9,12 @@ from __future__ import annotations
 from holdfast.planning.settings import Settings
 
 
-def is_breaker_closed(failures: int, failed_at: int | None, now: int, settings: Settings) -> bool:
+def is_breaker_closed(
+    failures: int,
+    failed_at: int | None,
+    now: int,
+    settings: Settings,
+) -> bool:
     """Return whether an automatic compaction may be tried now, after ``failures`` of them in a row.
 
     ``failed_at`` is the time of the last failure, None if the log does not say, and ``now`` the current time, both in

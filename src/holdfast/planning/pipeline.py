@@ -127,7 +127,10 @@ _STAGE_HINT = "a stage is a function that takes a PlanBuilder and returns it, wi
 
 
 def plan_request(
-    state: ConversationState, target: Target, policy: Policy = Policy(), inputs: PlanInputs = PlanInputs()
+    state: ConversationState,
+    target: Target,
+    policy: Policy = Policy(),
+    inputs: PlanInputs = PlanInputs(),
 ) -> Plan:
     """Return the plan of the next request of ``state``.
 
@@ -151,7 +154,10 @@ def plan_request(
 
 
 def plan_without_normalization(
-    state: ConversationState, target: Target, policy: Policy = Policy(), inputs: PlanInputs = PlanInputs()
+    state: ConversationState,
+    target: Target,
+    policy: Policy = Policy(),
+    inputs: PlanInputs = PlanInputs(),
 ) -> Plan:
     """Return the plan of the next request without normalization, cache breakpoints and output limit.
 
@@ -170,7 +176,12 @@ class _StagedPlan(NamedTuple):
     request: RequestEntry
 
 
-def _run_stages(state: ConversationState, target: Target, policy: Policy, inputs: PlanInputs) -> _StagedPlan:
+def _run_stages(
+    state: ConversationState,
+    target: Target,
+    policy: Policy,
+    inputs: PlanInputs,
+) -> _StagedPlan:
     """Check the budget and run the stages of ``policy`` in order."""
     settings = policy.settings
     configured_window = target.limits.window
@@ -181,7 +192,15 @@ def _run_stages(state: ConversationState, target: Target, policy: Policy, inputs
     target = apply_window_cap(target, settings)
     raised_reserves = policy.describe_raised_reserves(budget.window)
     notices = (*notices, *(Notice(RESERVE_FLOOR_RULE, why) for why in raised_reserves))
-    builder = PlanBuilder(state, target, settings, inputs, budget, policy.rules, notices=notices)
+    builder = PlanBuilder(
+        state,
+        target,
+        settings,
+        inputs,
+        budget,
+        policy.rules,
+        notices=notices,
+    )
     tokens_before = builder.estimated_tokens
     for name, stage in policy.stages:
         builder = stage(builder)
@@ -224,7 +243,7 @@ def _check_fit(builder: PlanBuilder) -> PlanBuilder:
     min_tokens = estimate_irreducible_tokens(builder.state, builder.target, builder.settings)
     if min_tokens + min_answer > limits.window:
         raise WindowTooSmall(
-            f"No request fits: the least that can be sent is about {min_tokens:,} tokens (system, tools, the "
+            f"No request fits: the smallest possible one has about {min_tokens:,} tokens (system, tools, the "
             "newest message "
             f"and open calls, cut short), an answer needs {min_answer:,}, and the window has "
             f"{limits.window:,} ({limits.window_source}). Use a larger window, or send less of these."
@@ -262,7 +281,14 @@ def _record_plan(state: ConversationState, builder: PlanBuilder, request: Reques
     restart.
     """
     if builder.record:
-        state = apply_entry(state, Entry(f"decision:{request.prefix_digest}", None, DecisionEntry(builder.record)))
+        state = apply_entry(
+            state,
+            Entry(
+                f"decision:{request.prefix_digest}",
+                None,
+                DecisionEntry(builder.record),
+            ),
+        )
     if builder.compaction is not None:
         state = apply_entry(state, Entry(f"compaction:{request.prefix_digest}", None, builder.compaction))
     return apply_entry(state, Entry("request", None, request))

@@ -36,14 +36,23 @@ def plan(
     state: ConversationState | None = None,
     inputs: PlanInputs = PlanInputs(),
 ) -> Plan:
-    """Return what to do before the next request over ``messages``; nothing is sent, stored or waited for.
+    """Plan the next request over ``messages``, without sending, storing or waiting.
 
     ``messages`` is the whole conversation, oldest first. Pass ``plan.state`` of the previous call as ``state``: then
     only new messages are looked at. Raises ``WindowTooSmall`` if the window cannot hold what must be sent,
     ``TypeError`` for an argument of another type, and ``ValueError`` for an impossible number in one.
     """
-    raise_if_wrong_type(TypeError, messages=(messages, Sequence), state=(state, ConversationState | None))
-    raise_if_wrong_type(TypeError, target=(target, Target), policy=(policy, Policy), inputs=(inputs, PlanInputs))
+    raise_if_wrong_type(
+        TypeError,
+        messages=(messages, Sequence),
+        state=(state, ConversationState | None),
+    )
+    raise_if_wrong_type(
+        TypeError,
+        target=(target, Target),
+        policy=(policy, Policy),
+        inputs=(inputs, PlanInputs),
+    )
     if state is not None:
         _require_valid_state(state)
     problem = target.validation_problem or inputs.validation_problem
@@ -110,9 +119,9 @@ def _attribute_signatures(state: ConversationState, model: str) -> ConversationS
     last_model = state.last_request.model
     if not last_model or model == last_model:
         return state
-    marked_messages = [
-        set_sized_signing_model(sized_message, last_model) for sized_message in state.history.sized_messages
-    ]
+    marked_messages = []
+    for sized_message in state.history.sized_messages:
+        marked_messages.append(set_sized_signing_model(sized_message, last_model))
     return replace_raw_bytes(state, marked_messages)
 
 
@@ -167,14 +176,14 @@ def _measure_message(message: Message, index: int) -> SizedMessage:
             "which holdfast.decode_messages(api, …) makes of dicts"
         )
     if message.role not in ROLES:
-        raise TypeError(f"messages[{index}] is no message: its role is {message.role!r}, not one of {ROLES}")
+        raise TypeError(f"messages[{index}] is not a message: its role is {message.role!r}, not one of {ROLES}")
     try:
         if _is_valid_message(message):
             return build_sized_message(message)
         why = describe_type_mismatch(message, Message)
     except (KeyError, TypeError, AttributeError) as error:
         why = describe_type_mismatch(message, Message) or str(error)
-    raise TypeError(f"messages[{index}] is no message: {why}; Message.from_text(role, text) makes one of words")
+    raise TypeError(f"messages[{index}] is not a message: {why}; Message.from_text(role, text) makes one of words")
 
 
 def _match_common_prefix(state: ConversationState, messages: Sequence[Message]) -> list[SizedMessage]:

@@ -103,7 +103,10 @@ class PolicyRules(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     # -- what a compaction keeps ---------------------------------------------------------------------------------------
 
     def select_tail_starts(
-        self, builder: PlanBuilder, messages: list[Message], cut_points: list[int]
+        self,
+        builder: PlanBuilder,
+        messages: list[Message],
+        cut_points: list[int],
     ) -> list[int] | None:
         """Return the offsets into ``messages`` at which the kept tail may begin, best first, or None for our own rule.
 
@@ -120,7 +123,12 @@ class PolicyRules(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
         """Return the message indexes at which the kept tail may begin, in the order to try them after an overflow."""
         return list(cut_points)
 
-    def explain_useless_cut(self, before: PlanBuilder, after: PlanBuilder, cut_points: Sequence[int]) -> str:
+    def explain_useless_cut(
+        self,
+        before: PlanBuilder,
+        after: PlanBuilder,
+        cut_points: Sequence[int],
+    ) -> str:
         """Return why the compaction in ``after`` is not made, or an empty string if it may be.
 
         It was tried at one of ``cut_points``, the message indexes at which the tail may begin.

@@ -225,7 +225,11 @@ def _describe_type(kind: Any) -> str:
 
 def _list_metas(kind: Any) -> list[Meta]:
     """Return the annotations of a type that msgspec reads: bounds and descriptions."""
-    return [meta for meta in getattr(kind, "__metadata__", ()) if isinstance(meta, Meta)]
+    metas: list[Meta] = []
+    for meta in getattr(kind, "__metadata__", ()):
+        if isinstance(meta, Meta):
+            metas.append(meta)
+    return metas
 
 
 def _describe_number_type(kind: type, metas: list[Meta]) -> str:
@@ -243,7 +247,9 @@ def _describe_list_type(inner: tuple[Any, ...]) -> str:
     if inner[-1] is not Ellipsis:
         return f"a list of {len(inner)}"
     item = _describe_type(inner[0])
-    return "a list of names" if item == "a name" else f"a list, of which each is {item}"
+    if item == "a name":
+        return "a list of names"
+    return f"a list, of which each is {item}"
 
 
 # -- contradictions ----------------------------------------------------------------------------------------------------
@@ -256,11 +262,13 @@ def check_settings(settings: Settings, rules: PolicyRules = PolicyRules()) -> tu
 
 def _find_contradictions(settings: Settings, rules: PolicyRules) -> Iterator[SettingsProblem]:
     reserve_pair = ("reserve.min", "reserve.max", "the reserve lies between them")
-    for low, high, reason in (reserve_pair, *rules.list_ordered_settings()):
+    ordered_pairs = (reserve_pair, *rules.list_ordered_settings())
+    for low, high, reason in ordered_pairs:
         low_value = get_setting(low, settings, rules)
         high_value = get_setting(high, settings, rules)
         # A maximum of 0 means no maximum.
-        if high_value > 0 and low_value > high_value:
+        has_maximum = high_value > 0
+        if has_maximum and low_value > high_value:
             why = f"{low} {low_value:,} is over {high} {high_value:,}: {reason}; lower the first"
             yield SettingsProblem((low, high), why)
     if settings.compaction.enabled and settings.compaction.goal_share:

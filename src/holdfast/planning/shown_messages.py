@@ -60,7 +60,8 @@ def sum_shown_messages(state: ConversationState, measure: Callable[[Message], in
     leading_messages = state.history.messages.slice(0, state.view.pinned_count)
     if state.view.compaction is not None and state.view.compaction.summary is not None:
         leading_messages.append(state.view.compaction.summary)
-    return sum(map(measure, leading_messages)) + sum_shown_messages_from(state, state.view.first_kept, measure)
+    leading_sum = sum(map(measure, leading_messages))
+    return leading_sum + sum_shown_messages_from(state, state.view.first_kept, measure)
 
 
 def sum_shown_messages_from(state: ConversationState, start: int, measure: Callable[[Message], int]) -> int:

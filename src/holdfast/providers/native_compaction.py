@@ -51,7 +51,13 @@ def _get_compaction_format(api: str) -> CompactionFormat | None:
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-def build_server_compaction_fields(api: str, tokens: int, *, instructions: str = "", pause: bool = False) -> JsonObject:
+def build_server_compaction_fields(
+    api: str,
+    tokens: int,
+    *,
+    instructions: str = "",
+    pause: bool = False,
+) -> JsonObject:
     """Return the fields that make the provider compact on its own above ``tokens`` input tokens.
 
     On Anthropic, ``pause`` makes it stop after the compaction, and ``instructions`` replace its own prompt. Raises
@@ -70,7 +76,11 @@ def build_server_compaction_fields(api: str, tokens: int, *, instructions: str =
 
 
 def build_native_compaction_request(
-    api: str, body: bytes, *, instructions: str = "", in_band: bool = False
+    api: str,
+    body: bytes,
+    *,
+    instructions: str = "",
+    in_band: bool = False,
 ) -> NativeCompactionRequest:
     """Build the request that asks for a compaction of all messages in ``body``, which is not changed.
 
@@ -166,7 +176,8 @@ def _explain_refusal(error: ErrorReport) -> NativeCompactionFailure:
     match = _ERROR_CODE.search(body)
     code = "" if match is None else match[1].decode()
     status = f"HTTP {error.status}, " if error.status else ""
-    why = f"the provider did not compact ({status}{code or verdict.kind}): {error.message_line[:_MAX_QUOTED_CHARS]}"
+    quote = error.message_line[:_MAX_QUOTED_CHARS]
+    why = f"the provider did not compact ({status}{code or verdict.kind}): {quote}"
     if code == _NOTHING_TO_SUMMARIZE_CODE:
         return NativeCompactionFailure("nothing_to_compact", why)
     # Anthropic documents ``compaction_unavailable`` as passing, and all other ``compaction_…`` codes as faults of the
@@ -248,7 +259,11 @@ def count_parts_before_compaction(answer: Message) -> int:
 
 
 def build_compaction_from_answer(
-    api: str, model: str, answer: Message, index: int, readable_summary: Message
+    api: str,
+    model: str,
+    answer: Message,
+    index: int,
+    readable_summary: Message,
 ) -> CompactionEntry | None:
     """Build the log's compaction from one that the provider made within ``answer``; None if the answer has none.
 
@@ -261,7 +276,10 @@ def build_compaction_from_answer(
     if not isinstance(block, Opaque) or block.raw is None:
         return None
     replaced_parts = answer.parts[:stop]
-    replaced_texts = [Text(part.text) for part in replaced_parts if isinstance(part, Text)]
+    replaced_texts = []
+    for part in replaced_parts:
+        if isinstance(part, Text):
+            replaced_texts.append(Text(part.text))
     summary = Message(readable_summary.role, (*readable_summary.parts, *replaced_texts))
     compaction = _get_compaction_format(api)
     item = block.raw if compaction is None else compaction.wrap_block(block.raw)
@@ -279,8 +297,14 @@ def build_compaction_from_answer(
 
 def _build_removal_edit(index: int, place: int, part: Part) -> Edit:
     """Build the edit that removes part ``place`` of message ``index``."""
-    tokens = build_sized_message(Message("assistant", (part,))).tokens - MESSAGE_OVERHEAD
-    return Edit(Span(index, index + 1, place), rule=NATIVE_RULE, why=_REPLACED_REASON, saves=tokens)
+    message = build_sized_message(Message("assistant", (part,)))
+    tokens = message.tokens - MESSAGE_OVERHEAD
+    return Edit(
+        Span(index, index + 1, place),
+        rule=NATIVE_RULE,
+        why=_REPLACED_REASON,
+        saves=tokens,
+    )
 
 
 _REPLACED_REASON = "the provider compacted here, and that stands at the front now"

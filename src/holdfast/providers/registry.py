@@ -56,7 +56,9 @@ def _list_refused_kinds(spec: ApiSpec) -> tuple[str, ...]:
     """List the kinds of opaque parts that an API never accepts: malformed ones of its own, and those of other APIs."""
     foreign_kinds = []
     for other in API_SPECS.values():
-        foreign_kinds += [kind for kind in other.blocks.telling_kinds if kind not in spec.blocks.telling_kinds]
+        for kind in other.blocks.telling_kinds:
+            if kind not in spec.blocks.telling_kinds:
+                foreign_kinds.append(kind)
     kinds = (*spec.blocks.parsed_kinds, "unknown", *foreign_kinds, *_CONVERTER_KINDS, *spec.blocks.more_refused_kinds)
     return tuple(dict.fromkeys(kinds))
 
@@ -69,6 +71,10 @@ def relax_for_unknown_server(dialect: Dialect) -> Dialect:
     """
     spec = API_SPECS.get(dialect.api)
     if spec is not None:
-        return dialect if spec.relax_dialect is None else spec.relax_dialect(dialect)
+        if spec.relax_dialect is None:
+            return dialect
+        return spec.relax_dialect(dialect)
     # An API that is not registered either: the strictest dialect is the one that merges neighbours of one role.
-    return lift_known_limits(relax_turn_order(dialect)) if dialect.merges_same_role else dialect
+    if dialect.merges_same_role:
+        return lift_known_limits(relax_turn_order(dialect))
+    return dialect

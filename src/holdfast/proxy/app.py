@@ -51,7 +51,8 @@ from holdfast.errors import (
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.providers.common.json.surrogates import replace_surrogates_in_bytes
 from holdfast.providers.registry import API_SPECS
-from holdfast.providers.requests.request_body import ParsedRequest, render_request
+from holdfast.providers.requests.parsed_request import ParsedRequest
+from holdfast.providers.requests.request_body import render_request
 from holdfast.proxy.conversation.body_cache import BodyCache
 from holdfast.proxy.conversation.clients import ToolClients, classify_purpose, identify_client
 from holdfast.proxy.conversation.identity import make_session_key
@@ -102,17 +103,23 @@ PARSED_ENDPOINTS = frozenset({"generate", "count", "compact"})
 REMOTE_STATE_FIELDS = frozenset({"previous_response_id", "conversation", "background"})
 """Fields of the Responses API with which the provider keeps the conversation, so that we never see all of it."""
 UNSET_VALUES = (b"null", b"false")
-SERVER_STOPPED_TEXT = "holdfast was stopped before the answer came; try again when it runs"
+SERVER_STOPPED_TEXT = "holdfast was stopped before the answer came; send the request again when it is running"
 """Error for clients that still wait for an answer when the server stops."""
 SUBSCRIPTION_NOTICE = (
-    "summaries are made without a model: none is asked for with the login of a subscription; "
-    "set summaries to client for its own"
+    "summaries are made without a model: a subscription login is only for the client's own requests; "
+    "set summaries to client to use the client's model"
 )
 """Notice for a user who configured a summary model that must not be asked."""
-TOO_LARGE_CONSEQUENCE = "nothing that fits can be made of a request, so it is refused"
+TOO_LARGE_CONSEQUENCE = "a request was refused, because it cannot be made to fit into the window"
 """Consequence that is reported when a request cannot be made to fit."""
-PASSED_ON_CONSEQUENCE = "what may fit all the same goes on as it is known"
-"""The same if the window is only our guess, so that the provider is asked all the same."""
+PASSED_ON_CONSEQUENCE = "a request that seems too large was sent to the provider anyway"
+"""Consequence if the size of the window is only our guess, so that the provider decides."""
+UNRECORDED_CONSEQUENCE = "requests are answered, but not recorded"
+"""Consequence that is reported when the store cannot be written."""
+REPLACED_CONSEQUENCE = (
+    "the file of the store was replaced, so it was opened again; messages are recorded in the new file"
+)
+"""Consequence that is reported when the store's file was removed or exchanged while the proxy was running."""
 ERROR_SEND_SECONDS = 1.0
 """Seconds that a client has to receive an error while the server stops.
 
@@ -146,36 +153,54 @@ class ProxyApp:
         reopen: Callable[[], SessionStore] | None = None,
         bypass_file: Path | None = None,
     ) -> None:
-        self.resources, self.health = resources, health
-        self._client, self._reopen, self._bypass_file = client, reopen, bypass_file
-        self._reopen_lock, self._reopened_at = Lock(), -inf
-        self._body_cache, self._tool_clients = BodyCache(), ToolClients()
+        self.resources = resources
+        self.health = health
+        self._client = client
+        self._reopen = reopen
+        self._bypass_file = bypass_file
+        self._reopen_lock = Lock()
+        self._reopened_at = -inf
+        self._body_cache = BodyCache()
+        self._tool_clients = ToolClients()
         health.mode = self._get_mode
 
     def use_settings(self, settings: Settings, branches: BranchPool) -> None:
         """Answer later requests with ``settings``; requests under way end as they began."""
-        self._settings, self._branches = settings, branches
+        self._settings = settings
+        self._branches = branches
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; stop working on it when its client leaves."""
         if scope["type"] != "http":
             return
-        incoming, outgoing = ClientRequest.from_scope(scope), ClientResponse(send)
+        incoming = ClientRequest.from_scope(scope)
+        outgoing = ClientResponse(send)
         try:
             await self._admit_and_answer(incoming, receive, outgoing)
-        except CancelledError:  # the server stops and waits no longer
+        except CancelledError:
+            # The server stops and waits no longer. A client that was told so can send its request again later.
             await _send_error_if_unanswered(incoming, outgoing, "overloaded", SERVER_STOPPED_TEXT)
             raise
         except Exception as error:  # noqa: BLE001 -- whatever it is, the client must get an answer
             if is_client_left_error(error):
                 return
             self._report_trouble(error, "a request could not be answered")
-            await _send_error_if_unanswered(incoming, outgoing, "server", f"holdfast failed: {type(error).__name__}")
+            await _send_error_if_unanswered(
+                incoming,
+                outgoing,
+                "server",
+                f"holdfast failed: {type(error).__name__}",
+            )
 
     # -- admitted ------------------------------------------------------------------------------------------------------
 
-    async def _admit_and_answer(self, incoming: ClientRequest, receive: Receive, outgoing: ClientResponse) -> None:
-        # Access comes first: without a token not even the proxy's own status is told.
+    async def _admit_and_answer(
+        self,
+        incoming: ClientRequest,
+        receive: Receive,
+        outgoing: ClientResponse,
+    ) -> None:
+        # Access comes first: a client without the token does not even get the proxy's status.
         refusal = self._check_access(incoming)
         if refusal is not None:
             await self._send_refusal(incoming, outgoing, refusal)
@@ -207,18 +232,21 @@ class ProxyApp:
 
     def _find_refusal(self, incoming: ClientRequest) -> AccessRefusal | None:
         """Return why no provider can be asked, or None if one can."""
-        route, in_progress = incoming.route, self.health.in_progress
+        route = incoming.route
         if incoming.method == "CONNECT":
-            why = "no tunnels are made here; point the client at this address, or at /u/https://HOST below it"
+            why = (
+                "CONNECT is not supported; set the client's base address to this proxy, or to /u/https://HOST below it"
+            )
             return AccessRefusal("invalid_request", why, 405)
         # An unknown path is never sent to a default provider: that would give away the client's API key.
         if not self._has_upstream(route):
             return AccessRefusal("invalid_request", _describe_no_upstream(incoming), 404)
         # Codex tries a WebSocket first. On 426 it uses HTTP at once; on 404 it tries six times more, for 6.6 seconds.
         if route.endpoint == "probe":
-            return AccessRefusal("invalid_request", "WebSockets are not spoken here; send POST over HTTP", 426)
+            return AccessRefusal("invalid_request", "WebSockets are not supported; send a POST request", 426)
+        in_progress = self.health.in_progress
         if in_progress >= self._settings.concurrent:
-            why = f"{in_progress} requests are being answered already; try again, or raise concurrent in [proxy]"
+            why = f"{in_progress} requests are in progress, which is the limit; raise concurrent in [proxy]"
             return AccessRefusal("overloaded", why)
         return None
 
@@ -228,7 +256,12 @@ class ProxyApp:
             return bool(route.upstream_setting)
         return not is_url_of_server(route.base, self._settings.host, self._settings.port)
 
-    async def _send_refusal(self, incoming: ClientRequest, outgoing: ClientResponse, refusal: AccessRefusal) -> None:
+    async def _send_refusal(
+        self,
+        incoming: ClientRequest,
+        outgoing: ClientResponse,
+        refusal: AccessRefusal,
+    ) -> None:
         """Send ``refusal`` in the words of the requested API, and count it."""
         pieces = make_error_reply(incoming.route.api, refusal.kind, refusal.reason, status=refusal.status)
         await send_refusal(outgoing, pieces)
@@ -236,7 +269,12 @@ class ProxyApp:
 
     # -- read, and recorded in the end ---------------------------------------------------------------------------------
 
-    async def _answer_and_count(self, incoming: ClientRequest, receive: Receive, outgoing: ClientResponse) -> None:
+    async def _answer_and_count(
+        self,
+        incoming: ClientRequest,
+        receive: Receive,
+        outgoing: ClientResponse,
+    ) -> None:
         """Answer a request and count its outcome, whatever that is."""
         counted_request = self.health.begin_request(_get_counted_api(incoming))
         outgoing.on_last_piece = counted_request.mark_answered
@@ -251,19 +289,33 @@ class ProxyApp:
             outcome = outgoing.get_outcome_if_left()
             raise
         finally:
-            first_byte_seconds = None if outgoing.first_byte_at is None else outgoing.first_byte_at - started_at
-            counted_request.finish(outcome, outgoing.status, first_byte_seconds, session=outgoing.session_key)
+            if outgoing.first_byte_at is None:
+                first_byte_seconds = None
+            else:
+                first_byte_seconds = outgoing.first_byte_at - started_at
+            counted_request.finish(
+                outcome,
+                outgoing.status,
+                first_byte_seconds,
+                session=outgoing.session_key,
+            )
 
     async def _read_or_pass_through(
-        self, incoming: ClientRequest, receive: Receive, outgoing: ClientResponse
+        self,
+        incoming: ClientRequest,
+        receive: Receive,
+        outgoing: ClientResponse,
     ) -> RequestState:
-        """Answer a request, reading its body only if there is something to do with it; return what was done."""
-        is_bypassed = self._get_mode() == "bypass"
-        is_parsed = incoming.method == "POST" and incoming.route.endpoint in PARSED_ENDPOINTS
-        if is_bypassed or not is_parsed:
-            # Not even the encoding changes: what nobody reads need not be decompressed.
+        """Answer a request, reading its body only if that is needed; return the state of the request."""
+        unread_state: RequestState | None = None
+        if self._get_mode() == "bypass":
+            unread_state = "bypassed"
+        elif incoming.method != "POST" or incoming.route.endpoint not in PARSED_ENDPOINTS:
+            unread_state = "relayed"
+        if unread_state is not None:
+            # The body is not read, so it need not be decompressed and its encoding stays.
             exchange = Exchange(incoming, self._make_relay(incoming, as_it_came=True), outgoing)
-            return await pass_request_through(exchange, receive, "bypassed" if is_bypassed else "relayed")
+            return await pass_request_through(exchange, receive, unread_state)
         receive = BodyReceiver(receive)
         try:
             body = await self._read_body(incoming, receive)
@@ -279,15 +331,17 @@ class ProxyApp:
 
     async def _read_body(self, incoming: ClientRequest, receive: Receive) -> bytes:
         """Return the whole request body, decompressed; raise ``BadBody`` for one that is too large or damaged."""
-        max_bytes, headers = self._settings.body_bytes, incoming.headers
+        max_bytes = self._settings.body_bytes
+        headers = incoming.headers
         body = await read_whole_body(receive, max_bytes, headers.get("content-length", ""))
         encoding = headers.get("content-encoding", "")
         if not encoding:
             return decompress_request_body(body, encoding, max_bytes)
+        # In a thread, because decompressing a large body would hold up the answers of other clients.
         return await to_thread.run_sync(decompress_request_body, body, encoding, max_bytes)
 
     async def _answer_by_purpose(self, exchange: Exchange, body: bytes) -> RequestState:
-        """Answer a request whose body was read: manage it, count it reduced, or forward it, by its purpose."""
+        """Manage, count or forward a request after its body was read, depending on its purpose."""
         # Whatever the engine makes of an observed request, the body that goes out is the client's.
         if self._settings.observe:
             exchange = replace(exchange, relay=exchange.relay.with_body(body))
@@ -301,8 +355,10 @@ class ProxyApp:
         # A client decides by token counts when to compact, so they must be those of the request that we would send.
         if request.route.endpoint == "count":
             reduced_body = await self._reduce_body(request)
-            is_unchanged = reduced_body is request.parsed_body.body
-            return await forward_body(request, wrap(reduced_body), "relayed" if is_unchanged else "managed")
+            state: RequestState = "managed"
+            if reduced_body is request.parsed_body.body:
+                state = "relayed"
+            return await forward_body(request, wrap(reduced_body), state)
         if request.is_summary and await self._is_standalone(request):
             request = replace(request, is_ephemeral=True)
         if request.is_ephemeral and request.observe_only:
@@ -360,7 +416,9 @@ class ProxyApp:
         except FormatError:
             return None
         is_conversation = bool(parsed_request.messages) and parsed_request.api == api
-        return parsed_request if is_conversation else None
+        if not is_conversation:
+            return None
+        return parsed_request
 
     async def _parse_or_fix_body(self, body: bytes, api: str) -> ParsedRequest:
         """Parse ``body``, if necessary after replacing lone surrogates; raise ``FormatError`` if it is no request.
@@ -376,19 +434,22 @@ class ProxyApp:
         return await self._body_cache.parse_body(repaired_body, api)
 
     def _make_summary_writers(
-        self, incoming: ClientRequest, parsed_request: ParsedRequest
+        self,
+        incoming: ClientRequest,
+        parsed_request: ParsedRequest,
     ) -> tuple[SummaryWriter, ...]:
         """Return the model that writes summaries for a request: none, its own, or the configured one with its key.
 
         The login of a subscription is meant for the requests of its client only. It is not used for another model.
         """
-        summarizer, route = self._settings.summaries, incoming.route
+        summarizer = self._settings.summaries
         if summarizer == "extract":
             return ()
         if summarizer != "client" and is_subscription_login(incoming.headers):
             if self.health.add_note(SUBSCRIPTION_NOTICE):
                 _print_to_stderr(SUBSCRIPTION_NOTICE)
             return ()
+        route = incoming.route
         model = summarizer
         if summarizer == "client":
             model = parsed_request.model or route.model
@@ -406,8 +467,10 @@ class ProxyApp:
         If the log turns out to be another one than was in memory, begin anew with the log as it is, ``retries`` times.
         """
         outgoing = request.client_response
-        store, branches = self.resources.store, self._branches
         outgoing.session_key = request.session_key
+        # Noted before the request fails, so that it can tell whether another request has replaced them meanwhile.
+        store = self.resources.store
+        branches = self._branches
         try:
             return await self._continue_session(request)
         except InvalidRequest:
@@ -421,9 +484,9 @@ class ProxyApp:
         except Exception as error:
             if outgoing.is_answered and outgoing.get_outcome_if_left() == "failed":
                 raise
-            is_store_replaced = isinstance(error, StoreError) and await self._reopen_failed_store(
-                error, store, branches
-            )
+            is_store_replaced = False
+            if isinstance(error, StoreError):
+                is_store_replaced = await self._reopen_failed_store(error, store, branches)
             is_stale = isinstance(error, STALE_ERRORS)
             if outgoing.is_answered:
                 # A session that somebody removed while it was answered is no fault.
@@ -449,7 +512,8 @@ class ProxyApp:
         if isinstance(cause, StoreError) and not (request.is_ephemeral or request.observe_only):
             try:
                 return await self._continue_session(replace(request, is_ephemeral=True, writers=()))
-            except UpstreamError:  # the answer broke off after it had begun
+            except UpstreamError:
+                # The answer broke off after it had begun, and so it does for the client.
                 return "unrecorded"
             except Exception as error:
                 if outgoing.is_answered:
@@ -457,7 +521,9 @@ class ProxyApp:
                 if not isinstance(error, HoldfastError):
                     self._report_trouble(error)
                 can_read_store = not isinstance(error, StoreLocked)
-        body = await self._reduce_body(request) if can_read_store else request.parsed_body.body
+        body = request.parsed_body.body
+        if can_read_store:
+            body = await self._reduce_body(request)
         return await self._forward_with_known_decisions(request, body, "unrecorded")
 
     async def _continue_session(self, request: ConversationRequest) -> RequestState:
@@ -474,18 +540,23 @@ class ProxyApp:
                 await deliver_pieces(pieces, outgoing, keep_alive_bytes, self._settings.keepalive)
                 await outgoing.send_end()
             except RequestTooLarge as error:
-                consequence = PASSED_ON_CONSEQUENCE if error.can_pass_on else TOO_LARGE_CONSEQUENCE
-                self._report_trouble(error.reason, consequence, is_ours=not has_message_budget(session, request))
+                # If the window has room without the client's setup, the setup is at fault and not Holdfast.
+                is_ours = not has_message_budget(session, request)
                 if not error.can_pass_on:
+                    self._report_trouble(error.reason, TOO_LARGE_CONSEQUENCE, is_ours=is_ours)
                     await send_pieces(outgoing, await answer_too_large(error, session, request))
                     return error.state
+                self._report_trouble(error.reason, PASSED_ON_CONSEQUENCE, is_ours=is_ours)
             else:
                 return request.state
         # Outside of the block: the branch must be free again before the request goes out without it.
         return await self._forward_with_known_decisions(request, await self._reduce_body(request), "relayed")
 
     async def _forward_with_known_decisions(
-        self, request: ConversationRequest, body: bytes, state: RequestState
+        self,
+        request: ConversationRequest,
+        body: bytes,
+        state: RequestState,
     ) -> RequestState:
         """Forward ``body`` and relay the answer; an overflow is translated into the words of the client's API."""
         pieces = request.relay.relay(body)
@@ -493,7 +564,12 @@ class ProxyApp:
             pieces = translate_overflow(pieces, request, self.resources.resolve_target(request.api, request.model))
         return await relay_answer(pieces, request, state)
 
-    async def _reopen_failed_store(self, error: StoreError, store: SessionStore, branches: BranchPool) -> bool:
+    async def _reopen_failed_store(
+        self,
+        error: StoreError,
+        store: SessionStore,
+        branches: BranchPool,
+    ) -> bool:
         """Reopen the store if it failed for good; return whether others are in use now than ``store`` and ``branches``.
 
         Of the many requests that fail at the same time only the first reopens it; the rest find it replaced.
@@ -505,9 +581,10 @@ class ProxyApp:
                 try:
                     await self.resources.run_in_worker(partial(self._replace_store, self._reopen))
                 except (StoreError, OSError):
-                    return False  # the disk is still full; it is tried again after REOPEN_INTERVAL
+                    # The disk is still full. The next request after REOPEN_INTERVAL tries again.
+                    return False
                 if isinstance(error, StoreReplaced):
-                    self._report_trouble(error, "the store was opened anew, what is said from now on is in that")
+                    self._report_trouble(error, REPLACED_CONSEQUENCE)
         return self.resources.store is not store or self._branches is not branches
 
     def _has_store_failed(self, error: StoreError) -> bool:
@@ -522,7 +599,8 @@ class ProxyApp:
 
         This runs in one piece on the store's thread, so that no cancellation can leave branches of a closed store.
         """
-        old_store, self.resources.store = self.resources.store, reopen()
+        old_store = self.resources.store
+        self.resources.store = reopen()
         old_store.close()
         self.use_settings(self._settings, self._branches.make_empty_copy())
 
@@ -538,6 +616,7 @@ class ProxyApp:
             return parsed_request.body
         try:
             state, policy = await self._branches.find_closest_state(request.session_key, parsed_request.messages)
+            # Without messages in the log there are no decisions about them either.
             if not state.history.sized_messages:
                 return parsed_request.body
 
@@ -549,6 +628,7 @@ class ProxyApp:
 
             return await self._body_cache.run_off_loop(parsed_request.body, render_reduced_body)
         except HoldfastError:
+            # Without our reductions the request can still be sent as it came.
             return parsed_request.body
 
     def _make_relay(self, incoming: ClientRequest, *, as_it_came: bool = False) -> UpstreamRelay:
@@ -562,7 +642,11 @@ class ProxyApp:
         return get_proxy_mode(self._settings, self._bypass_file)
 
     def _report_trouble(
-        self, error: Exception, consequence: str = "requests go on, but are not recorded", *, is_ours: bool = True
+        self,
+        error: Exception,
+        consequence: str = UNRECORDED_CONSEQUENCE,
+        *,
+        is_ours: bool = True,
     ) -> None:
         """Report an error and its consequence once; with ``is_ours`` the proxy counts as unhealthy from then on."""
         if self.health.add_trouble(type(error).__name__, str(error), is_ours=is_ours):
@@ -570,7 +654,10 @@ class ProxyApp:
 
 
 async def _send_error_if_unanswered(
-    client_request: ClientRequest, client_response: ClientResponse, kind: str, message: str
+    client_request: ClientRequest,
+    client_response: ClientResponse,
+    kind: str,
+    message: str,
 ) -> None:
     """Send an error unless the client already has the beginning of an answer."""
     if not client_response.status:
@@ -594,14 +681,17 @@ def _has_remote_state(parsed_request: ParsedRequest) -> bool:
 
 def _describe_no_upstream(client_request: ClientRequest) -> str:
     """Return the error for a path that leads to no provider, with an address that would."""
-    own_address = f"http://{client_request.headers.get('host', '')[:100] or 'HOST:PORT'}/u/"
+    host = client_request.headers.get("host", "")[:100] or "HOST:PORT"
+    request_line = f"{client_request.method} {client_request.route.shown_path[:200]}"
+    own_address = f"http://{host}/u/"
     return (
-        f"nobody is known who answers {client_request.method} {client_request.route.shown_path[:200]}; set the "
-        "client's base address to "
-        f"{own_address} with its server's own behind it, as {own_address}https://openrouter.ai/api/v1"
+        f"no provider is known for {request_line}; set the client's base address to {own_address} followed by the "
+        f"provider's address, for example {own_address}https://openrouter.ai/api/v1"
     )
 
 
 def _get_counted_api(client_request: ClientRequest) -> str:
     """Return the API under which a request is counted; empty unless it was posted to one."""
-    return client_request.route.api if client_request.method == "POST" else ""
+    if client_request.method != "POST":
+        return ""
+    return client_request.route.api

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.providers.registry import API_SPECS
-from holdfast.providers.requests.request_body import ParsedRequest
+from holdfast.providers.requests.parsed_request import ParsedRequest
 from holdfast.proxy.http.client_request import ClientRequest
 from holdfast.proxy.http.client_response import ClientResponse
 from holdfast.proxy.http.headers import RequestState
@@ -28,7 +28,7 @@ class Exchange(Struct, frozen=True):
 
     @property
     def api(self) -> str:
-        """The API in whose words the client is answered."""
+        """The API that the client speaks, and in which it is answered."""
         return self.route.api
 
 
@@ -42,7 +42,7 @@ class ConversationRequest(Exchange, frozen=True):
     is_ephemeral: bool = False
     """Whether nothing of it is stored: it stands alone, is a remote compaction, or the store cannot be written."""
     observe_only: bool = False
-    """Whether it goes out unchanged and is only recorded."""
+    """Whether it is sent unchanged and only recorded."""
     writers: tuple[SummaryWriter, ...] = ()
     """Models that can write a summary if one is due."""
 
@@ -54,11 +54,14 @@ class ConversationRequest(Exchange, frozen=True):
     @property
     def wants_stream(self) -> bool:
         """Whether the client wants the answer as a stream of events."""
-        if API_SPECS[self.api].endpoints.stream:  # an API with an address of its own for streams (Gemini)
+        # An API with a separate address for streams (Gemini) does not say so in the body.
+        if API_SPECS[self.api].endpoints.stream:
             return self.route.stream
         return self.parsed_body.is_streaming
 
     @property
     def state(self) -> RequestState:
-        """What the client is told was done with the request."""
-        return "observed" if self.observe_only else self.client_response.state
+        """The state of the request, as its client is told."""
+        if self.observe_only:
+            return "observed"
+        return self.client_response.state

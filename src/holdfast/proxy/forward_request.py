@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from functools import partial
 
 from holdfast.errors import UpstreamError
@@ -42,18 +42,21 @@ async def forward_body(exchange: Exchange, body: bytes, state: RequestState) -> 
 async def pass_request_through(exchange: Exchange, receive: Receive, state: RequestState) -> RequestState:
     """Forward a request while its body still comes in, and relay the answer as it comes; return ``state``."""
     outgoing = exchange.client_response
-    has_body = {"content-length", "transfer-encoding"} & exchange.client_request.headers.keys()
-    progress = UploadProgress() if has_body else None
-    body = iter_body_pieces(receive, progress) if progress is not None else b""
-    # Otherwise the reset of the connection could overtake the answer.
-    if progress is not None and exchange.client_request.closes_connection:
-        outgoing.before_end = partial(wait_for_body_end, progress)
+    progress: UploadProgress | None = None
+    body: bytes | AsyncIterator[bytes] = b""
+    if {"content-length", "transfer-encoding"} & exchange.client_request.headers.keys():
+        progress = UploadProgress()
+        body = iter_body_pieces(receive, progress)
+        # Otherwise the reset of the connection could overtake the answer.
+        if exchange.client_request.closes_connection:
+            outgoing.before_end = partial(wait_for_body_end, progress)
     try:
         with run_alongside(partial(watch_client, receive, lambda: outgoing.is_ended, progress)):
             await relay_answer(exchange.relay.relay(body, as_it_came=True), exchange, state)
     except BadBody as why:
+        # The rest will not come, so the end of the answer must not wait for it.
         if progress is not None:
-            progress.complete.set()  # the rest will not come, so the end of the answer must not wait for it
+            progress.complete.set()
         # Too late for an error of ours: only breaking off tells the client.
         if outgoing.is_answered:
             raise ClientLeft from why
@@ -80,7 +83,9 @@ async def relay_answer(pieces: AsyncGenerator[ResponsePiece], exchange: Exchange
 
 
 async def _label_answer(
-    pieces: AsyncGenerator[ResponsePiece], exchange: Exchange, state: RequestState
+    pieces: AsyncGenerator[ResponsePiece],
+    exchange: Exchange,
+    state: RequestState,
 ) -> AsyncGenerator[ResponsePiece]:
     """Yield ``pieces`` with Holdfast's headers added to the head.
 

@@ -39,7 +39,13 @@ _OWN_ENDPOINTS: Mapping[str, Callable[[Health], dict[str, Any]]] = {
 }
 
 
-def make_error_reply(api: str, problem: str | Verdict, message: str, *, status: int = 0) -> list[ResponsePiece]:
+def make_error_reply(
+    api: str,
+    problem: str | Verdict,
+    message: str,
+    *,
+    status: int = 0,
+) -> list[ResponsePiece]:
     """Build an error response in the words of ``api``, or of OpenAI if it is unknown.
 
     ``problem`` is a verdict or the kind of one; an unknown kind becomes a server error. ``status`` overrides the API's
@@ -57,14 +63,20 @@ def make_error_reply(api: str, problem: str | Verdict, message: str, *, status: 
 
 
 def add_holdfast_headers(
-    piece: ResponsePiece, state: RequestState, session: str = "", request: str = ""
+    piece: ResponsePiece,
+    state: RequestState,
+    session: str = "",
+    request: str = "",
 ) -> ResponsePiece:
     """Return ``piece``, if it is a head with Holdfast's headers added that it lacks."""
     if not isinstance(piece, ResponseHead):
         return piece
     header_names = {name for name, _ in piece.headers}
-    new_headers = [header for header in make_holdfast_headers(state, session, request) if header[0] not in header_names]
-    return replace(piece, headers=[*piece.headers, *new_headers])
+    headers = list(piece.headers)
+    for name, value in make_holdfast_headers(state, session, request):
+        if name not in header_names:
+            headers.append((name, value))
+    return replace(piece, headers=headers)
 
 
 async def send_pieces(client_response: ClientResponse, pieces: list[ResponsePiece]) -> None:
@@ -82,5 +94,7 @@ async def send_refusal(client_response: ClientResponse, pieces: list[ResponsePie
 
 async def send_body_refusal(client_response: ClientResponse, why: BadBody, api: str) -> RequestState:
     """Refuse a request because its body could not be read."""
-    kind = "request_bytes" if why.status == TOO_LARGE else "invalid_request"
+    kind = "invalid_request"
+    if why.status == TOO_LARGE:
+        kind = "request_bytes"
     return await send_refusal(client_response, make_error_reply(api, kind, str(why), status=why.status))

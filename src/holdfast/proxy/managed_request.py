@@ -58,14 +58,22 @@ class RequestTooLarge(Exception):
     """A request cannot be made to fit. ``attempt`` is the one that was refused before, if any went out."""
 
     def __init__(
-        self, reason: WindowTooSmall, attempt: Attempt | None, request: ConversationRequest, *, may_fit: bool
+        self,
+        reason: WindowTooSmall,
+        attempt: Attempt | None,
+        request: ConversationRequest,
+        *,
+        may_fit: bool,
     ) -> None:
         super().__init__(str(reason))
-        self.reason, self.attempt = reason, attempt
+        self.reason = reason
+        self.attempt = attempt
         self.can_pass_on = may_fit and attempt is None
         """Whether to let the provider decide, which was not asked yet and may have a larger window than we believe."""
-        self.state: RequestState = "refused" if attempt is None else request.state
-        """What was done with the request if it is not passed on."""
+        self.state: RequestState = "refused"
+        """State of the request if it is not passed on."""
+        if attempt is not None:
+            self.state = request.state
 
 
 async def answer_conversation_request(session: Session, request: ConversationRequest) -> AsyncGenerator[ResponsePiece]:
@@ -73,7 +81,7 @@ async def answer_conversation_request(session: Session, request: ConversationReq
 
     An overflow that recovery cannot help is answered in the client's API with true numbers. Any other refusal is passed
     on as it came, and so is an answer that its provider ends early. Before anything was yielded it raises
-    ``RequestTooLarge``, or an error of Holdfast itself; afterwards it raises what breaks the answer off.
+    ``RequestTooLarge``, or an error of Holdfast itself; afterwards it raises the error that breaks the answer off.
     """
     run = session.run(
         request.parsed_body,
@@ -95,8 +103,9 @@ async def answer_conversation_request(session: Session, request: ConversationReq
                 yield b"".join([event.raw for event in events])
     except (UpstreamError, WindowTooSmall) as error:
         if has_started:
+            # The provider ended its answer here, so the client's answer ends here too.
             if run.attempt is not None and run.attempt.has_ended:
-                return  # the provider ended its answer there, and so does the client's
+                return
             raise
         for piece in _make_failure_reply(error, run.attempt, session, request):
             yield piece
@@ -124,18 +133,25 @@ def _is_waiting_on_proxy(run: Run) -> bool:
 def _get_outcome_if_left(run: Run, request: ConversationRequest) -> RequestOutcome:
     """Return the outcome of ``request`` if its client leaves now: ``failed`` unless it has the whole answer."""
     is_whole = request.client_response.is_answered and run.attempt is not None and run.attempt.is_complete
-    return request.state if is_whole else "failed"
+    if not is_whole:
+        return "failed"
+    return request.state
 
 
 def _make_answer_head(run: Run, session: Session, request: ConversationRequest) -> ResponsePiece:
     """Return the provider's head of the answer, with Holdfast's headers."""
-    reply = run.attempt.reply if run.attempt is not None else None
+    assert run.attempt is not None
+    reply = run.attempt.reply
     assert reply is not None
-    return _add_session_headers(make_response_head(reply.status, reply.raw_headers), request.state, session, request)
+    head = make_response_head(reply.status, reply.raw_headers)
+    return _add_session_headers(head, request.state, session, request)
 
 
 def _add_session_headers(
-    piece: ResponsePiece, state: RequestState, session: Session, request: ConversationRequest
+    piece: ResponsePiece,
+    state: RequestState,
+    session: Session,
+    request: ConversationRequest,
 ) -> ResponsePiece:
     """Return ``piece``, if it is a head with headers that name the session and the stored request, if there is one."""
     if request.is_ephemeral:
@@ -147,7 +163,9 @@ def _add_session_headers(
 
 
 async def answer_too_large(
-    error: RequestTooLarge, session: Session, request: ConversationRequest
+    error: RequestTooLarge,
+    session: Session,
+    request: ConversationRequest,
 ) -> list[ResponsePiece]:
     """Record that a request could not be made to fit, and return the overflow error for its client."""
     await session.record_window_too_small(error.reason)
@@ -156,7 +174,9 @@ async def answer_too_large(
 
 
 async def translate_overflow(
-    pieces: AsyncGenerator[ResponsePiece], request: ConversationRequest, target: Target
+    pieces: AsyncGenerator[ResponsePiece],
+    request: ConversationRequest,
+    target: Target,
 ) -> AsyncGenerator[ResponsePiece]:
     """Yield ``pieces``, the answer to a forwarded ``request``; an overflow is rendered in the client's own API."""
     async with aclosing(pieces):
@@ -167,7 +187,11 @@ async def translate_overflow(
             error_body = b"".join([chunk async for chunk in pieces if isinstance(chunk, bytes)])
             estimated_tokens = _estimate_request_tokens(request)
             report = ErrorReport(
-                "", piece.status, body=error_body, headers=headers_to_dict(piece.headers), estimate=estimated_tokens
+                "",
+                piece.status,
+                body=error_body,
+                headers=headers_to_dict(piece.headers),
+                estimate=estimated_tokens,
             )
             # Overflows that are about bytes (images) would be misread as a limit of tokens, so they are passed on.
             verdict = classify_error(report)
@@ -183,9 +207,12 @@ async def translate_overflow(
 
 
 def _make_failure_reply(
-    error: UpstreamError | WindowTooSmall, attempt: Attempt | None, session: Session, request: ConversationRequest
+    error: UpstreamError | WindowTooSmall,
+    attempt: Attempt | None,
+    session: Session,
+    request: ConversationRequest,
 ) -> list[ResponsePiece]:
-    """Return the error for a client whose request failed for good.
+    """Return the error for a client after its request failed for good.
 
     Raise ``RequestTooLarge`` if it does not fit, and the error itself if an observed request never went out: the caller
     then sends it in another way.
@@ -202,7 +229,10 @@ def _make_failure_reply(
 
 
 def _make_refusal_reply(
-    error: HoldfastError, attempt: Attempt | None, session: Session, request: ConversationRequest
+    error: HoldfastError,
+    attempt: Attempt | None,
+    session: Session,
+    request: ConversationRequest,
 ) -> list[ResponsePiece]:
     """Return an overflow in the client's own API, else a gateway error if nobody answered, else the refusal itself."""
     is_byte_overflow = attempt is not None and attempt.verdict.kind in BYTE_OVERFLOWS
@@ -211,7 +241,9 @@ def _make_refusal_reply(
         return _render_verdict(request, _make_overflow_verdict(attempt, session, request), str(error))
     # A gateway error says that the fault is not in the request.
     if attempt is None or _is_provider_unreached(attempt):
-        reason = str(error) if attempt is None else attempt.failure_text
+        reason = str(error)
+        if attempt is not None:
+            reason = attempt.failure_text
         return _render_verdict(request, Verdict("network"), reason, status=BAD_GATEWAY)
     reply = attempt.reply
     if reply is not None and attempt.has_ended and not request.client_response.has_keep_alive:
@@ -220,9 +252,13 @@ def _make_refusal_reply(
 
 
 def _make_unrecorded_reply(
-    attempt: Attempt | None, session: Session, request: ConversationRequest, *, has_started: bool
+    attempt: Attempt | None,
+    session: Session,
+    request: ConversationRequest,
+    *,
+    has_started: bool,
 ) -> list[ResponsePiece]:
-    """Return the rest of a provider's refusal that could not be stored, or nothing if the request is sent once more.
+    """Return the rest of a provider's refusal that could not be stored; empty if the request is sent once more.
 
     A refusal that ended an answer which ``has_started`` was given out already.
     """
@@ -238,7 +274,12 @@ def _make_unrecorded_reply(
     if has_started:
         return []
     request.client_response.is_unreached = _is_provider_unreached(attempt)
-    pieces = _make_refusal_reply(UpstreamError(attempt.failure_text, attempt.verdict.kind), attempt, session, request)
+    pieces = _make_refusal_reply(
+        UpstreamError(attempt.failure_text, attempt.verdict.kind),
+        attempt,
+        session,
+        request,
+    )
     return [add_holdfast_headers(piece, "unrecorded") for piece in pieces]
 
 
@@ -248,7 +289,11 @@ def _is_provider_unreached(attempt: Attempt | None) -> bool:
 
 
 def _render_verdict(
-    request: ConversationRequest, verdict: Verdict, message: str, *, status: int = 0
+    request: ConversationRequest,
+    verdict: Verdict,
+    message: str,
+    *,
+    status: int = 0,
 ) -> list[ResponsePiece]:
     """Return ``verdict`` as an error of the client's API: a response, or an event if a stream has begun.
 
@@ -293,7 +338,8 @@ def has_message_budget(session: Session, request: ConversationRequest) -> bool:
 
 def _get_effective_target(session: Session, request: ConversationRequest) -> tuple[ConversationState, Target]:
     """Return state and target as for planning ``request``, with its setup, which may not be in the log."""
-    state, parsed_request = session.journal.state, request.parsed_body
+    state = session.journal.state
+    parsed_request = request.parsed_body
     target = session.resources.resolve_target(parsed_request.api, request.model)
     target = build_template_from_body(target, parsed_request).target
     pinned_messages = state.history.sized_messages.slice(0, state.view.pinned_count)

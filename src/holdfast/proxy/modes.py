@@ -22,7 +22,9 @@ def get_proxy_mode(settings: Settings, bypass_file: Path | None = None) -> Mode:
     is_off = bypass_file is not None and os.path.exists(bypass_file)  # noqa: PTH110 -- no error for unreadable folders
     if settings.bypass or is_off:
         return "bypass"
-    return "observe" if settings.observe else "manage"
+    if settings.observe:
+        return "observe"
+    return "manage"
 
 
 def get_bypass_file(store: str) -> Path | None:

@@ -18,7 +18,8 @@ def run_alongside(function: Callable[[], Awaitable[None]], delay: float = 0.0) -
     small request takes.
     """
     errors: list[Exception] = []
-    loop, handles = get_running_loop(), list[Handle | Task[None]]()
+    loop = get_running_loop()
+    handles = list[Handle | Task[None]]()
 
     def begin() -> None:
         handles.append(loop.create_task(_run_or_cancel(function, block, errors)))

@@ -65,7 +65,7 @@ class MissingUpstream:
 
     def send(self, upstream_request: UpstreamRequest) -> AbstractAsyncContextManager[Reply]:
         """Raise ``ConfigError``, since this cannot happen."""
-        raise ConfigError(f"a request of {upstream_request.api} was not told where to go; please report this")
+        raise ConfigError(f"a request of {upstream_request.api} has no provider address; please report this bug")
 
 
 async def serve_proxy(
@@ -130,7 +130,11 @@ async def open_proxy(
     # Only what Holdfast changed is checked before it is sent: a client's own content may break our rules and still be
     # accepted.
     resources = EngineResources(
-        store, MissingUpstream(), listener=health.count_event, check_mode="changed", trusts_client_limits=True
+        store,
+        MissingUpstream(),
+        listener=health.count_event,
+        check_mode="changed",
+        trusts_client_limits=True,
     )
     async with _make_provider_client(settings, transport) as client:
         proxy = ProxyApp(resources, client, health, reopen, bypass_file)
@@ -139,13 +143,21 @@ async def open_proxy(
 
 
 async def _apply_changes(
-    changes: AsyncIterable[tuple[Settings, Configuration]], proxy: ProxyApp, first_settings: Settings, server: Server
+    changes: AsyncIterable[tuple[Settings, Configuration]],
+    proxy: ProxyApp,
+    first_settings: Settings,
+    server: Server,
 ) -> None:
     """Apply each of ``changes``, but keep the address and the token of ``first_settings``."""
     async for settings, loaded_configuration in changes:
         server.config.timeout_graceful_shutdown = _get_drain_seconds(settings)
         # The socket is open and clients know the token: both need a restart.
-        new_settings = replace(settings, host=first_settings.host, port=first_settings.port, token=first_settings.token)
+        new_settings = replace(
+            settings,
+            host=first_settings.host,
+            port=first_settings.port,
+            token=first_settings.token,
+        )
         configure_proxy(proxy, new_settings, loaded_configuration)
 
 
@@ -155,7 +167,9 @@ def configure_proxy(proxy: ProxyApp, settings: Settings, loaded_configuration: C
     def get_policy(name: str) -> Policy:
         policy = adapt_policy_to_proxy(loaded_configuration.build_policy(name))
         # An observed conversation is recorded, but nothing is decided about it.
-        return replace(policy, stages=()) if settings.observe else policy
+        if settings.observe:
+            policy = replace(policy, stages=())
+        return policy
 
     default_policy = get_policy(settings.policy)
     proxy.resources.permits = Permits(settings.concurrent)
@@ -169,10 +183,13 @@ def _make_provider_client(settings: Settings, transport: httpx2.AsyncBaseTranspo
     It keeps no cookies, which would go out with the requests of other clients.
     """
     limits = httpx2.Limits(max_keepalive_connections=settings.concurrent, keepalive_expiry=IDLE_SECONDS)
+    mounts: dict[str, httpx2.AsyncBaseTransport | None] = dict.fromkeys(LOCAL_PATTERNS)
+    if transport is None:
+        mounts = _make_direct_mounts(settings, limits)
     client = httpx2.AsyncClient(
         timeout=httpx2.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT),
         limits=limits,
-        mounts=_make_direct_mounts(settings, limits) if transport is None else dict.fromkeys(LOCAL_PATTERNS),
+        mounts=mounts,
         transport=transport,
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
     )
@@ -186,7 +203,9 @@ def _make_direct_mounts(settings: Settings, limits: httpx2.Limits) -> dict[str, 
     httpx2 takes the most specific pattern, so a network proxy for ``https://`` still wins over ``all://``; but one for
     ``all://`` itself would not, and then only local servers are asked directly.
     """
-    patterns = LOCAL_PATTERNS if getproxies().get("all") else (*LOCAL_PATTERNS, "all://")
+    patterns: tuple[str, ...] = LOCAL_PATTERNS
+    if not getproxies().get("all"):
+        patterns = (*LOCAL_PATTERNS, "all://")
     if not has_httptools():
         return dict.fromkeys(patterns, FullDuplexTransport(limits))
     from holdfast.proxy.http.direct_transport import DirectTransport
@@ -237,15 +256,20 @@ def _open_listener(settings: Settings) -> socket.socket:
     Accepted connections send each piece at once (``TCP_NODELAY``). asyncio sets that only for sockets it makes itself,
     and without it a piece waits 40 ms for the client to acknowledge the one before.
     """
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    family = socket.AF_INET
+    if ":" in settings.host:
+        family = socket.AF_INET6
     listener = socket.create_server((settings.host, settings.port), family=family, backlog=1_024)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 def _format_address(settings: Settings, listener: socket.socket) -> str:
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return f"http://{host}:{listener.getsockname()[1]}"
+    host = settings.host
+    if ":" in host:
+        host = f"[{host}]"
+    _, port, *_ = listener.getsockname()
+    return f"http://{host}:{port}"
 
 
 def _make_server_config(app: ProxyApp, settings: Settings) -> Config:

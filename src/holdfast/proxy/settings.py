@@ -23,14 +23,19 @@ _FALSE_VALUES = {"", "0", "false", "no", "off"}
 
 
 def load_proxy_settings(
-    environment: Mapping[str, str], configured: Mapping[str, Any] = {}, overrides: Mapping[str, Any] = {}
+    environment: Mapping[str, str],
+    configured: Mapping[str, Any] = {},
+    overrides: Mapping[str, Any] = {},
 ) -> Settings:
-    """Combine all sources into the settings in force; raise ``ConfigError`` that names an impossible one.
+    """Combine all sources into the settings in force; raise ``ConfigError`` for an impossible one.
 
     ``configured`` is what the files say (``Configuration.proxy``); ``overrides`` are options given here and now, where
     None means not given. A variable of an SDK that points at this proxy was set for its clients, and is ignored.
     """
-    options = {name: convert_proxy_setting(name, value, name) for name, value in overrides.items() if value is not None}
+    options: dict[str, Any] = {}
+    for name, value in overrides.items():
+        if value is not None:
+            options[name] = convert_proxy_setting(name, value, name)
     values = dict(configured) | _read_own_variables(environment) | options
     # The address we listen at must be known first, to tell which variables point at ourselves.
     listener = Settings(**values)
@@ -46,7 +51,9 @@ def adapt_policy_to_proxy(policy: Policy) -> Policy:
     """
     min_budget = min(policy.settings.window.min_budget, MIN_REPORTED_BUDGET)
     return policy.with_settings(
-        retry={"max_retries": 0}, cache={"breakpoints": "none"}, window={"min_budget": min_budget}
+        retry={"max_retries": 0},
+        cache={"breakpoints": "none"},
+        window={"min_budget": min_budget},
     )
 
 
@@ -80,10 +87,9 @@ def _check_settings(candidate: Settings) -> Settings:
     """Return ``candidate``; raise ``ConfigError`` if it is its own upstream, or open to the network without a token."""
     for name in PROVIDERS:
         if is_url_of_server(getattr(candidate, name), candidate.host, candidate.port):
-            message = (
-                f"{name} = {getattr(candidate, name)} is the proxy itself, at {candidate.host} port {candidate.port}"
-            )
-            raise ConfigError(f"{message}; name the provider's own address")
+            own_address = f"{candidate.host} port {candidate.port}"
+            message = f"{name} = {getattr(candidate, name)} is the proxy itself, at {own_address}"
+            raise ConfigError(f"{message}; set it to the provider's own address")
     if not is_loopback_host(candidate.host) and not candidate.token:
         message = f"at {candidate.host} other machines could use the proxy without a token"
         raise ConfigError(

@@ -221,9 +221,8 @@ def decide_next_action(state: RecoveryState, event: RecoveryEvent) -> tuple[Reco
     # The order matters: once a part of the answer is out, nothing may be sent again, whatever the error says. A refused
     # signature looks like any invalid request otherwise.
     if event.has_answer_started:
-        return _stop_with_rule(
-            state, event, "seen", "a part of the answer was passed on already, and nothing is said twice"
-        )
+        why = "a part of the answer was passed on already, so the request is not sent again"
+        return _stop_with_rule(state, event, "seen", why)
     if event.is_signature_error:
         return _drop_signatures_or_stop(state, event)
     if is_transient_refusal(event):
@@ -285,13 +284,14 @@ def _retry_or_stop(state: RecoveryState, event: ProviderRefusal) -> tuple[Recove
     max_retries = settings.retry.max_retries
     if not state.retries:
         times = f"{max_retries + 1} times" if max_retries else "once"
-        return _stop_with_rule(state, event, "retry_limit", f"it was sent {times} (retry.max_retries)")
-    seconds = compute_retry_delay(max_retries - state.retries, event.retry_after, settings)
+        why = f"it was sent {times} (retry.max_retries)"
+        return _stop_with_rule(state, event, "retry_limit", why)
+    attempts = max_retries - state.retries
+    seconds = compute_retry_delay(attempts, event.retry_after, settings)
     if seconds is None:
-        limit_text = f"{settings.retry.max_wait_seconds:,g} s at most are waited (retry.max_wait_seconds)"
-        return _stop_with_rule(
-            state, event, "wait_too_long", f"the provider wants {event.retry_after:,g} s to pass, and {limit_text}"
-        )
+        limit_text = f"the longest wait is {settings.retry.max_wait_seconds:,g} s (retry.max_wait_seconds)"
+        why = f"the provider asks to wait {event.retry_after:,g} s, and {limit_text}"
+        return _stop_with_rule(state, event, "wait_too_long", why)
     return replace(state, retries=state.retries - 1), Retry(seconds)
 
 
@@ -302,22 +302,25 @@ def _start_overflow_recovery(state: RecoveryState, event: ProviderRefusal) -> tu
     # A request over the limit of tokens a minute can never pass, however long one waits. A smaller one can, so it
     # counts as an overflow, unless the policy is one that gives up here.
     if event.kind == "tpm_ceiling" and state.settings.recovery.stops_at_rate_ceiling:
-        return _stop_with_rule(
-            state, event, "terminal", "one request is over the limit of a minute (recovery.stops_at_rate_ceiling)"
-        )
+        why = "one request is over the provider's limit of tokens a minute (recovery.stops_at_rate_ceiling)"
+        return _stop_with_rule(state, event, "terminal", why)
     return _take_next_step(replace(state, overflow=event))
 
 
 def _record_no_progress(state: RecoveryState, event: NoProgress) -> RecoveryState:
-    """Note the outcome of the last step; after a useless compaction allow no further one, of the same messages."""
+    """Record the outcome of the last step; after a useless compaction, allow no further one."""
     # Without a step the compaction was the planner's own, before the first request.
-    last_step = state.attempted_steps[-1].partition(" ")[0] if state.attempted_steps else "compact"
+    if state.attempted_steps:
+        last_step = state.attempted_steps[-1].partition(" ")[0]
+    else:
+        last_step = "compact"
     attempt = f"{last_step} ({event.outcome.replace('_', ' ')})"
-    return replace(
-        state,
-        compact=0 if last_step == "compact" else state.compact,
-        attempted_steps=(*state.attempted_steps[:-1], attempt),
-    )
+    attempted_steps = (*state.attempted_steps[:-1], attempt)
+    remaining_compactions = state.compact
+    if last_step == "compact":
+        # The messages are the same as before, so a second compaction would end the same way.
+        remaining_compactions = 0
+    return replace(state, compact=remaining_compactions, attempted_steps=attempted_steps)
 
 
 def _take_next_step(state: RecoveryState) -> tuple[RecoveryState, RecoveryAction]:
@@ -357,9 +360,8 @@ def _stop_exhausted(state: RecoveryState) -> tuple[RecoveryState, RecoveryAction
     if state.overflow is None:
         stop = Stop("unknown", f"the compaction before the request failed; tried: {attempts}", "compaction_failed")
         return replace(state, stop=stop), stop
-    return _stop_with_rule(
-        state, state.overflow, "exhausted", f"nothing is left that would make it smaller; tried: {attempts}"
-    )
+    why = f"no step is left that makes it smaller; tried: {attempts}"
+    return _stop_with_rule(state, state.overflow, "exhausted", why)
 
 
 def _stop_on_summary_overflow(state: RecoveryState, event: NoProgress) -> tuple[RecoveryState, RecoveryAction]:
@@ -372,7 +374,10 @@ def _stop_on_summary_overflow(state: RecoveryState, event: NoProgress) -> tuple[
 
 
 def _stop_with_rule(
-    state: RecoveryState, event: ProviderRefusal, rule: StopRule, why: str
+    state: RecoveryState,
+    event: ProviderRefusal,
+    rule: StopRule,
+    why: str,
 ) -> tuple[RecoveryState, RecoveryAction]:
     kind = CONTEXT_OVERFLOW_KIND if event.is_overflow else event.kind
     stop = Stop(kind, why, rule)

@@ -20,7 +20,9 @@ def compute_retry_delay(attempts: int, retry_after: float | None, settings: Sett
     jitter: two runs over the same log do the same, and permits spread the requests of many sessions.
     """
     if retry_after is not None and not math.isnan(retry_after):
-        return max(0.0, retry_after) if retry_after <= settings.retry.max_wait_seconds else None
+        if retry_after <= settings.retry.max_wait_seconds:
+            return max(0.0, retry_after)
+        return None
     delay = settings.retry.base_seconds * 2.0 ** min(attempts, _MAX_DOUBLINGS)
     return min(settings.retry.cap_seconds, delay)
 

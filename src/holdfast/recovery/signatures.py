@@ -1,9 +1,9 @@
 """Drop signed data that the provider no longer accepts from a conversation, for good.
 
-A provider refuses its own signatures when another key or organisation sends them. Thinking goes whole; texts and calls
-stay without their signature. For a compaction by the provider its readable summary is shown; a compaction that the
-client had the provider make has none here, so a line says that something is missing. Later answers are signed anew and
-stay.
+A provider refuses its own signatures when another key or organization sends them. Thinking is removed; texts and calls
+stay, without their signature. A compaction by the provider is replaced by its readable summary; a compaction that the
+client had the provider make has no summary here, so a line says that something is missing. Later answers carry new
+signatures and stay.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from holdfast.state.view import decode_native_summary, get_next_shown_index
 
 DROP_SIGNATURES_RULE = "unseal"
 """Rule of the edits, and trigger of the compaction, that drop signed data."""
-_DROP_SIGNATURES_REASON = "the provider takes no more what it had sealed here: another key or organisation asks now"
+_DROP_SIGNATURES_REASON = (
+    "the provider no longer accepts the data that it signed here: another key or organization is in use"
+)
 LOST_HISTORY_TEXT = (
     "[What was said and done up to here, beside the messages above, was summarised in a form that cannot be read any "
     "more. Look again at what you need, and ask for what is missing.]"
@@ -39,8 +41,9 @@ _REASONING_DETAILS_KIND = "message.reasoning_details"
 
 
 def drop_signed_parts(builder: PlanBuilder) -> PlanBuilder:
-    """Drop the signed data in everything that is shown; return the same builder without any."""
-    changed_builder = builder.add_edits(tuple(_build_signature_edits(builder.state, builder.target.dialect)))
+    """Drop the signed data in all shown messages; return the same builder if no message has any."""
+    signature_edits = tuple(_build_signature_edits(builder.state, builder.target.dialect))
+    changed_builder = builder.add_edits(signature_edits)
     readable_compaction = _build_readable_compaction(builder.state, builder.target)
     if readable_compaction is None:
         return changed_builder
@@ -70,14 +73,16 @@ def _build_signature_edits(state: ConversationState, dialect: Dialect) -> Iterat
 
 def _build_signature_edit(index: int, part_index: int, part: Part, dialect: Dialect) -> Edit:
     replacement = _strip_signed_part(part, dialect)
-    saved_tokens = _count_part_tokens(part) - sum(map(_count_part_tokens, replacement))
+    remaining_tokens = sum(map(_count_part_tokens, replacement))
+    saved_tokens = _count_part_tokens(part) - remaining_tokens
     span = Span(index, index + 1, part_index)
     return Edit(span, replacement, DROP_SIGNATURES_RULE, _DROP_SIGNATURES_REASON, saved_tokens)
 
 
 def _is_signed_part(part: Part, dialect: Dialect) -> bool:
     """Return whether ``part`` would be sent with data that only its provider can verify."""
-    if isinstance(part, Opaque) and (part.kind == _REASONING_DETAILS_KIND or _is_compacted_history(part, dialect)):
+    is_reasoning_details = isinstance(part, Opaque) and part.kind == _REASONING_DETAILS_KIND
+    if is_reasoning_details or _is_compacted_history(part, dialect):
         return True
     if isinstance(part, Media | ToolResult) or not isinstance(part, _get_signed_part_types(dialect)):
         return False
@@ -110,7 +115,8 @@ def _strip_signed_part(part: Part, dialect: Dialect) -> tuple[Part, ...]:
 
 
 def _count_part_tokens(part: Part) -> int:
-    return build_sized_message(Message("assistant", (part,))).tokens - MESSAGE_OVERHEAD
+    message = build_sized_message(Message("assistant", (part,)))
+    return message.tokens - MESSAGE_OVERHEAD
 
 
 def _build_readable_compaction(state: ConversationState, target: Target) -> CompactionEntry | None:

@@ -14,7 +14,7 @@ _ADVICE_BY_RULE: dict[str, tuple[str, str]] = {
     "seen": ("ask again: what was said before is in the log", "compact first, if the request was too large"),
     "wait_too_long": ("ask again then", "raise `retry.max_wait_seconds`"),
     "summary_too_large": ("name a model with a larger window for summaries", "begin a new session"),
-    "compaction_failed": ("compact with another model", "undo what the session cannot do without"),
+    "compaction_failed": ("compact with another model", "begin a new session"),
 }
 _ADVICE_BY_KIND: dict[str, tuple[str, str]] = {
     CONTEXT_OVERFLOW_KIND: (
@@ -48,7 +48,7 @@ def format_stop_message(
     """Return the text of a final error.
 
     ``window`` is the window that requests were planned for and ``min_tokens`` the smallest request possible, both in
-    tokens, 0 if unknown. ``provider_message`` is what happened to the last request, if possible in the provider's
+    tokens, 0 if unknown. ``provider_message`` describes the failure of the last request, if possible in the provider's
     words.
     """
     message = " ".join(provider_message.split())[:MAX_QUOTED_CHARS]
@@ -62,8 +62,11 @@ def format_stop_message(
 
 
 def _describe_refusal(stop: Stop, refusal: ProviderRefusal | None) -> str:
-    status = f"HTTP {refusal.status}, " if refusal and refusal.status else ""
-    return status + (refusal.kind if refusal else stop.kind)
+    if refusal is None:
+        return stop.kind
+    if refusal.status:
+        return f"HTTP {refusal.status}, {refusal.kind}"
+    return refusal.kind
 
 
 def _choose_advice(stop: Stop, refusal: ProviderRefusal | None) -> tuple[str, str]:
@@ -78,16 +81,29 @@ def _choose_advice(stop: Stop, refusal: ProviderRefusal | None) -> tuple[str, st
     return _ADVICE_BY_RULE.get(stop.rule) or _ADVICE_BY_KIND.get(stop.kind, default)
 
 
-def _format_measurements(stop: Stop, refusal: ProviderRefusal | None, window: int, min_tokens: int) -> list[str]:
+def _format_measurements(
+    stop: Stop,
+    refusal: ProviderRefusal | None,
+    window: int,
+    min_tokens: int,
+) -> list[str]:
     """Return phrases with the measured sizes and limits of an overflow; an empty list for other stops."""
     if stop.kind != CONTEXT_OVERFLOW_KIND or refusal is None:
         return []
-    count = f"it counted {refusal.counted_tokens:,} tokens" if refusal.counted_tokens else "it gave no count"
-    limit = f"takes {refusal.token_limit:,}" if refusal.token_limit else "names no limit"
+    if refusal.counted_tokens:
+        count = f"it counted {refusal.counted_tokens:,} tokens"
+    else:
+        count = "it gave no count"
+    if refusal.token_limit:
+        limit = f"takes {refusal.token_limit:,}"
+    else:
+        limit = "names no limit"
     estimate = f"we estimated {refusal.estimated_tokens:,}"
     if window:
         estimate += f" for a window of {window:,}"
     measurements = [f"{count} and {limit}", estimate]
     if min_tokens:
-        measurements.append(f"the least that can be sent is {min_tokens:,} (system, tools, newest message, open calls)")
+        measurements.append(
+            f"the smallest possible request has {min_tokens:,} (system, tools, newest message, open calls)"
+        )
     return measurements

@@ -64,9 +64,15 @@ def compute_read_share(cache_uses: Iterable[CacheUse]) -> float | None:
 
 def make_cache_blocks(message: Message, counter: TextCounter) -> list[CacheBlock]:
     """Return the blocks of ``message``, one for each part; the first one includes the overhead of the message."""
-    part_blocks = [(_digest_part(message.role, part), count_part_tokens(part, counter)) for part in message.parts]
-    first_digest, first_tokens = part_blocks[0] if part_blocks else (message.role.encode(), 0)
-    return [(first_digest, first_tokens + MESSAGE_OVERHEAD), *part_blocks[1:]]
+    if not message.parts:
+        return [(message.role.encode(), MESSAGE_OVERHEAD)]
+    blocks = []
+    overhead = MESSAGE_OVERHEAD
+    for part in message.parts:
+        tokens = count_part_tokens(part, counter) + overhead
+        blocks.append((_digest_part(message.role, part), tokens))
+        overhead = 0
+    return blocks
 
 
 def _digest_part(role: str, part: Part) -> bytes:
@@ -74,17 +80,16 @@ def _digest_part(role: str, part: Part) -> bytes:
 
 
 def _strip_wire_bytes(part: Part) -> Part:
-    """Return ``part`` without its wire bytes, which repeat what its fields say (except for an opaque part)."""
+    """Return ``part`` without its wire bytes, which repeat its fields (except for an opaque part)."""
     if isinstance(part, Opaque):
         return part
     if isinstance(part, ToolResult):
-        content = tuple(msgspec.structs.replace(inner, raw=_keep_opaque_raw(inner)) for inner in part.content)
-        return msgspec.structs.replace(part, content=content, raw=None)
+        content = []
+        for inner in part.content:
+            raw = inner.raw if isinstance(inner, Opaque) else None
+            content.append(msgspec.structs.replace(inner, raw=raw))
+        return msgspec.structs.replace(part, content=tuple(content), raw=None)
     return msgspec.structs.replace(part, raw=None)
-
-
-def _keep_opaque_raw(part: Part) -> msgspec.Raw | None:
-    return part.raw if isinstance(part, Opaque) else None
 
 
 class SimulatedCache:
@@ -105,7 +110,11 @@ class SimulatedCache:
         self._chain: list[int] = []
 
     def send_request(
-        self, request: Sequence[CacheBlock], setup_block: CacheBlock, breakpoints: Sequence[int], at: int | None
+        self,
+        request: Sequence[CacheBlock],
+        setup_block: CacheBlock,
+        breakpoints: Sequence[int],
+        at: int | None,
     ) -> CacheUse:
         """Send ``request`` through the cache and return its use of it.
 
@@ -119,8 +128,11 @@ class SimulatedCache:
         prefix_tokens = list(accumulate((tokens for _, tokens in request), initial=setup_tokens))
         if self._rules.is_automatic and self._rules.step_tokens > 0:
             return self._use_prefix_steps(chain, prefix_tokens)
-        # Index 0 of the chain is the setup alone, so all positions move by one.
-        marks = {position + 1 for position in breakpoints if SETUP_BREAKPOINT <= position < len(request)}
+        marks = set()
+        for position in breakpoints:
+            if SETUP_BREAKPOINT <= position < len(request):
+                # Index 0 of the chain is the setup alone, so all positions move by one.
+                marks.add(position + 1)
         if self._rules.is_automatic:
             marks.add(len(request))
         return self._use_breakpoints(chain, prefix_tokens, sorted(marks))
@@ -133,10 +145,15 @@ class SimulatedCache:
         common_count = 0
         if setup_digest == self._setup_digest and self._chain:
             common_count = _count_common_blocks(self._blocks, request)
-        chain = self._chain[: common_count + 1] if common_count else [self._get_place(0, setup_digest)]
+        if common_count:
+            chain = self._chain[: common_count + 1]
+        else:
+            chain = [self._get_place(0, setup_digest)]
         for digest, _ in request[common_count:]:
             chain.append(self._get_place(chain[-1], digest))
-        self._setup_digest, self._blocks, self._chain = setup_digest, request, chain
+        self._setup_digest = setup_digest
+        self._blocks = request
+        self._chain = chain
         return chain
 
     def _get_place(self, before: int, digest: bytes) -> int:
@@ -152,7 +169,7 @@ class SimulatedCache:
         return self._clock - last_use <= self._rules.ttl_seconds * 1000
 
     def _use_breakpoints(self, chain: list[int], prefix_tokens: list[int], marks: list[int]) -> CacheUse:
-        """Return the use of a cache whose entries are at breakpoints (``marks``), and refresh and write entries."""
+        """Return the use of a cache with entries at breakpoints (``marks``), and refresh and write entries."""
         cacheable_marks = [mark for mark in marks if prefix_tokens[mark] >= self._rules.min_prefix_tokens]
         hits: list[int] = []
         for mark in cacheable_marks:
@@ -179,7 +196,9 @@ class SimulatedCache:
 
     def _use_prefix_steps(self, chain: list[int], prefix_tokens: list[int]) -> CacheUse:
         """Return the use of a cache that keeps every prefix and is read in steps of tokens, and write entries."""
-        step, minimum, total = self._rules.step_tokens, self._rules.min_prefix_tokens, prefix_tokens[-1]
+        step = self._rules.step_tokens
+        minimum = self._rules.min_prefix_tokens
+        total = prefix_tokens[-1]
         read_tokens = 0
         for position in range(len(chain) - 1, -1, -1):
             if self._is_alive(chain[position]):
@@ -197,7 +216,8 @@ class SimulatedCache:
 
 def _count_common_blocks(old: list[CacheBlock], new: list[CacheBlock]) -> int:
     """Return how many blocks two requests share at their start, by bisection: comparing slices is fast."""
-    low, high = 0, min(len(old), len(new))
+    low = 0
+    high = min(len(old), len(new))
     if old[:high] == new[:high]:
         return high
     while low < high:

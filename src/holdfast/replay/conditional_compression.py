@@ -50,10 +50,10 @@ def make_future(history: Sequence[Message], later_messages: Sequence[Message]) -
     if not written_text:
         return None
     return FutureText(
-        written_text,
-        shown_text,
-        measure_compressed_size(written_text, shown_text),
-        measure_compressed_size(written_text, join_messages(history) + shown_text),
+        written_text=written_text,
+        shown_text=shown_text,
+        alone=measure_compressed_size(written_text, shown_text),
+        informed_size=measure_compressed_size(written_text, join_messages(history) + shown_text),
     )
 
 
@@ -79,7 +79,10 @@ def _collect_future(later_messages: Sequence[Message]) -> tuple[bytes, bytes]:
 
 def join_messages(messages: Sequence[Message]) -> bytes:
     """Return all texts of ``messages`` as bytes."""
-    return join_texts([text for message in messages for text in iter_reference_texts(message)])
+    texts: list[str] = []
+    for message in messages:
+        texts += iter_reference_texts(message)
+    return join_texts(texts)
 
 
 def join_texts(texts: Sequence[str]) -> bytes:
@@ -91,7 +94,12 @@ def measure_compressed_size(data: bytes, dictionary: bytes) -> int:
     """Return the compressed size of ``data`` in bytes, with all of ``dictionary`` within reach."""
     bits = min(MAX_TABLE_BITS, max(MIN_TABLE_BITS, (len(data) + len(dictionary)).bit_length()))
     params = zstandard.ZstdCompressionParameters.from_level(
-        ZSTD_LEVEL, source_size=len(data), dict_size=len(dictionary), window_log=bits, hash_log=bits, chain_log=bits
+        ZSTD_LEVEL,
+        source_size=len(data),
+        dict_size=len(dictionary),
+        window_log=bits,
+        hash_log=bits,
+        chain_log=bits,
     )
     if not dictionary:
         return len(zstandard.ZstdCompressor(compression_params=params).compress(data))

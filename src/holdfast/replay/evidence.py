@@ -63,9 +63,10 @@ def _iterate_line_excerpts(line: str, reference: Reference, needle: str) -> Iter
 def find_windows(text: str, reference: Reference) -> tuple[EvidenceWindow, ...]:
     """Return the distinct evidence windows of ``reference`` in ``text``, in order."""
     own_words = frozenset(_EVIDENCE_WORD.findall(reference[1]))
-    windows: dict[EvidenceWindow, None] = {}
+    windows: dict[EvidenceWindow, None] = {}  # a dict, because a set has no order
     for excerpt in iter_excerpts(text, reference):
-        windows[frozenset(_EVIDENCE_WORD.findall(excerpt)) - own_words] = None
+        words = frozenset(_EVIDENCE_WORD.findall(excerpt))
+        windows[words - own_words] = None
     return tuple(windows)
 
 
@@ -77,8 +78,9 @@ def score_windows(history: Iterable[EvidenceWindow], context: Iterable[EvidenceW
         # Nothing was said about the reference, so its name alone is all there is to keep.
         if context_windows and not history_window:
             return 1.0
+        needed_words = min(len(history_window), MAX_WINDOW_WORDS)
         for window in context_windows:
-            best = max(best, len(history_window & window) / min(len(history_window), MAX_WINDOW_WORDS))
+            best = max(best, len(history_window & window) / needed_words)
             if best >= 1.0:
                 return 1.0
     return best
@@ -99,21 +101,24 @@ class TextIndex:
         """Return the texts of a message; those of equal messages are decoded once."""
         texts = self._texts.get(message.digest)
         if texts is None:
-            texts = self._texts[message.digest] = tuple(iter_reference_texts(message.message))
+            texts = tuple(iter_reference_texts(message.message))
+            self._texts[message.digest] = texts
         return texts
 
     def get_references(self, text: str) -> frozenset[Reference]:
         """Return the references in ``text``."""
         text_references = self._references.get(text)
         if text_references is None:
-            text_references = self._references[text] = extract_references(text)
+            text_references = extract_references(text)
+            self._references[text] = text_references
         return text_references
 
     def get_windows(self, text: str, reference: Reference) -> tuple[EvidenceWindow, ...]:
         """Return the evidence windows of ``reference`` in ``text``."""
         text_windows = self._windows.get((text, reference))
         if text_windows is None:
-            text_windows = self._windows[text, reference] = find_windows(text, reference)
+            text_windows = find_windows(text, reference)
+            self._windows[text, reference] = text_windows
         return text_windows
 
     def score_agreement(self, history_text: str, context_text: str, reference: Reference) -> float:
@@ -123,7 +128,9 @@ class TextIndex:
         key = (history_text, context_text, reference)
         score = self._agreements.get(key)
         if score is None:
-            score = score_windows(self.get_windows(history_text, reference), self.get_windows(context_text, reference))
+            history_windows = self.get_windows(history_text, reference)
+            context_windows = self.get_windows(context_text, reference)
+            score = score_windows(history_windows, context_windows)
             self._agreements[key] = score
         return score
 

@@ -136,11 +136,12 @@ class SessionStudy:
         """Return the cuts of the session, made at the first call."""
         if self._cuts is None:
             sizes = [self.count_message(sized_message) for sized_message in self.session.messages]
+            # One index for all cuts: they share most of their texts.
             lookup = self.dependencies.lookup
-            self._cuts = [
-                SessionCut(self.messages, place, self.count_text, lookup=lookup, steps=self.steps)
-                for place in find_cut_positions(self.messages, sizes, self.steps)
-            ]
+            cuts = []
+            for position in find_cut_positions(self.messages, sizes, self.steps):
+                cuts.append(SessionCut(self.messages, position, self.count_text, lookup=lookup, steps=self.steps))
+            self._cuts = cuts
         return self._cuts
 
 
@@ -150,7 +151,7 @@ def compute_usable_window(window: int) -> int:
 
 
 def compute_window_for_budget(budget: int, setup_tokens: int) -> int:
-    """Return the smallest window whose usable part has room for ``setup_tokens`` and ``budget``."""
+    """Return the smallest window with room for ``setup_tokens`` and ``budget`` in its usable part."""
     needed_tokens = budget + setup_tokens
     # A quarter of the window is a third of what is usable, rounded up; rounding may still leave it a little short.
     window = needed_tokens + min(MAX_RESERVE, -(-needed_tokens // 3))
@@ -168,13 +169,23 @@ def simulate_requests(study: SessionStudy, policy: Policy, target: Target) -> It
 def make_target_at_cuts(setting: MeasurementSettings, budget: int) -> Target:
     """Return the target of a run that is scored at cuts: its window leaves ``budget`` tokens for messages.
 
-    Nobody chose that window, so messages about it must say what it was made for.
+    Nobody chose that window, so errors name its purpose as the source.
     """
     window = compute_window_for_budget(budget, setting.frame)
-    return change_target_window(setting.target, window, setting.frame, f"made for {budget:,} tokens of messages")
+    return change_target_window(
+        setting.target,
+        window,
+        setting.frame,
+        f"made for {budget:,} tokens of messages",
+    )
 
 
-def change_target_window(target: Target, window: int, setup_tokens: int, origin: str = "--window") -> Target:
+def change_target_window(
+    target: Target,
+    window: int,
+    setup_tokens: int,
+    origin: str = "--window",
+) -> Target:
     """Return ``target`` with another window and setup; messages name ``origin`` as the source of the window."""
     return replace(
         target,
@@ -205,8 +216,15 @@ def measure_policy(
 class _PolicyRun:
     """Adds up the figures of one policy, request by request."""
 
-    def __init__(self, study: SessionStudy, policy: Policy, keep: Callable[[int, bytes], Any] | None) -> None:
-        self._study, self._policy, self._keep = study, policy, keep
+    def __init__(
+        self,
+        study: SessionStudy,
+        policy: Policy,
+        keep: Callable[[int, bytes], Any] | None,
+    ) -> None:
+        self._study = study
+        self._policy = policy
+        self._keep = keep
         self._cache = SimulatedCache(study.setting.target.cache_rules)
         self._usable_tokens = compute_usable_window(study.setting.window)
         self._last_blocks: list[CacheBlock] = []
@@ -253,7 +271,10 @@ class _PolicyRun:
         number = len(self._points)
         if self._last_compaction is not None:
             gap = number - self._last_compaction
-            self._shortest_gap = gap if self._shortest_gap is None else min(self._shortest_gap, gap)
+            if self._shortest_gap is None:
+                self._shortest_gap = gap
+            else:
+                self._shortest_gap = min(self._shortest_gap, gap)
         self._last_compaction = number
         self._compactions += 1
         # Without a summary nothing stands for the user's words, so they still count as missing.
@@ -262,7 +283,9 @@ class _PolicyRun:
 
     def _render_body(self, simulated_request: SimulatedRequest) -> bytes:
         target = self._study.setting.target
-        required_fields = {"max_tokens": MAX_RESERVE} if get_api_spec(target.api).options.requires_max_tokens else {}
+        required_fields = {}
+        if get_api_spec(target.api).options.requires_max_tokens:
+            required_fields["max_tokens"] = MAX_RESERVE
         return build_request_body(
             target.api,
             target.model,
@@ -286,12 +309,12 @@ class _PolicyRun:
         usd += self._price_call(cache_use, output)
         self._points.append(
             RequestPoint(
-                simulated_request.step.index,
-                simulated_request.tokens,
-                _count_tokens_by_kind(study, simulated_request),
-                cache_use,
-                usd,
-                _name_request_event(simulated_request),
+                step=simulated_request.step.index,
+                tokens=simulated_request.tokens,
+                kinds=_count_tokens_by_kind(study, simulated_request),
+                hit=cache_use,
+                usd=usd,
+                event=_name_request_event(simulated_request),
             )
         )
 
@@ -303,10 +326,17 @@ class _PolicyRun:
         blocks: list[CacheBlock] = []
         for sized_message in simulated_request.before_compaction:
             blocks += self._study.get_blocks(sized_message)
-        cache_use = self._cache.send_request(blocks, setup_block, [len(blocks) - 1], simulated_request.step.at)
+        cache_use = self._cache.send_request(
+            blocks,
+            setup_block,
+            [len(blocks) - 1],
+            simulated_request.step.at,
+        )
         # Only the first part is what a model would have written; behind it are files that were read again.
         summary_part = compaction.summary.parts[0]
-        output = self._study.count_text(summary_part.text) if isinstance(summary_part, Text) else 0
+        output = 0
+        if isinstance(summary_part, Text):
+            output = self._study.count_text(summary_part.text)
         return self._price_call(cache_use, output)
 
     def _price_call(self, cache_use: CacheUse, output: int) -> float:
@@ -343,14 +373,19 @@ class _PolicyRun:
 
 
 def _compute_percentiles(seconds: Sequence[float]) -> tuple[float, float]:
-    if len(seconds) < 2:
-        return (seconds[0] * 1e3, seconds[0] * 1e3) if seconds else (0.0, 0.0)
+    """Return the median and the 95th percentile of durations in seconds, in milliseconds."""
+    if not seconds:
+        return 0.0, 0.0
+    if len(seconds) == 1:  # ``quantiles`` needs two values
+        return seconds[0] * 1e3, seconds[0] * 1e3
     cut_points = quantiles(seconds, n=20, method="inclusive")
     return cut_points[9] * 1e3, cut_points[18] * 1e3
 
 
 def _build_cache_request(
-    study: SessionStudy, messages: Sequence[SizedMessage], plan: Plan
+    study: SessionStudy,
+    messages: Sequence[SizedMessage],
+    plan: Plan,
 ) -> tuple[list[CacheBlock], list[int]]:
     """Return the blocks of a request, and its breakpoints as positions among them."""
     blocks: list[CacheBlock] = []
@@ -358,10 +393,12 @@ def _build_cache_request(
     for sized_message in messages:
         blocks += study.get_blocks(sized_message)
         last_blocks.append(len(blocks) - 1)
-    message_breakpoints = plan.options.cache_breakpoints
-    breakpoints = [last_blocks[position] for position in message_breakpoints if position < len(last_blocks)]
+    breakpoints = []
     if plan.options.setup_breakpoint:
-        breakpoints.insert(0, SETUP_BREAKPOINT)
+        breakpoints.append(SETUP_BREAKPOINT)
+    for position in plan.options.cache_breakpoints:
+        if position < len(last_blocks):
+            breakpoints.append(last_blocks[position])
     return blocks, breakpoints
 
 
@@ -381,11 +418,17 @@ def _is_shown_or_spilled(state: ConversationState, index: int, texts: list[str])
     for part_index, part in enumerate(state.history.messages[index].parts):
         if not isinstance(part, Text) or any(part.text.strip() in text for text in texts):
             continue
-        part_edits = [edit for edit in state.view.edits.get(index, ()) if edit.span.part == part_index]
-        handles = [edit.blob_hash[:HANDLE_CHARS] for edit in part_edits if edit.blob_hash]
-        if not any(handle in text for handle in handles for text in texts):
+        handles = []
+        for edit in state.view.edits.get(index, ()):
+            if edit.span.part == part_index and edit.blob_hash:
+                handles.append(edit.blob_hash[:HANDLE_CHARS])
+        if not _has_any_handle(texts, handles):
             return False
     return True
+
+
+def _has_any_handle(texts: list[str], handles: list[str]) -> bool:
+    return any(handle in text for text in texts for handle in handles)
 
 
 _KIND_OF_PART = {"Thinking": "thinking", "ToolResult": "results", "Media": "media"}
@@ -414,11 +457,15 @@ def _name_request_event(simulated_request: SimulatedRequest) -> str:
     """Return the decision that is worth a mark in the picture, or ``""``; the larger one if there are several."""
     plan = simulated_request.plan
     if plan.compaction is not None:
-        return plan.compaction.trigger if plan.compaction.trigger in {"slide", "history"} else "compaction"
+        if plan.compaction.trigger in {"slide", "history"}:
+            return plan.compaction.trigger
+        return "compaction"
     rules = {edit.rule for edit in plan.record}
     if rules & {"prune", "trim"}:
         return "prune"
-    return "spill" if "spill" in rules else ""
+    if "spill" in rules:
+        return "spill"
+    return ""
 
 
 class CutResult(Struct, frozen=True):
@@ -442,17 +489,25 @@ def measure_cuts(study: SessionStudy, policy: Policy, tick: Callable[[], Any] = 
         try:
             results[str(budget)] = _measure_cuts_at(study, policy, budget, tick)
         except MEASURE_ERRORS as error:
-            reason = str(error).partition(". ")[0] or type(error).__name__  # the advice behind it is about --window
+            # The advice in the second sentence is about --window, which does not matter at cuts.
+            problem, _, _ = str(error).partition(". ")
+            reason = problem or type(error).__name__
             results[str(budget)] = CutResult(_count_dependencies(study), missing_reason=reason)
     return results
 
 
-def _measure_cuts_at(study: SessionStudy, policy: Policy, budget: int, tick: Callable[[], Any]) -> CutResult:
+def _measure_cuts_at(
+    study: SessionStudy,
+    policy: Policy,
+    budget: int,
+    tick: Callable[[], Any],
+) -> CutResult:
     cuts = {cut.position: cut for cut in study.get_cuts()}
     if not cuts:
         return CutResult()
     # The policy runs online up to the last cut, since its decisions at one cut depend on all requests before it.
-    score, requests_over = CutScore(), 0
+    score = CutScore()
+    requests_over = 0
     target = make_target_at_cuts(study.setting, budget)
     usable_tokens = compute_usable_window(target.limits.window)
     for simulated_request in simulate_requests(study, policy, target):

@@ -57,7 +57,7 @@ class RequestGroup(Struct, frozen=True):
 
     @property
     def largest(self) -> RequestPoint:
-        """The largest request, whose bar is drawn; the last one of equals."""
+        """The largest request, for which the bar is drawn; the last one of equals."""
         return max(reversed(self.points), key=lambda point: point.tokens)
 
     @property

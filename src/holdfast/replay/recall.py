@@ -55,8 +55,11 @@ def find_references(texts: Iterable[str], lookup: TextIndex) -> set[Reference]:
 def drop_background(references: Iterable[Reference], setup_references: frozenset[Reference]) -> list[Reference]:
     """Return the references that are not background, sorted: neither in the setup nor on the shipped list."""
     background_names = load_common_references()
-    kept = [ref for ref in references if ref not in setup_references and ref[1] not in background_names]
-    return sorted(kept)
+    specific_references = []
+    for ref in references:
+        if ref not in setup_references and ref[1] not in background_names:
+            specific_references.append(ref)
+    return sorted(specific_references)
 
 
 class StepDependencies:
@@ -80,7 +83,9 @@ class StepDependencies:
         """Position of the message in which a text first appeared."""
         self._needs: dict[int, list[tuple[Reference, int]]] = {}
         """For each step its dependencies, each with the number of texts that contained it by then."""
-        self._index_messages(messages, set(find_answer_positions(messages) if steps is None else steps))
+        if steps is None:
+            steps = find_answer_positions(messages)
+        self._index_messages(messages, set(steps))
 
     def _index_messages(self, messages: Sequence[Message], steps: set[int]) -> None:
         shown_references: set[Reference] = set()

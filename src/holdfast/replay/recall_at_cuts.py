@@ -98,7 +98,9 @@ class CutScore(Struct, frozen=True):
 
 
 def find_cut_positions(
-    messages: Sequence[Message], sizes: Sequence[int], steps: Sequence[int] | None = None
+    messages: Sequence[Message],
+    sizes: Sequence[int],
+    steps: Sequence[int] | None = None,
 ) -> list[int]:
     """Return where to cut a session: at each share of its tokens, moved on to the next legal point that is a step.
 
@@ -160,7 +162,9 @@ class SessionCut:
         self._oracles: dict[int, int] = {}
 
     def _find_needed_references(
-        self, later_messages: Sequence[Message], known_references: set[Reference]
+        self,
+        later_messages: Sequence[Message],
+        known_references: set[Reference],
     ) -> set[Reference]:
         """Return the known references that the next steps use for the first time without being shown them again."""
         used: set[Reference] = set()
@@ -189,7 +193,7 @@ class SessionCut:
         return sources_by_reference
 
     def score_context(self, context: Sequence[Message], budget: int | None = None) -> CutScore:
-        """Score ``context``; with a ``budget`` in tokens, also compute what an oracle keeps within it."""
+        """Score ``context``; with a ``budget`` in tokens, also count the facts that an oracle keeps within it."""
         texts: list[str] = []
         for message in context:
             texts += iter_reference_texts(message)
@@ -245,7 +249,7 @@ class SessionCut:
             return replace(score, without_oracle=1)
 
     def _find_kept_source(self, ref: Reference, kept_texts: list[str]) -> HistoryText | None:
-        """Return the newest text of the history whose evidence of ``ref`` the context keeps, or None."""
+        """Return the newest text of the history that the context keeps as evidence of ``ref``, or None."""
         for source in self._sources_by_reference[ref]:
             for text in kept_texts:
                 if self._lookup.score_agreement(source.text, text, ref) >= KEPT_SCORE:
@@ -263,9 +267,12 @@ class SessionCut:
             texts_by_reference: dict[Reference, list[str]] = {}
             for ref, sources in self._sources_by_reference.items():
                 texts_by_reference[ref] = [source.text for source in sources]
-            lines = "\n".join(choose_oracle_lines(texts_by_reference, budget, self._counter, self._lookup))
-            kept_flags = [self._lookup.is_kept(ref, texts, [lines]) for ref, texts in texts_by_reference.items()]
-            self._oracles[budget] = sum(kept_flags)
+            lines = choose_oracle_lines(texts_by_reference, budget, self._counter, self._lookup)
+            context = ["\n".join(lines)]
+            kept_count = 0
+            for ref, texts in texts_by_reference.items():
+                kept_count += self._lookup.is_kept(ref, texts, context)
+            self._oracles[budget] = kept_count
         return self._oracles[budget]
 
 
@@ -325,13 +332,17 @@ def iter_history_texts(history: Sequence[Message]) -> Iterator[HistoryText]:
             if isinstance(part, ToolCall):
                 paths[part.id] = find_call_paths(part)
             call_paths = paths.get(_get_call_id(part), frozenset())
-            yield from (HistoryText(text, position, call_paths) for text in iter_part_texts(part) if text)
+            for text in iter_part_texts(part):
+                if text:
+                    yield HistoryText(text, position, call_paths)
 
 
 def _get_call_id(part: Part) -> str:
     if isinstance(part, ToolCall):
         return part.id
-    return part.call_id if isinstance(part, ToolResult) else ""
+    if isinstance(part, ToolResult):
+        return part.call_id
+    return ""
 
 
 class ResultIndex:
@@ -365,7 +376,10 @@ class ResultIndex:
                 self._add_result(result, paths.get(result.call_id, frozenset()), wanted_references)
 
     def _add_result(
-        self, result: ToolResult, paths: frozenset[Reference], wanted_references: frozenset[Reference]
+        self,
+        result: ToolResult,
+        paths: frozenset[Reference],
+        wanted_references: frozenset[Reference],
     ) -> None:
         full_text = get_result_text(result)
         text = full_text[:HANDLE_REACH]
@@ -382,7 +396,10 @@ class ResultIndex:
         return any(self._last_edits.get(path, -1) > position for path in paths)
 
     def count_reachable(
-        self, missing: Iterable[Reference], context: Sequence[Message], texts: Sequence[str]
+        self,
+        missing: Iterable[Reference],
+        context: Sequence[Message],
+        texts: Sequence[str],
     ) -> RereadCost:
         """Return to how many of ``missing`` a handle in the context leads, and the tokens that must be read for them.
 
@@ -411,8 +428,16 @@ class ResultIndex:
 class _ContextHandles:
     """The handles in a context: call ids, paths and blob ids."""
 
-    def __init__(self, context: Sequence[Message], texts: Sequence[str], references: Collection[Reference]) -> None:
-        self._call_ids = {_get_call_id(part) for message in context for part in message.parts} - {""}
+    def __init__(
+        self,
+        context: Sequence[Message],
+        texts: Sequence[str],
+        references: Collection[Reference],
+    ) -> None:
+        self._call_ids: set[str] = set()
+        for message in context:
+            self._call_ids.update(_get_call_id(part) for part in message.parts)
+        self._call_ids.discard("")  # of parts that belong to no call
         self._joined_texts = "\n".join(texts)
         self._references = references
 
@@ -429,7 +454,10 @@ class _ContextHandles:
 
 
 def choose_oracle_lines(
-    texts_by_reference: Mapping[Reference, Sequence[str]], budget: int, counter: TextCounter, lookup: TextIndex
+    texts_by_reference: Mapping[Reference, Sequence[str]],
+    budget: int,
+    counter: TextCounter,
+    lookup: TextIndex,
 ) -> list[str]:
     """Return lines that keep as many references as a lazy greedy cover finds, within ``budget`` tokens.
 
@@ -438,9 +466,10 @@ def choose_oracle_lines(
     # All references weigh the same; the cost of a line is its length.
     references_by_line = _find_candidate_lines(texts_by_reference, lookup)
     lines = list(references_by_line)
-    candidates = [(references_by_line[line], counter(line) + LINE_COST) for line in lines]
+    candidates = [(references, counter(line) + LINE_COST) for line, references in references_by_line.items()]
     equal_weights = dict.fromkeys(texts_by_reference, 1.0)
-    return [lines[index] for index in sorted(select_max_coverage(candidates, equal_weights, budget))]
+    chosen_indexes = select_max_coverage(candidates, equal_weights, budget)
+    return [lines[index] for index in sorted(chosen_indexes)]
 
 
 def _find_candidate_lines(
@@ -506,7 +535,11 @@ def compute_interval(sessions: Sequence[tuple[int, int]]) -> tuple[float, float]
     if not pairs:
         return None
     generator = random.Random(BOOTSTRAP_SEED)  # noqa: S311 - resampling, not a secret
-    shares = sorted(_compute_micro_average(generator.choices(pairs, k=len(pairs))) for _ in range(BOOTSTRAP_ROUNDS))
+    shares = []
+    for _ in range(BOOTSTRAP_ROUNDS):
+        resample = generator.choices(pairs, k=len(pairs))
+        shares.append(_compute_micro_average(resample))
+    shares.sort()
     edge_share = (1 - CONFIDENCE_LEVEL) / 2
     low = int(edge_share * BOOTSTRAP_ROUNDS)
     high = min(BOOTSTRAP_ROUNDS - 1, int((1 - edge_share) * BOOTSTRAP_ROUNDS))
@@ -514,5 +547,8 @@ def compute_interval(sessions: Sequence[tuple[int, int]]) -> tuple[float, float]
 
 
 def _compute_micro_average(pairs: Iterable[tuple[int, int]]) -> float:
-    kept_count, total = map(sum, zip(*pairs, strict=True))
+    kept_count = total = 0
+    for kept, dependencies in pairs:
+        kept_count += kept
+        total += dependencies
     return kept_count / total

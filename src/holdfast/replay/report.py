@@ -130,19 +130,17 @@ def encode_policy_row(subject: ReportSubject, row: PolicyRow) -> dict[str, Any]:
 def explain_missing_figures(row: PolicyRow) -> list[str]:
     """Return a note for each figure at cuts that could not be computed, with the reason."""
     notes = [f"nothing measured at cuts of {int(budget):,}: {why}" for budget, why in row.missing_budgets.items()]
-    for figure, count_missing in (("z_gain", _count_without_gain), ("oracle", _count_without_oracle)):
-        budgets = [f"{int(budget):,}" for budget, score in row.cut_scores.items() if count_missing(score)]
+    budgets_without_gain = []
+    budgets_without_oracle = []
+    for budget, score in row.cut_scores.items():
+        if score.without_gain:
+            budgets_without_gain.append(f"{int(budget):,}")
+        if score.without_oracle:
+            budgets_without_oracle.append(f"{int(budget):,}")
+    for figure, budgets in (("z_gain", budgets_without_gain), ("oracle", budgets_without_oracle)):
         if budgets:
             notes.append(f"no {figure} at cuts of {', '.join(budgets)}: computing it ran out of memory")
     return notes
-
-
-def _count_without_gain(score: CutScore) -> int:
-    return score.without_gain
-
-
-def _count_without_oracle(score: CutScore) -> int:
-    return score.without_oracle
 
 
 # -- several sessions together -----------------------------------------------------------------------------------------
@@ -156,14 +154,19 @@ def pool_policy_rows(reports: Sequence[tuple[ReportSubject, Sequence[PolicyRow]]
             by_policy.setdefault(row.figures.policy, []).append((subject, row))
     pooled_rows: list[PolicyRow] = []
     for subject_rows in by_policy.values():
-        judged_figures = [row.figures for subject, row in subject_rows if subject.is_judged]
+        judged_figures = []
+        policy_rows = []
+        for subject, row in subject_rows:
+            policy_rows.append(row)
+            if subject.is_judged:
+                judged_figures.append(row.figures)
         if not judged_figures:
             continue
-        policy_rows = [row for _, row in subject_rows]
+        cut_scores = [row.get_measured_cuts() for row in policy_rows]
         pooled_rows.append(
             PolicyRow(
-                sum_policy_figures(judged_figures),
-                _add_scores([row.get_measured_cuts() for row in policy_rows]),
+                figures=sum_policy_figures(judged_figures),
+                cut_scores=_add_scores(cut_scores),
                 missing_budgets=_find_unmeasured_budgets(policy_rows),
                 notes=_note_uneven_budgets(policy_rows),
             )
@@ -207,19 +210,22 @@ def _add_scores(scores: Sequence[dict[str, CutScore]]) -> dict[str, CutScore]:
 
 def _find_unmeasured_budgets(rows: Sequence[PolicyRow]) -> dict[str, str]:
     """Return the budgets at which no session was measured, each with the reason of the first one."""
-    reasons: dict[str, str] = {}
+    first_reasons: dict[str, str] = {}
+    # In reverse, so that the reason of the first session stays.
     for row in reversed(rows):
-        reasons |= row.missing_budgets
-
-    def is_missing_everywhere(budget: str) -> bool:
-        return all(budget in row.missing_budgets for row in rows)
-
-    return {budget: why for budget, why in reasons.items() if is_missing_everywhere(budget)}
+        first_reasons |= row.missing_budgets
+    unmeasured_budgets = {}
+    for budget, why in first_reasons.items():
+        if all(budget in row.missing_budgets for row in rows):
+            unmeasured_budgets[budget] = why
+    return unmeasured_budgets
 
 
 def _note_uneven_budgets(rows: Sequence[PolicyRow]) -> tuple[str, ...]:
     """Return a note for each budget that was measured in some sessions only, since other policies may have more."""
-    missing_counts = Counter(budget for row in rows for budget in row.missing_budgets)
+    missing_counts: Counter[str] = Counter()
+    for row in rows:
+        missing_counts.update(row.missing_budgets.keys())
     notes: list[str] = []
     for budget, missing_count in missing_counts.items():
         if missing_count < len(rows):
@@ -233,7 +239,10 @@ def _note_uneven_budgets(rows: Sequence[PolicyRow]) -> tuple[str, ...]:
 def make_session_heading(subject: ReportSubject) -> Text:
     """Return the heading of a session: the file, its contents, the setting, and a line for each problem."""
     has_factor = abs(subject.factor - 1) >= 0.005
-    tokenizer = f"{subject.tokenizer} × {subject.factor:.2f}" if has_factor else subject.tokenizer
+    if has_factor:
+        tokenizer = f"{subject.tokenizer} × {subject.factor:.2f}"
+    else:
+        tokenizer = subject.tokenizer
     session = f"{subject.format} · {subject.messages:,} messages · {subject.steps:,} answers"
     size = f"{format_tokens_short(subject.peak_tokens)} tokens at the end ({tokenizer})"
     setting = f"{subject.model} ({subject.api}) · window {subject.window:,} (usable {subject.usable:,})"
@@ -248,9 +257,11 @@ def make_policy_table(rows: Sequence[PolicyRow], width: int) -> Table:
     baseline = _find_figures(rows, BASELINE_POLICY)
     baseline_usd = None if baseline is None else baseline.usd
     names = [Text(row.figures.policy) for row in rows]
-    columns = _choose_fitting_columns(_list_columns(baseline_usd, width), rows, width - max(6, *map(len, names)))
+    name_width = max(len("policy"), *map(len, names))
+    columns = _choose_fitting_columns(_list_columns(baseline_usd, width), rows, width - name_width)
     cells = _make_cells(columns, rows)
-    table = Table(box=None, padding=(0, _choose_gap(columns, names, cells, width), 0, 0), pad_edge=False)
+    gap = _choose_gap(columns, cells, width - name_width)
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
     table.add_column("policy", no_wrap=True, vertical="bottom")
     for column in columns:
         table.add_column(Text(column.name), justify="right", vertical="bottom", no_wrap=True)
@@ -261,12 +272,19 @@ def make_policy_table(rows: Sequence[PolicyRow], width: int) -> Table:
 
 def _make_cells(columns: Sequence[_ReportColumn], rows: Sequence[PolicyRow]) -> list[list[Text]]:
     best_values = [_find_best_value(rows, column) for column in columns]
-    columns_with_best = list(zip(columns, best_values, strict=True))
-    return [[column.make_cell(row, best=best) for column, best in columns_with_best] for row in rows]
+    cells = []
+    for row in rows:
+        row_cells = []
+        for column, best in zip(columns, best_values, strict=True):
+            row_cells.append(column.make_cell(row, best=best))
+        cells.append(row_cells)
+    return cells
 
 
 def _choose_fitting_columns(
-    columns: list[_ReportColumn], rows: Sequence[PolicyRow], budget: int
+    columns: list[_ReportColumn],
+    rows: Sequence[PolicyRow],
+    budget: int,
 ) -> list[_ReportColumn]:
     """Return the columns that fit into ``budget`` characters; the least important ones are dropped first."""
     shown_columns = list(columns)
@@ -288,12 +306,11 @@ def _measure_columns(names: Sequence[str], cells: Sequence[Sequence[Text]]) -> l
     return widths
 
 
-def _choose_gap(
-    columns: Sequence[_ReportColumn], names: Sequence[Text], cells: Sequence[Sequence[Text]], width: int
-) -> int:
-    """Return the number of spaces between columns: two if there is room, else one."""
+def _choose_gap(columns: Sequence[_ReportColumn], cells: Sequence[Sequence[Text]], budget: int) -> int:
+    """Return the number of spaces between columns: two if that fits into ``budget`` characters, else one."""
     widths = _measure_columns([column.name for column in columns], cells)
-    return 2 if max(6, *map(len, names)) + sum(widths) + 2 * len(columns) <= width else 1
+    has_room = sum(widths) + 2 * len(columns) <= budget
+    return 2 if has_room else 1
 
 
 class _ReportColumn(Struct, frozen=True):
@@ -340,18 +357,24 @@ def _list_columns(baseline_usd: float | None, width: int) -> list[_ReportColumn]
 
 
 def _find_best_value(rows: Sequence[PolicyRow], column: _ReportColumn) -> float | None:
-    """Return the best value among policies whose requests would all have been accepted, or None without a choice."""
+    """Return the best value among policies without a refused request, or None without a choice."""
     if not column.good or len(rows) < 2:
         return None
-    all_values = [column.value(row.figures) for row in rows if row.is_sound]
-    values = [value for value in all_values if value is not None]
+    values = []
+    for row in rows:
+        value = column.value(row.figures)
+        # A policy with refused requests is cheap for the wrong reason.
+        if row.is_sound and value is not None:
+            values.append(value)
     if not values:
         return None
     return max(values) if column.good > 0 else min(values)
 
 
 def make_cut_table(
-    rows: Sequence[PolicyRow], intervals: dict[str, list[tuple[int, int]]] | None = None, width: int = FULL_TABLE_WIDTH
+    rows: Sequence[PolicyRow],
+    intervals: dict[str, list[tuple[int, int]]] | None = None,
+    width: int = FULL_TABLE_WIDTH,
 ) -> Table | None:
     """Return the table of recall at cuts in at most ``width`` columns, or None if no cuts were made.
 
@@ -374,9 +397,14 @@ def make_cut_table(
         if intervals:
             row_cells.append(_format_interval(row, intervals))
         cells.append(row_cells)
-    available_width = width - max(len(_CUTS_TITLE), *(len(row.figures.policy) for row in rows))
+    first_column_width = len(_CUTS_TITLE)
+    text_cells = []
+    for row, row_cells in zip(rows, cells, strict=True):
+        first_column_width = max(first_column_width, len(row.figures.policy))
+        text_cells.append([Text(cell) for cell in row_cells])
+    available_width = width - first_column_width
     shown_columns = list(range(len(names)))
-    widths = _measure_columns(names, [[Text(cell) for cell in row_cells] for row_cells in cells])
+    widths = _measure_columns(names, text_cells)
     # The last columns are the least important ones.
     while len(shown_columns) > 1 and sum(widths[column] + 1 for column in shown_columns) >= available_width:
         shown_columns.pop()
@@ -384,9 +412,9 @@ def make_cut_table(
     table.add_column(_CUTS_TITLE, no_wrap=True, vertical="bottom")
     for column in shown_columns:
         table.add_column(Text(names[column]), justify="right", vertical="bottom", no_wrap=True)
-    for row, row_cells in zip(rows, cells, strict=True):
+    for row, row_cells_as_text in zip(rows, text_cells, strict=True):
         policy = row.figures.policy
-        shown_cells = [Text(row_cells[column]) for column in shown_columns]
+        shown_cells = [row_cells_as_text[column] for column in shown_columns]
         table.add_row(Text(policy), *shown_cells, style="bold" if policy == OUR_POLICY else "")
     return table
 
@@ -397,7 +425,10 @@ def _has_cuts(row: PolicyRow) -> bool:
 
 def _format_interval(row: PolicyRow, intervals: dict[str, list[tuple[int, int]]]) -> str:
     edges = compute_interval(intervals.get(row.figures.policy, []))
-    return "-" if edges is None else f"{_format_recall(edges[0])}-{_format_recall(edges[1])}"
+    if edges is None:
+        return "-"
+    low, high = edges
+    return f"{_format_recall(low)}-{_format_recall(high)}"
 
 
 def _make_cut_cells(row: PolicyRow, budgets: Sequence[str]) -> list[str]:
@@ -424,9 +455,10 @@ def make_policy_remarks(rows: Sequence[PolicyRow]) -> Text:
     remarks = Text(style=_DIM_STYLE)
     for row in _sort_ours_last(rows):
         notes = [*row.notes, *explain_missing_figures(row)]
-        # Every policy has the note on gaps, so that is left to the JSON.
-        shown_notes = [note for note in row.figures.notes if not note.startswith(COMPACTION_GAP_NOTE)]
-        notes += [f"noticed {note}" for note in shown_notes]
+        for note in row.figures.notes:
+            # Every policy has the note on gaps, so that is left to the JSON.
+            if not note.startswith(COMPACTION_GAP_NOTE):
+                notes.append(f"noticed {note}")
         if notes:
             remarks.append(f"{row.figures.policy}: {'; '.join(notes)}\n")
     remarks.right_crop(1)
@@ -435,7 +467,8 @@ def make_policy_remarks(rows: Sequence[PolicyRow]) -> Text:
 
 def make_policy_verdict(rows: Sequence[PolicyRow]) -> Text:
     """Return one sentence about our policy, or an empty text if it was not run."""
-    own_figures, baseline = _find_figures(rows, OUR_POLICY), _find_figures(rows, BASELINE_POLICY)
+    own_figures = _find_figures(rows, OUR_POLICY)
+    baseline = _find_figures(rows, BASELINE_POLICY)
     if own_figures is None or not own_figures.requests:
         return Text()
     valid_count = "all"

@@ -84,9 +84,11 @@ def make_replay_session(recording: Recording, api: str) -> ReplaySession:
             usage = body.usage if has_usage else None
             steps.append(AnswerStep(index, message_entry.time_ms, usage, was_compacted))
             was_compacted = False
-    if not steps:  # a request body records no answers, so every assistant message is one
-        positions = enumerate(sized_messages)
-        steps = [AnswerStep(index) for index, message in positions if message.message.role == "assistant"]
+    if not steps:
+        # A request body records no answers, so every assistant message counts as one.
+        for index, sized_message in enumerate(sized_messages):
+            if sized_message.message.role == "assistant":
+                steps.append(AnswerStep(index))
     return ReplaySession(tuple(sized_messages), tuple(steps), recording.model, setup)
 
 

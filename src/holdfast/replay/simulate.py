@@ -52,7 +52,10 @@ class ProviderTokenCounter(Struct, frozen=True):
 
 
 def simulate_session(
-    session: ReplaySession, policy: Policy, target: Target, judge: ProviderTokenCounter
+    session: ReplaySession,
+    policy: Policy,
+    target: Target,
+    judge: ProviderTokenCounter,
 ) -> Iterator[SimulatedRequest]:
     """Yield the requests that ``policy`` would have sent, in order."""
     state = ConversationState()
@@ -91,9 +94,13 @@ def _plan_and_count(
     started_at = time.perf_counter()
     plan = plan_request(state, target, policy, inputs)
     seconds = time.perf_counter() - started_at
+    # Only planning is timed: building the messages costs the same with any policy.
     sized_messages = build_messages_to_send(plan)
-    before = _project_undecided(state, target) if plan.compaction is not None else []
-    return SimulatedRequest(step, plan, sized_messages, judge.count_request(sized_messages), seconds, before)
+    before_compaction: list[SizedMessage] = []
+    if plan.compaction is not None:
+        before_compaction = _project_undecided(state, target)
+    tokens = judge.count_request(sized_messages)
+    return SimulatedRequest(step, plan, sized_messages, tokens, seconds, before_compaction)
 
 
 def _project_undecided(state: ConversationState, target: Target) -> list[SizedMessage]:

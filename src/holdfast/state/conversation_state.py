@@ -227,6 +227,7 @@ def flatten_state(state: ConversationState) -> dict[str, object]:
 def replace_flat_fields(state: ConversationState, values: Mapping[str, Any]) -> ConversationState:
     """Return ``state`` with the fields in ``values`` replaced; they are named as ``flatten_state`` names them."""
     changes: dict[str, Any] = {}
+    # Collected by group first, so that each group is copied once.
     by_group: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         group, _, inner = name.rpartition(".")
@@ -234,5 +235,6 @@ def replace_flat_fields(state: ConversationState, values: Mapping[str, Any]) -> 
             by_group.setdefault(group, {})[inner] = value
         else:
             changes[name] = value
-    changes |= {group: replace(getattr(state, group), **inner) for group, inner in by_group.items()}
+    for group, inner_values in by_group.items():
+        changes[group] = replace(getattr(state, group), **inner_values)
     return replace(state, **changes)

@@ -42,7 +42,10 @@ def compute_cost(usage: Usage, prices: Prices) -> float:
 
 def compute_cache_break_cost(prices: Prices, *, is_hour: bool) -> float:
     """Return how many dollars more it costs to write a million tokens into the cache than to read them from it."""
-    write_price = HOUR_WRITE_FACTOR * prices.input if is_hour else prices.cache_write
+    if is_hour:
+        write_price = HOUR_WRITE_FACTOR * prices.input
+    else:
+        write_price = prices.cache_write
     return write_price - prices.cache_read
 
 
@@ -66,6 +69,10 @@ def read_summary_cost_note(body: EntryBody) -> SummaryCall | None:
     if not isinstance(body, NoteEntry) or body.reason != NOTE_SUMMARY_COST:
         return None
     try:
-        return SummaryCall(str(body.data.get("api")), str(body.data.get("model")), convert_value(body.data, Usage))
+        return SummaryCall(
+            str(body.data.get("api")),
+            str(body.data.get("model")),
+            convert_value(body.data, Usage),
+        )
     except msgspec.ValidationError:
         return None

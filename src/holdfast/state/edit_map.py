@@ -49,7 +49,7 @@ class EditMap(Mapping[int, tuple[Edit, ...]]):
     def get(self, key: int, /, default: tuple[Edit, ...] | T) -> tuple[Edit, ...] | T: ...
 
     def get(self, key: int, /, default: Any = None) -> Any:
-        """Return the edits that start at message ``key``, or ``default`` if there are none."""
+        """Return the edits that start at message ``key``, or ``default`` if no edit does."""
         numbered_edits = self._edits_by_index.get(key)
         if numbered_edits is None:
             return default
@@ -89,6 +89,7 @@ class EditMap(Mapping[int, tuple[Edit, ...]]):
         return sum(1 for _ in self)
 
     def __bool__(self) -> bool:
+        # Without this, Python would take the length, which looks at every edit.
         return len(self._edits) > 0
 
     def __repr__(self) -> str:
@@ -97,11 +98,19 @@ class EditMap(Mapping[int, tuple[Edit, ...]]):
     def _filter_own(self, numbered_edits: Mapping[int, Edit]) -> tuple[Edit, ...]:
         """Return those of ``numbered_edits`` that belong to this version, in order."""
         stop = len(self._edits)
-        return tuple([edit for number, edit in [*numbered_edits.items()] if number < stop])
+        edits: list[Edit] = []
+        # Copied at once: another thread may add to the shared storage meanwhile.
+        for number, edit in [*numbered_edits.items()]:
+            if number < stop:
+                edits.append(edit)
+        return tuple(edits)
 
 
 def _index_edits(
-    edits_by_index: dict[int, dict[int, Edit]], sorted_indexes: list[int], edits: Iterable[Edit], first_number: int
+    edits_by_index: dict[int, dict[int, Edit]],
+    sorted_indexes: list[int],
+    edits: Iterable[Edit],
+    first_number: int,
 ) -> None:
     """Add ``edits``, numbered from ``first_number``, to both indexes; adding the same edits twice has no effect."""
     for number, edit in enumerate(edits, first_number):

@@ -53,6 +53,7 @@ class PersistentSequence(Generic[T]):
     def add(self, *new: T) -> PersistentSequence[T]:
         """Return the sequence with ``new`` items at its end; this one is unchanged."""
         items, sums, stop = self._items, self._sums, self._stop + len(new)
+        # Items behind this version's end were appended by a version that grew from it.
         existing = items[self._stop : stop]
         common_count = count_shared_prefix_items(existing, new) if existing else 0
         if common_count == len(existing):  # nobody grew from here, or by the same items
@@ -80,6 +81,7 @@ class PersistentSequence(Generic[T]):
         """Return the sequence with ``items`` in place of all from ``start`` on; sums up to there are kept."""
         new_items = self.slice(0, start)
         new_items += items
+        # Copied at once: another thread may add a measure to the shared storage meanwhile.
         sums = {measure: sums[: start + 1] for measure, sums in self._sums.copy().items()}
         return PersistentSequence._from_storage(new_items, len(new_items), sums)
 
@@ -101,6 +103,7 @@ class PersistentSequence(Generic[T]):
         ``measure`` is the key under which sums are kept: a module-level function, or a hashable callable that equals
         every other one that measures the same.
         """
+        # Item n of the list is the sum of the first n items, so only items behind the last known sum are measured.
         sums = self._sums.setdefault(measure, [0])
         sum_count = len(sums)
         if sum_count <= self._stop:
@@ -118,6 +121,7 @@ class PersistentSequence(Generic[T]):
         if not -self._stop <= index < self._stop:
             msg = f"index {index} out of range for a sequence of {self._stop}"
             raise IndexError(msg)
+        # A negative index counts from this version's end; the shared storage may be longer.
         return self._items[index if index >= 0 else self._stop + index]
 
     def __eq__(self, other: object) -> bool:

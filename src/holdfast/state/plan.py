@@ -80,4 +80,6 @@ class Plan(Struct, frozen=True):
 def mark_compaction_manual(plan: Plan) -> Plan:
     """Return ``plan`` with its compaction, if any, marked as one that somebody asked for."""
     compaction = plan.compaction
-    return plan if compaction is None else replace(plan, compaction=replace(compaction, trigger="manual"))
+    if compaction is None:
+        return plan
+    return replace(plan, compaction=replace(compaction, trigger="manual"))

@@ -77,7 +77,7 @@ class Target(Struct, frozen=True, omit_defaults=True, dict=True):
     """Tokens of this model for one of our estimated tokens, before any usage was reported."""
 
     def with_setup(self, tokens: int, digest: str = "") -> Target:
-        """Return the target for requests whose system prompt and tools take ``tokens`` tokens.
+        """Return the target for requests with a system prompt and tools of ``tokens`` tokens.
 
         Change ``digest`` whenever system prompt or tools change, since the prompt cache breaks then.
         """
@@ -130,12 +130,15 @@ class PlanInputs(Struct, frozen=True, omit_defaults=True, dict=True):
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` for an unknown word and ``TypeError`` for a time that is no number."""
+        # A struct does not check its types when it is created.
         for name, allowed_values in _ALLOWED_WORDS.items():
             value = getattr(self, name)
             if value not in allowed_values:
-                raise ValueError(f"PlanInputs.{name} is {value!r}; it is one of {', '.join(map(repr, allowed_values))}")
+                choices = ", ".join(map(repr, allowed_values))
+                raise ValueError(f"PlanInputs.{name} is {value!r}; it is one of {choices}")
         if not isinstance(self.idle_seconds, int | float):
-            raise TypeError(f"PlanInputs.idle_seconds is of type {type(self.idle_seconds).__name__}; give seconds")
+            type_name = type(self.idle_seconds).__name__
+            raise TypeError(f"PlanInputs.idle_seconds is of type {type_name}; give seconds")
 
     @property
     def is_compaction_requested(self) -> bool:

@@ -60,7 +60,12 @@ def find_validation_problem(value: Struct, place: str) -> ValidationProblem | No
     return None
 
 
-def _build_problem(error: type[Exception], place: str, field_value: object, field: _FieldSpec) -> ValidationProblem:
+def _build_problem(
+    error: type[Exception],
+    place: str,
+    field_value: object,
+    field: _FieldSpec,
+) -> ValidationProblem:
     return ValidationProblem(
         error, f"{place}.{field.name} is {short(field_value)}; give {_describe_type_hint(field.hint)}"
     )
@@ -88,6 +93,7 @@ def _list_accepted_classes(hint: Any) -> tuple[type, ...]:
         for member in get_args(hint):
             classes += _list_accepted_classes(member)
         return tuple(classes)
+    # The words of a Literal are compared later, so any class passes here.
     wider: dict[Any, tuple[type, ...]] = {float: (int, float), tuple: (tuple, list), Literal: (object,)}
     kind = get_origin(hint) or hint
     return wider.get(kind, (kind,))
@@ -134,7 +140,9 @@ def is_valid_part(part: object) -> bool:
         return texts_are_valid and isinstance(part.signature, ProviderSignature | None)
     if isinstance(part, ToolResult):
         texts_are_valid = type(part.call_id) is str and type(part.name) is str
-        return texts_are_valid and isinstance(part.content, tuple | list) and all(map(is_valid_part, part.content))
+        if not texts_are_valid or not isinstance(part.content, tuple | list):
+            return False
+        return all(map(is_valid_part, part.content))
     if isinstance(part, Text | Thinking):
         return type(part.text) is str and isinstance(part.signature, ProviderSignature | None)
     return True

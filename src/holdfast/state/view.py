@@ -41,17 +41,18 @@ def list_shown_sized_messages_at(state: ConversationState, index: int) -> tuple[
         return (sized_message,)
     for edit in edits:
         if edit.span.part is None:
-            return tuple(
-                SizedMessage(replacement, 0, compute_value_digest(replacement))
-                for replacement in edit.replacement
-                if isinstance(replacement, Message)
-            )
+            shown_messages: list[SizedMessage] = []
+            for replacement in edit.replacement:
+                if isinstance(replacement, Message):
+                    shown_messages.append(SizedMessage(replacement, 0, compute_value_digest(replacement)))
+            return tuple(shown_messages)
     return (apply_part_edits(sized_message, edits),)
 
 
 def list_shown_messages_at(state: ConversationState, index: int) -> tuple[Message, ...]:
     """Return the messages of ``list_shown_sized_messages_at`` without computing sizes and digests."""
-    message, edits = state.history.messages[index], state.view.edits.get(index)
+    message = state.history.messages[index]
+    edits = state.view.edits.get(index)
     if edits is None:
         return (message,)
     for edit in edits:
@@ -118,7 +119,7 @@ class NativeSummary(Struct, frozen=True):
 
 
 def decode_native_summary(compaction: CompactionEntry) -> NativeSummary | None:
-    """Return the provider's compaction items, or None if there are none or they cannot be decoded."""
+    """Return the provider's compaction items, or None without any or if they cannot be decoded."""
     if compaction.native is None:
         return None
     try:
@@ -137,9 +138,19 @@ def build_summary_message(compaction: CompactionEntry, model: str = "", api: str
     summary = compaction.summary or Message("user")
     native = _get_readable_native(compaction, model, api)
     if native is None:
-        return SizedMessage(summary, _measure_readable_summary(compaction), _hash_summary(compaction))
+        return SizedMessage(
+            summary,
+            _measure_readable_summary(compaction),
+            _hash_summary(compaction),
+        )
     raw = Raw(b",".join(bytes(item) for item in native.items))
-    return SizedMessage(summary, compaction.head_tokens, _hash_summary(compaction), native.api, raw)
+    return SizedMessage(
+        summary,
+        compaction.head_tokens,
+        _hash_summary(compaction),
+        native.api,
+        raw,
+    )
 
 
 def measure_native_summary(compaction: CompactionEntry | None, model: str, api: str) -> int:
@@ -224,8 +235,11 @@ def _hash_summary(compaction: CompactionEntry) -> bytes:
 
 def count_leading_messages(state: ConversationState) -> int:
     """Return how many messages a request shows before the first kept one: the pinned ones, and the summary."""
-    has_summary = state.view.compaction is not None and state.view.compaction.summary is not None
-    return state.view.pinned_count + has_summary
+    count = state.view.pinned_count
+    compaction = state.view.compaction
+    if compaction is not None and compaction.summary is not None:
+        count += 1
+    return count
 
 
 # -- normalization -----------------------------------------------------------------------------------------------------
@@ -249,7 +263,16 @@ def apply_normalization(sized_messages: list[SizedMessage], repairs: Iterable[Ed
         tokens = sum(sized_message.tokens for sized_message in old)
         for message in edit.replacement:
             if isinstance(message, Message):
-                normalized.append(SizedMessage(message, tokens, compute_value_digest(message), api, None, base))
+                normalized.append(
+                    SizedMessage(
+                        message,
+                        tokens,
+                        compute_value_digest(message),
+                        api,
+                        None,
+                        base,
+                    )
+                )
                 tokens = 0
         cursor = edit.span.stop
     return normalized + sized_messages[cursor:]

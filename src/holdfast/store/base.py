@@ -93,7 +93,9 @@ class ActiveEntries(Struct, frozen=True):
     @property
     def compaction(self) -> Entry | None:
         """The entry of the compaction in force, or None."""
-        return self.later_entries[0] if self.checkpoint is not None else None
+        if self.checkpoint is not None:
+            return self.later_entries[0]
+        return None
 
     @property
     def first_kept(self) -> int:
@@ -205,7 +207,12 @@ class SessionStore(Protocol):
         """Create an empty session; raises ``LogConflict`` if the key is taken."""
 
     def update_session_info(
-        self, key: str, *, title: str | None = None, cwd: str | None = None, model: str | None = None
+        self,
+        key: str,
+        *,
+        title: str | None = None,
+        cwd: str | None = None,
+        model: str | None = None,
     ) -> None:
         """Change the given fields of the session's list entry; None leaves a field unchanged."""
 
@@ -227,7 +234,12 @@ class SessionStore(Protocol):
         """
 
     def import_entries(
-        self, key: str, entries: Iterable[Entry], *, leaf: str | None = None, info: SessionInfo | None = None
+        self,
+        key: str,
+        entries: Iterable[Entry],
+        *,
+        leaf: str | None = None,
+        info: SessionInfo | None = None,
     ) -> ImportResult:
         """Import a recording in one transaction, skipping entries that are in the log already.
 
@@ -292,7 +304,12 @@ class SessionStore(Protocol):
     def read_labels(self, key: str) -> dict[str, str]:
         """Return the names in force by the id of the named entry."""
 
-    def copy_branch(self, key: str, replacements: Mapping[str, Message], leaf: str | None = None) -> str | None:
+    def copy_branch(
+        self,
+        key: str,
+        replacements: Mapping[str, Message],
+        leaf: str | None = None,
+    ) -> str | None:
         """Copy the branch at ``leaf`` with other messages for some entries, by entry id; return the new leaf.
 
         The copy begins at the parent of the first replaced message. Its entries have new ids, to which its
@@ -302,7 +319,12 @@ class SessionStore(Protocol):
         """
 
     def search_session(
-        self, key: str, query: str, limit: int = 20, *, tick: ProgressCallback = ignore_progress
+        self,
+        key: str,
+        query: str,
+        limit: int = 20,
+        *,
+        tick: ProgressCallback = ignore_progress,
     ) -> list[SearchHit]:
         """Return the places where the session has the words of ``query``, on any branch, the newest first.
 

@@ -62,23 +62,25 @@ class RemovalPreview(Struct, frozen=True):
 
 
 def find_unused_blobs(store: SessionStore, grace: float = GRACE_SECONDS, now: float | None = None) -> UnusedBlobs:
-    """Return the blobs that no session of ``store`` needs; nothing is changed.
+    """Return the blobs that no session of ``store`` needs, without changing the store.
 
     ``grace`` is in seconds, ``now`` in seconds since 1970 (default: the clock).
     """
-    cutoff_time = (time.time() if now is None else now) - grace
+    if now is None:
+        now = time.time()
+    cutoff_time = now - grace
     # List the blobs before reading the names: a blob that is named in between is then found to be named.
     items = list(store.blobs.iter_items())
     named_hashes = collect_all_named_hashes(store)
-    unnamed = [item for item in items if item.is_draft or item.name not in named_hashes]
-    old = [item for item in unnamed if item.stored_at < cutoff_time]
-    old.sort(key=lambda item: (-item.size, item.name))
+    unnamed_items = [item for item in items if item.is_draft or item.name not in named_hashes]
+    old_items = [item for item in unnamed_items if item.stored_at < cutoff_time]
+    old_items.sort(key=lambda item: (-item.size, item.name))
     return UnusedBlobs(
-        blobs=tuple(item for item in old if not item.is_draft),
-        drafts=tuple(item for item in old if item.is_draft),
+        blobs=tuple(item for item in old_items if not item.is_draft),
+        drafts=tuple(item for item in old_items if item.is_draft),
         cutoff_time=cutoff_time,
-        young_count=len(unnamed) - len(old),
-        named_count=len(items) - len(unnamed),
+        young_count=len(unnamed_items) - len(old_items),
+        named_count=len(items) - len(unnamed_items),
     )
 
 
@@ -86,9 +88,17 @@ def remove_unused_blobs(store: SessionStore, unused: UnusedBlobs) -> UnusedBlobs
     """Remove the ``unused`` blobs that were not stored again since; return those that were removed."""
 
     def remove_old(items: Iterable[BlobItem]) -> tuple[BlobItem, ...]:
-        return tuple(item for item in items if store.blobs.remove_if_older(item.name, unused.cutoff_time))
+        removed_items: list[BlobItem] = []
+        for item in items:
+            if store.blobs.remove_if_older(item.name, unused.cutoff_time):
+                removed_items.append(item)
+        return tuple(removed_items)
 
-    return replace(unused, blobs=remove_old(unused.blobs), drafts=remove_old(unused.drafts))
+    return replace(
+        unused,
+        blobs=remove_old(unused.blobs),
+        drafts=remove_old(unused.drafts),
+    )
 
 
 def preview_removal(store: SessionStore, infos: Iterable[SessionInfo]) -> list[RemovalPreview]:
@@ -104,13 +114,27 @@ def preview_removal(store: SessionStore, infos: Iterable[SessionInfo]) -> list[R
     remaining_keys = [info.key for info in store.list_sessions() if info.key not in removed_infos]
     previews = []
     for info in removed_infos.values():
-        exclusive: tuple[str, ...] = ()
+        exclusive_hashes: list[str] = []
         if can_read_logs:
-            exclusive = tuple(hash_ for hash_ in _read_named_hashes(store, info.key) if hash_ not in named_hashes)
-        named_hashes.update(exclusive)  # a blob that two removed sessions name is counted once
-        size = sum(_get_blob_size(store, hash_) for hash_ in exclusive)
-        subagent_keys = tuple(key for key in remaining_keys if key.partition("@")[2] == info.key)
-        previews.append(RemovalPreview(info, _count_branches(store, info.key), exclusive, size, subagent_keys))
+            for hash_ in _read_named_hashes(store, info.key):
+                if hash_ not in named_hashes:
+                    exclusive_hashes.append(hash_)
+        named_hashes.update(exclusive_hashes)  # a blob that two removed sessions name is counted once
+        size = sum(_get_blob_size(store, hash_) for hash_ in exclusive_hashes)
+        # The key of a subagent's session ends in "@" and the key of the session that started it.
+        subagent_keys: list[str] = []
+        for key in remaining_keys:
+            _, _, parent_key = key.partition("@")
+            if parent_key == info.key:
+                subagent_keys.append(key)
+        preview = RemovalPreview(
+            info,
+            _count_branches(store, info.key),
+            tuple(exclusive_hashes),
+            size,
+            tuple(subagent_keys),
+        )
+        previews.append(preview)
     return previews
 
 
@@ -130,7 +154,7 @@ def collect_all_named_hashes(store: SessionStore, excluded_keys: Iterable[str] =
 
 
 def _read_named_hashes(store: SessionStore, key: str) -> Iterable[str]:
-    """Return the blobs that a session names, or nothing if its log is damaged."""
+    """Return the blobs that a session names, or no blobs if its log is damaged."""
     with suppress(StoreCorrupt):
         return read_session_blobs(store, key)
     return ()

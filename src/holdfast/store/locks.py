@@ -45,7 +45,9 @@ def _close_inherited_locks() -> None:
 
 
 os.register_at_fork(
-    before=_descriptor_lock.acquire, after_in_parent=_descriptor_lock.release, after_in_child=_close_inherited_locks
+    before=_descriptor_lock.acquire,
+    after_in_parent=_descriptor_lock.release,
+    after_in_child=_close_inherited_locks,
 )
 
 
@@ -68,7 +70,7 @@ def hold_session_lock(directory: Path, key: str) -> Iterator[None]:
         if not _try_lock(descriptor, seconds):
             _last_timeouts[file] = time.monotonic()
             msg = (
-                f"session {key!r} is being written by somebody else (waited {seconds:g} s); "
+                f"session {key!r} is being written by another process (waited {seconds:g} s); "
                 "end the other process, or work on a copy"
             )
             raise StoreLocked(msg)
@@ -83,10 +85,12 @@ def hold_session_lock(directory: Path, key: str) -> Iterator[None]:
 
 def _open_lock_file(directory: Path, name: str) -> int:
     try:
+        # The common case first: lock files are never removed.
         try:
             return os.open(f"{directory}{os.sep}{name}", _OPEN_FLAGS)
         except FileNotFoundError:
             make_directory(directory)
+        # Another process may create the file first.
         with suppress(FileExistsError):
             return create_private_file(directory / name)
         return os.open(directory / name, _OPEN_FLAGS)
@@ -96,8 +100,10 @@ def _open_lock_file(directory: Path, name: str) -> int:
 
 def _choose_lock_wait(file: str) -> float:
     """Return the seconds to wait for the lock in ``file``: few soon after a failed wait, as such waits would add up."""
-    is_soon = time.monotonic() - _last_timeouts.get(file, -inf) < LEASE_WAIT
-    return min(BRIEF_WAIT, LEASE_WAIT) if is_soon else LEASE_WAIT
+    seconds_since_timeout = time.monotonic() - _last_timeouts.get(file, -inf)
+    if seconds_since_timeout < LEASE_WAIT:
+        return min(BRIEF_WAIT, LEASE_WAIT)
+    return LEASE_WAIT
 
 
 def _try_lock(descriptor: int, seconds: float) -> bool:

@@ -67,7 +67,7 @@ class MemoryStore(TreeStore):
         # ``setdefault`` is atomic, so two threads that come together get the same lock.
         lock = self._leases.setdefault(key, threading.Lock())
         if not lock.acquire(timeout=LEASE_WAIT):
-            msg = f"session {key!r} is being written by somebody else (waited {LEASE_WAIT:g} s); wait for it to end"
+            msg = f"session {key!r} is being written by another task (waited {LEASE_WAIT:g} s); wait for it to end"
             raise StoreLocked(msg)
         try:
             yield
@@ -143,9 +143,16 @@ class MemoryStore(TreeStore):
     def _find_identity(self, key: str, id_: str) -> bytes | None:
         session = self._sessions[key]
         seq = session.ids.get(id_)
-        return None if seq is None else compute_entry_identity(session.rows[seq].entry)
+        if seq is None:
+            return None
+        return compute_entry_identity(session.rows[seq].entry)
 
-    def _insert_entries(self, key: str, placed_entries: Sequence[PlacedEntry], decode: MessageDecoder | None) -> None:  # noqa: ARG002
+    def _insert_entries(
+        self,
+        key: str,
+        placed_entries: Sequence[PlacedEntry],
+        decode: MessageDecoder | None,  # noqa: ARG002
+    ) -> None:
         session = self._sessions[key]
         # The same refusals as on disk, so that a test in memory finds values that cannot be stored.
         for placed_entry in placed_entries:
@@ -168,7 +175,8 @@ class MemoryStore(TreeStore):
         old_bytes = session.bytes
         wire_decoders = load_message_decoders()
         columns = (encode_full_columns(placed_entry.entry, wire_decoders) for placed_entry in placed_entries)
-        session.bytes = add_session_bytes(session.info.key, old_bytes, count_content_bytes(columns), self._quota)
+        new_bytes = count_content_bytes(columns)
+        session.bytes = add_session_bytes(session.info.key, old_bytes, new_bytes, self._quota)
         self._undo.append(lambda: setattr(session, "bytes", old_bytes))
 
     def _remove_rows(self, session: _MemorySession, placed_entries: Sequence[PlacedEntry]) -> None:
@@ -178,12 +186,16 @@ class MemoryStore(TreeStore):
 
     def _read_entries_by_id(self, key: str, ids: Sequence[str]) -> list[Entry]:
         session = self._sessions[key]
-        seqs = [session.ids[entry_id] for entry_id in ids if entry_id in session.ids]
+        seqs = []
+        for entry_id in ids:
+            if entry_id in session.ids:
+                seqs.append(session.ids[entry_id])
         return [session.rows[seq].entry for seq in seqs]
 
     def _read_path_up(self, key: str, seq: int, keep: int, base: int) -> list[Entry]:
         rows = self._sessions[key].rows
         entries = []
+        # Stops where the recursive query of the SQLite store does.
         ancestor: int | None = seq
         while ancestor is not None:
             row = rows[ancestor]
@@ -216,17 +228,28 @@ class MemoryStore(TreeStore):
     def _find_tip_ids(self, key: str) -> list[str]:
         rows = self._sessions[key].rows
         all_parents = {row.parent_seq for row in rows.values()}
-        labels = {seq for seq, row in rows.items() if isinstance(row.entry.body, LabelEntry)}
+        labels: set[int] = set()
+        for seq, row in rows.items():
+            if isinstance(row.entry.body, LabelEntry):
+                labels.add(seq)
         inner_seqs = set()
         for seq, row in rows.items():
             # A label without children is not part of any branch, so it does not make its parent an inner entry.
             is_bare_label = seq in labels and seq not in all_parents
             if not is_bare_label:
                 inner_seqs.add(row.parent_seq)
-        tips = [row for seq, row in rows.items() if seq not in inner_seqs and seq not in labels]
-        return [row.entry.id for row in tips]
+        tip_ids: list[str] = []
+        for seq, row in rows.items():
+            if seq not in inner_seqs and seq not in labels:
+                tip_ids.append(row.entry.id)
+        return tip_ids
 
-    def _prepare_search(self, key: str, search_terms: Sequence[str], tick: ProgressCallback) -> None:
+    def _prepare_search(
+        self,
+        key: str,
+        search_terms: Sequence[str],
+        tick: ProgressCallback,
+    ) -> None:
         """Do nothing: every entry is a candidate."""
 
     def _iter_search_candidates(self, key: str, search_terms: Sequence[str]) -> Iterator[Entry]:  # noqa: ARG002

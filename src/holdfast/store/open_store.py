@@ -35,7 +35,11 @@ def open_store(
 
     if durability not in _DURABILITIES:
         raise ConfigError(f"durability is {durability!r}; it is one of {', '.join(map(repr, _DURABILITIES))}")
-    raise_if_wrong_type(ConfigError, location=(location, str | os.PathLike), quota=(quota, Quota | None))
+    raise_if_wrong_type(
+        ConfigError,
+        location=(location, str | os.PathLike),
+        quota=(quota, Quota | None),
+    )
     limits = quota or Quota()
     place = os.fspath(location)
     scheme = _SCHEME.match(place)
@@ -50,7 +54,12 @@ def open_store(
         raise ConfigError(msg)
     from holdfast.store.sqlite import SqliteStore
 
-    return SqliteStore(expand_home(place), durability=durability, readonly=readonly, quota=limits)
+    return SqliteStore(
+        expand_home(place),
+        durability=durability,
+        readonly=readonly,
+        quota=limits,
+    )
 
 
 def expand_home(place: str) -> Path:
@@ -58,13 +67,14 @@ def expand_home(place: str) -> Path:
     try:
         return Path(place).expanduser()
     except RuntimeError:
-        msg = f"{place}: nobody knows that home folder here; write the path out"
+        msg = f"{place}: the home folder is unknown here; write the whole path"
         raise ConfigError(msg) from None
 
 
 def _get_sqlite_path(scheme: re.Match[str], place: str) -> str:
     """Return the path in a ``sqlite`` URL; raises ``ConfigError`` for other schemes and for URLs with a host."""
-    name, remainder = scheme[1].lower(), place[scheme.end() :]
+    name = scheme[1].lower()
+    remainder = place[scheme.end() :]
     if name != "sqlite":
         msg = f"stores at {name}:// are not there yet; give a file's path, sqlite:///path or :memory:"
         raise ConfigError(msg)

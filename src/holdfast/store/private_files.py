@@ -45,6 +45,7 @@ def make_directory(path: Path) -> None:
         make_directory(path.parent)
     with suppress(FileExistsError):  # another process made it meanwhile
         path.mkdir(DIRECTORY_MODE)
+        # The umask may have taken bits away.
         path.chmod(DIRECTORY_MODE)
 
 
@@ -98,8 +99,11 @@ def build_store_error(error: OSError, subject: str) -> StoreError:
     """Return the ``StoreError`` for an ``OSError``; ``subject`` names the failed action. A full or read-only disk is
     ``StoreReadOnly``.
     """
+    # The system's text begins with a capital, and stands inside a sentence here.
     why = error.strerror or str(error)
     problem = f"{subject}: {why[:1].lower()}{why[1:]}"
-    if error.errno in _DISK_ERRNOS | _ACCESS_ERRNOS:
-        return StoreReadOnly(f"{problem}; {FREE_SPACE_ADVICE if error.errno in _DISK_ERRNOS else ACCESS_ADVICE}")
+    if error.errno in _DISK_ERRNOS:
+        return StoreReadOnly(f"{problem}; {FREE_SPACE_ADVICE}")
+    if error.errno in _ACCESS_ERRNOS:
+        return StoreReadOnly(f"{problem}; {ACCESS_ADVICE}")
     return StoreError(f"{problem}; check that path, or give another with --store")

@@ -147,6 +147,7 @@ class SqliteStore(TreeStore):
         """Repair damage in the session as far as possible without loss; return a line for each repair."""
         if self._readonly or key in self._not_repairable:
             return []
+        # Imported late: hardly any session is ever repaired.
         from holdfast.store.repair.repair_store import repair_store_session
 
         findings = repair_store_session(self._file.file, key)
@@ -170,7 +171,9 @@ class SqliteStore(TreeStore):
 
     @property
     def _message_decoders(self) -> MessageDecoders:
-        return load_message_decoders() if self._decoders is None else self._decoders
+        if self._decoders is None:
+            return load_message_decoders()
+        return self._decoders
 
     def _decode_rows(self, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
         wire_decoders = self._message_decoders
@@ -184,6 +187,7 @@ class SqliteStore(TreeStore):
         return None if row is None else SessionInfo(*row)
 
     def _find_keys(self, prefix: str) -> list[str]:
+        # One more than an error lists, so that it can say that there are more.
         query = "SELECT key FROM sessions WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
         rows = self._file.db.execute(query, (*_get_prefix_bounds(prefix), MAX_LISTED_CANDIDATES + 1))
         return [key for (key,) in rows]
@@ -191,9 +195,8 @@ class SqliteStore(TreeStore):
     def _save_info(self, info: SessionInfo) -> None:
         # Titles and folders come from other tools' files and may have lone surrogates; keys and ids are checked before.
         texts = map(_replace_unstorable, (info.title, info.format, info.cwd, info.model))
-        self._file.db.execute(
-            _UPSERT_INFO, (info.key, *texts, info.created_at, info.updated_at, info.entry_count, info.leaf_id)
-        )
+        row = (info.key, *texts, info.created_at, info.updated_at, info.entry_count, info.leaf_id)
+        self._file.db.execute(_UPSERT_INFO, row)
 
     def _delete_session(self, key: str) -> None:
         db = self._file.db
@@ -216,7 +219,8 @@ class SqliteStore(TreeStore):
             return self._select_nodes(_SELECT_NODES, (info.key,))
         nodes: dict[str, TreeNode] = {}
         for start in range(0, len(ids), IDS_AT_ONCE):
-            id_batch = [_replace_unstorable(entry_id) for entry_id in ids[start : start + IDS_AT_ONCE]]
+            wanted_ids = ids[start : start + IDS_AT_ONCE]
+            id_batch = [_replace_unstorable(entry_id) for entry_id in wanted_ids]
             marks = ", ".join("?" * len(id_batch))
             query = f"{_SELECT_NODES} AND id IN ({marks})"
             nodes |= self._select_nodes(query, (info.key, *id_batch))
@@ -234,15 +238,23 @@ class SqliteStore(TreeStore):
         row = self._file.db.execute(_SELECT_IDENTITY, (key, _replace_unstorable(id_))).fetchone()
         return None if row is None else bytes(row[0])
 
-    def _insert_entries(self, key: str, placed_entries: Sequence[PlacedEntry], decode: MessageDecoder | None) -> None:
+    def _insert_entries(
+        self,
+        key: str,
+        placed_entries: Sequence[PlacedEntry],
+        decode: MessageDecoder | None,
+    ) -> None:
         wire_decoders = self._message_decoders
         db = self._file.db
         session, session_bytes = db.execute("SELECT session, bytes FROM sessions WHERE key = ?", (key,)).fetchone()
         # Minimal columns pay off only where a statement takes many rows; a short append is simpler with full ones.
-        encode_columns = encode_minimal_columns if len(placed_entries) >= ROWS_AT_ONCE else encode_full_columns
-        columns_by_entry = [
-            encode_columns(placed_entry.entry, wire_decoders, decode) for placed_entry in placed_entries
-        ]
+        if len(placed_entries) >= ROWS_AT_ONCE:
+            encode_columns = encode_minimal_columns
+        else:
+            encode_columns = encode_full_columns
+        columns_by_entry = []
+        for placed_entry in placed_entries:
+            columns_by_entry.append(encode_columns(placed_entry.entry, wire_decoders, decode))
         session_bytes = add_session_bytes(key, session_bytes, count_content_bytes(columns_by_entry), self._quota)
         insert_entries(db, session, placed_entries, columns_by_entry)
         db.execute("UPDATE sessions SET bytes = ? WHERE key = ?", (session_bytes, key))
@@ -259,10 +271,8 @@ class SqliteStore(TreeStore):
     def _read_all_entries(self, key: str, kind: str | None = None, after: int = 0) -> list[Entry]:
         if kind is None:
             return self._decode_rows(self._file.db.execute(_SELECT_ALL_ENTRIES, (key, after)))
-        query = (
-            f"{_SELECT_ENTRY} WHERE e.session = {_SESSION_NUMBER} AND {build_kind_condition(kind)} AND e.seq "
-            "> ? ORDER BY e.seq"
-        )
+        condition = f"e.session = {_SESSION_NUMBER} AND {build_kind_condition(kind)} AND e.seq > ?"
+        query = f"{_SELECT_ENTRY} WHERE {condition} ORDER BY e.seq"
         return self._decode_rows(self._file.db.execute(query, (key, kind, after)))
 
     def _open_lazy_entries(self, key: str) -> Sequence[Entry]:
@@ -305,7 +315,12 @@ class SqliteStore(TreeStore):
     def _find_tip_ids(self, key: str) -> list[str]:
         return [id_ for (id_,) in self._file.db.execute(_SELECT_TIPS, (key,))]
 
-    def _prepare_search(self, key: str, search_terms: Sequence[str], tick: ProgressCallback) -> None:
+    def _prepare_search(
+        self,
+        key: str,
+        search_terms: Sequence[str],
+        tick: ProgressCallback,
+    ) -> None:
         """Bring the word index up to date; if nothing can be written, a search works without."""
         if self._readonly or not indexing.build_match_query(search_terms):
             return
@@ -329,7 +344,10 @@ class SqliteStore(TreeStore):
             texts: list[tuple[int, str | None]] = []
             batch_chars = 0
             for entry in self._iter_unindexed(key):
-                text = get_searchable_text(entry) if is_searchable_entry(entry) else None
+                if is_searchable_entry(entry):
+                    text = get_searchable_text(entry)
+                else:
+                    text = None
                 texts.append((entry.seq, text))
                 batch_chars += len(text or "")
                 if batch_chars > indexing.INDEX_BATCH_CHARS:
@@ -357,8 +375,14 @@ class SqliteStore(TreeStore):
         db = self._file.db
         session = self._get_session_number(key)
         match_query = indexing.build_match_query(search_terms)
-        seqs = indexing.find_candidate_seqs(db, session, match_query) if match_query else None
-        indexed_seq = indexing.get_indexed_seq(db, session) if seqs is not None else 0
+        if match_query:
+            seqs = indexing.find_candidate_seqs(db, session, match_query)
+        else:
+            seqs = None
+        if seqs is not None:
+            indexed_seq = indexing.get_indexed_seq(db, session)
+        else:
+            indexed_seq = 0
         # Entries after the indexed part first: they are the newest, and the index says nothing about them.
         for row in db.execute(_SELECT_LATE_SEARCHABLE, (session, indexed_seq)):
             yield from filter(is_searchable_entry, self._decode_rows([row]))
@@ -381,7 +405,9 @@ def build_kind_condition(kind: str) -> str:
 
     The second half repeats the condition of the partial index of kinds: SQLite uses the index only if it sees it.
     """
-    return "e.kind = ?" if kind == "message" else "e.kind = ? AND e.kind <> 'message'"
+    if kind == "message":
+        return "e.kind = ?"
+    return "e.kind = ? AND e.kind <> 'message'"
 
 
 def _replace_unstorable(text: str) -> str:
@@ -396,7 +422,10 @@ def _get_prefix_bounds(prefix: str) -> tuple[str, str]:
 
 
 def insert_entries(
-    db: sqlite3.Connection, session: int, placed_entries: Sequence[PlacedEntry], columns_by_entry: Sequence[RowColumns]
+    db: sqlite3.Connection,
+    session: int,
+    placed_entries: Sequence[PlacedEntry],
+    columns_by_entry: Sequence[RowColumns],
 ) -> None:
     """Insert entries of a session with their columns, in the given order, so that parents come first."""
     rows = []

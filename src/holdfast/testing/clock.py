@@ -71,11 +71,13 @@ class FakeClock:
         """
 
         async def run_function() -> T:
+            # The call below is not yet visible in the lists of threads, so it is counted by hand.
             loop.pending_calls += 1
             # Any call in a thread: anyio creates its lists of threads with the first one.
             await to_thread.run_sync(int)
             loop.pending_calls -= 1
-            loop.workers, loop.idle_workers = _threadpool_workers.get(), _threadpool_idle_workers.get()
+            loop.workers = _threadpool_workers.get()
+            loop.idle_workers = _threadpool_idle_workers.get()
             return await function(*args)
 
         loop = _FakeClockLoop(self)
@@ -109,7 +111,11 @@ class _FakeClockLoop(asyncio.SelectorEventLoop):
         return self.clock()
 
     def call_at(  # type: ignore[override]
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Schedule a call as asyncio does, but drop one at infinity.
 
@@ -119,7 +125,12 @@ class _FakeClockLoop(asyncio.SelectorEventLoop):
             return asyncio.TimerHandle(when, callback, args, self, context)
         return super().call_at(when, callback, *args, context=context)
 
-    def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+    def run_in_executor(  # type: ignore[override]
+        self,
+        executor: Executor | None,
+        func: Callable[..., T],
+        *args: Any,
+    ) -> asyncio.Future[T]:
         """Run a call in a thread as asyncio does, and count it as pending until it has finished."""
         self.pending_calls += 1
         future = super().run_in_executor(executor, func, *args)
@@ -185,12 +196,14 @@ def _describe_deadlock(loop: asyncio.AbstractEventLoop) -> str:
 def _describe_waiting_task(task: asyncio.Task[Any]) -> str:
     """Return a task's name and the innermost line at which it waits, outside of asyncio and anyio."""
     frames = list(_iterate_coroutine_frames(task.get_coro()))
-    own_frames = [frame for frame in frames if frame.f_globals.get("__package__") not in _WAITING_PACKAGES]
-    shown_frames = own_frames or frames
-    if not shown_frames:
+    if not frames:
         return f"{task.get_name()} at its end"
-    innermost = shown_frames[-1]
-    return f"{task.get_name()} at {Path(innermost.f_code.co_filename).name}:{innermost.f_lineno}"
+    innermost = frames[-1]
+    for frame in frames:
+        if frame.f_globals.get("__package__") not in _WAITING_PACKAGES:
+            innermost = frame
+    file_name = Path(innermost.f_code.co_filename).name
+    return f"{task.get_name()} at {file_name}:{innermost.f_lineno}"
 
 
 def _iterate_coroutine_frames(coroutine: Any) -> Iterator[FrameType]:

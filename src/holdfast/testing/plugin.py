@@ -39,7 +39,9 @@ def strict_provider() -> Iterator[Callable[..., ServedProvider]]:
 
         def serve(*, script: Any = (), faults: Any = (), **settings: Any) -> ServedProvider:
             provider = Provider(ProviderSettings(**settings), script)
-            parsed_faults = [parse_fault(fault) if isinstance(fault, str) else fault for fault in faults]
+            parsed_faults = []
+            for fault in faults:
+                parsed_faults.append(parse_fault(fault) if isinstance(fault, str) else fault)
             url = stack.enter_context(serve_provider(provider, parsed_faults))
             return ServedProvider(url, provider)
 

@@ -78,7 +78,11 @@ class ProviderUpstream:
         self.patience = patience
         self.latency = latency
         self.sent: list[UpstreamRequest] = []
-        self._faults: FaultPlan = faults if callable(faults) else [_complete_fault(fault) for fault in faults]
+        self._faults: FaultPlan
+        if callable(faults):
+            self._faults = faults
+        else:
+            self._faults = [_complete_fault(fault) for fault in faults]
         self._request_numbers = count(1)
         self._answer_numbers = count(1)
 
@@ -124,7 +128,9 @@ class ProviderUpstream:
             await self._interrupt_request(server_fault)
         response = encode_reply(call, incoming, answer_with_faults(self.provider.answer, call, incoming))
         return plan_server_steps(
-            response, server_fault, lambda before: encode_late_error(call, incoming, response, before)
+            response,
+            server_fault,
+            lambda before: encode_late_error(call, incoming, response, before),
         )
 
     async def _interrupt_request(self, fault: Fault) -> None:
@@ -161,12 +167,12 @@ def _to_incoming_request(upstream_request: UpstreamRequest) -> IncomingRequest:
         model = ""
         is_stream = is_stream_requested(upstream_request.body)
     return IncomingRequest(
-        upstream_request.api,
-        upstream_request.endpoint,
-        upstream_request.body,
-        model,
-        is_stream and upstream_request.endpoint == "generate",
-        redact_secret_headers(upstream_request.headers),
+        api=upstream_request.api,
+        endpoint=upstream_request.endpoint,
+        body=upstream_request.body,
+        model=model,
+        stream=is_stream and upstream_request.endpoint == "generate",
+        headers=redact_secret_headers(upstream_request.headers),
     )
 
 
@@ -272,7 +278,9 @@ def _resolve_reply(reply: ReplyScript, upstream_request: UpstreamRequest, number
 
 
 def _render_reply(
-    reply: ScriptedAnswer | RefusalReply, upstream_request: UpstreamRequest, number: int
+    reply: ScriptedAnswer | RefusalReply,
+    upstream_request: UpstreamRequest,
+    number: int,
 ) -> ScriptedReply:
     """Encode a reply in the form of the API that the request speaks."""
     incoming = _to_incoming_request(upstream_request)
@@ -285,7 +293,12 @@ def _render_reply(
     return ScriptedReply(response.pieces, response.status, response.headers)
 
 
-def _make_scripted_answer(answer: ScriptedAnswer, request: IncomingRequest, model: str, number: int) -> ModelAnswer:
+def _make_scripted_answer(
+    answer: ScriptedAnswer,
+    request: IncomingRequest,
+    model: str,
+    number: int,
+) -> ModelAnswer:
     settings = AnswerSettings(request.api, model, f"scripted {number}", number)
     fitted_answer = fit_answer(answer, None, count_word_pieces)
     usage = TokenUse(
@@ -293,4 +306,10 @@ def _make_scripted_answer(answer: ScriptedAnswer, request: IncomingRequest, mode
         fitted_answer.output,
         reasoning=fitted_answer.reasoning,
     )
-    return ModelAnswer(settings.make_id("msg_"), model, sign_answer(answer, settings), fitted_answer.stop, usage)
+    return ModelAnswer(
+        settings.make_id("msg_"),
+        model,
+        sign_answer(answer, settings),
+        fitted_answer.stop,
+        usage,
+    )

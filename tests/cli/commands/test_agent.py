@@ -114,7 +114,7 @@ def test_mistakes_of_the_model(run, home, folder):
     )
     with model(ScriptedAnswer("", calls), DONE) as (_, options):
         assert run("agent", "Go.", *options).exit_code == 0
-    whys = ("no tool 'fly'", "unknown field `file`", "outside", "outside", "no regular expression")
+    whys = ("no tool 'fly'", "unknown field `file`", "outside", "outside", "not a regular expression")
     assert all(why in text for text, why in zip(results(home, "task"), whys, strict=True))
     assert not (home / "mine").exists()
 
@@ -150,7 +150,7 @@ def test_the_limit_of_steps(run):
     with model(LOOK, MEND, DONE) as (_, options):
         done = run("agent", "Mend double.", *options, "--steps", "2")
         assert done.exit_code == 1
-        assert "steps: 2 steps are over" in done.stderr
+        assert "steps: the limit of 2 steps is reached" in done.stderr
         assert run("agent", "", *options).stdout == "It doubles now.\n"
 
 
@@ -242,7 +242,7 @@ def test_an_answer_without_a_word(run):
     """Silence of the model is told."""
     with model(faults=[Fault("empty", "head", 1)]) as (_, options):
         done = run("agent", "Go.", *options)
-    assert (done.exit_code, "ended without a word" in done.stderr) == (0, True), done.output
+    assert (done.exit_code, "ended without any text" in done.stderr) == (0, True), done.output
 
 
 def test_json_wants_a_task(run):
@@ -285,7 +285,7 @@ never read
         "/compact",
     ):
         assert told in done.stdout
-    for told in ("session task begins", "not compacted", "nothing is in force", "there is no /fly; the commands are"):
+    for told in ("session task begins", "not compacted", "nothing to undo", "there is no /fly; the commands are"):
         assert told in done.stderr
     assert "continues after 4 messages" in again.stderr
     assert "continues after 1 message" in again.stderr
@@ -334,7 +334,7 @@ def test_what_gave_way_is_read_back_and_taken_back(run, folder):
         page = run("agent", *options, given=f"/recall {id_[1]} 5001-5002\n")
     assert re.search(r"compacted: ~[\d,]+ → ~[\d,]+ tokens \(extract\)", done.stderr), done.stderr
     assert "undone:" in done.stderr
-    assert "nothing to read back is called 'zz'" in done.stderr
+    assert "no text of this session is called 'zz'" in done.stderr
     assert "line 5000 39595000\nline 5001 39602919\n" in page.stdout
     assert "lines 5001-5002 of" in page.stderr
     assert all(isinstance(one.reply, ModelAnswer) for one in provider.requests)
@@ -473,7 +473,7 @@ def test_a_second_agent_is_told_that_there_is_one(run, home, folder, monkeypatch
         begun(folder / "pid")
         done = run("agent", task, *options, "--allow-bash")
         assert (done.exit_code, done.stdout) == (2, "")
-        assert "another agent works in session 'task' now; end it" in done.stderr
+        assert "another agent is working in session 'task'; wait" in done.stderr
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
         assert results(home, "task")[1:] == [STOPPED_RESULT_TEXT, NOT_RUN_RESULT_TEXT]

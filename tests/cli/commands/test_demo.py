@@ -122,7 +122,7 @@ def test_a_folder_that_is_there_is_left_alone(told, kept, run):
     ("keep", "why"),
     [
         ("", "--keep needs the name of a new folder"),
-        ("~nobody-here/x", "~nobody-here/x: nobody knows that home folder"),
+        ("~nobody-here/x", "~nobody-here/x: the home folder is unknown here"),
     ],
 )
 def test_a_folder_that_is_none(run, keep, why):
@@ -258,7 +258,7 @@ def test_a_task_that_is_not_finished_is_an_exit_code(run, monkeypatch):
     assert done.exit_code == 1
     told = json.loads(done.stdout)
     assert [told[name]["outcome"] for name in ("without", "with")] == ["stopped", "stopped"]
-    assert "5 steps are over" in told["with"]["error"]
+    assert "limit of 5 steps" in told["with"]["error"]
 
 
 @pytest.mark.long

@@ -150,7 +150,7 @@ def test_what_is_otherwise_than_asked_for(run, monkeypatch, programs):
     with provider(monkeypatch), started("--summaries", "claude-haiku-4-5", "mine") as process:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "ok 1 managed 1\n"), err
-    assert err.startswith("holdfast: summaries are made without a model: none is asked for with the login of a sub")
+    assert err.startswith("holdfast: summaries are made without a model: a subscription login is only for the client")
     assert err.count("\n") == 2
 
 
@@ -163,7 +163,7 @@ def test_a_store_that_cannot_be_written(run, home, monkeypatch, programs):
     with provider(monkeypatch), started("--store", where, "mine") as process:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "ok 1 unrecorded 1\n")
-    assert err.startswith(f"holdfast: requests go on, but are not recorded: {where} (5 bytes) is no database")
+    assert err.startswith(f"holdfast: requests are answered, but not recorded: {where} (5 bytes) is not a database")
     assert err.endswith("holdfast: 1 request · 1 unrecorded\n")
 
 

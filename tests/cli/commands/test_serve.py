@@ -303,7 +303,7 @@ def test_a_store_that_cannot_be_written_is_told_at_once(run, home):
         assert (reply.status_code, reply.headers["x-holdfast-state"]) == (200, "unrecorded")
         code, stats, err = ended(process)
     assert (code, stats["requests"]["all"]["unrecorded"]) == (0, 1)
-    assert err.startswith(f"holdfast: requests go on, but are not recorded: {where} (5 bytes) is no database")
+    assert err.startswith(f"holdfast: requests are answered, but not recorded: {where} (5 bytes) is not a database")
 
 
 @pytest.mark.parametrize(("where", "told"), [("store", "is a folder"), ("file/holdfast.db", "is a file, not a folder")])

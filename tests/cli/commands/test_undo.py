@@ -40,7 +40,7 @@ def test_the_newest_goes_first(run, decided, store):
     assert [entry.body for entry in after[len(before) :]] == [RevokeEntry("c1"), RevokeEntry("d1")]
     result = run("undo", decided)
     assert result.exit_code == 2
-    assert "nothing is in force" in result.stderr
+    assert "nothing to undo" in result.stderr
 
 
 def test_a_named_one(run, decided, store):
@@ -128,8 +128,8 @@ def test_a_session_without_decisions(run, session, store):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("zz",), "no decision in force is 'zz'; give"),
-        (("u6",), "no decision in force is 'u6'; give the id of one; newest: "),
+        (("zz",), "no active decision has the id 'zz'; give"),
+        (("u6",), "no active decision has the id 'u6'; give the id of one; newest: "),
         (("c1", "--list"), "leave DECISION out"),
     ],
 )

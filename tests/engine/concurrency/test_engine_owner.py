@@ -120,7 +120,7 @@ def test_without_a_loop_a_session_is_not_closed():
     async def main():
         async with opened([]) as engine:
             session = await engine.session(SAMPLE_KEY)
-            with pytest.raises(OperationAborted, match="works in an event loop, and none is running here"):
+            with pytest.raises(OperationAborted, match="needs an event loop, and none is running here"):
                 await to_thread.run_sync(session.close)
 
     asyncio.run(main())

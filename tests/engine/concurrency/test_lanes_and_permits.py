@@ -373,8 +373,8 @@ def test_draining_has_a_deadline():
 
 @pytest.mark.parametrize(
     ("busy", "works", "numbers"),
-    [(0, 100, "0.0 of them waiting behind 1 and 8.0 running"), (3, 100, "3.0 of them waiting behind 1 and 5.0 running"),
-     (50, 1, "8.0 of them waiting behind 1 and 0.0 running")],
+    [(0, 100, "0.0 s waiting behind 1 and 8.0 s running"), (3, 100, "3.0 s waiting behind 1 and 5.0 s running"),
+     (50, 1, "8.0 s waiting behind 1 and 0.0 s running")],
 )  # fmt: skip
 def test_a_deadline_counts_waiting_and_running(busy, works, numbers):
     """``DeadlineExceeded`` is a ``TimeoutError`` with the numbers; the lane is free behind it."""
@@ -500,7 +500,7 @@ def test_a_permit_that_never_comes_free_is_an_error_with_the_numbers():
             group.start_soon(_stuck, permits)
             await anyio.sleep(1)
             with pytest.raises(
-                DeadlineExceeded, match=r"none of 1 model calls at once ended in 10 s.*behind 1"
+                DeadlineExceeded, match=r"all 1 permits for model calls were in use for 10 s.*behind 1"
             ) as late:
                 async with permits.hold():
                     pass

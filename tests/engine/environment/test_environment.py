@@ -64,7 +64,7 @@ def test_an_empty_folder_is_an_empty_environment(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("data", "notice"), [(b"a\0b", "zero bytes"), (b"caf\xe9 au lait", "no UTF-8"), (None, "no file")]
+    ("data", "notice"), [(b"a\0b", "zero bytes"), (b"caf\xe9 au lait", "not UTF-8"), (None, "not a file")]
 )
 def test_rules_that_are_no_text_are_told(tmp_path, data, notice):
     """Binary rules, other encodings and a folder of that name give a notice and no rules."""
@@ -79,7 +79,7 @@ def test_rules_that_are_no_text_are_told(tmp_path, data, notice):
 def test_a_pipe_makes_nobody_wait(tmp_path):
     """A named pipe called AGENTS.md, which would never be read to its end, gives a notice at once."""
     os.mkfifo(tmp_path / "AGENTS.md")
-    assert "no file" in load_environment(tmp_path).notices[0]
+    assert "not a file" in load_environment(tmp_path).notices[0]
 
 
 def test_rules_that_may_not_be_read_are_told(tmp_path, without_rights):

@@ -19,7 +19,7 @@ from holdfast.errors import StoreReadOnly, WindowTooSmall
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.providers.openai_chat.messages import decode_message
-from holdfast.providers.requests.request_body import measure_parsed_request, parse_request
+from holdfast.providers.requests.parsed_request import measure_parsed_request, parse_request
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, NoteEntry
 from holdfast.store.memory import MemoryStore

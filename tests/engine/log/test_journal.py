@@ -499,7 +499,7 @@ def test_undo_brings_back_what_gave_way(store, anthropic):
 def test_undo_takes_the_one_it_is_told(store, anthropic):
     """By any beginning of its id; a name that means none or several is a typed error and changes nothing."""
     journal = Journal.open(store, SAMPLE_KEY)
-    with pytest.raises(UnknownId, match="nothing is in force"):
+    with pytest.raises(UnknownId, match="nothing to undo"):
         journal.undo()
     journal.append(HELLO, *read("c1", LONG))
     journal.prepare_request(anthropic)
@@ -738,7 +738,7 @@ def refuse(*_args, **_more):
     ("given", "told"),
     [
         (({"input_tokens": 900},), "usage is of type dict; give a value of type Usage"),
-        ((Usage(input="900"),), "this is no usage: Expected `int`, got `str`"),
+        ((Usage(input="900"),), "this is not a usage: Expected `int`, got `str`"),
         ((Usage(), None), "stop is of type NoneType; give a value of type str"),
     ],
 )

@@ -124,7 +124,7 @@ def test_an_answer_that_says_nothing_not_even_why_is_asked_for_again():
     wanted, heard = asked([ScriptedReply((msgspec.json.encode(NOTHING),)), "yes"], 900, whole=False)
     assert wanted == [900, 900]
     (refused,) = [event for event in heard if isinstance(event, events.RequestRefused)]
-    assert (refused.kind, "not even why" in refused.why) == ("server", True)
+    assert (refused.kind, "gives no reason" in refused.why) == ("server", True)
 
 
 @pytest.mark.parametrize("status", [400, 401, 500])

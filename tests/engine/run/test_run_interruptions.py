@@ -287,7 +287,7 @@ def test_what_a_caller_was_told_is_recorded_as_what_it_is():
     async def go():
         async with talking(ScriptedUpstream([]), store) as session:
             await session.prepare("Go.")
-            with pytest.raises(FormatError, match="no answer"):
+            with pytest.raises(FormatError, match="not an answer"):
                 await session.record("yes")
             await session.record(parse_answer("anthropic", REFUSED))
             window = session.report().window

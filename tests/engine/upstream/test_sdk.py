@@ -249,7 +249,7 @@ def test_a_client_writes_summaries_and_answers_one_run():
             async with session.run("hello", upstream=client) as one:
                 async for _ in one:
                     pass
-            with pytest.raises(ConfigError, match="no client known here"):
+            with pytest.raises(ConfigError, match="not a supported client"):
                 session.run("hello", upstream=object())
             return told.why, one.answer.message.text
 
@@ -335,7 +335,7 @@ def test_an_upstream_is_one_already():
     """What sends requests of ours is returned as it is; a client of plain HTTP is none."""
     mine = ProviderUpstream(Provider(WORDS))
     assert wrap_upstream(mine) is mine
-    with httpx2.Client() as client, pytest.raises(ConfigError, match="is no client known here"):
+    with httpx2.Client() as client, pytest.raises(ConfigError, match="is not a supported client"):
         wrap_upstream(client)
 
 

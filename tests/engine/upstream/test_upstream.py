@@ -151,7 +151,7 @@ async def whole(upstream, body):
 @pytest.mark.parametrize("base", ["a.test", "", None, "ftp://a.test", "http://", "http://a.test:99999999"])
 def test_what_is_no_address_is_refused_at_once(base):
     """Before anything is sent to it, and tried again."""
-    with pytest.raises(ConfigError, match="no address of a provider"):
+    with pytest.raises(ConfigError, match="not the address of a provider"):
         HttpUpstream(base, "anthropic")
 
 

@@ -223,7 +223,7 @@ def test_what_goes_is_told():
         [
             "101 attachments, 101 images, 30,300 bytes are shown",
             "at most 100 images, 33,554,432 bytes are sent",
-            "1 gave way to a line each",
+            "1 were replaced by a line each",
         ],
     )
     assert sum(held(plan)) == 100

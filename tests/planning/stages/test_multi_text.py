@@ -21,7 +21,8 @@ from holdfast.planning.budget import compute_budget
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.stages.multi_text import MAX_SEPARATE_TEXTS, select_middle_texts
 from holdfast.providers.registry import API_SPECS
-from holdfast.providers.requests.request_body import measure_parsed_request, parse_request, render_request
+from holdfast.providers.requests.parsed_request import measure_parsed_request, parse_request
+from holdfast.providers.requests.request_body import render_request
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.store.memory import MemoryStore

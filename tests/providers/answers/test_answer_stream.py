@@ -690,7 +690,7 @@ def test_wrong_use_is_a_typed_error():
         AnswerStream("bedrock")
     with pytest.raises(UnrecognizedContent, match="the APIs are anthropic"):
         parse_window_usage("bedrock", b"{}")
-    with pytest.raises(FormatError, match="no JSON object"):
+    with pytest.raises(FormatError, match="not a JSON object"):
         parse_answer("gemini", b"<html>")
-    with pytest.raises(FormatError, match="no JSON object"):
+    with pytest.raises(FormatError, match="not a JSON object"):
         parse_answer("gemini", b"[" * 100_000)

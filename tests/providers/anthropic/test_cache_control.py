@@ -11,12 +11,8 @@ from hypothesis import strategies as st
 from holdfast.messages.parts import Text, ToolResult
 from holdfast.providers.anthropic import cache_control as breakpoints
 from holdfast.providers.anthropic.cache_control import list_message_breakpoint_ttls
-from holdfast.providers.requests.request_body import (
-    build_request_body,
-    measure_parsed_request,
-    parse_request,
-    render_request,
-)
+from holdfast.providers.requests.parsed_request import measure_parsed_request, parse_request
+from holdfast.providers.requests.request_body import build_request_body, render_request
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.edits import Edit, Span
 from holdfast.state.plan import PlanOptions

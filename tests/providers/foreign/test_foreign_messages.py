@@ -193,7 +193,7 @@ def test_dicts_are_made_of_values(module: ModuleType) -> None:
 )
 def test_values_that_were_made_wrong(module: ModuleType, value: Message, told: str) -> None:
     """Messages are made without being checked: what is wrong in one is told where it is to be sent, by its place."""
-    with pytest.raises(TypeError, match=r"^messages\[1\] is no message: .*" + told):
+    with pytest.raises(TypeError, match=r"^messages\[1\] is not a message: .*" + told):
         encode_messages(module.API_NAME, [Message.from_text("user", "a"), value])
     with pytest.raises(TypeError, match=r"^messages is a Message; encode_messages\(\) takes a list"):
         encode_messages(module.API_NAME, value)

@@ -14,7 +14,8 @@ from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.providers.registry import API_NAMES
 from holdfast.providers.requests.incremental import count_shared_prefix_bytes, index_request, parse_appended_request
-from holdfast.providers.requests.request_body import build_request_body, measure_parsed_request, parse_request
+from holdfast.providers.requests.parsed_request import measure_parsed_request, parse_request
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.testing.provider.client import STRICTEST_MODELS
 
 

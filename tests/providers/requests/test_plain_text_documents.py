@@ -25,7 +25,8 @@ from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
 from holdfast.providers.registry import API_SPECS, get_api_spec
 from holdfast.providers.requests.message_dicts import decode_messages, encode_messages
-from holdfast.providers.requests.request_body import measure_parsed_request, parse_request, render_request
+from holdfast.providers.requests.parsed_request import measure_parsed_request, parse_request
+from holdfast.providers.requests.request_body import render_request
 from holdfast.providers.rules.validate import validate_request
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider.client import STRICTEST_MODELS

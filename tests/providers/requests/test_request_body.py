@@ -14,12 +14,8 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.providers.anthropic.cache_control import MAX_BREAKPOINTS
-from holdfast.providers.requests.request_body import (
-    build_request_body,
-    measure_parsed_request,
-    parse_request,
-    render_request,
-)
+from holdfast.providers.requests.parsed_request import measure_parsed_request, parse_request
+from holdfast.providers.requests.request_body import build_request_body, render_request
 from holdfast.state.plan import PlanOptions
 from holdfast.store.sql.rows import load_message_decoders
 

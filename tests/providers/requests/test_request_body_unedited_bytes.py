@@ -17,13 +17,8 @@ from holdfast.messages.parts import Opaque, Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.registry import API_NAMES, API_SPECS
-from holdfast.providers.requests.request_body import (
-    build_request_body,
-    measure_body_as_setup,
-    measure_parsed_request,
-    parse_request,
-    render_request,
-)
+from holdfast.providers.requests.parsed_request import measure_body_as_setup, measure_parsed_request, parse_request
+from holdfast.providers.requests.request_body import build_request_body, render_request
 from holdfast.state.plan import PlanOptions
 
 ODD = rb"""{"u": "\u4f60\/\n",  "n": [12345678901234567890123, 1e5, -0.0, 1E+2 ],

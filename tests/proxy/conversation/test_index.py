@@ -16,7 +16,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.providers.requests.request_body import measure_parsed_request, parse_request
+from holdfast.providers.requests.parsed_request import measure_parsed_request, parse_request
 from holdfast.proxy.conversation.clients import ClientIdentity
 from holdfast.proxy.conversation.identity import make_session_key
 from holdfast.proxy.conversation.index import SessionIndexes

@@ -106,7 +106,7 @@ def test_garbage(encoding, garbage, content, place):
 @pytest.mark.parametrize("encoding", ["br", "compress", "aes128gcm", "x" * 500])
 def test_codings_that_nobody_knows(encoding):
     """Another coding is refused with the list of those that are read."""
-    with pytest.raises(BadBody, match="send gzip, deflate, zstd, or none") as told:
+    with pytest.raises(BadBody, match="use gzip, deflate, zstd, or none") as told:
         decompress_request_body(b"hello", encoding, MOST)
     assert told.value.status == 415
     assert len(str(told.value)) < 200

@@ -291,7 +291,9 @@ def test_an_address_that_is_nobodys_is_told_so(path, proxy):
     reply = proxy.send(socket_proxy.request(path, b"{}", authorization="Bearer k"))
     assert reply.status == 404
     assert (reply.json["error"]["type"], reply.json["error"]["code"]) == ("invalid_request_error", None), "no model"
-    assert f"base address to http://{socket_proxy.LOOPBACK}/u/ with its server's own" in reply.json["error"]["message"]
+    assert (
+        f"base address to http://{socket_proxy.LOOPBACK}/u/ followed by the provider" in reply.json["error"]["message"]
+    )
     assert proxy.upstream.heard == []
 
 

@@ -493,7 +493,7 @@ def test_where_nothing_can_be_read_nothing_is_replaced(tmp_path: Path) -> None:
         store.import_entries(SAMPLE_KEY, make_message_chain("abc"))
     path.write_bytes(path.read_bytes()[:8192])
     before = path.read_bytes()
-    with pytest.raises(StoreCorrupt, match="not one entry"):
+    with pytest.raises(StoreCorrupt, match="no entry in it"):
         repair_store(path)
     assert path.read_bytes() == before
     assert not [one for one in tmp_path.iterdir() if "new" in one.name or "bak" in one.name]

@@ -98,7 +98,10 @@ class AgentTerminal:
         screen: AgentScreen,
         end: TerminationState,
     ) -> None:
-        self.session, self.order, self.screen, self.end = session, agent_configuration, screen, end
+        self.session = session
+        self.order = agent_configuration
+        self.screen = screen
+        self.end = end
         self.queue: SimpleQueue[object] = SimpleQueue()
         self._portal = portal
         self._scope: CancelScope | None = None
@@ -112,7 +115,10 @@ class AgentTerminal:
     def run_task(self, task: str) -> TaskOutcome:
         """Work on ``task`` and return the outcome; an empty task resumes the session."""
         place = make_session_workspace(
-            self.session, self.order.folder, allow=self._choose_permission(), hidden=KEY_VARIABLES
+            self.session,
+            self.order.folder,
+            allow=self._choose_permission(),
+            hidden=KEY_VARIABLES,
         )
         agent_configuration, session, put_event = self.order, self.session, self.queue.put
 
@@ -174,7 +180,11 @@ class AgentTerminal:
 
     def get_cost(self) -> SessionCost:
         """Return the cost of the session so far."""
-        entries = (entry for kind in ("answer", "note") for entry in self.store.read_entries(self.session.key, kind))
+        # A summary written by a model has no answer entry: its usage is in a note.
+        entries = [
+            *self.store.read_entries(self.session.key, "answer"),
+            *self.store.read_entries(self.session.key, "note"),
+        ]
         return sum_costs(entries, self.order.target.prices, self.order.catalog)
 
     def format_status(self) -> str:
@@ -195,7 +205,12 @@ class AgentTerminal:
 
     def _ask_permission(self, question: PermissionQuestion) -> None:
         self.screen.print_note(f"the agent wants to run: {question.command}", "bold yellow")
-        answer = click.prompt("allow? [y]es, [N]o, [a]ll from now on", default="n", show_default=False, err=True)
+        answer = click.prompt(
+            "allow? [y]es, [N]o, [a]ll from now on",
+            default="n",
+            show_default=False,
+            err=True,
+        )
         choice = answer.strip().lower()
         if choice in ("a", "all"):
             self._allows_all = True
@@ -239,25 +254,23 @@ def open_agent_terminal(agent_configuration: AgentConfiguration, screen: AgentSc
     ):
         portal = loop.portal
         upstream = HttpUpstream(agent_configuration.url, agent_configuration.target.api, agent_configuration.headers)
+        writers: tuple[SummaryWriter, ...] = ()
+        if agent_configuration.summary_target is not None:
+            writers = (SummaryWriter(upstream, agent_configuration.summary_target),)
         engine = Engine.open(
             store,
             upstream=upstream,
             target=agent_configuration.target,
             policy=agent_configuration.policy,
             environment=surrounding,
-            writers=()
-            if agent_configuration.summary_target is None
-            else (SummaryWriter(upstream, agent_configuration.summary_target),),
+            writers=writers,
             listen=forward_event,
         )
         with portal.wrap_async_context_manager(upstream), portal.wrap_async_context_manager(engine) as there:
-            terminal = AgentTerminal(
-                portal,
-                portal.call(there.session, _resolve_session_key(store, agent_configuration)),
-                agent_configuration,
-                screen,
-                end,
-            )
+            key = _resolve_session_key(store, agent_configuration)
+            session = portal.call(there.session, key)
+            terminal = AgentTerminal(portal, session, agent_configuration, screen, end)
+            # The engine exists before the terminal that shows its events, so the queue joins the list only now.
             queues.append(terminal.queue)
             screen.share = terminal.session.report().window_share
             yield terminal
@@ -272,10 +285,12 @@ def _resolve_session_key(store: SessionStore, agent_configuration: AgentConfigur
     matching_keys = [info.key for info in store.list_sessions() if info.key.startswith(name)]
     if agent_configuration.must_exist and not matching_keys:
         raise CommandError(f"there is no session {clean_single_line(name)!r} to resume; see `holdfast ls`")
-    is_new = not matching_keys or (
-        agent_configuration.has_task and not any(map(_GENERATED_KEY.fullmatch, matching_keys))
-    )
-    return name if is_new or name in matching_keys else store.get_session(name).key
+    if not matching_keys or name in matching_keys:
+        return name
+    has_generated_key = any(map(_GENERATED_KEY.fullmatch, matching_keys))
+    if agent_configuration.has_task and not has_generated_key:
+        return name
+    return store.get_session(name).key
 
 
 class TerminationState:
@@ -294,21 +309,22 @@ class TerminationState:
 def handle_termination(screen: AgentScreen) -> Iterator[TerminationState]:
     """Make SIGTERM and SIGHUP stop the block as ^C does, and exit with 128 plus the signal, as shells do.
 
-    Signals that are ignored (``nohup``) stay ignored, and outside of the main thread nothing is installed.
+    Signals that are ignored (``nohup``) stay ignored, and outside of the main thread no handler is installed.
     """
     end = TerminationState()
+    handlers_before = {}
     # Python delivers signals to the main thread only, and refuses handlers set in another one.
-    is_main = current_thread() is main_thread()
-    signals = [signum for signum in HANDLED_SIGNALS if is_main and signal.getsignal(signum) is not signal.SIG_IGN]
-    before = [signal.signal(signum, end.handle_signal) for signum in signals]
+    if current_thread() is main_thread():
+        for signum in HANDLED_SIGNALS:
+            if signal.getsignal(signum) is not signal.SIG_IGN:
+                handlers_before[signum] = signal.signal(signum, end.handle_signal)
     try:
         yield end
     finally:
-        for signum, handler in zip(signals, before, strict=True):
+        for signum, handler in handlers_before.items():
             signal.signal(signum, handler)
         if end.signal_number:
+            name = signal.Signals(end.signal_number).name
             with suppress(OSError):  # the terminal may be closed
-                screen.print_note(
-                    f"ended by {signal.Signals(end.signal_number).name}; nothing was left half-written", "yellow"
-                )
+                screen.print_note(f"ended by {name}; nothing was left half-written", "yellow")
             raise Exit(128 + end.signal_number)

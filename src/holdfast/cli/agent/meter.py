@@ -29,13 +29,17 @@ class SessionCost(Struct, frozen=True):
 
     def add_call(self, usage: Usage, prices: Prices) -> SessionCost:
         """Return the sum with one more call."""
-        dollars = compute_known_cost(usage, prices)
+        call_dollars = compute_known_cost(usage, prices)
+        # A sum without one of its calls would look like the whole cost, so one unknown price makes it unknown.
+        total_dollars = None
+        if self.usd is not None and call_dollars is not None:
+            total_dollars = self.usd + call_dollars
         return SessionCost(
-            self.input + usage.input,
-            self.output + usage.output,
-            self.cache_read + usage.cache_read,
-            self.cache_write + usage.cache_write,
-            None if self.usd is None or dollars is None else self.usd + dollars,
+            input=self.input + usage.input,
+            output=self.output + usage.output,
+            cache_read=self.cache_read + usage.cache_read,
+            cache_write=self.cache_write + usage.cache_write,
+            usd=total_dollars,
         )
 
     @property
@@ -65,6 +69,6 @@ def format_cost_status(report: Report, cost: SessionCost) -> str:
 
 def format_window_fill(report: Report) -> str:
     """Return the share of the window that the next request takes, or that it must be reduced before it is sent."""
-    return (
-        f"{report.window_share:.0%}" if report.window_share <= 1 else "over the window: will be reduced before sending"
-    )
+    if report.window_share <= 1:
+        return f"{report.window_share:.0%}"
+    return "over the window: will be reduced before sending"

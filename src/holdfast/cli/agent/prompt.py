@@ -14,7 +14,13 @@ from holdfast.cli.agent.meter import format_window_fill
 from holdfast.cli.output.errors import describe_error
 from holdfast.cli.output.terminal import clean_single_line, format_count, make_console, print_line
 from holdfast.cli.reports.describe import summarize_message
-from holdfast.cli.reports.history import SHORT_ID, find_continuation_leaf, find_entry, load_branch_history
+from holdfast.cli.reports.history import (
+    SHORT_ID,
+    BranchHistory,
+    find_continuation_leaf,
+    find_entry,
+    load_branch_history,
+)
 from holdfast.cli.reports.request_size import format_tokens
 from holdfast.engine.recall import format_spill_line, list_spilled_texts
 from holdfast.errors import FormatError, HoldfastError
@@ -51,11 +57,9 @@ def _print_greeting(agent_terminal: AgentTerminal) -> None:
     with suppress(ImportError):
         import readline  # noqa: F401  importing it gives input() line editing and history
     state = agent_terminal.session.journal.state
-    start = (
-        f"continues after {format_count(len(state.history.sized_messages), 'message')}"
-        if state.history.sized_messages
-        else "begins"
-    )
+    start = "begins"
+    if state.history.sized_messages:
+        start = f"continues after {format_count(len(state.history.sized_messages), 'message')}"
     agent_terminal.screen.print_note(
         f"session {agent_terminal.session.key} {start}; works in {agent_terminal.order.folder}; /help lists the "
         "commands"
@@ -81,9 +85,8 @@ def _handle_line(agent_terminal: AgentTerminal, line: str) -> None:
 def print_outcome(agent_terminal: AgentTerminal, outcome: TaskOutcome) -> None:
     """Print how the work ended, and how full the context is."""
     if outcome.reason:
-        agent_terminal.screen.print_note(
-            f"{outcome.stop}: {outcome.reason}", "red" if outcome.stop == "error" else "yellow"
-        )
+        style = "red" if outcome.stop == "error" else "yellow"
+        agent_terminal.screen.print_note(f"{outcome.stop}: {outcome.reason}", style)
     agent_terminal.screen.print_note(agent_terminal.format_status())
 
 
@@ -110,17 +113,17 @@ def _run_context_command(agent_terminal: AgentTerminal, _: str) -> None:
     """Show what the next request would hold."""
     report = agent_terminal.session.report()
     reserve = report.window - report.usable_tokens
+    free_tokens = max(0, report.usable_tokens - report.tokens)
+    compactions = format_count(report.compaction_count, "compaction")
+    decisions = format_count(report.decision_count, "other decision")
     rows = {
         "next request": f"{format_tokens(report.tokens)} tokens ({format_window_fill(report)})",
         "window": f"{report.window:,} tokens ({report.window_source})",
         "system, tools": f"{format_tokens(report.setup_tokens)} tokens",
         "reserved": f"{reserve:,} tokens for the answer",
-        "free": f"{format_tokens(max(0, report.usable_tokens - report.tokens))} tokens",
+        "free": f"{format_tokens(free_tokens)} tokens",
         "messages": format_count(report.message_count, "message"),
-        "in force": (
-            f"{format_count(report.compaction_count, 'compaction')}, "
-            f"{format_count(report.decision_count, 'other decision')}"
-        ),
+        "in force": f"{compactions}, {decisions}",
         "policy": report.policy,
     }
     for name, value in rows.items():
@@ -138,22 +141,11 @@ def _run_compact_command(agent_terminal: AgentTerminal, focus: str) -> None:
 
 def _run_branch_command(agent_terminal: AgentTerminal, entry: str) -> None:
     """List the newest messages; /branch ID continues after one of them (a number, or the beginning of an id)."""
-    store, key = agent_terminal.store, agent_terminal.session.key
+    store = agent_terminal.store
+    key = agent_terminal.session.key
     log = load_branch_history(store, key, agent_terminal.session.journal.leaf)
     if not entry:
-        out = make_console()
-        first = max(0, len(log.message_entries) - LISTED_MESSAGES)
-        if not log.message_entries:
-            click.echo("there are no messages yet")
-        for number, message_entry in enumerate(log.message_entries[first:], first):
-            message = log.state.history.messages[number]
-            print_line(
-                out,
-                Text.assemble(
-                    (f"#{number:<4} {clean_single_line(message_entry.id)[:SHORT_ID]} ", "dim"),
-                    summarize_message(message),
-                ),
-            )
+        _print_newest_messages(log)
         return
     place = find_continuation_leaf(store, key, find_entry(store, key, log, entry))
     with store.hold_lease(key):
@@ -164,6 +156,17 @@ def _run_branch_command(agent_terminal: AgentTerminal, entry: str) -> None:
         agent_terminal.session = new_session
         count = format_count(len(new_session.journal.state.history.sized_messages), "message")
         agent_terminal.screen.print_note(f"continues after {count}; the later ones stay in the log")
+
+
+def _print_newest_messages(log: BranchHistory) -> None:
+    out = make_console()
+    if not log.message_entries:
+        click.echo("there are no messages yet")
+    first = max(0, len(log.message_entries) - LISTED_MESSAGES)
+    for number, message_entry in enumerate(log.message_entries[first:], first):
+        head = f"#{number:<4} {clean_single_line(message_entry.id)[:SHORT_ID]} "
+        summary = summarize_message(log.state.history.messages[number])
+        print_line(out, Text.assemble((head, "dim"), summary))
 
 
 def _run_undo_command(agent_terminal: AgentTerminal, entry: str) -> None:
@@ -179,18 +182,17 @@ def _run_recall_command(agent_terminal: AgentTerminal, arguments: str) -> None:
     id_, _, lines = arguments.partition(" ")
     if not id_:
         spills = list_spilled_texts(agent_terminal.store, agent_terminal.session.key)
-        click.echo(
-            "\n".join(clean_single_line(format_spill_line(spill)) for spill in spills) or "nothing was stored away yet"
-        )
+        for spill in spills:
+            click.echo(clean_single_line(format_spill_line(spill)))
+        if not spills:
+            click.echo("nothing was stored away yet")
         return
     page = agent_terminal.run_stoppable(lambda: agent_terminal.session.recall(id_, lines=lines.strip()))
     if page is not None:
         agent_terminal.screen.print_text(page.text)
-        hint = (
-            f"; /recall {id_} {page.last_line + 1}- continues"
-            if page.last_line < page.total_lines and page.next_arguments
-            else ""
-        )
+        hint = ""
+        if page.last_line < page.total_lines and page.next_arguments:
+            hint = f"; /recall {id_} {page.last_line + 1}- continues"
         agent_terminal.screen.print_note(
             f"lines {page.first_line}-{page.last_line} of {page.total_lines}, {page.total_chars:,} characters in "
             f"all{hint}"

@@ -48,11 +48,10 @@ class AgentScreen:
         if isinstance(item, TextDelivered):
             self._print_words(item)
             return
-        line = (
-            f"{_format_event(item)}: {clean_single_line(self._why, _LINE_LENGTH)}"
-            if isinstance(item, events.RetryScheduled)
-            else _format_event(item)
-        )
+        line = _format_event(item)
+        if isinstance(item, events.RetryScheduled):
+            # The event does not say why the request failed; the refusal before it does.
+            line = f"{line}: {clean_single_line(self._why, _LINE_LENGTH)}"
         if line is not None:
             self._start_new_line()
             print_line(self._out, Text(f"{min(1, self.share):4.0%}  {line}", style="dim"))
@@ -84,7 +83,8 @@ def _format_event(item: object) -> str | None:
         case ToolStarted(call):
             return f"{call.name} {_format_arguments(decode_call_arguments(call))}".rstrip()
         case ToolFinished(_, result):
-            return f"  {'failed: ' if result.is_error else ''}{_format_result(get_result_text(result))}"
+            prefix = "failed: " if result.is_error else ""
+            return f"  {prefix}{_format_result(get_result_text(result))}"
         case events.CompactionEnded(outcome="compacted", author=by, tokens_before=before, tokens_after=after):
             return f"compacted: {format_tokens(before)} → {format_tokens(after)} tokens ({by})"
         case events.CompactionEnded(why=why):
@@ -103,12 +103,16 @@ def _format_event(item: object) -> str | None:
 def _format_arguments(arguments: Any) -> str:
     if not isinstance(arguments, Mapping):
         return clean_single_line(str(arguments), _LINE_LENGTH)
-    value = next((arguments[name] for name in _SHOWN_ARGUMENTS if arguments.get(name)), "")
-    return clean_single_line(str(value), _LINE_LENGTH)
+    for name in _SHOWN_ARGUMENTS:
+        if arguments.get(name):
+            return clean_single_line(str(arguments[name]), _LINE_LENGTH)
+    return ""
 
 
 def _format_result(text: str) -> str:
     """Return the first line of a result, and how many more there are."""
     first, _, rest = text.strip().partition("\n")
-    suffix = f" … {format_count(rest.count(chr(10)) + 1, 'more line')}" if rest else ""
-    return f"{clean_single_line(first, _LINE_LENGTH)}{suffix}"
+    line = clean_single_line(first, _LINE_LENGTH)
+    if rest:
+        line += f" … {format_count(rest.count(chr(10)) + 1, 'more line')}"
+    return line

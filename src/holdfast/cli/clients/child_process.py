@@ -54,12 +54,22 @@ class _ProxyTask:
         self.health: Health | None = None
         self.failure: Exception | None = None
 
-    async def serve_until(self, proxy: ClientProxyOptions, stop: Event, *, task_status: TaskStatus[str]) -> None:
+    async def serve_until(
+        self,
+        proxy: ClientProxyOptions,
+        stop: Event,
+        *,
+        task_status: TaskStatus[str],
+    ) -> None:
         """Serve until ``stop`` is set; an error is kept in ``failure``, so that the program can go on."""
         settings = replace(proxy.settings, drain=min(proxy.settings.drain, DRAIN_SECONDS))
         try:
             self.health = await serve_proxy(
-                settings, proxy.store, on_ready=task_status.started, stop=stop, loaded_configuration=proxy.configuration
+                settings,
+                proxy.store,
+                on_ready=task_status.started,
+                stop=stop,
+                loaded_configuration=proxy.configuration,
             )
         except Exception as error:  # noqa: BLE001  no fault of the proxy may end the program
             self.failure = error
@@ -74,17 +84,20 @@ async def run_with_proxy(
 
     If the proxy cannot start, nothing is started and the code is ``NOT_STARTED``.
     """
-    beside, stop, code = _ProxyTask(), Event(), NOT_STARTED
+    proxy_task = _ProxyTask()
+    stop = Event()
+    code = NOT_STARTED
     async with create_task_group() as tasks:
-        address = await tasks.start(beside.serve_until, proxy, stop)
+        # An empty address means that the proxy could not start; ``failure`` then holds the error.
+        address = await tasks.start(proxy_task.serve_until, proxy, stop)
         if address:
             try:
-                with prepare(address) as whole:
-                    code = await _run_program(whole)
+                with prepare(address) as client_command:
+                    code = await _run_program(client_command)
             except OSError as error:
-                beside.failure = error
+                proxy_task.failure = error
         stop.set()
-    return ClientOutcome(code, beside.health, beside.failure)
+    return ClientOutcome(code, proxy_task.health, proxy_task.failure)
 
 
 async def run_with_existing_proxy(
@@ -92,23 +105,31 @@ async def run_with_existing_proxy(
 ) -> ClientOutcome:
     """Run a program to its end at the proxy that already runs at ``address``."""
     try:
-        with prepare(address) as whole:
-            return ClientOutcome(await _run_program(whole))
+        with prepare(address) as client_command:
+            return ClientOutcome(await _run_program(client_command))
     except OSError as error:
         return ClientOutcome(NOT_STARTED, failure=error)
 
 
-async def _run_program(whole: ClientCommand) -> int:
+async def _run_program(client_command: ClientCommand) -> int:
     """Run a program that owns the terminal, forward signals to it, and return its exit code."""
+    # The receiver comes first: a signal between the start of the program and the receiver would end this process.
     with open_signal_receiver(*FORWARDED_SIGNALS) as signals:
         process = await open_process(
-            [*whole.command], stdin=None, stdout=None, stderr=None, env=dict(whole.environment)
+            [*client_command.command],
+            stdin=None,
+            stdout=None,
+            stderr=None,
+            env=dict(client_command.environment),
         )
         async with create_task_group() as tasks:
             tasks.start_soon(_forward_signals, signals, process)
             code = await process.wait()
             tasks.cancel_scope.cancel()
-    return 128 - code if code < 0 else code  # -N means ended by signal N, which shells report as 128 + N
+    # -N means ended by signal N, which shells report as 128 + N
+    if code < 0:
+        return 128 - code
+    return code
 
 
 async def _forward_signals(signals: AsyncIterator[signal.Signals], process: Process) -> None:

@@ -52,8 +52,10 @@ class ClientUrl(Struct, frozen=True):
     def check_url(self, token: str = "", *, online: bool) -> UrlCheck:
         """Check the address. A server in a client's list may be off, which is a note; one in a variable must answer."""
         answer = probe_url(self.url, token, online=online)
+        state: CheckState = answer.state
+        if self.file and state == "wrong":
+            state = "note"
         where = f" in {self.file}" if self.file else ""
-        state: CheckState = "note" if self.file and answer.state == "wrong" else answer.state
         return UrlCheck(state, f"{self.url}{where}: {answer.text}", answer.proxy)
 
 
@@ -89,25 +91,34 @@ def find_chained_proxies(upstreams: Mapping[str, str], token: str = "") -> dict[
 
     A request sent on to one of them would be recorded and reduced twice.
     """
-    local = dict.fromkeys(url for url in upstreams.values() if is_base_url(url) and is_local_url(url))
-    answers = {url: probe_url(url, token, online=False) for url in local}
-    return {name: answers[url] for name, url in upstreams.items() if url in answers and answers[url].proxy}
+    answers_by_url: dict[str, UrlCheck] = {}
+    chained_proxies = {}
+    for name, url in upstreams.items():
+        if not (is_base_url(url) and is_local_url(url)):
+            continue
+        # Several providers may share one address, which is asked once.
+        if url not in answers_by_url:
+            answers_by_url[url] = probe_url(url, token, online=False)
+        if answers_by_url[url].proxy:
+            chained_proxies[name] = answers_by_url[url]
+    return chained_proxies
 
 
 def probe_url(url: str, token: str = "", *, online: bool) -> UrlCheck:
-    """Check what answers at ``url``; addresses beyond this machine are contacted only if ``online``.
+    """Check which server answers at ``url``; addresses beyond this machine are contacted only if ``online``.
 
     A Holdfast proxy that requires a token is asked again with ``token``.
     """
     if not is_base_url(url):
         return UrlCheck("wrong", "is not an address; give one like http://127.0.0.1:8642")
     if not is_local_url(url):
-        return (
-            _probe_remote(url) if online else UrlCheck("ok", "not on this machine, so not checked; --online checks it")
-        )
+        if online:
+            return _probe_remote(url)
+        return UrlCheck("ok", "not on this machine, so not checked; --online checks it")
     parts = urlsplit(url)
     root = f"{parts.scheme}://{parts.netloc}"
     answer = _fetch_url(f"{root}/livez", LOCAL_TIMEOUT)
+    # The token goes only to a server that has already identified itself as a Holdfast proxy.
     wants_token = bool(token) and not isinstance(answer, str) and answer.is_closed
     if wants_token:
         answer = _fetch_url(f"{root}/livez", LOCAL_TIMEOUT, {TOKEN_HEADER.decode(): token})
@@ -125,11 +136,12 @@ def check_upstreams(addresses: Mapping[str, str]) -> Iterator[tuple[str, UrlChec
 
 def find_embedded_upstreams(client_urls: Iterable[ClientUrl]) -> dict[str, str]:
     """Return the servers named in the paths of proxy addresses (``…/u/https://HOST``), each once, by their sources."""
-    sources_by_base = {
-        parse_route("GET", urlsplit(client_url.url).path).base: client_url.source
-        for client_url in reversed([*client_urls])
-        if is_base_url(client_url.url)
-    }
+    sources_by_base = {}
+    # In reverse, so that an upstream with several sources is named by its first one.
+    for client_url in reversed([*client_urls]):
+        if is_base_url(client_url.url):
+            route = parse_route("GET", urlsplit(client_url.url).path)
+            sources_by_base[route.base] = client_url.source
     return {source: base for base, source in sources_by_base.items() if base}
 
 
@@ -182,7 +194,7 @@ def _probe_remote(url: str) -> UrlCheck:
 
 
 def _fetch_url(url: str, seconds: float, headers: Mapping[str, str] = {}) -> _HttpAnswer | str:
-    """Fetch ``url`` and return the answer, or the reason why there is none."""
+    """Fetch ``url`` and return the answer, or the error in words."""
     import httpx2
 
     try:
@@ -190,8 +202,6 @@ def _fetch_url(url: str, seconds: float, headers: Mapping[str, str] = {}) -> _Ht
         response = httpx2.get(url, headers=headers, timeout=seconds, trust_env=not is_local_url(url))
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         return str(error) or type(error).__name__
-    return _HttpAnswer(
-        response.status_code,
-        response.content,
-        response.status_code == TOKEN_REQUIRED and STATE_HEADER.decode() in response.headers,
-    )
+    # Any server may answer 401; only a Holdfast proxy sends its state header with it.
+    is_closed = response.status_code == TOKEN_REQUIRED and STATE_HEADER.decode() in response.headers
+    return _HttpAnswer(response.status_code, response.content, is_closed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -60,25 +60,36 @@ class ClientSettingsSource(NamedTuple):
 
 def list_settings_files(client: str, environment: ClientEnvironment) -> tuple[str, ...]:
     """List the files that may set an address for ``client``, the weakest first, whether they exist or not."""
-    return tuple(map(str, SETTINGS_READERS[client].files(environment))) if client in SETTINGS_READERS else ()
+    if client in SETTINGS_READERS:
+        return tuple(map(str, SETTINGS_READERS[client].files(environment)))
+    return ()
 
 
 def find_configured_urls(client: str, environment: ClientEnvironment) -> tuple[ConfiguredUrl, ...]:
     """Return the addresses in the existing files of ``client``, the weakest first; broken files yield none."""
-    read_urls = SETTINGS_READERS[client].addresses if client in SETTINGS_READERS else _read_no_urls
-    texts = (
-        (path, environment.file_texts[path])
-        for path in list_settings_files(client, environment)
-        if path in environment.file_texts
-    )
-    return tuple(ConfiguredUrl(path, key, url) for path, text in texts for key, url in read_urls(text))
+    if client not in SETTINGS_READERS:
+        return ()
+    paths = list_settings_files(client, environment)
+    return _read_urls_in_files(paths, SETTINGS_READERS[client].addresses, environment)
+
+
+def _read_urls_in_files(
+    paths: Iterable[str],
+    read_urls: Callable[[str], Iterator[tuple[str, str]]],
+    environment: ClientEnvironment,
+) -> tuple[ConfiguredUrl, ...]:
+    configured_urls = []
+    for path in paths:
+        if path in environment.file_texts:
+            for key, url in read_urls(environment.file_texts[path]):
+                configured_urls.append(ConfiguredUrl(path, key, url))
+    return tuple(configured_urls)
 
 
 def list_claude_folder_settings(environment: ClientEnvironment) -> tuple[str, ...]:
     """List the settings files in the working folder, which Claude Code applies once its user trusts the folder."""
-    return tuple(
-        [str(PurePath(environment.folder, ".claude", name)) for name in ("settings.json", "settings.local.json")]
-    )
+    folder = PurePath(environment.folder, ".claude")
+    return str(folder / "settings.json"), str(folder / "settings.local.json")
 
 
 def find_claude_folder_urls(environment: ClientEnvironment) -> tuple[ConfiguredUrl, ...]:
@@ -86,38 +97,36 @@ def find_claude_folder_urls(environment: ClientEnvironment) -> tuple[ConfiguredU
 
     They are for warnings only: no client is sent to an address that a downloaded folder may have set.
     """
-    texts = (
-        (path, environment.file_texts[path])
-        for path in list_claude_folder_settings(environment)
-        if path in environment.file_texts
-    )
-    return tuple(ConfiguredUrl(path, key, url) for path, text in texts for key, url in _read_claude_urls(text))
+    return _read_urls_in_files(list_claude_folder_settings(environment), _read_claude_urls, environment)
 
 
 def parse_lenient_json(text: str) -> dict[str, Any]:
     """Parse a JSON object with comments and trailing commas; return an empty dict if it is not one."""
-    plain = _TRAILING_COMMA.sub(lambda match: match[1] or "", _JSON_COMMENT.sub(lambda match: match[1] or "", text))
+    # Both patterns also match strings, as group 1, and keep them: the // in a URL is not a comment.
+    without_comments = _JSON_COMMENT.sub(lambda match: match[1] or "", text)
+    plain = _TRAILING_COMMA.sub(lambda match: match[1] or "", without_comments)
     try:
-        whole = msgspec.json.decode(plain)
+        document = msgspec.json.decode(plain)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return {}
-    return whole if isinstance(whole, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
-def get_nested_value(whole: object, *names: str) -> Any:
-    """Return the value in ``whole`` at the path ``names``, or None if it is missing."""
+def get_nested_value(document: object, *names: str) -> Any:
+    """Return the value in ``document`` at the path ``names``, or None if it is missing."""
+    value = document
     for name in names:
-        whole = whole.get(name) if isinstance(whole, dict) else None
-    return whole
+        if not isinstance(value, dict):
+            return None
+        value = value.get(name)
+    return value
 
 
-def _read_no_urls(_: str) -> Iterator[tuple[str, str]]:
-    yield from ()
-
-
-def _iterate_nested_urls(whole: object, *names: str) -> Iterator[tuple[str, str]]:
-    """Yield each key of ``whole`` that has an address at the path ``names``, with that address."""
-    for key, value in whole.items() if isinstance(whole, dict) else ():
+def _iterate_nested_urls(document: object, *names: str) -> Iterator[tuple[str, str]]:
+    """Yield each key of ``document`` that has an address at the path ``names``, with that address."""
+    if not isinstance(document, dict):
+        return
+    for key, value in document.items():
         url = get_nested_value(value, *names)
         if isinstance(url, str) and url:
             yield key, url
@@ -134,12 +143,12 @@ def _read_claude_urls(text: str) -> Iterator[tuple[str, str]]:
 
 def _read_codex_urls(text: str) -> Iterator[tuple[str, str]]:
     try:
-        whole = tomllib.loads(text)
+        document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError):
         return
-    if isinstance(whole.get("openai_base_url"), str):
-        yield "openai_base_url", whole["openai_base_url"]
-    for name, url in _iterate_nested_urls(whole.get("model_providers"), "base_url"):
+    if isinstance(document.get("openai_base_url"), str):
+        yield "openai_base_url", document["openai_base_url"]
+    for name, url in _iterate_nested_urls(document.get("model_providers"), "base_url"):
         yield f"model_providers.{name}.base_url", url
 
 
@@ -152,18 +161,21 @@ def _read_pi_urls(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _read_llm_urls(text: str) -> Iterator[tuple[str, str]]:
-    yield from (("api_base", match["url"]) for match in LLM_API_BASE.finditer(text))
+    for match in LLM_API_BASE.finditer(text):
+        yield "api_base", match["url"]
 
 
 def _read_aider_urls(text: str) -> Iterator[tuple[str, str]]:
-    yield from (("OPENAI_API_BASE", match[1]) for match in _AIDER_API_BASE.finditer(text))
+    for match in _AIDER_API_BASE.finditer(text):
+        yield "OPENAI_API_BASE", match[1]
     yield from _read_env_file_urls(text)
 
 
 def _read_env_file_urls(text: str) -> Iterator[tuple[str, str]]:
     """Yield the addresses in a file of environment variables."""
     pattern = r"(?m)^[ \t]*(?:export[ \t]+)?(\w+_(?:BASE_URL|API_BASE))[ \t]*=[ \t]*[\"']?(https?://[^\s\"'#]+)"
-    yield from ((match[1], match[2]) for match in re.finditer(pattern, text))
+    for match in re.finditer(pattern, text):
+        yield match[1], match[2]
 
 
 def _list_opencode_configs(environment: ClientEnvironment) -> list[PurePath]:
@@ -194,19 +206,24 @@ def _list_ancestor_folders(environment: ClientEnvironment) -> list[PurePath]:
 
 def get_llm_cli_folder(environment: ClientEnvironment) -> PurePath:
     """Return the folder in which llm keeps its settings."""
-    at = "Library/Application Support" if sys.platform == "darwin" else ".config"
-    own = environment.resolve_folder("APPDATA" if sys.platform == "win32" else "XDG_CONFIG_HOME", at)
+    # The folders that click.get_app_dir returns on each platform, which llm uses.
+    variable = "APPDATA" if sys.platform == "win32" else "XDG_CONFIG_HOME"
+    default = "Library/Application Support" if sys.platform == "darwin" else ".config"
+    own = environment.resolve_folder(variable, default)
     return environment.resolve_folder("LLM_USER_PATH", str(own / "io.datasette.llm"))
 
 
 def _list_aider_files(environment: ClientEnvironment) -> list[PurePath]:
     """List the files from which aider reads options and variables: in the home, repository and working folder."""
-    homes = (
+    folders = (
         PurePath(environment.home),
         PurePath(environment.repository_root or environment.folder),
         PurePath(environment.folder),
     )
-    return [home / name for home in dict.fromkeys(homes) for name in (".env", ".aider.conf.yml")]
+    files = []
+    for folder in dict.fromkeys(folders):
+        files += [folder / ".env", folder / ".aider.conf.yml"]
+    return files
 
 
 SETTINGS_READERS: dict[str, ClientSettingsSource] = {

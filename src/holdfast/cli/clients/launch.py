@@ -69,10 +69,11 @@ class LaunchRequest(Struct, frozen=True):
         """Return the address at the proxy that forwards to ``url``."""
         if _is_url_below(url, self.proxy):
             return url
-        official = next(
-            (provider.official for provider in PROVIDERS.values() if _is_url_below(url, provider.official)), None
-        )
-        return f"{self.proxy}/u/{url}" if official is None else self.proxy + url.removeprefix(official)
+        # The proxy forwards to the official addresses without being told, so only others go into the path.
+        for provider in PROVIDERS.values():
+            if _is_url_below(url, provider.official):
+                return self.proxy + url.removeprefix(provider.official)
+        return f"{self.proxy}/u/{url}"
 
 
 LITELLM_GATEWAYS = {
@@ -90,10 +91,14 @@ def _is_url_below(url: str, base: str) -> bool:
 
 def list_launch_files(client: str, environment: ClientEnvironment) -> tuple[str, ...]:
     """List the files that must be read, if they exist, before ``client`` starts."""
-    beside = {"claude": list_claude_folder_settings, "opencode": list_opencode_files, "gemini": _list_gemini_files}.get(
-        client
-    )
-    return list_settings_files(client, environment) + (beside(environment) if beside is not None else ())
+    files = list_settings_files(client, environment)
+    if client == "claude":
+        return files + list_claude_folder_settings(environment)
+    if client == "opencode":
+        return files + list_opencode_files(environment)
+    if client == "gemini":
+        return files + _list_gemini_files(environment)
+    return files
 
 
 def plan_launch(client: str, launch_request: LaunchRequest) -> LaunchPlan:
@@ -116,11 +121,13 @@ def get_command_client(command: str) -> str:
 
 def _make_no_proxy_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return variables that keep requests to this machine off a configured network proxy."""
-    if not any(environment.get(name) for name in environment if name.lower() in {"http_proxy", "all_proxy"}):
+    # Programs read these variables in upper case or in lower case, so both forms are looked for and set.
+    network_proxies = [environment[name] for name in environment if name.lower() in {"http_proxy", "all_proxy"}]
+    if not any(network_proxies):
         return {}
-    no_proxy = next((environment[name] for name in ("NO_PROXY", "no_proxy") if environment.get(name)), "")
-    every = f"{no_proxy},{LOCAL_HOSTS}" if no_proxy else LOCAL_HOSTS
-    return {"NO_PROXY": every, "no_proxy": every}
+    no_proxy = environment.get("NO_PROXY") or environment.get("no_proxy")
+    hosts = f"{no_proxy},{LOCAL_HOSTS}" if no_proxy else LOCAL_HOSTS
+    return {"NO_PROXY": hosts, "no_proxy": hosts}
 
 
 def _choose_base_url(launch_request: LaunchRequest, name: str, configured_urls: Sequence[ConfiguredUrl] = ()) -> str:
@@ -154,12 +161,15 @@ def _choose_base_url(launch_request: LaunchRequest, name: str, configured_urls: 
 
 def _plan_sdk_launch(launch_request: LaunchRequest) -> LaunchPlan:
     """Plan with the variables of all SDKs."""
-    environment = {name: url for name in ADDRESS_VARIABLES if (url := _choose_base_url(launch_request, name))}
+    environment = {}
+    for name in ADDRESS_VARIABLES:
+        url = _choose_base_url(launch_request, name)
+        if url:
+            environment[name] = url
     own = launch_request.environment.environment
-    return LaunchPlan(
-        environment=environment
-        | {name: launch_request.make_proxied_url(own.get(name) or LITELLM_GATEWAYS[name]) for name in LITELLM_GATEWAYS}
-    )
+    for name, default_url in LITELLM_GATEWAYS.items():
+        environment[name] = launch_request.make_proxied_url(own.get(name) or default_url)
+    return LaunchPlan(environment=environment)
 
 
 # -- each client -------------------------------------------------------------------------------------------------------
@@ -170,42 +180,41 @@ def _plan_claude_launch(launch_request: LaunchRequest) -> LaunchPlan:
 
     Settings of the working folder override both. They may be someone else's, so no key is sent to their address.
     """
-    configured_urls, beside = (
-        find_configured_urls("claude", launch_request.environment),
-        find_claude_folder_urls(launch_request.environment),
-    )
-    is_told = configured_urls and "anthropic" not in launch_request.explicit_upstreams
-    url = (
-        launch_request.make_proxied_url(configured_urls[-1].url)
-        if is_told
-        else _choose_base_url(launch_request, "ANTHROPIC_BASE_URL")
-    )
+    variables = launch_request.environment.environment
+    configured_urls = find_configured_urls("claude", launch_request.environment)
+    folder_urls = find_claude_folder_urls(launch_request.environment)
+    has_explicit_upstream = "anthropic" in launch_request.explicit_upstreams
+    if configured_urls and not has_explicit_upstream:
+        url = launch_request.make_proxied_url(configured_urls[-1].url)
+    else:
+        url = _choose_base_url(launch_request, "ANTHROPIC_BASE_URL")
     environment = {"ANTHROPIC_BASE_URL": url}
     if launch_request.token:
-        own = launch_request.environment.environment.get(CLAUDE_HEADERS_VARIABLE, "")
-        environment[CLAUDE_HEADERS_VARIABLE] = "\n".join(
-            filter(None, (own, f"{TOKEN_HEADER.decode()}: {launch_request.token}"))
-        )
-    clouds = [
-        name
-        for name in ("BEDROCK", "VERTEX", "FOUNDRY")
-        if launch_request.environment.environment.get(f"CLAUDE_CODE_USE_{name}")
-    ]
-    notes = [f"CLAUDE_CODE_USE_{name} is set, so Claude Code's requests bypass the proxy" for name in clouds]
-    if beside and "anthropic" in launch_request.explicit_upstreams:
-        configured_urls = (*configured_urls, *beside)
-    elif beside and not configured_urls:
-        where, url_there = beside[-1].path, beside[-1].url
-        how = f"give --upstream-anthropic {url_there} to send them through it"
-        notes.append(f"{where} sets ANTHROPIC_BASE_URL, so Claude Code's requests bypass the proxy; {how}")
-    if configured_urls and any(argument.partition("=")[0] == "--settings" for argument in launch_request.arguments):
+        header_lines = [f"{TOKEN_HEADER.decode()}: {launch_request.token}"]
+        if variables.get(CLAUDE_HEADERS_VARIABLE):
+            header_lines.insert(0, variables[CLAUDE_HEADERS_VARIABLE])
+        environment[CLAUDE_HEADERS_VARIABLE] = "\n".join(header_lines)
+    notes = []
+    for cloud in ("BEDROCK", "VERTEX", "FOUNDRY"):
+        if variables.get(f"CLAUDE_CODE_USE_{cloud}"):
+            notes.append(f"CLAUDE_CODE_USE_{cloud} is set, so Claude Code's requests bypass the proxy")
+    if folder_urls and has_explicit_upstream:
+        configured_urls = (*configured_urls, *folder_urls)
+    elif folder_urls and not configured_urls:
+        strongest = folder_urls[-1]
+        how = f"give --upstream-anthropic {strongest.url} to send them through it"
+        notes.append(f"{strongest.path} sets ANTHROPIC_BASE_URL, so Claude Code's requests bypass the proxy; {how}")
+    has_settings_option = any(argument.partition("=")[0] == "--settings" for argument in launch_request.arguments)
+    if configured_urls and has_settings_option:
         notes.append(
             f"{configured_urls[-1].path} sets ANTHROPIC_BASE_URL; remove it there, because your own --settings "
             "takes the place of ours"
         )
         return LaunchPlan(environment=environment, notes=tuple(notes))
-    settings = ("--settings", _encode_json_text({"env": {"ANTHROPIC_BASE_URL": url}})) if configured_urls else ()
-    return LaunchPlan(settings, environment, notes=tuple(notes))
+    arguments: tuple[str, ...] = ()
+    if configured_urls:
+        arguments = ("--settings", _encode_json_text({"env": {"ANTHROPIC_BASE_URL": url}}))
+    return LaunchPlan(arguments, environment, notes=tuple(notes))
 
 
 _CODEX_OPTION_DOTS = {"openai_base_url": 0, "model_providers": 2}
@@ -260,20 +269,23 @@ def _plan_opencode_launch(launch_request: LaunchRequest) -> LaunchPlan:
     configured_urls = {entry.key: entry.url for entry in find_configured_urls("opencode", launch_request.environment)}
     # The variable holds one whole configuration, so the user's own is kept and ours laid over it.
     user_config = parse_lenient_json(launch_request.environment.environment.get("OPENCODE_CONFIG_CONTENT", ""))
-    own = {
-        name: url
-        for name, entry in (get_nested_value(user_config, "provider") or {}).items()
-        if isinstance(url := get_nested_value(entry, "options", "baseURL"), str)
-    }
-    urls = _find_usable_providers(launch_request.environment, user_config) | configured_urls | own
-    proxy_config = {
-        "provider": {name: {"options": {"baseURL": launch_request.make_proxied_url(url)}} for name, url in urls.items()}
-    }
-    note = "opencode has no key, login or provider, and its free models bypass the proxy; run opencode auth login"
-    return LaunchPlan(
-        environment={"OPENCODE_CONFIG_CONTENT": _encode_json_text(_merge_tables(user_config, proxy_config))},
-        notes=() if urls else (note,),
-    )
+    own_urls = {}
+    for name, entry in (get_nested_value(user_config, "provider") or {}).items():
+        url = get_nested_value(entry, "options", "baseURL")
+        if isinstance(url, str):
+            own_urls[name] = url
+    # opencode's order of precedence: its own list, then the files, then the variable.
+    urls = _find_usable_providers(launch_request.environment, user_config) | configured_urls | own_urls
+    proxied_providers = {}
+    for name, url in urls.items():
+        proxied_providers[name] = {"options": {"baseURL": launch_request.make_proxied_url(url)}}
+    content = _merge_tables(user_config, {"provider": proxied_providers})
+    notes: tuple[str, ...] = ()
+    if not urls:
+        notes = (
+            "opencode has no key, login or provider, and its free models bypass the proxy; run opencode auth login",
+        )
+    return LaunchPlan(environment={"OPENCODE_CONFIG_CONTENT": _encode_json_text(content)}, notes=notes)
 
 
 def _find_usable_providers(environment: ClientEnvironment, options: Mapping[str, Any]) -> dict[str, str]:
@@ -337,10 +349,8 @@ def _plan_pi_launch(launch_request: LaunchRequest) -> LaunchPlan:
     if launch_request.arguments and launch_request.arguments[0] in _PI_PACKAGE_COMMANDS:
         return LaunchPlan()
     name = "holdfast.js"
-    text = PI_EXTENSION % (
-        _encode_json_text(launch_request.proxy),
-        _encode_json_text([provider.official for provider in PROVIDERS.values()]),
-    )
+    official_urls = [provider.official for provider in PROVIDERS.values()]
+    text = PI_EXTENSION % (_encode_json_text(launch_request.proxy), _encode_json_text(official_urls))
     return LaunchPlan(("-e", str(PurePath(launch_request.temporary, name))), files={name: text})
 
 
@@ -354,15 +364,14 @@ def _plan_gemini_launch(launch_request: LaunchRequest) -> LaunchPlan:
 
     Without a terminal Gemini CLI then ignores a key in a variable, as observed.
     """
-    url = _choose_base_url(
-        launch_request, "GOOGLE_GEMINI_BASE_URL", find_configured_urls("gemini", launch_request.environment)
-    )
+    configured_urls = find_configured_urls("gemini", launch_request.environment)
+    url = _choose_base_url(launch_request, "GOOGLE_GEMINI_BASE_URL", configured_urls)
     (path,) = _list_gemini_files(launch_request.environment)
-    chosen = get_nested_value(
-        parse_lenient_json(launch_request.environment.file_texts.get(path, "")), "security", "auth", "selectedType"
-    )
-    setting = f'"security": {{"auth": {{"selectedType": "gemini-api-key"}}}} in {path}'
-    notes = () if chosen else (f"without a terminal, Gemini CLI uses a key with another address only with {setting}",)
+    settings = parse_lenient_json(launch_request.environment.file_texts.get(path, ""))
+    notes: tuple[str, ...] = ()
+    if not get_nested_value(settings, "security", "auth", "selectedType"):
+        setting = f'"security": {{"auth": {{"selectedType": "gemini-api-key"}}}} in {path}'
+        notes = (f"without a terminal, Gemini CLI uses a key with another address only with {setting}",)
     return LaunchPlan(environment={"GOOGLE_GEMINI_BASE_URL": url}, notes=notes)
 
 
@@ -386,10 +395,9 @@ def _plan_aider_launch(launch_request: LaunchRequest) -> LaunchPlan:
     for configured in configured_urls:
         if configured.key in ADDRESS_VARIABLES and configured.key != "OPENAI_API_BASE":
             overriding_urls[configured.path] = configured
-    notes = [
-        f"{path} sets {configured.key}, which overrides the proxy's address; remove it there"
-        for path, configured in overriding_urls.items()
-    ]
+    notes = []
+    for path, configured in overriding_urls.items():
+        notes.append(f"{path} sets {configured.key}, which overrides the proxy's address; remove it there")
     environment = {
         **_plan_sdk_launch(launch_request).environment,
         _AIDER_BASE_VARIABLE: base_url,

@@ -35,11 +35,17 @@ class ClientCommand(Struct, frozen=True):
 def load_client_environment(client: str) -> ClientEnvironment:
     """Read the settings files of ``client`` and return the environment it starts in."""
     here = Path.cwd()
-    root = next((str(folder) for folder in (here, *here.parents) if (folder / ".git").exists()), "")
+    root = ""
+    for folder in (here, *here.parents):
+        if (folder / ".git").exists():
+            root = str(folder)
+            break
     place = ClientEnvironment(os.environ, str(Path.home()), str(here), repository_root=root)
-    texts = {
-        path: text for path in list_launch_files(client, place) if (text := _read_settings_text(Path(path))) is not None
-    }
+    texts = {}
+    for path in list_launch_files(client, place):
+        text = _read_settings_text(Path(path))
+        if text is not None:
+            texts[path] = text
     return replace(place, file_texts=texts)
 
 
@@ -53,7 +59,11 @@ def _read_settings_text(path: Path) -> str | None:
 
 @contextmanager
 def prepare_client(
-    command: Sequence[str], path: str, proxy: str, explicit_upstreams: frozenset[str], token: str = ""
+    command: Sequence[str],
+    path: str,
+    proxy: str,
+    explicit_upstreams: frozenset[str],
+    token: str = "",
 ) -> Iterator[ClientCommand]:
     """Yield the command that starts ``command`` (its program is at ``path``) with the proxy at address ``proxy``.
 
@@ -64,13 +74,20 @@ def prepare_client(
     place = load_client_environment(client)
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         is_chatgpt = client == "codex" and _is_chatgpt_login(path, place.environment)
-        plan = plan_launch(
-            client, LaunchRequest(proxy, place, tuple(command[1:]), folder, explicit_upstreams, is_chatgpt, token)
+        launch_request = LaunchRequest(
+            proxy,
+            place,
+            tuple(command[1:]),
+            folder,
+            explicit_upstreams,
+            is_chatgpt,
+            token,
         )
+        plan = plan_launch(client, launch_request)
         _write_temporary_files(plan, Path(folder))
         try:
-            whole = (path, *plan.arguments, *command[1:])
-            yield ClientCommand(whole, {**place.environment, **plan.environment}, plan.notes)
+            full_command = (path, *plan.arguments, *command[1:])
+            yield ClientCommand(full_command, {**place.environment, **plan.environment}, plan.notes)
         finally:
             _move_new_files_back(plan, Path(folder))
 
@@ -104,7 +121,10 @@ def _write_temporary_files(plan: LaunchPlan, folder: Path) -> None:
 
 def _move_new_files_back(plan: LaunchPlan, folder: Path) -> None:
     """Move new files from the mirrored folder to the real one, where they would be without Holdfast."""
-    for path in folder.iterdir() if plan.mirrored_folder else ():
+    if not plan.mirrored_folder:
+        return
+    for path in folder.iterdir():
+        # A link is one of ours; a regular file is new.
         if path.name not in plan.files and not path.is_symlink():
             with suppress(OSError):
                 shutil.move(path, Path(plan.mirrored_folder) / path.name)

@@ -69,11 +69,17 @@ class AgentOptions(Struct, frozen=True):
 @click.argument("task", required=False)
 @click.option("--model", required=True, help="The model that works.")
 @click.option(
-    "--base-url", metavar="URL", help="The address of its API. [default: its SDK's variable, else the official address]"
+    "--base-url",
+    metavar="URL",
+    help="The address of its API. [default: its SDK's variable, else the official address]",
 )
 @click.option("--api", type=click.Choice(API_NAMES), help="The API to use. [default: the model's]")
 @click.option(
-    "--dir", "folder", metavar="DIR", default=".", help="The folder it works in, and never leaves. [default: this one]"
+    "--dir",
+    "folder",
+    metavar="DIR",
+    default=".",
+    help="The folder it works in, and never leaves. [default: this one]",
 )
 @click.option("--allow-bash", is_flag=True, help="Let it run any shell command; without it, you are asked each time.")
 @click.option("--session", metavar="KEY", help="Resume this session, or start a new one with this name.")
@@ -93,7 +99,9 @@ class AgentOptions(Struct, frozen=True):
     help="Maximum number of model answers per task.",
 )
 @click.option(
-    "--summary-model", metavar="NAME", help="The model that writes summaries. [default: summaries need no model]"
+    "--summary-model",
+    metavar="NAME",
+    help="The model that writes summaries. [default: summaries need no model]",
 )
 @click.option(
     "--skills",
@@ -117,7 +125,8 @@ def command(**given: Any) -> None:
         raise CommandError(
             "an empty TASK resumes a session; name one from `holdfast ls` with --session, or give a TASK"
         )
-    agent_configuration, screen = _make_agent_setup(options), AgentScreen(quiet=options.as_json)
+    agent_configuration = _make_agent_setup(options)
+    screen = AgentScreen(quiet=options.as_json)
     with open_agent_terminal(agent_configuration, screen) as there:
         if options.task is None:
             run_interactive_prompt(there)
@@ -130,7 +139,9 @@ def _run_task(terminal: AgentTerminal, task: str, *, as_json: bool) -> int:
     """Work on one task and return the exit code."""
     if task and not terminal.session.journal.state.history.sized_messages:
         terminal.store.update_session_info(
-            terminal.session.key, title=clean_single_line(task, TITLE_LENGTH), cwd=str(terminal.order.folder)
+            terminal.session.key,
+            title=clean_single_line(task, TITLE_LENGTH),
+            cwd=str(terminal.order.folder),
         )
     outcome = terminal.run_task(task)
     if as_json:
@@ -142,7 +153,8 @@ def _run_task(terminal: AgentTerminal, task: str, *, as_json: bool) -> int:
 
 
 def _make_outcome_record(terminal: AgentTerminal, outcome: TaskOutcome) -> dict[str, Any]:
-    report, cost = terminal.session.report(), terminal.get_cost()
+    report = terminal.session.report()
+    cost = terminal.get_cost()
     return {
         "session": terminal.session.key,
         "outcome": outcome.stop,
@@ -166,8 +178,14 @@ def _make_agent_setup(options: AgentOptions) -> AgentConfiguration:
     configuration = config.load_configuration()
     api = options.api or _choose_api(configuration.catalog, options.model)
     url = _get_server_url(api, options.base_url)
-    key, folder = options.session or uuid.uuid4().hex[:12], _resolve_folder(options.folder, "--dir")
+    key = options.session or uuid.uuid4().hex[:12]
+    folder = _resolve_folder(options.folder, "--dir")
     is_alone = options.task is not None
+    summary_target = None
+    if options.summary_model:
+        summary_target = _get_agent_target(api, options.summary_model, configuration.catalog)
+    # With a task somebody may still watch at a terminal; at a prompt somebody types, even into a pipe.
+    can_ask = not options.as_json and sys.stdin is not None and (sys.stdin.isatty() or not is_alone)
     return AgentConfiguration(
         target=_get_agent_target(api, options.model, configuration.catalog, options.window),
         url=url,
@@ -178,16 +196,14 @@ def _make_agent_setup(options: AgentOptions) -> AgentConfiguration:
         resume_command=_make_resume_command(options, key, folder),
         store=options.store,
         skills=tuple(str(_resolve_folder(skill_path, "--skills")) for skill_path in options.skills),
-        summary_target=_get_agent_target(api, options.summary_model, configuration.catalog)
-        if options.summary_model
-        else None,
+        summary_target=summary_target,
         catalog=configuration.catalog,
         must_exist=options.task == "",
         has_task=bool(options.task),
         steps=options.steps,
         is_streaming=not is_alone,
         allows_all=options.allow_bash,
-        can_ask=not options.as_json and sys.stdin is not None and (sys.stdin.isatty() or not is_alone),
+        can_ask=can_ask,
     )
 
 

@@ -116,10 +116,15 @@ def _move_leaf(store: SessionStore, info: SessionInfo, entry: str, name: str | N
 
 def list_branches(store: SessionStore, info: SessionInfo) -> SessionBranches:
     """Return the branches of a session, and its named entries."""
-    leaves, labels = [entry.id for entry in store.read_tips(info.key)], store.read_labels(info.key)
+    leaves = [entry.id for entry in store.read_tips(info.key)]
+    labels = store.read_labels(info.key)
     # Entries are read last: others may append meanwhile, and every leaf and label must be among the entries.
     tree = _EntryTree(store.read_entries(info.key))
-    return SessionBranches(info.key, tuple(tree.list_branch_lines(info, leaves)), tuple(tree.iterate_labelled(labels)))
+    return SessionBranches(
+        session=info.key,
+        branches=tuple(tree.list_branch_lines(info, leaves)),
+        named_entries=tuple(tree.iterate_labelled(labels)),
+    )
 
 
 class _EntryTree:
@@ -133,25 +138,28 @@ class _EntryTree:
         """How many messages there are up to an entry, and the newest of them."""
         for entry in entries:
             count, newest = self._said.get(entry.parent, (0, None))
-            is_said = isinstance(entry.body, MessageEntry | BranchSummaryEntry)
-            self._said[entry.id] = (count + is_said, entry if isinstance(entry.body, MessageEntry) else newest)
+            if isinstance(entry.body, MessageEntry | BranchSummaryEntry):
+                count += 1
+            # A branch summary has a message number, but it is not a message that anybody wrote.
+            if isinstance(entry.body, MessageEntry):
+                newest = entry
+            self._said[entry.id] = (count, newest)
 
     def list_branch_lines(self, info: SessionInfo, leaves: list[str]) -> list[BranchSummary]:
         """Describe the branches to ``leaves``, and to the place where the session continues if that is inside one."""
         if info.leaf_id is not None and info.leaf_id not in leaves:
             leaves = [*leaves, info.leaf_id]
         leaves = self._filter_leaves(leaves, info.leaf_id)
-        states_by_leaf, places = (
-            build_states_at_entries(self._entries, leaves),
-            TargetCache(config.load_configuration()),
-        )
+        states_by_leaf = build_states_at_entries(self._entries, leaves)
+        places = TargetCache(config.load_configuration())
         seen_ids: set[str] = set()
-        return [
-            self._describe_branch(
-                info, leaf, measure_request(states_by_leaf[leaf], *places(info, states_by_leaf[leaf])), seen_ids
-            )
-            for leaf in leaves
-        ]
+        branches = []
+        for leaf in leaves:
+            state = states_by_leaf[leaf]
+            target, settings = places(info, state)
+            size = measure_request(state, target, settings)
+            branches.append(self._describe_branch(info, leaf, size, seen_ids))
+        return branches
 
     def _filter_leaves(self, leaves: list[str], active_leaf: str | None) -> list[str]:
         """Keep the leaves that are branches of their own; the active leaf always is.
@@ -159,7 +167,9 @@ class _EntryTree:
         A leaf that only adds notes to an entry with other children is dropped: recovery writes such a note for a torn
         line, and nobody branched there.
         """
-        ends = {leaf: leaf if leaf == active_leaf else self._skip_notes(leaf) for leaf in leaves}
+        ends = {}
+        for leaf in leaves:
+            ends[leaf] = leaf if leaf == active_leaf else self._skip_notes(leaf)
         inner_ids: set[str | None] = set()
         for end in ends.values():
             at = self._by_id[end].parent
@@ -185,7 +195,13 @@ class _EntryTree:
         for entry, name in labels.items():
             yield LabelledEntry(entry, name, self._said[entry][0] - 1)
 
-    def _describe_branch(self, info: SessionInfo, leaf: str, size: RequestSize, seen_ids: set[str]) -> BranchSummary:
+    def _describe_branch(
+        self,
+        info: SessionInfo,
+        leaf: str,
+        size: RequestSize,
+        seen_ids: set[str],
+    ) -> BranchSummary:
         """Describe the branch to ``leaf``, and add its entries to ``seen_ids``."""
         last = self._by_id[leaf]
         message_count, newest = self._said[leaf]
@@ -199,7 +215,10 @@ class _EntryTree:
         if newest is not None and isinstance(newest.body, MessageEntry):
             text = summarize_message(newest.body.sized_message.message)
         # Imported usage is an entry of its own behind the answer; people know the answer's id.
-        shown_id = last.parent if isinstance(last.body, AnswerEntry) and last.parent else last.id
+        if isinstance(last.body, AnswerEntry) and last.parent:
+            shown_id = last.parent
+        else:
+            shown_id = last.id
         return BranchSummary(
             leaf=last.id,
             short=self._short[shown_id],

@@ -133,23 +133,32 @@ def _make_unknown_verdict(why: str) -> dict[str, Any]:
 
 def parse_error_case(case: Mapping[str, Any]) -> ProviderReport:
     """Parse a case into a report; fields of the wrong type count as missing."""
-    provider, reason = _get_text(case.get("provider")), _get_text(case.get("finish_reason"))
-    estimate, window = _get_whole_number(case.get("estimate")), _get_whole_number(case.get("window"))
-    if case.get("channel", _ANSWER_CHANNEL if reason and not case.get("message") else "") == _ANSWER_CHANNEL:
+    provider = _get_text(case.get("provider"))
+    reason = _get_text(case.get("finish_reason"))
+    estimate = _get_whole_number(case.get("estimate"))
+    window = _get_whole_number(case.get("window"))
+    code = _get_text(case.get("code"))
+    # Without a channel, a finish reason without a message can only come from an answer.
+    is_answer = bool(reason) and not case.get("message")
+    if "channel" in case:
+        is_answer = case["channel"] == _ANSWER_CHANNEL
+    if is_answer:
         return AnswerReport(
-            provider, reason or _get_text(case.get("code")), _get_dict_or_empty(case.get("usage")), estimate, window
+            provider,
+            reason or code,
+            _get_dict_or_empty(case.get("usage")),
+            estimate,
+            window,
         )
     headers = {name: _get_text(value) for name, value in _get_dict_or_empty(case.get("headers")).items()}
-    contents = [case.get("body"), case.get("message")]
     return ErrorReport(
-        provider,
-        _get_whole_number(case.get("status")),
-        _get_text(case.get("code")),
-        "",
-        contents,
-        headers,
-        estimate,
-        window,
+        provider=provider,
+        status=_get_whole_number(case.get("status")),
+        code=code,
+        body=[case.get("body"), case.get("message")],
+        headers=headers,
+        estimate=estimate,
+        window=window,
     )
 
 
@@ -162,7 +171,10 @@ def _get_whole_number(value: Any) -> int | None:
     # Digits are bounded because a provider's text may hold any number; larger ones are not token counts.
     if isinstance(value, str) and len(value) < 16 and value.isascii() and value.isdecimal():
         return int(value)
-    return int(value) if type(value) in {int, float} and 0 <= value < 10**15 else None
+    # The exact type, because True is an int to ``isinstance``.
+    if type(value) in {int, float} and 0 <= value < 10**15:
+        return int(value)
+    return None
 
 
 def _get_dict_or_empty(value: Any) -> dict[str, Any]:

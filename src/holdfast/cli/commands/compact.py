@@ -72,7 +72,13 @@ class CompactionReport(Struct, frozen=True, omit_defaults=True):
 @store_option
 @make_json_option("the outcome")
 def command(
-    session: str, policy: str, model: str | None, window: int | None, store: str | None, *, as_json: bool
+    session: str,
+    policy: str,
+    model: str | None,
+    window: int | None,
+    store: str | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Compact a session now: a summary replaces its older turns.
 
@@ -85,7 +91,12 @@ def command(
     with open_named_store(store) as there:
         info = there.get_session(session)
         repairs: list[str] = []
-        log = read_with_repair(there, info.key, partial(load_branch_history, there, info.key), repairs.extend)
+        log = read_with_repair(
+            there,
+            info.key,
+            partial(load_branch_history, there, info.key),
+            repairs.extend,
+        )
         if not as_json:
             _print_repairs(repairs)
         place = get_session_target(info, log.state, model, window, configuration.catalog)
@@ -93,7 +104,8 @@ def command(
         chosen = configuration.build_policy(policy).for_session(info.key)
         outcome = compact_session(there, info.key, chosen, place, replace(inputs, force_compaction=True))
         outcome = replace(outcome, repairs=tuple(repairs))
-        short = shorten_session_keys([session_info.key for session_info in there.list_sessions()])[info.key]
+        keys = [session_info.key for session_info in there.list_sessions()]
+        short = shorten_session_keys(keys)[info.key]
     if as_json:
         print_json(msgspec.to_builtins(outcome))
     else:
@@ -107,18 +119,29 @@ def command(
 
 
 def compact_session(
-    store: SessionStore, key: str, policy: Policy, target: Target, inputs: PlanInputs
+    store: SessionStore,
+    key: str,
+    policy: Policy,
+    target: Target,
+    inputs: PlanInputs,
 ) -> CompactionReport:
     """Compact session ``key`` and return the outcome."""
     with open_journal_at_leaf(store, key, policy) as journal:
         before = journal.leaf
         plan = mark_compaction_manual(journal.plan_next(target, inputs))
-        plan = (plan.compaction and journal.write_decision(plan, target, inputs)) or plan
+        if plan.compaction is not None:
+            # The written plan differs from the planned one if some text could not be stored.
+            plan = journal.write_decision(plan, target, inputs) or plan
         compaction = plan.compaction
         if compaction is None:
             why = "; ".join(_explain_no_compaction(plan, policy)) or "there is nothing to compact"
             return CompactionReport(
-                key, policy.name, is_compacted=False, before=plan.before, after=plan.before, why=why
+                key,
+                policy.name,
+                is_compacted=False,
+                before=plan.before,
+                after=plan.before,
+                why=why,
             )
     entry, *beside = list_decisions_after(journal, before)
     outcome = CompactionReport(key, policy.name, is_compacted=True, before=plan.before, after=plan.after)
@@ -152,7 +175,9 @@ def _print_compaction(info: SessionInfo, outcome: CompactionReport, session: str
         print_wrapped(out, Text(f"nothing was compacted: {outcome.why}", "yellow"))
         return
     sizes = f"{format_tokens(outcome.before)} → {format_tokens(outcome.after)} tokens"
-    first = f"messages from #{outcome.keep} on are" if outcome.keep < messages else "no message is"
+    first = "no message is"
+    if outcome.keep < messages:
+        first = f"messages from #{outcome.keep} on are"
     print_wrapped(out, Text(f"compacted: {sizes}, {first} shown in full", "green"))
     ids = " ".join(entry_id[:SHORT_ID] for entry_id in (outcome.entry, *outcome.other_decisions))
     print_command(out, Text(f"to undo it: holdfast undo {session} {ids}", style="dim"))

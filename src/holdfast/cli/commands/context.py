@@ -20,7 +20,6 @@ from holdfast.cli.output.terminal import (
     COLUMN_GAP,
     ProgressBar,
     clean_single_line,
-    format_count,
     make_console,
     make_json_option,
     print_command,
@@ -135,7 +134,13 @@ class ContextOptions(Struct, frozen=True):
 @click.argument("session")
 @click.option("--model", help="The model of the next request. [default: the recorded one]")
 @click.option("--window", type=IntegerParamType(1), help="Its window in tokens. [default: the model's]")
-@click.option("--top", type=IntegerParamType(0), default=10, show_default=True, help="Number of large parts to list.")
+@click.option(
+    "--top",
+    type=IntegerParamType(0),
+    default=10,
+    show_default=True,
+    help="Number of large parts to list.",
+)
 @click.option("--policy", metavar="NAME", help="Show what this policy would decide before the request.")
 @click.option("--record", is_flag=True, help="Record these decisions (spills, edits, compaction) in the log.")
 @store_option
@@ -173,29 +178,47 @@ def _load_context(options: ContextOptions) -> tuple[ContextBreakdown, SessionInf
                 f"{options.session} is an entry, and decisions are recorded only at a session's end; name the session"
             )
         if options.policy is None:
-            state, next_plan = build_state_at_entry(there, info.key, entry), None
+            state = build_state_at_entry(there, info.key, entry)
+            next_plan = None
             settings = get_session_settings(state, configuration)
             place = get_session_target(info, state, options.model, options.window, configuration.catalog)
         else:
             log = load_branch_history(there, info.key, leaf)
-            place = get_session_target(info, log.state, options.model, options.window, configuration.catalog)
+            place = get_session_target(
+                info,
+                log.state,
+                options.model,
+                options.window,
+                configuration.catalog,
+            )
             policy = configuration.build_policy(options.policy).for_session(info.key)
             settings = policy.settings
-            next_plan, state = _preview_or_record(there, info.key, log, place, policy, record=options.record)
+            next_plan, state = _preview_or_record(
+                there,
+                info.key,
+                log,
+                place,
+                policy,
+                record=options.record,
+            )
     return describe_context(info.key, state, place, options.top, settings, next_plan), info
 
 
 def _preview_or_record(
-    store: SessionStore, key: str, log: BranchHistory, target: Target, policy: Policy, *, record: bool
+    store: SessionStore,
+    key: str,
+    log: BranchHistory,
+    target: Target,
+    policy: Policy,
+    *,
+    record: bool,
 ) -> tuple[NextPlan, ConversationState]:
     """Plan the decisions, record them if asked to and there are any, and return them with the resulting state."""
     inputs = make_session_plan_inputs(log, target)
     next_plan = preview_next_plan(log, target, policy, inputs)
-    return (
-        record_next_plan(store, key, log, target, policy, inputs)
-        if record and next_plan.changes
-        else (next_plan, log.state)
-    )
+    if record and next_plan.changes:
+        return record_next_plan(store, key, log, target, policy, inputs)
+    return (next_plan, log.state)
 
 
 def describe_context(
@@ -207,16 +230,23 @@ def describe_context(
     next_plan: NextPlan | None = None,
 ) -> ContextBreakdown:
     """Describe the request that ``state`` makes to ``target``, in the window learned from overflows."""
-    target, size = guard.compute_effective_target(target, state, settings), measure_request(state, target, settings)
-    whole, frame = size.tokens, size.setup_tokens
+    size = measure_request(state, target, settings)
+    target = guard.compute_effective_target(target, state, settings)
     is_measured = get_valid_measured_request(state) is not None and state.last_request.model in {"", target.model}
-    pieces = _fit_parts_to_total(list(_iterate_context_parts(state, size.scale)), whole - frame, exact=not is_measured)
-    kinds = Counter(
-        {UNEXPLAINED if state.setup == RequestSetup() else "frame": frame}
-    )  # nobody told it: it was measured
+    message_tokens = size.tokens - size.setup_tokens
+    pieces = list(_iterate_context_parts(state, size.scale))
+    pieces = _fit_parts_to_total(pieces, message_tokens, exact=not is_measured)
+    kinds: Counter[str] = Counter()
+    # Without a recorded system prompt, the tokens beyond the messages were only measured, so they are unexplained.
+    kinds[UNEXPLAINED if state.setup == RequestSetup() else "frame"] = size.setup_tokens
     for piece in pieces:
         kinds[piece.kind] += piece.tokens
-    kinds[UNEXPLAINED] += max(0, whole - sum(kinds.values())) if is_measured else 0
+    if is_measured:
+        kinds[UNEXPLAINED] += max(0, size.tokens - sum(kinds.values()))
+    shown_kinds = {}
+    for kind in (*_KIND_ORDER, UNEXPLAINED):
+        if kinds[kind]:
+            shown_kinds[kind] = kinds[kind]
     budget = guard.compute_budget(target, settings)
     return ContextBreakdown(
         session=session,
@@ -224,9 +254,9 @@ def describe_context(
         window=budget.window,
         origin=target.limits.window_source,
         usable=max(0, budget.usable),
-        tokens=whole,
+        tokens=size.tokens,
         messages=len(build_projection(state)),
-        kinds={kind: kinds[kind] for kind in (*_KIND_ORDER, UNEXPLAINED) if kinds[kind]},
+        kinds=shown_kinds,
         largest=tuple(sorted(pieces, key=lambda piece: -piece.tokens)[:top]),
         active_decisions=describe_active_decisions(state),
         next_plan=next_plan,
@@ -288,13 +318,14 @@ def _print_context(context: ContextBreakdown, info: SessionInfo) -> None:
     from rich.text import Text
 
     out = make_console()
-    size, share = format_tokens(context.tokens, is_counted=context.is_counted), context.tokens / context.window
+    size = format_tokens(context.tokens, is_counted=context.is_counted)
+    share = context.tokens / context.window
     head = f"{size} of {context.window:,} tokens ({share:.0%})"
     print_line(out, format_session_line(info))
-    where = f"{clean_single_line(context.model) or 'no model'}, window: {context.origin}; usable {context.usable:,}"
-    print_wrapped(
-        out, Text.assemble((head, "red" if context.tokens > context.usable else "green"), (f"  {where}", "dim"))
-    )
+    head_style = "red" if context.tokens > context.usable else "green"
+    model = clean_single_line(context.model) or "no model"
+    where = f"{model}, window: {context.origin}; usable {context.usable:,}"
+    print_wrapped(out, Text.assemble((head, head_style), (f"  {where}", "dim")))
     out.print()
     print_table(out, _make_context_table(context, out.width))
     if UNEXPLAINED in context.kinds:
@@ -313,13 +344,9 @@ def _print_decisions_in_force(console: Any, context: ContextBreakdown) -> None:
     from rich.text import Text
 
     if context.active_decisions:
+        count = len(context.active_decisions)
         console.print()
-        console.print(
-            Text(
-                f"in force: {format_count(len(context.active_decisions), 'entry').replace('entrys', 'entries')}",
-                style="dim",
-            )
-        )
+        console.print(Text(f"in force: {count:,} {'entry' if count == 1 else 'entries'}", style="dim"))
     short = shorten_entry_ids(decision.id for decision in context.active_decisions)
     for decision in context.active_decisions[-_LISTED_DECISIONS:]:
         rules = ", ".join(f"{clean_single_line(rule)} {count:,}" for rule, count in decision.rules.items())
@@ -327,15 +354,13 @@ def _print_decisions_in_force(console: Any, context: ContextBreakdown) -> None:
     if context.next_plan is not None:
         console.print()
         for line in describe_next_plan(context.next_plan):
-            print_wrapped(
-                console, Text(clean_single_line(line) if not line.startswith(" ") else f"  {clean_single_line(line)}")
-            )
+            # Cleaning merges blanks, so the indent of a line is added again.
+            indent = "  " if line.startswith(" ") else ""
+            print_wrapped(console, Text(f"{indent}{clean_single_line(line)}"))
         if context.next_plan.entry_ids:
             ids = " ".join(decision[:SHORT_ID] for decision in reversed(context.next_plan.entry_ids))
-            print_command(
-                console,
-                Text(f"to undo it: holdfast undo {quote(clean_single_line(context.session))} {ids}", style="dim"),
-            )
+            session = quote(clean_single_line(context.session))
+            print_command(console, Text(f"to undo it: holdfast undo {session} {ids}", style="dim"))
 
 
 def _make_context_table(context: ContextBreakdown, width: int) -> Any:
@@ -343,13 +368,17 @@ def _make_context_table(context: ContextBreakdown, width: int) -> Any:
     from rich.table import Table
 
     table = Table(box=None, padding=(0, COLUMN_GAP, 0, 0), pad_edge=False, show_header=False)
-    for name in ("kind", "tokens", "share", "bar"):
-        table.add_column(name, justify="right" if name in {"tokens", "share"} else "left", no_wrap=True)
-    parts = (*context.kinds.items(), ("free", max(0, context.window - context.tokens)))
+    table.add_column("kind", no_wrap=True)
+    table.add_column("tokens", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("bar", no_wrap=True)
+    free_tokens = max(0, context.window - context.tokens)
+    parts = (*context.kinds.items(), ("free", free_tokens))
     rows = [(kind, f"{tokens:,}", f"{tokens / context.window:.1%}") for kind, tokens in parts]
-    longest = max(
-        0, min(_MAX_BAR, width - sum(max(map(len, column)) + COLUMN_GAP for column in zip(*rows, strict=True)))
-    )
+    text_width = sum(max(map(len, column)) + COLUMN_GAP for column in zip(*rows, strict=True))
+    longest = max(0, min(_MAX_BAR, width - text_width))
     for row, (_, tokens) in zip(rows, parts, strict=True):
-        table.add_row(*row, "█" * min(longest, round(longest * tokens / context.window)))
+        # A request over the window would have a bar longer than its column.
+        length = min(longest, round(longest * tokens / context.window))
+        table.add_row(*row, "█" * length)
     return table

@@ -34,7 +34,9 @@ _SEARCH_LIMIT = 1_000
 
 @click.command("demo", epilog=EXAMPLES)
 @click.option(
-    "--keep", metavar="DIR", help="Keep the files and the session in this new folder; otherwise they are removed."
+    "--keep",
+    metavar="DIR",
+    help="Keep the files and the session in this new folder; otherwise they are removed.",
 )
 @make_json_option("the outcome of both runs")
 @click.pass_context
@@ -115,7 +117,8 @@ def _run_both(folder: Path, output_console: Console, *, quiet: bool) -> DemoComp
     from holdfast.cli.demo.watcher import RunWatcher
     from holdfast.store.open_store import open_store
 
-    began, aside = time.monotonic(), make_console(stderr=True)
+    began = time.monotonic()
+    aside = make_console(stderr=True)
     if not quiet:
         print_introduction(output_console)
     with RunWatcher(aside, "without", is_wanted=not quiet) as watcher:

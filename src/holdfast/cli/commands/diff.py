@@ -78,7 +78,13 @@ class DiffSide(Struct, frozen=True):
 @click.command("diff", epilog=EXAMPLES)
 @click.argument("session")
 @click.argument("moments", metavar="[A..B]", required=False)
-@click.option("--lines", type=IntegerParamType(0), default=4, show_default=True, help="Lines to show of each change.")
+@click.option(
+    "--lines",
+    type=IntegerParamType(0),
+    default=4,
+    show_default=True,
+    help="Lines to show of each change.",
+)
 @store_option
 @make_json_option("both requests, message by message,")
 def command(session: str, moments: str | None, lines: int, store: str | None, *, as_json: bool) -> None:
@@ -148,7 +154,11 @@ def _parse_moments(moments: str) -> tuple[str, str]:
 
 
 def _load_sides(
-    store: SessionStore, key: str, log: BranchHistory, first: str, second: str
+    store: SessionStore,
+    key: str,
+    log: BranchHistory,
+    first: str,
+    second: str,
 ) -> tuple[DiffSide, DiffSide]:
     """Load the log up to both moments of ``A..B``; an empty ``first`` is the moment before ``second``."""
     after_log = log
@@ -165,9 +175,11 @@ def _load_sides(
 
 def _split_request_sides(log: BranchHistory) -> tuple[DiffSide, DiffSide]:
     """Return the request as its client sent it, without any decision, and as it went to the provider."""
-    undecided = build_branch_history(
-        entry for entry in log.entries if not isinstance(entry.body, DecisionEntry | CompactionEntry | RevokeEntry)
-    )
+    undecided_entries = []
+    for entry in log.entries:
+        if not isinstance(entry.body, DecisionEntry | CompactionEntry | RevokeEntry):
+            undecided_entries.append(entry)
+    undecided = build_branch_history(undecided_entries)
     return DiffSide("as its client sent it", undecided), DiffSide("as it was sent to the provider", log)
 
 
@@ -203,8 +215,10 @@ def _compare_moments(info: SessionInfo, before: DiffSide, after: DiffSide) -> tu
     comparison = scale_comparison(comparison, *sizes, size)
     # The provider counted the later request; the earlier one shares that count only where nothing differs.
     is_same_size = size.is_counted and comparison.before == comparison.after
-    before_text = format_tokens(comparison.before, is_counted=size.is_counted if is_backward else is_same_size)
-    after_text = format_tokens(comparison.after, is_counted=is_same_size if is_backward else size.is_counted)
+    is_before_counted = size.is_counted if is_backward else is_same_size
+    is_after_counted = is_same_size if is_backward else size.is_counted
+    before_text = format_tokens(comparison.before, is_counted=is_before_counted)
+    after_text = format_tokens(comparison.after, is_counted=is_after_counted)
     return comparison, _format_sides(comparison, before_text, after_text)
 
 
@@ -217,7 +231,10 @@ def _is_later_on_same_branch(log: BranchHistory, other: BranchHistory) -> bool:
 
 
 def _compare_request(
-    info: SessionInfo, log: BranchHistory, entry: Entry, comparison: RequestComparison
+    info: SessionInfo,
+    log: BranchHistory,
+    entry: Entry,
+    comparison: RequestComparison,
 ) -> tuple[RequestComparison, tuple[str, str]]:
     """Compare a request with the one its client sent, and describe the size of both."""
     at = find_request_position(log, entry)
@@ -230,7 +247,12 @@ def _compare_request(
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def _print_diff(comparison: RequestComparison, info: SessionInfo, heads: tuple[str, str], lines: int) -> None:
+def _print_diff(
+    comparison: RequestComparison,
+    info: SessionInfo,
+    heads: tuple[str, str],
+    lines: int,
+) -> None:
     from rich.text import Text
 
     out = make_console()
@@ -245,8 +267,9 @@ def _print_diff(comparison: RequestComparison, info: SessionInfo, heads: tuple[s
 
 
 def _format_sides(comparison: RequestComparison, before: str, after: str) -> tuple[str, str]:
-    messages = format_count(comparison.before_messages, "message"), format_count(comparison.after_messages, "message")
-    return f"{messages[0]}, {before} tokens", f"{messages[1]}, {after} tokens"
+    before_count = format_count(comparison.before_messages, "message")
+    after_count = format_count(comparison.after_messages, "message")
+    return f"{before_count}, {before} tokens", f"{after_count}, {after} tokens"
 
 
 def _print_change_group(console: Any, group: list[MessageChange], lines: int) -> None:
@@ -254,7 +277,8 @@ def _print_change_group(console: Any, group: list[MessageChange], lines: int) ->
     from rich.text import Text
 
     first_change = group[0]
-    sign, style = _CHANGE_SIGNS[first_change.kind], _CHANGE_STYLES[first_change.kind]
+    sign = _CHANGE_SIGNS[first_change.kind]
+    style = _CHANGE_STYLES[first_change.kind]
     cause = _format_cause(first_change)
     if len(group) == 1 and first_change.kind != "same":
         head = f"{sign} {_name_message(first_change)} {_describe_change(first_change)}{cause}"
@@ -290,7 +314,8 @@ def _format_cause(change: MessageChange) -> str:
     """Return the rule, decision and reason behind a change, or an empty string where no decision made it."""
     if not change.decided_by:
         return ""
-    rule, why = clean_single_line(change.rule), clean_single_line(change.why)
+    rule = clean_single_line(change.rule)
+    why = clean_single_line(change.why)
     return f"  {rule} ({clean_single_line(change.decided_by)[:SHORT_ID]}): {why}"
 
 

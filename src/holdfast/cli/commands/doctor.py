@@ -149,7 +149,9 @@ def _check_store(option: str | None, *, quiet: bool) -> Iterator[DoctorCheck]:
         yield DoctorCheck("store", "ok", f"{place.url} ({place.origin}), empty so far")
         return
     yield DoctorCheck(
-        "store", "ok", f"{place.url} ({place.origin}), {format_count(count, 'session')}, {path.stat().st_size:,} bytes"
+        "store",
+        "ok",
+        f"{place.url} ({place.origin}), {format_count(count, 'session')}, {path.stat().st_size:,} bytes",
     )
     yield _check_permissions(path)
     yield from _check_entries(place.url, quiet=quiet)
@@ -157,8 +159,11 @@ def _check_store(option: str | None, *, quiet: bool) -> Iterator[DoctorCheck]:
 
 def _check_disk_space(path: Path) -> Iterator[DoctorCheck]:
     """Yield a warning if the store's disk is full or nearly full."""
-    if text := describe_low_disk(path, _LOW_DISK_BYTES):
-        yield DoctorCheck("disk", "wrong" if describe_low_disk(path, MIN_FREE_BYTES) else "note", text)
+    text = describe_low_disk(path, _LOW_DISK_BYTES)
+    if not text:
+        return
+    is_full = bool(describe_low_disk(path, MIN_FREE_BYTES))
+    yield DoctorCheck("disk", "wrong" if is_full else "note", text)
 
 
 def _check_entries(store_url: str, *, quiet: bool) -> Iterator[DoctorCheck]:
@@ -173,7 +178,9 @@ def _check_entries(store_url: str, *, quiet: bool) -> Iterator[DoctorCheck]:
     if not has_damage:
         count = sum(info.entry_count for info in sessions)
         yield DoctorCheck(
-            "entries", "ok", f"{count:,} of {format_count(len(sessions), 'session')}, and each can be read"
+            "entries",
+            "ok",
+            f"{count:,} of {format_count(len(sessions), 'session')}, and each can be read",
         )
 
 
@@ -192,19 +199,19 @@ def _describe_session_damage(store: SessionStore, info: SessionInfo) -> str:
 
 
 def _check_permissions(path: Path) -> DoctorCheck:
-    exposed_files = [
-        file
-        for file in (path, path.with_name(path.name + ".blobs"))
-        if file.exists() and _get_file_mode(file) & GROUP_AND_OTHERS
-    ]
+    exposed_files = []
+    for file in (path, path.with_name(path.name + ".blobs")):
+        if file.exists() and _get_file_mode(file) & GROUP_AND_OTHERS:
+            exposed_files.append(file)
     if not exposed_files:
         return DoctorCheck(
-            "permissions", "ok", f"{path.name} is {_get_file_mode(path):04o}: only its owner can read it"
+            "permissions",
+            "ok",
+            f"{path.name} is {_get_file_mode(path):04o}: only its owner can read it",
         )
     modes = ", ".join(f"{file} is {_get_file_mode(file):04o}" for file in exposed_files)
-    return DoctorCheck(
-        "permissions", "wrong", f"{modes}: other users can read it; run chmod go= {' '.join(map(str, exposed_files))}"
-    )
+    paths = " ".join(map(str, exposed_files))
+    return DoctorCheck("permissions", "wrong", f"{modes}: other users can read it; run chmod go= {paths}")
 
 
 def _get_file_mode(path: Path) -> int:
@@ -231,13 +238,20 @@ def _check_configuration() -> Iterator[DoctorCheck]:
 
 def _check_policies(configuration: config.Configuration) -> Iterator[DoctorCheck]:
     """Yield the settings that files change, and the policies that cannot be built with them."""
-    faults = [fault for name in PRESETS if (fault := _catch_error(partial(configuration.build_policy, name)))]
+    faults = []
+    for name in PRESETS:
+        fault = _catch_error(partial(configuration.build_policy, name))
+        if fault:
+            faults.append(fault)
+    # One wrong setting breaks every policy that reads it, with the same words.
     for fault in dict.fromkeys(faults):
         yield DoctorCheck("policies", "wrong", fault)
     setting_names = dict.fromkeys(f"{override.table_header} {override.key}" for override in configuration.overrides)
     if setting_names and not faults:
         yield DoctorCheck(
-            "policies", "ok", f"{format_count(len(setting_names), 'setting')} changed: {', '.join(setting_names)}"
+            "policies",
+            "ok",
+            f"{format_count(len(setting_names), 'setting')} changed: {', '.join(setting_names)}",
         )
     limits = [f"{name} {size:,}" for name, size in configuration.store.set_limits.items()]
     if limits:
@@ -262,9 +276,10 @@ def _check_extra(description: str, module: str, without: str, extra: str = "exac
 
 def _check_relay_stack() -> DoctorCheck:
     """Check which HTTP parser and event loop the proxy uses, and name faster ones that are missing."""
-    parser, loop = "httptools", "uvloop"
-    missing = [name for name in (parser, loop) if find_spec(name) is None]
-    text = f"the proxy runs with {'h11' if parser in missing else parser} on {'asyncio' if loop in missing else loop}"
+    missing = [name for name in ("httptools", "uvloop") if find_spec(name) is None]
+    parser = "h11" if "httptools" in missing else "httptools"
+    loop = "asyncio" if "uvloop" in missing else "uvloop"
+    text = f"the proxy runs with {parser} on {loop}"
     if not missing:
         return DoctorCheck("relay", "ok", text)
     hint = f"{' and '.join(missing)} would be faster (installed where wheels exist: CPython on Linux and macOS)"
@@ -274,11 +289,10 @@ def _check_relay_stack() -> DoctorCheck:
 def _check_session_tools() -> Iterator[DoctorCheck]:
     for tool in list_session_tools():
         session_files = list_session_files(tool)
-        newest = (
-            f", the newest {format_age(int(get_modification_sort_key(session_files[0])[0] * 1_000))}"
-            if session_files
-            else ""
-        )
+        newest = ""
+        if session_files:
+            changed_at, _ = get_modification_sort_key(session_files[0])
+            newest = f", the newest {format_age(int(changed_at * 1_000))}"
         kind = "database" if tool.pattern.endswith(".db") else "session"
         yield DoctorCheck(tool.name, "ok", f"{format_count(len(session_files), kind)} in {tool.folder}{newest}")
 
@@ -288,25 +302,33 @@ def _check_clients(*, online: bool) -> Iterator[DoctorCheck]:
     from holdfast.cli.clients.client_check import check_upstreams, find_embedded_upstreams, iter_client_urls
 
     sources_by_proxy: dict[str, list[str]] = {}
-    every, token = list(iter_client_urls()), _load_proxy_token()
-    for client_url in every:
+    client_urls = list(iter_client_urls())
+    token = _load_proxy_token()
+    for client_url in client_urls:
         result = client_url.check_url(token, online=online)
         yield DoctorCheck(client_url.source, result.state, result.text)
         sources_by_proxy.setdefault(result.proxy, []).append(client_url.source)
-    if not every:
+    if not client_urls:
         yield DoctorCheck(
-            "clients", "ok", "no client is pointed at a server; holdfast run -- CLIENT starts one with a proxy"
+            "clients",
+            "ok",
+            "no client is pointed at a server; holdfast run -- CLIENT starts one with a proxy",
         )
     # Variables that lead to a running proxy are meant for clients; read as its upstream they would form a loop.
-    settings = _load_settings([name for address, names in sources_by_proxy.items() if address for name in names])
+    variables = []
+    for proxy_url, sources in sources_by_proxy.items():
+        if proxy_url:
+            variables += sources
+    settings = _load_settings(variables)
     if isinstance(settings, str):
         yield DoctorCheck("proxy", "wrong", settings)
         return
     yield from _check_proxies(settings, sources_by_proxy, token)
     yield from _check_doubled_proxies(token)
-    addresses = get_upstream_urls(settings) | find_embedded_upstreams(every)
-    for subject, answer in check_upstreams(addresses) if online else ():
-        yield DoctorCheck(subject, answer.state, answer.text)
+    if online:
+        addresses = get_upstream_urls(settings) | find_embedded_upstreams(client_urls)
+        for subject, answer in check_upstreams(addresses):
+            yield DoctorCheck(subject, answer.state, answer.text)
 
 
 def _load_proxy_token() -> str:
@@ -321,18 +343,18 @@ def _check_proxies(settings: Settings, sources_by_proxy: dict[str, list[str]], t
     from holdfast.cli.clients.client_check import probe_url
 
     address = make_proxy_url(settings)
-    running = {
-        at: probe_url(at, token, online=False) for at in dict.fromkeys([*filter(None, sources_by_proxy), address])
-    }
-    for at, answer in running.items():
-        if answer.proxy:
-            clients_text = (
-                f"pointed at it: {', '.join(sources_by_proxy[at])}"
-                if at in sources_by_proxy
-                else f"no client is pointed at it: {_POINTING_HINT}"
-            )
-            yield DoctorCheck("proxy", answer.state, f"{at}: {answer.text}; {clients_text}")
-    if not any(answer.proxy for answer in running.values()):
+    has_proxy = False
+    for proxy_url in dict.fromkeys([*filter(None, sources_by_proxy), address]):
+        answer = probe_url(proxy_url, token, online=False)
+        if not answer.proxy:
+            continue
+        has_proxy = True
+        if proxy_url in sources_by_proxy:
+            clients_text = f"pointed at it: {', '.join(sources_by_proxy[proxy_url])}"
+        else:
+            clients_text = f"no client is pointed at it: {_POINTING_HINT}"
+        yield DoctorCheck("proxy", answer.state, f"{proxy_url}: {answer.text}; {clients_text}")
+    if not has_proxy:
         upstream_list = ", ".join(f"{name} {url}" for name, url in get_upstream_urls(settings).items())
         does = f"holdfast serve would be {describe_proxy_mode(settings)}, with the upstreams {upstream_list}"
         yield DoctorCheck("proxy", "ok", f"no proxy runs at {address}; {does}")
@@ -342,13 +364,10 @@ def _check_doubled_proxies(token: str) -> Iterator[DoctorCheck]:
     """Yield upstreams of our proxy that are Holdfast proxies themselves; such an address is meant for clients."""
     from holdfast.cli.clients.client_check import find_chained_proxies
 
-    for name, answer in find_chained_proxies(get_upstream_urls(load_effective_settings({}).settings), token).items():
-        sends = f"holdfast serve would forward to {answer.proxy}, {answer.text}"
-        yield DoctorCheck(
-            f"upstream {name}",
-            "note",
-            f"{sends}: reduced twice; set --upstream-{name}",
-        )
+    upstreams = get_upstream_urls(load_effective_settings({}).settings)
+    for name, answer in find_chained_proxies(upstreams, token).items():
+        text = f"holdfast serve would forward to {answer.proxy}, {answer.text}: reduced twice; set --upstream-{name}"
+        yield DoctorCheck(f"upstream {name}", "note", text)
 
 
 def _load_settings(leading: Collection[str]) -> Settings | str:
@@ -356,22 +375,24 @@ def _load_settings(leading: Collection[str]) -> Settings | str:
 
     Variables in ``leading`` are left out: they point clients at a running proxy and are not meant as its upstream.
     """
+    environment = {name: value for name, value in os.environ.items() if name not in leading}
     try:
-        return load_effective_settings(
-            {}, {name: value for name, value in os.environ.items() if name not in leading}
-        ).settings
+        return load_effective_settings({}, environment).settings
     except EXPECTED_ERRORS as error:
         return describe_error(error)
 
 
 def _list_windows() -> list[dict[str, object]]:
     """Return the windows in the order they are matched; the shipped ones if the user's files are invalid."""
-    catalog = config.load_shipped_catalog() if _catch_error(config.load_catalog) else config.load_catalog()
-    lines = [line for line in catalog.model if line.window is not None]
-    table: list[dict[str, object]] = [
-        {"models": [line.match] if isinstance(line.match, str) else list(line.match), "window": line.window}
-        for line in lines
-    ]
+    if _catch_error(config.load_catalog):
+        catalog = config.load_shipped_catalog()
+    else:
+        catalog = config.load_catalog()
+    table: list[dict[str, object]] = []
+    for line in catalog.model:
+        if line.window is not None:
+            patterns = [line.match] if isinstance(line.match, str) else list(line.match)
+            table.append({"models": patterns, "window": line.window})
     return [*table, {"models": ["any other"], "window": DEFAULT_WINDOW}]
 
 
@@ -391,9 +412,10 @@ def _print_checks(checks: list[DoctorCheck], windows: list[dict[str, object]]) -
         out.print()
         print_table(out, _make_windows_table(windows))
     wrong = sum(check.state == "wrong" for check in checks)
-    summary = (
-        Text(f"{format_count(wrong, 'problem')} found", "red") if wrong else Text("everything is in order", "green")
-    )
+    if wrong:
+        summary = Text(f"{format_count(wrong, 'problem')} found", "red")
+    else:
+        summary = Text("everything is in order", "green")
     out.print()
     out.print(summary)
 
@@ -406,20 +428,20 @@ def _print_check(console: Console, check: DoctorCheck, widest: int) -> None:
         (f"{check.state:{_STATE_WIDTH}}", _STATE_STYLES[check.state]),
         f"{clean_single_line(check.subject):{widest + COLUMN_GAP}}",
     )
-    room = console.width - len(head)
-    is_wide = room >= _MIN_TEXT_WIDTH
-    lines = list(
-        Text(clean_single_line(check.text)).wrap(
-            console, room if is_wide else max(MIN_WRAP_WIDTH, console.width - WRAP_INDENT)
-        )
-    )
-    first = [head.append_text(lines.pop(0))] if is_wide else [head]
-    for line in first:
-        line.rstrip()
-        console.print(line, no_wrap=True)
+    indent = _STATE_WIDTH + widest + COLUMN_GAP
+    text_width = console.width - len(head)
+    has_room = text_width >= _MIN_TEXT_WIDTH
+    if not has_room:
+        indent = WRAP_INDENT
+        text_width = max(MIN_WRAP_WIDTH, console.width - WRAP_INDENT)
+    lines = list(Text(clean_single_line(check.text)).wrap(console, text_width))
+    if has_room:
+        head.append_text(lines.pop(0))
+    head.rstrip()
+    console.print(head, no_wrap=True)
     for line in lines:
         line.rstrip()
-        line.pad_left(_STATE_WIDTH + widest + COLUMN_GAP if is_wide else WRAP_INDENT)
+        line.pad_left(indent)
         console.print(line, no_wrap=True)
 
 

@@ -83,7 +83,8 @@ def command(
     with open_named_store(store, readonly=True) as there:
         info = there.get_session(session)
         # Lines of the original tool come back byte for byte only in its own format.
-        form = format_ or (info.format if info.format in ALL_EXPORT_FORMATS else DEFAULT_EXPORT_FORMAT)
+        own_format = info.format if info.format in ALL_EXPORT_FORMATS else DEFAULT_EXPORT_FORMAT
+        form = format_ or own_format
         if form == OPENCODE_DATABASE and output is None:
             raise CommandError(
                 "the format opencode is a database, which needs a file; give -o FILE, or --format opencode-json"
@@ -96,18 +97,22 @@ def command(
     if output is not None:
         with open_output_file(output, force=force) as file:
             file.write(data)
-        line = f"{clean_single_line(output)}: {len(data):,} bytes of {form}"
-        print_json(record | {"file": output}) if as_json else click.echo(line, err=True)
+        if as_json:
+            print_json(record | {"file": output})
+        else:
+            click.echo(f"{clean_single_line(output)}: {len(data):,} bytes of {form}", err=True)
     elif as_json:
         print_json(record | {"content": data.decode("utf-8", "replace")})
     else:
         click.echo(data, nl=False)
-    for note in () if as_json else result.left_out:
-        click.echo(f"left out: {clean_single_line(note)}", err=True)
+    if not as_json:
+        for note in result.left_out:
+            click.echo(f"left out: {clean_single_line(note)}", err=True)
 
 
 def load_recording(store: SessionStore, info: SessionInfo) -> Recording:
     """Load a session from the store as a recording, together with the sessions of its sub-agents."""
+    # A sub-agent's session has the key of its parent behind an @.
     chains = [sidechain for sidechain in store.list_sessions() if sidechain.key.endswith(f"@{info.key}")]
     return replace(_load_session_recording(store, info), sidechains=_load_session_recordings(store, chains))
 

@@ -51,12 +51,23 @@ class FixOptions(Struct, frozen=True):
 @click.option("--to", type=click.Choice(API_NAMES), help="Convert the request to this API.")
 @click.option("--model", default="", help="Change the request to this model. [default: its own]")
 @click.option(
-    "--beta", "betas", metavar="NAME", multiple=True, help="A beta header sent with the request; may be repeated."
+    "--beta",
+    "betas",
+    metavar="NAME",
+    multiple=True,
+    help="A beta header sent with the request; may be repeated.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Write the request to this file. [default: standard output]")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Write the request to this file. [default: standard output]",
+)
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @click.option(
-    "--jsonl", is_flag=True, help='Read one {"api", "request"} per line, print one {"request", "edits"} per line.'
+    "--jsonl",
+    is_flag=True,
+    help='Read one {"api", "request"} per line, print one {"request", "edits"} per line.',
 )
 @make_json_option("the request, the edits and the remaining findings")
 @click.pass_context
@@ -78,11 +89,10 @@ def command(
     """
     fix_options = FixOptions(**asked)
     with _open_output(output, force=force) as out:
-        fine = (
-            _fix_lines(file, fix_options, out)
-            if jsonl
-            else _fix_file(file, fix_options, out, as_json=as_json, is_file=output is not None)
-        )
+        if jsonl:
+            fine = _fix_lines(file, fix_options, out)
+        else:
+            fine = _fix_file(file, fix_options, out, as_json=as_json, is_file=output is not None)
     if not fine:
         ctx.exit(EXIT_FOUND)
 
@@ -97,11 +107,18 @@ class _StandardOutput:
 
 def _open_output(output: str | None, *, force: bool) -> AbstractContextManager[_StandardOutput | BinaryIO]:
     """Open standard output, or the file ``output``, which appears only once it is complete."""
-    return nullcontext(_StandardOutput()) if output is None else open_output_file(output, force=force)
+    if output is None:
+        return nullcontext(_StandardOutput())
+    return open_output_file(output, force=force)
 
 
 def _fix_file(
-    file: str, fix_options: FixOptions, output: _StandardOutput | BinaryIO, *, as_json: bool, is_file: bool
+    file: str,
+    fix_options: FixOptions,
+    output: _StandardOutput | BinaryIO,
+    *,
+    as_json: bool,
+    is_file: bool,
 ) -> bool:
     data = read_input_file(file)
     try:
@@ -129,25 +146,40 @@ def fix_request_body(data: bytes, fix_options: FixOptions, *, whole: bool = Fals
     api = fix_options.api or case.api or recognize_api(parse_body_fields(body))
     to = fix_options.to or api
     # A conversion needs a valid request of its own API first; without one a single fix at the end is enough.
-    result = FixResult(api, body) if to == api else _fix_with_dialect(body, api, case.model, fix_options, case)
+    if to == api:
+        result = FixResult(api, body)
+    else:
+        result = _fix_with_dialect(body, api, case.model, fix_options, case)
     result = msgspec.structs.replace(result, fixes=(*halves, *result.fixes))
     new_body, losses = convert_request(result.body, to, fix_options.model, api=api)
     if to == api and new_body != result.body:
         model_edit = RequestFix("model", "the model that was asked for", "$.model")
         result = msgspec.structs.replace(result, fixes=(*result.fixes, model_edit))
     last = _fix_with_dialect(new_body, to, fix_options.model or case.model, fix_options, case, whole=whole)
-    return msgspec.structs.replace(
-        last, fixes=(*result.fixes, *(RequestFix("convert", why) for why in losses), *last.fixes)
-    )
+    conversion_losses = [RequestFix("convert", why) for why in losses]
+    return msgspec.structs.replace(last, fixes=(*result.fixes, *conversion_losses, *last.fixes))
 
 
 def _fix_with_dialect(
-    body: bytes, api: str, model: str, fix_options: FixOptions, case: RequestCase, *, whole: bool = False
+    body: bytes,
+    api: str,
+    model: str,
+    fix_options: FixOptions,
+    case: RequestCase,
+    *,
+    whole: bool = False,
 ) -> FixResult:
     from holdfast.config import load_catalog
 
     betas = merge_betas(case, fix_options.betas)
-    return fix_request(body, api, model=model, dialect=load_catalog().get_dialect, betas=betas, complete=whole)
+    return fix_request(
+        body,
+        api,
+        model=model,
+        dialect=load_catalog().get_dialect,
+        betas=betas,
+        complete=whole,
+    )
 
 
 def encode_fix_result(result: FixResult) -> bytes:
@@ -160,12 +192,12 @@ def encode_fix_result(result: FixResult) -> bytes:
 
 def _fix_lines(file: str, fix_options: FixOptions, output: _StandardOutput | BinaryIO) -> bool:
     """Write a fixed case for each line, in order; return whether all are valid."""
-    every = True
+    are_all_valid = True
     for line in iter_input_lines(file):
-        answer, fine = fix_line(line, fix_options)
-        every = every and fine
+        answer, is_valid = fix_line(line, fix_options)
+        are_all_valid = are_all_valid and is_valid
         output.write(answer + b"\n")
-    return every
+    return are_all_valid
 
 
 def fix_line(line: bytes, fix_options: FixOptions = FixOptions()) -> tuple[bytes, bool]:
@@ -174,9 +206,11 @@ def fix_line(line: bytes, fix_options: FixOptions = FixOptions()) -> tuple[bytes
         result = fix_request_body(line, fix_options)
     except (HoldfastError, RecursionError) as error:
         return encode_printable_json({"request": None, "edits": [], "error": str(error)}), False
-    answer = {"request": Raw(result.body.strip()), "edits": list(result.fixes)}
+    record: dict[str, Any] = {"request": Raw(result.body.strip()), "edits": list(result.fixes)}
     errors = [finding for finding in result.findings if finding.level == "error"]
-    return msgspec.json.encode(answer | ({"findings": errors} if errors else {})), result.is_valid
+    if errors:
+        record["findings"] = errors
+    return msgspec.json.encode(record), result.is_valid
 
 
 # -- for people --------------------------------------------------------------------------------------------------------

@@ -67,15 +67,13 @@ def _print_collected(unused_blobs: UnusedBlobs, verb: str) -> None:
 
     out = make_console()
     for blob in (*unused_blobs.blobs, *unused_blobs.drafts):
+        name = clean_single_line(blob.name)[:40]
         kind = "draft" if blob.is_draft else "text"
-        print_line(
-            out,
-            Text(
-                f"{clean_single_line(blob.name)[:40]:40}  {kind:5}  {blob.size:>14,} bytes  "
-                f"{format_age(int(blob.stored_at * 1_000)):>10}"
-            ),
-        )
-    drafts = f" and {format_count(len(unused_blobs.drafts), 'draft')}" if unused_blobs.drafts else ""
+        age = format_age(int(blob.stored_at * 1_000))
+        print_line(out, Text(f"{name:40}  {kind:5}  {blob.size:>14,} bytes  {age:>10}"))
+    drafts = ""
+    if unused_blobs.drafts:
+        drafts = f" and {format_count(len(unused_blobs.drafts), 'draft')}"
     click.echo(
         f"{verb}: {format_count(len(unused_blobs.blobs), 'text')}{drafts}, {unused_blobs.bytes:,} bytes; in use: "
         f"{unused_blobs.named_count:,}"

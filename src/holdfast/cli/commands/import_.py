@@ -59,13 +59,22 @@ class ImportFailure(Struct, frozen=True):
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--as", "name", metavar="ID", help="The id of the session. [default: the one in the file]")
 @click.option(
-    "--session", default="", metavar="ID", help="Only this session of a database; the beginning of its id is enough."
+    "--session",
+    default="",
+    metavar="ID",
+    help="Only this session of a database; the beginning of its id is enough.",
 )
 @store_option
 @make_json_option("an array with an object for each session")
 @click.pass_context
 def command(
-    ctx: click.Context, files: tuple[str, ...], name: str | None, session: str, store: str | None, *, as_json: bool
+    ctx: click.Context,
+    files: tuple[str, ...],
+    name: str | None,
+    session: str,
+    store: str | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Import recorded sessions of other tools into the store.
 
@@ -81,7 +90,13 @@ def command(
         for number, file in enumerate(files, 1):
             label = f"file {number:,} of {len(files):,}" if len(files) > 1 else "reading"
             waiting.begin_part(label)
-            outcomes += _import_file(there, file, name, session, partial(_show_import_progress, waiting, label))
+            outcomes += _import_file(
+                there,
+                file,
+                name,
+                session,
+                partial(_show_import_progress, waiting, label),
+            )
     if as_json:
         print_json([_encode_import_outcome(outcome) for outcome in outcomes])
     else:
@@ -102,7 +117,11 @@ def _show_import_progress(waiting: ProgressBar, label: str, bytes_read: int, siz
 
 
 def _import_file(
-    store: SessionStore, file: str, name: str | None, session: str, progress: ReadProgress
+    store: SessionStore,
+    file: str,
+    name: str | None,
+    session: str,
+    progress: ReadProgress,
 ) -> Iterator[ImportedSession | ImportFailure]:
     """Import each session in a file and yield the results."""
     try:
@@ -125,21 +144,33 @@ def _import_recording(store: SessionStore, file: str, recording: Recording, key:
     _check_same_format(store, key, recording.format)
     parts = {key: recording}
     for number, part in enumerate(recording.sidechains, 1):
-        own = part.session if part.session and part.session != recording.session else f"sidechain-{number}"
+        if part.session and part.session != recording.session:
+            own = part.session
+        else:
+            own = f"sidechain-{number}"
         parts[f"{own}@{key}"] = part
     added = already_there = 0
     for name, part in parts.items():
         # One lease a session: without it a second import could append the same entries in between.
         with store.hold_lease(name):
-            there = _load_entries(store, name)
-            new = select_new_entries(part, there)
-            store.import_entries(
-                name, new.entries, leaf=new.leaf, info=_make_session_info(name, new, chain(there, new.entries))
-            )
-        added, already_there = added + len(new.entries), already_there + len(part.entries) - len(new.entries)
-    problems = tuple(problem for part in parts.values() for problem in part.problems)
+            stored_entries = _load_entries(store, name)
+            new = select_new_entries(part, stored_entries)
+            info = _make_session_info(name, new, chain(stored_entries, new.entries))
+            store.import_entries(name, new.entries, leaf=new.leaf, info=info)
+        added += len(new.entries)
+        already_there += len(part.entries) - len(new.entries)
+    problems: list[RecordingProblem] = []
+    for part in parts.values():
+        problems += part.problems
     return ImportedSession(
-        file, key, recording.format, added, already_there, tuple(parts)[1:], recording.skipped_counts, problems
+        file=file,
+        session=key,
+        format=recording.format,
+        added=added,
+        already_there=already_there,
+        sidechains=tuple(parts)[1:],
+        skipped_lines=recording.skipped_counts,
+        problems=tuple(problems),
     )
 
 
@@ -164,6 +195,7 @@ def _check_same_format(store: SessionStore, key: str, tool: str) -> None:
 
 def _make_session_info(key: str, recording: Recording, entries: Iterable[Entry]) -> SessionInfo:
     """Describe ``recording`` for the list of sessions; without a title, the user's first words are used."""
+    # A generator, because the first user text is near the start and texts may still be in the file.
     messages = (entry.body.sized_message.message for entry in entries if isinstance(entry.body, MessageEntry))
     return SessionInfo(
         key=key,
@@ -188,10 +220,12 @@ def _print_import_outcome(outcome: ImportedSession | ImportFailure) -> None:
         return
     added = "nothing new"
     if outcome.added:
-        added = f"{outcome.added:,} {'entry' if outcome.added == 1 else 'entries'} added"
+        noun = "entry" if outcome.added == 1 else "entries"
+        added = f"{outcome.added:,} {noun} added"
     if outcome.already_there:
         added += f", {outcome.already_there:,} already present"
-    file, session = clean_single_line(outcome.file), clean_single_line(outcome.session)
+    file = clean_single_line(outcome.file)
+    session = clean_single_line(outcome.session)
     click.echo(f"{file}: {outcome.format} session {session}: {added}")
     if outcome.skipped_lines:
         kinds = sorted(outcome.skipped_lines.items())

@@ -62,15 +62,28 @@ class LintOptions(Struct, frozen=True):
 @click.option("--api", type=click.Choice(API_NAMES), help="The API of the request. [default: recognized from it]")
 @click.option("--model", default="", help="The model to check for. [default: the request's own]")
 @click.option(
-    "--beta", "betas", multiple=True, metavar="NAME", help="A beta header sent with the request; may be repeated."
+    "--beta",
+    "betas",
+    multiple=True,
+    metavar="NAME",
+    help="A beta header sent with the request; may be repeated.",
 )
 @click.option(
-    "--jsonl", is_flag=True, help='Read one {"api", "request"} per line, print one verdict per line, in order.'
+    "--jsonl",
+    is_flag=True,
+    help='Read one {"api", "request"} per line, print one verdict per line, in order.',
 )
 @make_json_option("the verdict")
 @click.pass_context
 def command(
-    ctx: click.Context, file: str, api: str | None, model: str, betas: tuple[str, ...], *, jsonl: bool, as_json: bool
+    ctx: click.Context,
+    file: str,
+    api: str | None,
+    model: str,
+    betas: tuple[str, ...],
+    *,
+    jsonl: bool,
+    as_json: bool,
 ) -> None:
     """Check whether the provider would accept a request, and list every broken rule with its JSON path.
 
@@ -78,7 +91,10 @@ def command(
     rule is broken. Warnings come from rules that are only inferred, and do not make a request invalid.
     """
     lint_options = LintOptions(api, model, betas)
-    valid = _lint_lines(file, lint_options) if jsonl else _lint_file(file, lint_options, as_json=as_json)
+    if jsonl:
+        valid = _lint_lines(file, lint_options)
+    else:
+        valid = _lint_file(file, lint_options, as_json=as_json)
     if not valid:
         ctx.exit(EXIT_FOUND)
 
@@ -94,24 +110,34 @@ def _lint_file(file: str, lint_options: LintOptions, *, as_json: bool) -> bool:
 
 
 def lint_request_body(
-    data: bytes, lint_options: LintOptions = LintOptions(), *, whole: bool = False
+    data: bytes,
+    lint_options: LintOptions = LintOptions(),
+    *,
+    whole: bool = False,
 ) -> tuple[Finding, ...]:
     """Check a request, or a part of one, bare or in a ``RequestCase``, and return the findings.
 
     Raises ``UnrecognizedContent`` if it belongs to no known API.
     """
     case = parse_request_case(data)
-    body, model = bytes(case.request) or data, lint_options.model or case.model
+    body = bytes(case.request) or data
+    model = lint_options.model or case.model
     with suppress(FormatError):  # the validator reports a body that is not an object
         body = set_body_model(body, model)
     return validate_request(
-        body, lint_options.api or case.api, betas=merge_betas(case, lint_options.betas), model=model, complete=whole
+        body,
+        lint_options.api or case.api,
+        betas=merge_betas(case, lint_options.betas),
+        model=model,
+        complete=whole,
     )
 
 
 def merge_betas(case: RequestCase, option_betas: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the betas of a case together with those of the options, or None if there are none at all."""
-    return case.betas if not option_betas else tuple(dict.fromkeys([*(case.betas or ()), *option_betas]))
+    """Return the betas of a case together with those of the options, or None without any."""
+    if not option_betas:
+        return case.betas
+    return tuple(dict.fromkeys([*(case.betas or ()), *option_betas]))
 
 
 def parse_request_case(data: bytes) -> RequestCase:
@@ -140,13 +166,12 @@ def encode_findings(findings: Sequence[Finding]) -> dict[str, Any]:
 
 def _lint_lines(file: str, lint_options: LintOptions) -> bool:
     """Print a verdict for each line; return whether all are valid."""
-    # findings
-    every = True
+    are_all_valid = True
     for line in iter_input_lines(file):
         findings = lint_line(line, lint_options)
-        every = every and has_no_errors(findings)
+        are_all_valid = are_all_valid and has_no_errors(findings)
         click.echo(encode_printable_json(encode_findings(findings)))
-    return every
+    return are_all_valid
 
 
 def lint_line(line: bytes, lint_options: LintOptions = LintOptions()) -> tuple[Finding, ...]:
@@ -173,9 +198,8 @@ def _print_findings(file: str, data: bytes, findings: Sequence[Finding]) -> None
     elif not errors:
         out.print(f"{name}: valid, with {format_count(len(findings), 'warning')}", style="yellow")
     else:
-        out.print(
-            f"{name}: invalid: {format_count(errors, 'error')}, {format_count(len(findings) - errors, 'warning')}",
-            style="red",
-        )
+        error_count = format_count(errors, "error")
+        warning_count = format_count(len(findings) - errors, "warning")
+        out.print(f"{name}: invalid: {error_count}, {warning_count}", style="red")
     if errors and findings[0].rule == "json" and (advice := suggest_right_command(data)):
         print_wrapped(out, Text(f"({advice})", style="dim"))

@@ -77,7 +77,9 @@ def command(limit: int | None, store: str | None, *, as_json: bool) -> None:
     """
     with open_named_store(store, readonly=True) as there:
         everything = there.list_sessions()
-        infos = everything[: limit or (None if as_json else DEFAULT_LIST_LIMIT)]
+        if limit is None and not as_json:
+            limit = DEFAULT_LIST_LIMIT
+        infos = everything[:limit]
         with ProgressBar(is_wanted=not as_json) as waiting:
             sessions = [describe_session(there, info) for info in waiting.track_items("sessions", infos)]
     if not sessions and (why := describe_missing_store(store)):
@@ -110,30 +112,42 @@ class SessionListing(Struct, frozen=True):
 
     def to_record(self) -> dict[str, Any]:
         """Return all fields for JSON."""
-        figures = {
-            name: getattr(self, name)
-            for name in ("client", "messages", "tokens", "window", "is_answered", "is_counted")
-        }
-        info: dict[str, Any] = msgspec.to_builtins(self.info)
-        return info | {"entry_count": self.info.entry_count} | figures
+        record: dict[str, Any] = msgspec.to_builtins(self.info)
+        record["entry_count"] = self.info.entry_count
+        for name in ("client", "messages", "tokens", "window", "is_answered", "is_counted"):
+            record[name] = getattr(self, name)
+        return record
 
 
 def describe_session(store: SessionStore, info: SessionInfo) -> SessionListing:
     """Describe a session for a list, reading only the last few entries of its log."""
-    request, is_answered, behind = None, False, 0
-    client = "" if info.format else get_client_name(info.key)  # an imported id may look like one of the proxy's
+    client = ""
+    # The id of an imported session may look like one of the proxy's.
+    if not info.format:
+        client = get_client_name(info.key)
     newest = tuple(_iterate_newest_bodies(store, info))
+    is_answered = any(isinstance(body, AnswerEntry) for body in newest)
+    request = None
+    later_messages = 0
     for body in newest:
-        if request is None:
-            request = body if isinstance(body, RequestEntry) else None
-            behind += isinstance(body, MessageEntry)
-        is_answered = is_answered or isinstance(body, AnswerEntry)
+        if isinstance(body, RequestEntry):
+            request = body
+            break
+        if isinstance(body, MessageEntry):
+            later_messages += 1
     tokens, is_counted = _get_session_size(store, info, newest)
     if request is None:
         is_refused = not is_answered and any(isinstance(body, FailureEntry) for body in newest)
         return SessionListing(info, client, None, tokens, is_answered=not is_refused, is_counted=is_counted)
-    has_answer, window = is_answered or _has_answer(store, info), _get_session_window(store, info, request) or None
-    return SessionListing(info, client, request.message_count + behind, tokens, window, has_answer, is_counted)
+    return SessionListing(
+        info=info,
+        client=client,
+        messages=request.message_count + later_messages,
+        tokens=tokens,
+        window=_get_session_window(store, info, request) or None,
+        is_answered=is_answered or _has_answer(store, info),
+        is_counted=is_counted,
+    )
 
 
 def _get_session_size(store: SessionStore, info: SessionInfo, newest: Sequence[EntryBody]) -> tuple[int | None, bool]:
@@ -187,10 +201,12 @@ def _has_answer(store: SessionStore, info: SessionInfo) -> bool:
 
 
 def _get_session_window(store: SessionStore, info: SessionInfo, request: RequestEntry) -> int:
-    """Return the window of the newest request, capped by what an overflow taught; 0 if unknown."""
+    """Return the window of the newest request, capped by the limit learned from overflows; 0 if unknown."""
     with suppress(HoldfastError):
+        # Only a failure can teach a limit, and folding the log for it costs much more than this look-up.
         if request.window and store.read_entries(info.key, "failure"):
-            return min_known_size(request.window, store.open_size_state(info.key).usage.learned_limits.window_limit)
+            learned_limits = store.open_size_state(info.key).usage.learned_limits
+            return min_known_size(request.window, learned_limits.window_limit)
     return request.window
 
 
@@ -211,7 +227,8 @@ def _print_sessions(sessions: list[SessionListing], keys: list[str]) -> None:
 
     short_keys = shorten_session_keys(keys)
     rows: list[tuple[str, ...]] = [("id", "from", "began", "changed", "messages", "tokens", "title")]
-    rows += [_make_session_row(session, short_keys[session.info.key]) for session in sessions]
+    for session in sessions:
+        rows.append(_make_session_row(session, short_keys[session.info.key]))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     out = make_console()
     # The title takes the rest of the line, so it plays no part in the choice of columns.
@@ -228,7 +245,10 @@ def _print_sessions(sessions: list[SessionListing], keys: list[str]) -> None:
 def _make_session_row(session: SessionListing, short_key: str) -> tuple[str, ...]:
     info = session.info
     messages = "-" if session.messages is None else f"{session.messages:,}"
-    tokens = "-" if session.tokens is None else format_tokens(session.tokens, is_counted=session.is_counted)
+    if session.tokens is None:
+        tokens = "-"
+    else:
+        tokens = format_tokens(session.tokens, is_counted=session.is_counted)
     return (
         clean_single_line(short_key),
         session.client or info.format,

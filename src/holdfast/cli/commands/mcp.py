@@ -82,7 +82,9 @@ class _SearchArguments(Struct, frozen=True, forbid_unknown_fields=True):
 
 @click.command("mcp", epilog=EXAMPLES)
 @click.option(
-    "--session", metavar="ID", help="The session to read. [default: the newest of this folder, else the newest of all]"
+    "--session",
+    metavar="ID",
+    help="The session to read. [default: the newest of this folder, else the newest of all]",
 )
 @store_option
 @make_json_option("what it would serve, without serving,")
@@ -159,7 +161,10 @@ def _make_mcp_tool(name: str, about: str, parameters: Mapping[str, Any], *requir
     from mcp import types
 
     hints = types.ToolAnnotations(
-        read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
+        read_only_hint=True,
+        destructive_hint=False,
+        idempotent_hint=True,
+        open_world_hint=False,
     )
     schema = {
         "type": "object",
@@ -168,7 +173,11 @@ def _make_mcp_tool(name: str, about: str, parameters: Mapping[str, Any], *requir
         "additionalProperties": False,
     }
     return types.Tool(
-        name=name, description=about, input_schema=schema, annotations=hints, _meta=dict(LARGE_RESULT_META)
+        name=name,
+        description=about,
+        input_schema=schema,
+        annotations=hints,
+        _meta=dict(LARGE_RESULT_META),
     )
 
 
@@ -187,17 +196,17 @@ def choose_session(store: SessionStore, environment: McpSource) -> tuple[Session
     """Choose the session to read, with a remark if it may not be the one that was meant."""
     if environment.session is not None:
         return store.get_session(environment.session), ""
-    every = store.list_sessions()
-    keys = {info.key for info in every}
-    own = [
-        info for info in every if info.key.partition("@")[2] not in keys
-    ]  # a sub-agent's key ends with @ and its parent's
-    if not own:
+    sessions = store.list_sessions()
+    keys = {info.key for info in sessions}
+    # The key of a sub-agent's session ends with an @ and its parent's key; the parent is the one that was meant.
+    main_sessions = [info for info in sessions if info.key.partition("@")[2] not in keys]
+    if not main_sessions:
         raise UnknownId("there is no session in the store yet; add one with `holdfast import FILE`")
-    here = [info for info in own if info.cwd and Path(info.cwd) == environment.folder]
-    if here:
-        return here[0], ""
-    return own[0], f"[no session of {environment.folder} is in the store; this is the newest of all, {own[0].key}]"
+    for info in main_sessions:
+        if info.cwd and Path(info.cwd) == environment.folder:
+            return info, ""
+    newest = main_sessions[0]
+    return newest, f"[no session of {environment.folder} is in the store; this is the newest of all, {newest.key}]"
 
 
 def _run_tool(store: SessionStore, key: str, tool: str, arguments: Mapping[str, Any]) -> RecallAnswer:

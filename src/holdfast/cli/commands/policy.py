@@ -43,12 +43,17 @@ class _PolicyGroup(click.Group):
     """The commands about policies; naming a policy alone fails with the command to use."""
 
     def resolve_command(
-        self, ctx: click.Context, args: list[str]
+        self,
+        ctx: click.Context,
+        args: list[str],
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that ``args`` begin with; for an unknown one, fail with the command to use."""
         name = args[0]
         if name not in self.commands and not name.startswith("-"):
-            hint = f"use: holdfast policy show {name}" if name in PRESETS else f"choose from {', '.join(self.commands)}"
+            if name in PRESETS:
+                hint = f"use: holdfast policy show {name}"
+            else:
+                hint = f"choose from {', '.join(self.commands)}"
             ctx.fail(f"holdfast policy has no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 
@@ -105,15 +110,24 @@ def list_settings(name: str, configuration: Configuration) -> list[dict[str, Any
 
     Each has its value in force, in the preset, and in our own policy (None if that lacks the setting).
     """
-    policy, preset, ours = configuration.build_policy(name), Policy.preset(name), Policy()
-    rules_type, changes = type(preset.rules), configuration.find_overrides(name)
+    policy = configuration.build_policy(name)
+    preset = Policy.preset(name)
+    ours = Policy()
+    rules_type = type(preset.rules)
+    changes = configuration.find_overrides(name)
     rows = []
     for setting in list_setting_names(rules_type):
         group = setting.partition(".")[0]
         if {setting, group} & preset.rules.unused_settings:
             continue
-        our_value = None if group == PRESET_GROUP else get_setting(setting, ours.settings, ours.rules)
+        if group == PRESET_GROUP:
+            our_value = None
+        else:
+            our_value = get_setting(setting, ours.settings, ours.rules)
         override = changes.get(setting)
+        changed_by = ""
+        if override is not None:
+            changed_by = f"{override.file} {override.table_header}"
         rows.append(
             {
                 "setting": setting,
@@ -122,7 +136,7 @@ def list_settings(name: str, configuration: Configuration) -> list[dict[str, Any
                 "preset": msgspec.to_builtins(get_setting(setting, preset.settings, preset.rules)),
                 "holdfast": msgspec.to_builtins(our_value),
                 "origin": get_setting_origin(setting, rules_type),
-                "changed_by": f"{override.file} {override.table_header}" if override is not None else "",
+                "changed_by": changed_by,
             }
         )
     return rows
@@ -136,21 +150,19 @@ def _print_policy(name: str, rows: list[dict[str, Any]], notes: Sequence[str]) -
 
     out = make_console()
     out.print(Text.assemble((name, "bold"), f"  {PRESETS[name].about}"))
-    for group, own in groupby(rows, key=lambda row: row["group"]):
+    for group, group_rows in groupby(rows, key=lambda row: row["group"]):
         out.print(Text(f"\n{group}", style="bold"))
-        print_table(
-            out,
-            _make_settings_table(("setting", "value", "default", "origin"), [_make_setting_row(row) for row in own]),
-        )
+        cells = [_make_setting_row(row) for row in group_rows]
+        print_table(out, _make_settings_table(("setting", "value", "default", "origin"), cells))
     values = {row["setting"]: row["value"] for row in rows}
     if (limit := values["history.max_turns"]) and values["history.hysteresis"]:
         out.print(Text(f"\nshows between {max(1, limit // 2)} and {limit} user turns (history.hysteresis)"))
     for note in notes:
         print_wrapped(out, Text(f"\n{note}"))
     out.print(Text("\nConstants, the same for every policy", style="bold"))
-    constant_rows = [
-        (constant.name, _format_value(constant.value), constant.module, constant.about) for constant in list_constants()
-    ]
+    constant_rows = []
+    for constant in list_constants():
+        constant_rows.append((constant.name, _format_value(constant.value), constant.module, constant.about))
     print_table(out, _make_settings_table(("name", "value", "module", "meaning"), constant_rows))
 
 

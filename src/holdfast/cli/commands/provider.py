@@ -60,7 +60,9 @@ MAX_PROVIDER_PORT = 65_535
     help="The context window in tokens.",
 )
 @click.option(
-    "--script", metavar="FILE", help='Answers, one per line: {"text", "thinking", "calls": [[NAME, {}]], "stop"}.'
+    "--script",
+    metavar="FILE",
+    help='Answers, one per line: {"text", "thinking", "calls": [[NAME, {}]], "stop"}.',
 )
 @click.option(
     "--fault",
@@ -85,7 +87,14 @@ MAX_PROVIDER_PORT = 65_535
 )
 @make_json_option("one line per request")
 def command(
-    port: int, window: int, script: str | None, faults: Sequence[str], overflow: str, factor: float, *, as_json: bool
+    port: int,
+    window: int,
+    script: str | None,
+    faults: Sequence[str],
+    overflow: str,
+    factor: float,
+    *,
+    as_json: bool,
 ) -> None:
     """Serve a strict test provider that refuses what real ones refuse, in their words, and costs nothing.
 
@@ -117,7 +126,10 @@ def _handle_sigterm() -> Iterator[None]:
 
 @contextmanager
 def _serve_provider(
-    provider: Provider, faults: Sequence[Fault], port: int, lines: SimpleQueue[RequestReport]
+    provider: Provider,
+    faults: Sequence[Fault],
+    port: int,
+    lines: SimpleQueue[RequestReport],
 ) -> Iterator[str]:
     from holdfast.testing.provider.server.local_server import serve_provider
 
@@ -156,7 +168,10 @@ def _print_requests(lines: SimpleQueue[RequestReport], *, as_json: bool) -> int:
 
 
 def _print_request(report: RequestReport, *, as_json: bool) -> None:
-    click.echo(encode_printable_json(msgspec.to_builtins(report)) if as_json else _format_request(report))
+    if as_json:
+        click.echo(encode_printable_json(msgspec.to_builtins(report)))
+    else:
+        click.echo(_format_request(report))
 
 
 def _format_request(report: RequestReport) -> str:
@@ -178,8 +193,11 @@ def _load_script(file: str | None) -> list[ScriptedAnswer]:
     if file is None:
         return []
     name = "the script" if file == STDIN else clean_single_line(file)
-    lines = enumerate(read_input_file(file).split(b"\n"), 1)
-    return [_parse_script_line(line, f"{name}, line {number}") for number, line in lines if line.strip()]
+    answers = []
+    for number, line in enumerate(read_input_file(file).split(b"\n"), 1):
+        if line.strip():
+            answers.append(_parse_script_line(line, f"{name}, line {number}"))
+    return answers
 
 
 def _parse_script_line(line: bytes, location: str) -> ScriptedAnswer:

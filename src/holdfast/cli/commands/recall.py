@@ -68,7 +68,9 @@ class RecallOptions(NamedTuple):
 @click.option("--lines", metavar="A-B", help="Only these lines, counted from 1, including B.")
 @click.option("--chars", metavar="A-B", help="Only these characters, counted from 0, excluding B.")
 @click.option(
-    "--search", metavar="TEXT", help="Only lines that match (a|b, a.*b); without ID, find messages with these words."
+    "--search",
+    metavar="TEXT",
+    help="Only lines that match (a|b, a.*b); without ID, find messages with these words.",
 )
 @click.option(
     "-n",
@@ -120,18 +122,19 @@ def _resolve_recall_id(store: SessionStore, key: str, name: str) -> str:
 def _find_numbered_message(store: SessionStore, key: str, number: int, name: str) -> Entry:
     """Find message ``number``, called ``name`` in errors, without reading the whole log if requests still show it."""
     active = store.read_active_entries(key)
-    shown_entries = [
-        entry
-        for entry in (*active.tail, *active.later_entries)
-        if isinstance(entry.body, MessageEntry | BranchSummaryEntry)
-    ]
+    shown_entries = []
+    for entry in (*active.tail, *active.later_entries):
+        if isinstance(entry.body, MessageEntry | BranchSummaryEntry):
+            shown_entries.append(entry)
     if active.first_kept <= number < active.first_kept + len(shown_entries):
         return shown_entries[number - active.first_kept]
     return find_entry(store, key, load_branch_history(store, key), name)
 
 
 def _print_text(store: SessionStore, key: str, options: RecallOptions, id_: str) -> None:
-    lines, chars, search = options.lines or "", options.chars or "", options.search or ""
+    lines = options.lines or ""
+    chars = options.chars or ""
+    search = options.search or ""
     if options.as_json and not options.output:
         page = recall_page(store, key, id_, lines=lines, chars=chars, search=search)
         print_json({"session": key} | asdict(page))
@@ -147,10 +150,15 @@ def _print_text(store: SessionStore, key: str, options: RecallOptions, id_: str)
 
 def _print_pages(pages: Iterable[TextPage]) -> int:
     """Print pages as they arrive and return their characters; output to a terminal is cleaned of control characters."""
-    is_terminal, size = sys.stdout is not None and sys.stdout.isatty(), 0
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    size = 0
     for text in _iterate_page_texts(pages):
         size += len(text)
-        click.echo(_TERMINAL_STEERING.sub("\ufffd", text) if is_terminal else _encode_text(text), nl=False)
+        if is_terminal:
+            click.echo(_TERMINAL_STEERING.sub("\ufffd", text), nl=False)
+        else:
+            # A file or pipe gets the original text, byte for byte.
+            click.echo(_encode_text(text), nl=False)
     if is_terminal and size:
         click.echo()
     return size
@@ -168,7 +176,8 @@ def _save_pages(pages: Iterable[TextPage], output: str, key: str, options: Recal
 def _iterate_page_texts(pages: Iterable[TextPage]) -> Iterator[str]:
     """Yield the texts of pages; a page of search matches gets its missing line end."""
     for page in pages:
-        yield page.text if page.match_count is None or not page.text else f"{page.text}\n"
+        is_search = page.match_count is not None
+        yield f"{page.text}\n" if is_search and page.text else page.text
 
 
 def _encode_text(text: str) -> bytes:
@@ -183,18 +192,11 @@ def _print_spills(store: SessionStore, key: str, *, as_json: bool) -> None:
     if not spills:
         click.echo("no text of this session was stored away; --search finds its messages")
         return
-    _print_recall_table(
-        ("id", "bytes", "stored", "from"),
-        [
-            (
-                spill.id,
-                f"{spill.size:,}" if spill.is_stored else "gone",
-                format_age(spill.at),
-                clean_single_line(spill.tool) or "user",
-            )
-            for spill in spills
-        ],
-    )
+    rows: list[tuple[str, ...]] = []
+    for spill in spills:
+        size = f"{spill.size:,}" if spill.is_stored else "gone"
+        rows.append((spill.id, size, format_age(spill.at), clean_single_line(spill.tool) or "user"))
+    _print_recall_table(("id", "bytes", "stored", "from"), rows)
 
 
 def _print_search(store: SessionStore, key: str, search: str, limit: int, *, as_json: bool) -> None:
@@ -209,38 +211,37 @@ def _print_search(store: SessionStore, key: str, search: str, limit: int, *, as_
     if not hits:
         click.echo(f"no message of this session matches {clean_single_line(search, 80)!r}; try fewer or other words")
         return
-    _print_recall_table(
-        ("id", "from", "stored", "match"),
-        [
-            (
-                clean_single_line((hit.blob_hash or hit.entry_id)[:12]),
-                clean_single_line(hit.role),
-                format_age(hit.time_ms),
-                clean_single_line(hit.snippet),
-            )
-            for hit in hits
-        ],
-        _center_match,
-    )
+    rows: list[tuple[str, ...]] = []
+    for hit in hits:
+        id_ = clean_single_line((hit.blob_hash or hit.entry_id)[:12])
+        rows.append((id_, clean_single_line(hit.role), format_age(hit.time_ms), clean_single_line(hit.snippet)))
+    _print_recall_table(("id", "from", "stored", "match"), rows, _center_match)
 
 
 def _center_match(snippet: str, budget: int) -> str:
     """Cut the start of a snippet so that the match is visible in ``budget`` columns, centered as far as possible."""
     start = snippet.find(MATCH_OPEN)
-    spare = max(0, budget - (snippet.find(MATCH_CLOSE, start) - start + 2)) // 2
-    return snippet if len(snippet) <= budget or start <= spare else f"…{snippet[start - spare :]}"
+    match_length = snippet.find(MATCH_CLOSE, start) - start + 2
+    spare = max(0, budget - match_length) // 2
+    if len(snippet) <= budget or start <= spare:
+        return snippet
+    return f"…{snippet[start - spare :]}"
 
 
 def _print_recall_table(
-    head: tuple[str, ...], rows: list[tuple[str, ...]], fit_text: Callable[[str, int], str] = lambda text, _: text
+    head: tuple[str, ...],
+    rows: list[tuple[str, ...]],
+    fit_text: Callable[[str, int], str] = lambda text, _: text,
 ) -> None:
     """Print a table; ``fit_text`` may shorten the last column to the columns that are left."""
     from rich.text import Text
 
-    every = [head, *rows]
-    widths = [max(map(len, column)) for column in list(zip(*every, strict=True))[:-1]]
+    all_rows = [head, *rows]
+    columns = list(zip(*all_rows, strict=True))
+    widths = [max(map(len, column)) for column in columns[:-1]]
     out = make_console()
     room = out.width - sum(width + 2 for width in widths)
-    for number, row in enumerate(every):
+    for number, row in enumerate(all_rows):
         cells = [f"{cell:{width}}" for cell, width in zip(row, widths, strict=False)]
-        print_line(out, Text("  ".join([*cells, fit_text(row[-1], room)]), style="" if number else "bold"))
+        style = "bold" if number == 0 else ""
+        print_line(out, Text("  ".join([*cells, fit_text(row[-1], room)]), style=style))

@@ -100,9 +100,10 @@ def command(
         raise CommandError("--store and FILE cannot be combined; give one of the two")
     if "" in files:
         raise CommandError("the file name is empty; give the name of a file")
-    paths = [(Path(file), not format_ and _is_sqlite_file(file)) for file in files] or [
-        (_locate_store_file(store), True)
-    ]
+    if files:
+        paths = [(Path(file), not format_ and _is_sqlite_file(file)) for file in files]
+    else:
+        paths = [(_locate_store_file(store), True)]
     outcomes = list(_repair_files(paths, format_ or "", dry_run=dry_run, quiet=as_json))
     if as_json:
         print_json([_encode_repair(outcome, dry_run=dry_run) for outcome in outcomes])
@@ -135,7 +136,11 @@ def _is_sqlite_file(file: str) -> bool:
 
 
 def _repair_files(
-    paths: Iterable[tuple[Path, bool]], format_: str, *, dry_run: bool, quiet: bool
+    paths: Iterable[tuple[Path, bool]],
+    format_: str,
+    *,
+    dry_run: bool,
+    quiet: bool,
 ) -> Iterator[RepairOutcome]:
     with ProgressBar(is_wanted=not quiet) as waiting:
         for path, is_store in paths:
@@ -163,11 +168,20 @@ def _read_schema_version(path: Path) -> int:
     return 0
 
 
-def _repair_session_path(path: Path, format_: str, waiting: ProgressBar, *, dry_run: bool) -> SessionFileRepair:
+def _repair_session_path(
+    path: Path,
+    format_: str,
+    waiting: ProgressBar,
+    *,
+    dry_run: bool,
+) -> SessionFileRepair:
     size = path.stat().st_size if path.is_file() else 0
     steps = _ProgressSteps(waiting, f"reading {path.name}")
     return repair_file_on_disk(
-        path, format_=format_, dry_run=dry_run, on_line=lambda byte_count: steps(size, byte_count)
+        path,
+        format_=format_,
+        dry_run=dry_run,
+        on_line=lambda byte_count: steps(size, byte_count),
     )
 
 
@@ -175,8 +189,10 @@ class _ProgressSteps:
     """Steps of a progress bar in hundredths of the whole, so that millions of entries do not redraw it each time."""
 
     def __init__(self, waiting: ProgressBar, label: str) -> None:
-        self._waiting, self._label = waiting, label
-        self._done, self._shown = 0, -1
+        self._waiting = waiting
+        self._label = label
+        self._done = 0
+        self._shown = -1
 
     def __call__(self, total: int, amount: int = 1) -> None:
         self._done += amount
@@ -196,7 +212,9 @@ def _has_findings(outcome: RepairOutcome) -> bool:
     """Return whether anything was wrong with the file."""
     if isinstance(outcome, RepairFailure):
         return True
-    return bool(outcome.findings) if isinstance(outcome, SessionFileRepair) else not outcome.repair.is_undamaged
+    if isinstance(outcome, SessionFileRepair):
+        return bool(outcome.findings)
+    return not outcome.repair.is_undamaged
 
 
 def _is_unrepaired(outcome: RepairOutcome) -> bool:
@@ -207,7 +225,10 @@ def _is_unrepaired(outcome: RepairOutcome) -> bool:
 def _print_repair(outcome: RepairOutcome, *, dry_run: bool) -> None:
     if isinstance(outcome, RepairFailure):
         message = clean_single_line(prefix_file_name(outcome.file, outcome.error))
-        click.echo(message if _UNCHANGED_TEXT in message else f"{message}; {_UNCHANGED_TEXT}", err=True)
+        # Some errors already say that the file is unchanged.
+        if _UNCHANGED_TEXT not in message:
+            message = f"{message}; {_UNCHANGED_TEXT}"
+        click.echo(message, err=True)
     elif isinstance(outcome, SessionFileRepair):
         _print_file_repair(outcome, dry_run=dry_run)
     else:
@@ -221,9 +242,8 @@ def _print_file_repair(repair: SessionFileRepair, *, dry_run: bool) -> None:
         return
     if repair.findings:
         click.echo(f"{name}: {repair.format}: {_format_thing_count(len(repair.findings))}")
-        _print_finding_lines(
-            f"line {finding.line}: {finding.description}: {finding.repair}" for finding in repair.findings
-        )
+        lines = [f"line {finding.line}: {finding.description}: {finding.repair}" for finding in repair.findings]
+        _print_finding_lines(lines)
     if repair.reason:
         why = suggest_export_for_session(repair.file) if repair.reason == FILE_MISSING else ""
         click.echo(f"{name}: {why or _REASON_TEXTS.get(repair.reason, repair.reason)}; nothing was changed", err=True)
@@ -241,18 +261,18 @@ _REASON_TEXTS = {
 
 
 def _print_store_repair(store: StoreRepair, *, dry_run: bool) -> None:
-    repair, name = store.repair, clean_single_line(store.repair.file)
+    repair = store.repair
+    name = clean_single_line(store.repair.file)
     if repair.is_undamaged:
-        summary = f"{repair.entry_count:,} entries, no damage found" if repair.entry_count else "it is empty"
+        summary = "it is empty"
+        if repair.entry_count:
+            summary = f"{repair.entry_count:,} entries, no damage found"
         click.echo(f"{name}: {summary}{_describe_migration(store)}")
         return
-    click.echo(
-        f"{name}: {repair.entry_count:,} entries, "
-        f"{_format_thing_count(len(repair.findings))}{_describe_migration(store)}"
-    )
-    _print_finding_lines(
-        f"{_format_location(repair_step)}{repair_step.problem}: {repair_step.action}" for repair_step in repair.findings
-    )
+    problems = _format_thing_count(len(repair.findings))
+    click.echo(f"{name}: {repair.entry_count:,} entries, {problems}{_describe_migration(store)}")
+    lines = [f"{_format_location(finding)}{finding.problem}: {finding.action}" for finding in repair.findings]
+    _print_finding_lines(lines)
     if dry_run:
         click.echo("  nothing was changed; run it without --dry-run to repair")
     elif repair.backup:
@@ -260,7 +280,7 @@ def _print_store_repair(store: StoreRepair, *, dry_run: bool) -> None:
 
 
 def _describe_migration(store: StoreRepair) -> str:
-    """Describe the migration of an older Holdfast's tables, done or due; empty if there is none."""
+    """Describe the migration of an older Holdfast's tables, done or due; empty for current tables."""
     if store.schema_after != store.schema_before:
         return f"; its tables were migrated from schema {store.schema_before} to {store.schema_after}"
     if 0 < store.schema_after < len(MIGRATIONS):
@@ -268,14 +288,14 @@ def _describe_migration(store: StoreRepair) -> str:
     return ""
 
 
-def _print_finding_lines(lines: Iterable[str]) -> None:
+def _print_finding_lines(lines: list[str]) -> None:
     from rich.text import Text
 
-    all_lines, out = list(lines), make_console()
-    for line in all_lines[:LISTED_FINDINGS]:
+    out = make_console()
+    for line in lines[:LISTED_FINDINGS]:
         print_wrapped(out, Text(f"  {clean_single_line(line)}"))
-    if len(all_lines) > LISTED_FINDINGS:
-        click.echo(f"  and {len(all_lines) - LISTED_FINDINGS:,} more; --json lists them all")
+    if len(lines) > LISTED_FINDINGS:
+        click.echo(f"  and {len(lines) - LISTED_FINDINGS:,} more; --json lists them all")
 
 
 def _format_thing_count(count: int) -> str:
@@ -296,10 +316,9 @@ def _encode_repair(outcome: RepairOutcome, *, dry_run: bool) -> dict[str, Any]:
         "fine": not _has_findings(outcome) and not _is_unrepaired(outcome),
     }
     if isinstance(outcome, StoreRepair):
-        findings = [
-            {name: getattr(repair_step, name) for name in StoreRepairFinding.__struct_fields__}
-            for repair_step in outcome.repair.findings
-        ]
+        findings = []
+        for repair_step in outcome.repair.findings:
+            findings.append({name: getattr(repair_step, name) for name in StoreRepairFinding.__struct_fields__})
         record |= {
             "format": "holdfast",
             "entries": outcome.repair.entry_count,
@@ -307,9 +326,9 @@ def _encode_repair(outcome: RepairOutcome, *, dry_run: bool) -> dict[str, Any]:
             "backup": outcome.repair.backup or None,
         }
         return record | {"schema_before": outcome.schema_before, "schema": outcome.schema_after}
-    findings = [
-        {name: getattr(finding, name) for name in RepairFinding.__struct_fields__} for finding in outcome.findings
-    ]
+    findings = []
+    for finding in outcome.findings:
+        findings.append({name: getattr(finding, name) for name in RepairFinding.__struct_fields__})
     outcome_record = {
         "reason": outcome.reason or None,
         "backup": outcome.backup or None,

@@ -111,14 +111,24 @@ class ReplayFailure(Struct, frozen=True):
 )
 @click.option("--policy", default="all", show_default=True, help="Policies, separated by commas.")
 @click.option("--api", type=click.Choice(API_NAMES), help="The API to build requests for. [default: the model's]")
-@click.option("--model", default=config.DEFAULT_MODEL, show_default=True, help="The model whose prices count.")
 @click.option(
-    "--cuts/--no-cuts", default=None, help="Measure recall at cuts (three more runs). [default: with --json only]"
+    "--model",
+    default=config.DEFAULT_MODEL,
+    show_default=True,
+    help="The model whose prices count.",
+)
+@click.option(
+    "--cuts/--no-cuts",
+    default=None,
+    help="Measure recall at cuts (three more runs). [default: with --json only]",
 )
 @click.option("--show", metavar="POLICY", help="The policy to draw. [default: holdfast]")
 @click.option("--dump", metavar="DIR", help="Write every request there, one {file, policy, step, request} per line.")
 @click.option(
-    "--session", default="", metavar="ID", help="Only this session of a database; the beginning of its id is enough."
+    "--session",
+    default="",
+    metavar="ID",
+    help="Only this session of a database; the beginning of its id is enough.",
 )
 @make_json_option("an array with an object for each file and policy")
 @click.pass_context
@@ -190,7 +200,9 @@ def _list_files(options: ReplayOptions) -> list[tuple[str, str]]:
     files = [(file, options.session) for file in options.files]
     if options.latest or options.all_sessions:
         tools = list_session_tools()
-        paths = [path for tool in tools for path in list_session_files(tool)]
+        paths: list[Path] = []
+        for tool in tools:
+            paths += list_session_files(tool)
         paths.sort(key=get_modification_sort_key, reverse=True)
         if not paths:
             folders = ", ".join(str(tool.folder) for tool in tools)
@@ -211,11 +223,16 @@ def _find_newest_session(file: str) -> tuple[str, str]:
     if not foreign.is_sqlite_file(Path(file)):
         return file, ""
     with foreign.open_opencode_database(Path(file)) as there:
-        return file, next((root.id for root in reversed(there.list_root_sessions())), "")
+        sessions = there.list_root_sessions()
+    return file, sessions[-1].id if sessions else ""
 
 
 def _replay_file(
-    file: str, session: str, replay_job: ReplayJob, waiting: ProgressBar, dump: RequestDumpFolder | None
+    file: str,
+    session: str,
+    replay_job: ReplayJob,
+    waiting: ProgressBar,
+    dump: RequestDumpFolder | None,
 ) -> Iterator[ReplayReport | ReplayFailure]:
     """Yield the outcome of each session in a file. Raises ``CommandError`` for wrong use, which ends the command."""
     try:
@@ -228,12 +245,17 @@ def _replay_file(
 
 
 def _replay_source(
-    source: RecordingSource, replay_job: ReplayJob, waiting: ProgressBar, dump: RequestDumpFolder | None
+    source: RecordingSource,
+    replay_job: ReplayJob,
+    waiting: ProgressBar,
+    dump: RequestDumpFolder | None,
 ) -> ReplayReport | ReplayFailure:
     try:
         return replay_recording(source, replay_job, waiting, dump)
     except EXPECTED_ERRORS as error:
-        why = suggest_export_for_session(source.name) if isinstance(error, FileNotFoundError) else ""
+        why = ""
+        if isinstance(error, FileNotFoundError):
+            why = suggest_export_for_session(source.name)
         return ReplayFailure(source.name, why or describe_error(error))
 
 
@@ -246,26 +268,25 @@ def _print_reports_json(outcomes: Sequence[ReplayReport | ReplayFailure]) -> Non
             out.append({"file": outcome.file, "error": outcome.error})
         else:
             out += [encode_policy_row(outcome.subject, row) for row in outcome.rows]
-            out += [
-                {"file": outcome.subject.file, "policy": failure.policy, "error": failure.error}
-                for failure in outcome.failures
-            ]
+            for failure in outcome.failures:
+                out.append({"file": outcome.subject.file, "policy": failure.policy, "error": failure.error})
     print_json(out)
 
 
 def _print_reports(
-    options: ReplayOptions, replay_job: ReplayJob, outcomes: Sequence[ReplayReport | ReplayFailure]
+    options: ReplayOptions,
+    replay_job: ReplayJob,
+    outcomes: Sequence[ReplayReport | ReplayFailure],
 ) -> None:
     """Print a table and a picture for each file, and one table for all together.
 
     Raises ``CommandError`` if no file could be read.
     """
     reports = [outcome for outcome in outcomes if isinstance(outcome, ReplayReport)]
-    error_lines = [
-        clean_single_line(prefix_file_name(failure.file, failure.error))
-        for failure in outcomes
-        if isinstance(failure, ReplayFailure)
-    ]
+    error_lines = []
+    for failure in outcomes:
+        if isinstance(failure, ReplayFailure):
+            error_lines.append(clean_single_line(prefix_file_name(failure.file, failure.error)))
     if not reports and len(error_lines) == 1:
         raise CommandError(error_lines[0])
     for line in error_lines:
@@ -282,7 +303,13 @@ def _print_reports(
         _print_pool(reports, replay_job, out)
 
 
-def _print_report(report: ReplayReport, replay_job: ReplayJob, console: Any, *, wants_picture: bool) -> None:
+def _print_report(
+    report: ReplayReport,
+    replay_job: ReplayJob,
+    console: Any,
+    *,
+    wants_picture: bool,
+) -> None:
     from holdfast.replay.picture import draw_policy_picture
     from holdfast.replay.report import (
         make_cut_table,
@@ -292,19 +319,29 @@ def _print_report(report: ReplayReport, replay_job: ReplayJob, console: Any, *, 
         make_session_heading,
     )
 
-    subject, rows = replace(report.subject, file=clean_single_line(report.subject.file)), report.rows
+    subject = replace(report.subject, file=clean_single_line(report.subject.file))
+    rows = report.rows
     parts: list[Any] = [
         make_session_heading(subject),
         make_policy_table(rows, console.width),
         make_cut_table(rows, width=console.width),
     ]
     parts += [make_policy_remarks(rows), *map(_format_policy_failure, report.failures), make_policy_verdict(rows)]
-    measurement = next((row.figures for row in rows if row.figures.policy == replay_job.pictured_policy), None)
+    measurement = None
+    for row in rows:
+        if row.figures.policy == replay_job.pictured_policy:
+            measurement = row.figures
+            break
     if wants_picture and measurement is not None:
         letters = not has_colors(console)
         parts.append(
             draw_policy_picture(
-                measurement.policy, measurement.points, subject.window, subject.usable, console.width, letters=letters
+                measurement.policy,
+                measurement.points,
+                subject.window,
+                subject.usable,
+                console.width,
+                letters=letters,
             )
         )
     _print_parts(console, parts)
@@ -346,10 +383,11 @@ def _format_policy_failure(failure: PolicyFailure) -> str:
 
 def _format_pool_failures(reports: Sequence[ReplayReport]) -> str:
     """Return a line for each policy that lacks some sessions, since its figures cover only the others."""
-    failure_counts = Counter(failure.policy for report in reports for failure in report.failures)
-    return "\n".join(
-        f"{policy}: without {number} of {len(reports)} sessions" for policy, number in failure_counts.items()
-    )
+    failure_counts: Counter[str] = Counter()
+    for report in reports:
+        failure_counts.update(failure.policy for failure in report.failures)
+    lines = [f"{policy}: without {count} of {len(reports)} sessions" for policy, count in failure_counts.items()]
+    return "\n".join(lines)
 
 
 def _print_parts(console: Any, parts: Sequence[Any]) -> None:

@@ -83,7 +83,8 @@ def _remove_sessions(store: SessionStore, sessions: Sequence[RemovalPreview]) ->
 
 def _format_leaving(session: RemovalPreview) -> str:
     count = session.info.entry_count
-    text = f"{clean_single_line(session.info.key)}: {count:,} {'entry' if count == 1 else 'entries'}"
+    noun = "entry" if count == 1 else "entries"
+    text = f"{clean_single_line(session.info.key)}: {count:,} {noun}"
     text += _format_branch_count(session.branch_count)
     if session.exclusive_blobs:
         blobs = format_count(len(session.exclusive_blobs), "text")

@@ -67,7 +67,15 @@ PRIVATE_PROXY_SETTINGS = {"host": "127.0.0.1", "token": ""}
 @make_json_option("the final counts, on standard error,")
 @click.argument("client", nargs=-1, required=True, metavar="CLIENT [ARGS]...")
 @click.pass_context
-def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *, as_json: bool, **given: Any) -> None:
+def command(
+    ctx: click.Context,
+    /,
+    client: tuple[str, ...],
+    store: str | None,
+    *,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Start CLIENT with a proxy of its own, so that it never outgrows its window.
 
     Made for claude, codex, opencode, pi, gemini, aider and llm, which keep their settings and logins; other programs
@@ -91,7 +99,11 @@ def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *
     if running is not None:
         prepare_with_token = partial(prepare, token=token if running[1].was_sent_token else "")
         _run_at_existing_proxy(
-            ctx, client[0], *running, prepare_with_token, is_plain=not (get_option_settings(given) or store or as_json)
+            ctx,
+            client[0],
+            *running,
+            prepare_with_token,
+            is_plain=not (get_option_settings(given) or store or as_json),
         )
     proxy = ClientProxyOptions(effective_settings.settings, effective_settings.configuration, locate_store(store).url)
     switch = get_bypass_file(proxy.store)
@@ -109,7 +121,7 @@ def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *
 
 
 def _find_program(ctx: click.Context, client: str) -> str:
-    """Return the path of the program ``client``; if there is none, exit with a shell's exit code."""
+    """Return the path of the program ``client``; if it is missing, exit with a shell's exit code."""
     path = shutil.which(client)
     if path is None and os.sep in client and Path(client).exists():
         _print_note(f"{client} is not an executable program; give the path of one")
@@ -121,7 +133,13 @@ def _find_program(ctx: click.Context, client: str) -> str:
 
 
 def _run_at_existing_proxy(
-    ctx: click.Context, client: str, description: str, check: UrlCheck, prepare: ClientPreparation, *, is_plain: bool
+    ctx: click.Context,
+    client: str,
+    description: str,
+    check: UrlCheck,
+    prepare: ClientPreparation,
+    *,
+    is_plain: bool,
 ) -> NoReturn:
     """Run ``client`` at the proxy that ``description`` points at; a second proxy would record and reduce twice."""
     import anyio
@@ -159,7 +177,12 @@ def _silence_stderr() -> Iterator[None]:
 
 @contextmanager
 def _prepare_with_notes(
-    client: Sequence[str], path: str, explicit_upstreams: frozenset[str], to: TextIO | None, proxy: str, token: str = ""
+    client: Sequence[str],
+    path: str,
+    explicit_upstreams: frozenset[str],
+    to: TextIO | None,
+    proxy: str,
+    token: str = "",
 ) -> Iterator[ClientCommand]:
     """Prepare the client, and first print the notes on requests that bypass the proxy."""
     with prepare_client(client, path, proxy, explicit_upstreams, token) as ready:
@@ -196,22 +219,27 @@ def _shorten_stored_keys(keys: Sequence[str], store: str | None) -> list[str]:
     return []
 
 
-def _print_run_summary(outcome: ClientOutcome, proxy: ClientProxyOptions, store: str | None, *, as_json: bool) -> None:
-    """Print on standard error how many requests there were and what was done to them."""
+def _print_run_summary(
+    outcome: ClientOutcome,
+    proxy: ClientProxyOptions,
+    store: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print on standard error the number of requests, and the decisions about them."""
     if outcome.health is None:
-        error = outcome.failure
-        _print_note(
-            f"the proxy ended before the client: {describe_error(error) if error else 'unknown reason'}; start again"
-        )
+        why = describe_error(outcome.failure) if outcome.failure else "unknown reason"
+        _print_note(f"the proxy ended before the client: {why}; start again")
         return
-    stats, keys = outcome.health.build_stats(), outcome.health.sessions.session_keys
+    stats = outcome.health.build_stats()
+    keys = outcome.health.sessions.session_keys
     sessions = _shorten_stored_keys(keys, store)
     dry_run = forecast_observed_sessions(proxy.settings, store, keys, proxy.configuration)
     if as_json:
         record = {"exit": outcome.code, "sessions": sessions, "stats": stats}
-        _write_to_stderr(
-            encode_printable_json(record | ({} if dry_run is None else {"foreseen": to_builtins(dry_run)}))
-        )
+        if dry_run is not None:
+            record["foreseen"] = to_builtins(dry_run)
+        _write_to_stderr(encode_printable_json(record))
         return
     livez = outcome.health.build_livez()
     for trouble in livez["troubles"]:
@@ -222,7 +250,10 @@ def _print_run_summary(outcome: ClientOutcome, proxy: ClientProxyOptions, store:
 
 
 def format_run_summary(
-    stats: Mapping[str, Any], dry_run: PolicyForecast | None, sessions: Sequence[str], store: str | None = None
+    stats: Mapping[str, Any],
+    dry_run: PolicyForecast | None,
+    sessions: Sequence[str],
+    store: str | None = None,
 ) -> str:
     """Format the final counts on one line: requests, actions or a forecast, and a command to look further."""
     count = count_proxy_requests(stats)
@@ -230,9 +261,12 @@ def format_run_summary(
         return "the proxy received no request; docs/clients.md explains how to point this client at it"
     parts = [format_count(count, "request"), *summarize_run(stats, dry_run)]
     if sessions:
-        behind = f" --store {shlex.quote(store)}" if store else ""
-        more_sessions = f" (and {len(sessions) - 1} more)" if len(sessions) > 1 else ""
-        parts.append(f"holdfast show {sessions[0]}{behind}{more_sessions}")
+        command_line = f"holdfast show {sessions[0]}"
+        if store:
+            command_line += f" --store {shlex.quote(store)}"
+        if len(sessions) > 1:
+            command_line += f" (and {len(sessions) - 1} more)"
+        parts.append(command_line)
     return " · ".join(parts)
 
 

@@ -71,7 +71,9 @@ class ProxyServeOptions(Struct, frozen=True):
 )
 @click.option("--port", type=IntegerParamType(0, MAX_PORT), help="The port, 0 for a free one. [default: 8642]")
 @click.option(
-    "--token", metavar="TOKEN", help="The token clients must send in x-holdfast-token; better kept in $HOLDFAST_TOKEN."
+    "--token",
+    metavar="TOKEN",
+    help="The token clients must send in x-holdfast-token; better kept in $HOLDFAST_TOKEN.",
 )
 @add_proxy_options
 @store_option
@@ -90,7 +92,11 @@ def command(store: str | None, *, as_json: bool, **given: Any) -> None:
 
     effective_settings = load_effective_settings(given)
     serving = ProxyServeOptions(
-        effective_settings.settings, effective_settings.configuration, locate_store(store), given, as_json
+        effective_settings.settings,
+        effective_settings.configuration,
+        locate_store(store),
+        given,
+        as_json,
     )
     if get_proxy_mode(effective_settings.settings, get_bypass_file(serving.store.url)) != "bypass":
         check_store_url(serving.store.url)
@@ -106,7 +112,9 @@ async def _serve_proxy(serving: ProxyServeOptions) -> Health | None:
 
     from holdfast.proxy.server import serve_proxy
 
-    health, failure, stop = None, None, Event()
+    health = None
+    failure = None
+    stop = Event()
     sends, changes = create_memory_object_stream[tuple[Settings, Configuration]](1)
     async with create_task_group() as tasks, sends, changes:
         await tasks.start(_wait_for_signals, stop, tasks.cancel_scope)
@@ -170,11 +178,10 @@ async def _reload_on_hangup(
                 continue
             await updates.send((effective_settings.settings, effective_settings.configuration))
             mode_text = describe_proxy_mode(effective_settings.settings, get_bypass_file(serving.store.url))
-            is_same = effective_settings.settings.token == serving.settings.token
-            _print_notice(
-                f"reloaded: {clean_single_line(mode_text)}"
-                f"{'' if is_same else '; the new token takes effect at the next start'}"
-            )
+            notice = f"reloaded: {clean_single_line(mode_text)}"
+            if effective_settings.settings.token != serving.settings.token:
+                notice += "; the new token takes effect at the next start"
+            _print_notice(notice)
 
 
 # -- output ------------------------------------------------------------------------------------------------------
@@ -219,13 +226,15 @@ def _print_directions(address: str, serving: ProxyServeOptions) -> None:
     if serving.as_json:
         click.echo(encode_printable_json(encode_proxy_start(address, serving)))
         return
-    settings, store, external_address = serving.settings, serving.store, get_external_address(address)
+    settings = serving.settings
+    store = serving.store
+    external_address = get_external_address(address)
     click.echo(f"proxy at {address}, {clean_single_line(describe_proxy_mode(settings, switch))}; stop with ^C\n")
     for name, url in get_upstream_urls(settings).items():
         click.echo(f"  {PROVIDERS[name].answers:32} {clean_single_line(url)}")
-    host_note = (
-        "" if external_address == address else " (replace the host name if clients know this machine by another)"
-    )
+    host_note = ""
+    if external_address != address:
+        host_note = " (replace the host name if clients know this machine by another)"
     click.echo(f"\nstore: {clean_single_line(store.url)} ({store.origin})")
     click.echo(f"\nPoint a client here with the variable of its SDK{host_note}:\n")
     for name, value in build_sdk_variables(external_address).items():
@@ -254,11 +263,15 @@ def _print_final_counts(health: Health, serving: ProxyServeOptions) -> None:
     """Print the final counts and, for a proxy that only observed, the forecast."""
     stats = health.build_stats()
     dry_run = forecast_observed_sessions(
-        serving.settings, serving.store.url, health.sessions.session_keys, serving.configuration
+        serving.settings,
+        serving.store.url,
+        health.sessions.session_keys,
+        serving.configuration,
     )
     summary = f"stopped after {format_count(count_proxy_requests(stats), 'request')}"
     with _ignore_closed_output(summary if serving.as_json else ""):
         if serving.as_json:
-            click.echo(encode_printable_json(stats | ({} if dry_run is None else {"foreseen": to_builtins(dry_run)})))
+            foresight = {} if dry_run is None else {"foreseen": to_builtins(dry_run)}
+            click.echo(encode_printable_json(stats | foresight))
         else:
             click.echo(" · ".join([summary, *summarize_run(stats, dry_run)]), err=True)

@@ -102,7 +102,12 @@ class EntryLine(Struct, frozen=True, omit_defaults=True):
     type=IntegerParamType(1),
     help=f"Show only this many lines from the end. [default: {DEFAULT_LINE_LIMIT}; all with --json]",
 )
-@click.option("--all", "everything", is_flag=True, help="Also show requests, answers, and system prompts with tools.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also show requests, answers, and system prompts with tools.",
+)
 @store_option
 @make_json_option("the entries")
 def command(session: str, last: int | None, store: str | None, *, everything: bool, as_json: bool) -> None:
@@ -120,15 +125,16 @@ def command(session: str, last: int | None, store: str | None, *, everything: bo
         end = entry.id if entry is not None else info.leaf_id
         state = build_state_at_entry(there, info.key, entry)
         entries, is_all = _load_newest_entries(there, info, end, max_lines, everything=everything)
-        lines = [
-            *make_entry_lines(
-                entries, there.open_state(info.key, end) if entry else state, measure_session_request(info, state)
-            )
-        ]
+        size = measure_session_request(info, state)
+        # The state at a request already includes its answer, which is not among the lines.
+        shown_state = there.open_state(info.key, end) if entry else state
+        lines = list(make_entry_lines(entries, shown_state, size))
+    if not everything:
+        lines = [line for line in lines if line.kind not in _SIDE_KINDS]
     if as_json:
-        print_json(msgspec.to_builtins([line for line in lines if everything or line.kind not in _SIDE_KINDS]))
+        print_json(msgspec.to_builtins(lines))
     else:
-        _print_entries(info, [line for line in lines if everything or line.kind not in _SIDE_KINDS])
+        _print_entries(info, lines)
         if not (is_all or last):
             click.echo(
                 f"showing the last {format_count(DEFAULT_LINE_LIMIT, 'line')}; --last shows more, --json all",
@@ -137,7 +143,12 @@ def command(session: str, last: int | None, store: str | None, *, everything: bo
 
 
 def _load_newest_entries(
-    store: SessionStore, info: SessionInfo, end: str | None, max_lines: int | None, *, everything: bool
+    store: SessionStore,
+    info: SessionInfo,
+    end: str | None,
+    max_lines: int | None,
+    *,
+    everything: bool,
 ) -> tuple[Sequence[Entry], bool]:
     """Load the entries up to ``end`` that make the last ``max_lines`` lines, and whether these are all.
 
@@ -145,14 +156,22 @@ def _load_newest_entries(
     """
     if max_lines is None or max_lines > SINGLE_READ_LIMIT:
         entries = store.read_path(info.key, end) if end is not None else []
-        lines = [at for at, entry in enumerate(entries) if everything or _get_entry_kind(entry) not in _SIDE_KINDS]
-        start = lines[-max_lines] if max_lines is not None and max_lines < len(lines) else 0
+        line_places = []
+        for at, entry in enumerate(entries):
+            if everything or _get_entry_kind(entry) not in _SIDE_KINDS:
+                line_places.append(at)
+        start = 0
+        if max_lines is not None and max_lines < len(line_places):
+            start = line_places[-max_lines]
         return entries[start:], start == 0
-    newest_entries, count = list[Entry](), 0
+    newest_entries = list[Entry]()
+    count = 0
     while end is not None and count < max_lines:
-        newest_entries.append(store.get_entry(info.key, end))
-        count += everything or _get_entry_kind(newest_entries[-1]) not in _SIDE_KINDS
-        end = newest_entries[-1].parent
+        entry = store.get_entry(info.key, end)
+        newest_entries.append(entry)
+        if everything or _get_entry_kind(entry) not in _SIDE_KINDS:
+            count += 1
+        end = entry.parent
     return newest_entries[::-1], end is None
 
 
@@ -161,7 +180,9 @@ def _get_entry_kind(entry: Entry) -> str:
 
 
 def make_entry_lines(
-    entries: Sequence[Entry], state: ConversationState, size: RequestSize = ESTIMATOR_SIZE
+    entries: Sequence[Entry],
+    state: ConversationState,
+    size: RequestSize = ESTIMATOR_SIZE,
 ) -> Iterator[EntryLine]:
     """Yield a line for each of ``entries``, the last ones of ``state``, with tokens measured by ``size``."""
     visibility = list_message_visibility(state)
@@ -170,8 +191,18 @@ def make_entry_lines(
         body = entry.body
         kind = _get_entry_kind(entry)
         if not isinstance(body, MessageEntry | BranchSummaryEntry):
-            tokens = body.usage.input or None if isinstance(body, AnswerEntry) else None
-            yield EntryLine(entry.id, kind, describe_entry_body(body, size), None, "", tokens, entry.time_ms)
+            tokens = None
+            if isinstance(body, AnswerEntry):
+                tokens = body.usage.input or None
+            yield EntryLine(
+                entry.id,
+                kind,
+                describe_entry_body(body, size),
+                None,
+                "",
+                tokens,
+                entry.time_ms,
+            )
             continue
         message = body.sized_message.message
         shown_tokens = None
@@ -216,10 +247,7 @@ def describe_entry_body(
         case CompactionEntry():
             return _describe_compaction(body, by)
         case DecisionEntry():
-            edits = [
-                f"{edit.rule} #{edit.span.start}: {clean_single_line(edit.why, MAX_LINE_TEXT)}" for edit in body.edits
-            ]
-            return "; ".join(edits)
+            return _describe_edits(body)
         case AnswerEntry():
             return f"answer: {_format_usage(body.usage)} {clean_single_line(body.stop_reason, 40)}".rstrip()
         case RequestEntry():
@@ -234,11 +262,22 @@ def describe_entry_body(
         case FailureEntry():
             return f"{clean_single_line(body.kind, 40)}: {clean_single_line(body.reason, MAX_LINE_TEXT)}"
         case NoteEntry():
-            details = ", ".join(
-                f"{clean_single_line(name, 40)} {clean_single_line(str(value), 80)}"
-                for name, value in body.data.items()
-            )
-            return f"{clean_single_line(body.reason, MAX_LINE_TEXT)} ({details or f'{len(body.raw):,} bytes'})"
+            return _describe_note(body)
+
+
+def _describe_edits(body: DecisionEntry) -> str:
+    edits = []
+    for edit in body.edits:
+        edits.append(f"{edit.rule} #{edit.span.start}: {clean_single_line(edit.why, MAX_LINE_TEXT)}")
+    return "; ".join(edits)
+
+
+def _describe_note(body: NoteEntry) -> str:
+    fields = []
+    for name, value in body.data.items():
+        fields.append(f"{clean_single_line(name, 40)} {clean_single_line(str(value), 80)}")
+    details = ", ".join(fields) or f"{len(body.raw):,} bytes"
+    return f"{clean_single_line(body.reason, MAX_LINE_TEXT)} ({details})"
 
 
 def _describe_compaction(body: CompactionEntry, by: RequestSize) -> str:
@@ -258,15 +297,15 @@ def _print_entries(info: SessionInfo, lines: list[EntryLine]) -> None:
     from rich.text import Text
 
     out = make_console()
-    origin = " · ".join(
-        piece for piece in (info.format, clean_single_line(info.model), clean_single_line(info.cwd)) if piece
-    )
+    origin = " · ".join(filter(None, (info.format, clean_single_line(info.model), clean_single_line(info.cwd))))
     print_line(out, format_session_line(info))
     print_line(out, Text(origin, style="dim"))
     ids = _shorten_ids(lines)
     for line in lines:
         style = _ROLE_STYLES.get(line.role or line.kind, "")
-        tokens = format_tokens(line.tokens, is_counted=line.kind == "answer") if line.tokens is not None else ""
+        tokens = ""
+        if line.tokens is not None:
+            tokens = format_tokens(line.tokens, is_counted=line.kind == "answer")
         role_part = (f"{line.role or line.kind:10}", style)
         text_parts = (f" {tokens:>8}  ", (_format_reduction_mark(line), "yellow"), clean_single_line(line.text))
         print_line(out, Text.assemble((_format_entry_head(line, ids, out.width), "dim"), role_part, *text_parts))

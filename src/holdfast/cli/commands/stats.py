@@ -81,7 +81,12 @@ times as many it took longer than all other figures together."""
 @store_option
 @make_json_option("the figures")
 def command(
-    session: str | None, limit: int | None, store: str | None, *, wants_foresight: bool | None, as_json: bool
+    session: str | None,
+    limit: int | None,
+    store: str | None,
+    *,
+    wants_foresight: bool | None,
+    as_json: bool,
 ) -> None:
     """Report how large sessions got, what was saved, and what that cost in cache.
 
@@ -96,54 +101,109 @@ def command(
     """
     if session is None and wants_foresight is not None:
         raise click.UsageError("--foresee and --no-foresee need one session; give the beginning of its id")
+    if session is None:
+        _run_for_all_sessions(store, limit, as_json=as_json)
+    else:
+        _run_for_session(store, session, wants_foresight=wants_foresight, as_json=as_json)
+
+
+def _run_for_all_sessions(store: str | None, limit: int | None, *, as_json: bool) -> None:
     configuration = config.load_configuration()
     with open_named_store(store, readonly=True) as there, ProgressBar(is_wanted=not as_json) as waiting:
-        infos = [there.get_session(session)] if session is not None else there.list_sessions()
+        infos = there.list_sessions()
         places = TargetCache(configuration)
-        dry_run, is_left_out = None, False
-        if session is None:
-            accounts = [
-                load_session_savings(there, info, configuration.catalog, places)
-                for info in waiting.track_items("sessions", infos)
-            ]
-        else:
-            waiting.begin_part("reading the log")
-            entries = there.read_entries(infos[0].key)
-            waiting.begin_part("computing costs")
-            account, state = _compute_account_and_state(there, infos[0], configuration.catalog, places, entries)
-            accounts = [account]
-            if account.requests and not account.rules:  # no decision at all: the session was only observed
-                is_left_out = account.requests > MAX_UNASKED_DRY_RUN if wants_foresight is None else not wants_foresight
-                if not is_left_out:
-                    waiting.begin_part("forecasting the policy", account.requests)
-                    policy = state.policy_name or "holdfast"
-                    dry_run = forecast_session(infos[0], entries, configuration, policy, state, waiting.advance)
+        accounts = []
+        for info in waiting.track_items("sessions", infos):
+            accounts.append(load_session_savings(there, info, configuration.catalog, places))
         total = sum_savings(accounts)
-    if session is None:
-        why = "" if accounts else describe_missing_store(store)
-        if why:
-            click.echo(why, err=True)
-        if as_json:
-            print_json({"sessions": [*map(_encode_account, accounts[:limit])], "all": _encode_account(total)})
-        elif not why:
-            _print_accounts(accounts[: limit or DEFAULT_STATS_LIMIT], total)
-            print_more_hint(len(accounts[limit or DEFAULT_STATS_LIMIT :]), "session", "--limit")
-    elif as_json:
-        foresight = {"foreseen": msgspec.to_builtins(dry_run)} if dry_run is not None or is_left_out else {}
-        print_json(_encode_account(accounts[0]) | foresight)
-    else:
-        _print_account(accounts[0], infos[0], dry_run, is_left_out=is_left_out)
+    why = "" if accounts else describe_missing_store(store)
+    if why:
+        click.echo(why, err=True)
+    if as_json:
+        print_json({"sessions": [*map(_encode_account, accounts[:limit])], "all": _encode_account(total)})
+    elif not why:
+        limit = limit or DEFAULT_STATS_LIMIT
+        _print_accounts(accounts[:limit], total)
+        print_more_hint(len(accounts[limit:]), "session", "--limit")
+
+
+def _run_for_session(
+    store: str | None,
+    session: str,
+    *,
+    wants_foresight: bool | None,
+    as_json: bool,
+) -> None:
+    configuration = config.load_configuration()
+    with open_named_store(store, readonly=True) as there, ProgressBar(is_wanted=not as_json) as waiting:
+        info = there.get_session(session)
+        report = _report_session(there, info, configuration, waiting, wants_foresight=wants_foresight)
+    if not as_json:
+        _print_account(report.account, info, report.forecast, is_left_out=report.is_left_out)
+        return
+    record = _encode_account(report.account)
+    # A forecast that was left out is null, so that scripts can tell it from a session with decisions.
+    if report.forecast is not None or report.is_left_out:
+        record["foreseen"] = msgspec.to_builtins(report.forecast)
+    print_json(record)
+
+
+class _SessionReport(NamedTuple):
+    """The account of one session, with the forecast of its policy if it was only observed."""
+
+    account: SessionSavings
+    forecast: PolicyForecast | None = None
+    is_left_out: bool = False
+    """Whether a forecast would have taken too long, or was not wanted."""
+
+
+def _report_session(
+    store: SessionStore,
+    info: SessionInfo,
+    configuration: config.Configuration,
+    waiting: ProgressBar,
+    *,
+    wants_foresight: bool | None,
+) -> _SessionReport:
+    """Compute the account of a session and, if it was only observed, the forecast of its policy."""
+    waiting.begin_part("reading the log")
+    entries = store.read_entries(info.key)
+    waiting.begin_part("computing costs")
+    account, state = _compute_account_and_state(
+        store,
+        info,
+        configuration.catalog,
+        TargetCache(configuration),
+        entries,
+    )
+    # A session without any decision was only observed.
+    if account.rules or not account.requests:
+        return _SessionReport(account)
+    if wants_foresight is None:
+        wants_foresight = account.requests <= MAX_UNASKED_DRY_RUN
+    if not wants_foresight:
+        return _SessionReport(account, is_left_out=True)
+    waiting.begin_part("forecasting the policy", account.requests)
+    policy = state.policy_name or "holdfast"
+    return _SessionReport(account, forecast_session(info, entries, configuration, policy, state, waiting.advance))
 
 
 def load_session_savings(
-    store: SessionStore, info: SessionInfo, catalog: Catalog, places: TargetCache
+    store: SessionStore,
+    info: SessionInfo,
+    catalog: Catalog,
+    places: TargetCache,
 ) -> SessionSavings:
     """Compute the savings of a session, with the sizes of its spilled texts, in the window it may use."""
     return _compute_account_and_state(store, info, catalog, places, store.read_entries(info.key))[0]
 
 
 def _compute_account_and_state(
-    store: SessionStore, info: SessionInfo, catalog: Catalog, places: TargetCache, entries: Sequence[Entry]
+    store: SessionStore,
+    info: SessionInfo,
+    catalog: Catalog,
+    places: TargetCache,
+    entries: Sequence[Entry],
 ) -> tuple[SessionSavings, ConversationState]:
     """Compute the savings of a session from its ``entries``, and return them with the state of its current branch."""
     hashes = collect_named_blobs(entries)
@@ -158,28 +218,35 @@ def _compute_account_and_state(
         return measure_request(state, *targets[key])
 
     account, state = compute_savings_and_state(info.key, entries, info.leaf_id, catalog, info.model, sized)
-    avoided_overflows = 0 if info.format else account.avoided_overflows  # compactions of another tool are not our merit
-    largest = (
-        _apply_effective_window(account.largest, state, places, info)
-        if account.largest.from_client
-        else account.largest
-    )
+    # The compactions of an imported session are another tool's work, so the overflows they avoided do not count.
+    avoided_overflows = 0 if info.format else account.avoided_overflows
+    if account.largest.from_client:
+        largest = _apply_effective_window(account.largest, state, places, info)
+    else:
+        largest = account.largest
     account = replace(
-        account, largest=largest, spills=len(hashes), spill_bytes=sum(sizes), avoided_overflows=avoided_overflows
+        account,
+        largest=largest,
+        spills=len(hashes),
+        spill_bytes=sum(sizes),
+        avoided_overflows=avoided_overflows,
     )
     return account, state
 
 
 def _apply_effective_window(
-    largest: LargestRequest, state: ConversationState, places: TargetCache, info: SessionInfo
+    largest: LargestRequest,
+    state: ConversationState,
+    places: TargetCache,
+    info: SessionInfo,
 ) -> LargestRequest:
     """Return the largest request with the window that the next one is planned for."""
     place, settings = places(info, state)
     limits = guard.compute_effective_target(place, state, settings).limits
     capped_size = replace(largest, window=min_known_size(largest.window, settings.window.cap))
-    return (
-        capped_size.apply_window_limit(limits.window) if limits.window_source == guard.LEARNED_ORIGIN else capped_size
-    )
+    if limits.window_source == guard.LEARNED_ORIGIN:
+        return capped_size.apply_window_limit(limits.window)
+    return capped_size
 
 
 _USAGE_FIGURES = ("input", "output", "cache_read", "cache_write", "dollars", "cache_hit")
@@ -191,16 +258,24 @@ _PRICE_FIGURES = ("dollars", "saved_dollars", "rewritten_dollars")
 def _encode_account(account: SessionSavings) -> dict[str, Any]:
     """Return the figures for JSON; those that no answer reported are null."""
     record: dict[str, Any] = msgspec.to_builtins(account) | {"cache_hit": account.cache_hit}
-    unknown = () if account.input else _USAGE_FIGURES
-    unpriced_fields = [name for name in _PRICE_FIGURES if account.unpriced_calls and not record[name]]
-    return record | dict.fromkeys((*unknown, *unpriced_fields)) | {"window_share": account.largest.share}
+    unknown_fields: list[str] = []
+    if not account.input:
+        unknown_fields += _USAGE_FIGURES
+    if account.unpriced_calls:
+        # A sum above 0 has at least the calls with known prices; a 0 would look like a price of nothing.
+        unknown_fields += [name for name in _PRICE_FIGURES if not record[name]]
+    return record | dict.fromkeys(unknown_fields) | {"window_share": account.largest.share}
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
 def _print_account(
-    account: SessionSavings, info: SessionInfo, foreseen: PolicyForecast | None, *, is_left_out: bool
+    account: SessionSavings,
+    info: SessionInfo,
+    foreseen: PolicyForecast | None,
+    *,
+    is_left_out: bool,
 ) -> None:
     from rich.text import Text
 
@@ -225,7 +300,9 @@ def _format_largest(account: SessionSavings) -> str:
     largest = account.largest
     near = f", {largest.share:.0%} of a window of {largest.window:,}" if largest.share else ""
     tokens = format_tokens(largest.sent_upstream, is_counted=largest.is_upstream_counted)
-    up = f"{tokens} as it was sent and answered{near}" if largest.sent_upstream else "no request was answered"
+    up = "no request was answered"
+    if largest.sent_upstream:
+        up = f"{tokens} as it was sent and answered{near}"
     sent_tokens = format_tokens(largest.from_client, is_counted=largest.is_counted)
     size = f"largest request: {sent_tokens} tokens from the client, {up}"
     counts = (
@@ -271,11 +348,9 @@ def _print_costs(console: Any, account: SessionSavings) -> None:
 
     if account.input:
         hit = f"{account.cache_hit:.1%} of {account.input:,} tokens in came from the cache"
-        suffix = (
-            f"; {format_count(account.answers_without_usage, 'answer')} without usage not included"
-            if account.answers_without_usage
-            else ""
-        )
+        suffix = ""
+        if account.answers_without_usage:
+            suffix = f"; {format_count(account.answers_without_usage, 'answer')} without usage not included"
         print_wrapped(console, Text(f"{hit}; {account.output:,} tokens out; {_format_call_costs(account)}{suffix}"))
     else:
         console.print("no answer reported usage, so the cost is unknown")
@@ -283,7 +358,9 @@ def _print_costs(console: Any, account: SessionSavings) -> None:
     if breaks:
         cost = f"{format_tokens(account.rewritten)} tokens were written to the cache again"
         has_price = account.rewritten_dollars or not account.unpriced_calls
-        suffix = f", ${account.rewritten_dollars:,.2f} more than reading them" if has_price else ""
+        suffix = ""
+        if has_price:
+            suffix = f", ${account.rewritten_dollars:,.2f} more than reading them"
         print_wrapped(console, Text(f"cache breaks: {breaks}; {cost}{suffix}"))
     else:
         console.print("the cache never broke: every request extended the one before it")
@@ -312,29 +389,25 @@ def _print_accounts(accounts: list[SessionSavings], total: SessionSavings) -> No
     if not accounts:
         out.print("no sessions yet; add one with holdfast import FILE")
         return
-    short = shorten_session_keys([account.session for account in accounts])
-    _print_stats_table(
-        out,
-        _SIZE_COLUMNS,
-        [
-            *(_make_size_row(clean_single_line(short[account.session]), account) for account in accounts),
-            _make_size_row("all", total),
-        ],
-    )
+    short_keys = shorten_session_keys([account.session for account in accounts])
+    size_rows = []
+    savings_rows = []
+    for account in accounts:
+        name = clean_single_line(short_keys[account.session])
+        size_rows.append(_make_size_row(name, account))
+        savings_rows.append(_make_savings_row(name, account))
+    size_rows.append(_make_size_row("all", total))
+    savings_rows.append(_make_savings_row("all", total))
+    _print_stats_table(out, _SIZE_COLUMNS, size_rows)
     out.print()
-    _print_stats_table(
-        out,
-        _SAVING_COLUMNS,
-        [
-            *(_make_savings_row(clean_single_line(short[account.session]), account) for account in accounts),
-            _make_savings_row("all", total),
-        ],
-    )
+    _print_stats_table(out, _SAVING_COLUMNS, savings_rows)
 
 
 def _make_size_row(name: str, account: SessionSavings) -> tuple[str, ...]:
     largest = account.largest
-    from_client = format_tokens(largest.from_client, is_counted=largest.is_counted) if largest.from_client else "-"
+    from_client = "-"
+    if largest.from_client:
+        from_client = format_tokens(largest.from_client, is_counted=largest.is_counted)
     sent = "-"
     if largest.sent_upstream:
         sent = format_tokens(largest.sent_upstream, is_counted=largest.is_upstream_counted)
@@ -345,7 +418,9 @@ def _make_size_row(name: str, account: SessionSavings) -> tuple[str, ...]:
 
 def _make_savings_row(name: str, account: SessionSavings) -> tuple[str, ...]:
     hit = f"{account.cache_hit:.1%}" if account.input else "-"
-    money = f"{account.dollars:,.2f}" if account.input and (account.dollars or not account.unpriced_calls) else "-"
+    money = "-"
+    if account.input and (account.dollars or not account.unpriced_calls):
+        money = f"{account.dollars:,.2f}"
     breaks = f"{sum(account.breaks.values()):,}"
     return (
         name,
@@ -384,10 +459,8 @@ def _print_stats_table(console: Console, columns: _StatsColumns, rows: list[tupl
 
     column_indexes = choose_columns([columns.heads, *rows], columns.spare, console.width)
     table = Table(box=None, padding=(0, COLUMN_GAP, 0, 0), pad_edge=False)
-    is_wide = (
-        sum(max(map(len, column)) + COLUMN_GAP for column in zip(columns.heads, *rows, strict=True)) - COLUMN_GAP
-        <= console.width
-    )
+    widths = [max(map(len, column)) for column in zip(columns.heads, *rows, strict=True)]
+    is_wide = sum(width + COLUMN_GAP for width in widths) - COLUMN_GAP <= console.width
     for number, at in enumerate(column_indexes):
         head = columns.heads[at] if is_wide else columns.heads[at].replace(" ", "\n")
         table.add_column(head, justify="right" if number else "left", vertical="bottom", overflow="fold")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from operator import ne
 
 import click
 import msgspec
@@ -149,11 +148,16 @@ def command(
         if listed:
             with ProgressBar("reading", is_wanted=not as_json):
                 log = load_branch_history(there, info.key)
-                law = UndoList(info.key, tuple(list_undoable(info, log, None if as_json else limit)))
-            _print_undoable(info, law, len(list_active_decisions(log.state)), as_json=as_json)
+                undoable = list_undoable(info, log, None if as_json else limit)
+            count = len(list_active_decisions(log.state))
+            _print_undoable(info, UndoList(info.key, tuple(undoable)), count, as_json=as_json)
             return
         with ProgressBar("undoing", is_wanted=not as_json):
-            outcome = forget_window(there, info) if window else undo_decisions(there, info, *decisions)
+            outcome: UndoOutcome | WindowChange
+            if window:
+                outcome = forget_window(there, info)
+            else:
+                outcome = undo_decisions(there, info, *decisions)
     if as_json:
         print_json(msgspec.to_builtins(outcome))
     else:
@@ -162,22 +166,19 @@ def command(
 
 def list_undoable(info: SessionInfo, log: BranchHistory, limit: int | None = None) -> list[UndoableDecision]:
     """List up to ``limit`` decisions in force, the newest first, each with the effect of undoing it alone."""
-    state, times = log.state, _map_entry_times(log)
+    state = log.state
+    times = _map_entry_times(log)
     target_and_settings = get_target_and_settings(info, state, config.load_configuration())
     newest = list(reversed(list_active_decisions(state)))
-    there = set(list_shown_indexes(state, state.view.first_kept))
+    shown_indexes = set(list_shown_indexes(state, state.view.first_kept))
     # Only this one needs a full fold: without it the provider's count may be valid again, and with it the exact size.
-    last = _find_measured_decision(state, newest, there)
-    return [
-        _describe_undo(
-            times,
-            decision,
-            target_and_settings,
-            state,
-            _remove_decision(state, *decision, there, fold=decision[0] == last),
-        )
-        for decision in newest[:limit]
-    ]
+    measured_id = _find_measured_decision(state, newest, shown_indexes)
+    undoable_decisions = []
+    for decision in newest[:limit]:
+        id_, body = decision
+        without = _remove_decision(state, id_, body, shown_indexes, fold=id_ == measured_id)
+        undoable_decisions.append(_describe_undo(times, decision, target_and_settings, state, without))
+    return undoable_decisions
 
 
 def _map_entry_times(log: BranchHistory) -> dict[str, int | None]:
@@ -193,15 +194,19 @@ def _describe_undo(
 ) -> UndoableDecision:
     """Describe the effect of undoing ``decision``: ``state`` without it is ``without``."""
     id_, body = decision
-    growth = measure_request(without, *target_and_settings).tokens - measure_request(state, *target_and_settings).tokens
+    tokens = measure_request(state, *target_and_settings).tokens
+    growth = measure_request(without, *target_and_settings).tokens - tokens
     if isinstance(body, DecisionEntry):
         rules = tuple(dict.fromkeys(edit.rule for edit in body.edits))
-        spans = [edit.span for edit in list_shown_edits(state, body)]
-        messages = len({at for span in spans for at in range(span.start, span.stop)})
-        return UndoableDecision(id_, "decision", rules, times[id_], messages, growth)
-    changed_count = sum(
-        old != new for old, new in zip(_list_message_fates(state), _list_message_fates(without), strict=True)
-    )
+        # Several edits may concern one message, for example its parts.
+        covered_numbers: set[int] = set()
+        for edit in list_shown_edits(state, body):
+            covered_numbers.update(range(edit.span.start, edit.span.stop))
+        return UndoableDecision(id_, "decision", rules, times[id_], len(covered_numbers), growth)
+    changed_count = 0
+    for old, new in zip(_list_message_fates(state), _list_message_fates(without), strict=True):
+        if old != new:
+            changed_count += 1
     return UndoableDecision(id_, "compaction", ("compaction",), times[id_], changed_count, growth)
 
 
@@ -235,36 +240,36 @@ def _remove_decision(
 
 
 def _find_measured_decision(
-    state: ConversationState, newest: list[tuple[str, DecisionEntry | CompactionEntry]], shown_indexes: Container[int]
+    state: ConversationState,
+    newest: list[tuple[str, DecisionEntry | CompactionEntry]],
+    shown_indexes: Container[int],
 ) -> str:
-    """Return the id of the decision whose removal may make the last counted request valid again, or an empty string.
+    """Return the id of the decision without which the last counted request may be valid again, or an empty string.
 
     Every change came after the count, so only the newest decision about the counted messages can be the one.
     """
     measurement = state.usage.measured_request
     if measurement is None or get_valid_measured_request(state) is not None:
         return ""
-    return next(
-        (
-            id_
-            for id_, body in newest
-            if _find_first_changed_message(state, body, shown_indexes) < measurement.message_count
-        ),
-        "",
-    )
+    for id_, body in newest:
+        if _find_first_changed_message(state, body, shown_indexes) < measurement.message_count:
+            return id_
+    return ""
 
 
 def _find_first_changed_message(
-    state: ConversationState, body: DecisionEntry | CompactionEntry, shown_indexes: Container[int]
+    state: ConversationState,
+    body: DecisionEntry | CompactionEntry,
+    shown_indexes: Container[int],
 ) -> int:
     """Return the first of ``shown_indexes`` that would look different without ``body``, else the message count."""
-    groups: dict[int, list[Edit]] = {}
+    edits_by_index: dict[int, list[Edit]] = {}
     for edit in list_shown_edits(state, body):
-        groups.setdefault(edit.span.start, []).append(edit)
-    return min(
-        (at for at, edits in groups.items() if at in shown_indexes and _is_shown_differently(state, at, edits)),
-        default=len(state.history.sized_messages),
-    )
+        edits_by_index.setdefault(edit.span.start, []).append(edit)
+    for index in sorted(edits_by_index):
+        if index in shown_indexes and _is_shown_differently(state, index, edits_by_index[index]):
+            return index
+    return len(state.history.sized_messages)
 
 
 def _is_shown_differently(state: ConversationState, at: int, edits: list[Edit]) -> bool:
@@ -272,20 +277,22 @@ def _is_shown_differently(state: ConversationState, at: int, edits: list[Edit]) 
     other_edits = list(state.view.edits[at])
     for edit in edits:
         other_edits.remove(edit)
-    without = replace(state, view=replace(state.view, edits={at: tuple(other_edits)} if other_edits else {}))
-    digests = (
-        [sized_message.digest for sized_message in list_shown_sized_messages_at(variant, at)]
-        for variant in (state, without)
-    )
-    return get_next_shown_index(state, at) != get_next_shown_index(without, at) or ne(*digests)
+    # Only this message is looked at, so a view with its edits alone is enough.
+    edits_there = {at: tuple(other_edits)} if other_edits else {}
+    without = replace(state, view=replace(state.view, edits=edits_there))
+    if get_next_shown_index(state, at) != get_next_shown_index(without, at):
+        return True
+    digests = [sized_message.digest for sized_message in list_shown_sized_messages_at(state, at)]
+    digests_without = [sized_message.digest for sized_message in list_shown_sized_messages_at(without, at)]
+    return digests != digests_without
 
 
 def _list_message_fates(conversation_state: ConversationState) -> list[tuple[MessageState, tuple[Edit, ...]]]:
     """Return how each message is shown, and by which edits."""
-    return [
-        (state, () if state == "hidden" else conversation_state.view.edits.get(index, ()))
-        for index, state in enumerate(list_message_visibility(conversation_state))
-    ]
+    message_fates = []
+    for index, state in enumerate(list_message_visibility(conversation_state)):
+        message_fates.append((state, () if state == "hidden" else conversation_state.view.edits.get(index, ())))
+    return message_fates
 
 
 def undo_decisions(store: SessionStore, info: SessionInfo, *decisions: str) -> UndoOutcome:
@@ -361,7 +368,10 @@ def _print_undo(info: SessionInfo, outcome: UndoOutcome | WindowChange) -> None:
 
 
 def _name_decision(decision: UndoableDecision, id_: str) -> str:
-    rules = "" if decision.rules == (decision.kind,) else f" ({', '.join(map(clean_single_line, decision.rules))})"
+    if decision.rules == (decision.kind,):
+        rules = ""
+    else:
+        rules = f" ({', '.join(map(clean_single_line, decision.rules))})"
     return f"{decision.kind} {clean_single_line(id_)}{rules}"
 
 

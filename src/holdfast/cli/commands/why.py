@@ -102,7 +102,13 @@ class MessageStory(Struct, frozen=True):
 @click.command("why", epilog=EXAMPLES)
 @click.argument("session")
 @click.argument("message", required=False)
-@click.option("--lines", type=IntegerParamType(0), default=5, show_default=True, help="Lines to show of each text.")
+@click.option(
+    "--lines",
+    type=IntegerParamType(0),
+    default=5,
+    show_default=True,
+    help="Lines to show of each text.",
+)
 @click.option(
     "-n",
     "--limit",
@@ -114,7 +120,15 @@ class MessageStory(Struct, frozen=True):
 @click.option("--said", is_flag=True, help="Print only the original message, in full.")
 @store_option
 @make_json_option("the explanation")
-def command(session: str, message: str | None, store: str | None, *, said: bool, as_json: bool, **given: int) -> None:
+def command(
+    session: str,
+    message: str | None,
+    store: str | None,
+    *,
+    said: bool,
+    as_json: bool,
+    **given: int,
+) -> None:
     """Explain what happened to a message: the original, what requests show now, and each decision about it.
 
     SESSION is the beginning of an id; MESSAGE is a number as holdfast show prints it, a label, or the beginning of an
@@ -159,7 +173,14 @@ def command(session: str, message: str | None, store: str | None, *, said: bool,
         _print_story(story, info, shorten_session_keys(keys)[info.key], **given)
 
 
-def _print_original(info: SessionInfo, number: int, entry: Entry, pieces: Iterable[str], *, as_json: bool) -> None:
+def _print_original(
+    info: SessionInfo,
+    number: int,
+    entry: Entry,
+    pieces: Iterable[str],
+    *,
+    as_json: bool,
+) -> None:
     """Print the original text of a message; on a terminal a missing line end is added."""
     if as_json:
         print_json({"session": info.key, "message": number, "entry": entry.id, "text": "".join(pieces)})
@@ -170,10 +191,22 @@ def _print_original(info: SessionInfo, number: int, entry: Entry, pieces: Iterab
         click.echo()
 
 
-def _print_request_story(info: SessionInfo, log: BranchHistory, entry: Entry, short_key: str, *, as_json: bool) -> None:
-    """Explain the request that ``entry`` is, or whose answer or failure it is."""
+def _print_request_story(
+    info: SessionInfo,
+    log: BranchHistory,
+    entry: Entry,
+    short_key: str,
+    *,
+    as_json: bool,
+) -> None:
+    """Explain the request of ``entry``, which is the request itself, its answer or its failure."""
     with ProgressBar("reading", is_wanted=not as_json):
-        request_detail = describe_request(info, log, find_request_position(log, entry), config.load_configuration())
+        request_detail = describe_request(
+            info,
+            log,
+            find_request_position(log, entry),
+            config.load_configuration(),
+        )
     if as_json:
         print_json(msgspec.to_builtins(request_detail))
         return
@@ -196,10 +229,15 @@ def _get_message_number(log: BranchHistory, entry: Entry) -> int:
 
 
 def explain_message(
-    info: SessionInfo, log: BranchHistory, number: int, characters: int, size: RequestSize
+    info: SessionInfo,
+    log: BranchHistory,
+    number: int,
+    characters: int,
+    size: RequestSize,
 ) -> MessageStory:
     """Explain message ``number``, which originally had ``characters``; tokens are measured by ``size``."""
-    entry, sized_message = log.message_entries[number], log.state.history.sized_messages[number]
+    entry = log.message_entries[number]
+    sized_message = log.state.history.sized_messages[number]
     state = list_message_visibility(log.state)[number]
     return MessageStory(
         session=info.key,
@@ -217,7 +255,10 @@ def explain_message(
 
 
 def _find_replacement(
-    log: BranchHistory, number: int, state: MessageState, size: RequestSize
+    log: BranchHistory,
+    number: int,
+    state: MessageState,
+    size: RequestSize,
 ) -> MessageReplacement | None:
     if state != "hidden":
         sized_messages = get_shown_messages(log.state, number)
@@ -225,24 +266,21 @@ def _find_replacement(
     covering_index = _find_covering_message(log.state, number)
     if covering_index is not None:
         sized_messages = get_shown_messages(log.state, covering_index)
-        return (
-            MessageReplacement(size.scale_tokens(size_of(sized_messages)), _join_message_text(sized_messages))
-            if sized_messages
-            else None
-        )
-    summaries = [(id_, body) for id_, body in log.state.view.active_decisions if isinstance(body, CompactionEntry)]
-    if not summaries or summaries[-1][1].summary is None:
+        if sized_messages:
+            return MessageReplacement(size.scale_tokens(size_of(sized_messages)), _join_message_text(sized_messages))
         return None
-    id_, body = summaries[-1]
-    return MessageReplacement(
-        size.scale_tokens(body.head_tokens),
-        _join_message_text([SizedMessage(body.summary)]) if body.summary else "",
-        id_,
-    )
+    # The newest compaction hides the message now; the summaries before it are part of what it replaced.
+    for id_, body in reversed(log.state.view.active_decisions):
+        if isinstance(body, CompactionEntry):
+            if body.summary is None:
+                return None
+            text = _join_message_text([SizedMessage(body.summary)])
+            return MessageReplacement(size.scale_tokens(body.head_tokens), text, id_)
+    return None
 
 
 def _find_covering_message(state: ConversationState, number: int) -> int | None:
-    """Return the number of the kept message whose edit also covers ``number``, or None."""
+    """Return the number of the kept message with an edit that also covers ``number``, or None."""
     for edits in state.view.edits.values():
         for edit in edits:
             covers_number = edit.span.start <= number < max(edit.span.stop, 1)
@@ -266,29 +304,31 @@ def _print_story(story: MessageStory, info: SessionInfo, short_key: str, lines: 
     head = f"#{story.message} {clean_single_line(story.entry)[:SHORT_ID]} {format_time(story.at)} {story.role}"
     out.print(Text.assemble((" ".join(head.split()), "bold"), f": {_STATE_TEXTS[story.state]}"))
     size = f"{format_tokens(story.tokens)} tokens, {len(story.text):,} characters"
-    lengths = (
-        f"{story.characters:,} characters, of which the log holds {size}"
-        if story.characters != len(story.text)
-        else size
-    )
+    if story.characters != len(story.text):
+        lengths = f"{story.characters:,} characters, of which the log holds {size}"
+    else:
+        lengths = size
     _print_text_block(out, f"original: {lengths}", story.text, lines)
     if story.replacement is not None and story.state != "whole":
         title = "shown instead" if story.state == "reduced" else "shown for it"
         if story.replacement.entry:
             title = f"the summary shown instead (compaction {clean_single_line(story.replacement.entry)[:SHORT_ID]})"
         _print_text_block(
-            out, f"{title}: {format_tokens(story.replacement.tokens)} tokens", story.replacement.text, lines
+            out,
+            f"{title}: {format_tokens(story.replacement.tokens)} tokens",
+            story.replacement.text,
+            lines,
         )
     if not story.actions:
         out.print("no decision is about it")
     omitted_count = len(story.actions) - limit
-    for act in (
-        story.actions
-        if omitted_count <= 0
-        else (*story.actions[: limit // 2], *story.actions[limit // 2 + omitted_count :])
-    ):
+    shown_actions = story.actions
+    if omitted_count > 0:
+        # The first decisions and the last ones tell most: how it began, and the state now.
+        shown_actions = (*story.actions[: limit // 2], *story.actions[limit // 2 + omitted_count :])
+    for action in shown_actions:
         out.print()
-        _print_action(out, short_key, act)
+        _print_action(out, short_key, action)
     print_more_hint(omitted_count, "decision", "--limit")
 
 
@@ -306,10 +346,12 @@ def _print_text_block(console: Any, head: str, text: str, lines: int) -> None:
 def _print_action(console: Any, session: str, action: MessageAction) -> None:
     from rich.text import Text
 
-    short, key = clean_single_line(action.entry)[:SHORT_ID], quote(clean_single_line(session))
+    short = clean_single_line(action.entry)[:SHORT_ID]
+    key = quote(clean_single_line(session))
     state, style = "in force", "yellow"
     if action.revoked_by:
-        state, style = f"undone by {clean_single_line(action.revoked_by)[:SHORT_ID]}", "dim"
+        state = f"undone by {clean_single_line(action.revoked_by)[:SHORT_ID]}"
+        style = "dim"
     by = f", by {clean_single_line(action.decided_by)}" if action.decided_by else ""
     head = f"  {action.kind} {short} {format_time(action.at)}{by}: {state}"
     console.print(Text.assemble((clean_single_line(action.rule), style), head))

@@ -77,7 +77,8 @@ def print_demo_comparison(console: Console, comparison: DemoComparison, folder: 
     if comparison.with_holdfast.error:
         print_wrapped(console, Text(clean_single_line(comparison.with_holdfast.error), style="red"))
     console.print()
-    console.print(_make_comparison_table(comparison, gap=3 if console.width >= ROOMY_WIDTH else 1))
+    gap = 3 if console.width >= ROOMY_WIDTH else 1
+    console.print(_make_comparison_table(comparison, gap))
     console.print()
     _print_recalled(console, comparison)
     _print_next_commands(console, comparison, folder)
@@ -117,7 +118,9 @@ def _print_recalled(console: Console, comparison: DemoComparison) -> None:
     if recall.lines:
         lines_part = (f"{recall.lines} of {len(ROUTES)} lines", "green")
         text = Text.assemble(
-            "The audit of step 2 is in no file, yet ", lines_part, f" can be read back, such as: {recall.first}"
+            "The audit of step 2 is in no file, yet ",
+            lines_part,
+            f" can be read back, such as: {recall.first}",
         )
         print_wrapped(console, text)
 
@@ -128,10 +131,11 @@ def _print_next_commands(console: Console, comparison: DemoComparison, folder: P
         print_wrapped(console, Text("To explore that session yourself: holdfast demo --keep DIR", style="dim"))
         return
     where = f"--store {shlex.quote(str(folder / DEMO_STORE_FILE))}"
-    for verb, options in (
-        ("show", ""),
-        ("context", f"--window {WINDOW} "),
-        ("why", "4 "),
-        ("recall", f'{comparison.recall.handle[:12]} --search "{RECALL_PHRASE}" '),
-    ):
-        print_command(console, Text(f"holdfast {verb} {DEMO_SESSION} {options}{where}", style="dim"))
+    commands = (
+        f"holdfast show {DEMO_SESSION} {where}",
+        f"holdfast context {DEMO_SESSION} --window {WINDOW} {where}",
+        f"holdfast why {DEMO_SESSION} 4 {where}",
+        f'holdfast recall {DEMO_SESSION} {comparison.recall.handle[:12]} --search "{RECALL_PHRASE}" {where}',
+    )
+    for command in commands:
+        print_command(console, Text(command, style="dim"))

@@ -46,28 +46,34 @@ class RequestTally:
     def add_request(self, event: str = "", summary: Collection[str] = ()) -> None:
         """Record the newest request; ``event`` names the decision before it, ``summary`` has the texts of a summary."""
         request = self._provider.requests[-1]
+        number = len(self.points)
+        kinds = self._count_kinds(request, summary)
         if not isinstance(request.reply, ModelAnswer):
-            self.points.append(
-                RequestPoint(
-                    len(self.points), request.tokens, self._count_kinds(request, summary), CacheUse(0, 0, 0), 0.0
-                )
-            )
+            # A refused request costs nothing and uses no cache, but the picture shows its size.
+            self.points.append(RequestPoint(number, request.tokens, kinds, CacheUse(0, 0, 0), 0.0))
             return
         used = request.reply.usage
         hit = CacheUse(used.cache_read, used.cache_write, used.input)
         usd = price_request(hit, used.output, self._prices)
         self.output += used.output
-        self.points.append(
-            RequestPoint(len(self.points), request.tokens, self._count_kinds(request, summary), hit, usd, event)
-        )
+        self.points.append(RequestPoint(number, request.tokens, kinds, hit, usd, event))
 
     def compute_totals(self) -> RunTotals:
         """Return the totals of the answered requests."""
-        input_ = sum(point.hit.total for point in self.points)
-        read_tokens = sum(point.hit.read for point in self.points)
-        largest = max((point.tokens for point in self.points if point.hit.total), default=0)
-        usd = sum(point.usd for point in self.points)
-        return RunTotals(input_ + self.output, usd, divide_or_zero(read_tokens, input_), largest)
+        input_tokens = read_tokens = largest = 0
+        usd = 0.0
+        for point in self.points:
+            input_tokens += point.hit.total
+            read_tokens += point.hit.read
+            usd += point.usd
+            if point.hit.total:
+                largest = max(largest, point.tokens)
+        return RunTotals(
+            tokens=input_tokens + self.output,
+            usd=usd,
+            cache_hit=divide_or_zero(read_tokens, input_tokens),
+            largest=largest,
+        )
 
     def _count_kinds(self, request: JudgedRequest, summary: Collection[str]) -> dict[str, int]:
         """Return the tokens of a request's blocks by kind."""

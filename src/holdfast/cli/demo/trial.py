@@ -95,7 +95,8 @@ class _DemoTrial:
     """The parts both runs share: a model and its provider, a folder, and the recorded requests."""
 
     def __init__(self, folder: Path, watch: ProgressCallback, routes: Sequence[FerryRoute]) -> None:
-        self.folder, self.watch = folder, watch
+        self.folder = folder
+        self.watch = watch
         self.environment = make_demo_environment(folder, routes)
         self.worker = ScriptedTaskModel()
         self.provider = Provider(ProviderSettings(window=WINDOW, tokenizer="words"), self.worker)
@@ -108,7 +109,8 @@ class _DemoTrial:
 
     def make_run(self, outcome: RunOutcome, steps: int, error: str = "", compactions: int = 0) -> DemoRun:
         """Return the record of the finished run."""
-        points, totals = tuple(self.tally.points), self.tally.compute_totals()
+        points = tuple(self.tally.points)
+        totals = self.tally.compute_totals()
         return DemoRun(outcome, steps, points, totals, error, compactions, self.worker.recalls)
 
     @property
@@ -120,11 +122,13 @@ class _DemoTrial:
 def format_call(call: ToolCall) -> str:
     """Format a call as its tool and first text argument."""
     call_arguments = decode_call_arguments(call)
-    first = (
-        next((value for value in call_arguments.values() if isinstance(value, str)), "")
-        if isinstance(call_arguments, dict)
-        else ""
-    )
+    first = ""
+    if isinstance(call_arguments, dict):
+        first = ""
+        for value in call_arguments.values():
+            if isinstance(value, str):
+                first = value
+                break
     return f"{call.name} {first}".strip()
 
 
@@ -138,12 +142,14 @@ async def run_without_holdfast(folder: Path, watch: ProgressCallback, routes: Se
     for step in range(MAX_STEPS):
         answer = await ask_upstream(trial.upstream, plain.make_request())
         trial.tally.add_request()
+        outcome: RunOutcome
         if answer.error is not None:
-            outcome: RunOutcome = "overflow" if classify_error(answer.error).is_overflow else "stopped"
+            outcome = "overflow" if classify_error(answer.error).is_overflow else "stopped"
             return trial.make_run(outcome, step, answer.error.message)
         await plain.add_answer(answer)
         if not answer.message.calls:
-            return trial.make_run("finished" if trial.is_finished else "stopped", step + 1, answer.message.text)
+            outcome = "finished" if trial.is_finished else "stopped"
+            return trial.make_run(outcome, step + 1, answer.message.text)
     return trial.make_run("stopped", MAX_STEPS, f"{MAX_STEPS} steps were not enough")
 
 
@@ -153,8 +159,9 @@ class _AppendOnlyConversation:
     def __init__(self, trial: _DemoTrial) -> None:
         self._trial = trial
         self._place: Workspace = open_workspace(trial.folder, ask_permission=allow_command)
-        own = replace(trial.environment, tools=tuple(t for t in trial.environment.tools if t.name != "fetch_result"))
-        self._fields = own.build_fields(API)
+        # Without Holdfast nothing is stored away, so there is nothing that this tool could fetch.
+        tools = tuple(tool for tool in trial.environment.tools if tool.name != "fetch_result")
+        self._fields = replace(trial.environment, tools=tools).build_fields(API)
         self._messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": TASK}]}]
 
     def make_request(self) -> UpstreamRequest:
@@ -184,7 +191,10 @@ def _encode_result_block(result: ToolResult) -> dict[str, Any]:
 
 
 async def run_with_holdfast(
-    folder: Path, store: SessionStore, watch: ProgressCallback, routes: Sequence[FerryRoute] = ROUTES
+    folder: Path,
+    store: SessionStore,
+    watch: ProgressCallback,
+    routes: Sequence[FerryRoute] = ROUTES,
 ) -> DemoRun:
     """Run the same task with an engine below the same loop; its session is in ``store``."""
     trial = _DemoTrial(folder, watch, routes)
@@ -204,13 +214,16 @@ async def run_with_holdfast(
         )
         rooms = make_session_workspace(session, folder, allow=allow_command)
         outcome = await run_agent(
-            session, TASK, rooms, max_steps=MAX_STEPS, listener=lambda step: _report_step(trial, step)
+            session,
+            TASK,
+            rooms,
+            max_steps=MAX_STEPS,
+            listener=lambda step: _report_step(trial, step),
         )
-    is_finished = outcome.stop == "done" and trial.is_finished
+    if outcome.stop == "done" and trial.is_finished:
+        return trial.make_run("finished", outcome.steps, compactions=listener.compactions)
     why = outcome.reason or outcome.text
-    return trial.make_run(
-        "finished" if is_finished else "stopped", outcome.steps, "" if is_finished else why, listener.compactions
-    )
+    return trial.make_run("stopped", outcome.steps, why, listener.compactions)
 
 
 def _make_numbered_ids() -> Callable[[int], list[str]]:

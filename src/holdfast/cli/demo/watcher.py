@@ -33,9 +33,12 @@ class RunWatcher:
     """Shows the progress of the run ``name``. Use it in a ``with`` block, and pass ``show_progress`` to the run."""
 
     def __init__(self, console: Console, name: str, *, is_wanted: bool = True) -> None:
-        self._out, self._name, self._wanted = console, name, is_wanted
+        self._out = console
+        self._name = name
+        self._wanted = is_wanted
         self._live: Live | None = None
-        self._last, self._told = 0.0, 0
+        self._last = 0.0
+        self._told = 0
 
     def __enter__(self) -> Self:
         """Start showing."""
@@ -66,7 +69,13 @@ class RunWatcher:
             f"step {len(progress.points)}  {clean_single_line(progress.activity, self._out.width - 12)}", style="dim"
         )
         rows = max(1, min(PICTURE_ROWS, self._out.height - ROWS_AROUND))
-        chart = draw_run(self._out, self._name, progress.points, rows, legend=self._out.height > ROWS_AROUND)
+        chart = draw_run(
+            self._out,
+            self._name,
+            progress.points,
+            rows,
+            legend=self._out.height > ROWS_AROUND,
+        )
         live.update(Text("\n").join([chart, line]), refresh=True)
 
     def _print_progress_lines(self, progress: RunProgress) -> None:
@@ -75,19 +84,31 @@ class RunWatcher:
         self._told = len(progress.points)
         for point in new:
             if point.event in COMPACTION_EVENTS or point.step % STEPS_PER_LINE == STEPS_PER_LINE - 1:
-                suffix = (
-                    f"  ⟱ {format_tokens_short(progress.points[point.step - 1].tokens)} before" if point.event else ""
-                )
+                suffix = ""
+                if point.event:
+                    suffix = f"  ⟱ {format_tokens_short(progress.points[point.step - 1].tokens)} before"
                 self._out.print(
                     f"{self._name}  step {point.step + 1:>3}  {point.tokens:>6,} of {WINDOW:,} tokens{suffix}"
                 )
 
 
 def draw_run(
-    console: Console, name: str, points: tuple[RequestPoint, ...], rows: int = PICTURE_ROWS, *, legend: bool = True
+    console: Console,
+    name: str,
+    points: tuple[RequestPoint, ...],
+    rows: int = PICTURE_ROWS,
+    *,
+    legend: bool = True,
 ) -> Text:
     """Return the picture of a run."""
     letters = not has_colors(console)
     return draw_policy_picture(
-        name, points, WINDOW, USABLE_WINDOW, console.width, letters=letters, rows=rows, legend=legend
+        name,
+        points,
+        WINDOW,
+        USABLE_WINDOW,
+        console.width,
+        letters=letters,
+        rows=rows,
+        legend=legend,
     )

@@ -59,8 +59,11 @@ def get_standard_input() -> BinaryIO:
 def iter_input_lines(name: str) -> Iterator[bytes]:
     """Yield the lines of the file ``name``, or of standard input as they arrive."""
     if name == STDIN:
-        yield from (line.removesuffix(b"\n") for line in get_standard_input())
-    elif data := read_input_file(name):
+        for line in get_standard_input():
+            yield line.removesuffix(b"\n")
+        return
+    data = read_input_file(name)
+    if data:
         yield from data.removesuffix(b"\n").split(b"\n")
 
 
@@ -112,9 +115,11 @@ def open_private_file(path: Path) -> Iterator[BinaryIO]:
             yield file
         part.replace(path)
     except BaseException as error:
+        # A part file that already existed belongs to somebody else.
         if not isinstance(error, FileExistsError):
             with suppress(OSError):
                 part.unlink()
         if isinstance(error, OSError) and error.filename == str(part):
-            error.filename, error.filename2 = str(path), None
+            error.filename = str(path)
+            error.filename2 = None
         raise

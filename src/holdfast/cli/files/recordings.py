@@ -33,9 +33,13 @@ class RecordingSource(Struct, frozen=True):
 
 
 def iter_recordings(
-    file: str, session: str = "", *, single: bool = False, progress: ReadProgress | None = None
+    file: str,
+    session: str = "",
+    *,
+    single: bool = False,
+    progress: ReadProgress | None = None,
 ) -> Iterator[RecordingSource]:
-    """Yield the sessions in ``file``: for a database all, or the one whose id begins with ``session``.
+    """Yield the sessions in ``file``: for a database all, or the one with an id that begins with ``session``.
 
     Read each before asking for the next. With ``single``, several sessions are an error. With ``progress``, message
     texts stay in the file until they are used, if the format allows; they too must be used before the next session.
@@ -67,7 +71,9 @@ def _read_recording_file(file: str) -> Recording:
     """Read the recording in a file; one without an id gets a stable one from the file's digest."""
     data = read_input_file(file)
     recording = read_recording(data)
-    return recording if recording.session else replace(recording, session=f"{recording.format}-{_digest_bytes(data)}")
+    if recording.session:
+        return recording
+    return replace(recording, session=f"{recording.format}-{_digest_bytes(data)}")
 
 
 def _read_recording_file_lazily(name: str, file: BinaryIO, progress: ReadProgress) -> Recording:
@@ -76,20 +82,21 @@ def _read_recording_file_lazily(name: str, file: BinaryIO, progress: ReadProgres
     The size is taken first: a tool may be appending, and later lines are left for the next import.
     """
     size = os.fstat(file.fileno()).st_size
-    recording = read_recording_lazily(
-        LineFile(partial(_iterate_file_lines, file, size, progress), partial(_read_file_range, file))
-    )
+    lines = LineFile(partial(_iterate_file_lines, file, size, progress), partial(_read_file_range, file))
+    recording = read_recording_lazily(lines)
     if recording is None:
         return _read_recording_file(name)
     progress(size, size)
-    return (
-        recording if recording.session else replace(recording, session=f"{recording.format}-{_digest_file(file, size)}")
-    )
+    if recording.session:
+        return recording
+    return replace(recording, session=f"{recording.format}-{_digest_file(file, size)}")
 
 
 def _iterate_file_lines(file: BinaryIO, size: int, progress: ReadProgress) -> Iterator[bytes]:
     """Yield the lines in the first ``size`` bytes of a file, and report progress at every hundredth."""
-    step, position, reported_position = max(1, size // 100), 0, 0
+    step = max(1, size // 100)
+    position = 0
+    reported_position = 0
     file.seek(0)
     while position < size and (line := file.readline(size - position)):
         yield line

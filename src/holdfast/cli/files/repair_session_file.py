@@ -49,7 +49,9 @@ class _HashingLines:
 
     def __init__(self, file: BinaryIO, on_line: LineProgress) -> None:
         file.seek(0)
-        self._file, self._read, self._sum = file, on_line, blake2b()
+        self._file = file
+        self._read = on_line
+        self._sum = blake2b()
 
     def __iter__(self) -> Iterator[bytes]:
         for line in self._file:
@@ -64,7 +66,11 @@ class _HashingLines:
 
 
 def repair_file_on_disk(
-    path: Path, *, format_: str = "", dry_run: bool = False, on_line: LineProgress = lambda _: None
+    path: Path,
+    *,
+    format_: str = "",
+    dry_run: bool = False,
+    on_line: LineProgress = lambda _: None,
 ) -> SessionFileRepair:
     """Repair the session file at ``path`` and return the findings; an undamaged file is not touched.
 
@@ -85,7 +91,12 @@ def repair_file_on_disk(
         lines = _HashingLines(file, on_line)
         file_survey = survey_session_file(lines, tool)
         if file_survey.is_fine or file_survey.reason or dry_run:
-            return SessionFileRepair(str(path), file_survey.format, file_survey.findings, file_survey.reason)
+            return SessionFileRepair(
+                str(path),
+                file_survey.format,
+                file_survey.findings,
+                file_survey.reason,
+            )
         backup, leftovers = _replace_file(real, file, (tool, file_survey), old_stat, lines.digest)
     return SessionFileRepair(str(path), file_survey.format, file_survey.findings, "", backup, leftovers)
 
@@ -99,10 +110,8 @@ def _replace_file(
 ) -> tuple[str, str]:
     """Write the repaired file and replace ``path``; return the names of the backup and the file of left-out parts."""
     stamp = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
-    part, leftovers = (
-        _find_free_name(path, f".{secrets.token_hex(4)}.part"),
-        _find_free_name(path, f".left-out-{stamp}"),
-    )
+    part = _find_free_name(path, f".{secrets.token_hex(4)}.part")
+    leftovers = _find_free_name(path, f".left-out-{stamp}")
     try:
         lines = _HashingLines(file, lambda _: None)
         dropped_count = _write_repaired(part, leftovers, rewrite_lines(lines, *tool_and_survey), old_stat)
@@ -116,12 +125,16 @@ def _replace_file(
         raise
     if not dropped_count:
         leftovers.unlink()
+    # Without this a crash of the system could undo the rename.
     _sync_folder(path.parent)
     return str(backup), str(leftovers) if dropped_count else ""
 
 
 def _write_repaired(
-    part: Path, leftovers: Path, pieces: Iterator[bytes | DroppedBytes], old_stat: os.stat_result
+    part: Path,
+    leftovers: Path,
+    pieces: Iterator[bytes | DroppedBytes],
+    old_stat: os.stat_result,
 ) -> int:
     """Write the repaired file and the left-out parts, sync both to disk, and return the number of parts left out."""
     dropped_count = 0
@@ -180,8 +193,13 @@ def _make_backup(path: Path, ending: str) -> Path:
 
 def _find_free_name(path: Path, ending: str) -> Path:
     """Return an unused name beside ``path``."""
-    names = (f"{path.name}{f'-{number}' if number else ''}{ending}" for number in range(1_000))
-    return next(candidate for candidate in map(path.with_name, names) if not os.path.lexists(candidate))
+    candidate = path.with_name(f"{path.name}{ending}")
+    number = 0
+    # ``lexists``, because a broken link also takes the name.
+    while os.path.lexists(candidate):
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}{ending}")
+    return candidate
 
 
 def _create_private(path: Path) -> BinaryIO:

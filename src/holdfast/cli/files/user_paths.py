@@ -72,9 +72,10 @@ def explain_impossible_path(store_url: str) -> str:
     path = get_store_path(store_url)
     if path.is_dir():
         return f"{path} is a folder; give a file's path with --store"
-    there = _find_existing_ancestor(path)
-    is_file = there != path and not there.is_dir()
-    return f"{there} is a file, not a folder; give another path with --store" if is_file else ""
+    ancestor = _find_existing_ancestor(path)
+    if ancestor != path and not ancestor.is_dir():
+        return f"{ancestor} is a file, not a folder; give another path with --store"
+    return ""
 
 
 def explain_unwritable_store(store_url: str) -> str:
@@ -109,11 +110,14 @@ def open_named_store(option: str | None, *, readonly: bool = False) -> Iterator[
     If a session is asked for and there is no store at all, the ``UnknownId`` says so.
     """
     where = locate_store(option).url
+    # A reader stores nothing, so it needs no quota.
+    quota = None if readonly else _load_store_quota()
     try:
-        with open_store(where, readonly=readonly, quota=None if readonly else _load_store_quota()) as store:
+        with open_store(where, readonly=readonly, quota=quota) as store:
             yield store
     except UnknownId as error:
-        if not (why := describe_missing_store(option)):
+        why = describe_missing_store(option)
+        if not why:
             raise
         raise UnknownId(f"{str(error).partition(';')[0]}: {why}") from error
 
@@ -142,7 +146,7 @@ class SessionTool(NamedTuple):
 
 
 def list_session_tools() -> list[SessionTool]:
-    """List the tools whose sessions are looked for, in the folders their own variables name."""
+    """List the tools with sessions that are looked for, in the folders their own variables name."""
     home = Path.home()
 
     def root(variable: str, default: str) -> Path:
@@ -160,8 +164,11 @@ def list_session_tools() -> list[SessionTool]:
 
 def list_session_files(tool: SessionTool) -> list[Path]:
     """List the session files of ``tool``, the most recently changed first, without those of sub-agents."""
-    # Claude Code writes the sessions of sub-agents beside their parents as agent-*.jsonl.
-    files = [path for path in tool.folder.glob(tool.pattern) if not path.name.startswith("agent-") and path.is_file()]
+    files = []
+    for path in tool.folder.glob(tool.pattern):
+        # Claude Code writes the sessions of sub-agents beside their parents as agent-*.jsonl.
+        if path.is_file() and not path.name.startswith("agent-"):
+            files.append(path)
     return sorted(files, key=get_modification_sort_key, reverse=True)
 
 

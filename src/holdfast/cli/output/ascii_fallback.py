@@ -17,7 +17,8 @@ def replace_with_ascii(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end].translate(_ASCII_SIGNS)
-    return "".join(sign if sign.isascii() else UNKNOWN_SIGN for sign in text), error.end
+    signs = [sign if sign.isascii() else UNKNOWN_SIGN for sign in text]
+    return "".join(signs), error.end
 
 
 codecs.register_error(ASCII_FALLBACK, replace_with_ascii)

@@ -101,7 +101,9 @@ def _describe_error_fully(error: BaseException) -> str:
 def prefix_file_name(file: str, message: str) -> str:
     """Put ``file`` before ``message`` unless it is there already, or empty."""
     file = cut_long_words(file)
-    return message if not file or message.startswith((f"{file}: ", f"{file} ")) else f"{file}: {message}"
+    if not file or message.startswith((f"{file}: ", f"{file} ")):
+        return message
+    return f"{file}: {message}"
 
 
 def _describe_os_error(error: OSError) -> str:

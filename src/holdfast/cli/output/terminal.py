@@ -85,11 +85,15 @@ def choose_columns(rows: Sequence[Sequence[str]], spare: Iterable[int], width: i
     Columns are dropped in the order of ``spare``. Headings may wrap to one line per word.
     """
     head, *body_rows = rows
-    words = [max(map(len, name.split()), default=0) for name in head]
-    min_widths = [max([word, *(len(row[at]) for row in body_rows)]) for at, word in enumerate(words)]
+    min_widths = []
+    for at, name in enumerate(head):
+        longest_word = max(map(len, name.split()), default=0)
+        longest_cell = max((len(row[at]) for row in body_rows), default=0)
+        min_widths.append(max(longest_word, longest_cell))
     columns = list(range(len(head)))
     for at in spare:
-        if sum(min_widths[column] + COLUMN_GAP for column in columns) - COLUMN_GAP <= width:
+        needed_width = sum(min_widths[column] + COLUMN_GAP for column in columns) - COLUMN_GAP
+        if needed_width <= width:
             break
         columns.remove(at)
     return columns
@@ -124,13 +128,17 @@ def clean_single_line(text: str, max_length: int = 0) -> str:
     if max_length:
         # Cut early: the text may have megabytes. Four times the length leaves enough after blanks are merged.
         text = text[: 4 * max_length]
-    line = _HALF_SURROGATE.sub("\ufffd", " ".join(_CONTROL_CHARACTERS.sub(" ", text).split()))
-    return f"{line[: max_length - 1]}…" if max_length and len(line) > max_length else line
+    line = " ".join(_CONTROL_CHARACTERS.sub(" ", text).split())
+    line = _HALF_SURROGATE.sub("\ufffd", line)
+    if max_length and len(line) > max_length:
+        return f"{line[: max_length - 1]}…"
+    return line
 
 
 def format_count(count: int, noun: str) -> str:
     """Format a count with its noun: ``1 error``, ``2 errors``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    plural = "" if count == 1 else "s"
+    return f"{count:,} {noun}{plural}"
 
 
 def print_more_hint(count: int, noun: str, option: str) -> None:
@@ -148,10 +156,13 @@ class ProgressBar:
     def __init__(self, label: str = "", *, is_wanted: bool) -> None:
         self._wanted = is_wanted and sys.stderr is not None and sys.stderr.isatty()
         # The timer starts the bar in a thread of its own, hence the lock between it and the end of the block.
-        self._timer, self._lock = Timer(PROGRESS_DELAY, self._start_bar), Lock()
+        self._timer = Timer(PROGRESS_DELAY, self._start_bar)
+        self._lock = Lock()
         self._timer.daemon = True
         self._bar: Progress | None = None
-        self._label, self._total, self._done = label, 0, 0
+        self._label = label
+        self._total = 0
+        self._done = 0
 
     def __enter__(self) -> Self:
         """Return the bar, which is not visible yet."""
@@ -176,7 +187,9 @@ class ProgressBar:
 
     def set_progress(self, label: str, steps_done: int, total: int) -> None:
         """Set the progress to ``steps_done`` of ``total`` steps of the part ``label``."""
-        self._label, self._total, self._done = label, total, steps_done
+        self._label = label
+        self._total = total
+        self._done = steps_done
         if self._bar is not None:
             self._update_bar(self._bar)
 
@@ -199,4 +212,9 @@ class ProgressBar:
                 bar.start()
 
     def _update_bar(self, bar: Progress) -> None:
-        bar.update(bar.task_ids[0], description=self._label, total=self._total or None, completed=self._done)
+        bar.update(
+            bar.task_ids[0],
+            description=self._label,
+            total=self._total or None,
+            completed=self._done,
+        )

@@ -46,16 +46,22 @@ class RequestDumpFolder:
 
     def open_session(self, file: str) -> SessionDump:
         """Return the dump for the requests of ``file``; a repeated name gets a number."""
-        stem = re.sub(r"[^\w.-]", "_", Path(file).stem, flags=re.ASCII)[:MAX_STEM_LENGTH] or "session"
-        self._taken[stem] = number = self._taken.get(stem, 0) + 1
-        return SessionDump(self._folder, file, stem if number == 1 else f"{stem}-{number}")
+        clean_name = re.sub(r"[^\w.-]", "_", Path(file).stem, flags=re.ASCII)
+        stem = clean_name[:MAX_STEM_LENGTH] or "session"
+        number = self._taken.get(stem, 0) + 1
+        self._taken[stem] = number
+        if number > 1:
+            stem = f"{stem}-{number}"
+        return SessionDump(self._folder, file, stem)
 
 
 class SessionDump:
     """The requests of one session."""
 
     def __init__(self, folder: Path, file: str, stem: str) -> None:
-        self._folder, self._file, self._stem = folder, file, stem
+        self._folder = folder
+        self._file = file
+        self._stem = stem
 
     @contextmanager
     def open_policy_file(self, policy: str) -> Iterator[Callable[[int, bytes], None]]:

@@ -90,23 +90,27 @@ def check_replay_window(replay_job: ReplayJob) -> None:
         try:
             fit_policy_to_window(policy, change_target_window(place, replay_job.window, replay_job.setup_tokens or 0))
         except WindowTooSmall:
-            usual = DEFAULT_SETUP_TOKENS if replay_job.setup_tokens is None else replay_job.setup_tokens
-            fit_policy_to_window(
-                policy, change_target_window(place, replay_job.window, usual)
-            )  # tells the numbers that most sessions have
+            setup_tokens = DEFAULT_SETUP_TOKENS if replay_job.setup_tokens is None else replay_job.setup_tokens
+            # Fails too, with an error that names the numbers most sessions have.
+            fit_policy_to_window(policy, change_target_window(place, replay_job.window, setup_tokens))
             raise
 
 
 def replay_file(file: str, replay_job: ReplayJob, waiting: ProgressListener) -> ReplayReport:
     """Replay ``file`` and return the report. Raises ``HoldfastError`` or ``OSError`` if that is impossible."""
-    return replay_recording(RecordingSource(file, lambda: read_recording(read_input_file(file))), replay_job, waiting)
+    source = RecordingSource(file, lambda: read_recording(read_input_file(file)))
+    return replay_recording(source, replay_job, waiting)
 
 
 def replay_recording(
-    source: RecordingSource, replay_job: ReplayJob, waiting: ProgressListener, dump: RequestDumpFolder | None = None
+    source: RecordingSource,
+    replay_job: ReplayJob,
+    waiting: ProgressListener,
+    dump: RequestDumpFolder | None = None,
 ) -> ReplayReport:
     """Replay one session of a file and return the report; raises as ``replay_file`` does."""
-    file, recording = source.name, source.read()
+    file = source.name
+    recording = source.read()
     api = replay_job.api or _choose_replay_api(recording, replay_job)
     session = make_replay_session(recording, api)
     if not session.steps:
@@ -116,18 +120,17 @@ def replay_recording(
     bodies = dump.open_session(file) if dump else None
     rows: list[PolicyRow] = []
     errors: list[tuple[str, Exception]] = []
+    runs = 4 if replay_job.measures_cuts else 1  # each budget of cuts is a run of its own
     for policy in replay_job.policies:
-        waiting.begin_part(
-            f"{Path(file).name}  {policy.name}", len(session.steps) * (4 if replay_job.measures_cuts else 1)
-        )
+        waiting.begin_part(f"{Path(file).name}  {policy.name}", runs * len(session.steps))
         try:
             rows.append(_measure_row(study, policy, replay_job, waiting, bodies))
         except EXPECTED_ERRORS as error:
             errors.append((policy.name, error))
     if not rows:
         raise errors[-1][1]  # with all policies this is ours, whose message is the most helpful
-    failures = tuple([PolicyFailure(name, describe_error(error)) for name, error in errors])
-    return ReplayReport(_make_subject(file, recording, study), tuple(rows), failures)
+    failures = [PolicyFailure(name, describe_error(error)) for name, error in errors]
+    return ReplayReport(_make_subject(file, recording, study), tuple(rows), tuple(failures))
 
 
 def _choose_replay_api(recording: Recording, replay_job: ReplayJob) -> str:
@@ -139,18 +142,22 @@ def _choose_replay_api(recording: Recording, replay_job: ReplayJob) -> str:
 
 
 def _make_replay_study(session: ReplaySession, api: str, replay_job: ReplayJob) -> SessionStudy:
-    frame = (
-        replay_job.setup_tokens if replay_job.setup_tokens is not None else session.setup.tokens or DEFAULT_SETUP_TOKENS
-    )
-    place = change_target_window(
-        get_target(api, replay_job.model, catalog=replay_job.catalog), replay_job.window, frame
-    )
-    name, counter = get_tokenizer()
-    return SessionStudy(session, MeasurementSettings(replay_job.window, frame, place, name, counter))
+    if replay_job.setup_tokens is not None:
+        frame = replay_job.setup_tokens
+    else:
+        frame = session.setup.tokens or DEFAULT_SETUP_TOKENS
+    target = get_target(api, replay_job.model, catalog=replay_job.catalog)
+    target = change_target_window(target, replay_job.window, frame)
+    tokenizer_name, counter = get_tokenizer()
+    return SessionStudy(session, MeasurementSettings(replay_job.window, frame, target, tokenizer_name, counter))
 
 
 def _measure_row(
-    study: SessionStudy, policy: Policy, replay_job: ReplayJob, waiting: ProgressListener, bodies: SessionDump | None
+    study: SessionStudy,
+    policy: Policy,
+    replay_job: ReplayJob,
+    waiting: ProgressListener,
+    bodies: SessionDump | None,
 ) -> PolicyRow:
     """Measure ``policy`` and return its row; figures at cuts may be missing, other errors are raised."""
     policy, notes = fit_policy_to_window(policy, study.setting.target)
@@ -168,27 +175,35 @@ def _measure_row(
     return row
 
 
-def _add_cut_scores(row: PolicyRow, study: SessionStudy, policy: Policy, waiting: ProgressListener) -> PolicyRow:
+def _add_cut_scores(
+    row: PolicyRow,
+    study: SessionStudy,
+    policy: Policy,
+    waiting: ProgressListener,
+) -> PolicyRow:
     """Return ``row`` with the facts that the policy keeps at cuts, as far as they can be measured."""
     cut_results = measure_cuts(study, _drop_policy_minimum(policy), waiting.advance)
-    over = [
-        f"over at {cut_result.requests_over} cuts of {int(budget):,}"
-        for budget, cut_result in cut_results.items()
-        if cut_result.requests_over
-    ]
+    scores = {}
+    over = []
+    missing_budgets = {}
+    for budget, cut_result in cut_results.items():
+        scores[budget] = cut_result.score
+        if cut_result.requests_over:
+            over.append(f"over at {cut_result.requests_over} cuts of {int(budget):,}")
+        if cut_result.missing_reason:
+            missing_budgets[budget] = cut_result.missing_reason
     return replace(
         row,
-        cut_scores={budget: cut_result.score for budget, cut_result in cut_results.items()},
+        cut_scores=scores,
         notes=(*row.notes, *_note_degenerate_cuts(study, policy), *over),
-        missing_budgets={
-            budget: cut_result.missing_reason for budget, cut_result in cut_results.items() if cut_result.missing_reason
-        },
+        missing_budgets=missing_budgets,
     )
 
 
 def _make_subject(file: str, recording: Recording, study: SessionStudy) -> ReportSubject:
     session, setting = study.session, study.setting
     last = session.steps[-1].index
+    message_tokens = sum(study.count_message(sized_message) for sized_message in session.messages[:last])
     return ReportSubject(
         file=file,
         format=recording.format,
@@ -201,8 +216,7 @@ def _make_subject(file: str, recording: Recording, study: SessionStudy) -> Repor
         factor=study.factor,
         messages=len(session.messages),
         steps=len(session.steps),
-        peak_tokens=setting.frame
-        + sum(study.count_message(sized_message) for sized_message in session.messages[:last]),
+        peak_tokens=setting.frame + message_tokens,
         problems=(*_list_problems(recording), *note_strange_factor(study.factor), *_note_missing_price(setting.target)),
     )
 
@@ -211,19 +225,17 @@ def _note_missing_price(target: Target) -> tuple[str, ...]:
     """Return a note if the model has no known price."""
     if not target.prices.is_assumed:
         return ()
-    return (
-        (
-            f"{clean_single_line(target.model)} has no known price, so costs are not shown; set a [[price]] in "
-            "holdfast.toml"
-        ),
-    )
+    model = clean_single_line(target.model)
+    return (f"{model} has no known price, so costs are not shown; set a [[price]] in holdfast.toml",)
 
 
 def _list_problems(recording: Recording) -> tuple[str, ...]:
     """List the damaged lines of a file, the first few one by one."""
     lines = [clean_single_line(problem.message) for problem in recording.problems[:_LISTED_PROBLEMS]]
     hidden_count = len(recording.problems) - len(lines)
-    return (*lines, f"and {hidden_count} more lines") if hidden_count else tuple(lines)
+    if hidden_count:
+        lines.append(f"and {hidden_count} more lines")
+    return tuple(lines)
 
 
 # -- policies under their own minimum ----------------------------------------------------------------------------------
@@ -263,7 +275,9 @@ def _explain_degenerate(policy: Policy, target: Target) -> str:
     if not settings.compaction.enabled:
         return ""
     budget = compute_budget(target, settings)
-    limit = rules.compute_trigger_size(PlanBuilder(ConversationState(), target, settings, PlanInputs(), budget, rules))
+    # The trigger of an empty conversation: the size at which the policy would compact any session here.
+    builder = PlanBuilder(ConversationState(), target, settings, PlanInputs(), budget, rules)
+    limit = rules.compute_trigger_size(builder)
     room = limit - target.setup.tokens
     if room <= 0:
         return f"it compacts at {limit:,} tokens, but system prompt and tools alone have {target.setup.tokens:,}"
@@ -274,6 +288,10 @@ def _explain_degenerate(policy: Policy, target: Target) -> str:
 
 def _note_degenerate_cuts(study: SessionStudy, policy: Policy) -> tuple[str, ...]:
     """Return a note with the budgets of cuts at which the policy is below its own minimum."""
-    places = {room: make_target_at_cuts(study.setting, room) for room in CUT_BUDGETS}
-    degenerate_budgets = [f"{room:,}" for room, place in places.items() if _explain_degenerate(policy, place)]
-    return (f"degenerate at cuts of {', '.join(degenerate_budgets)}",) if degenerate_budgets else ()
+    degenerate_budgets = []
+    for budget in CUT_BUDGETS:
+        if _explain_degenerate(policy, make_target_at_cuts(study.setting, budget)):
+            degenerate_budgets.append(f"{budget:,}")
+    if degenerate_budgets:
+        return (f"degenerate at cuts of {', '.join(degenerate_budgets)}",)
+    return ()

@@ -85,10 +85,8 @@ class LargestRequest(Struct, frozen=True):
 
     def merge_larger(self, other: LargestRequest) -> LargestRequest:
         """Return the larger sizes of both, with the window of the one that filled more of it."""
-        nearer, larger = (
-            max(self, other, key=lambda size: size.share),
-            max(self, other, key=lambda size: size.from_client),
-        )
+        nearer = max(self, other, key=lambda size: size.share)
+        larger = max(self, other, key=lambda size: size.from_client)
         largest_upstream = max(self, other, key=lambda size: size.sent_upstream)
         return LargestRequest(
             larger.from_client,
@@ -171,27 +169,27 @@ def compute_savings_and_state(
 
     Each entry counts once; the tokens saved now are those at ``leaf``. ``measure_state`` measures a branch's request.
     """
-    # What an overflow or compaction repeats from another branch is known before the fold, so each counts once.
-    last, other_tellings = fold_branches(
-        entries,
-        _AccountFold(
-            session, catalog, model, measure_state, find_overflow_refusals(entries), find_repeated_entries(entries)
-        ),
-        leaf,
-    )
-    account = last.make_account()
-    now = measure_state(last.branch)
+    # Repeats of entries from another branch are found before the fold, so that each overflow and compaction counts
+    # once.
+    refusals = find_overflow_refusals(entries)
+    repeated_ids = find_repeated_entries(entries)
+    start = _AccountFold(session, catalog, model, measure_state, refusals, repeated_ids)
+    current_branch, abandoned_branches = fold_branches(entries, start, leaf)
+    account = current_branch.make_account()
+    now = measure_state(current_branch.branch)
     gain = now.scale
-    if account.saved_tokens > 0:  # savings must add up to the growth of the next request if all were undone
-        gain = max(0, measure_state(remove_all_decisions(last.branch)).tokens - now.tokens) / account.saved_tokens
-    total = _scale_account(
-        sum_savings((account, *(telling.make_abandoned_account() for telling in other_tellings))), now.scale, gain
-    )
+    if account.saved_tokens > 0:
+        # The savings must add up to the growth of the next request if all decisions were undone.
+        size_without_decisions = measure_state(remove_all_decisions(current_branch.branch)).tokens
+        gain = max(0, size_without_decisions - now.tokens) / account.saved_tokens
+    abandoned_accounts = [branch.make_abandoned_account() for branch in abandoned_branches]
+    total = _scale_account(sum_savings((account, *abandoned_accounts)), now.scale, gain)
     if account.saved_tokens > 0:
         total = replace(total, said_tokens=now.tokens + total.saved_tokens)
     # A window learned on one branch holds for the model, so for the requests of all branches.
-    limit = min((telling.limit for telling in (last, *other_tellings) if telling.limit), default=0)
-    return replace(total, session=session, largest=total.largest.apply_window_limit(limit)), last.branch
+    limits = [branch.limit for branch in (current_branch, *abandoned_branches) if branch.limit]
+    limit = min(limits, default=0)
+    return replace(total, session=session, largest=total.largest.apply_window_limit(limit)), current_branch.branch
 
 
 def sum_savings(accounts: Iterable[SessionSavings]) -> SessionSavings:
@@ -199,25 +197,41 @@ def sum_savings(accounts: Iterable[SessionSavings]) -> SessionSavings:
     total = SessionSavings("")
     for account in accounts:
         sums = {name: getattr(total, name) + getattr(account, name) for name in _SUMMED_FIELDS}
-        rules, breaks = _add_rules(total.rules, account.rules), _add_counts(total.breaks, account.breaks)
-        total = replace(total, **sums, rules=rules, breaks=breaks, largest=total.largest.merge_larger(account.largest))
+        rules = _add_rules(total.rules, account.rules)
+        breaks = _add_counts(total.breaks, account.breaks)
+        total = replace(
+            total,
+            **sums,
+            rules=rules,
+            breaks=breaks,
+            largest=total.largest.merge_larger(account.largest),
+        )
     return total
 
 
 def _scale_account(account: SessionSavings, scale: float, gain: float) -> SessionSavings:
     """Convert an account to the model's tokens: ``scale`` per estimated token, ``gain`` for saved ones."""
-    rules = tuple(
-        replace(rule, saved_tokens=round(gain * rule.saved_tokens), saved_in_total=round(gain * rule.saved_in_total))
-        for rule in account.rules
+    rules = []
+    for rule in account.rules:
+        saved_tokens = round(gain * rule.saved_tokens)
+        saved_in_total = round(gain * rule.saved_in_total)
+        rules.append(replace(rule, saved_tokens=saved_tokens, saved_in_total=saved_in_total))
+    return replace(
+        account,
+        rules=tuple(rules),
+        said_tokens=round(scale * account.said_tokens),
+        # Sums of the rounded figures, so that the total equals the lines of its table.
+        saved_tokens=sum(rule.saved_tokens for rule in rules),
+        saved_in_total=sum(rule.saved_in_total for rule in rules),
+        saved_dollars=gain * account.saved_dollars,
+        rewritten=round(scale * account.rewritten),
+        rewritten_dollars=scale * account.rewritten_dollars,
     )
-    tokens = {name: round(scale * getattr(account, name)) for name in ("said_tokens", "rewritten")}
-    dollars = {"saved_dollars": gain * account.saved_dollars, "rewritten_dollars": scale * account.rewritten_dollars}
-    saved_tokens, since = sum(rule.saved_tokens for rule in rules), sum(rule.saved_in_total for rule in rules)
-    return replace(account, rules=rules, saved_tokens=saved_tokens, saved_in_total=since, **tokens, **dollars)
 
 
+_EMPTY_SAVINGS = SessionSavings("")
 _SUMMED_FIELDS = tuple(
-    name for name in SessionSavings.__struct_fields__ if isinstance(getattr(SessionSavings(""), name), int | float)
+    name for name in SessionSavings.__struct_fields__ if isinstance(getattr(_EMPTY_SAVINGS, name), int | float)
 )
 
 
@@ -254,29 +268,35 @@ class _AccountFold:
     ) -> None:
         self._priced: dict[tuple[str, str], Prices] = {}
         """Prices that were looked up, by API and model."""
-        self._branch, self._found = ConversationState(), SessionSavings(session)
-        self._refusals, self._repeated = refusals, repeated_ids
-        self._catalog, self._model, self._sized = catalog, model, measure_state
+        self._branch = ConversationState()
+        self._account = SessionSavings(session)
+        self._refusals = refusals
+        self._repeated = repeated_ids
+        self._catalog = catalog
+        self._model = model
+        self._measure_state = measure_state
         self._last: tuple[ConversationState, int, str] | None = None
         """The branch at the last request, how many slots that covered, and the digest of those."""
         self._changes_since_request: list[str] = []
-        """What was done since the last request."""
+        """The names of the changes to the prefix since the last request."""
         self._saved_now: Counter[str] = Counter()
         self._saved_in_total: Counter[str] = Counter()
         self._revoked: Counter[str] = Counter()
         self._open_request_state: ConversationState | None = None
-        """The branch of the newest request as long as nothing tells its end."""
+        """The branch at the newest request until its answer, its failure or a decision follows."""
         self._is_refused = False
-        """Whether the newest words were refused as too large."""
+        """Whether the newest request was refused as too large."""
         self._is_saved = False
-        """Whether a compaction made it fit, or what was decided after it was refused."""
+        """Whether a compaction, or a decision after a refusal, made it fit."""
         self._is_cached = False
-        """Whether the newest answer told of a cache."""
+        """Whether the newest answer reported tokens read from or written to the cache."""
 
     def start_branch(self) -> None:
         """Continue as a new branch, with an empty account."""
-        self._found, self._changes_since_request = SessionSavings(self._found.session), [*self._changes_since_request]
-        self._saved_in_total, self._revoked = Counter(), Counter()
+        self._account = SessionSavings(self._account.session)
+        self._changes_since_request = [*self._changes_since_request]
+        self._saved_in_total = Counter()
+        self._revoked = Counter()
 
     @property
     def branch(self) -> ConversationState:
@@ -292,152 +312,160 @@ class _AccountFold:
         """Add one more entry to the account."""
         before, body = self._branch, entry.body
         self._branch = apply_entry(before, entry)
-        if (
-            isinstance(body, DecisionEntry | CompactionEntry | RevokeEntry | RequestSetup)
-            and self._branch is not before
-        ):
+        has_changed = self._branch is not before
+        if has_changed and isinstance(body, DecisionEntry | CompactionEntry | RevokeEntry | RequestSetup):
             self._changes_since_request += _name_changes(body)
             self._saved_now = _sum_saved_tokens(self._branch)
             if isinstance(body, RevokeEntry):
-                self._revoked.update(
-                    _count_rule_edits(
-                        decision for id_, decision in before.view.active_decisions if id_ == body.revoked_id
-                    )
-                )
+                revoked = [decision for id_, decision in before.view.active_decisions if id_ == body.revoked_id]
+                self._revoked.update(_count_rule_edits(revoked))
         if isinstance(body, AnswerEntry | FailureEntry | RequestEntry | DecisionEntry | CompactionEntry):
-            self._found = replace(self._found, largest=self._measure_largest(entry))
+            self._account = replace(self._account, largest=self._measure_largest(entry))
             self._open_request_state = self._branch if isinstance(body, RequestEntry) else None
         if isinstance(body, RequestEntry):
             self._add_request(body)
         elif isinstance(body, MessageEntry) and body.sized_message.message.role != "assistant":
-            self._is_saved, self._is_refused = self._is_saved and not self._is_refused, False
+            self._is_saved = self._is_saved and not self._is_refused
+            self._is_refused = False
         elif isinstance(body, DecisionEntry | CompactionEntry) and entry.id not in self._repeated:
             self._add_decision(body)
         elif isinstance(body, FailureEntry) and entry.id in self._refusals:
-            self._found = replace(self._found, refusals=self._found.refusals + 1)
+            self._account = replace(self._account, refusals=self._account.refusals + 1)
             self._is_refused = True
         elif isinstance(body, AnswerEntry):
             self._add_answer(body.usage)
         elif (call := read_summary_cost_note(body)) is not None:
             prices = self._catalog.get_prices(call.api, call.model)
-            self._found = replace(self._found, unpriced_calls=self._found.unpriced_calls + prices.is_assumed)
+            self._account = replace(self._account, unpriced_calls=self._account.unpriced_calls + prices.is_assumed)
             self._add_usage(call.usage, prices)
 
     def make_account(self) -> SessionSavings:
         """Return the account of all entries so far."""
-        state, in_force = self._branch, _count_active_edits(self._branch)
+        state = self._branch
+        in_force = _count_active_edits(self._branch)
         names = dict.fromkeys((*in_force, *self._revoked, *self._saved_in_total))
-        rules = tuple(
-            RuleSavings(name, in_force[name], self._revoked[name], self._saved_now[name], self._saved_in_total[name])
-            for name in names
-        )
-        said_tokens = state.history.cumulative_tokens[-1] if len(state.history.sized_messages) else 0
-        saved_tokens, since = sum(self._saved_now.values()), sum(self._saved_in_total.values())
+        rules = []
+        for name in names:
+            rules.append(
+                RuleSavings(
+                    rule=name,
+                    in_force=in_force[name],
+                    revoked_edits=self._revoked[name],
+                    saved_tokens=self._saved_now[name],
+                    saved_in_total=self._saved_in_total[name],
+                )
+            )
+        said_tokens = 0
+        if len(state.history.sized_messages):
+            said_tokens = state.history.cumulative_tokens[-1]
         return replace(
-            self._found,
+            self._account,
             said_tokens=said_tokens,
-            saved_tokens=saved_tokens,
-            saved_in_total=since,
-            rules=rules,
+            saved_tokens=sum(self._saved_now.values()),
+            saved_in_total=sum(self._saved_in_total.values()),
+            rules=tuple(rules),
             largest=self._measure_largest(),
         )
 
     def make_abandoned_account(self) -> SessionSavings:
         """Return the account without decisions in force, for a branch that the session left."""
         account = self.make_account()
-        rules = tuple(replace(rule, in_force=0, saved_tokens=0) for rule in account.rules)
-        return replace(
-            account,
-            said_tokens=0,
-            saved_tokens=0,
-            rules=tuple(rule for rule in rules if rule != RuleSavings(rule.rule)),
-        )
+        rules = []
+        for rule in account.rules:
+            past_savings = replace(rule, in_force=0, saved_tokens=0)
+            if past_savings != RuleSavings(rule.rule):  # a rule without past savings would be an empty line
+                rules.append(past_savings)
+        return replace(account, said_tokens=0, saved_tokens=0, rules=tuple(rules))
 
     def _add_decision(self, body: DecisionEntry | CompactionEntry) -> None:
         # A decision right after a refusal is what makes the next try fit.
         self._is_saved = self._is_saved or self._is_refused
         if isinstance(body, CompactionEntry):
-            self._found = replace(self._found, compactions=self._found.compactions + 1)
+            self._account = replace(self._account, compactions=self._account.compactions + 1)
             # A manual compaction may have had any reason, so it does not count as an avoided overflow.
             self._is_saved = self._is_saved or body.trigger != "manual"
 
     def _get_prices(self) -> Prices:
         """Return the prices of the model in use, or ``UNKNOWN_PRICES``."""
         model = self._branch.last_request.model or self._model
-        apis = [
-            sized_message.api
-            for sized_message in self._branch.history.sized_messages.slice(0, 1)
-            if sized_message.api in API_NAMES
-        ]
-        api = apis[0] if apis else ""
+        api = ""
+        for sized_message in self._branch.history.sized_messages.slice(0, 1):
+            if sized_message.api in API_NAMES:
+                api = sized_message.api
         if (api, model) not in self._priced:
             prices = self._catalog.get_prices(api or self._catalog.find_api(model) or API_NAMES[0], model)
             self._priced[api, model] = UNKNOWN_PRICES if prices.is_assumed else prices
         return self._priced[api, model]
 
     def _add_request(self, body: RequestEntry) -> None:
-        account, prices = self._found, self._get_prices()
+        account = self._account
+        prices = self._get_prices()
         self._saved_in_total.update(self._saved_now)
-        money = sum(self._saved_now.values()) * prices.cache_read / TOKENS_PER_PRICE
-        unpriced_calls = account.unpriced_calls + prices.is_assumed
+        # The price of cached input: without the decisions these tokens would mostly have been read from the cache.
+        saved_dollars = sum(self._saved_now.values()) * prices.cache_read / TOKENS_PER_PRICE
         account = replace(
             account,
             requests=account.requests + 1,
-            unpriced_calls=unpriced_calls,
-            saved_dollars=account.saved_dollars + money,
+            unpriced_calls=account.unpriced_calls + prices.is_assumed,
+            saved_dollars=account.saved_dollars + saved_dollars,
         )
-        if self._last is not None and (again := _count_rewritten_tokens(self._last, self._branch)):
+        rewritten_tokens = 0
+        if self._last is not None:
+            rewritten_tokens = _count_rewritten_tokens(self._last, self._branch)
+        if rewritten_tokens:
             # A client can rewrite its own history without any decision of ours; such a break is listed as "else".
             why = " + ".join(dict.fromkeys(self._changes_since_request)) or "else"
             account = replace(
                 account,
                 breaks=account.breaks | {why: account.breaks.get(why, 0) + 1},
-                rewritten=account.rewritten + again,
-                rewritten_dollars=account.rewritten_dollars + self._price_rewrite(again, prices),
+                rewritten=account.rewritten + rewritten_tokens,
+                rewritten_dollars=account.rewritten_dollars + self._price_rewrite(rewritten_tokens, prices),
             )
-        self._found, self._changes_since_request = account, []
-        self._last = (
-            self._branch,
-            body.message_count,
-            compute_prefix_digest_at(self._branch, min(body.message_count, len(self._branch.history.sized_messages))),
-        )
+        self._account = account
+        self._changes_since_request = []
+        covered_count = min(body.message_count, len(self._branch.history.sized_messages))
+        self._last = (self._branch, body.message_count, compute_prefix_digest_at(self._branch, covered_count))
 
     def _price_rewrite(self, tokens: int, prices: Prices) -> float:
         """Return the extra cost of writing ``tokens`` again instead of reading them; 0 if they were never cached."""
         is_hour = self._branch.usage.learned_limits.uses_hour_cache
-        return tokens * compute_cache_break_cost(prices, is_hour=is_hour) / TOKENS_PER_PRICE if self._is_cached else 0.0
+        if self._is_cached:
+            return tokens * compute_cache_break_cost(prices, is_hour=is_hour) / TOKENS_PER_PRICE
+        return 0.0
 
     def _add_answer(self, usage: Usage) -> None:
-        self._found = replace(self._found, avoided_overflows=self._found.avoided_overflows + self._is_saved)
+        self._account = replace(self._account, avoided_overflows=self._account.avoided_overflows + self._is_saved)
         self._is_saved = self._is_refused = False
         # Without usage nothing is known about the cache either, so the last known state of it stays.
         if usage.input:
             self._is_cached = usage.cache_read + usage.cache_write > 0
-            self._found = replace(self._found, answers=self._found.answers + 1)
+            self._account = replace(self._account, answers=self._account.answers + 1)
             self._add_usage(usage, self._get_prices())
         else:
-            self._found = replace(self._found, answers_without_usage=self._found.answers_without_usage + 1)
+            self._account = replace(self._account, answers_without_usage=self._account.answers_without_usage + 1)
 
     def _measure_largest(self, end: Entry | None = None) -> LargestRequest:
         """Return the largest requests, including the newest one, as ``end`` (its answer or failure) reports it."""
         if self._open_request_state is None:
-            return self._found.largest
-        state, is_answered = self._open_request_state, end is not None and isinstance(end.body, AnswerEntry)
+            return self._account.largest
+        state = self._open_request_state
+        is_answered = end is not None and isinstance(end.body, AnswerEntry)
         if end is not None and isinstance(end.body, AnswerEntry | FailureEntry):
             state = apply_entry(state, end)
-        size, omitted_tokens = self._sized(state), count_omitted_tokens(state)
+        size = self._measure_state(state)
+        omitted_tokens = count_omitted_tokens(state)
         now = LargestRequest(
-            size.tokens + size.scale_tokens(omitted_tokens),
-            size.tokens if is_answered else 0,
-            min_known_size(state.last_request.configured_window, state.usage.learned_limits.window_limit),
-            size.is_counted and not omitted_tokens,
-            size.is_counted and is_answered,
+            from_client=size.tokens + size.scale_tokens(omitted_tokens),
+            sent_upstream=size.tokens if is_answered else 0,
+            window=min_known_size(state.last_request.configured_window, state.usage.learned_limits.window_limit),
+            is_counted=size.is_counted and not omitted_tokens,
+            is_upstream_counted=size.is_counted and is_answered,
         )
-        return self._found.largest.merge_larger(now)
+        return self._account.largest.merge_larger(now)
 
     def _add_usage(self, usage: Usage, prices: Prices) -> None:
-        account = self._found
-        self._found = replace(
+        account = self._account
+        self._account = replace(
             account,
             input=account.input + usage.input,
             output=account.output + usage.output,
@@ -453,18 +481,23 @@ def _name_changes(body: DecisionEntry | CompactionEntry | RevokeEntry | RequestS
         return [edit.rule for edit in body.edits]
     if isinstance(body, CompactionEntry):
         return [_name_compaction(body)]
-    return ["undo" if isinstance(body, RevokeEntry) else "system prompt or tools"]
+    if isinstance(body, RevokeEntry):
+        return ["undo"]
+    return ["system prompt or tools"]
 
 
 def _name_compaction(body: CompactionEntry) -> str:
-    return "compaction" if body.trigger in {"", TRIGGER_AUTO, TRIGGER_OVERFLOW} else body.trigger
+    if body.trigger in {"", TRIGGER_AUTO, TRIGGER_OVERFLOW}:
+        return "compaction"
+    return body.trigger
 
 
 def _count_rule_edits(bodies: Iterable[DecisionEntry | CompactionEntry]) -> Counter[str]:
     """Count the edits in ``bodies`` by rule; a compaction counts as one more."""
     counts: Counter[str] = Counter()
     for body in bodies:
-        counts.update([_name_compaction(body)] if isinstance(body, CompactionEntry) else [])
+        if isinstance(body, CompactionEntry):
+            counts[_name_compaction(body)] += 1
         counts.update(edit.rule for edit in body.edits)
     return counts
 
@@ -473,9 +506,8 @@ def _count_active_edits(state: ConversationState) -> Counter[str]:
     """Count the edits that the next request repeats by rule; the compaction in force counts as one more."""
     counts: Counter[str] = Counter()
     for _, body in list_active_decisions(state):
-        counts.update(
-            [_name_compaction(body)] if isinstance(body, CompactionEntry) and body == state.view.compaction else []
-        )
+        if isinstance(body, CompactionEntry) and body == state.view.compaction:
+            counts[_name_compaction(body)] += 1
         counts.update(edit.rule for edit in list_shown_edits(state, body))
     return counts
 
@@ -484,7 +516,6 @@ def _sum_saved_tokens(state: ConversationState) -> Counter[str]:
     """Sum the tokens that a request lacks, by rule; the total is exactly the tokens not shown."""
     tokens_by_rule: Counter[str] = Counter()
     for _, edits in state.view.edits.iter_from(state.view.first_kept):
-        tokens_by_rule.update({edit.rule: 0 for edit in edits})
         for edit in edits:
             tokens_by_rule[edit.rule] += edit.saves
     if state.view.compaction is not None:
@@ -494,43 +525,44 @@ def _sum_saved_tokens(state: ConversationState) -> Counter[str]:
 
 def _count_rewritten_tokens(last: tuple[ConversationState, int, str], state: ConversationState) -> int:
     """Count the shown tokens that the next request repeats after a break of the prefix; 0 without a break."""
-    before, count, basis = last
-    if compute_prefix_digest_at(state, min(count, len(state.history.sized_messages))) == basis:
+    before, count, last_digest = last
+    if compute_prefix_digest_at(state, min(count, len(state.history.sized_messages))) == last_digest:
         return 0
-    unchanged_count = (
-        _find_first_changed_message_index(before, state, count)
-        if state.view.compaction == before.view.compaction
-        else state.view.first_kept
-    )
-    anew = sum(_iterate_shown_sizes(state, unchanged_count, count))
+    compaction = state.view.compaction
+    has_new_compaction = compaction != before.view.compaction
     has_new_setup = state.setup != before.setup
-    if state.view.compaction is not None and (has_new_setup or state.view.compaction != before.view.compaction):
-        anew += measure_summary(state.view.compaction, state.last_request.model, state.last_request.api)
+    if has_new_compaction:
+        first_changed = state.view.first_kept
+    else:
+        first_changed = _find_first_changed_message_index(before, state, count)
+    tokens = sum(_iterate_shown_sizes(state, first_changed, count))
+    if compaction is not None and (has_new_setup or has_new_compaction):
+        tokens += measure_summary(compaction, state.last_request.model, state.last_request.api)
     if has_new_setup:
-        anew += state.setup.tokens + sum(
-            sized_message.tokens for sized_message in state.history.sized_messages.slice(0, state.view.pinned_count)
-        )
+        # System prompt and tools stand before everything, so the pinned messages are written again too.
+        pinned_messages = state.history.sized_messages.slice(0, state.view.pinned_count)
+        tokens += state.setup.tokens + sum(sized_message.tokens for sized_message in pinned_messages)
     # 0 means no break, so a break returns at least one token.
-    return max(1, anew)
+    return max(1, tokens)
 
 
 def _find_first_changed_message_index(before_state: ConversationState, state: ConversationState, count: int) -> int:
     """Find the first message that two branches show differently, by binary search: digests are chained."""
     if before_state.setup != state.setup:
         return state.view.first_kept
-    every = range(state.view.first_kept, min(count, len(state.history.sized_messages)))
-    return state.view.first_kept + bisect_left(
-        every, 1, key=lambda at: before_state.history.projection_digests[at] != state.history.projection_digests[at]
-    )
+    digests_before = before_state.history.projection_digests
+    digests = state.history.projection_digests
+    indexes = range(state.view.first_kept, min(count, len(state.history.sized_messages)))
+    # From the first difference on all digests differ, because each includes the one before it.
+    return state.view.first_kept + bisect_left(indexes, 1, key=lambda at: digests_before[at] != digests[at])
 
 
 def _iterate_shown_sizes(state: ConversationState, start: int, stop: int) -> Iterator[int]:
     """Yield the sizes of the messages shown for numbers ``start`` to ``stop``."""
     index = start
     while index < stop:
-        edits = [edit for edit in state.view.edits.get(index, ()) if edit.span.part is None]
-        yield from (
-            sized_message.tokens or build_sized_message(sized_message.message).tokens
-            for sized_message in list_shown_sized_messages_at(state, index)
-        )
-        index = max([edit.span.stop for edit in edits], default=index + 1)
+        for sized_message in list_shown_sized_messages_at(state, index):
+            yield sized_message.tokens or build_sized_message(sized_message.message).tokens
+        # An edit of a whole message may cover those after it as well.
+        stops = [edit.span.stop for edit in state.view.edits.get(index, ()) if edit.span.part is None]
+        index = max(stops, default=index + 1)

@@ -59,7 +59,8 @@ def build_states_at_entries(entries: Sequence[Entry], places: Collection[str]) -
 
     Each entry is folded once, together with others that follow each other without a branch.
     """
-    behind, states_by_id = Counter(entry.parent for entry in entries), dict[str, ConversationState]()
+    behind = Counter(entry.parent for entry in entries)
+    states_by_id = dict[str, ConversationState]()
     rows: dict[str | None, tuple[ConversationState, list[Entry]]] = {}
     for entry in entries:
         before, row = rows.get(entry.parent, (ConversationState(), []))
@@ -69,7 +70,8 @@ def build_states_at_entries(entries: Sequence[Entry], places: Collection[str]) -
             rows.pop(entry.parent, None)
         row.append(entry)
         if entry.id in places or behind[entry.id] > 1:
-            before, row = apply_entries(before, row), []
+            before = apply_entries(before, row)
+            row = []
         if entry.id in places:
             states_by_id[entry.id] = before
         if behind[entry.id]:
@@ -82,8 +84,10 @@ def find_repeated_entries(entries: Sequence[Entry]) -> frozenset[str]:
 
     Entries after new messages and a request of the branch's own are its own, even if they equal another's.
     """
-    seen_keys, repeated_ids = set[bytes](), set[str]()
-    own, again = _find_own_entries(entries), _find_repeats_on_branch(entries)
+    seen_keys = set[bytes]()
+    repeated_ids = set[str]()
+    own = _find_own_entries(entries)
+    again = _find_repeats_on_branch(entries)
     for entry in entries:
         if (content_key := _make_repeat_key(entry)) is None:
             continue
@@ -95,7 +99,9 @@ def find_repeated_entries(entries: Sequence[Entry]) -> frozenset[str]:
 
 def _make_repeat_key(entry: Entry) -> bytes | None:
     """Return the content of an overflow or compaction as bytes, equal for equal entries; None for other entries."""
-    return pack_value(entry.body) if isinstance(entry.body, FailureEntry | CompactionEntry) else None
+    if isinstance(entry.body, FailureEntry | CompactionEntry):
+        return pack_value(entry.body)
+    return None
 
 
 def _find_repeats_on_branch(entries: Sequence[Entry]) -> set[str]:
@@ -103,27 +109,36 @@ def _find_repeats_on_branch(entries: Sequence[Entry]) -> set[str]:
     behind = defaultdict[str | None, list[Entry]](list)
     for entry in entries:
         behind[entry.parent].append(entry)
-    ids, above, again = {entry.id for entry in entries}, set[bytes](), set[str]()
-    way = [child for parent, children in behind.items() if parent not in ids for child in children]
-    leave: list[tuple[int, bytes]] = []  # (length of the stack at which the branch is done, key to forget)
-    while way:
-        while leave and len(way) <= leave[-1][0]:
-            above.discard(leave.pop()[1])
-        entry = way.pop()
+    ids = {entry.id for entry in entries}
+    above = set[bytes]()
+    again = set[str]()
+    # A depth-first walk with a stack of its own: a long session would exceed Python's recursion limit.
+    stack: list[Entry] = []
+    for parent, children in behind.items():
+        if parent not in ids:
+            stack += children
+    keys_to_forget: list[tuple[int, bytes]] = []  # (length of the stack at which the branch is done, key)
+    while stack:
+        while keys_to_forget and len(stack) <= keys_to_forget[-1][0]:
+            _, content_key_above = keys_to_forget.pop()
+            above.discard(content_key_above)
+        entry = stack.pop()
         content_key = _make_repeat_key(entry)
         if content_key in above:
             again.add(entry.id)
         elif content_key is not None:
             above.add(content_key)
-            leave.append((len(way), content_key))
-        way += behind.get(entry.id, ())
+            keys_to_forget.append((len(stack), content_key))
+        stack += behind.get(entry.id, ())
     return again
 
 
 def _find_own_entries(entries: Sequence[Entry]) -> set[str]:
     """Return the ids of entries after a new request with new messages since their branch split off."""
-    behind, requests = Counter(entry.parent for entry in entries), set[EntryBody]()
-    said_ids, own = set[str](), set[str]()
+    behind = Counter(entry.parent for entry in entries)
+    requests = set[EntryBody]()
+    said_ids = set[str]()
+    own = set[str]()
     for entry in entries:
         is_branching = behind[entry.parent] > 1
         if isinstance(entry.body, MessageEntry) or (entry.parent in said_ids and not is_branching):
@@ -141,20 +156,24 @@ def find_overflow_refusals(entries: Sequence[Entry]) -> frozenset[str]:
 
     Other overflow entries only adjust a limit: they come from the size of an answer, or repeat another branch.
     """
-    by_id, copies = {entry.id: entry for entry in entries}, find_repeated_entries(entries)
-    return frozenset(entry.id for entry in entries if entry.id not in copies and _is_provider_refusal(by_id, entry))
+    by_id = {entry.id: entry for entry in entries}
+    repeated_ids = find_repeated_entries(entries)
+    refusals = set()
+    for entry in entries:
+        if entry.id not in repeated_ids and _is_provider_refusal(by_id, entry):
+            refusals.add(entry.id)
+    return frozenset(refusals)
 
 
 def _is_provider_refusal(by_id: dict[str, Entry], entry: Entry) -> bool:
     body = entry.body
     if not isinstance(body, FailureEntry) or body.kind != FAILURE_OVERFLOW or body.is_other_branch:
         return False
-    earlier_bodies = (
-        earlier_entry.body
-        for earlier_entry in _iterate_entries_before(by_id, entry)
-        if isinstance(earlier_entry.body, RequestEntry | AnswerEntry | FailureEntry)
-    )
-    return isinstance(next(earlier_bodies, None), RequestEntry)
+    # A refusal comes right after its request; after an answer or failure the entry has another source.
+    for earlier_entry in _iterate_entries_before(by_id, entry):
+        if isinstance(earlier_entry.body, RequestEntry | AnswerEntry | FailureEntry):
+            return isinstance(earlier_entry.body, RequestEntry)
+    return False
 
 
 def _iterate_entries_before(by_id: dict[str, Entry], entry: Entry) -> Iterator[Entry]:

@@ -33,11 +33,10 @@ class SourceConstant(Struct, frozen=True):
 def list_constants() -> tuple[SourceConstant, ...]:
     """List every documented constant of the planner, module by module."""
     root = files("holdfast")
-    return tuple(
-        constant
-        for package in _PACKAGES_WITH_CONSTANTS
-        for constant in _iterate_folder_constants(root / package, package)
-    )
+    constants: list[SourceConstant] = []
+    for package in _PACKAGES_WITH_CONSTANTS:
+        constants += _iterate_folder_constants(root / package, package)
+    return tuple(constants)
 
 
 def _iterate_folder_constants(folder: Traversable, name: str) -> Iterator[SourceConstant]:
@@ -63,7 +62,12 @@ def _iterate_module_constants(source: str, module: str) -> Iterator[SourceConsta
             yield from _iterate_assigned_constants(node.target, node.value, about, module)
 
 
-def _iterate_assigned_constants(target: ast.expr, value: ast.expr, about: str, module: str) -> Iterator[SourceConstant]:
+def _iterate_assigned_constants(
+    target: ast.expr,
+    value: ast.expr,
+    about: str,
+    module: str,
+) -> Iterator[SourceConstant]:
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         for name, element in zip(target.elts, value.elts, strict=False):
             yield from _iterate_assigned_constants(name, element, about, module)
@@ -79,7 +83,9 @@ def _evaluate_literal(node: ast.expr) -> Any:
         literal = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError):
         return None
-    return literal if not isinstance(literal, bytes) and len(repr(literal)) <= _MAX_VALUE_LENGTH else None
+    if not isinstance(literal, bytes) and len(repr(literal)) <= _MAX_VALUE_LENGTH:
+        return literal
+    return None
 
 
 def _get_docstring(node: ast.stmt) -> str:

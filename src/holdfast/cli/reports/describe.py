@@ -34,7 +34,8 @@ def format_session_line(info: SessionInfo) -> Text:
 
 def summarize_message(message: Message) -> str:
     """Summarize a message on one line, part after part."""
-    return " ".join(piece for part in merge_adjacent_texts(message) if (piece := summarize_part(part)))
+    pieces = [summarize_part(part) for part in merge_adjacent_texts(message)]
+    return " ".join(filter(None, pieces))
 
 
 def summarize_part(part: parts.Part, name: str = "") -> str:
@@ -66,20 +67,22 @@ def _summarize_tool_result(part: parts.ToolResult, name: str) -> str:
 
 def get_message_text_lines(messages: Iterable[SizedMessage]) -> list[str]:
     """Return the raw lines of ``messages``, part after part; clean them before printing."""
-    return [
-        line
-        for sized_message in messages
-        for part in merge_adjacent_texts(sized_message.message)
-        for line in _list_part_lines(part)
-    ]
+    lines: list[str] = []
+    for sized_message in messages:
+        for part in merge_adjacent_texts(sized_message.message):
+            lines += _list_part_lines(part)
+    return lines
 
 
 def _list_part_lines(part: parts.Part) -> list[str]:
     if isinstance(part, parts.Text):
         return part.text.split("\n")
     if isinstance(part, parts.ToolResult):
-        other_parts = [f"[{inner.kind}]" for inner in part.content if not isinstance(inner, parts.Text)]
-        return [*get_result_text(part).split("\n"), *other_parts]
+        lines = get_result_text(part).split("\n")
+        for inner in part.content:
+            if not isinstance(inner, parts.Text):
+                lines.append(f"[{inner.kind}]")
+        return lines
     if isinstance(part, parts.Thinking):
         return f"(thinking) {part.text}".split("\n")
     if isinstance(part, parts.ToolCall):
@@ -89,8 +92,10 @@ def _list_part_lines(part: parts.Part) -> list[str]:
 
 def format_time(at: int | None) -> str:
     """Format a time in UTC; empty if it is unknown or outside the calendar."""
+    if at is None:
+        return ""
     try:
-        return "" if at is None else f"{datetime.fromtimestamp(at / 1_000, UTC):%y-%m-%d %H:%M}"
+        return f"{datetime.fromtimestamp(at / 1_000, UTC):%y-%m-%d %H:%M}"
     except (ValueError, OverflowError, OSError):
         return ""
 
@@ -107,7 +112,9 @@ def shorten_session_keys(keys: list[str]) -> dict[str, str]:
         neighbors = (*sorted_keys[max(0, at - 1) : at], *sorted_keys[at + 1 : at + 2])
         common = max((_count_common_prefix(key, neighbor) for neighbor in neighbors), default=0)
         client = get_client_name(key)
-        min_length = len(client) + len("-") + MIN_ID_TAIL if client else MIN_ID_LENGTH
+        min_length = MIN_ID_LENGTH
+        if client:
+            min_length = len(client) + len("-") + MIN_ID_TAIL
         short_keys[key] = key[: max(min_length, common + 1)]
     return short_keys
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import reduce
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -64,7 +63,10 @@ class PolicyForecast(Struct, frozen=True):
         """Return the sum of both forecasts."""
         # Of several windows the smallest one that overflowed is named, since the count of overflows refers to it.
         overflowed_windows = [part.window for part in (self, other) if part.over_window]
-        window = min(overflowed_windows) if overflowed_windows else max(self.window, other.window)
+        if overflowed_windows:
+            window = min(overflowed_windows)
+        else:
+            window = max(self.window, other.window)
         return PolicyForecast(
             policy=other.policy,
             window=window,
@@ -91,25 +93,33 @@ def forecast_session(
     ``state`` is the current branch's, if it was folded already; ``on_request`` is called for each planned request.
     """
     if state is None:
-        state = ConversationState.from_entries(
-            get_entries_to_leaf({entry.id: entry for entry in entries}, info.leaf_id)
-        )
+        by_id = {entry.id: entry for entry in entries}
+        state = ConversationState.from_entries(get_entries_to_leaf(by_id, info.leaf_id))
     target = get_session_target(info, state, None, None, configuration.catalog)
-    going = _DryRunFold(
-        target, configuration.build_policy(policy).for_session(info.key), find_overflow_refusals(entries), on_request
-    )
-    last, other_folds = fold_branches(entries, going, info.leaf_id)
-    return reduce(PolicyForecast.add_dry_run, (fold.found for fold in other_folds), last.found)
+    session_policy = configuration.build_policy(policy).for_session(info.key)
+    start = _DryRunFold(target, session_policy, find_overflow_refusals(entries), on_request)
+    current_branch, other_branches = fold_branches(entries, start, info.leaf_id)
+    total = current_branch.forecast
+    for branch in other_branches:
+        total = total.add_dry_run(branch.forecast)
+    return total
 
 
 class _DryRunFold:
     """The fold behind ``forecast_session``: the branch as logged without decisions, and as planned."""
 
     def __init__(
-        self, target: Target, policy: Policy, refusals: frozenset[str], on_request: Callable[[], None] = lambda: None
+        self,
+        target: Target,
+        policy: Policy,
+        refusals: frozenset[str],
+        on_request: Callable[[], None] = lambda: None,
     ) -> None:
-        self.found = PolicyForecast(policy.name, target.limits.window)
-        self._target, self._policy, self._refusals, self._on_request = target, policy, refusals, on_request
+        self.forecast = PolicyForecast(policy.name, target.limits.window)
+        self._target = target
+        self._policy = policy
+        self._refusals = refusals
+        self._on_request = on_request
         self._logged_state = self._planned = ConversationState()
         self._scale = 1.0
         """How much smaller the newest request would have been."""
@@ -122,7 +132,7 @@ class _DryRunFold:
 
     def start_branch(self) -> None:
         """Continue as a new branch, with an empty forecast."""
-        self.found = PolicyForecast(self._policy.name, self.found.window)
+        self.forecast = PolicyForecast(self._policy.name, self.forecast.window)
 
     def add_entry(self, entry: Entry) -> None:
         """Continue with ``entry``, unless a request had no room in the window."""
@@ -136,23 +146,22 @@ class _DryRunFold:
         body, planned_body = entry.body, entry.body
         # A refusal of the full request says nothing about the smaller planned one, except for its limit.
         if isinstance(body, FailureEntry):
-            planned_body = (
-                replace(body, requested_tokens=0, is_other_branch=True) if self._planned.view.active_decisions else body
-            )
+            if self._planned.view.active_decisions:
+                planned_body = replace(body, requested_tokens=0, is_other_branch=True)
         elif isinstance(body, AnswerEntry):
             usage = Usage(round(body.usage.input * self._scale), body.usage.output)
-            is_its = (
-                body.prefix_digest == self._logged_state.last_request.prefix_digest
-            )  # otherwise the answer belongs to another request than the logged one
-            planned_body = AnswerEntry(
-                self._planned.last_request.prefix_digest if is_its else body.prefix_digest, usage, body.stop_reason
-            )
+            digest = body.prefix_digest
+            # With another digest the answer belongs to another request than the logged one.
+            if digest == self._logged_state.last_request.prefix_digest:
+                digest = self._planned.last_request.prefix_digest
+            planned_body = AnswerEntry(digest, usage, body.stop_reason)
         self._logged_state = apply_entry(self._logged_state, entry)
         if isinstance(body, RequestEntry):
-            self._is_over, self._largest_before = False, (self.found.largest, self.found.largest_planned)
+            self._is_over = False
+            self._largest_before = (self.forecast.largest, self.forecast.largest_planned)
             self._plan_request()
             self._on_request()
-            self.found = replace(self.found, requests=self.found.requests + 1)
+            self.forecast = replace(self.forecast, requests=self.forecast.requests + 1)
             return
         self._planned = apply_entry(self._planned, replace(entry, body=planned_body))
         if isinstance(body, AnswerEntry):
@@ -164,23 +173,25 @@ class _DryRunFold:
         """Replace the newest request's estimate by the count in its answer, and scale the planned size likewise."""
         anchor = get_valid_measured_request(self._logged_state)
         if anchor is not None and anchor.message_count == self._logged_state.last_request.seen_count:
-            sent_tokens, up = self._largest_before
-            planned_tokens = max(up, round(self._scale * anchor.reported_tokens))
-            self.found = replace(
-                self.found, largest=max(sent_tokens, anchor.reported_tokens), largest_planned=planned_tokens
+            largest_before, largest_planned_before = self._largest_before
+            planned_tokens = round(self._scale * anchor.reported_tokens)
+            self.forecast = replace(
+                self.forecast,
+                largest=max(largest_before, anchor.reported_tokens),
+                largest_planned=max(largest_planned_before, planned_tokens),
             )
 
     def _plan_request(self, *, is_refused: bool = False) -> None:
         place = replace(self._target, setup=self._logged_state.setup)
         # Measured with the same learned limits as its plan: otherwise one request would have two sizes.
-        size = estimate_request_tokens(
-            self._logged_state, guard.compute_effective_target(place, self._logged_state, self._policy.settings)
-        )
+        effective_target = guard.compute_effective_target(place, self._logged_state, self._policy.settings)
+        size = estimate_request_tokens(self._logged_state, effective_target)
         window = min_known_size(place.limits.window, self._logged_state.usage.learned_limits.window_limit)
         plan = plan_without_normalization(self._planned, place, self._policy, PlanInputs())
-        totals, compacts = self.found, plan.compaction is not None
+        totals = self.forecast
+        compacts = plan.compaction is not None
         is_over = (is_refused or size > window) and not self._is_over
-        self.found = PolicyForecast(
+        self.forecast = PolicyForecast(
             policy=totals.policy,
             window=window,
             requests=totals.requests,
@@ -192,19 +203,23 @@ class _DryRunFold:
         )
         # One request may be planned twice, before and after a refusal, but counts as over the window once.
         self._is_over = self._is_over or is_over
-        self._planned, self._scale = plan.state, plan.after / max(1, size)
+        self._planned = plan.state
+        self._scale = plan.after / max(1, size)
 
 
 def forecast_sessions(
-    option: str | None, keys: Sequence[str], configuration: Configuration, policy: str
+    option: str | None,
+    keys: Sequence[str],
+    configuration: Configuration,
+    policy: str,
 ) -> PolicyForecast:
     """Forecast ``policy`` for the first of ``keys``, sessions of the store ``option``."""
     total = PolicyForecast(policy)
     with suppress(*EXPECTED_ERRORS), open_named_store(option, readonly=True) as there:
         for key in keys[:MAX_PLANNED_SESSIONS]:
-            total = total.add_dry_run(
-                forecast_session(there.get_session(key), there.read_entries(key), configuration, policy)
-            )
+            info = there.get_session(key)
+            forecast = forecast_session(info, there.read_entries(key), configuration, policy)
+            total = total.add_dry_run(forecast)
     return total
 
 

@@ -109,10 +109,13 @@ def list_message_visibility(state: ConversationState) -> list[MessageState]:
 
 def get_shown_messages(state: ConversationState, index: int) -> tuple[SizedMessage, ...]:
     """Return the messages shown for one that is not hidden, each with its size."""
-    return tuple(
-        sized_message if sized_message.tokens else build_sized_message(sized_message.message)
-        for sized_message in list_shown_sized_messages_at(state, index)
-    )
+    shown_messages = []
+    for sized_message in list_shown_sized_messages_at(state, index):
+        if sized_message.tokens:
+            shown_messages.append(sized_message)
+        else:
+            shown_messages.append(build_sized_message(sized_message.message))
+    return tuple(shown_messages)
 
 
 def sum_message_sizes(messages: Iterable[SizedMessage]) -> int:
@@ -122,11 +125,11 @@ def sum_message_sizes(messages: Iterable[SizedMessage]) -> int:
 
 def list_active_decisions(state: ConversationState) -> list[tuple[str, DecisionEntry | CompactionEntry]]:
     """List the decisions that the next request repeats, oldest first, without those a later compaction hides."""
-    return [
-        (id_, body)
-        for id_, body in state.view.active_decisions
-        if body == state.view.compaction or list_shown_edits(state, body)
-    ]
+    active_decisions = []
+    for id_, body in state.view.active_decisions:
+        if body == state.view.compaction or list_shown_edits(state, body):
+            active_decisions.append((id_, body))
+    return active_decisions
 
 
 def list_shown_edits(state: ConversationState, body: DecisionEntry | CompactionEntry) -> list[Edit]:
@@ -154,13 +157,19 @@ def _sum_first_messages(state: ConversationState, count: int) -> int:
 
 
 def iter_message_actions(
-    log: BranchHistory, index: int, recorded_by: str = "", size: RequestSize = ESTIMATOR_SIZE
+    log: BranchHistory,
+    index: int,
+    recorded_by: str = "",
+    size: RequestSize = ESTIMATOR_SIZE,
 ) -> Iterator[MessageAction]:
     """Yield the actions on message ``index``, oldest first, including undone ones, with tokens measured by ``size``.
 
     ``recorded_by`` is the tool the session was imported from, which decided everything until a policy is noted.
     """
-    revoked_by = {entry.body.revoked_id: entry.id for entry in log.entries if isinstance(entry.body, RevokeEntry)}
+    revoked_by = {}
+    for entry in log.entries:
+        if isinstance(entry.body, RevokeEntry):
+            revoked_by[entry.body.revoked_id] = entry.id
     decided_by = recorded_by
     state = ConversationState()
     for entry in log.entries:
@@ -173,7 +182,16 @@ def iter_message_actions(
             if is_capped and _find_next_message(log, entry.id) == log.message_entries[index].id:
                 handles = tuple(hash_[:HANDLE_CHARS] for hash_ in iter_named_hashes(body))
                 why = "it was too long for an entry of the log"
-                yield MessageAction(entry.id, "capped", NOTE_CAPPED, why, 0, decided_by, entry.time_ms, handles)
+                yield MessageAction(
+                    entry.id,
+                    "capped",
+                    NOTE_CAPPED,
+                    why,
+                    0,
+                    decided_by,
+                    entry.time_ms,
+                    handles,
+                )
         if isinstance(body, DecisionEntry | CompactionEntry):
             for edit in _merge_spill_edits(_filter_edits(body.edits, index)):
                 yield _make_edit_action(entry, edit, decided_by, entry_revoked_by, size)
@@ -191,19 +209,21 @@ def _get_policy_name(note: NoteEntry) -> str:
 
 
 def _filter_edits(edits: Iterable[Edit], index: int) -> Iterator[Edit]:
-    return (edit for edit in edits if edit.span.start <= index < max(edit.span.stop, edit.span.start + 1))
+    for edit in edits:
+        if edit.span.start <= index < max(edit.span.stop, edit.span.start + 1):
+            yield edit
 
 
 def _merge_spill_edits(edits: Iterable[Edit]) -> Iterator[Edit]:
     """Yield ``edits``, but only the first of neighbors that share one stored text and are shown as one line."""
     before: Edit | None = None
     for edit in edits:
-        if (
-            edit.replacement
-            or before is None
-            or not edit.blob_hash
-            or (edit.rule, edit.blob_hash) != (before.rule, before.blob_hash)
-        ):
+        shares_text = (
+            before is not None
+            and bool(edit.blob_hash)
+            and (edit.rule, edit.blob_hash) == (before.rule, before.blob_hash)
+        )
+        if edit.replacement or not shares_text:
             yield edit
         before = edit
 
@@ -218,49 +238,79 @@ def _find_next_message(log: BranchHistory, note: str) -> str:
     return ""
 
 
-def _make_edit_action(entry: Entry, edit: Edit, by: str, revoked_by: str, size: RequestSize) -> MessageAction:
+def _make_edit_action(
+    entry: Entry,
+    edit: Edit,
+    by: str,
+    revoked_by: str,
+    size: RequestSize,
+) -> MessageAction:
     recall = (edit.blob_hash[:HANDLE_CHARS],) if edit.blob_hash else ()
     return MessageAction(
-        entry.id, "decision", edit.rule, edit.why, size.scale_tokens(edit.saves), by, entry.time_ms, recall, revoked_by
+        entry.id,
+        "decision",
+        edit.rule,
+        edit.why,
+        size.scale_tokens(edit.saves),
+        by,
+        entry.time_ms,
+        recall,
+        revoked_by,
     )
 
 
 def _make_compaction_action(
-    entry: Entry, body: CompactionEntry, saves: int, by: str, revoked_by: str, size: RequestSize
+    entry: Entry,
+    body: CompactionEntry,
+    saves: int,
+    by: str,
+    revoked_by: str,
+    size: RequestSize,
 ) -> MessageAction:
     if body.summary is None:
         why = f"it removes the messages before #{body.first_kept}"
     else:
-        why = (
-            f"a summary of {format_tokens(size.scale_tokens(body.head_tokens))} tokens replaces the messages "
-            f"before #{body.first_kept}"
-        )
+        tokens = format_tokens(size.scale_tokens(body.head_tokens))
+        why = f"a summary of {tokens} tokens replaces the messages before #{body.first_kept}"
     trigger = "compaction" if body.trigger in {"", "auto"} else f"compaction ({body.trigger})"
     return MessageAction(
-        entry.id, "compaction", trigger, why, size.scale_tokens(saves), by, entry.time_ms, (), revoked_by
+        entry.id,
+        "compaction",
+        trigger,
+        why,
+        size.scale_tokens(saves),
+        by,
+        entry.time_ms,
+        (),
+        revoked_by,
     )
 
 
 def _count_shown_tokens(state: ConversationState, index: int) -> int:
     """Return the tokens that requests held for a message, or 0 if they did not show it."""
-    is_there = index < len(state.history.sized_messages) and (
-        index < state.view.pinned_count or index >= state.view.first_kept
-    )
-    return sum_message_sizes(get_shown_messages(state, index)) if is_there else 0
+    if index >= len(state.history.sized_messages):
+        return 0
+    # The messages between the pinned ones and the first kept one are hidden.
+    if state.view.pinned_count <= index < state.view.first_kept:
+        return 0
+    return sum_message_sizes(get_shown_messages(state, index))
 
 
 # -- places in a log ---------------------------------------------------------------------------------------------------
 
 
 def find_session_or_entry(store: SessionStore, name: str) -> tuple[SessionInfo, Entry | None]:
-    """Find the session whose key begins with ``name``, or the entry whose id does, with its session.
+    """Find the session with a key that begins with ``name``, or the entry with such an id and its session.
 
-    Raises ``UnknownId`` if there is none, or more than one.
+    Raises ``UnknownId`` without a match, or with more than one.
     """
     try:
         return store.get_session(name), None
     except UnknownId as error:
-        matches = list(_iterate_sessions_with_entry(store, name)) if len(name) >= SHORT_ID else []
+        matches = []
+        # Every session is searched for the entry, so a name that is too short to be unique is not tried.
+        if len(name) >= SHORT_ID:
+            matches = list(_iterate_sessions_with_entry(store, name))
         if not matches:
             raise
         if len(matches) > 1:
@@ -270,7 +320,7 @@ def find_session_or_entry(store: SessionStore, name: str) -> tuple[SessionInfo, 
 
 
 def _iterate_sessions_with_entry(store: SessionStore, name: str) -> Iterator[tuple[SessionInfo, Entry]]:
-    """Yield each session that has exactly one entry whose id begins with ``name``, with that entry."""
+    """Yield each session that has exactly one entry with an id that begins with ``name``, with that entry."""
     for info in store.list_sessions():
         with suppress(UnknownId):
             yield info, store.get_entry(info.key, name)
@@ -279,27 +329,37 @@ def _iterate_sessions_with_entry(store: SessionStore, name: str) -> Iterator[tup
 def find_entry(store: SessionStore, key: str, log: BranchHistory, name: str) -> Entry:
     """Find the entry named by a message number (``12`` or ``#12``), a label, or the beginning of an id.
 
-    A number never names an id, even if the branch has no such message. Of several entries whose ids begin with
+    A number never names an id, even if the branch has no such message. Of several entries with ids that begin with
     ``name``, the decision or compaction is taken, else the message. Raises ``UnknownId`` with the choices.
     """
-    number, labels = parse_message_number(name), {label: id_ for id_, label in store.read_labels(key).items()}
+    number = parse_message_number(name)
+    labels = {label: id_ for id_, label in store.read_labels(key).items()}
     if number is not None and number < len(log.message_entries):
         return log.message_entries[number]
     if number is None or name in labels:
         return _find_entry_by_id(store, key, log, labels.get(name, name))
-    last = f"its last one is #{len(log.message_entries) - 1}" if log.message_entries else "it has none"
+    last = "it has none"
+    if log.message_entries:
+        last = f"its last one is #{len(log.message_entries) - 1}"
     elsewhere = "for a message of another branch, give its entry's id (8 characters or more)"
     raise UnknownId(f"the current branch has no message #{number} ({last}); {elsewhere}")
 
 
 def _find_entry_by_id(store: SessionStore, key: str, log: BranchHistory, name: str) -> Entry:
-    """Find the entry whose id begins with ``name``; of several take the decision, else the message."""
+    """Find the entry with an id that begins with ``name``; of several take the decision, else the message."""
     try:
         return store.get_entry(key, name)
     except UnknownId:
-        candidates = [entry for entry in log.entries if name and entry.id.startswith(name)]
-        acts = [entry for entry in candidates if isinstance(entry.body, DecisionEntry | CompactionEntry)]
-        matches = acts or [entry for entry in candidates if isinstance(entry.body, MessageEntry | BranchSummaryEntry)]
+        decisions = []
+        messages = []
+        for entry in log.entries:
+            if not name or not entry.id.startswith(name):
+                continue
+            if isinstance(entry.body, DecisionEntry | CompactionEntry):
+                decisions.append(entry)
+            elif isinstance(entry.body, MessageEntry | BranchSummaryEntry):
+                messages.append(entry)
+        matches = decisions or messages
         if len(matches) != 1:
             raise
         return matches[0]
@@ -319,19 +379,28 @@ def find_continuation_leaf(store: SessionStore, key: str, entry: Entry) -> Entry
     return entry
 
 
-def load_history_through_entry(store: SessionStore, key: str, log: BranchHistory, entry: Entry) -> BranchHistory:
+def load_history_through_entry(
+    store: SessionStore,
+    key: str,
+    log: BranchHistory,
+    entry: Entry,
+) -> BranchHistory:
     """Return ``log`` if ``entry`` is on it, else the history of the newest branch through it."""
     if any(log_entry.id == entry.id for log_entry in log.entries):
         return log
     # Entries come parents first, so one pass finds everything after the entry.
-    tree, behind = store.read_entries(key), {entry.id}
+    tree = store.read_entries(key)
+    descendant_ids = {entry.id}
     for log_entry in tree:
-        if log_entry.parent in behind:
-            behind.add(log_entry.id)
-    tips = (tip.id for tip in reversed(store.read_tips(key)) if tip.id in behind)
-    return build_branch_history(
-        get_entries_to_leaf({log_entry.id: log_entry for log_entry in tree}, next(tips, entry.id))
-    )
+        if log_entry.parent in descendant_ids:
+            descendant_ids.add(log_entry.id)
+    leaf = entry.id
+    for tip in reversed(store.read_tips(key)):
+        if tip.id in descendant_ids:
+            leaf = tip.id
+            break
+    by_id = {log_entry.id: log_entry for log_entry in tree}
+    return build_branch_history(get_entries_to_leaf(by_id, leaf))
 
 
 def build_state_at_entry(store: SessionStore, key: str, entry: Entry | None) -> ConversationState:
@@ -339,6 +408,5 @@ def build_state_at_entry(store: SessionStore, key: str, entry: Entry | None) -> 
     if entry is None or not isinstance(entry.body, RequestEntry):
         return store.open_state(key, entry.id if entry is not None else None)
     log = load_history_through_entry(store, key, load_branch_history(store, key), entry)
-    return build_state_at_request(
-        log.entries, next(number for number, log_entry in enumerate(log.entries) if log_entry.id == entry.id)
-    )
+    ids = [log_entry.id for log_entry in log.entries]
+    return build_state_at_request(log.entries, ids.index(entry.id))

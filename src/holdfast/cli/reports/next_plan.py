@@ -80,7 +80,8 @@ def describe_active_decisions(state: ConversationState) -> tuple[ActiveDecision,
 
 def _describe_decision(state: ConversationState, id_: str, body: DecisionEntry | CompactionEntry) -> ActiveDecision:
     rules = Counter(edit.rule for edit in list_shown_edits(state, body))
-    return ActiveDecision(id_, "compaction" if isinstance(body, CompactionEntry) else "decision", dict(rules))
+    kind = "compaction" if isinstance(body, CompactionEntry) else "decision"
+    return ActiveDecision(id_, kind, dict(rules))
 
 
 def make_session_plan_inputs(log: BranchHistory, target: Target) -> PlanInputs:
@@ -94,19 +95,26 @@ def make_session_plan_inputs(log: BranchHistory, target: Target) -> PlanInputs:
         if is_activity and entry.time_ms is not None:
             times.append(entry.time_ms)
     # A session without times counts as just used: a warm cache is the cautious assumption.
-    idle_seconds = max(0, get_time_ms() - max(times)) // 1_000 if times else 0
+    idle_seconds = 0
+    if times:
+        idle_seconds = max(0, get_time_ms() - max(times)) // 1_000
     is_cold = idle_seconds > get_cache_lifetime(log.state, target.cache_rules)
     return PlanInputs(cache_state="cold" if is_cold else "warm", idle_seconds=idle_seconds)
 
 
 def preview_next_plan(log: BranchHistory, target: Target, policy: Policy, inputs: PlanInputs) -> NextPlan:
     """Plan the decisions of ``policy`` without recording them."""
-    size = measure_request(log.state, target, policy.settings)
-    return _make_next_plan(plan_request(log.state, target, policy, inputs), policy, inputs, size)
+    plan = plan_request(log.state, target, policy, inputs)
+    return _make_next_plan(plan, policy, inputs, measure_request(log.state, target, policy.settings))
 
 
 def record_next_plan(
-    store: SessionStore, key: str, log: BranchHistory, target: Target, policy: Policy, inputs: PlanInputs
+    store: SessionStore,
+    key: str,
+    log: BranchHistory,
+    target: Target,
+    policy: Policy,
+    inputs: PlanInputs,
 ) -> tuple[NextPlan, ConversationState]:
     """Record the decisions of ``policy`` after ``log``, and return them with the new state."""
     with open_journal_at_leaf(store, key, policy) as journal:
@@ -118,44 +126,52 @@ def record_next_plan(
 
 
 def _make_next_plan(
-    plan: Plan, policy: Policy, inputs: PlanInputs, size: RequestSize, ids: tuple[str, ...] = ()
+    plan: Plan,
+    policy: Policy,
+    inputs: PlanInputs,
+    size: RequestSize,
+    ids: tuple[str, ...] = (),
 ) -> NextPlan:
-    compaction = plan.compaction
-    would = [
-        PlannedChange("decision", edit.span.start, edit.rule, edit.why, size.scale_tokens(edit.saves))
-        for edit in plan.record
-    ]
-    if compaction is not None:
-        summary_text = (
-            f"a summary of {format_tokens(size.scale_tokens(compaction.head_tokens))} tokens replaces the messages"
-            if compaction.summary
-            else "it removes the messages"
-        )
-        sizes = (
-            f"{format_tokens(compaction.tokens_before)} → {format_tokens(compaction.tokens_after)} tokens: "
-            if compaction.tokens_after
-            else ""
-        )
-        why = f"{sizes}{summary_text} before it"
-        would.append(
-            PlannedChange(
-                "compaction",
-                compaction.first_kept,
-                compaction.trigger,
-                why,
-                max(0, compaction.tokens_before - compaction.tokens_after),
-            )
-        )
-    notices = tuple(f"{notice.rule}: {notice.why}" for notice in plan.notices)
+    changes = []
+    for edit in plan.record:
+        saves = size.scale_tokens(edit.saves)
+        changes.append(PlannedChange("decision", edit.span.start, edit.rule, edit.why, saves))
+    if plan.compaction is not None:
+        changes.append(_describe_planned_compaction(plan.compaction, size))
     return NextPlan(
-        policy.name, inputs.cache_state, int(inputs.idle_seconds), plan.before, plan.after, tuple(would), notices, ids
+        policy=policy.name,
+        cache=inputs.cache_state,
+        idle=int(inputs.idle_seconds),
+        before=plan.before,
+        after=plan.after,
+        changes=tuple(changes),
+        notices=tuple(f"{notice.rule}: {notice.why}" for notice in plan.notices),
+        entry_ids=ids,
+    )
+
+
+def _describe_planned_compaction(compaction: CompactionEntry, size: RequestSize) -> PlannedChange:
+    effect = "it removes the messages"
+    if compaction.summary:
+        summary_tokens = format_tokens(size.scale_tokens(compaction.head_tokens))
+        effect = f"a summary of {summary_tokens} tokens replaces the messages"
+    sizes = ""
+    if compaction.tokens_after:
+        sizes = f"{format_tokens(compaction.tokens_before)} → {format_tokens(compaction.tokens_after)} tokens: "
+    return PlannedChange(
+        kind="compaction",
+        message=compaction.first_kept,
+        rule=compaction.trigger,
+        why=f"{sizes}{effect} before it",
+        saves=max(0, compaction.tokens_before - compaction.tokens_after),
     )
 
 
 def describe_next_plan(next_plan: NextPlan) -> list[str]:
     """Return the lines that describe the planned decisions to a person."""
     head = f"{next_plan.policy} (cache {next_plan.cache})"
-    before, after = format_tokens(next_plan.before), format_tokens(next_plan.after)
+    before = format_tokens(next_plan.before)
+    after = format_tokens(next_plan.after)
     if not next_plan.changes:
         lines = [f"{head}: nothing to decide; {before} tokens"]
     elif next_plan.entry_ids:

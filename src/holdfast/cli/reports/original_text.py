@@ -32,12 +32,15 @@ def iter_original_text(store: SessionStore, log: BranchHistory, number: int) -> 
 def count_original_characters(store: SessionStore, log: BranchHistory, number: int) -> int:
     """Count the characters of the original message ``number``; for a stored text that is gone, those of its preview."""
     parts = list(_iterate_original_parts(log, number))
-    return sum(_count_characters(store, text, hash_) for text, hash_ in parts) + max(0, len(parts) - 1)
+    line_ends = max(0, len(parts) - 1)  # one between each two parts
+    return line_ends + sum(_count_characters(store, text, hash_) for text, hash_ in parts)
 
 
 def _count_characters(store: SessionStore, text: str, hash_: str) -> int:
+    if not hash_:
+        return len(text)
     try:
-        return store.blobs.count_characters(hash_) if hash_ else len(text)
+        return store.blobs.count_characters(hash_)
     except UnknownId:
         return len(text)
 

@@ -121,42 +121,50 @@ def _is_unanswered_failure(entry: Entry) -> bool:
     return isinstance(entry.body, FailureEntry) and entry.body.kind == FAILURE_UNANSWERED
 
 
-def describe_request(info: SessionInfo, log: BranchHistory, at: int, configuration: Configuration) -> RequestDetail:
+def describe_request(
+    info: SessionInfo,
+    log: BranchHistory,
+    at: int,
+    configuration: Configuration,
+) -> RequestDetail:
     """Describe the request at index ``at`` of ``log``."""
-    entry, state, end = (
-        log.entries[at],
-        build_state_at_request(log.entries, at),
-        find_answer_or_failure(log.entries[at + 1 :]),
-    )
+    entry = log.entries[at]
+    state = build_state_at_request(log.entries, at)
+    end = find_answer_or_failure(log.entries[at + 1 :])
     if not isinstance(entry.body, RequestEntry):
         return _describe_unsent_request(info, entry, state)
     answer = end.body if end is not None and isinstance(end.body, AnswerEntry) else None
     usage = answer.usage if answer is not None and answer.usage.input else None
-    place, settings = get_target_and_settings(info, state, configuration)
-    size = measure_request(state, place, settings)
-    before = {
-        id_
-        for id_, _ in ConversationState.from_entries(
-            log.entries[: _find_request_start(log.entries, at)]
-        ).view.active_decisions
-    }
-    law = tuple(_iterate_repeated_decisions(state, size))
+    target, settings = get_target_and_settings(info, state, configuration)
+    size = measure_request(state, target, settings)
+
+    # Decisions since the last answer were made for this request.
+    start = _find_request_start(log.entries, at)
+    state_before = ConversationState.from_entries(log.entries[:start])
+    earlier_ids = {id_ for id_, _ in state_before.view.active_decisions}
+    new_decisions = []
+    earlier_decisions = []
+    for decision in _iterate_repeated_decisions(state, size):
+        if decision.entry in earlier_ids:
+            earlier_decisions.append(decision)
+        else:
+            new_decisions.append(decision)
     return RequestDetail(
         session=info.key,
         request=entry.id,
         at=entry.time_ms,
         model=entry.body.model,
         policy=state.policy_name or "holdfast",
-        window=guard.compute_effective_target(place, state, settings).limits.window,
+        window=guard.compute_effective_target(target, state, settings).limits.window,
         messages=len(state.history.sized_messages),
         tokens=size.tokens + size.scale_tokens(count_omitted_tokens(state)),
         shown_messages=len(build_projection(state)),
         shown_tokens=size.tokens,
-        new_decisions=tuple(decision for decision in law if decision.entry not in before),
-        earlier_decisions=tuple(decision for decision in law if decision.entry in before),
-        refusals=tuple(_list_refusal_reasons(log.entries, _find_request_start(log.entries, at), at)),
+        new_decisions=tuple(new_decisions),
+        earlier_decisions=tuple(earlier_decisions),
+        refusals=tuple(_list_refusal_reasons(log.entries, start, at)),
         usage=usage,
-        dollars=None if usage is None else compute_known_cost(usage, place.prices),
+        dollars=None if usage is None else compute_known_cost(usage, target.prices),
         stop=answer.stop_reason if answer is not None else "",
         failure=_explain_no_answer(end),
         is_counted=size.is_counted,
@@ -186,10 +194,17 @@ def _iterate_repeated_decisions(state: ConversationState, size: RequestSize) -> 
     """Yield the decisions that the request repeats, oldest first; the newest compaction covers the earlier ones."""
     for id_, body in list_active_decisions(state):
         there = list_shown_edits(state, body)
-        rules, edits = Counter(edit.rule for edit in there), size.scale_tokens(sum(edit.saves for edit in there))
+        rules = Counter(edit.rule for edit in there)
+        edits = size.scale_tokens(sum(edit.saves for edit in there))
         if isinstance(body, DecisionEntry):
             words = ", ".join(f"{rule} {count:,}" for rule, count in rules.items())
-            yield RepeatedDecision(id_, "decision", dict(rules), edits, f"{words}: {format_tokens(edits)} tokens less")
+            yield RepeatedDecision(
+                id_,
+                "decision",
+                dict(rules),
+                edits,
+                f"{words}: {format_tokens(edits)} tokens less",
+            )
         elif body == state.view.compaction:
             yield RepeatedDecision(
                 id_,
@@ -202,7 +217,10 @@ def _iterate_repeated_decisions(state: ConversationState, size: RequestSize) -> 
 
 def _find_request_start(entries: Sequence[Entry], at: int) -> int:
     """Return the index of the first entry after the last answer before the request at ``at``."""
-    return next((place + 1 for place in range(at - 1, -1, -1) if isinstance(entries[place].body, AnswerEntry)), 0)
+    for place in range(at - 1, -1, -1):
+        if isinstance(entries[place].body, AnswerEntry):
+            return place + 1
+    return 0
 
 
 def _explain_no_answer(end: Entry | None) -> str:
@@ -215,11 +233,11 @@ def _explain_no_answer(end: Entry | None) -> str:
 def _list_refusal_reasons(entries: Sequence[Entry], start: int, stop: int) -> list[str]:
     """List the reasons of refusals between ``start`` and ``stop``, without overflows that only adjusted a limit."""
     refusal_ids = find_overflow_refusals(entries)
-    return [
-        entry.body.reason
-        for entry in entries[start:stop]
-        if isinstance(entry.body, FailureEntry) and entry.id in refusal_ids
-    ]
+    refusal_reasons = []
+    for entry in entries[start:stop]:
+        if isinstance(entry.body, FailureEntry) and entry.id in refusal_ids:
+            refusal_reasons.append(entry.body.reason)
+    return refusal_reasons
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------
@@ -252,7 +270,9 @@ def print_request_detail(console: Any, request_detail: RequestDetail, session: s
     for why in request_detail.refusals:
         print_wrapped(console, Text(f"refused before: {clean_single_line(why)}", "red"))
     _print_decisions(
-        console, f"decided for it by policy {clean_single_line(request_detail.policy)}", request_detail.new_decisions
+        console,
+        f"decided for it by policy {clean_single_line(request_detail.policy)}",
+        request_detail.new_decisions,
     )
     _print_decisions(console, "decided earlier and repeated", request_detail.earlier_decisions)
     if not (request_detail.new_decisions or request_detail.earlier_decisions):
@@ -292,7 +312,8 @@ def _print_decisions(console: Any, head: str, decisions: Sequence[RepeatedDecisi
 def _format_cost(request: RequestDetail) -> str:
     if request.failure:
         return f"not answered: {clean_single_line(request.failure)}"
-    used, stop_text = request.usage, f", ended with {clean_single_line(request.stop, 40)}" if request.stop else ""
+    used = request.usage
+    stop_text = f", ended with {clean_single_line(request.stop, 40)}" if request.stop else ""
     if used is None:
         return f"cost unknown: its answer reported no usage{stop_text}"
     cached = f" ({used.cache_read:,} from the cache, {used.cache_write:,} written to it)"

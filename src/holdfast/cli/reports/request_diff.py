@@ -71,7 +71,8 @@ class RequestComparison(Struct, frozen=True):
 
 def compare_requests(first: BranchHistory, second: BranchHistory) -> RequestComparison:
     """Compare the request that ``first`` makes with the one that ``second`` makes, message by message."""
-    old_messages, new_messages = list_shown_messages(first), list_shown_messages(second)
+    old_messages = list_shown_messages(first)
+    new_messages = list_shown_messages(second)
     causes = _ChangeCauses(first, second)
     known_entries = {entry.id for entry in first.message_entries}
 
@@ -80,9 +81,9 @@ def compare_requests(first: BranchHistory, second: BranchHistory) -> RequestComp
         {**old_messages, **new_messages}.items(),
         key=lambda item: (item[1].position, item[0] in new_messages, item[0][1]),
     )
-    changes = [
-        _compare_message(old_messages.get(key), new_messages.get(key), causes, known_entries) for key, _ in placed
-    ]
+    changes = []
+    for key, _ in placed:
+        changes.append(_compare_message(old_messages.get(key), new_messages.get(key), causes, known_entries))
     return RequestComparison(
         before=sum(message.tokens for message in old_messages.values()),
         after=sum(message.tokens for message in new_messages.values()),
@@ -92,12 +93,18 @@ def compare_requests(first: BranchHistory, second: BranchHistory) -> RequestComp
     )
 
 
-def scale_comparison(comparison: RequestComparison, before: int, after: int, size: RequestSize) -> RequestComparison:
+def scale_comparison(
+    comparison: RequestComparison,
+    before: int,
+    after: int,
+    size: RequestSize,
+) -> RequestComparison:
     """Return ``comparison`` with the given request sizes, and with the sizes of messages scaled by ``size``."""
-    changes = (
-        replace(change, before=size.scale_tokens(change.before), after=size.scale_tokens(change.after))
-        for change in comparison.changes
-    )
+    changes = []
+    for change in comparison.changes:
+        before_tokens = size.scale_tokens(change.before)
+        after_tokens = size.scale_tokens(change.after)
+        changes.append(replace(change, before=before_tokens, after=after_tokens))
     return replace(comparison, before=before, after=after, changes=tuple(changes))
 
 
@@ -107,10 +114,12 @@ def list_shown_messages(log: BranchHistory) -> dict[ShownKey, ShownMessage]:
     counts: Counter[str] = Counter()
     for sized_message, number in zip(build_projection(log.state), list_projection_origins(log.state), strict=True):
         if number >= 0:
-            entry, position = log.message_entries[number].id, float(number)
+            entry = log.message_entries[number].id
+            position = float(number)
         else:
             # A summary stands between the messages it replaces and the first one kept.
-            entry, position = _get_summary_entry(log), log.state.view.first_kept - 0.5
+            entry = _get_summary_entry(log)
+            position = log.state.view.first_kept - 0.5
         shown[entry, counts[entry]] = ShownMessage(number, entry, position, sized_message)
         counts[entry] += 1
     return shown
@@ -118,19 +127,24 @@ def list_shown_messages(log: BranchHistory) -> dict[ShownKey, ShownMessage]:
 
 def _get_summary_entry(log: BranchHistory) -> str:
     """Return the id of the compaction whose summary is in the request, or an empty string."""
-    return next(
-        (id_ for id_, body in reversed(log.state.view.active_decisions) if isinstance(body, CompactionEntry)), ""
-    )
+    for id_, body in reversed(log.state.view.active_decisions):
+        if isinstance(body, CompactionEntry):
+            return id_
+    return ""
 
 
 def _compare_message(
-    old: ShownMessage | None, new: ShownMessage | None, causes: _ChangeCauses, known_entries: set[str]
+    old: ShownMessage | None,
+    new: ShownMessage | None,
+    causes: _ChangeCauses,
+    known_entries: set[str],
 ) -> MessageChange:
     """Describe the change of a message that at least one of the two requests holds."""
     message = new or old
     assert message is not None
     role = message.sized_message.message.role
-    before, after = old.tokens if old else 0, new.tokens if new else 0
+    before = old.tokens if old else 0
+    after = new.tokens if new else 0
     if old is not None and new is not None and old.sized_message.digest == new.sized_message.digest:
         return MessageChange("same", message.number, message.entry, role, before, after)
     kind: ChangeKind
@@ -142,22 +156,24 @@ def _compare_message(
         kind = "back"  # the first request knew it and did not show it
     else:
         kind = "new"
-    rule, why, decided_by = causes.get_cause(message.number) if kind != "new" else ("", "", "")
+    rule = why = decided_by = ""
+    if kind != "new":
+        rule, why, decided_by = causes.get_cause(message.number)
     old_lines = get_message_text_lines([old.sized_message]) if old is not None else []
     new_lines = get_message_text_lines([new.sized_message]) if new is not None else []
     removed_lines, added_lines = _strip_common_lines(old_lines, new_lines)
     return MessageChange(
-        kind,
-        message.number,
-        message.entry,
-        role,
-        before,
-        after,
-        rule,
-        why,
-        decided_by,
-        removed_lines,
-        added_lines,
+        kind=kind,
+        number=message.number,
+        entry=message.entry,
+        role=role,
+        before=before,
+        after=after,
+        rule=rule,
+        why=why,
+        decided_by=decided_by,
+        removed_lines=removed_lines,
+        added_lines=added_lines,
     )
 
 
@@ -165,27 +181,38 @@ class _ChangeCauses:
     """The decisions in force on one side only, which explain the changes; the newest of the second side come first."""
 
     def __init__(self, first: BranchHistory, second: BranchHistory) -> None:
-        sides = [{id_ for id_, _ in log.state.view.active_decisions} for log in (first, second)]
         self._edits: dict[int, tuple[str, str, str]] = {}
+        """Rule, reason and entry, by message number."""
         self._compactions: list[tuple[int, tuple[str, str, str]]] = []
-        """Of compactions that concern more than those before them, where the first message stands that they leave."""
-        for log, other_ids in zip((second, first), sides, strict=True):
-            for id_, body in reversed(log.state.view.active_decisions):
-                if id_ not in other_ids:
-                    self._add_decision(id_, body)
+        """For each compaction that hides more than those added before it: its first kept message, and the cause."""
+        self._add_decisions_missing_in(second, first)
+        self._add_decisions_missing_in(first, second)
 
     def get_cause(self, number: int) -> tuple[str, str, str]:
         """Return rule, reason and entry behind the change of message ``number`` (-1: the summary), or empty strings."""
-        folds = (cause for keep, cause in self._compactions if number < keep)
-        return self._edits.get(number) or next(folds, ("", "", ""))
+        if number in self._edits:
+            return self._edits[number]
+        for first_kept, cause in self._compactions:
+            if number < first_kept:
+                return cause
+        return "", "", ""
+
+    def _add_decisions_missing_in(self, log: BranchHistory, other: BranchHistory) -> None:
+        other_ids = {id_ for id_, _ in other.state.view.active_decisions}
+        for id_, body in reversed(log.state.view.active_decisions):
+            if id_ not in other_ids:
+                self._add_decision(id_, body)
 
     def _add_decision(self, id_: str, body: DecisionEntry | CompactionEntry) -> None:
         """Assign ``body`` as the cause for the messages that no earlier added decision explains."""
-        previous_keep = self._compactions[-1][0] if self._compactions else -1
+        last_first_kept = self._compactions[-1][0] if self._compactions else -1
         for edit in body.edits:
-            for number in range(max(edit.span.start, previous_keep), max(edit.span.stop, edit.span.start + 1)):
+            # Messages below are hidden by a compaction, which explains them better than an older edit.
+            start = max(edit.span.start, last_first_kept)
+            stop = max(edit.span.stop, edit.span.start + 1)
+            for number in range(start, stop):
                 self._edits.setdefault(number, (edit.rule, edit.why, id_))
-        if isinstance(body, CompactionEntry) and body.first_kept > previous_keep:
+        if isinstance(body, CompactionEntry) and body.first_kept > last_first_kept:
             why = "replaced by a summary" if body.summary else "removed from requests"
             self._compactions.append((body.first_kept, ("compaction", why, id_)))
 

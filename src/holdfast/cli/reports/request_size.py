@@ -44,7 +44,11 @@ ESTIMATOR_SIZE = RequestSize(0, 0, 1.0, is_counted=False)
 
 
 def get_session_target(
-    info: SessionInfo, state: ConversationState, model: str | None, window: int | None, catalog: Catalog
+    info: SessionInfo,
+    state: ConversationState,
+    model: str | None,
+    window: int | None,
+    catalog: Catalog,
 ) -> Target:
     """Return the target of a stored session's next request: ``model`` and ``window`` if given, else as recorded."""
     place = config.get_target(
@@ -57,16 +61,21 @@ def get_session_target(
     if window is not None or not state.last_request.configured_window or place.model != state.last_request.model:
         return place
     as_recorded = replace(
-        place.limits, window=state.last_request.configured_window, window_source="as it was asked last"
+        place.limits,
+        window=state.last_request.configured_window,
+        window_source="as it was asked last",
     )
-    return place if place.limits.window == state.last_request.configured_window else replace(place, limits=as_recorded)
+    if place.limits.window == state.last_request.configured_window:
+        return place
+    return replace(place, limits=as_recorded)
 
 
 def _get_state_api(state: ConversationState) -> str:
     """Return the API of the first message that came through one, else the first API known."""
-    return next(
-        (sized_message.api for sized_message in build_projection(state) if sized_message.api in API_NAMES), API_NAMES[0]
-    )
+    for sized_message in build_projection(state):
+        if sized_message.api in API_NAMES:
+            return sized_message.api
+    return API_NAMES[0]
 
 
 def measure_request(state: ConversationState, target: Target, settings: Settings = Settings()) -> RequestSize:
@@ -84,7 +93,7 @@ def measure_request(state: ConversationState, target: Target, settings: Settings
 
 
 def get_counted_tokens(state: ConversationState) -> int:
-    """Return the provider's count of exactly the request that ``state`` makes now, or 0 if there is none."""
+    """Return the provider's count of exactly the request that ``state`` makes now, or 0 without one."""
     measured_request = get_valid_measured_request(state)
     if measured_request is None or measured_request.shown_tokens != state.view.shown_tokens:
         return 0
@@ -93,7 +102,10 @@ def get_counted_tokens(state: ConversationState) -> int:
 
 def count_omitted_tokens(state: ConversationState) -> int:
     """Return the tokens of messages that the next request does not show, in the estimator's tokens."""
-    return (state.history.cumulative_tokens[-1] if len(state.history.sized_messages) else 0) - state.view.shown_tokens
+    total = 0
+    if len(state.history.sized_messages):
+        total = state.history.cumulative_tokens[-1]
+    return total - state.view.shown_tokens
 
 
 def remove_all_decisions(state: ConversationState) -> ConversationState:
@@ -104,13 +116,16 @@ def remove_all_decisions(state: ConversationState) -> ConversationState:
     has one digest.
     """
     count = len(state.history.sized_messages)
-    whole = state.history.cumulative_tokens[-1] if count else 0
-    plain = replace(
-        state,
-        view=replace(
-            state.view, edits=EditMap(), compaction=None, first_kept=count, shown_tokens=whole, native_tokens=0
-        ),
+    total_tokens = state.history.cumulative_tokens[-1] if count else 0
+    view = replace(
+        state.view,
+        edits=EditMap(),
+        compaction=None,
+        first_kept=count,
+        shown_tokens=total_tokens,
+        native_tokens=0,
     )
+    plain = replace(state, view=view)
     measurement = state.usage.measured_request
     if measurement is None:
         return plain
@@ -118,16 +133,12 @@ def remove_all_decisions(state: ConversationState) -> ConversationState:
         0 < measurement.message_count <= count
         and measurement.shown_tokens == state.history.cumulative_tokens[measurement.message_count - 1]
     )
-    mark = get_projection_digest_at(plain, measurement.message_count) if showed_all else b""
-    return replace(
-        plain,
-        usage=replace(
-            plain.usage,
-            measured_request=replace(
-                measurement, projection_digest=mark, native_tokens=0 if showed_all else measurement.native_tokens
-            ),
-        ),
-    )
+    if showed_all:
+        digest = get_projection_digest_at(plain, measurement.message_count)
+        measurement = replace(measurement, projection_digest=digest, native_tokens=0)
+    else:
+        measurement = replace(measurement, projection_digest=b"")  # equals no request, so it is not valid
+    return replace(plain, usage=replace(plain.usage, measured_request=measurement))
 
 
 def copy_later_calibration(before_state: ConversationState, after_state: ConversationState) -> ConversationState:
@@ -154,24 +165,26 @@ def copy_later_calibration(before_state: ConversationState, after_state: Convers
 
 def get_session_settings(state: ConversationState, configuration: Configuration) -> Settings:
     """Return the settings that plan the requests of ``state``: its own policy's if known, else the default policy's."""
-    return configuration.build_policy(state.policy_name if state.policy_name in PRESETS else "holdfast").settings
+    name = state.policy_name if state.policy_name in PRESETS else "holdfast"
+    return configuration.build_policy(name).settings
 
 
 def get_target_and_settings(
-    info: SessionInfo, state: ConversationState, configuration: Configuration
+    info: SessionInfo,
+    state: ConversationState,
+    configuration: Configuration,
 ) -> tuple[Target, Settings]:
     """Return the target of a session's next request, as of its last one, and the settings that plan it."""
-    return get_session_target(info, state, None, None, configuration.catalog), get_session_settings(
-        state, configuration
-    )
+    target = get_session_target(info, state, None, None, configuration.catalog)
+    return target, get_session_settings(state, configuration)
 
 
 class TargetCache:
     """Targets and settings for many sessions, computed once for equal ones, since looking them up is slow."""
 
     def __init__(self, configuration: Configuration) -> None:
-        self._known = configuration
-        self._found: dict[tuple[object, ...], tuple[Target, Settings]] = {}
+        self._configuration = configuration
+        self._cache: dict[tuple[object, ...], tuple[Target, Settings]] = {}
 
     def __call__(self, info: SessionInfo, state: ConversationState) -> tuple[Target, Settings]:
         """Return the result of ``get_target_and_settings``."""
@@ -183,9 +196,9 @@ class TargetCache:
             state.setup,
             state.policy_name,
         )
-        if key not in self._found:
-            self._found[key] = get_target_and_settings(info, state, self._known)
-        return self._found[key]
+        if key not in self._cache:
+            self._cache[key] = get_target_and_settings(info, state, self._configuration)
+        return self._cache[key]
 
 
 def measure_session_request(info: SessionInfo, state: ConversationState) -> RequestSize:
@@ -206,7 +219,8 @@ def find_answer_or_failure(later_entries: Sequence[Entry]) -> Entry | None:
 
 def build_state_at_request(entries: Sequence[Entry], at: int) -> ConversationState:
     """Return the state at the request at index ``at``, including the size that its answer or failure reported."""
-    state, end = ConversationState.from_entries(entries[: at + 1]), find_answer_or_failure(entries[at + 1 :])
+    state = ConversationState.from_entries(entries[: at + 1])
+    end = find_answer_or_failure(entries[at + 1 :])
     return state if end is None else apply_entry(state, end)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import takewhile
 
 from holdfast.engine.log.journal import Journal
 from holdfast.planning.pipeline import Policy
@@ -28,5 +27,10 @@ def open_journal_at_leaf(store: SessionStore, key: str, policy: Policy = Policy(
 
 def list_decisions_after(journal: Journal, before_id: str | None) -> list[str]:
     """List the ids of decisions on the branch of ``journal`` after entry ``before_id``, the newest first."""
-    new = takewhile(lambda entry: entry.id != before_id, reversed(journal.store.read_path(journal.key, journal.leaf)))
-    return [entry.id for entry in new if isinstance(entry.body, DecisionEntry | CompactionEntry)]
+    ids = []
+    for entry in reversed(journal.store.read_path(journal.key, journal.leaf)):
+        if entry.id == before_id:
+            break
+        if isinstance(entry.body, DecisionEntry | CompactionEntry):
+            ids.append(entry.id)
+    return ids

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 from anyio import CancelScope
@@ -73,7 +74,7 @@ class SummaryAttempt(Struct, frozen=True):
 def make_runtime_plan_inputs(
     runtime: SessionRuntime, template: RequestTemplate, *, is_manual: bool = False
 ) -> PlanInputs:
-    """Collect what the planner needs to know of the outside: the age of the cache, and whether summaries can be made.
+    """Collect the planner's inputs from outside of the log: the age of the cache, and whether summaries can be made.
 
     Called in the worker. After several failures in a row no summary is asked for until a cool-down has passed, unless
     ``is_manual``: a user asked for this compaction.
@@ -135,7 +136,10 @@ async def plan_with_summary(
 
 
 async def _plan_and_summarize(
-    runtime: SessionRuntime, task: CompactionTask, plan_inputs: PlanInputs, plan: Plan | None
+    runtime: SessionRuntime,
+    task: CompactionTask,
+    plan_inputs: PlanInputs,
+    plan: Plan | None,
 ) -> tuple[Plan, PlanInputs]:
     """Plan the next request and have its summary written; return the plan with its inputs."""
     target, journal = task.template.target, runtime.journal
@@ -166,7 +170,10 @@ async def _plan_and_summarize(
 
 
 async def _plan_with_requested_summary(
-    runtime: SessionRuntime, task: CompactionTask, summary_request: SummaryRequest, plan_inputs: PlanInputs
+    runtime: SessionRuntime,
+    task: CompactionTask,
+    summary_request: SummaryRequest,
+    plan_inputs: PlanInputs,
 ) -> tuple[Plan, PlanInputs]:
     """Have a summary written and plan with it, or with an extract; messages appended meanwhile are in the plan.
 
@@ -185,10 +192,17 @@ async def _plan_with_requested_summary(
     first_summarizer = _get_first_summarizer(runtime, task.template)
     await _emit_failed_compaction(runtime, target, first_summarizer, outcome, reason)
     plan, plan_inputs = await _replan_with_summary(
-        runtime, target, plan_inputs, summary, without_compaction=must_stop or outcome == "cancelled"
+        runtime,
+        target,
+        plan_inputs,
+        summary,
+        without_compaction=must_stop or outcome == "cancelled",
     )
     if must_stop:
-        rule = "history_too_large" if summary_request.is_replay else "session_too_large"
+        if summary_request.is_replay:
+            rule = "history_too_large"
+        else:
+            rule = "session_too_large"
         plan = _replace_breaker_notice(plan, rule, reason)
     elif outcome == "cancelled":
         plan = _replace_breaker_notice(plan, "cancelled", reason)
@@ -217,7 +231,14 @@ def emit_decisions(runtime: SessionRuntime, plan: Plan) -> None:
     for edit in (*plan.record, *compaction_edits):
         saves_by_rule.setdefault(edit.rule, []).append(edit.saves)
     for rule, saves in saves_by_rule.items():
-        runtime.emit_event(events.EditsDecided(runtime.key, rule, len(saves), sum(saves)))
+        runtime.emit_event(
+            events.EditsDecided(
+                runtime.key,
+                rule,
+                len(saves),
+                sum(saves),
+            )
+        )
     for notice in plan.notices:
         runtime.emit_event(events.NoticeGiven(runtime.key, notice.rule, notice.why))
 
@@ -245,7 +266,12 @@ async def _replan_with_summary(
     """Plan with ``summary``, or with an extract if it is None, or ``without_compaction``; return plan and inputs."""
     final_inputs = replace(plan_inputs, can_summarize=False, summary=summary)
     if without_compaction:
-        final_inputs = replace(final_inputs, force_compaction=False, overflow_step="", is_breaker_closed=False)
+        final_inputs = replace(
+            final_inputs,
+            force_compaction=False,
+            overflow_step="",
+            is_breaker_closed=False,
+        )
     plan = await runtime.resources.run_in_worker(lambda: runtime.journal.plan_next(target, final_inputs))
     return plan, final_inputs
 
@@ -265,12 +291,22 @@ async def compact_now(runtime: SessionRuntime, template: RequestTemplate, instru
     forced_inputs = await runtime.resources.run_in_worker(join_and_collect_inputs)
     while True:
         plan, final_inputs = await plan_with_summary(
-            runtime, template, forced_inputs, trigger="manual", instructions=instructions
+            runtime,
+            template,
+            forced_inputs,
+            trigger="manual",
+            instructions=instructions,
         )
         if plan.compaction is not None:
-            written_plan = await runtime.resources.run_in_worker(
-                lambda: _write_compaction_plan(runtime, join_session, plan, template.target, final_inputs)  # noqa: B023
+            write_plan = partial(
+                _write_compaction_plan,
+                runtime,
+                join_session,
+                plan,
+                template.target,
+                final_inputs,
             )
+            written_plan = await runtime.resources.run_in_worker(write_plan)
             if written_plan is None:
                 continue  # entries were appended while the summary was written: plan again with them
             plan = written_plan
@@ -281,11 +317,22 @@ async def compact_now(runtime: SessionRuntime, template: RequestTemplate, instru
             return _make_compacted_event(runtime, plan.compaction)
         outcome, reason = _find_no_compaction_reason(plan)
         author = _get_first_summarizer(runtime, template)
-        return events.CompactionEnded(runtime.key, outcome, author, plan.before, plan.before, reason)
+        return events.CompactionEnded(
+            runtime.key,
+            outcome,
+            author,
+            plan.before,
+            plan.before,
+            reason,
+        )
 
 
 def _write_compaction_plan(
-    runtime: SessionRuntime, join_session: Callable[[], bool], plan: Plan, target: Target, plan_inputs: PlanInputs
+    runtime: SessionRuntime,
+    join_session: Callable[[], bool],
+    plan: Plan,
+    target: Target,
+    plan_inputs: PlanInputs,
 ) -> Plan | None:
     """Write ``plan``, or a new one with the same summary if others extended the session; return the one written.
 
@@ -331,7 +378,9 @@ def find_shrink_failure(plan: Plan, overflow_step: str) -> CompactionOutcome | L
     if plan.after >= plan.before:
         return "not_smaller"
     is_over_window = any(notice.rule == OVER_WINDOW_RULE for notice in plan.notices)
-    return "not_smaller" if is_over_window and overflow_step not in _BYTE_STEPS else ""
+    if is_over_window and overflow_step not in _BYTE_STEPS:
+        return "not_smaller"
+    return ""
 
 
 async def _summarize_tracked(
@@ -366,17 +415,33 @@ async def _make_summary(
     if hook_result.cancel:
         return SummaryAttempt(outcome="cancelled", reason="the hook before_compaction cancelled it")
     is_supplied = bool(hook_result.summary.strip())
-    author = "hook" if is_supplied else _get_first_summarizer(runtime, task.template)
+    if is_supplied:
+        author = "hook"
+    else:
+        author = _get_first_summarizer(runtime, task.template)
     runtime.emit_event(events.CompactionStarted(runtime.key, trigger, author))
     if is_supplied:
         return SummaryAttempt(SummaryResult(summary_request.stop, hook_result.summary, author="hook"))
     if author == "extract":
         return SummaryAttempt()
     try:
-        return SummaryAttempt(await _try_summarizers(runtime, task, summary_request, head, hook_result))
+        return SummaryAttempt(
+            await _try_summarizers(
+                runtime,
+                task,
+                summary_request,
+                head,
+                hook_result,
+            )
+        )
     except CompactionFailed as error:
         is_too_large = isinstance(error, SummaryRequestTooLarge)
-        return SummaryAttempt(None, _parse_outcome(error.outcome), str(error), is_too_large)
+        return SummaryAttempt(
+            None,
+            _parse_outcome(error.outcome),
+            str(error),
+            is_too_large,
+        )
 
 
 async def _try_summarizers(
@@ -443,15 +508,21 @@ def _collect_texts_beside(
     # A branch that was opened again may not hold its oldest messages; reading them here loads them into the state.
     journal.read_messages(0, summary_request.stop)
     user_words = native.quote_user_words(journal.state, task.template.target, summary_request, journal.policy)
-    return tuple(text for text in (user_words, *_collect_restored_texts(runtime)) if text)
+    texts_beside: list[str] = []
+    for text in (user_words, *_collect_restored_texts(runtime)):
+        if text:
+            texts_beside.append(text)
+    return tuple(texts_beside)
 
 
 def _collect_restored_texts(runtime: SessionRuntime) -> tuple[str, ...]:
     """Return the texts to show again after a summary: rules that changed, skills that were used, the plan."""
-    environment, state = runtime.resources.environment, runtime.journal.state
+    environment = runtime.resources.environment
+    state = runtime.journal.state
     if environment is None:
         return ()
-    messages = [sized_message.message for sized_message in state.history.sized_messages.slice(state.view.first_kept)]
+    kept_messages = state.history.sized_messages.slice(state.view.first_kept)
+    messages = [sized_message.message for sized_message in kept_messages]
     if state.view.compaction is not None and state.view.compaction.summary is not None:
         messages.insert(0, state.view.compaction.summary)
     return environment.restore_texts(messages)
@@ -459,35 +530,56 @@ def _collect_restored_texts(runtime: SessionRuntime) -> tuple[str, ...]:
 
 def _make_compaction_context(runtime: SessionRuntime) -> CompactionContext:
     return CompactionContext(
-        runtime.settings, runtime.resources.permits.hold, runtime.emit_event, runtime.unlogged_costs.append, runtime.key
+        runtime.settings,
+        runtime.resources.permits.hold,
+        runtime.emit_event,
+        runtime.unlogged_costs.append,
+        runtime.key,
     )
 
 
 async def _emit_failed_compaction(
-    runtime: SessionRuntime, target: Target, author: str, outcome: CompactionOutcome, reason: str
+    runtime: SessionRuntime,
+    target: Target,
+    author: str,
+    outcome: CompactionOutcome,
+    reason: str,
 ) -> None:
-    """Announce a compaction by ``author`` that failed; do nothing if it succeeded."""
+    """Announce a failed compaction by ``author``; a successful one is announced elsewhere."""
     if outcome == "compacted":
         return
     state = runtime.journal.state
     size = estimate_request_tokens(state, compute_effective_target(target, state, runtime.settings))
-    await runtime.emit_compacted(events.CompactionEnded(runtime.key, outcome, author, size, size, reason))
+    await runtime.emit_compacted(
+        events.CompactionEnded(
+            runtime.key,
+            outcome,
+            author,
+            size,
+            size,
+            reason,
+        )
+    )
 
 
 def _make_compacted_event(
     runtime: SessionRuntime, compaction: CompactionEntry, outcome: CompactionOutcome = "compacted"
 ) -> events.CompactionEnded:
     return events.CompactionEnded(
-        runtime.key, outcome, compaction.author or "extract", compaction.tokens_before, compaction.tokens_after
+        runtime.key,
+        outcome,
+        compaction.author or "extract",
+        compaction.tokens_before,
+        compaction.tokens_after,
     )
 
 
 def _find_no_compaction_reason(plan: Plan) -> tuple[CompactionOutcome, str]:
     """Return the outcome and the reason of a ``plan`` without a compaction, from its last notice about that."""
-    notices = [notice for notice in plan.notices if notice.rule in _OUTCOMES]
-    if not notices:
-        return "nothing_to_compact", "there is nothing to compact"
-    return _OUTCOMES[notices[-1].rule], notices[-1].why
+    for notice in reversed(plan.notices):
+        if notice.rule in _OUTCOMES:
+            return _OUTCOMES[notice.rule], notice.why
+    return "nothing_to_compact", "there is nothing to compact"
 
 
 def _replace_breaker_notice(plan: Plan, rule: str, why: str) -> Plan:

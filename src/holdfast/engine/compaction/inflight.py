@@ -100,7 +100,7 @@ class CompactionTracker:
     def start(self, abort: Callable[[], object] | None = None) -> None:
         """Note that a compaction began, which ``close`` stops by ``abort``. Raises ``OperationAborted`` once closed."""
         if self.status.is_closed:
-            raise OperationAborted("no compaction begins any more: the session is being closed; open it again")
+            raise OperationAborted("no compaction can start: the session is closing; open it again")
         self._abort = abort
         self._set_status(start_compaction(self.status))
 
@@ -132,7 +132,7 @@ class CompactionTracker:
                 self._set_status(replace(self.status, pending_retries=0))
                 return False
         if self.status.is_closed:
-            raise OperationAborted("the session was closed while its compaction was waited for; open it again")
+            raise OperationAborted("the session was closed while it waited for its compaction; open it again")
         return True
 
     def close(self) -> None:
@@ -144,10 +144,15 @@ class CompactionTracker:
             abort()
 
     @contextmanager
-    def limit_run(self, seconds: float, extra: float, snapshot: Callable[[], str] = lambda: "") -> Iterator[None]:
+    def limit_run(
+        self,
+        seconds: float,
+        extra: float,
+        snapshot: Callable[[], str] = lambda: "",
+    ) -> Iterator[None]:
         """Cancel the block after ``seconds`` and raise ``DeadlineExceeded``.
 
-        A compaction under way extends the deadline once by ``extra`` seconds. ``snapshot`` describes what is in the
+        A compaction under way extends the deadline once by ``extra`` seconds. ``snapshot`` describes the state of the
         log, for the error of a block that was cancelled during a compaction.
         """
         with CancelScope(deadline=current_time() + seconds) as scope:
@@ -194,10 +199,17 @@ class _RunDeadline:
 def _make_deadline_error(seconds: float, status: CompactionStatus, snapshot: Callable[[], str]) -> DeadlineExceeded:
     """Build the error of a run that was cancelled with ``status``."""
     is_pending = status.pending_retries > 0
-    if not is_compaction_timeout(timed_out=True, pending=is_pending, in_flight=status.in_flight):
-        return DeadlineExceeded(f"the run's {seconds:g} s were over; give it more time, or less to do")
-    when = "during a compaction" if status.in_flight else "while a request was tried again after a compaction"
+    if not is_compaction_timeout(
+        timed_out=True,
+        pending=is_pending,
+        in_flight=status.in_flight,
+    ):
+        return DeadlineExceeded(f"the run took longer than {seconds:g} s; allow more time, or ask for less")
+    if status.in_flight:
+        when = "during a compaction"
+    else:
+        when = "while a request was tried again after a compaction"
     stands = snapshot()
     details = f": {stands}" if stands else ""
-    text = f"the run's {seconds:g} s were over {when}; what was in the log stands{details}; ask again with more time"
+    text = f"the run took longer than {seconds:g} s, {when}; the log is kept{details}; ask again with more time"
     return DeadlineExceeded(text, during_compaction=True, snapshot=stands)

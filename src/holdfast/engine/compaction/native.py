@@ -117,7 +117,10 @@ async def _try_compaction(
 
 
 def build_head_request(
-    state: ConversationState, template: RequestTemplate, stop: int, policy: Policy = Policy()
+    state: ConversationState,
+    template: RequestTemplate,
+    stop: int,
+    policy: Policy = Policy(),
 ) -> UpstreamRequest:
     """Build a request of ``template`` for the messages before ``stop``, exactly as they were shown before.
 
@@ -140,7 +143,12 @@ def _select_head_messages(plan: Plan, stop: int) -> tuple[SizedMessage, ...]:
     return tuple(apply_normalization(build_projection(plan.state)[:count], head_edits))
 
 
-def quote_user_words(state: ConversationState, target: Target, summary_request: SummaryRequest, policy: Policy) -> str:
+def quote_user_words(
+    state: ConversationState,
+    target: Target,
+    summary_request: SummaryRequest,
+    policy: Policy,
+) -> str:
     """Return the user's words before the end of ``summary_request``, quoted as in an extract, within its budget.
 
     Return "" if the provider's compaction keeps the user's words itself.
@@ -160,9 +168,9 @@ def quote_user_words(state: ConversationState, target: Target, summary_request: 
 
 
 def extract_server_compaction(state: ConversationState, target: Target, policy: Policy) -> CompactionEntry | None:
-    """Return the compaction contained in the newest answer, with a readable twin, or None if it contains none.
+    """Return the provider's compaction in the newest answer, with a readable summary; None without such a compaction.
 
-    Once it is in the log, later requests show nothing of what lies before it.
+    Once it is in the log, later requests no longer show the messages before it.
     """
     index = len(state.history.sized_messages) - 1
     if index < 0:
@@ -174,7 +182,13 @@ def extract_server_compaction(state: ConversationState, target: Target, policy: 
     extract_tokens = builder.budget.compute_share(compute_summary_share(builder.budget, builder.settings))
     extract = build_compaction(builder, index, extract_tokens)
     twin = extract.summary if extract is not None else None
-    compaction = build_compaction_from_answer(target.api, target.model, answer, index, twin or Message("user"))
+    compaction = build_compaction_from_answer(
+        target.api,
+        target.model,
+        answer,
+        index,
+        twin or Message("user"),
+    )
     if compaction is None:
         return None
     return replace(

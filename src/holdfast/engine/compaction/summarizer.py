@@ -122,10 +122,15 @@ async def write_summary(
 
 
 def _prepare_task(
-    head: Sequence[Message], summary_request: SummaryRequest, settings: Settings, prompt_options: SummaryPromptOptions
+    head: Sequence[Message],
+    summary_request: SummaryRequest,
+    settings: Settings,
+    prompt_options: SummaryPromptOptions,
 ) -> _SummaryTask:
     if not render_transcript(head).strip():
-        raise CompactionFailed("nothing was said that a summary could hold; go on without one", "nothing_to_compact")
+        raise CompactionFailed(
+            "the messages have no text to summarize; continue without a summary", "nothing_to_compact"
+        )
     identifiers = collect_newest_identifiers(head, NEWEST_MESSAGES, settings.summarizer.max_identifiers)
     task_options = replace(
         prompt_options,
@@ -149,7 +154,7 @@ def _prepare_task(
 def _combine_failures(errors: Sequence[CompactionFailed]) -> CompactionFailed:
     """Build one error from those of all writers; the outcome is that of the last one."""
     if not errors:
-        return CompactionFailed("nobody is there to write a summary; name a model, or go on with an extract")
+        return CompactionFailed("no model is configured to write summaries; name one, or use an extract")
     text = "; ".join(map(str, errors))
     if all(isinstance(error, SummaryRequestTooLarge) for error in errors):
         return SummaryRequestTooLarge(text)
@@ -159,7 +164,12 @@ def _combine_failures(errors: Sequence[CompactionFailed]) -> CompactionFailed:
 class _SummaryJob:
     """One writer's work on one summary."""
 
-    def __init__(self, writer: SummaryWriter, task: _SummaryTask, context: CompactionContext) -> None:
+    def __init__(
+        self,
+        writer: SummaryWriter,
+        task: _SummaryTask,
+        context: CompactionContext,
+    ) -> None:
         self.writer = writer
         self.context = context
         self.settings = context.settings.summarizer
@@ -250,7 +260,12 @@ class _SummaryJob:
             reasons,
         )
 
-    async def _fold_parts(self, parts: Sequence[HistoryChunk], size: int, reasons: tuple[str, ...]) -> str:
+    async def _fold_parts(
+        self,
+        parts: Sequence[HistoryChunk],
+        size: int,
+        reasons: tuple[str, ...],
+    ) -> str:
         """Summarize the parts one after the other, each request updating the summary of those before it."""
         max_tokens = self._get_max_part_tokens(size)
         summary = self.task.prompt_options.previous_summary
@@ -270,7 +285,12 @@ class _SummaryJob:
             )
         return summary
 
-    async def _merge_part_summaries(self, parts: Sequence[HistoryChunk], size: int, reasons: tuple[str, ...]) -> str:
+    async def _merge_part_summaries(
+        self,
+        parts: Sequence[HistoryChunk],
+        size: int,
+        reasons: tuple[str, ...],
+    ) -> str:
         """Summarize each part by itself, then merge the summaries; the previous summary joins in the last request."""
         max_tokens = self._get_max_part_tokens(size)
         prompt_options = self._make_part_options(max_tokens)
@@ -285,13 +305,17 @@ class _SummaryJob:
         groups = _group_summaries(summaries, size)
         while len(groups) > 1:
             requirements = self._make_part_requirements(max_tokens, estimate_text_tokens(summaries[0]))
-            summaries = [
-                await self._ask_until_accepted(_make_merge_prompt(group), prompt_options, requirements)
-                for group in groups
-            ]
+            summaries = []
+            for group in groups:
+                summaries.append(
+                    await self._ask_until_accepted(_make_merge_prompt(group), prompt_options, requirements)
+                )
             groups = _group_summaries(summaries, size)
         return await self._ask_until_accepted(
-            _make_merge_prompt(summaries), self.task.prompt_options, self._make_final_requirements(parts), reasons
+            _make_merge_prompt(summaries),
+            self.task.prompt_options,
+            self._make_final_requirements(parts),
+            reasons,
         )
 
     async def _ask_until_accepted(
@@ -317,13 +341,16 @@ class _SummaryJob:
         # The part of a reason behind "; " is an instruction to the model.
         summary_problems = "; ".join(reason.partition("; ")[0] for reason in reasons)
         raise CompactionFailed(
-            f"{self.writer.target.model} wrote no summary that is accepted: {summary_problems}; "
+            f"{self.writer.target.model} wrote no acceptable summary: {summary_problems}; "
             "name another model for summaries, or none",
             "summary_rejected",
         )
 
     async def _ask_and_judge(
-        self, upstream_request: UpstreamRequest, requirements: SummaryRequirements, tokens: int
+        self,
+        upstream_request: UpstreamRequest,
+        requirements: SummaryRequirements,
+        tokens: int,
     ) -> str | tuple[str, ...]:
         """Send ``upstream_request``, of about ``tokens`` tokens; return the summary, or why it was rejected."""
         answer = await ask_summary_writer(self.writer, upstream_request, self.context, tokens)
@@ -348,7 +375,12 @@ class _SummaryJob:
 
     def _make_part_options(self, max_tokens: int) -> SummaryPromptOptions:
         max_words = int(max_tokens * WORDS_PER_TOKEN)
-        return replace(self.task.prompt_options, max_words=max_words, previous_summary="", identifiers=())
+        return replace(
+            self.task.prompt_options,
+            max_words=max_words,
+            previous_summary="",
+            identifiers=(),
+        )
 
     def _make_part_requirements(self, max_tokens: int, source_tokens: int) -> SummaryRequirements:
         """Return the requirements for the summary of one part, which has ``source_tokens`` estimated tokens."""
@@ -377,8 +409,10 @@ def _make_merge_prompt(group: Sequence[str]) -> _PromptFactory:
 
 def _group_summaries(summaries: Sequence[str], size: int) -> list[list[str]]:
     """Group adjacent summaries, as many as fit into ``size`` tokens; return one group if that does not reduce them."""
-    chunks = [
-        HistoryChunk(number, number + 1, text, estimate_text_tokens(text)) for number, text in enumerate(summaries)
-    ]
-    groups = [[chunk.text for chunk in group] for group in pack_chunks(chunks, size)]
+    chunks = []
+    for number, text in enumerate(summaries):
+        chunks.append(HistoryChunk(number, number + 1, text, estimate_text_tokens(text)))
+    groups = []
+    for group in pack_chunks(chunks, size):
+        groups.append([chunk.text for chunk in group])
     return groups if len(groups) < len(summaries) else [list(summaries)]

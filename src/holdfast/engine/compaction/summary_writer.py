@@ -34,7 +34,8 @@ from holdfast.providers.errors.classify_error import classify_error
 from holdfast.providers.errors.report import OVERFLOW_KINDS, Verdict
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.requests.options import read_request_options
-from holdfast.providers.requests.request_body import build_request_body, parse_request, render_request
+from holdfast.providers.requests.parsed_request import parse_request
+from holdfast.providers.requests.request_body import build_request_body, render_request
 from holdfast.recovery.retry import compute_summary_retry_delay
 from holdfast.state.calibration.token_estimate import UNSEEN_MARGIN
 from holdfast.state.costs import SummaryCall
@@ -76,7 +77,10 @@ class CompactionContext(Struct, frozen=True):
             async with self.permit():
                 yield
         except OperationAborted as error:
-            outcome = "timed_out" if isinstance(error, DeadlineExceeded) else "cancelled"
+            if isinstance(error, DeadlineExceeded):
+                outcome = "timed_out"
+            else:
+                outcome = "cancelled"
             raise CompactionFailed(f"no summary was written: {error}", outcome) from error
 
     def record_cost(self, upstream_request: UpstreamRequest, answer: ParsedAnswer) -> None:
@@ -85,7 +89,12 @@ class CompactionContext(Struct, frozen=True):
         if usage is not None and usage != Usage():
             self.on_cost(SummaryCall(upstream_request.api, upstream_request.model, usage))
 
-    async def wait_before_retry(self, kind: str, attempt: int, retry_after: float | None) -> None:
+    async def wait_before_retry(
+        self,
+        kind: str,
+        attempt: int,
+        retry_after: float | None,
+    ) -> None:
         """Announce a retry after ``attempt`` calls, and sleep; ``kind`` is the kind of the last error."""
         seconds = compute_summary_retry_delay(attempt, retry_after, self.settings)
         self.listener(RetryScheduled(self.session, kind, seconds, attempt))
@@ -135,11 +144,13 @@ class SummaryWriter(Struct, frozen=True):
 
     def with_learned_window(self, target: Target) -> SummaryWriter:
         """Return this writer with the window of ``target``, if that is the same model with a smaller, learned one."""
-        own_target, other_limits = self.target, target.limits
+        own_target = self.target
+        learned_window = target.limits.window
         is_same_model = (own_target.api, own_target.model) == (target.api, target.model)
-        if not is_same_model or other_limits.window >= own_target.limits.window:
+        if not is_same_model or learned_window >= own_target.limits.window:
             return self
-        return replace(self, target=replace(own_target, limits=replace(own_target.limits, window=other_limits.window)))
+        limits = replace(own_target.limits, window=learned_window)
+        return replace(self, target=replace(own_target, limits=limits))
 
     def count_tokens(self, text: str) -> int:
         """Estimate the tokens of ``text`` for this model."""
@@ -158,11 +169,24 @@ class SummaryWriter(Struct, frozen=True):
             SizedMessage(Message.from_text("user", text)),
         ]
         excluded_fields = {*_EXCLUDED_FIELDS, *spec.system_fields, spec.messages_field}
-        fields = {name: value for name, value in self.fields.items() if name not in excluded_fields}
+        fields = {}
+        for name, value in self.fields.items():
+            if name not in excluded_fields:
+                fields[name] = value
         request_body = build_request_body(
-            spec.api, model, sized_messages, setup_fields=fields, options=PlanOptions(max_tokens=output)
+            spec.api,
+            model,
+            sized_messages,
+            setup_fields=fields,
+            options=PlanOptions(max_tokens=output),
         )
-        return UpstreamRequest(spec.api, request_body, model, stream=fields.get("stream") is True, headers=self.headers)
+        return UpstreamRequest(
+            spec.api,
+            request_body,
+            model,
+            stream=fields.get("stream") is True,
+            headers=self.headers,
+        )
 
 
 class CachedRequest(Struct, frozen=True):
@@ -229,7 +253,10 @@ class SummaryRequestTooLarge(CompactionFailed):
 
 
 async def ask_summary_writer(
-    writer: SummaryWriter, upstream_request: UpstreamRequest, context: CompactionContext, tokens: int = 0
+    writer: SummaryWriter,
+    upstream_request: UpstreamRequest,
+    context: CompactionContext,
+    tokens: int = 0,
 ) -> ParsedAnswer:
     """Send ``upstream_request``, of about ``tokens`` tokens, and return the answer, whatever it says.
 
@@ -241,8 +268,12 @@ async def ask_summary_writer(
         result = await _try_summary_call(writer, upstream_request, context, tokens)
         verdict = result.verdict
         if verdict.is_overflow:
-            text = f"{_get_writer_name(writer)} takes no request for a summary this large: {result.reason}"
-            raise SummaryRequestTooLarge(text, verdict.limit or 0, verdict.requested or 0)
+            text = f"{_get_writer_name(writer)} refuses a request for a summary this large: {result.reason}"
+            raise SummaryRequestTooLarge(
+                text,
+                verdict.limit or 0,
+                verdict.requested or 0,
+            )
         if result.answer is not None:
             return result.answer
         if verdict.kind not in TRANSIENT_ERROR_KINDS or attempt >= context.settings.summarizer.max_attempts:
@@ -254,7 +285,10 @@ async def ask_summary_writer(
 
 
 async def _try_summary_call(
-    writer: SummaryWriter, upstream_request: UpstreamRequest, context: CompactionContext, tokens: int
+    writer: SummaryWriter,
+    upstream_request: UpstreamRequest,
+    context: CompactionContext,
+    tokens: int,
 ) -> _SummaryCallResult:
     """Make one call. Raises ``CompactionFailed`` only if it was aborted."""
     try:
@@ -268,9 +302,17 @@ async def _try_summary_call(
     except HoldfastError as error:
         return _SummaryCallResult(None, Verdict("invalid_request"), str(error))
     except OSError as error:
-        return _SummaryCallResult(None, Verdict("network"), f"{type(error).__name__}: {error}")
+        return _SummaryCallResult(
+            None,
+            Verdict("network"),
+            f"{type(error).__name__}: {error}",
+        )
     except Exception as error:  # noqa: BLE001 -- a writer's HTTP library may raise anything; other writers follow
-        return _SummaryCallResult(None, Verdict("unknown"), f"{type(error).__name__}: {error}")
+        return _SummaryCallResult(
+            None,
+            Verdict("unknown"),
+            f"{type(error).__name__}: {error}",
+        )
     verdict = classify_error(answer.to_report(tokens or None, writer.target.limits.window))
     if answer.error is None:
         # An overflow without an error shows in the usage alone.
@@ -279,7 +321,10 @@ async def _try_summary_call(
 
 
 def _classify_upstream_error(error: UpstreamError) -> Verdict:
-    kind = error.kind if error.kind in TRANSIENT_ERROR_KINDS | OVERFLOW_KINDS else "unknown"
+    if error.kind in TRANSIENT_ERROR_KINDS | OVERFLOW_KINDS:
+        kind = error.kind
+    else:
+        kind = "unknown"
     return Verdict(kind, retry_after=error.retry_after)  # type: ignore[arg-type]
 
 

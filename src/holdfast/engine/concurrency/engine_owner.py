@@ -32,7 +32,7 @@ class EngineOwner:
             raise make_forked_error()
         if loop is None:
             raise OperationAborted(
-                "this engine works in an event loop, and none is running here; call it in the loop it was opened in, "
+                "this engine needs an event loop, and none is running here; call it in the loop it was opened in, "
                 "or open it with holdfast.sync"
             )
         if loop is not self._loop:

@@ -136,12 +136,12 @@ class _Gate:
             if is_acquired:  # the slot came free at the same moment
                 outer.slots.release()
             raise LaneCleared(
-                f"the work was taken out of its lane while it waited behind {waiter.ahead_count}; ask again"
+                f"the work was cancelled in its lane while it waited behind {waiter.ahead_count}; ask again"
             )
         if not is_acquired:
             raise DeadlineExceeded(
-                f"none of {self.capacity} model calls at once ended in {self.patience:g} s, while this one waited "
-                f"behind {waiter.ahead_count}; try again, or allow more of them at once (permits)"
+                f"all {self.capacity} permits for model calls were in use for {self.patience:g} s, while one waited "
+                f"behind {waiter.ahead_count}; try again, or allow more calls at once (permits)"
             )
 
     def extend_patience(self) -> None:
@@ -266,9 +266,14 @@ def _compute_deadline(deadline: float | None) -> float:
     return math.inf if deadline is None else current_time() + deadline
 
 
-def _format_deadline(key: str, ahead_count: int, deadline: float, wait_seconds: float) -> str:
+def _format_deadline(
+    key: str,
+    ahead_count: int,
+    deadline: float,
+    wait_seconds: float,
+) -> str:
     waiting = min(wait_seconds, deadline)  # infinite if the lane was never held
     return (
-        f"lane {key!r}: its {deadline:g} s are over, {waiting:.1f} of them waiting behind {ahead_count} and "
-        f"{deadline - waiting:.1f} running; give it more time, or less to do"
+        f"lane {key!r} took longer than {deadline:g} s: {waiting:.1f} s waiting behind {ahead_count} and "
+        f"{deadline - waiting:.1f} s running; allow more time, or ask for less"
     )

@@ -109,7 +109,11 @@ class Environment(Struct, frozen=True):
         return {spec.messages_field: [{"role": "system", "content": self.prompt}]}
 
     def restore_texts(
-        self, messages: Iterable[Message] = (), *, skills: Sequence[str] = (), max_tokens: int = RESTORED_SKILLS_TOKENS
+        self,
+        messages: Iterable[Message] = (),
+        *,
+        skills: Sequence[str] = (),
+        max_tokens: int = RESTORED_SKILLS_TOKENS,
     ) -> tuple[str, ...]:
         """Return the texts to show again after a summary, each from its source and within its budget.
 
@@ -121,7 +125,10 @@ class Environment(Struct, frozen=True):
         skills_by_name = {skill.name: skill for skill in self.skills}
         used_names = find_used_skills(history, {name: skill.path for name, skill in skills_by_name.items()})
         unique_names = dict.fromkeys((*skills, *used_names))
-        used_skills = [skills_by_name[name] for name in unique_names if name in skills_by_name]
+        used_skills = []
+        for name in unique_names:
+            if name in skills_by_name:
+                used_skills.append(skills_by_name[name])
         return (
             *_find_changed_rules(self.folders, self.rules),
             *_read_skill_bodies(used_skills, max_tokens),
@@ -198,7 +205,7 @@ def _read_folder_rules(folder: Path, max_bytes: int) -> tuple[RulesFile | None, 
         return (RulesFile(str(path), shown_text, digest) if shown_text else None), ""
     cut_notice = f"\n[{omitted_bytes:,} bytes of {path} are left out here]"
     message = (
-        f"the rules in {path} are cut: all rules may have {MAX_RULES_BYTES:,} bytes, and {omitted_bytes:,} are beyond"
+        f"the rules in {path} are cut by {omitted_bytes:,} bytes: {MAX_RULES_BYTES:,} are allowed for all; shorten them"
     )
     return RulesFile(str(path), shown_text + cut_notice, digest), message
 

@@ -27,7 +27,7 @@ def resolve_path_inside(root: Path, path: str | Path) -> Path:
     try:
         resolved_path = (root / path).resolve()
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links in a circle
-        raise FormatError(f"{_quote_path(path)} is no path: {error}; give one below the working folder") from None
+        raise FormatError(f"{_quote_path(path)} is not a path: {error}; give one below the working folder") from None
     if not resolved_path.is_relative_to(root):
         raise FormatError(f"{_quote_path(path)} is outside of the working folder; give a path below it")
     return resolved_path
@@ -40,7 +40,7 @@ def open_regular_file(path: Path) -> Iterator[BinaryIO]:
     # Checked after opening: what the path named before may have been replaced since.
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise FormatError(f"{_quote_path(path.name)} is no file; give the path of one")
+        raise FormatError(f"{_quote_path(path.name)} is not a file; give the path of one")
     with os.fdopen(descriptor, "rb") as file:
         yield file
 
@@ -48,11 +48,11 @@ def open_regular_file(path: Path) -> Iterator[BinaryIO]:
 def decode_utf8(data: bytes, name: str) -> str:
     """Decode ``data``. Raises ``FormatError``, naming ``name``, if it is not UTF-8 text."""
     if b"\0" in data:
-        raise FormatError(f"{_quote_path(name)} is no text: it holds zero bytes; give a file in UTF-8")
+        raise FormatError(f"{_quote_path(name)} is not a text file: it has zero bytes; give a file in UTF-8")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FormatError(f"{_quote_path(name)} is no UTF-8 (byte {error.start:,}); give a file in UTF-8") from None
+        raise FormatError(f"{_quote_path(name)} is not UTF-8 (byte {error.start:,}); give a file in UTF-8") from None
 
 
 def read_file_beginning(root: Path, path: str | Path, max_bytes: int) -> tuple[str, int]:
@@ -63,7 +63,10 @@ def read_file_beginning(root: Path, path: str | Path, max_bytes: int) -> tuple[s
     with open_regular_file(resolve_path_inside(root, path)) as file:
         data = file.read(max_bytes + 1)
         is_longer = len(data) > max_bytes
-        omitted_bytes = max(0, os.fstat(file.fileno()).st_size - max_bytes) if is_longer else 0
+        if is_longer:
+            omitted_bytes = max(0, os.fstat(file.fileno()).st_size - max_bytes)
+        else:
+            omitted_bytes = 0
     prefix = data[:max_bytes]
     # A byte 10xxxxxx behind the prefix continues a character that begins in it.
     while omitted_bytes and prefix and data[len(prefix)] & 0xC0 == 0x80:

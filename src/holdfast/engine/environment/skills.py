@@ -56,7 +56,10 @@ class Skill(Struct, frozen=True):
         path = Path(self.path)
         text, omitted_bytes = read_file_beginning(path.parent, path.name, MAX_SKILL_BYTES)
         _, body = parse_front_matter(text)
-        cut_notice = f"\n[{omitted_bytes:,} bytes are left out here]" if omitted_bytes else ""
+        if omitted_bytes:
+            cut_notice = f"\n[{omitted_bytes:,} bytes are left out here]"
+        else:
+            cut_notice = ""
         return body.strip() + cut_notice
 
 
@@ -89,7 +92,8 @@ def _iter_skill_folders(
 ) -> Iterator[tuple[Path, Path]]:
     """Yield each folder that holds a skill, with the root that it must not lead out of."""
     skill_folders = [(root, root / name) for root in roots for name in SKILL_FOLDERS]
-    skill_folders += [(extra_folder, extra_folder) for extra_folder in extra_folders]
+    for extra_folder in extra_folders:
+        skill_folders.append((extra_folder, extra_folder))
     for root, folder in skill_folders:
         try:
             paths = sorted(resolve_path_inside(root, folder).iterdir())
@@ -119,11 +123,11 @@ def _load_skill(root: Path, folder: Path) -> Skill:
     name = fields.get("name") or folder.name
     if not _NAME_PATTERN.fullmatch(name):
         raise FormatError(
-            f"its name {flatten_to_line(name, MAX_SKILL_NAME_CHARS)!r} is none; use letters, digits, -, _ and ."
+            f"its name {flatten_to_line(name, MAX_SKILL_NAME_CHARS)!r} is not valid; use letters, digits, -, _ and ."
         )
     description = fields.get("description") or _find_first_line(body)
     if not description.strip():
-        raise FormatError("it says nothing; write a description into its front matter")
+        raise FormatError("it has no description; write one into its front matter")
     return Skill(name, flatten_to_line(description.strip(" #"), MAX_SKILL_DESCRIPTION_CHARS), str(path))
 
 

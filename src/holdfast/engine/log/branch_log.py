@@ -77,7 +77,7 @@ class BranchLog:
     def hold_lease(self) -> Iterator[None]:
         """Hold the session's lease for the block; a block inside another shares its lease.
 
-        Inside, the log does not change except by what is appended here.
+        Inside the block, only this object appends to the log.
         """
         if self._has_lease:
             yield
@@ -157,7 +157,11 @@ class BranchLog:
         return entries
 
     def _append_or_batch(
-        self, bodies: Sequence[EntryBody], decode: MessageDecoder | None, *, onward: bool = False
+        self,
+        bodies: Sequence[EntryBody],
+        decode: MessageDecoder | None,
+        *,
+        onward: bool = False,
     ) -> list[Entry]:
         """Make an entry for each body and write it, or collect it inside ``batch_writes``; return the entries.
 
@@ -194,15 +198,25 @@ class BranchLog:
         self.append_listener(self.key, entries)
 
     def _append_to_store(
-        self, entries: Sequence[Entry], decode: MessageDecoder | None, *, onward: bool = False
+        self,
+        entries: Sequence[Entry],
+        decode: MessageDecoder | None,
+        *,
+        onward: bool = False,
     ) -> bool:
         """Append ``entries`` in one transaction; return whether they were written."""
         expected_leaf = None if self.moves_leaf else NO_LEAF
-        result = self.store.append_entries(self.key, entries, expected_leaf=expected_leaf, decode=decode, onward=onward)
+        result = self.store.append_entries(
+            self.key,
+            entries,
+            expected_leaf=expected_leaf,
+            decode=decode,
+            onward=onward,
+        )
         return result.is_leaf_moved or not onward
 
     def _on_branch_changed(self, new: Sequence[Entry] = ()) -> None:
-        """React to a changed branch: by its own ``new`` entries, or by entries of others if there are none."""
+        """React to a changed branch: by its own ``new`` entries, or by entries of others if ``new`` is empty."""
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -248,7 +262,10 @@ class BranchLog:
 
     def _rebuild_state(self) -> None:
         """Fold the state anew from the log, which also reads messages that the state had left there."""
-        self.state = ConversationState() if self.leaf is None else self._fold_path(self._read_path())
+        if self.leaf is None:
+            self.state = ConversationState()
+        else:
+            self.state = self._fold_path(self._read_path())
 
     def _fold_path(self, path: Sequence[Entry]) -> ConversationState:
         return replace_with_client_bytes(ConversationState.from_entries(path), self._client_messages)

@@ -123,7 +123,10 @@ def match_known_prefix(
 
 
 def _match_regrouped_messages(
-    logged: Sequence[SizedMessage], logged_index: int, client_messages: Sequence[SizedMessage], client_index: int
+    logged: Sequence[SizedMessage],
+    logged_index: int,
+    client_messages: Sequence[SizedMessage],
+    client_index: int,
 ) -> _MatchedGroup | None:
     """Match messages that a client split or joined, from the two indexes on; return None if they differ.
 
@@ -159,7 +162,10 @@ class ConversationMatcher:
         """Kept because the proxy asks which branch a conversation continues, and then the branch asks the same."""
 
     def match_prefix(
-        self, logged: PersistentSequence[SizedMessage], client_messages: tuple[SizedMessage, ...], settings: Settings
+        self,
+        logged: PersistentSequence[SizedMessage],
+        client_messages: tuple[SizedMessage, ...],
+        settings: Settings,
     ) -> PrefixMatch:
         """Do what ``match_known_prefix`` does, or return its last result if the arguments are the same objects."""
         arguments = (logged, client_messages, settings)
@@ -170,7 +176,10 @@ class ConversationMatcher:
         return comparison.result
 
     def remember_match(
-        self, logged: PersistentSequence[SizedMessage], messages: tuple[SizedMessage, ...], repeated_prefix: PrefixMatch
+        self,
+        logged: PersistentSequence[SizedMessage],
+        messages: tuple[SizedMessage, ...],
+        repeated_prefix: PrefixMatch,
     ) -> None:
         """Remember that ``messages`` repeat ``logged``, now that their new part was appended too.
 
@@ -179,7 +188,10 @@ class ConversationMatcher:
         is_one_to_one = (
             repeated_prefix.one_to_one_count == repeated_prefix.client_count == len(repeated_prefix.messages)
         )
-        one_to_one_count = len(logged) if is_one_to_one else repeated_prefix.one_to_one_count
+        if is_one_to_one:
+            one_to_one_count = len(logged)
+        else:
+            one_to_one_count = repeated_prefix.one_to_one_count
         self._matches = MessageMatches(logged.slice(), messages, one_to_one_count)
 
 
@@ -206,11 +218,14 @@ def add_system_messages_to_setup(
 
 
 def plan_with_existing_decisions(
-    state: ConversationState, policy: Policy, messages: Sequence[SizedMessage], target: Target
+    state: ConversationState,
+    policy: Policy,
+    messages: Sequence[SizedMessage],
+    target: Target,
 ) -> Plan:
     """Plan a request for ``messages`` with the decisions that are in force for the part that they repeat.
 
-    Nothing is decided and nothing written. What no decision is about keeps the client's bytes.
+    No decision is made and no entry is written. Messages without a decision keep the client's bytes.
     """
     logged = state.history.sized_messages.slice()
     repeated_prefix = match_known_prefix(logged, messages, policy.settings)
@@ -219,7 +234,12 @@ def plan_with_existing_decisions(
     rewound_state = replace_raw_bytes(rewound_state, repeated_prefix.messages)
     new_entries = [Entry("", None, MessageEntry(message)) for message in messages[repeated_prefix.client_count :]]
     request_state = apply_entries(rewound_state, new_entries)
-    return plan_request(request_state, target, replace(policy, stages=()), PlanInputs(can_spill=False))
+    return plan_request(
+        request_state,
+        target,
+        replace(policy, stages=()),
+        PlanInputs(can_spill=False),
+    )
 
 
 def replace_with_client_bytes(

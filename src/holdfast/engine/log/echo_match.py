@@ -49,7 +49,7 @@ def adopt_client_bytes(logged: SizedMessage, client_message: SizedMessage) -> Si
 def find_message_pieces(message: SizedMessage, messages: Sequence[SizedMessage]) -> list[SizedMessage]:
     """Return the messages at the start of ``messages`` that together are exactly as long as ``message``.
 
-    Return an empty list if there are none. Only lengths are compared, which is cheap; the caller compares the contents.
+    The list may be empty. Only lengths are compared, which is cheap; the caller compares the contents.
     """
     remaining_bytes = len(encode_comparable_bytes(message.message))
     pieces: list[SizedMessage] = []
@@ -90,7 +90,12 @@ def join_message_run(messages: Sequence[SizedMessage]) -> Message:
     return Message(messages[0].message.role, tuple(parts))
 
 
-def _replace_bytes(message: SizedMessage, echoed_message: Message, api: str, raw: Raw) -> SizedMessage:
+def _replace_bytes(
+    message: SizedMessage,
+    echoed_message: Message,
+    api: str,
+    raw: Raw,
+) -> SizedMessage:
     """Return ``message`` in the bytes ``raw`` of the equivalent ``echoed_message``, or unchanged if those lack a need.
 
     The number and places of its parts do not change: recorded decisions name parts by their place.

@@ -38,13 +38,18 @@ _VIEW_ENTRIES = RequestEntry | DecisionEntry | CompactionEntry | RevokeEntry
 """Entries that say, or change, what a request shows."""
 
 
-def collect_decisions_to_copy(state: ConversationState, path: Sequence[Entry], start: int, count: int) -> list[Entry]:
+def collect_decisions_to_copy(
+    state: ConversationState,
+    path: Sequence[Entry],
+    start: int,
+    count: int,
+) -> list[Entry]:
     """Return the entries that a branch from just before ``path[start]`` needs, to show its messages as before.
 
     ``path`` is the path of ``state``; ``count`` is the number of messages before ``start``. The entries come from
     ``path[start:]``, clipped to those messages: decisions in force, undone decisions and their undos, and the requests
-    that showed the messages (their digests have to be computed anew). What an earlier branch from the same place has
-    copied already is not copied again.
+    that showed the messages (their digests have to be computed anew). Entries that an earlier branch from the same
+    place copied are not copied again.
     """
     active_ids = {id_ for id_, _ in state.view.active_decisions}
     known_ids = {entry.id for entry in path[:start]}
@@ -63,7 +68,10 @@ def collect_decisions_to_copy(state: ConversationState, path: Sequence[Entry], s
             copy = body if body.revoked_id in known_ids else None
         elif isinstance(body, DecisionEntry | CompactionEntry):
             is_active = entry.id in active_ids
-            copy = clip_decision(body, count) if is_active else _clip_undone_decision(body, count)
+            if is_active:
+                copy = clip_decision(body, count)
+            else:
+                copy = _clip_undone_decision(body, count)
         if copy is not None:
             known_ids.add(entry.id)
             previous_bodies.append(copy)
@@ -90,7 +98,9 @@ def make_learned_limits_notes(branch_state: ConversationState, previous_state: C
     is_nearly_equal = len(branch_stats) == len(previous_stats) and all(
         _is_nearly_equal(*pair) for pair in zip(branch_stats, previous_stats, strict=True)
     )
-    return [] if is_nearly_equal else [build_model_stats_note(previous_state)]
+    if is_nearly_equal:
+        return []
+    return [build_model_stats_note(previous_state)]
 
 
 def _is_nearly_equal(branch_stats: ModelStats, previous_stats: ModelStats) -> bool:
@@ -130,7 +140,7 @@ def _collect_bodies_after_last_message(path: Sequence[Entry]) -> list[EntryBody]
 
 
 def _find_first_setup_index(path: Sequence[Entry]) -> int:
-    """Return the index of the first setup or request in ``path``, or -1 if there is none."""
+    """Return the index of the first setup or request in ``path``, or -1 without one."""
     for index, entry in enumerate(path):
         if isinstance(entry.body, RequestSetup | RequestEntry):
             return index
@@ -140,7 +150,7 @@ def _find_first_setup_index(path: Sequence[Entry]) -> int:
 def _copy_request_entry(request: RequestEntry, previous_bodies: Sequence[EntryBody], count: int) -> RequestEntry | None:
     """Return ``request`` as one that showed the first ``count`` messages.
 
-    Return None if there are none, or if ``previous_bodies`` ends with the same request and nothing was decided since.
+    Return None if ``count`` is 0, or if ``previous_bodies`` ends with the same request and no decision came since.
     """
     if not count:
         return None

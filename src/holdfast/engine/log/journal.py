@@ -140,7 +140,16 @@ class Journal(BranchLog):
         state = ConversationState()
         if leaf_id is not None:
             state = read_with_repair(store, key, lambda: store.open_state(key, leaf_id), repairs.extend)
-        journal = cls(store, key, policy, state, leaf_id, clock, ids=ids, moves_leaf=leaf is None)
+        journal = cls(
+            store,
+            key,
+            policy,
+            state,
+            leaf_id,
+            clock,
+            ids=ids,
+            moves_leaf=leaf is None,
+        )
         journal._queued_messages = decode_queued_messages(state, key)
         journal.repairs = repairs
         return journal
@@ -155,7 +164,12 @@ class Journal(BranchLog):
         return self._append_messages(messages)
 
     def record_answer(
-        self, answer: Message | SizedMessage, usage: Usage = Usage(), stop: str = "", *, as_planned: bool = True
+        self,
+        answer: Message | SizedMessage,
+        usage: Usage = Usage(),
+        stop: str = "",
+        *,
+        as_planned: bool = True,
     ) -> str:
         """Append the answer to the last prepared request with its usage, then the messages that waited for it.
 
@@ -165,11 +179,17 @@ class Journal(BranchLog):
         """
         sized_message = convert_to_sized_message(answer)
         with self.hold_lease():
-            bodies = self._make_message_bodies(sized_message) if sized_message.message.parts else []
+            if sized_message.message.parts:
+                bodies = self._make_message_bodies(sized_message)
+            else:
+                bodies = []
             bodies.append(make_answer_entry_body(self.state, usage, stop, as_planned=as_planned))
             entries = self._append_bodies(bodies)
             self._deliver_queued()
-        message_ids = [entry.id for entry in entries if isinstance(entry.body, MessageEntry)]
+        message_ids = []
+        for entry in entries:
+            if isinstance(entry.body, MessageEntry):
+                message_ids.append(entry.id)
         return message_ids[-1] if message_ids else entries[0].id
 
     def record_failure(self, reason: str, kind: str = FAILURE_UNANSWERED) -> str:
@@ -191,7 +211,13 @@ class Journal(BranchLog):
                 self._append_bodies(notes)
 
     def record_overflow(
-        self, reason: str, limit: int = 0, requested_tokens: int = 0, most_bytes: int = 0, *, as_planned: bool = True
+        self,
+        reason: str,
+        limit: int = 0,
+        requested_tokens: int = 0,
+        most_bytes: int = 0,
+        *,
+        as_planned: bool = True,
     ) -> str:
         """Append that the last prepared request was too large, with the provider's numbers; return the entry's id.
 
@@ -309,7 +335,11 @@ class Journal(BranchLog):
         # One transaction with the messages themselves: after a crash none is missing and none is there twice.
         entries = self._append_bodies([*bodies, make_delivered_note(note_ids)])
         self._queued_messages = []
-        return [entry.id for entry in entries if isinstance(entry.body, MessageEntry)]
+        message_ids: list[str] = []
+        for entry in entries:
+            if isinstance(entry.body, MessageEntry):
+                message_ids.append(entry.id)
+        return message_ids
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -332,14 +362,23 @@ class Journal(BranchLog):
 
         If the plan has a ``summary_request``, that summary is to be made before the plan is committed.
         """
-        raise_if_wrong_type(TypeError, target=(target, Target), inputs=(inputs, PlanInputs))
+        raise_if_wrong_type(
+            TypeError,
+            target=(target, Target),
+            inputs=(inputs, PlanInputs),
+        )
         self._catch_up()
         ready_request = self._ready_request
         if ready_request is not None and ready_request.target == target and not is_replan_forced(inputs):
             return ready_request.plan
         return self._plan_retry(target, inputs) or self._plan_anew(target, inputs)
 
-    def commit_plan(self, plan: Plan, target: Target, inputs: PlanInputs = PlanInputs()) -> PreparedRequest | None:
+    def commit_plan(
+        self,
+        plan: Plan,
+        target: Target,
+        inputs: PlanInputs = PlanInputs(),
+    ) -> PreparedRequest | None:
         """Write the decisions of ``plan`` and its request to the log, and return the request.
 
         Return None, with nothing written, if the log has moved on since the plan was made.
@@ -359,7 +398,12 @@ class Journal(BranchLog):
         self._ready_request = prepared_request
         return prepared_request
 
-    def write_decision(self, plan: Plan, target: Target, inputs: PlanInputs = PlanInputs()) -> Plan | None:
+    def write_decision(
+        self,
+        plan: Plan,
+        target: Target,
+        inputs: PlanInputs = PlanInputs(),
+    ) -> Plan | None:
         """Write the decisions of ``plan`` without a request (``/compact``).
 
         Return the plan that was written: another one if its texts could not be stored. Return None if the log has moved
@@ -400,7 +444,9 @@ class Journal(BranchLog):
         unspilled_plan = self._plan_anew(target, replace(inputs, can_spill=False, can_summarize=False))
         unspilled_plan = add_unstored_notice(unspilled_plan, store_error)
         is_manual = plan.compaction is not None and plan.compaction.trigger == "manual"
-        return mark_compaction_manual(unspilled_plan) if is_manual else unspilled_plan
+        if is_manual:
+            return mark_compaction_manual(unspilled_plan)
+        return unspilled_plan
 
     # -- other branches ------------------------------------------------------------------------------------------------
 
@@ -489,12 +535,19 @@ class Journal(BranchLog):
 
     def fork_at(self, entry: str) -> Journal:
         """Open a fork behind ``entry``; this journal and the session's leaf stay where they are."""
-        return Journal.open(self.store, self.key, self.policy, leaf=entry, clock=self._clock, ids=self._ids)
+        return Journal.open(
+            self.store,
+            self.key,
+            self.policy,
+            leaf=entry,
+            clock=self._clock,
+            ids=self._ids,
+        )
 
     def rewrite_messages(self, replacements: Callable[[Sequence[Entry]], Mapping[str, Message]]) -> int:
         """Copy the branch with the messages that ``replacements`` returns by entry id, and continue on the copy.
 
-        The old branch stays whole. Return how many messages were replaced; if none, nothing is copied.
+        The old branch stays whole. Return how many messages were replaced; for 0 the branch is not copied.
         """
         with self.hold_lease():
             new_messages = replacements(self.store.read_path(self.key, self.leaf))
@@ -574,7 +627,7 @@ class Journal(BranchLog):
         return plan_request(self.state, target, self.policy, inputs)
 
     def _on_branch_changed(self, new: Sequence[Entry] = ()) -> None:
-        """Forget what was prepared for the branch as it was."""
+        """Forget the prepared request and the queued messages if they no longer fit the branch."""
         self._ready_request = None
         if not new:
             # Entries of others may have delivered the queued messages, or queued new ones.

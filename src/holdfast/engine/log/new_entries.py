@@ -47,7 +47,12 @@ def convert_to_sized_message(message: Message | SizedMessage) -> SizedMessage:
         if message.digest:
             return message
         measured_message = build_sized_message(message.message)
-        return replace(measured_message, api=message.api, raw=message.raw, base_raw=message.base_raw)
+        return replace(
+            measured_message,
+            api=message.api,
+            raw=message.raw,
+            base_raw=message.base_raw,
+        )
     except (TypeError, AttributeError, KeyError) as error:
         # Types are checked only once measuring has failed: on the way of every request the check would cost more.
         expected_type = SizedMessage if isinstance(message, SizedMessage) else Message
@@ -64,10 +69,15 @@ def check_message_types(message: Message) -> Message:
 
 
 def _make_message_error(reason: str) -> LogConflict:
-    return LogConflict(f"this is no message: {reason}; nothing was written: give a value of that type")
+    return LogConflict(f"this is not a message: {reason}; nothing was written: give a value of that type")
 
 
-def make_plan_entry_bodies(state: ConversationState, plan: Plan, target: Target, policy: str) -> list[EntryBody]:
+def make_plan_entry_bodies(
+    state: ConversationState,
+    plan: Plan,
+    target: Target,
+    policy: str,
+) -> list[EntryBody]:
     """Build the entries that record ``plan``, in order: a changed setup, the policy, a decision, a compaction, and last
     the request.
 
@@ -84,11 +94,25 @@ def make_plan_entry_bodies(state: ConversationState, plan: Plan, target: Target,
         bodies.append(plan.compaction)
     prefix_digest = plan.state.last_request.prefix_digest
     message_count = len(plan.state.history.sized_messages)
-    bodies.append(RequestEntry(prefix_digest, message_count, target.model, target.limits.window, target.api))
+    bodies.append(
+        RequestEntry(
+            prefix_digest,
+            message_count,
+            target.model,
+            target.limits.window,
+            target.api,
+        )
+    )
     return bodies
 
 
-def make_answer_entry_body(state: ConversationState, usage: Usage, stop: str, *, as_planned: bool) -> AnswerEntry:
+def make_answer_entry_body(
+    state: ConversationState,
+    usage: Usage,
+    stop: str,
+    *,
+    as_planned: bool,
+) -> AnswerEntry:
     """Build the entry with the usage of the newest request of ``state``.
 
     If the messages sent were not the planned ones, the entry gets no digest: its size then measures no request of the
@@ -97,7 +121,9 @@ def make_answer_entry_body(state: ConversationState, usage: Usage, stop: str, *,
     raise_if_wrong_type(LogConflict, usage=(usage, Usage), stop=(stop, str))
     reason = describe_type_mismatch(usage, Usage)
     if reason:
-        raise LogConflict(f"this is no usage: {reason}; nothing was written: give Usage(input=…, output=…) in tokens")
+        raise LogConflict(
+            f"this is not a usage: {reason}; nothing was written: give Usage(input=…, output=…) in tokens"
+        )
     return AnswerEntry(state.last_request.prefix_digest if as_planned else "", usage, stop)
 
 
@@ -108,17 +134,17 @@ def resolve_decision_id(ids: Sequence[str], prefix: str | None) -> str:
     """
     if prefix is None:
         if not ids:
-            raise UnknownId("nothing is in force that could be undone: no decision and no compaction")
+            raise UnknownId("there is nothing to undo: no decision and no compaction is active")
         return ids[-1]
     matches = [id_ for id_ in ids if id_ == prefix]
     if not matches and prefix:
         matches = [id_ for id_ in ids if id_.startswith(prefix)]
     if len(matches) == 1:
         return matches[0]
-    problem = f"no decision in force is {prefix!r}"
+    problem = f"no active decision has the id {prefix!r}"
     if matches:
-        problem = f"{len(matches)} decisions in force begin with {prefix!r}"
-    advice = "there is none that could be undone"
+        problem = f"{len(matches)} active decisions have an id that begins with {prefix!r}"
+    advice = "there is no decision to undo"
     if ids:
         advice = f"give the id of one; newest: {', '.join(ids[-5:])}"
     raise UnknownId(f"{problem}; {advice}")
@@ -126,12 +152,16 @@ def resolve_decision_id(ids: Sequence[str], prefix: str | None) -> str:
 
 def add_unstored_notice(plan: Plan, store_error: StoreError) -> Plan:
     """Return ``plan`` with a notice that texts stay whole because the store did not take them."""
-    text = f"texts could not be stored away, so every one stays whole: {store_error}"
+    text = f"long texts could not be stored, so they stay in the request: {store_error}"
     return replace(plan, notices=(*plan.notices, Notice("unstored", text)))
 
 
 def begin_session(
-    store: SessionStore, key: str, policy: Policy, clock: Callable[[], int], ids: Callable[[int], list[str]]
+    store: SessionStore,
+    key: str,
+    policy: Policy,
+    clock: Callable[[], int],
+    ids: Callable[[int], list[str]],
 ) -> str | None:
     """Return the leaf of session ``key``; if it does not exist, create it with a note of its policy."""
     try:

@@ -55,4 +55,4 @@ def _decode_queued_message(key: str, id_: str, raw: bytes) -> Message:
         return unpack_value(raw, Message)
     except ValueError as error:
         text = f"the message of {key!r} that waits in note {id_} cannot be read: {error}"
-        raise StoreCorrupt(f"{text}; go on from an entry before it: engine.session({key!r}, leaf=…)") from error
+        raise StoreCorrupt(f"{text}; continue from an entry before it: engine.session({key!r}, leaf=…)") from error

@@ -29,8 +29,8 @@ class ShorteningOutcome(Struct, frozen=True):
 def shorten_long_results(journal: Journal, target: Target) -> ShorteningOutcome:
     """Copy the branch of ``journal`` with results cut to the policy's limits, and make the copy its branch.
 
-    Only messages that the next request shows are cut. The old branch stays whole. Nothing is read or written if the
-    policy sets no limit, or nothing is over it.
+    Only messages that the next request shows are cut. The old branch stays whole. If the policy sets no limit, or no
+    result is over it, the log is neither read nor written.
     """
     policy = journal.policy
     limits = policy.rules.get_result_limits(apply_window_cap(target, policy.settings).limits.window)

@@ -39,7 +39,7 @@ ANSWER_KINDS = frozenset({"content", "output_limit", "silent_overflow", "silent_
 # gateways are known to put a whole HTML page behind it. 400 is chosen by judgement.
 _MAX_PROVIDER_CHARS = 400
 """Characters of a provider's own message that an error repeats."""
-FIXED_NOTICE = "what was said breaks this rule: it goes out mended, and stays in the log as it came"
+FIXED_NOTICE = "the history breaks this rule: it is sent repaired, and the log keeps the original"
 """Text of the notice given when a conversation had to be fixed before its API would accept it."""
 
 
@@ -47,7 +47,7 @@ class EventDelivery(Enum):
     """When the events of a streamed answer are handed to the caller."""
 
     AS_RECEIVED = "as they arrive: the request is only observed, so no other attempt will replace this one"
-    ONCE_STARTED = "held until the model says something, so that another attempt can still take this one's place"
+    ONCE_STARTED = "held until the answer has content, so that another attempt can still take this one's place"
     NEVER = "not at all: the caller wants only the finished answer"
 
 
@@ -55,7 +55,7 @@ class AttemptOutcome(Enum):
     """The judgement on an attempt. Exactly one holds; `Attempt.verdict` has the kind and the numbers."""
 
     UNFINISHED = "the reply was not read to its end"
-    FAILED = "the connection failed, the answer broke off, or it says nothing and gives no reason"
+    FAILED = "the connection failed, the answer broke off, or it is empty and gives no reason"
     REFUSED = "the provider answered with an error"
     SIGNATURES_REFUSED = "the provider answered with an error about signatures or encrypted content"
     CUT_BY_WINDOW = "the model's answer ended where the window did"
@@ -123,7 +123,9 @@ class Attempt:
     @property
     def reply(self) -> Reply | None:
         """Status and headers of the reply, or None if no reply came."""
-        return None if self._reply_reader is None else self._reply_reader.reply
+        if self._reply_reader is None:
+            return None
+        return self._reply_reader.reply
 
     @property
     def _max_output(self) -> int | None:
@@ -259,9 +261,9 @@ class Attempt:
         return held_events
 
     def _estimate_prompt_tokens(self, answer: ParsedAnswer) -> int | None:
-        """Return our own estimate of the prompt, to compare with the reported count, or None if it is no measure.
+        """Return our own estimate of the prompt, to compare with the reported count, or None if it is unreliable.
 
-        It is none where a hook changed the messages, since those were not estimated, and where media is shown: a small
+        It is unreliable if a hook changed the messages, since those were not estimated, and if media are shown: a small
         picture takes far fewer tokens than the flat figure that is estimated for one.
         """
         plan = self.plan
@@ -292,20 +294,26 @@ class Attempt:
         self.verdict = _drop_impossible_count(verdict, len(self._request.body))
         if isinstance(report, ErrorReport):
             is_about_signatures = is_signature_error(report, self.verdict.kind)
-            self.outcome = AttemptOutcome.SIGNATURES_REFUSED if is_about_signatures else AttemptOutcome.REFUSED
+            if is_about_signatures:
+                self.outcome = AttemptOutcome.SIGNATURES_REFUSED
+            else:
+                self.outcome = AttemptOutcome.REFUSED
             self.failure_text = describe_error_report(report, self.verdict)
             self._status = report.status
             return
         # A finish reason "window exceeded" keeps its outcome even where the end of the stream is missing: the words
         # before it are still the model's answer.
         is_cut_by_window = self.verdict.kind == "context_window"
-        self.outcome = AttemptOutcome.CUT_BY_WINDOW if is_cut_by_window else AttemptOutcome.FAILED
+        if is_cut_by_window:
+            self.outcome = AttemptOutcome.CUT_BY_WINDOW
+        else:
+            self.outcome = AttemptOutcome.FAILED
         if not answer.is_complete:
             self.verdict = Verdict("network")
             self.failure_text = "the answer broke off before its end"
         elif not answer.message.parts and answer.stop_reason == "unknown":
             self.verdict = Verdict("server")
-            self.failure_text = "the answer says nothing, not even why"
+            self.failure_text = "the answer is empty and gives no reason"
         elif is_cut_by_window:
             self.failure_text = "the answer ended where the window did"
         else:
@@ -355,11 +363,16 @@ def describe_error_report(report: ErrorReport, verdict: Verdict) -> str:
     numbers = ""
     if verdict.requested and verdict.limit:
         numbers = f", {verdict.requested:,} of {verdict.limit:,} tokens"
-    return f"the provider answered with {status} ({verdict.kind}{numbers}): {report.message_line[:_MAX_PROVIDER_CHARS]}"
+    message = report.message_line[:_MAX_PROVIDER_CHARS]
+    return f"the provider answered with {status} ({verdict.kind}{numbers}): {message}"
 
 
 async def prepare_attempt(
-    runtime: SessionRuntime, template: RequestTemplate, prepared_request: PreparedRequest, *, quiet: bool
+    runtime: SessionRuntime,
+    template: RequestTemplate,
+    prepared_request: PreparedRequest,
+    *,
+    quiet: bool,
 ) -> Attempt:
     """Return an attempt at ``prepared_request``, ready to be sent; ``quiet`` passes on no events.
 
@@ -379,7 +392,11 @@ async def prepare_attempt(
     if resources.check_mode == "all" or checks_change:
         try:
             upstream_request = _check_outgoing_request(
-                runtime, template, upstream_request, sized_messages, is_as_planned=is_as_planned
+                runtime,
+                template,
+                upstream_request,
+                sized_messages,
+                is_as_planned=is_as_planned,
             )
         except InvalidRequest:
             # A body that its client wrote goes to the provider as it came: the client gets the provider's own error.
@@ -405,7 +422,9 @@ async def prepare_attempt(
 def _choose_event_delivery(*, quiet: bool, is_observed: bool) -> EventDelivery:
     if quiet:
         return EventDelivery.NEVER
-    return EventDelivery.AS_RECEIVED if is_observed else EventDelivery.ONCE_STARTED
+    if is_observed:
+        return EventDelivery.AS_RECEIVED
+    return EventDelivery.ONCE_STARTED
 
 
 def _has_same_items(messages: Sequence[SizedMessage], planned: Sequence[SizedMessage]) -> bool:

@@ -17,7 +17,8 @@ from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.registry import get_api_spec
-from holdfast.providers.requests.request_body import ParsedRequest, render_request
+from holdfast.providers.requests.parsed_request import ParsedRequest
+from holdfast.providers.requests.request_body import render_request
 from holdfast.providers.rules.rule import Finding
 from holdfast.providers.rules.validate import validate_request
 
@@ -63,7 +64,13 @@ def make_checked_request(upstream_request: UpstreamRequest, messages: Sequence[S
     start = upstream_request.body.rfind(memoryview(raw))
     if start < 0:
         return None
-    return CheckedRequest(upstream_request.model, upstream_request.body, start, start + len(raw), len(messages))
+    return CheckedRequest(
+        upstream_request.model,
+        upstream_request.body,
+        start,
+        start + len(raw),
+        len(messages),
+    )
 
 
 def is_already_checked(
@@ -84,7 +91,10 @@ def is_already_checked(
     if new_messages is None:
         return False
     starts_with_user = bool(new_messages) and new_messages[0].message.role == "user"
-    shown_messages = new_messages if starts_with_user else [_CHECKED_PLACEHOLDER, *new_messages]
+    if starts_with_user:
+        shown_messages = new_messages
+    else:
+        shown_messages = [_CHECKED_PLACEHOLDER, *new_messages]
     new_body = render_request(client_body, shown_messages)
     return not _find_errors(replace(upstream_request, body=new_body))
 
@@ -114,9 +124,11 @@ def _make_invalid_request_error(
     more_note = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     subject = "the request"
     if hook and _is_about_messages(first, upstream_request):
-        subject = f"what the hook {hook} returned"
-    text = f"{first.path}: {first.message}{more_note}; run `holdfast lint` on the request, or send it with check=False"
-    return InvalidRequest(f"{subject} breaks the rule {first.rule!r} of {upstream_request.api}: {text}")
+        subject = f"the result of the hook {hook}"
+    problem = f"{subject} breaks the rule {first.rule!r} of {upstream_request.api}"
+    place = f"{first.path}: {first.message}{more_note}"
+    advice = "run `holdfast lint` on the request, or send it with check=False"
+    return InvalidRequest(f"{problem}: {place}; {advice}")
 
 
 def _is_about_messages(finding: Finding, upstream_request: UpstreamRequest) -> bool:
@@ -153,4 +165,8 @@ def _extend_back_to_calls(messages: Sequence[SizedMessage], last: int) -> Sequen
 
 def _find_errors(upstream_request: UpstreamRequest) -> list[Finding]:
     findings = validate_request(upstream_request.body, upstream_request.api, model=upstream_request.model)
-    return [finding for finding in findings if finding.level == "error" and finding.rule not in _HEADER_RULES]
+    errors: list[Finding] = []
+    for finding in findings:
+        if finding.level == "error" and finding.rule not in _HEADER_RULES:
+            errors.append(finding)
+    return errors

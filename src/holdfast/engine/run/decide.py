@@ -11,7 +11,10 @@ from holdfast.state.target import PlanInputs
 
 
 async def decide_next_request(
-    runtime: SessionRuntime, template: RequestTemplate, plan_inputs: PlanInputs, plan: Plan | None = None
+    runtime: SessionRuntime,
+    template: RequestTemplate,
+    plan_inputs: PlanInputs,
+    plan: Plan | None = None,
 ) -> PreparedRequest:
     """Return the next request for ``template``, decided and in the log.
 
@@ -26,11 +29,14 @@ async def decide_next_request(
 
 
 async def decide_smaller_request(
-    runtime: SessionRuntime, template: RequestTemplate, plan_inputs: PlanInputs, overflow_step: str
+    runtime: SessionRuntime,
+    template: RequestTemplate,
+    plan_inputs: PlanInputs,
+    overflow_step: str,
 ) -> PreparedRequest | str:
     """Return the request planned anew by ``overflow_step``, or the outcome that says why it would not be smaller.
 
-    Nothing is written in the second case.
+    In the second case the log is not written.
     """
     tracker = runtime.compaction_tracker
     if overflow_step == "compact":
@@ -62,7 +68,10 @@ async def emit_new_decisions(runtime: SessionRuntime, plan: Plan, prepared_reque
 
 
 async def _commit_and_announce(
-    runtime: SessionRuntime, template: RequestTemplate, plan: Plan, plan_inputs: PlanInputs
+    runtime: SessionRuntime,
+    template: RequestTemplate,
+    plan: Plan,
+    plan_inputs: PlanInputs,
 ) -> PreparedRequest | None:
     """Write the decisions of ``plan`` to the log and announce them; return None if the log has moved on since."""
     prepared_request = await runtime.resources.run_in_worker(

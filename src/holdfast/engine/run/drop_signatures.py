@@ -24,7 +24,7 @@ from holdfast.state.target import Target
 
 T = TypeVar("T")
 SIGNATURES_RESTORED_NOTICE = (
-    "the request is refused like that without what the provider had sealed too: it is shown again from here on"
+    "the request is refused without the provider's signed data too, so the data is sent again from here on"
 )
 """Text of the notice given when leaving out signed parts did not help and is undone."""
 
@@ -32,7 +32,7 @@ SIGNATURES_RESTORED_NOTICE = (
 async def drop_signatures(runtime: SessionRuntime, target: Target, write: Callable[[Plan], T | None]) -> T | None:
     """Plan without signed parts, call ``write`` to commit the plan, announce it, and return the result of ``write``.
 
-    Return None if nothing is signed, or if this was tried since the last answer and undone. ``write`` runs in the
+    Return None if no part is signed, or if this was tried since the last answer and undone. ``write`` runs in the
     worker and returns None if the log has moved on; then the plan is made again.
     """
 
@@ -84,7 +84,10 @@ def plan_without_signatures(journal: Journal, target: Target) -> Plan | None:
 
 def _find_unanswered_drops(journal: Journal) -> list[str]:
     """Return the ids of active signature drops that a request was sent with and no answer came to, newest first."""
-    drop_ids = {id_ for id_, decision in journal.state.view.active_decisions if is_signature_drop(decision)}
+    drop_ids = set()
+    for id_, decision in journal.state.view.active_decisions:
+        if is_signature_drop(decision):
+            drop_ids.add(id_)
     if not drop_ids:
         return []  # the common case: spares reading the path
     # Entries newer than the newest request were decided after it and have not been tried.

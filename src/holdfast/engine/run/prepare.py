@@ -29,7 +29,7 @@ from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.common.json.surrogates import replace_surrogates_in_bytes
-from holdfast.providers.requests.request_body import ParsedRequest
+from holdfast.providers.requests.parsed_request import ParsedRequest
 from holdfast.recovery.machine import RecoveryState, start_recovery
 from holdfast.state.calibration.model_stats import get_model_stats
 from holdfast.state.plan import Plan
@@ -118,7 +118,7 @@ def _prepare_from_messages(
         journal.deliver_queued()
         journal.append(*messages)
         if not len(journal.state.history.sized_messages):
-            raise FormatError("nothing was said in this session yet; say something first")
+            raise FormatError("this session has no messages yet; send one first")
         target, fields = runtime.get_default_target(), runtime.get_default_fields()
         return _plan_run(runtime, build_template_from_fields(target, fields, request_options))
 
@@ -137,5 +137,8 @@ def _plan_run(runtime: SessionRuntime, template: RequestTemplate) -> PreparedRun
     plan = journal.plan_next(target, inputs)
     # A summary has to be written, or the `auto_continue` hook asked about the compaction, outside of the worker.
     must_wait = plan.summary_request is not None or plan.compaction is not None
-    prepared_request = None if must_wait else runtime.commit_plan(plan, target, inputs)
+    if must_wait:
+        prepared_request = None
+    else:
+        prepared_request = runtime.commit_plan(plan, target, inputs)
     return PreparedRun(template, recovery, inputs, plan, prepared_request)

@@ -51,13 +51,17 @@ UNWRITTEN_RULE = "unwritten"
 """Rule of the notice that an interruption could not be written to the log."""
 
 _DOUBTED_USAGE_NOTICE = (
-    "the provider counts more tokens than the window holds, for requests that it takes and that have a fraction of it "
-    "by our estimate: such counts are not believed"
+    "the provider counts more tokens than the window holds for requests that it accepts and that have a fraction of it "
+    "by our estimate: these counts are ignored"
 )
 
 
 async def record_answer(
-    runtime: SessionRuntime, attempt: Attempt, prepared_request: PreparedRequest, *, is_own_conversation: bool = True
+    runtime: SessionRuntime,
+    attempt: Attempt,
+    prepared_request: PreparedRequest,
+    *,
+    is_own_conversation: bool = True,
 ) -> ParsedAnswer:
     """Append the answer of ``attempt`` with its usage, learn from its size, and return it.
 
@@ -82,7 +86,12 @@ async def record_answer(
         await _append_continue_message(runtime)
     runtime.emit_event(
         events.AnswerRecorded(
-            runtime.key, logged.stop_reason, usage.input, usage.output, usage.cache_read, usage.cache_write
+            runtime.key,
+            logged.stop_reason,
+            usage.input,
+            usage.output,
+            usage.cache_read,
+            usage.cache_write,
         )
     )
     return answer
@@ -91,7 +100,13 @@ async def record_answer(
 async def record_refusal(runtime: SessionRuntime, attempt: Attempt) -> None:
     """Record that an attempt failed, with the limits that an overflow names, and emit the event about it."""
     verdict, reason, journal = attempt.verdict, attempt.failure_text, runtime.journal
-    event = events.RequestRefused(runtime.key, verdict.kind, reason, verdict.limit or 0, verdict.requested or 0)
+    event = events.RequestRefused(
+        runtime.key,
+        verdict.kind,
+        reason,
+        verdict.limit or 0,
+        verdict.requested or 0,
+    )
     runtime.emit_event(event)
     if verdict.is_overflow:
         await runtime.call_hook("on_overflow", event)
@@ -111,9 +126,9 @@ async def record_refusal(runtime: SessionRuntime, attempt: Attempt) -> None:
 async def record_interruption(runtime: SessionRuntime, attempt: Attempt, error: BaseException) -> None:
     """Record a run broken off by its caller, or by an unexpected ``error`` of its upstream.
 
-    The answer as far as it came is kept, also where the caller has not seen it, since nothing will be tried again. A
-    store that cannot write raises only for a caller who simply stopped reading; otherwise ``error`` is what the caller
-    gets to see, and a notice is given.
+    The received part of the answer is kept, even if the caller has not seen it, since the request is not sent again. A
+    store that cannot write raises only if the caller simply stopped reading; otherwise the caller gets ``error``, and a
+    notice is given.
     """
     reason = "the caller left"
     if isinstance(error, Exception):
@@ -134,7 +149,11 @@ async def record_interruption(runtime: SessionRuntime, attempt: Attempt, error: 
 
 def emit_unwritten(runtime: SessionRuntime, error: StoreError) -> None:
     """Give notice that an interruption could not be written to the log."""
-    runtime.emit_event(events.NoticeGiven(runtime.key, UNWRITTEN_RULE, f"what broke off is in no log: {error}"))
+    runtime.emit_event(
+        events.NoticeGiven(
+            runtime.key, UNWRITTEN_RULE, f"the interrupted answer could not be written to the log: {error}"
+        )
+    )
 
 
 def record_caller_answer(journal: Journal, prepared_request: PreparedRequest, answer: ParsedAnswer) -> str:
@@ -147,7 +166,10 @@ def record_caller_answer(journal: Journal, prepared_request: PreparedRequest, an
         return journal.record_answer(logged.sized_message, logged.usage, logged.stop_reason)
     report = answer.to_report(prepared_request.plan.after)
     verdict = classify_error(report)
-    reason = describe_error_report(report, verdict) if isinstance(report, ErrorReport) else verdict.kind
+    if isinstance(report, ErrorReport):
+        reason = describe_error_report(report, verdict)
+    else:
+        reason = verdict.kind
     return _write_refusal(journal, verdict, reason)
 
 
@@ -155,7 +177,10 @@ def record_caller_answer(journal: Journal, prepared_request: PreparedRequest, an
 
 
 async def _learn_window_from_answer(
-    runtime: SessionRuntime, attempt: Attempt, prepared_request: PreparedRequest, prompt_tokens: int
+    runtime: SessionRuntime,
+    attempt: Attempt,
+    prepared_request: PreparedRequest,
+    prompt_tokens: int,
 ) -> Verdict:
     """Record the window that the usage of an answer reveals, if any, and return the verdict on the answer.
 
@@ -181,7 +206,10 @@ async def _learn_window_from_answer(
 
 
 def _infer_window_from_usage(
-    prepared_request: PreparedRequest, verdict: Verdict, prompt_tokens: int, settings: Settings
+    prepared_request: PreparedRequest,
+    verdict: Verdict,
+    prompt_tokens: int,
+    settings: Settings,
 ) -> int:
     """Return the window in tokens that the usage of one answer reveals, or 0 if it reveals none."""
     if verdict.kind != "silent_truncation":
@@ -219,7 +247,11 @@ def _is_prompt_truncated(state: ConversationState, estimated_tokens: int, prompt
     if not is_estimate_proven or has_count_grown(measured_request, request_tokens, prompt_tokens):
         return False
     return is_whole_prompt_count(
-        measured_request, request_tokens, state.setup.tokens, measure_new_content(state), prompt_tokens
+        measured_request,
+        request_tokens,
+        state.setup.tokens,
+        measure_new_content(state),
+        prompt_tokens,
     )
 
 
@@ -239,7 +271,9 @@ def _measure_hidden_parts(state: ConversationState) -> int:
     """Return the tokens of thinking and opaque parts in the shown messages: a provider may skip them in older turns."""
     hidden_parts: list[Part] = []
     for message in state.history.messages.slice(state.view.first_kept):
-        hidden_parts += [part for part in message.parts if isinstance(part, Thinking | Opaque)]
+        for part in message.parts:
+            if isinstance(part, Thinking | Opaque):
+                hidden_parts.append(part)
     return build_sized_message(Message("assistant", tuple(hidden_parts))).tokens
 
 
@@ -258,7 +292,7 @@ def _describe_learned_window(prepared_request: PreparedRequest, prompt_tokens: i
     fresh_estimate = estimate_request_tokens(plan.state, prepared_request.target, plan.state.view.shown_tokens)
     size = max(plan.after, fresh_estimate)
     return (
-        f"the provider counted {prompt_tokens:,} tokens of a request of about {size:,}: {limit:,} count as its "
+        f"the provider counted only {prompt_tokens:,} tokens of a request of about {size:,}; {limit:,} count as its "
         "window now"
     )
 
@@ -271,14 +305,22 @@ async def _record_server_compaction(runtime: SessionRuntime, prepared_request: P
         return
     await runtime.resources.run_in_worker(lambda: journal.record_compaction(compaction))
     await runtime.emit_compacted(
-        events.CompactionEnded(runtime.key, "compacted", "native", compaction.tokens_before, compaction.tokens_after)
+        events.CompactionEnded(
+            runtime.key,
+            "compacted",
+            "native",
+            compaction.tokens_before,
+            compaction.tokens_after,
+        )
     )
 
 
 async def _append_continue_message(runtime: SessionRuntime) -> None:
     """Append a user message that makes the model continue an answer cut by the window, unless a hook forbids it."""
-    if await runtime.call_hook("auto_continue") is not False:
-        await runtime.resources.run_in_worker(lambda: runtime.journal.append(Message.from_text("user", CONTINUE_TEXT)))
+    is_allowed = await runtime.call_hook("auto_continue") is not False
+    if is_allowed:
+        message = Message.from_text("user", CONTINUE_TEXT)
+        await runtime.resources.run_in_worker(lambda: runtime.journal.append(message))
 
 
 # -- recording a refusal -----------------------------------------------------------------------------------------------
@@ -296,13 +338,23 @@ async def _record_partial_answer(runtime: SessionRuntime, attempt: Attempt, *, i
     return True
 
 
-def _write_refusal(journal: Journal, verdict: Verdict, reason: str, *, is_as_planned: bool = True) -> str:
+def _write_refusal(
+    journal: Journal,
+    verdict: Verdict,
+    reason: str,
+    *,
+    is_as_planned: bool = True,
+) -> str:
     """Append a refusal, with its numbers if later requests can learn from them; return the entry's id."""
     text = f"{verdict.kind}: {reason}"
     if not _has_size_lesson(verdict, journal.state):
         return journal.record_failure(text)
     return journal.record_overflow(
-        text, verdict.limit or 0, verdict.requested or 0, verdict.max_bytes or 0, as_planned=is_as_planned
+        text,
+        verdict.limit or 0,
+        verdict.requested or 0,
+        verdict.max_bytes or 0,
+        as_planned=is_as_planned,
     )
 
 

@@ -22,7 +22,7 @@ from holdfast.errors import ContextOverflow, InvalidRequest, UpstreamError
 from holdfast.planning.budget import compute_effective_target
 from holdfast.planning.stages.smallest_request import estimate_irreducible_tokens
 from holdfast.providers.errors.report import Verdict
-from holdfast.providers.requests.request_body import parse_request
+from holdfast.providers.requests.parsed_request import parse_request
 from holdfast.recovery.machine import (
     CONTEXT_OVERFLOW_KIND,
     FIRST_STEP_BY_KIND,
@@ -45,7 +45,7 @@ from holdfast.state.target import PlanInputs
 _FORM_REFUSALS = frozenset({"invalid_history", "invalid_request", "unknown"})
 """Kinds of refusals that may be about the form of a request."""
 _STRICT_FORM_NOTICE = (
-    "the server refused a conversation as its client wrote it; it goes out by the rules of the API's maker"
+    "the server refused the conversation as its client wrote it; it is sent by the rules of the API's maker now"
 )
 
 
@@ -114,7 +114,13 @@ async def decide_next_attempt(
                     return NextAttempt(template, unsigned_request, recovery)
                 event = refusal  # nothing was signed; fed the same refusal again, the machine stops
             case Shrink():
-                smaller = await _announce_and_shrink(runtime, template, prepared_request, action, attempt)
+                smaller = await _announce_and_shrink(
+                    runtime,
+                    template,
+                    prepared_request,
+                    action,
+                    attempt,
+                )
                 if isinstance(smaller, NextRequest):
                     return NextAttempt(*smaller, recovery)
                 event = NoProgress(smaller)
@@ -131,7 +137,10 @@ async def _undo_failed_recovery(runtime: SessionRuntime, template: RequestTempla
 
 
 async def _retry_with_strict_form(
-    runtime: SessionRuntime, template: RequestTemplate, prepared_request: PreparedRequest, refusal: ProviderRefusal
+    runtime: SessionRuntime,
+    template: RequestTemplate,
+    prepared_request: PreparedRequest,
+    refusal: ProviderRefusal,
 ) -> NextRequest | None:
     """Return the request in the form that the API's maker documents, or None if the form cannot be the problem.
 
@@ -176,7 +185,9 @@ async def _retry_with_checks(
             await runtime.resources.run_in_worker(
                 lambda: runtime.journal.record_accepted_form(mends=runtime.requires_strict_form, judges=True)
             )
-    return NextRequest(template, prepared_request) if runtime.requires_check else None
+    if runtime.requires_check:
+        return NextRequest(template, prepared_request)
+    return None
 
 
 async def commit_without_signatures(runtime: SessionRuntime, template: RequestTemplate) -> PreparedRequest | None:
@@ -213,7 +224,10 @@ def _halve_byte_limit(template: RequestTemplate, attempt: Attempt, shrink: Shrin
 
 
 async def shrink_request(
-    runtime: SessionRuntime, template: RequestTemplate, prepared_request: PreparedRequest, shrink: Shrink
+    runtime: SessionRuntime,
+    template: RequestTemplate,
+    prepared_request: PreparedRequest,
+    shrink: Shrink,
 ) -> NextRequest | str:
     """Return the request made smaller by the step in ``shrink``, or the outcome that says why it did not get smaller.
 
@@ -274,9 +288,12 @@ def _get_rendered_max_output(
 
 
 def make_final_error(
-    runtime: SessionRuntime, prepared_request: PreparedRequest, stop: Stop, attempt: Attempt
+    runtime: SessionRuntime,
+    prepared_request: PreparedRequest,
+    stop: Stop,
+    attempt: Attempt,
 ) -> UpstreamError:
-    """Build the error that ends a run: what was measured, and what the user can do about it."""
+    """Build the error that ends a run: the measured sizes, and what the user can do."""
     verdict = attempt.verdict
     if stop.kind != CONTEXT_OVERFLOW_KIND:
         text = format_stop_message(stop, attempt.refusal, provider_message=attempt.failure_text)

@@ -58,7 +58,9 @@ class Run:
     async def __aenter__(self) -> Self:
         """Wait for the branch's lane and hold it until the block ends. A run can be entered once."""
         if self._events is not None:
-            raise OperationAborted("a run is one request and this one was begun already; call session.run for another")
+            raise OperationAborted(
+                "a run is one request, and this one has started already; call session.run for another"
+            )
         await self._stack.enter_async_context(self._runtime.hold_lane())
         self._events = self._generate_events()
         return self
@@ -82,7 +84,7 @@ class Run:
     def iter_batches(self) -> AsyncIterator[list[StreamEvent]]:
         """Return the API's own events in the batches they arrive in."""
         if self._events is None:
-            raise OperationAborted("a run is read inside of its block: async with session.run(…) as run")
+            raise OperationAborted("read a run inside its block: async with session.run(…) as run")
         return self._events
 
     def __aiter__(self) -> Self:
@@ -129,7 +131,11 @@ class Run:
                     await self._record_answer(template, prepared_request)
                     break
                 template, prepared_request, recovery = await decide_next_attempt(
-                    runtime, template, prepared_request, recovery, attempt
+                    runtime,
+                    template,
+                    prepared_request,
+                    recovery,
+                    attempt,
                 )
         await runtime.deliver_queued()
 

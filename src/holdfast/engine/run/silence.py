@@ -29,8 +29,8 @@ server counts its requests and did not count this one; "guessed" the same by the
 LARGE_REQUEST_SHARE = 0.5
 """Share of the message budget from which a request may be too large for a server that reports no usage."""
 _ACCEPTED_SILENCE_NOTICE = (
-    "an answer says nothing, and by what was counted its request may be too large for the server; the answer is passed "
-    "on as it came"
+    "an answer is empty, and by the reported usage its request may be too large for the server; the answer is passed "
+    "on unchanged"
 )
 """Text of the notice given when such an answer is passed on because nothing smaller can be sent."""
 # An answer cut by a full window ends within the few tokens that begin it. 16 is the least that an API takes as a limit
@@ -42,7 +42,12 @@ _MAX_UNCOUNTED_TOKENS = 1
 """Most tokens reported for a prompt that nobody counted."""
 
 
-def classify_empty_answer(answer: ParsedAnswer, verdict: Verdict, plan: Plan, max_output: int | None) -> SilenceKind:
+def classify_empty_answer(
+    answer: ParsedAnswer,
+    verdict: Verdict,
+    plan: Plan,
+    max_output: int | None,
+) -> SilenceKind:
     """Return whether ``answer``, to the request of ``plan``, is empty because that request was too large.
 
     ``max_output`` is the most tokens that the request allows the answer, or None if it sets no limit.
@@ -52,7 +57,10 @@ def classify_empty_answer(answer: ParsedAnswer, verdict: Verdict, plan: Plan, ma
     message_budget = plan.window - state.setup.tokens
     if message_tokens < MIN_COMPARED_TOKENS:
         return ""
-    prompt_tokens = answer.request_usage.input if answer.request_usage is not None else 0
+    if answer.request_usage is not None:
+        prompt_tokens = answer.request_usage.input
+    else:
+        prompt_tokens = 0
     is_unread = is_empty_answer(answer) and _is_prompt_unread(prompt_tokens, verdict, state)
     if not is_unread and not is_cut_short(answer, max_output):
         return ""
@@ -65,9 +73,15 @@ def classify_empty_answer(answer: ParsedAnswer, verdict: Verdict, plan: Plan, ma
 
 def describe_silent_overflow(answer: ParsedAnswer, plan: Plan) -> str:
     """Describe why ``answer``, to the request of ``plan``, counts as an overflow."""
-    reported_tokens = f"{answer.request_usage.input:,}" if answer.request_usage is not None else "none"
-    symptom = "the answer says nothing" if answer.stop_reason == "end" else "the answer ended before a word"
-    return f"{symptom}, and counts {reported_tokens} of the request's tokens, about {plan.after:,}"
+    if answer.request_usage is not None:
+        reported_tokens = f"{answer.request_usage.input:,}"
+    else:
+        reported_tokens = "none"
+    if answer.stop_reason == "end":
+        symptom = "the answer is empty"
+    else:
+        symptom = "the answer ended before its first word"
+    return f"{symptom}, and reports {reported_tokens} of the request's about {plan.after:,} tokens"
 
 
 async def accept_empty_answer(runtime: SessionRuntime) -> None:
@@ -102,7 +116,11 @@ def _is_blank_answer(answer: ParsedAnswer) -> bool:
     """Return whether a complete answer shows nothing: no text beside white space, no call, no thinking."""
     if not answer.is_complete or answer.error is not None:
         return False
-    return all(isinstance(part, Text) and not part.text.strip() for part in answer.message.parts)
+    for part in answer.message.parts:
+        is_blank_text = isinstance(part, Text) and not part.text.strip()
+        if not is_blank_text:
+            return False
+    return True
 
 
 def _is_prompt_unread(prompt_tokens: int, verdict: Verdict, state: ConversationState) -> bool:

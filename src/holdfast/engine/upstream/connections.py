@@ -106,7 +106,12 @@ class FullDuplexStream(httpcore2.AsyncNetworkStream):
         if writing.cancelled_caught:
             raise httpcore2.WriteError("the request was refused before all of it was sent")
 
-    async def _listen(self, writing: CancelScope, data_arrived: Event, listening_ended: Event) -> None:
+    async def _listen(
+        self,
+        writing: CancelScope,
+        data_arrived: Event,
+        listening_ended: Event,
+    ) -> None:
         """Keep the bytes that arrive until the connection ends; a refusal cancels ``writing``."""
         try:
             while len(self._early_bytes) < MAX_EARLY_ANSWER_BYTES:
@@ -162,7 +167,13 @@ class FullDuplexBackend(httpcore2.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         """Connect to ``port`` of ``host``."""
-        stream = await self._network.connect_tcp(host, port, timeout, local_address, socket_options)
+        stream = await self._network.connect_tcp(
+            host,
+            port,
+            timeout,
+            local_address,
+            socket_options,
+        )
         return FullDuplexStream(stream)
 
     async def connect_unix_socket(
@@ -194,10 +205,17 @@ class FullDuplexTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send ``request`` and return the response, its body not read yet."""
         url = httpcore2.URL(
-            scheme=request.url.raw_scheme, host=request.url.raw_host, port=request.url.port, target=request.url.raw_path
+            scheme=request.url.raw_scheme,
+            host=request.url.raw_host,
+            port=request.url.port,
+            target=request.url.raw_path,
         )
         pool_request = httpcore2.Request(
-            request.method, url, headers=request.headers.raw, content=request.stream, extensions=request.extensions
+            request.method,
+            url,
+            headers=request.headers.raw,
+            content=request.stream,
+            extensions=request.extensions,
         )
         token = _CURRENT_REQUEST.set(request)
         try:
@@ -206,7 +224,10 @@ class FullDuplexTransport(httpx2.AsyncBaseTransport):
         finally:
             _CURRENT_REQUEST.reset(token)
         return httpx2.Response(
-            answer.status, headers=answer.headers, stream=_ResponseStream(answer), extensions=answer.extensions
+            answer.status,
+            headers=answer.headers,
+            stream=_ResponseStream(answer),
+            extensions=answer.extensions,
         )
 
     async def aclose(self) -> None:
@@ -276,4 +297,6 @@ def make_full_duplex_mounts(limits: httpx2.Limits = httpx2.Limits()) -> dict[str
 
     Connections through a network proxy (``HTTPS_PROXY``, ``ALL_PROXY``) stay those of httpx2.
     """
-    return {} if getproxies().get("all") else {"all://": FullDuplexTransport(limits)}
+    if getproxies().get("all"):
+        return {}
+    return {"all://": FullDuplexTransport(limits)}

@@ -157,7 +157,9 @@ class ReplyReader:
             answer = parse_answer(self.api, self._objects[0])
         except FormatError:
             return None
-        return answer if answer.message.parts or answer.error is not None else None
+        if answer.message.parts or answer.error is not None:
+            return answer
+        return None
 
     def _add_reply_error(self, answer: ParsedAnswer) -> ParsedAnswer:
         """Return ``answer`` with the status, headers and time of the reply in its error, and secrets removed from it.
@@ -169,7 +171,12 @@ class ReplyReader:
         report = answer.error or ErrorReport(self.api, body=self._body)
         # An error inside a successful stream names its own status; HTTP 200 would hide it.
         status = report.status if self.reply.is_success else self.reply.status
-        report = replace(report, status=status, headers=self.reply.headers, received_at=time.time())
+        report = replace(
+            report,
+            status=status,
+            headers=self.reply.headers,
+            received_at=time.time(),
+        )
         return replace(answer, error=redact_report(report, self.reply.secrets))
 
 
@@ -213,6 +220,9 @@ def convert_answer_for_log(answer: ParsedAnswer, api: str, model: str = "") -> L
     if answer.is_damaged:
         sized_message = SizedMessage(strip_foreign_content(answer.message, ""), api=api)
         return LoggedAnswer(sized_message, usage, answer.stop_reason)
-    raw = Raw(b",".join(answer.history_elements)) if answer.history_elements else None
+    if answer.history_elements:
+        raw = Raw(b",".join(answer.history_elements))
+    else:
+        raw = None
     sized_message = SizedMessage(set_signing_model(answer.message, model), api=api, raw=raw)
     return LoggedAnswer(sized_message, usage, answer.stop_reason)

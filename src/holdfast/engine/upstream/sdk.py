@@ -64,7 +64,13 @@ class _SdkClient(NamedTuple):
 class SdkUpstream:
     """A client of an official SDK as an upstream. It stays the caller's, and open."""
 
-    def __init__(self, client: Any, name: str, apis: tuple[str, ...], opener: _Opener) -> None:
+    def __init__(
+        self,
+        client: Any,
+        name: str,
+        apis: tuple[str, ...],
+        opener: _Opener,
+    ) -> None:
         self.apis = apis
         self._client = client
         self._name = name
@@ -133,7 +139,11 @@ def _reply_from_error(error: Exception) -> _OpenReply | None:
     if not isinstance(body, bytes):
         body = msgspec.json.encode(getattr(error, "details", {}), enc_hook=str)
     return _OpenReply(
-        _get_status(response), _get_headers(response), _iter_once(body), _close_nothing, _find_request_secrets(response)
+        _get_status(response),
+        _get_headers(response),
+        _iter_once(body),
+        _close_nothing,
+        _find_request_secrets(response),
     )
 
 
@@ -310,7 +320,10 @@ def _get_google_model_path(api_client: Any, model: str) -> str:
 
 def _iter_response_bytes(response: Any) -> AsyncIterator[bytes]:
     """Return the chunks of a response of httpx, or of aiohttp, which Google's client uses if it is installed."""
-    chunks = response.aiter_bytes() if hasattr(response, "aiter_bytes") else response.content.iter_any()
+    if hasattr(response, "aiter_bytes"):
+        chunks = response.aiter_bytes()
+    else:
+        chunks = response.content.iter_any()
     return aiter(chunks)
 
 
@@ -332,7 +345,9 @@ def _get_headers(response: Any) -> dict[str, str]:
 def _find_request_secrets(thing: Any) -> tuple[str, ...]:
     """Return the secrets of the request that ``thing``, a response or a connection error, belongs to."""
     request = getattr(thing, "request", None) or getattr(thing, "request_info", None)
-    return () if request is None else find_secrets(request.headers.items(), str(request.url))
+    if request is None:
+        return ()
+    return find_secrets(request.headers.items(), str(request.url))
 
 
 # -- recognizing a client ----------------------------------------------------------------------------------------------
@@ -367,7 +382,7 @@ def wrap_upstream(client: object, api: str = "") -> Upstream:
             sdk_client = _SDK_CLIENTS[name]
             return SdkUpstream(client, name, _check_api(name, sdk_client.apis, api), sdk_client.opener)
     raise ConfigError(
-        f"{type(client).__module__}.{type(client).__qualname__} is no client known here; give one of"
+        f"{type(client).__module__}.{type(client).__qualname__} is not a supported client; give one of"
         f" {', '.join(_SDK_CLIENTS)}, or holdfast.HttpUpstream(base_url, api)"
     )
 

@@ -142,13 +142,22 @@ class HttpUpstream:
             raise UpstreamError(f"the upstream at {self.base_url} was closed; make another for this engine", "config")
         try:
             async with self._client.stream(
-                "POST", self.build_url(request), content=request.body, headers=self._merge_headers(request)
+                "POST",
+                self.build_url(request),
+                content=request.body,
+                headers=self._merge_headers(request),
             ) as reply:
                 secrets = find_secrets(reply.request.headers.items())
-                yield Reply(reply.status_code, dict(reply.headers), self._read_chunks(reply), secrets=secrets)
+                yield Reply(
+                    reply.status_code,
+                    dict(reply.headers),
+                    self._read_chunks(reply),
+                    secrets=secrets,
+                )
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
-            message = _describe_no_answer(self.base_url, error)
-            raise UpstreamError(redact_text(message, find_secrets(self._client.headers.items())), "network") from error
+            secrets = find_secrets(self._client.headers.items())
+            message = redact_text(_describe_no_answer(self.base_url, error), secrets)
+            raise UpstreamError(message, "network") from error
 
     def _merge_headers(self, upstream_request: UpstreamRequest) -> dict[str, str]:
         """Return the headers of one request; its beta features are added to those of the client."""
@@ -186,10 +195,13 @@ def _check_base_url(base_url: str) -> str:
         url = httpx2.URL("")
     has_valid_port = (url.port or 0) <= LARGEST_PORT
     if url.scheme not in {"http", "https"} or not url.host or not has_valid_port:
-        raise ConfigError(f"{base_url!r} is no address of a provider; give one such as https://api.anthropic.com")
+        raise ConfigError(f"{base_url!r} is not the address of a provider; give one such as https://api.anthropic.com")
     return base_url
 
 
 def _describe_no_answer(url: str, error: Exception) -> str:
-    error_text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if str(error):
+        error_text = f"{type(error).__name__}: {error}"
+    else:
+        error_text = type(error).__name__
     return f"no answer came from {url} ({error_text}); check the address and the connection, then try again"

@@ -125,8 +125,11 @@ class _ClaudeFile:
         if row.fault:
             self.log.report_problem(row.number, row.fault)
         record = self._make_record(row, line)
-        if self._is_new(record):
-            self.records.append(record if self._lines is None else _drop_content(record))
+        if not self._is_new(record):
+            return
+        if self._lines is not None:
+            record = _drop_content(record)
+        self.records.append(record)
 
     def reload_records(self, records: Iterable[_Record]) -> list[_Record]:
         """Return ``records`` with their content, read again from the file where it was dropped."""
@@ -173,7 +176,16 @@ class _ClaudeFile:
             # The tool has about twenty other kinds of lines and adds more: unknown ones are counted, never an error.
             self._count_skipped(line)
         is_kept = message is not None or is_boundary
-        return ClaudeRecord(row.number, row.raw, line, is_kept, message, api, start=row.start, length=len(row.raw))
+        return ClaudeRecord(
+            row.number,
+            row.raw,
+            line,
+            is_kept,
+            message,
+            api,
+            start=row.start,
+            length=len(row.raw),
+        )
 
     def _count_skipped(self, line: ClaudeLine) -> None:
         kind = line.type or "line without a type"
@@ -283,16 +295,23 @@ def read_claude_code(data: bytes | LineFile) -> Recording:
     """
     file = _ClaudeFile(data)
     groups, parents = link_records(file.records, file.log)
-    main = groups.pop("", None)
-    if main is None:
-        main = groups.pop(next(iter(groups))) if groups else []
-    sidechains = [_build_claude_recording(file, RecordingBuilder(), group, parents) for group in groups.values()]
+    main: list[int] = []
+    if groups:
+        main_key = "" if "" in groups else next(iter(groups))
+        main = groups.pop(main_key)
+    sidechains = []
+    for group in groups.values():
+        # A builder of its own: each conversation counts its own messages and entries.
+        sidechains.append(_build_claude_recording(file, RecordingBuilder(), group, parents))
     recording = _build_claude_recording(file, file.log, main, parents)
     return file.log.finish_recording(replace(recording, sidechains=tuple(sidechains), title=file.title))
 
 
 def _build_claude_recording(
-    file: _ClaudeFile, log: RecordingBuilder, indexes: list[int], parents: list[int]
+    file: _ClaudeFile,
+    log: RecordingBuilder,
+    indexes: list[int],
+    parents: list[int],
 ) -> Recording:
     """Return the conversation made of the records ``indexes``."""
     records = file.records
@@ -426,7 +445,12 @@ def _get_node_model(records: list[_Record], node: ClaudeNode) -> str:
     return api.model
 
 
-def _append_claude_compaction(file: _ClaudeFile, log: RecordingBuilder, node: ClaudeNode, parent: str | None) -> None:
+def _append_claude_compaction(
+    file: _ClaudeFile,
+    log: RecordingBuilder,
+    node: ClaudeNode,
+    parent: str | None,
+) -> None:
     """Append a recorded compaction: its lines as a note, then the entry.
 
     A boundary without its summary (a compaction that was not finished) stays a note and hides nothing.
@@ -438,7 +462,14 @@ def _append_claude_compaction(file: _ClaudeFile, log: RecordingBuilder, node: Cl
     name = last.line.uuid or f"line-{last.number}"
     note = file.make_body(NoteEntry, _make_boundary_note, members)
     if last.message is None:
-        node.last_entry_id = node.entry_id = log.add_entry(name, parent, note, at, first.number, last.number)
+        node.last_entry_id = node.entry_id = log.add_entry(
+            name,
+            parent,
+            note,
+            at,
+            first.number,
+            last.number,
+        )
         log.report_problem(first.number, "a compaction without its summary hides nothing")
         return
     parent = log.add_entry(f"{name}+lines", parent, note, at, first.number, last.number)
@@ -453,7 +484,9 @@ def _make_boundary_note(members: Sequence[_Record]) -> NoteEntry:
 
 
 def _make_claude_compaction(
-    metadata: _CompactMetadata, first_kept_index: int, members: Sequence[_Record]
+    metadata: _CompactMetadata,
+    first_kept_index: int,
+    members: Sequence[_Record],
 ) -> CompactionEntry:
     summary = members[-1].message or Message("user", ())
     return CompactionEntry(

@@ -100,7 +100,7 @@ def link_records(
 ) -> tuple[dict[str, list[int]], list[int]]:
     """Return the indexes of kept records by conversation ("" is the main one), and each record's parent.
 
-    The parent is the nearest kept ancestor in the same conversation, -1 if there is none.
+    The parent is the nearest kept ancestor in the same conversation, or -1.
     """
     links, conversations = _resolve_links(records, log)
     nearest_kept: dict[int, int] = {}
@@ -130,7 +130,10 @@ def _resolve_links(records: Sequence[ClaudeRecord[L, A]], log: RecordingBuilder)
     last_boundary = -1
     for index, record in enumerate(records):
         line = record.line
-        parent_uuid = line.parent_uuid if line.logical_parent_uuid is None else line.logical_parent_uuid
+        # The boundary of a compaction has no parent, so that requests start there; its logical parent has the link.
+        parent_uuid = line.parent_uuid
+        if line.logical_parent_uuid is not None:
+            parent_uuid = line.logical_parent_uuid
         link = -1 if parent_uuid is None else index_by_uuid.get(parent_uuid, missing)
         parent_conversation = conversations[link] if 0 <= link < index else ""
         conversation = _get_conversation_key(line, parent_conversation, index)
@@ -157,7 +160,9 @@ def _resolve_links(records: Sequence[ClaudeRecord[L, A]], log: RecordingBuilder)
 
 def _report_missing_parent(log: RecordingBuilder, number: int, parent: str | None, previous: int) -> None:
     if parent is not None:
-        consequence = "the message before it is taken instead" if previous >= 0 else "it starts the conversation"
+        consequence = "it starts the conversation"
+        if previous >= 0:
+            consequence = "the message before it is taken instead"
         log.report_problem(number, f"the parent {parent} is not in the file where it should be; {consequence}")
 
 
@@ -170,7 +175,10 @@ def _get_conversation_key(line: ClaudeLinkFields, parent_conversation: str, inde
 
 
 def _find_kept_record(
-    records: Sequence[ClaudeRecord[L, A]], links: list[int], nearest_kept: dict[int, int], index: int
+    records: Sequence[ClaudeRecord[L, A]],
+    links: list[int],
+    nearest_kept: dict[int, int],
+    index: int,
 ) -> int:
     """Return the first kept record from ``index`` upwards, or -1.
 
@@ -190,7 +198,10 @@ def _find_kept_record(
 
 
 def build_nodes(
-    records: Sequence[ClaudeRecord[L, A]], indexes: Sequence[int], parents: Sequence[int], log: RecordingBuilder
+    records: Sequence[ClaudeRecord[L, A]],
+    indexes: Sequence[int],
+    parents: Sequence[int],
+    log: RecordingBuilder,
 ) -> list[ClaudeNode]:
     """Return the nodes of one conversation, parents first, each with its ``parent`` set."""
     node_by_record = _assign_nodes(records, indexes, parents)
@@ -200,10 +211,10 @@ def build_nodes(
         node.results.sort(key=lambda result: _get_call_position(node, result, records))
     for node in nodes:
         node.parent = _find_node_parent(node, node_by_record, parents)
-    position = {id(node): number for number, node in enumerate(nodes)}
+    positions = {id(node): position for position, node in enumerate(nodes)}
     links = []
     for node in nodes:
-        link = -1 if node.parent is None else position[id(node.parent)]
+        link = -1 if node.parent is None else positions[id(node.parent)]
         links.append(link)
     order, cycle_starts = order_parents_first(links)
     for number in cycle_starts:
@@ -221,7 +232,9 @@ def iter_ancestors(node: ClaudeNode | None) -> Iterator[ClaudeNode]:
 
 
 def _assign_nodes(
-    records: Sequence[ClaudeRecord[L, A]], indexes: Sequence[int], parents: Sequence[int]
+    records: Sequence[ClaudeRecord[L, A]],
+    indexes: Sequence[int],
+    parents: Sequence[int],
 ) -> dict[int, ClaudeNode]:
     """Return the node of each record, results attached to their answers."""
     node_by_record: dict[int, ClaudeNode] = {}
@@ -288,7 +301,10 @@ def _find_answer_node(
 
 
 def _find_node_above(
-    records: Sequence[ClaudeRecord[L, A]], node_by_record: dict[int, ClaudeNode], parents: Sequence[int], index: int
+    records: Sequence[ClaudeRecord[L, A]],
+    node_by_record: dict[int, ClaudeNode],
+    parents: Sequence[int],
+    index: int,
 ) -> ClaudeNode | None:
     """Return the nearest node above ``index`` that is neither a tool result nor a meta line, or None."""
     visited_indexes: set[int] = set()
@@ -318,16 +334,20 @@ def _attach_result(node: ClaudeNode, call_ids: list[str], callers: dict[str, Cla
 
 def _get_call_position(caller: ClaudeNode, result: ClaudeNode, records: Sequence[ClaudeRecord[L, A]]) -> int:
     """Return the position of the first call that ``result`` answers; results of unknown calls sort last."""
-    last = len(caller.calls)
+    position = len(caller.calls)
     message = records[result.members[0]].message
     if message is None:
-        return last
-    known_ids = [tool_result.call_id for tool_result in message.results if tool_result.call_id in caller.calls]
-    return min(map(caller.calls.index, known_ids), default=last)
+        return position
+    for tool_result in message.results:
+        if tool_result.call_id in caller.calls:
+            position = min(position, caller.calls.index(tool_result.call_id))
+    return position
 
 
 def _find_node_parent(
-    node: ClaudeNode, node_by_record: dict[int, ClaudeNode], parents: Sequence[int]
+    node: ClaudeNode,
+    node_by_record: dict[int, ClaudeNode],
+    parents: Sequence[int],
 ) -> ClaudeNode | None:
     """Return the node before ``node``, or None at the root."""
     answer = node.answer_node

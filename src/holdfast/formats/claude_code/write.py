@@ -55,7 +55,9 @@ class _ClaudeLink(Struct, rename="camel"):
     @property
     def parent(self) -> str | None:
         """The link that counts: a compaction is linked by its logical parent."""
-        return self.parent_uuid if self.logical_parent_uuid is None else self.logical_parent_uuid
+        if self.logical_parent_uuid is None:
+            return self.parent_uuid
+        return self.logical_parent_uuid
 
 
 _CLAUDE_LINK = LenientDecoder(_ClaudeLink)
@@ -75,7 +77,9 @@ class _ClaudeWriter:
 
     def __init__(self, recording: Recording) -> None:
         self.source = WritableRecording(drop_entries_after_leaf(recording))
-        links = [link for entry in self.source.order for link in _get_entry_links(entry)]
+        links: list[_ClaudeLink] = []
+        for entry in self.source.order:
+            links += _get_entry_links(entry)
         self.uuid_counts = Counter(link.uuid for link in links)
         """For each uuid, the number of copied lines that have it."""
         self.parents = {link.uuid: link.parent for link in links}
@@ -189,7 +193,12 @@ def _copy_claude_lines(writer: _ClaudeWriter, entry: Entry, lines: Iterable[byte
     return previous_uuid, out
 
 
-def _encode_claude_message(writer: _ClaudeWriter, entry: Entry, sized_message: SizedMessage, uuid: str) -> bytes:
+def _encode_claude_message(
+    writer: _ClaudeWriter,
+    entry: Entry,
+    sized_message: SizedMessage,
+    uuid: str,
+) -> bytes:
     """Return a message as a new line."""
     message = sized_message.message
     if message.role == "system":
@@ -255,13 +264,16 @@ def _wrap_text_block(content: object) -> object:
 
 
 def _encode_claude_compaction(
-    writer: _ClaudeWriter, entry: Entry, body: CompactionEntry
+    writer: _ClaudeWriter,
+    entry: Entry,
+    body: CompactionEntry,
 ) -> tuple[str | None, list[bytes]]:
     """Return the summary's uuid, and a compaction as its two lines: boundary and summary."""
     boundary_uuid = make_stable_uuid(f"{entry.id}+boundary")
     summary_uuid = make_stable_uuid(entry.id)
     kept_uuids = _get_kept_uuids(writer, entry)
-    trigger = body.trigger if body.trigger == TRIGGER_MANUAL else TRIGGER_AUTO  # Claude Code knows these two words
+    # Claude Code knows only these two words; ours has more triggers.
+    trigger = TRIGGER_MANUAL if body.trigger == TRIGGER_MANUAL else TRIGGER_AUTO
     metadata: dict[str, Any] = {"trigger": trigger, "preTokens": body.tokens_before, "postTokens": body.tokens_after}
     if kept_uuids:
         metadata["preservedSegment"] = {
@@ -295,8 +307,9 @@ def _get_kept_uuids(writer: _ClaudeWriter, entry: Entry) -> list[str]:
     kept_uuids: list[str] = []
     for kept_entry in writer.source.get_kept_messages(entry):
         uuids = [link.uuid for link in _get_entry_links(kept_entry) if link.uuid is not None]
-        if not uuids:
-            written_uuid = writer.source.tool_ids.get(kept_entry.id)
-            uuids = [written_uuid] if written_uuid is not None else []
+        written_uuid = writer.source.tool_ids.get(kept_entry.id)
+        # A message from elsewhere has no lines of its own; the line written for it has the uuid.
+        if not uuids and written_uuid is not None:
+            uuids = [written_uuid]
         kept_uuids += uuids
     return kept_uuids

@@ -62,7 +62,10 @@ def decode_codex_messages(raws: Sequence[Raw]) -> list[Message]:
     """Return the messages in an array of items; adjacent items of the model are one message."""
     wire_items = [decode_item(raw) for raw in raws]
     items = list(zip(wire_items, raws, strict=True))
-    return [decode_codex_message(items[start:stop]) for start, stop in find_message_spans(wire_items)]
+    messages = []
+    for start, stop in find_message_spans(wire_items):
+        messages.append(decode_codex_message(items[start:stop]))
+    return messages
 
 
 def _strip_raw_bytes(message: Message) -> Message:
@@ -87,7 +90,10 @@ def _strip_raw_of_content(part: Text | Media | Opaque) -> Text | Media | Opaque:
 def encode_codex_items(message: Message) -> list[bytes]:
     """Return ``message`` as items of the Responses API, without ids."""
     items = [encode_json(_encode_call_output(result)) for result in message.results]
-    other_parts = [_to_recorded_part(part) for part in message.parts if not isinstance(part, ToolResult)]
+    other_parts = []
+    for part in message.parts:
+        if not isinstance(part, ToolResult):
+            other_parts.append(_to_recorded_part(part))
     # A message of results alone must not become an empty message item too.
     if other_parts or not items:
         items += openai_responses.encode_message(Message(message.role, tuple(other_parts)))
@@ -105,7 +111,8 @@ def _to_recorded_part(part: Part) -> Part:
     if is_signed:
         return part
     summary = [{"type": "summary_text", "text": part.text}] if part.text else []
-    return Opaque("reasoning", Raw(encode_json({"type": "reasoning", "summary": summary, "encrypted_content": None})))
+    item = {"type": "reasoning", "summary": summary, "encrypted_content": None}
+    return Opaque("reasoning", Raw(encode_json(item)))
 
 
 def _encode_call_output(result: ToolResult) -> dict[str, object]:

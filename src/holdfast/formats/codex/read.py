@@ -217,10 +217,21 @@ class _CodexFile:
         if self._lines is None:
             return step.rows
         lines = self._lines
-        return [lines.reread_line(place.number, place.start, place.length, CODEX_LINE) for place in step.positions]
+        return [
+            lines.reread_line(
+                place.number,
+                place.start,
+                place.length,
+                CODEX_LINE,
+            )
+            for place in step.positions
+        ]
 
     def make_body(
-        self, kind: type[B], make: Callable[[_CodexStep, list[FileLine[CodexLine]]], B], step: _CodexStep
+        self,
+        kind: type[B],
+        make: Callable[[_CodexStep, list[FileLine[CodexLine]]], B],
+        step: _CodexStep,
     ) -> B | LazyBody:
         """Return the body that ``make`` builds from a step: now, or lazily if its lines are not in memory."""
         if self._lines is None:
@@ -228,7 +239,9 @@ class _CodexFile:
         return LazyBody(kind, partial(self._load_body, make, step))
 
     def _load_body(
-        self, make: Callable[[_CodexStep, list[FileLine[CodexLine]]], EntryBody], step: _CodexStep
+        self,
+        make: Callable[[_CodexStep, list[FileLine[CodexLine]]], EntryBody],
+        step: _CodexStep,
     ) -> EntryBody:
         return make(step, self._load_lines(step))
 
@@ -282,7 +295,10 @@ class _CodexFile:
         if answer is None or answer.usage is not None:
             return
         answer.usage = Usage(
-            tokens.input_tokens, tokens.output_tokens, tokens.cached_input_tokens, tokens.cache_write_input_tokens
+            tokens.input_tokens,
+            tokens.output_tokens,
+            tokens.cached_input_tokens,
+            tokens.cache_write_input_tokens,
         )
         answer.usage_line = row.number
         answer.has_stale_usage = row.value is not None and row.value.holdfast == STALE_USAGE_BASIS
@@ -409,7 +425,13 @@ def _append_codex_step(file: _CodexFile, branch: _CurrentBranch, step: _CodexSte
     message_body = file.make_body(MessageEntry, _make_codex_entry, step)
     name = step.item_id or f"line-{last}"
     if step.kind == "answer":
-        call = CallMetadata(step.model, step.usage or Usage(), step.stop, step.usage_line, step.has_stale_usage)
+        call = CallMetadata(
+            step.model,
+            step.usage or Usage(),
+            step.stop,
+            step.usage_line,
+            step.has_stale_usage,
+        )
         last_entry_id = log.add_answer(name, branch.leaf, message_body, call, step.at, first, last)
     else:
         last_entry_id = log.add_entry(name, branch.leaf, message_body, step.at, first, last)
@@ -435,7 +457,9 @@ def _get_item_payload(row: FileLine[CodexLine]) -> Raw:
 
 
 def _append_codex_compaction(
-    file: _CodexFile, branch: _CurrentBranch, step: _CodexStep
+    file: _CodexFile,
+    branch: _CurrentBranch,
+    step: _CodexStep,
 ) -> tuple[str, EntryBody | LazyBody]:
     """Append a recorded compaction: its line as a note, then the entry. Return the entry's id and body."""
     log = file.log
@@ -456,7 +480,10 @@ def _make_compacted_note(_step: _CodexStep, rows: list[FileLine[CodexLine]]) -> 
 
 
 def _make_codex_compaction(
-    first_kept: int, kept_count: int, _step: _CodexStep, rows: list[FileLine[CodexLine]]
+    first_kept: int,
+    kept_count: int,
+    _step: _CodexStep,
+    rows: list[FileLine[CodexLine]],
 ) -> CompactionEntry:
     """Return a recorded compaction that kept the last ``kept_count`` messages, from index ``first_kept`` on.
 

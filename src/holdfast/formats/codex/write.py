@@ -32,10 +32,12 @@ def write_codex(recording: Recording) -> bytes:
     """Return ``recording`` as JSON lines, ``session_meta`` first."""
     branch = get_branch_entries(recording)
     branch_ids = {entry.id for entry in branch}
-    message_entries = [entry for entry in recording.entries if isinstance(entry.body, MessageEntry)]
-    is_rollout = any(
-        isinstance(entry.body, MessageEntry) and _has_codex_origin(entry.body) for entry in message_entries
-    )
+    message_entries = []
+    is_rollout = False
+    for entry in recording.entries:
+        if isinstance(entry.body, MessageEntry):
+            message_entries.append(entry)
+            is_rollout = is_rollout or _has_codex_origin(entry.body)
     # Rollback lines of a rollout express its other branches, so it is written whole. That needs the leaf's branch at
     # the end: Codex continues from the last line.
     if not is_rollout or message_entries[-1].id not in branch_ids:
@@ -71,7 +73,10 @@ def _encode_codex_header(source: WritableRecording) -> bytes:
 
 
 def _encode_codex_line(
-    timestamp: str, kind: str, payload: object, extra_fields: Mapping[str, object] = MappingProxyType({})
+    timestamp: str,
+    kind: str,
+    payload: object,
+    extra_fields: Mapping[str, object] = MappingProxyType({}),
 ) -> bytes:
     return to_json({"timestamp": timestamp, "type": kind, "payload": payload, **extra_fields})
 
@@ -96,7 +101,8 @@ class _CodexWriter:
                     yield body.raw
             elif isinstance(body, CompactionEntry):
                 recorded_line = self.source.get_note_before(entry, f"{CODEX_NOTE_PREFIX}compacted")
-                if not recorded_line:  # else it went out as the note before
+                # A recorded line was written already, as the note before this entry.
+                if not recorded_line:
                     yield self._encode_compacted(entry, body)
 
     def _write_message(self, entry: Entry, body: MessageEntry | BranchSummaryEntry) -> Iterator[bytes]:
@@ -155,7 +161,9 @@ class _CodexWriter:
 
 def _encode_entry_items(entry: Entry) -> list[bytes]:
     body = entry.body
-    return _encode_message_items(body.sized_message) if isinstance(body, MessageEntry | BranchSummaryEntry) else []
+    if isinstance(body, MessageEntry | BranchSummaryEntry):
+        return _encode_message_items(body.sized_message)
+    return []
 
 
 def _encode_message_items(message: SizedMessage) -> list[bytes]:

@@ -79,11 +79,11 @@ def convert_array_to_lines(data: bytes, is_line: Callable[[Raw], bool]) -> bytes
     if any(map(is_line, elements)):
         return b"".join(strip_json_whitespace(bytes(element)) + b"\n" for element in elements)
     # Messages from opencode's server: each has its session in ``info``, so the session's own object can be made.
-    infos = [fields["info"] for fields in elements_fields if {"info", "parts"} <= fields.keys()]
-    if not infos:
-        return data
-    info = {"id": _OPENCODE_INFO.decode_or_default(infos[0]).session}
-    return encode_json({"info": info, "messages": Raw(data.removeprefix(BOM).strip())})
+    for fields in elements_fields:
+        if {"info", "parts"} <= fields.keys():
+            info = {"id": _OPENCODE_INFO.decode_or_default(fields["info"]).session}
+            return encode_json({"info": info, "messages": Raw(data.removeprefix(BOM).strip())})
+    return data
 
 
 def wrap_array_in_body(data: bytes) -> bytes:

@@ -72,7 +72,7 @@ class LenientDecoder(Generic[T]):
 
 class FileLine(Struct, Generic[T], frozen=True):
     """A line of a file. ``value`` is None if the line is damaged; ``fault`` describes the damage, also one that was
-    mended.
+    repaired.
     """
 
     number: int
@@ -128,7 +128,8 @@ def split_json_lines(data: bytes | LineFile) -> Iterator[tuple[int, bytes]]:
     r"""Yield the number and the bytes of each line that is not blank. Only ``\n`` ends a line; a ``\r`` before it is
     dropped.
     """
-    return ((number, line) for number, _start, line, _is_terminated in _iterate_lines(data))
+    for number, _start, line, _is_terminated in _iterate_lines(data):
+        yield number, line
 
 
 def decode_lines(data: bytes | LineFile, shape: LenientDecoder[T]) -> Iterator[FileLine[T]]:
@@ -137,7 +138,14 @@ def decode_lines(data: bytes | LineFile, shape: LenientDecoder[T]) -> Iterator[F
         yield _decode_line(number, line, shape, start, is_cut_off=not is_terminated)
 
 
-def _decode_line(number: int, line: bytes, shape: LenientDecoder[T], start: int, *, is_cut_off: bool) -> FileLine[T]:
+def _decode_line(
+    number: int,
+    line: bytes,
+    shape: LenientDecoder[T],
+    start: int,
+    *,
+    is_cut_off: bool,
+) -> FileLine[T]:
     try:
         if not line.isascii():
             line.decode()  # msgspec does not check the encoding of what it leaves raw
@@ -185,7 +193,13 @@ def decode_document(data: bytes, shape: LenientDecoder[T]) -> FileLine[T]:
 
 
 def _decode_line_leniently(
-    number: int, line: bytes, shape: LenientDecoder[T], error: Exception, *, is_cut_off: bool, start: int = 0
+    number: int,
+    line: bytes,
+    shape: LenientDecoder[T],
+    error: Exception,
+    *,
+    is_cut_off: bool,
+    start: int = 0,
 ) -> FileLine[T]:
     """Return a line that msgspec refused: decoded by the standard library if possible, else marked as damaged.
 
@@ -195,7 +209,14 @@ def _decode_line_leniently(
         clean = encode_json(json.loads(line))
         value = shape.decode_strict(clean)
     except (ValueError, RecursionError, msgspec.MsgspecError):
-        return FileLine(number, line, line, None, _describe_decode_error(line, error, is_cut_off=is_cut_off), start)
+        return FileLine(
+            number,
+            line,
+            line,
+            None,
+            _describe_decode_error(line, error, is_cut_off=is_cut_off),
+            start,
+        )
     why = "holds escapes that are no characters (half a surrogate pair, or a number that is none)"
     return FileLine(number, line, clean, value, f"the line {why}; they were read as U+FFFD or null", start)
 

@@ -113,15 +113,24 @@ class RecordingBuilder:
             request = RequestEntry(prefix_digest="", message_count=self.message_counts[parent], model=call.model)
             parent = self.add_entry(f"{id_}+request", parent, request, None, line)
         message_id = self.add_entry(id_, parent, message_body, at, line, last)
-        # Usage told by a later line gets another id: the file may have been imported before that line was written.
+        # Usage on a later line gets another id: the file may have been imported before that line was written.
         suffix = "usage" if call.usage_line else "answer"
-        answer = AnswerEntry(STALE_USAGE_BASIS if call.has_stale_usage else "", call.usage, call.stop)
-        return self.add_entry(f"{message_id}+{suffix}", message_id, answer, at, max(line, last), call.usage_line)
+        prefix_digest = STALE_USAGE_BASIS if call.has_stale_usage else ""
+        answer = AnswerEntry(prefix_digest, call.usage, call.stop)
+        return self.add_entry(
+            f"{message_id}+{suffix}",
+            message_id,
+            answer,
+            at,
+            max(line, last),
+            call.usage_line,
+        )
 
     def add_damaged_line(self, number: int, raw: bytes, reason: str, parent: str | None) -> None:
         """Keep a line that could not be read as a note after ``parent``, and report it."""
         self.report_problem(number, reason)
-        # The id says content and place: the same damage found again is one note, other damage at that line is another.
+        # The id is made of content and place: the same damage found again is one note, other damage at that line is
+        # another.
         parent_bytes = (parent or "").encode("utf-8", "surrogatepass")
         digest = blake2b(raw + parent_bytes, digest_size=4).hexdigest()
         note = NoteEntry(reason, raw, {"line": number})
@@ -135,7 +144,10 @@ class RecordingBuilder:
         """Return ``recording`` with the collected entries, counts and problems."""
         problems = tuple(sorted(self.problems, key=lambda problem: problem.line))
         return replace(
-            recording, entries=load_entries_lazily(self.entries), skipped_counts=dict(self.skipped), problems=problems
+            recording,
+            entries=load_entries_lazily(self.entries),
+            skipped_counts=dict(self.skipped),
+            problems=problems,
         )
 
 

@@ -83,7 +83,9 @@ class WritableRecording:
         if note_entry is None:
             return b""
         note = note_entry.body
-        return note.raw if isinstance(note, NoteEntry) and note.reason == reason else b""
+        if isinstance(note, NoteEntry) and note.reason == reason:
+            return note.raw
+        return b""
 
     def get_kept_messages(self, entry: Entry) -> list[Entry]:
         """Return the message entries that compaction ``entry`` kept, in order; empty for any other entry."""
@@ -200,7 +202,9 @@ def strip_foreign_raw(sized_message: SizedMessage, api: str) -> Message:
 def _strip_part_raw(part: Part) -> Part | None:
     """Return a part without raw bytes, or None for a field of the foreign message object."""
     if isinstance(part, Opaque):
-        return None if part.kind.startswith("message") else Text(format_part_placeholder(part))
+        if part.kind.startswith("message"):
+            return None
+        return Text(format_part_placeholder(part))
     if isinstance(part, ToolResult):
         inner_parts = [inner for inner in map(_strip_part_raw, part.content) if inner is not None]
         return replace(part, content=tuple(inner_parts), raw=None)

@@ -264,21 +264,31 @@ def _append_gemini_cli_header(file: _GeminiCliFile) -> str | None:
         # A file that is one object: its messages become entries and must not be kept twice.
         header_bytes = encode_json(decode_raw_fields(row.decodable) | {"messages": None})
     note = NoteEntry(f"{GEMINI_CLI_NOTE_PREFIX}session", header_bytes)
-    return file.log.add_entry(row.value.session or "session", None, note, parse_millis(row.value.start), row.number)
+    return file.log.add_entry(
+        row.value.session or "session",
+        None,
+        note,
+        parse_millis(row.value.start),
+        row.number,
+    )
 
 
 def _find_answered_calls(file: _GeminiCliFile) -> set[str]:
-    """Return the ids of calls whose results are in messages of the user, not only beside the call."""
+    """Return the ids of calls with results in messages of the user, not only beside the call."""
     answered_ids: set[str] = set()
     for record in file.records.values():
         if record.line.type == "user":
-            content = gemini.decode_message(_encode_gemini_content("user", _get_content_parts(record.line.content)))
-            answered_ids.update(result.call_id for result in content.results)
+            parts = _get_content_parts(record.line.content)
+            message = gemini.decode_message(_encode_gemini_content("user", parts))
+            answered_ids.update(result.call_id for result in message.results)
     return answered_ids
 
 
 def _append_gemini_cli_message(
-    log: RecordingBuilder, record: _GeminiCliRecord, answered_ids: set[str], parent: str | None
+    log: RecordingBuilder,
+    record: _GeminiCliRecord,
+    answered_ids: set[str],
+    parent: str | None,
 ) -> str:
     """Append the entries of one message after ``parent``; return the id of the last."""
     line = record.line

@@ -98,7 +98,8 @@ class _WrittenMessage:
 
     def attach_results(self, results: dict[str, list[Any]]) -> set[str]:
         """Write results, given by call id, beside this message's calls; return the ids of the calls answered."""
-        calls = decode_raw_elements(decode_raw_fields(replace_bad_escapes(self.last)).get("toolCalls", Raw()))
+        line_fields = decode_raw_fields(replace_bad_escapes(self.last))
+        calls = decode_raw_elements(line_fields.get("toolCalls", Raw()))
         call_ids = [RECORDED_TOOL_CALL.decode_or_default(call).id or "" for call in calls]
         answered_ids = results.keys() & set(call_ids) - {""}
         if not answered_ids:
@@ -226,13 +227,17 @@ def _get_answered_call(part: dict[str, Any]) -> str:
 
 
 def _has_gemini_cli_origin(origin: bytes) -> bool:
-    line = GEMINI_CLI_LINE.decode_or_default(replace_bad_escapes(split_origin_lines(Raw(origin))[-1]))
+    last_line = split_origin_lines(Raw(origin))[-1]
+    line = GEMINI_CLI_LINE.decode_or_default(replace_bad_escapes(last_line))
     return line.id is not None and line.type in ("user", "gemini")
 
 
 def _encode_gemini_parts(message: Message) -> list[dict[str, Any]]:
     """Return a message as parts of the API, with call ids as a file has them."""
-    return [wire_part for part in message.parts for wire_part in _encode_gemini_part(message.role, part)]
+    wire_parts: list[dict[str, Any]] = []
+    for part in message.parts:
+        wire_parts += _encode_gemini_part(message.role, part)
+    return wire_parts
 
 
 def _encode_gemini_part(role: Role, part: Part) -> list[dict[str, Any]]:
@@ -241,8 +246,10 @@ def _encode_gemini_part(role: Role, part: Part) -> list[dict[str, Any]]:
         part = replace(part, raw=None)  # its bytes have the id as sent, without the tool's name
     wire_parts = []
     for content in encode_messages(gemini.API_NAME, [Message(role, (part,))]):
-        # An opaque part of another tool may be any JSON.
-        wire_parts += [wire_part for wire_part in content.get("parts") or () if isinstance(wire_part, dict)]
+        for wire_part in content.get("parts") or ():
+            # An opaque part of another tool may be any JSON.
+            if isinstance(wire_part, dict):
+                wire_parts.append(wire_part)
     if isinstance(part, ToolCall):
         for wire_part in wire_parts:
             call = wire_part["functionCall"]
@@ -255,7 +262,11 @@ def _encode_gemini_part(role: Role, part: Part) -> list[dict[str, Any]]:
 
 
 def _encode_gemini_answer(
-    source: WritableRecording, entry: Entry, message: Message, parts: list[dict[str, Any]], timestamp: str
+    source: WritableRecording,
+    entry: Entry,
+    message: Message,
+    parts: list[dict[str, Any]],
+    timestamp: str,
 ) -> dict[str, Any]:
     """Return the fields of an answer's line.
 

@@ -153,10 +153,14 @@ def decode_opencode_parts(pieces: Iterable[OpencodePart], model: str = "") -> tu
 def _decode_opencode_part(piece: OpencodePart, model: str) -> Part | None:
     """Return the value of a part, or None if it says nothing to the model."""
     if piece.type == "text":
-        return Text(piece.text) if piece.text and not piece.ignored else None
+        if piece.ignored or not piece.text:
+            return None
+        return Text(piece.text)
     if piece.type == "reasoning":
         signature = _decode_opencode_signature(piece, model)
-        return Thinking(piece.text, signature) if piece.text or signature is not None else None
+        if not piece.text and signature is None:
+            return None
+        return Thinking(piece.text, signature)
     if piece.type == "tool":
         arguments = bytes(piece.state.input).decode()
         return ToolCall(piece.call, piece.tool, arguments, _decode_opencode_signature(piece, model))

@@ -157,9 +157,10 @@ class _OpencodeReader:
     def __init__(self, session: OpencodeStoredSession) -> None:
         self.session_info = SESSION_INFO.decode_or_default(session.info)
         self.log = RecordingBuilder()
-        session_fields = {
-            name: value for name, value in decode_raw_fields(session.info).items() if name in _STABLE_FIELDS
-        }
+        session_fields = {}
+        for name, value in decode_raw_fields(session.info).items():
+            if name in _STABLE_FIELDS:
+                session_fields[name] = value
         note = NoteEntry(SESSION_NOTE, encode_json(session_fields | {"id": session.id}))
         at = self.session_info.time.created_ms or None
         self.last_entry_id = self.log.add_entry(session.id, None, note, at)
@@ -214,16 +215,23 @@ class _OpencodeReader:
             Recording(FORMAT, self.id, info.directory, info.title, self.model, self.api, leaf=leaf)
         )
 
-    def _set_reverted_leaf(self, message: OpencodeStoredMessage, info: OpencodeMessageInfo, part: str) -> None:
+    def _set_reverted_leaf(
+        self,
+        message: OpencodeStoredMessage,
+        info: OpencodeMessageInfo,
+        part: str,
+    ) -> None:
         """Set the leaf before a reverted message, or, if only its parts from ``part`` on were, after the parts before.
 
         opencode keeps reverted messages until the user goes on, so they are read too, as a branch.
         """
         # opencode's ids sort in the order in which the parts were made.
-        kept_parts = tuple([(part_id, raw) for part_id, raw in message.parts if part and part_id < part])
+        kept_parts = []
+        if part:
+            kept_parts = [(part_id, raw) for part_id, raw in message.parts if part_id < part]
         previous_entry_id = self.last_entry_id
         if kept_parts:
-            self._append_message(replace(message, parts=kept_parts), info)
+            self._append_message(replace(message, parts=tuple(kept_parts)), info)
         self.leaf = self.last_entry_id
         self.last_entry_id = previous_entry_id
 
@@ -251,7 +259,13 @@ class _OpencodeReader:
         self.log.report_problem(0, f"{description} is no JSON object; it is kept as a note")
         self._append_entry("damaged", NoteEntry(f"{OPENCODE_NOTE_PREFIX}damaged", raw, {"what": description}), raw)
 
-    def _check_part(self, message: OpencodeStoredMessage, part_id: str, raw: bytes, piece: OpencodePart) -> None:
+    def _check_part(
+        self,
+        message: OpencodeStoredMessage,
+        part_id: str,
+        raw: bytes,
+        piece: OpencodePart,
+    ) -> None:
         """Count a part that the model does not see, and keep one of an unknown type as a note."""
         is_silent = piece.type in SILENT_PART_TYPES or piece.mime in INLINED_MIME_TYPES or piece.ignored
         if not decode_raw_fields(raw):
@@ -264,7 +278,10 @@ class _OpencodeReader:
             self._append_entry(part_id or message.id, note, raw)
 
     def _append_user_message(
-        self, message: OpencodeStoredMessage, info: OpencodeMessageInfo, pieces: Sequence[OpencodePart]
+        self,
+        message: OpencodeStoredMessage,
+        info: OpencodeMessageInfo,
+        pieces: Sequence[OpencodePart],
     ) -> None:
         self.model = info.model.model or self.model
         for piece in pieces:
@@ -279,13 +296,20 @@ class _OpencodeReader:
         self._append_message_entry(message.id, sized_message, origin, info)
 
     def _append_message_entry(
-        self, name: str, message: SizedMessage, origin: bytes | None, info: OpencodeMessageInfo
+        self,
+        name: str,
+        message: SizedMessage,
+        origin: bytes | None,
+        info: OpencodeMessageInfo,
     ) -> None:
         body = MessageEntry(message, None if origin is None else Raw(origin))
         self._append_entry(name, body, message.digest.hex(), info.time.created_ms)
 
     def _append_assistant_message(
-        self, message: OpencodeStoredMessage, info: OpencodeMessageInfo, pieces: Sequence[OpencodePart]
+        self,
+        message: OpencodeStoredMessage,
+        info: OpencodeMessageInfo,
+        pieces: Sequence[OpencodePart],
     ) -> None:
         self.model = info.model_id or self.model
         self.api = API_OF_PROVIDER.get(info.provider, self.api)
@@ -302,12 +326,16 @@ class _OpencodeReader:
             self._append_note(MESSAGE_NOTE, message, info)
         else:
             for number, indexes in enumerate(split_answer_steps(pieces)):
-                step_parts = tuple([message.parts[index] for index in indexes])
+                step_parts = [message.parts[index] for index in indexes]
                 step_pieces = [pieces[index] for index in indexes]
-                self._append_answer(replace(message, parts=step_parts), info, step_pieces, number)
+                step_message = replace(message, parts=tuple(step_parts))
+                self._append_answer(step_message, info, step_pieces, number)
 
     def _append_compaction(
-        self, message: OpencodeStoredMessage, info: OpencodeMessageInfo, pieces: Sequence[OpencodePart]
+        self,
+        message: OpencodeStoredMessage,
+        info: OpencodeMessageInfo,
+        pieces: Sequence[OpencodePart],
     ) -> None:
         marker = self.markers[info.parent]
         text = "\n\n".join(piece.text for piece in pieces if piece.type == "text")
@@ -324,7 +352,11 @@ class _OpencodeReader:
         self._append_entry(f"{message.id}+compaction", body, f"{body.first_kept}", info.time.created_ms)
 
     def _append_answer(
-        self, message: OpencodeStoredMessage, info: OpencodeMessageInfo, pieces: Sequence[OpencodePart], number: int
+        self,
+        message: OpencodeStoredMessage,
+        info: OpencodeMessageInfo,
+        pieces: Sequence[OpencodePart],
+        number: int,
     ) -> None:
         """Append one answer of the model and the results of its calls."""
         content = decode_opencode_parts(pieces, info.model_id)
@@ -342,11 +374,19 @@ class _OpencodeReader:
         body = MessageEntry(sized_message, origin)
         at = info.time.created_ms or None
         self.last_entry_id = self.log.add_answer(name, self.last_entry_id, body, call, at)
-        tool_pieces = [piece for piece in pieces if piece.type == "tool" and piece.state.status in ENDED_STATUSES]
+        tool_pieces = []
+        for piece in pieces:
+            if piece.type == "tool" and piece.state.status in ENDED_STATUSES:
+                tool_pieces.append(piece)
         if tool_pieces:
             self._append_results(name, info, tool_pieces)
 
-    def _append_results(self, name: str, info: OpencodeMessageInfo, tool_pieces: Sequence[OpencodePart]) -> None:
+    def _append_results(
+        self,
+        name: str,
+        info: OpencodeMessageInfo,
+        tool_pieces: Sequence[OpencodePart],
+    ) -> None:
         results = tuple([decode_tool_result(piece) for piece in tool_pieces])
         message_index = self.log.message_counts[self.last_entry_id]
         sized_message = make_sized_message(Message("tool", results), API, None)
@@ -408,13 +448,16 @@ def _get_opencode_call(info: OpencodeMessageInfo, pieces: Sequence[OpencodePart]
 
 
 def _encode_stored_message(
-    message: OpencodeStoredMessage, parts: Sequence[tuple[str, bytes]], drop: tuple[str, ...] = ()
+    message: OpencodeStoredMessage,
+    parts: Sequence[tuple[str, bytes]],
+    drop: tuple[str, ...] = (),
 ) -> bytes:
     """Return a message as one object, without owner fields, the fields in ``drop``, and parts that are not JSON."""
     info = _normalize_fields(message.info, message.id, (*_OWNER_FIELDS, *drop))
-    normalized_parts = [
-        _normalize_fields(raw, part_id, _OWNER_FIELDS) for part_id, raw in parts if decode_raw_fields(raw)
-    ]
+    normalized_parts = []
+    for part_id, raw in parts:
+        if decode_raw_fields(raw):
+            normalized_parts.append(_normalize_fields(raw, part_id, _OWNER_FIELDS))
     return encode_json({"info": info, "parts": normalized_parts})
 
 

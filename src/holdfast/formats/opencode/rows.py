@@ -107,7 +107,7 @@ def _build_token_columns(fields: Any) -> DatabaseRow:
 
 
 def _get_number(fields: Any, name: str) -> int | float:
-    """Return the number in field ``name``, or 0 if there is none that a column can hold."""
+    """Return the number in field ``name``, or 0 without one that a column can hold."""
     number = fields.get(name) if isinstance(fields, dict) else None
     if isinstance(number, int | float) and abs(number) < _MAX_INTEGER:
         return number

@@ -108,7 +108,10 @@ def _encode_exported_message(message: OpencodeStoredMessage, session_id: str) ->
 
 
 def _build_session_info(
-    recording: Recording, branch_entries: list[Entry], last_time: int, parent: str
+    recording: Recording,
+    branch_entries: list[Entry],
+    last_time: int,
+    parent: str,
 ) -> dict[str, Any]:
     """Return the ``info`` of a session: the fields that it came with, and defaults for the others."""
     stored_info: dict[str, Any] = {}
@@ -119,8 +122,11 @@ def _build_session_info(
         if first_time is None:
             first_time = entry.time_ms
     first_time = first_time or 0
-    messages = [entry.body.sized_message.message for entry in branch_entries if isinstance(entry.body, MessageEntry)]
-    title = recording.title or (find_first_user_text(messages) or UNTITLED_SESSION)[:80]
+    title = recording.title
+    if not title:
+        bodies = [entry.body for entry in branch_entries]
+        messages = (body.sized_message.message for body in bodies if isinstance(body, MessageEntry))
+        title = (find_first_user_text(messages) or UNTITLED_SESSION)[:80]
     # The time is complemented: opencode lists sessions by id, the newest first.
     number = ~(first_time * 4096) & _ID_TIME_MASK
     new_id = f"ses_{number:012x}{_make_id_suffix(recording.session or UNTITLED_SESSION)}"
@@ -282,9 +288,12 @@ class _OpencodeWriter:
         if isinstance(part, ToolResult):
             self._write_result(part)
         elif isinstance(part, Text):
-            self._append_part("text", text=part.text, **({"synthetic": True} if synthetic else {}))
+            synthetic_field = {"synthetic": True} if synthetic else {}
+            self._append_part("text", text=part.text, **synthetic_field)
         elif isinstance(part, Media | Opaque):
-            url = _make_media_url(part) if isinstance(part, Media) and part.mime not in INLINED_MIME_TYPES else ""
+            url = ""
+            if isinstance(part, Media) and part.mime not in INLINED_MIME_TYPES:
+                url = _make_media_url(part)
             if isinstance(part, Media) and url:
                 filename = {"filename": part.name} if part.name else {}
                 self._append_part("file", mime=part.mime, **filename, url=url)
@@ -305,7 +314,13 @@ class _OpencodeWriter:
         self._append_part("step-finish", reason=stop, cost=0, tokens=_encode_opencode_usage(answer.usage))
         self.messages[-1].info |= self.source.get_stale_usage_field(entry)
 
-    def _begin_answer(self, entry: Entry, usage: Usage, stop: str, mode: str = OPENCODE_AGENT) -> _OutgoingMessage:
+    def _begin_answer(
+        self,
+        entry: Entry,
+        usage: Usage,
+        stop: str,
+        mode: str = OPENCODE_AGENT,
+    ) -> _OutgoingMessage:
         """Begin a message of the model."""
         parent = self.last_user_id
         message = self._begin_message(entry, "assistant")
@@ -360,7 +375,9 @@ class _OpencodeWriter:
             if edit.rule != CLEARED_RULE:
                 continue
             for replacement in edit.replacement:
-                part = self.calls.get(replacement.call_id) if isinstance(replacement, ToolResult) else None
+                if not isinstance(replacement, ToolResult):
+                    continue
+                part = self.calls.get(replacement.call_id)
                 if part is None or _decode_text_value(part["state"]["status"]) != "completed":
                     continue
                 time = part["state"].get("time", {})
@@ -381,17 +398,23 @@ class _OpencodeWriter:
         marker.info["model"] = self._get_model_fields(entry)
         self._append_part("compaction", auto=body.trigger != "manual", **tail)
         self.last_time += 1  # messages are sorted by time first: the summary must come after its request
-        summary = self._begin_answer(replace(entry, id=f"{entry.id}+summary"), Usage(), "stop", "compaction")
+        summary = self._begin_answer(
+            replace(entry, id=f"{entry.id}+summary"),
+            Usage(),
+            "stop",
+            "compaction",
+        )
         summary.info["summary"] = True
         self._append_part("text", text=(body.summary or Message("user")).text)
 
 
 def _detect_provider(recording: Recording) -> str:
     """Return opencode's name of the provider: by the recording's API, else by the first message of a known API."""
-    message_apis = [entry.body.sized_message.api for entry in recording.entries if isinstance(entry.body, MessageEntry)]
-    for api in (recording.api, *message_apis):
-        if api in _PROVIDER_OF_API:
-            return _PROVIDER_OF_API[api]
+    if recording.api in _PROVIDER_OF_API:
+        return _PROVIDER_OF_API[recording.api]
+    for entry in recording.entries:
+        if isinstance(entry.body, MessageEntry) and entry.body.sized_message.api in _PROVIDER_OF_API:
+            return _PROVIDER_OF_API[entry.body.sized_message.api]
     return UNKNOWN_NAME
 
 

@@ -167,7 +167,9 @@ def _decode_pi_part(raw: Raw, api: str, model: str) -> Part:
     if isinstance(part, _PiText):
         return Text(part.text, _make_signature(api, model, part.text_signature))
     if isinstance(part, _PiThinking):
-        return Thinking(part.thinking, None if part.redacted else _make_signature(api, model, part.thinking_signature))
+        if part.redacted:
+            return Thinking(part.thinking)
+        return Thinking(part.thinking, _make_signature(api, model, part.thinking_signature))
     signature = _make_signature(api, model, part.thought_signature)
     return ToolCall(part.id, part.name, bytes(part.arguments).decode(), signature)
 
@@ -185,7 +187,13 @@ def decode_pi_usage(message: PiMessage) -> Usage | None:
     # A total that is not the sum of its parts is kept beside them.
     is_sum = tokens.total_tokens == prompt + tokens.output
     reported_total = 0 if is_sum else tokens.total_tokens
-    return Usage(prompt, tokens.output, tokens.cache_read, tokens.cache_write, reported_total=reported_total)
+    return Usage(
+        prompt,
+        tokens.output,
+        tokens.cache_read,
+        tokens.cache_write,
+        reported_total=reported_total,
+    )
 
 
 # -- encoding ----------------------------------------------------------------------------------------------------------

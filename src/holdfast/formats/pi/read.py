@@ -139,7 +139,12 @@ class _PiFile:
             return record.row
         return self._lines.reread_line(record.row.number, record.row.start, record.length, PI_LINE)
 
-    def make_body(self, kind: type[B], make: Callable[[FileLine[PiLine]], B], record: _PiRecord) -> B | LazyBody:
+    def make_body(
+        self,
+        kind: type[B],
+        make: Callable[[FileLine[PiLine]], B],
+        record: _PiRecord,
+    ) -> B | LazyBody:
         """Return the body that ``make`` builds from a line: now, or lazily if its content is not in memory."""
         if self._lines is None:
             return make(record.row)
@@ -239,7 +244,13 @@ def _find_parent_record(file: _PiFile, index: int) -> int:
     return -1
 
 
-def _append_pi_line(file: _PiFile, record: _PiRecord, parents: list[int], index: int, parent: str | None) -> str:
+def _append_pi_line(
+    file: _PiFile,
+    record: _PiRecord,
+    parents: list[int],
+    index: int,
+    parent: str | None,
+) -> str:
     """Append the entries of one line after ``parent``; return the id of the last."""
     line = record.line
     log = file.log
@@ -251,7 +262,13 @@ def _append_pi_line(file: _PiFile, record: _PiRecord, parents: list[int], index:
     if line.type == "label":
         target = file.positions.get(line.target_id)
         target_id = file.records[target].entry_id if target is not None else ""
-        return log.add_entry(name, parent, LabelEntry(target_id or line.target_id, line.label or ""), at, number)
+        return log.add_entry(
+            name,
+            parent,
+            LabelEntry(target_id or line.target_id, line.label or ""),
+            at,
+            number,
+        )
     if line.type == "custom_message":
         return log.add_entry(name, parent, _make_custom_body(file, record), at, number)
     if line.type in ("compaction", "branch_summary"):
@@ -378,5 +395,7 @@ def _find_first_kept_line(file: _PiFile, parents: list[int], index: int, message
 def _keep_damaged_pi_lines(file: _PiFile, root: str | None) -> None:
     """Keep each line that could not be read as a note after the last record before it."""
     for record_count, row, reason in file.damaged:
-        previous_entry_id = file.records[record_count - 1].last_entry_id if record_count else root
+        previous_entry_id = root
+        if record_count:
+            previous_entry_id = file.records[record_count - 1].last_entry_id
         file.log.add_damaged_line(row.number, row.raw, reason, previous_entry_id)

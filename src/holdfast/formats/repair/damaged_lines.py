@@ -74,7 +74,13 @@ def inspect_line(number: int, raw: bytes, is_line: LineTest) -> LineInspection:
         return _inspect_broken_line(number, raw, is_line)
     if isinstance(value, dict):
         return LineInspection(number, raw, (ObjectPiece(raw.strip(), value),))
-    return LineInspection(number, raw, damage="no object", description="the line is no JSON object", loses_bytes=True)
+    return LineInspection(
+        number,
+        raw,
+        damage="no object",
+        description="the line is no JSON object",
+        loses_bytes=True,
+    )
 
 
 def _inspect_deep_line(number: int, raw: bytes) -> LineInspection:
@@ -203,7 +209,10 @@ def _decode_unless_deep(raw: bytes) -> JsonObject | None:
 
 
 def _describe_damage(
-    bare: bytes, pieces: tuple[ObjectPiece, ...], leftover_characters: int, bad_byte: int | None
+    bare: bytes,
+    pieces: tuple[ObjectPiece, ...],
+    leftover_characters: int,
+    bad_byte: int | None,
 ) -> tuple[DamageKind, str]:
     """Return kind and description of a line's damage."""
     if not pieces and leftover_characters:

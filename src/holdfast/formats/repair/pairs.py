@@ -17,7 +17,9 @@ ResultLines = dict[str, list[int]]
 
 def pair_results_in_tree(tree: RepairTree) -> None:
     """Remove results without a call and second results on one branch; add missing ones if the tool needs them."""
-    calls = {call for summary in tree.work.summaries for call in summary.calls}
+    calls: set[str] = set()
+    for summary in tree.work.summaries:
+        calls.update(summary.calls)
     result_lines: ResultLines = defaultdict(list)
     for position, summary in enumerate(tree.work.summaries):
         if summary.results:
@@ -28,17 +30,23 @@ def pair_results_in_tree(tree: RepairTree) -> None:
         _add_missing_results(tree, result_lines)
 
 
-def _check_line_results(tree: RepairTree, position: int, calls: set[str], result_lines: ResultLines) -> None:
+def _check_line_results(
+    tree: RepairTree,
+    position: int,
+    calls: set[str],
+    result_lines: ResultLines,
+) -> None:
     """Remove the orphans and duplicates among the results of one line, and register the others."""
     summary = tree.work.summaries[position]
-    orphans = frozenset(call_id for call_id in summary.results if call_id not in calls)
-    duplicates = frozenset(
-        call_id
-        for call_id in summary.results
-        if call_id in result_lines and _is_duplicate_result(tree, position, call_id, result_lines[call_id])
-    )
+    orphans: set[str] = set()
+    duplicates: set[str] = set()
     # Either makes every later request fail: providers refuse a result without a call, and a second one for a call.
-    removed = orphans | duplicates
+    for call_id in summary.results:
+        if call_id not in calls:
+            orphans.add(call_id)
+        if call_id in result_lines and _is_duplicate_result(tree, position, call_id, result_lines[call_id]):
+            duplicates.add(call_id)
+    removed = frozenset(orphans | duplicates)
     for call_id in dict.fromkeys(summary.results):
         if call_id not in removed:
             result_lines[call_id].append(position)
@@ -85,7 +93,9 @@ def _add_missing_results(tree: RepairTree, result_lines: ResultLines) -> None:
     summaries = tree.work.summaries
     next_messages = _find_next_messages(tree)
     for members in _group_answer_lines(tree):
-        calls = [call for position in members for call in summaries[position].calls]
+        calls: list[str] = []
+        for member in members:
+            calls += summaries[member].calls
         missing = tuple(dict.fromkeys(call for call in calls if call not in result_lines))
         if not missing:
             continue
@@ -106,7 +116,11 @@ def _add_missing_results(tree: RepairTree, result_lines: ResultLines) -> None:
 
 
 def _find_missing_calls(
-    tree: RepairTree, missing: tuple[str, ...], members: list[int], parent: int, children: list[int]
+    tree: RepairTree,
+    missing: tuple[str, ...],
+    members: list[int],
+    parent: int,
+    children: list[int],
 ) -> tuple[str, ...]:
     """Return the calls of an answer that need a result between ``parent`` and ``children``.
 
@@ -144,7 +158,8 @@ def _find_next_messages(tree: RepairTree) -> dict[int, list[int]]:
     for position in tree.parents_first:
         parent = tree.parents[position]
         if parent >= 0:
-            previous_message[position] = parent if summaries[parent].is_message else previous_message[parent]
+            is_after_message = summaries[parent].is_message
+            previous_message[position] = parent if is_after_message else previous_message[parent]
         if summaries[position].is_message and not tree.work.is_dropped(position):
             next_messages[previous_message[position]].append(position)
     return next_messages
@@ -167,7 +182,11 @@ def _group_answer_lines(tree: RepairTree) -> Iterator[list[int]]:
 
 
 def _insert_error_results(
-    tree: RepairTree, parent: int, missing: tuple[str, ...], children: list[int], line: int
+    tree: RepairTree,
+    parent: int,
+    missing: tuple[str, ...],
+    children: list[int],
+    line: int,
 ) -> None:
     """Add a line with error results for ``missing``, called on line number ``line``, before ``children``."""
     change = tree.work.get_change(parent)

@@ -28,7 +28,7 @@ _UNREPAIRABLE_ADVICE = {
 def repair_session_file(data: bytes, format_: str = "") -> RepairedFile:
     """Return a session file after its repair; raises ``FormatError`` if it is not one that can be repaired.
 
-    ``format_`` is the tool, one of ``REPAIR_TOOLS``, for files whose lines may all be too damaged to tell.
+    ``format_`` is the tool, one of ``REPAIR_TOOLS``, for files with lines that may all be too damaged to tell.
     """
     tool = REPAIR_TOOLS[format_] if format_ else recognize_repair_tool(BytesIO(data))
     if tool is None:

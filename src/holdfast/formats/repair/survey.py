@@ -104,11 +104,10 @@ class _SurveyPass:
 
     def _give_up(self, reason: str) -> RepairSurvey:
         """Return the findings without any changes, and the reason for that."""
-        findings = tuple(
-            RepairFinding(finding.line, finding.kind, finding.description, _LEFT_AS_IT_IS)
-            for finding in self.work.get_sorted_findings()
-        )
-        return RepairSurvey(self.tool.name, findings, {}, reason)
+        findings = []
+        for finding in self.work.get_sorted_findings():
+            findings.append(RepairFinding(finding.line, finding.kind, finding.description, _LEFT_AS_IT_IS))
+        return RepairSurvey(self.tool.name, tuple(findings), {}, reason)
 
 
 def _describe_line_repair(line: LineInspection) -> str:

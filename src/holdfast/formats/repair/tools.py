@@ -89,9 +89,10 @@ def _summarize_claude_line(number: int, value: JsonObject) -> LineSummary:
     elif kind == "assistant":
         summary.calls = tuple(_iterate_block_field(blocks, "tool_use", "id"))
         if message.get("id"):
-            summary.answer_key = (
-                f"{_get_text_or_empty(message.get('id'))}\n{_get_text_or_empty(value.get('requestId'))}"
-            )
+            # With the request too: some servers behind a gateway give every answer the same id.
+            message_id = _get_text_or_empty(message.get("id"))
+            request_id = _get_text_or_empty(value.get("requestId"))
+            summary.answer_key = f"{message_id}\n{request_id}"
     return summary
 
 
@@ -123,10 +124,9 @@ _COPIED_CLAUDE_FIELDS = (
 def make_claude_error_results(line: bytes, call_ids: tuple[str, ...], uuid: str) -> bytes:
     """Return a line of Claude Code with error results for these calls, to be written after ``line``."""
     previous = msgspec.json.decode(line)
-    blocks = [
-        {"type": "tool_result", "tool_use_id": call_id, "content": MISSING_RESULT_TEXT, "is_error": True}
-        for call_id in call_ids
-    ]
+    blocks = []
+    for call_id in call_ids:
+        blocks.append({"type": "tool_result", "tool_use_id": call_id, "content": MISSING_RESULT_TEXT, "is_error": True})
     copied_fields = {name: previous[name] for name in _COPIED_CLAUDE_FIELDS if name in previous}
     new_line = {"parentUuid": previous["uuid"]} | copied_fields
     new_line |= {
@@ -219,17 +219,13 @@ def _summarize_gemini_line(number: int, value: JsonObject) -> LineSummary:
 # Claude Code sends exactly what it recorded, so a call without a result has to get one in the file; pi and Codex make
 # up missing results when they send. pi continues from its last line and Codex reads in order, so both need parents and
 # calls first. Gemini CLI replaces lines by id, and neither order nor copies matter to it.
-REPAIR_TOOLS = {
-    tool.name: tool
-    for tool in (
-        RepairTool(
-            "claude-code", _is_claude_object, _summarize_claude_line, parent_field="parentUuid", needs_results=True
-        ),
-        RepairTool("pi", _is_pi_object, _summarize_pi_line, _is_pi_header, parent_field="parentId", needs_order=True),
-        RepairTool("codex", _is_codex_object, _summarize_codex_line, _is_codex_header, needs_order=True),
-        RepairTool("gemini-cli", _is_gemini_object, _summarize_gemini_line, _is_gemini_header),
-    )
-}
+_ALL_TOOLS = (
+    RepairTool("claude-code", _is_claude_object, _summarize_claude_line, parent_field="parentUuid", needs_results=True),
+    RepairTool("pi", _is_pi_object, _summarize_pi_line, _is_pi_header, parent_field="parentId", needs_order=True),
+    RepairTool("codex", _is_codex_object, _summarize_codex_line, _is_codex_header, needs_order=True),
+    RepairTool("gemini-cli", _is_gemini_object, _summarize_gemini_line, _is_gemini_header),
+)
+REPAIR_TOOLS = {tool.name: tool for tool in _ALL_TOOLS}
 """The tools whose session files can be repaired, by format name."""
 
 

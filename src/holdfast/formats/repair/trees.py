@@ -38,7 +38,9 @@ class RepairTree:
         last_lines: dict[str, int] = {}
         conversations: set[str] = set()
         for position, summary in enumerate(self.work.summaries):
-            parent = -1 if summary.parent is None else self.positions.get(summary.parent, missing)
+            parent = -1
+            if summary.parent is not None:
+                parent = self.positions.get(summary.parent, missing)
             if parent == missing:
                 parent = last_lines.get(summary.conversation, -1)
                 # The first line of a conversation may continue another file: its parent is there, and stays.
@@ -54,7 +56,7 @@ class RepairTree:
         return parents
 
     def _find_kept_ancestor(self, position: int) -> int:
-        """Return the nearest ancestor that is not dropped, -1 if there is none."""
+        """Return the nearest ancestor that is not dropped, or -1."""
         ancestor = self.parents[position]
         while ancestor >= 0 and self.work.is_dropped(ancestor):
             ancestor = self.parents[ancestor]
@@ -76,7 +78,7 @@ class RepairTree:
         self.work.get_change(position).set_fields[self.tool.parent_field] = parent_id
 
     def _close_gap(self, position: int) -> None:
-        """Write the parent that was chosen for a line whose own is missing, and report it."""
+        """Write the parent that was chosen for a line with a missing one, and report it."""
         parent = self.parents[position]
         self._set_parent(position, parent)
         repair = "it begins the conversation now"
@@ -84,7 +86,12 @@ class RepairTree:
             parent_summary = self.work.summaries[parent]
             repair = f"it hangs on {parent_summary.id} now, on line {parent_summary.line:,}"
         summary = self.work.summaries[position]
-        self.work.add_finding(summary.line, "parent", f"its parent {summary.parent} is not in the file", repair)
+        self.work.add_finding(
+            summary.line,
+            "parent",
+            f"its parent {summary.parent} is not in the file",
+            repair,
+        )
 
     def order_parents_first_in_file(self) -> None:
         """Move lines that precede their parent in the file to a place after it."""

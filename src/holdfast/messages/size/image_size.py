@@ -50,11 +50,18 @@ def _parse_image_size(raw: bytes) -> tuple[int, int] | None:
 def _parse_webp_size(raw: bytes) -> tuple[int, int] | None:
     kind = raw[12:16]
     if kind == b"VP8X":
-        return 1 + int.from_bytes(raw[24:27], "little"), 1 + int.from_bytes(raw[27:30], "little")
+        # Two numbers of three bytes, each one less than the size.
+        width_minus_one = int.from_bytes(raw[24:27], "little")
+        height_minus_one = int.from_bytes(raw[27:30], "little")
+        return width_minus_one + 1, height_minus_one + 1
     if kind == b"VP8L":
+        # Two numbers of 14 bits, each one less than the size.
         bits = int.from_bytes(raw[21:25], "little")
-        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+        width_minus_one = bits & 0x3FFF
+        height_minus_one = bits >> 14 & 0x3FFF
+        return width_minus_one + 1, height_minus_one + 1
     if kind == b"VP8 ":
+        # The two bits above a size's 14 are a scaling factor for display.
         width, height = struct.unpack("<HH", raw[26:30])
         return width & 0x3FFF, height & 0x3FFF
     return None
@@ -68,8 +75,9 @@ def _parse_jpeg_size(raw: bytes) -> tuple[int, int] | None:
         # C0 to CF are frame headers, except C4 (Huffman tables), C8 (reserved) and CC (arithmetic coding).
         is_frame_header = 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC)
         if is_frame_header:
-            height, width = struct.unpack(">HH", raw[position + 5 : position + 9])
+            size_bytes = raw[position + 5 : position + 9]
+            height, width = struct.unpack(">HH", size_bytes)
             return width, height
-        segment_length = int.from_bytes(raw[position + 2 : position + 4], "big")
-        position += 2 + segment_length
+        length_bytes = raw[position + 2 : position + 4]
+        position += 2 + int.from_bytes(length_bytes, "big")
     return None

@@ -64,7 +64,15 @@ BYTE_KINDS = (
 )
 """The 21 kinds of a byte; columns of the table of weights."""
 PRECEDING_KINDS = (
-    *_with_rest_of_ascii(b"\n\r", _VOWELS, _CONSONANTS, _BLANKS, _CAPITALS, _DIGITS, _JOINING_MARKS),
+    *_with_rest_of_ascii(
+        b"\n\r",
+        _VOWELS,
+        _CONSONANTS,
+        _BLANKS,
+        _CAPITALS,
+        _DIGITS,
+        _JOINING_MARKS,
+    ),
     bytes(range(0x80, 0x100)),
 )
 """The 9 kinds of the byte before it; rows of the table of weights.
@@ -145,9 +153,13 @@ class _KindCode(Struct, frozen=True):
 
 
 def _build_code(
-    column_table: bytes, row_table: bytes, column_bits: int, row_bits: int, row_starts: Sequence[int]
+    column_table: bytes,
+    row_table: bytes,
+    column_bits: int,
+    row_bits: int,
+    row_starts: Sequence[int],
 ) -> _KindCode:
-    """Build the code whose rows are numbered ``row_starts``; the bits are those of one byte."""
+    """Build the code whose rows are numbered ``row_starts``; all bits fit into one byte."""
     indexes = bytearray(256)
     column_count = len(BYTE_KINDS)
     # Only the columns that fit into these bits: ASCII has fewer kinds than all bytes together.
@@ -191,7 +203,13 @@ def _build_full_code() -> _KindCode:
     row_starts = (0, 21, 42, 63, 84, 105, _RUN_BIT, _RUN_BIT + 84, _RUN_BIT + 105)
     run_bits = [_RUN_BITS_BY_ROW.get(row, 0) for row in range(len(PRECEDING_KINDS))]
     column_table = bytes(map(or_, _KIND_TABLE, _build_row_table(run_bits)))
-    return _build_code(column_table, _build_row_table(row_starts), 0x1F, 0xFF, row_starts)
+    return _build_code(
+        column_table,
+        _build_row_table(row_starts),
+        0x1F,
+        0xFF,
+        row_starts,
+    )
 
 
 _ASCII_CODE, _FULL_CODE = _build_ascii_code(), _build_full_code()
@@ -254,6 +272,7 @@ def count_token_units_by_text(texts: Sequence[bytes]) -> list[int]:
     A line end stops everything that reaches from one byte to the next, so all can be weighed at once.
     """
     weights = _weigh_block(b"\n".join(texts))
+    # Each text is followed by the line end that joins it to the next one.
     starts = accumulate([len(text) + 1 for text in texts], initial=0)
     return [_sum_weights(weights, start, stop - 1) for start, stop in pairwise(starts)]
 
@@ -274,7 +293,8 @@ def _iter_blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         buffer += piece
         block_bytes = len(buffer) - len(buffer) % BLOCK_BYTES
-        yield from (buffer[at : at + BLOCK_BYTES] for at in range(0, block_bytes, BLOCK_BYTES))
+        for at in range(0, block_bytes, BLOCK_BYTES):
+            yield buffer[at : at + BLOCK_BYTES]
         buffer = buffer[block_bytes:]
     yield buffer
 

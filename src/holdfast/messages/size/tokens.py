@@ -60,7 +60,10 @@ class _LongText:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._length = len(text) if text.isascii() else sum(map(len, encode_in_pieces(text)))
+        if text.isascii():
+            self._length = len(text)
+        else:
+            self._length = sum(map(len, encode_in_pieces(text)))
 
     def __len__(self) -> int:
         return self._length
@@ -157,7 +160,11 @@ def _measure_partially(message: Message) -> _PartialMeasure:
         return _PartialMeasure(b"", tokens + text_tokens, hasher.digest())
     # All chunks are bytes here: a _LongText alone is longer than a block.
     hasher.update(b"\x00".join(cast("list[bytes]", hashed)))
-    return _PartialMeasure(b"\n".join(cast("list[bytes]", texts)), tokens, hasher.digest())
+    return _PartialMeasure(
+        b"\n".join(cast("list[bytes]", texts)),
+        tokens,
+        hasher.digest(),
+    )
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------

@@ -30,8 +30,15 @@ class CachedTextFunction(Generic[T]):
     time: an entry lost between them is only computed again.
     """
 
-    def __init__(self, make: Callable[[str], T], size: Callable[[T], int], max_bytes: int) -> None:
-        self._make, self._size, self._half = make, size, max_bytes // 2
+    def __init__(
+        self,
+        make: Callable[[str], T],
+        size: Callable[[T], int],
+        max_bytes: int,
+    ) -> None:
+        self._make = make
+        self._size = size
+        self._half = max_bytes // 2
         self.cache_clear()
         update_wrapper(self, make)
 

@@ -84,7 +84,14 @@ def read_text_page(
     extent = measure_extent(read_range) if extent is None else extent
     if number < 1:
         raise FormatError(f"there is no page {number}: pages count from 1; {_describe_text_size(extent)}")
-    pages = iter_text_pages(read_range, lines=lines, chars=chars, search=search, extent=extent, max_chars=max_chars)
+    pages = iter_text_pages(
+        read_range,
+        lines=lines,
+        chars=chars,
+        search=search,
+        extent=extent,
+        max_chars=max_chars,
+    )
     page_number = 0
     for page_number, current_page in enumerate(pages, 1):
         if page_number == number:
@@ -115,7 +122,14 @@ def iter_text_pages(
         if search_query is None:
             page = _read_range_page(read_range, extent, remaining_span, max_chars)
         else:
-            page = _read_match_page(read_range, extent, remaining_span, search_query, search, max_chars)
+            page = _read_match_page(
+                read_range,
+                extent,
+                remaining_span,
+                search_query,
+                search,
+                max_chars,
+            )
         yield page
         if page.next_arguments is None:
             return
@@ -138,22 +152,40 @@ def count_page_chars(text: str, max_chars: int = MAX_PAGE_CHARS) -> int:
     return max_chars if line_end < 0 else line_end + 1
 
 
-def _read_range_page(read_range: TextReader, extent: TextExtent, span: CharRange, max_chars: int) -> TextPage:
+def _read_range_page(
+    read_range: TextReader,
+    extent: TextExtent,
+    span: CharRange,
+    max_chars: int,
+) -> TextPage:
     """Return the first page of a range of characters."""
     # One character more than a page, so that a page which ends the range is not cut back to its last line.
-    text = read_range(span.start, min(span.stop, span.start + max_chars + 1))
-    text = text[: count_page_chars(text, max_chars)]
-    return _build_page(read_range, extent, text, span, span.start + len(text))
+    read_stop = min(span.stop, span.start + max_chars + 1)
+    text = read_range(span.start, read_stop)
+    page_chars = count_page_chars(text, max_chars)
+    page_text = text[:page_chars]
+    return _build_page(read_range, extent, page_text, span, span.start + len(page_text))
 
 
 def _read_match_page(
-    read_range: TextReader, extent: TextExtent, span: CharRange, search_query: SearchQuery, search: str, max_chars: int
+    read_range: TextReader,
+    extent: TextExtent,
+    span: CharRange,
+    search_query: SearchQuery,
+    search: str,
+    max_chars: int,
 ) -> TextPage:
     """Return the first page of the lines in a range that match."""
     blocks: list[str] = []
     remaining_chars, remaining_bytes = max_chars, MAX_PAGE_BYTES
     stop, match_count = span.stop, 0
-    for match in iter_match_rows(read_range, extent, span.start, span.stop, search_query):
+    for match in iter_match_rows(
+        read_range,
+        extent,
+        span.start,
+        span.stop,
+        search_query,
+    ):
         remaining_chars -= len(match.text) + 1
         remaining_bytes -= len(match.text.encode("utf-8", "surrogatepass")) + 1
         is_full = remaining_chars < 0 or remaining_bytes < 0 or match_count == MAX_PAGE_MATCHES
@@ -162,7 +194,15 @@ def _read_match_page(
             break
         blocks.append(match.text)
         match_count += 1
-    return _build_page(read_range, extent, "\n".join(blocks), span, stop, search, match_count)
+    return _build_page(
+        read_range,
+        extent,
+        "\n".join(blocks),
+        span,
+        stop,
+        search,
+        match_count,
+    )
 
 
 def _build_page(
@@ -196,29 +236,43 @@ def _build_page(
 # -- ranges ------------------------------------------------------------------------------------------------------------
 
 
-def _resolve_range(read_range: TextReader, extent: TextExtent, lines: str, chars: str) -> CharRange:
+def _resolve_range(
+    read_range: TextReader,
+    extent: TextExtent,
+    lines: str,
+    chars: str,
+) -> CharRange:
     """Return the range of characters that ``lines`` or ``chars`` ask for; the whole text if neither is given."""
     if lines and chars:
         raise FormatError(f"lines={lines[:40]!r} and chars={chars[:40]!r} are two ranges; give one of them")
     if lines:
         first, last = _parse_range("lines", lines, extent, can_be_single=True)
         if first == 0 or first > extent.lines:
-            raise _build_range_error("lines", lines, extent, f"lines count from 1 to {extent.lines}")
+            reason = f"lines count from 1 to {extent.lines}"
+            raise _build_range_error("lines", lines, extent, reason)
+        last_line = min(last, extent.lines)
         start = find_line_start(read_range, extent, first)
-        stop = find_line_start(read_range, extent, min(last, extent.lines) + 1)
+        stop = find_line_start(read_range, extent, last_line + 1)
         return CharRange(start, stop)
     if chars:
         start, stop = _parse_range("chars", chars, extent, can_be_single=False)
         # An empty text still has its (empty) page at 0.
         is_behind_end = start > extent.chars or (start == extent.chars and extent.chars > 0)
         if is_behind_end:
-            raise _build_range_error("chars", chars, extent, f"characters count from 0 to {extent.chars}")
+            reason = f"characters count from 0 to {extent.chars}"
+            raise _build_range_error("chars", chars, extent, reason)
         return CharRange(start, min(stop, extent.chars))
     return CharRange(0, extent.chars)
 
 
-def _parse_range(kind: str, text: str, extent: TextExtent, *, can_be_single: bool) -> CharRange:
-    """Parse ``a-b`` or ``a-``, whose stop is then beyond any text; with ``can_be_single`` ``a`` alone is ``a-a``.
+def _parse_range(
+    kind: str,
+    text: str,
+    extent: TextExtent,
+    *,
+    can_be_single: bool,
+) -> CharRange:
+    """Parse ``a-b``, ``a-`` (to the end of the text) or, with ``can_be_single``, ``a`` alone as ``a-a``.
 
     The numbers are returned as they are; whether the last is included is up to the caller.
     """

@@ -74,7 +74,8 @@ def parse_search_query(text: str) -> SearchQuery:
     forms = dict.fromkeys((words, _ESCAPED_MARK.sub("", words)))
     alternatives: list[tuple[str, ...]] = []
     for form in forms:
-        alternatives += [_split_words(alternative) for alternative in form.split("|")]
+        for alternative in form.split("|"):
+            alternatives.append(_split_words(alternative))
     # Lines are searched one by one, so a query with a line break could never match.
     if "\n" in words or not any(alternatives):
         raise FormatError(f"search={text[:40]!r} has no word to look for in a line; give some words of one line")
@@ -105,7 +106,11 @@ def _map_growing_characters() -> dict[int, str]:
 
 
 def iter_match_rows(
-    read_range: TextReader, extent: TextExtent, start: int, stop: int, search_query: SearchQuery
+    read_range: TextReader,
+    extent: TextExtent,
+    start: int,
+    stop: int,
+    search_query: SearchQuery,
 ) -> Iterator[MatchRow]:
     """Yield the matches in the rows that begin at ``start`` to ``stop``, in order, each with its neighbouring lines.
 
@@ -136,8 +141,12 @@ def _find_match(row: SearchRow, search_query: SearchQuery) -> int | None:
     """Return where in ``row`` the first match begins, or None. A match that begins in ``ahead`` is the next row's."""
     # Case-folded without changing its length, or positions would not fit the original text.
     text = lowercase_keep_length(row.text + row.ahead)
-    positions = [_find_words_in_order(text, words) for words in search_query]
-    return min([position for position in positions if 0 <= position < len(row.text)], default=None)
+    positions: list[int] = []
+    for words in search_query:
+        position = _find_words_in_order(text, words)
+        if 0 <= position < len(row.text):
+            positions.append(position)
+    return min(positions, default=None)
 
 
 def _find_words_in_order(text: str, words: tuple[str, ...]) -> int:
@@ -154,7 +163,11 @@ def _find_words_in_order(text: str, words: tuple[str, ...]) -> int:
 
 
 def _iter_rows(
-    read_range: TextReader, extent: TextExtent, start: int, stop: int, search_query: SearchQuery
+    read_range: TextReader,
+    extent: TextExtent,
+    start: int,
+    stop: int,
+    search_query: SearchQuery,
 ) -> Iterator[SearchRow]:
     """Yield the rows of a range that may match, and their neighbours."""
     line_number = find_line_number(read_range, extent, start)
@@ -187,21 +200,34 @@ def _iter_likely_rows(lines: SearchRow, folded_text: str, search_query: SearchQu
     can_match = any(all(word in folded_text for word in words) for words in search_query)
     if not can_match:
         # Lines at either end may be the context of a match in the text before or behind.
-        head_end, tail_start = _find_end_of_lines(text, CONTEXT_LINES), _find_start_of_lines(text, CONTEXT_LINES)
+        head_end = _find_end_of_lines(text, CONTEXT_LINES)
+        tail_start = _find_start_of_lines(text, CONTEXT_LINES)
         if head_end < tail_start:
             yield from _split_lines(lines._replace(text=text[:head_end]))
             yield from _split_lines(_skip_characters(lines, tail_start))
             return
     elif len(text) > ROW_BY_ROW_CHARS and half < len(text):
-        yield from _iter_likely_rows(lines._replace(text=text[:half]), folded_text[:half], search_query)
-        yield from _iter_likely_rows(_skip_characters(lines, half), folded_text[half:], search_query)
+        yield from _iter_likely_rows(
+            lines._replace(text=text[:half]),
+            folded_text[:half],
+            search_query,
+        )
+        yield from _iter_likely_rows(
+            _skip_characters(lines, half),
+            folded_text[half:],
+            search_query,
+        )
         return
     yield from _split_lines(lines)
 
 
 def _skip_characters(lines: SearchRow, count: int) -> SearchRow:
     """Return ``lines`` without their first ``count`` characters."""
-    return SearchRow(lines.line + lines.text.count("\n", 0, count), lines.start + count, lines.text[count:])
+    return SearchRow(
+        lines.line + lines.text.count("\n", 0, count),
+        lines.start + count,
+        lines.text[count:],
+    )
 
 
 def _find_end_of_lines(text: str, count: int) -> int:
@@ -232,7 +258,9 @@ def _split_long_line(row: SearchRow) -> Iterator[SearchRow]:
     """Yield a line in rows of at most ``MAX_ROW_CHARS``; an empty line is one row."""
     for start in range(0, max(1, len(row.text)), MAX_ROW_CHARS):
         end = start + MAX_ROW_CHARS
-        yield SearchRow(row.line, row.start + start, row.text[start:end], row.text[end : end + ROW_OVERLAP_CHARS])
+        text = row.text[start:end]
+        overlap = row.text[end : end + ROW_OVERLAP_CHARS]
+        yield SearchRow(row.line, row.start + start, text, overlap)
 
 
 def _format_match(row: SearchRow, match_position: int) -> str:
@@ -240,7 +268,9 @@ def _format_match(row: SearchRow, match_position: int) -> str:
     text = row.text + row.ahead
     if len(text) <= MATCH_LINE_CHARS:
         return f"{row.line}: {text}"
-    start = max(0, min(match_position - MATCH_LINE_CHARS // 4, len(text) - MATCH_LINE_CHARS))
+    # A quarter of the excerpt stands before the match, or more if the text ends soon behind it.
+    latest_start = len(text) - MATCH_LINE_CHARS
+    start = max(0, min(match_position - MATCH_LINE_CHARS // 4, latest_start))
     excerpt = text[start : start + MATCH_LINE_CHARS]
     return f"{row.line}: (from character {row.start + start}) …{excerpt}…"
 

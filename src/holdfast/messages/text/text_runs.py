@@ -20,7 +20,8 @@ def merge_adjacent_texts(message: Message) -> Sequence[Part]:
     merged: list[Part] = []
     for part_type, run in groupby(parts, type):
         if part_type is Text:
-            merged.append(Text("".join([part.text for part in run if type(part) is Text])))
+            texts = [part.text for part in run if type(part) is Text]
+            merged.append(Text("".join(texts)))
         else:
             merged += run
     return merged

@@ -7,11 +7,12 @@ from holdfast.messages.text.text_cuts import take_text_start
 
 
 def clip_text_with_notice(text: str, tokens: int, name: str) -> str:
-    """Return ``text`` if it has at most ``tokens`` estimated tokens, else its start and a line about the rest.
+    """Return ``text``, cut to its start and a line about the omitted rest if it has over ``tokens`` estimated tokens.
 
-    ``name`` is what that line calls the text. The line comes on top of ``tokens``.
+    ``name`` describes the text in that line. The line comes on top of ``tokens``.
     """
-    text_tokens, max_tokens = estimate_text_tokens(text), max(0, tokens)
+    text_tokens = estimate_text_tokens(text)
+    max_tokens = max(0, tokens)
     if text_tokens <= max_tokens:
         return text
     excerpt = take_text_start(text, len(text) * max_tokens // text_tokens)

@@ -85,18 +85,33 @@ def build_extract(
     ``visible_text`` stay visible behind the extract: references that stand there need no line here.
     """
     sections = _collect_extract_sections(head, tail, budget, settings, visible_text)
-    return _render_extract(len(head), sections, _CONTINUE_BELOW_TEXT if tail else _NO_TAIL_TEXT)
+    return _render_extract(
+        len(head),
+        sections,
+        _CONTINUE_BELOW_TEXT if tail else _NO_TAIL_TEXT,
+    )
 
 
 def build_supplement(
-    head: Sequence[SizedMessage], tail: Sequence[SizedMessage], written_summary: str, budget: int, settings: Settings
+    head: Sequence[SizedMessage],
+    tail: Sequence[SizedMessage],
+    written_summary: str,
+    budget: int,
+    settings: Settings,
 ) -> str:
     """Quote the parts of ``head`` that ``written_summary`` lacks, in about ``budget`` estimator tokens.
 
     That is the user's words, the ledger, and coverage lines for references that stand neither in the summary nor in
     ``tail``. Return an empty string if nothing was left out. Decisions are left to the summary.
     """
-    sections = _collect_extract_sections(head, tail, budget, settings, written_summary, with_decisions=False)
+    sections = _collect_extract_sections(
+        head,
+        tail,
+        budget,
+        settings,
+        written_summary,
+        with_decisions=False,
+    )
     return _render_supplement(sections)
 
 
@@ -119,10 +134,9 @@ def _collect_extract_sections(
 
     ledger_tokens = budget * SUMMARY_LEDGER_SHARE
     decision_tokens = int(budget * SUMMARY_DECISION_SHARE) if with_decisions else 0
+    user_tokens = int(budget * settings.summary.user_share)
     has_request_in_tail = any(sized_message.message.is_turn_start for sized_message in tail)
-    goal, constraints = quote_user_messages(
-        all_messages, int(budget * settings.summary.user_share), is_open=not has_request_in_tail
-    )
+    goal, constraints = quote_user_messages(all_messages, user_tokens, is_open=not has_request_in_tail)
     sections = ExtractSections(
         goal=goal,
         constraints=constraints,
@@ -134,14 +148,20 @@ def _collect_extract_sections(
 
     # Coverage lines come after the other sections: they get what those leave over, and need not repeat a reference that
     # is mentioned there. Pointers come last, for references that no line covers.
-    spent = sum(estimate_text_tokens(text) + LINE_OVERHEAD_TOKENS for text in sections.texts) + HEADINGS_TOKENS
+    spent = HEADINGS_TOKENS
+    for text in sections.texts:
+        spent += estimate_text_tokens(text) + LINE_OVERHEAD_TOKENS
     pointer_tokens = int(budget * SUMMARY_POINTER_SHARE)
     shown_refs = _collect_shown_references(tail, [visible_text, *sections.texts])
     weights = _weigh_unshown_references(head, shown_refs)
     quotes, covered_refs = select_coverage_lines(head, weights, budget - spent - pointer_tokens)
-    open_weights = {ref: weight for ref, weight in weights.items() if ref not in covered_refs}
+    open_weights = {}
+    for ref, weight in weights.items():
+        if ref not in covered_refs:
+            open_weights[ref] = weight
     shown_text = "\n".join([visible_text, *sections.texts, *quotes])
-    pointers = _take_within_budget(select_result_pointers(head, actions, open_weights, shown_text), pointer_tokens)
+    all_pointers = select_result_pointers(head, actions, open_weights, shown_text)
+    pointers = _take_within_budget(all_pointers, pointer_tokens)
     return replace(sections, quotes=quotes, pointers=pointers)
 
 
@@ -150,7 +170,10 @@ def _list_recent_errors(actions: Sequence[ToolAction]) -> list[str]:
 
     An error that many actions came after is solved or given up. Thirty actions and three errors: chosen by judgement.
     """
-    errors = [action.error for action in actions[-30:] if action.has_failed and action.error]
+    errors = []
+    for action in actions[-30:]:
+        if action.has_failed and action.error:
+            errors.append(action.error)
     return [flatten_to_line(error, 200) for error in errors[-3:]]
 
 
@@ -219,8 +242,13 @@ def _render_supplement(sections: ExtractSections) -> str:
         ("Lines", sections.quotes, ""),
         ("Files", [*sections.files, *sections.pointers], "- "),
     )
-    blocks = [f"## {heading}\n{_render_list(items, bullet)}" for heading, items, bullet in groups if items]
-    return "\n".join([SUPPLEMENT_OPENING, *blocks]) if blocks else ""
+    blocks: list[str] = []
+    for heading, items, bullet in groups:
+        if items:
+            blocks.append(f"## {heading}\n{_render_list(items, bullet)}")
+    if not blocks:
+        return ""
+    return "\n".join([SUPPLEMENT_OPENING, *blocks])
 
 
 def _render_list(items: Iterable[str], bullet: str = "- ") -> str:
@@ -306,9 +334,11 @@ def select_coverage_lines(
 def _weigh_unshown_references(head: Sequence[SizedMessage], visible_refs: set[Reference]) -> dict[Reference, float]:
     """Return the weight of each reference in ``head`` that is not among ``visible_refs``."""
     length = sum(sized_message.tokens for sized_message in head)
-    return {
-        ref: weigh_reference(ref, use, length) for ref, use in trace_references(head).items() if ref not in visible_refs
-    }
+    unshown_references: dict[Reference, float] = {}
+    for ref, use in trace_references(head).items():
+        if ref not in visible_refs:
+            unshown_references[ref] = weigh_reference(ref, use, length)
+    return unshown_references
 
 
 def _find_quotable_lines(head: Sequence[SizedMessage], weights: dict[Reference, float]) -> list[QuotableLine]:
@@ -363,7 +393,10 @@ def _describe_source(part: Part, calls: dict[str, ToolCall]) -> str:
 
 
 def select_result_pointers(
-    head: Sequence[SizedMessage], actions: Sequence[ToolAction], weights: dict[Reference, float], named_text: str
+    head: Sequence[SizedMessage],
+    actions: Sequence[ToolAction],
+    weights: dict[Reference, float],
+    named_text: str,
 ) -> Iterator[str]:
     """Yield names of results worth reading again, best first: each covers references that nothing else covers.
 

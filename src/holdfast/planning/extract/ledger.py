@@ -62,10 +62,11 @@ def list_tool_actions(messages: Iterable[Message]) -> Iterator[ToolAction]:
 
 
 def describe_tool_call(call: ToolCall, result: ToolResult | None = None) -> ToolAction:
-    """Describe what ``call`` did and, if it has a ``result``, how it ended."""
+    """Return the action that ``call`` stands for and, if it has a ``result``, its outcome."""
     arguments = decode_call_arguments(call)
     path = _get_first_text(arguments, PATH_KEYS)
-    has_failed, error = False, ""
+    has_failed = False
+    error = ""
     if result is not None:
         text = get_result_text(result)
         # The text of a file may be about errors, so only the end of other results is searched: it says how they ended.
@@ -74,10 +75,13 @@ def describe_tool_call(call: ToolCall, result: ToolResult | None = None) -> Tool
     if path:
         verb = "edit" if _FILE_EDIT_TOOL_NAME.search(call.name) else "read"
         return ToolAction(verb, call.name, path, call.id, has_failed, error)
-    verb, subject = "run", _get_first_text(arguments, COMMAND_KEYS)
+    verb = "run"
+    subject = _get_first_text(arguments, COMMAND_KEYS)
     if not subject:
-        verb, subject = "ask", _get_first_text(arguments, QUERY_KEYS)
-    return ToolAction(verb, call.name, flatten_to_line(subject, MAX_COMMAND_CHARS), call.id, has_failed, error)
+        verb = "ask"
+        subject = _get_first_text(arguments, QUERY_KEYS)
+    short_subject = flatten_to_line(subject, MAX_COMMAND_CHARS)
+    return ToolAction(verb, call.name, short_subject, call.id, has_failed, error)
 
 
 def find_first_error(text: str) -> str:
@@ -112,7 +116,9 @@ def format_file_lines(actions: Iterable[ToolAction]) -> list[str]:
             counts_by_path[action.subject] = verb_counts
     lines: list[str] = []
     for path, verb_counts in reversed(counts_by_path.items()):
-        verbs = [f"{verb} x{count}" if count > 1 else verb for verb, count in sorted(verb_counts.items())]
+        verbs = []
+        for verb, count in sorted(verb_counts.items()):
+            verbs.append(f"{verb} x{count}" if count > 1 else verb)
         lines.append(f"{path}: {', '.join(verbs)}")
     return lines
 

@@ -15,7 +15,13 @@ from holdfast.planning.extract.constants import (
 from holdfast.planning.extract.max_coverage import select_max_coverage
 
 
-def build_text_outline(text: str, chars: int, first: int = 1, start: int = 0, stop: int | None = None) -> list[str]:
+def build_text_outline(
+    text: str,
+    chars: int,
+    first: int = 1,
+    start: int = 0,
+    stop: int | None = None,
+) -> list[str]:
     """Return lines of ``text`` as ``number: line``, in order, at most ``chars`` characters together.
 
     Only characters ``start`` to ``stop`` are read; ``first`` is the line number at ``start``. Each reference counts

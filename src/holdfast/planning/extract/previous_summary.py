@@ -73,7 +73,7 @@ def _define_summary_format(opening: str, *closings: str) -> _SummaryFormat:
 
 
 # Our own, then Claude Code and Codex (both from recordings), pi, and Gemini CLI (both from their source). Gemini CLI
-# puts the answer of its model into the conversation as it came, with a scratchpad before the summary.
+# puts the answer of its model into the conversation unchanged, with a scratchpad before the summary.
 _SUMMARY_FORMATS = (
     _define_summary_format(re.escape(PREVIOUS_SUMMARY_OPENING), f"\n{PARTLY_OMITTED_TEXT}"),
     _define_summary_format(
@@ -146,7 +146,9 @@ def find_newest_client_summary(messages: Sequence[Message]) -> str:
         if message.role == "user":
             for summary in iter_client_summaries(_get_message_texts(message)):
                 return summary
-    return messages[1].text.strip() if _is_opencode_restart(messages) else ""
+    if _is_opencode_restart(messages):
+        return messages[1].text.strip()
+    return ""
 
 
 def iter_client_summaries(texts: Iterable[str]) -> Iterator[str]:
@@ -168,7 +170,8 @@ def iter_user_texts(messages: Sequence[Message], *, with_attachments: bool = Fal
             continue
         lines = [_split_summary(text).other_text for text in _get_message_texts(message)]
         if with_attachments:
-            lines += [format_part_placeholder(attachment) for attachment in collect_media_in_messages(message)]
+            for attachment in collect_media_in_messages(message):
+                lines.append(format_part_placeholder(attachment))
         user_text = "\n".join(lines).strip()
         if user_text:
             yield user_text

@@ -65,7 +65,10 @@ def _parse_plan_items(call: ToolCall) -> list[Mapping[str, Any]] | None:
         return None
     for value in call_arguments.values():
         if isinstance(value, list):
-            items: list[Mapping[str, Any]] = [item for item in value if isinstance(item, dict)]
+            items: list[Mapping[str, Any]] = []
+            for item in value:
+                if isinstance(item, dict):
+                    items.append(item)
             return items if items or not value else None
     return None
 

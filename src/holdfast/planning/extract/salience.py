@@ -176,7 +176,10 @@ def weigh_reference(ref: Reference, use: ReferenceUse, length: int) -> float:
     # The form of the model behind the fit (see AGE_DECAY_EXPONENT): independent factors, with power-law forgetting of
     # the distance in thousands of tokens.
     age = (length - use.last_position) / 1000
-    idle = (length - use.last_used_position) / 1000 if use.use_count else UNUSED_IDLE_KTOKENS
+    if use.use_count:
+        idle = (length - use.last_used_position) / 1000
+    else:
+        idle = UNUSED_IDLE_KTOKENS
     frequency = 1.0 + use.use_count
     if use.message_count == 1 and use.use_count:
         frequency *= SINGLE_USE_WEIGHT

@@ -54,7 +54,10 @@ updated."""
 
 
 def build_compaction(
-    builder: PlanBuilder, keep: int, max_tokens: float, summary_result: SummaryResult | None = None
+    builder: PlanBuilder,
+    keep: int,
+    max_tokens: float,
+    summary_result: SummaryResult | None = None,
 ) -> CompactionEntry | None:
     """Build the compaction that keeps messages from index ``keep`` on, with a summary of about ``max_tokens`` tokens.
 
@@ -64,13 +67,19 @@ def build_compaction(
     head = build_head_messages(builder, keep)
     if not any(_has_content(sized_message.message) for sized_message in head):
         return None
-    files = builder.rules.list_restored_files(builder, head) if builder.restores_files else ()
+    if builder.restores_files:
+        files = builder.rules.list_restored_files(builder, head)
+    else:
+        files = ()
     sources = list(_get_restored_sources(builder))
     if continue_text := builder.rules.build_continue_text(builder, keep):
         sources.append(continue_text)
     # With a goal for the compacted request, restored files are paid from the summary's budget so that the goal is met.
     # Policies without a goal (those of other tools) add their files on top.
-    counted_texts = [*files, *sources] if builder.settings.compaction.goal_share else sources
+    if builder.settings.compaction.goal_share:
+        counted_texts = [*files, *sources]
+    else:
+        counted_texts = sources
     budget = builder.to_estimator_tokens(max_tokens) - sum(map(estimate_text_tokens, counted_texts))
     texts = [*_build_summary_texts(builder, head, keep, budget, summary_result), *files, *sources]
     summary = Message("user", tuple(map(Text, escape_summary_look_alikes(texts, builder.state))))
@@ -114,7 +123,10 @@ def find_updatable_summary(state: ConversationState) -> str:
     if sum(sized_message.tokens for sized_message in head) <= MAX_SCANNED_TOKENS:
         return ""
     text_after_preface = texts[0].partition("\n")[2]
-    carried_texts = [text for text in texts if text.startswith(PREVIOUS_SUMMARY_OPENING)]
+    carried_texts = []
+    for text in texts:
+        if text.startswith(PREVIOUS_SUMMARY_OPENING):
+            carried_texts.append(text)
     return "\n\n".join([text_after_preface, *carried_texts])
 
 
@@ -159,10 +171,10 @@ def build_head_messages(builder: PlanBuilder, keep: int) -> list[SizedMessage]:
     state = builder.state
     start = state.view.pinned_count
     head = state.history.sized_messages.slice(start, keep)
-    return [
-        _build_head_message(sized_message, state.view.edits.get(index, ()))
-        for index, sized_message in enumerate(head, start)
-    ]
+    head_messages: list[SizedMessage] = []
+    for index, sized_message in enumerate(head, start):
+        head_messages.append(_build_head_message(sized_message, state.view.edits.get(index, ())))
+    return head_messages
 
 
 def _build_head_message(sized_message: SizedMessage, edits: Sequence[Edit]) -> SizedMessage:
@@ -170,9 +182,10 @@ def _build_head_message(sized_message: SizedMessage, edits: Sequence[Edit]) -> S
     if not message.is_turn_start:
         return sized_message
     # A client's summary is not cut even if it was spilled: nothing else tells of the turns before it.
-    applied_edits = [
-        edit for edit in edits if edit.span.part is None or not is_client_summary_part(message.parts[edit.span.part])
-    ]
+    applied_edits = []
+    for edit in edits:
+        if edit.span.part is None or not is_client_summary_part(message.parts[edit.span.part]):
+            applied_edits.append(edit)
     if applied_edits:
         sized_message = apply_part_edits(sized_message, applied_edits)
     unwrapped_message = unwrap_client_summary(sized_message.message)
@@ -182,7 +195,11 @@ def _build_head_message(sized_message: SizedMessage, edits: Sequence[Edit]) -> S
 
 
 def _build_summary_texts(
-    builder: PlanBuilder, head: Sequence[SizedMessage], keep: int, budget: int, summary_result: SummaryResult | None
+    builder: PlanBuilder,
+    head: Sequence[SizedMessage],
+    keep: int,
+    budget: int,
+    summary_result: SummaryResult | None,
 ) -> Iterator[str]:
     """Yield the texts of the summary.
 
@@ -192,7 +209,13 @@ def _build_summary_texts(
     if summary_result is None or not summary_result.text.strip():
         carried_budget = min(budget, max(MIN_PREVIOUS_SUMMARY_TOKENS, int(budget * PREVIOUS_SUMMARY_SHARE)))
         carried_text = render_previous_summary(choose_carried_summary(builder.state, keep), carried_budget)
-        yield build_extract(head, tail, budget - estimate_text_tokens(carried_text), settings, carried_text)
+        yield build_extract(
+            head,
+            tail,
+            budget - estimate_text_tokens(carried_text),
+            settings,
+            carried_text,
+        )
         if carried_text:
             yield carried_text
         return
@@ -202,7 +225,13 @@ def _build_summary_texts(
     has_request_in_tail = any(sized_message.message.is_turn_start for sized_message in tail)
     if remaining < MIN_SUPPLEMENT_TOKENS and has_request_in_tail:
         return
-    supplement = build_supplement(head, tail, summary_result.text, max(0, remaining), settings)
+    supplement = build_supplement(
+        head,
+        tail,
+        summary_result.text,
+        max(0, remaining),
+        settings,
+    )
     if supplement:
         yield supplement
 

@@ -82,13 +82,16 @@ def quote_user_messages(
     else:  # a newer request is visible in the tail: this one competes like the others, but is first in line
         candidates = [newest, *older]
         newest_tokens = 0
-    remaining = max(MIN_OLDER_TOKENS, round(OLDER_SHARE * budget), budget - newest_tokens)
+    remaining = max(
+        MIN_OLDER_TOKENS,
+        round(OLDER_SHARE * budget),
+        budget - newest_tokens,
+    )
 
     program_texts = _list_program_messages(messages)
     reserved_for_program = min(PROGRAM_SHARE * remaining, _estimate_quote_tokens(program_texts))
-    *excerpts, note = select_excerpts(
-        [*candidates, _get_first_client_notes(earlier_texts)], round(remaining - reserved_for_program)
-    )
+    quoted_texts = [*candidates, _get_first_client_notes(earlier_texts)]
+    *excerpts, note = select_excerpts(quoted_texts, round(remaining - reserved_for_program))
     # The program's share grows up to twice its size with what the user's words left unused.
     left_over = remaining - _estimate_quote_tokens([*excerpts, note])
     program_tokens = min(2 * PROGRAM_SHARE * remaining, max(reserved_for_program, left_over))
@@ -100,7 +103,10 @@ def quote_user_messages(
     for text, label in {first: "First", newest: "Newest"}.items():
         if excerpt_by_text[text]:
             goal.append(f"{label} request of the user, verbatim:\n{excerpt_by_text[text]}")
-    lines = [f"User: {excerpt_by_text[text]}" for text in reversed(older) if text != first and excerpt_by_text[text]]
+    lines: list[str] = []
+    for text in reversed(older):
+        if text != first and excerpt_by_text[text]:
+            lines.append(f"User: {excerpt_by_text[text]}")
     lines += _format_unquoted_count(excerpts.count(""), "user")
     lines += _quote_program_messages(program_texts, round(program_tokens))
     if note:
@@ -114,7 +120,10 @@ def _quote_program_messages(program_texts: Sequence[str], budget: int) -> list[s
     All of them count as rules: a program gives its orders without the words by which a user's rule is recognized.
     """
     excerpts = select_excerpts(program_texts, budget, rule_texts=range(len(program_texts)))
-    lines = [f"Told by the user's program: {excerpt}" for excerpt in reversed(excerpts) if excerpt]
+    lines = []
+    for excerpt in reversed(excerpts):
+        if excerpt:
+            lines.append(f"Told by the user's program: {excerpt}")
     return lines + _format_unquoted_count(excerpts.count(""), "user's program")
 
 
@@ -144,12 +153,18 @@ def _format_unquoted_count(number: int, source: str) -> list[str]:
     """Return a line that counts the messages of ``source`` left out, or no line if ``number`` is 0."""
     if not number:
         return []
-    subject = f"{number} more messages of the {source} are" if number > 1 else f"1 more message of the {source} is"
+    if number > 1:
+        subject = f"{number} more messages of the {source} are"
+    else:
+        subject = f"1 more message of the {source} is"
     return [f"[{subject} not quoted here; recall reads them back]"]
 
 
 def select_excerpts(
-    texts: Sequence[str], budget: int, message_share: float = MESSAGE_SHARE, rule_texts: Container[int] = ()
+    texts: Sequence[str],
+    budget: int,
+    message_share: float = MESSAGE_SHARE,
+    rule_texts: Container[int] = (),
 ) -> list[str]:
     """Return an excerpt of each of ``texts``, most important text first, in about ``budget`` estimator tokens together.
 
@@ -165,10 +180,22 @@ def select_excerpts(
     # still fits, again from the most important text on.
     rule_positions = _find_rule_pieces(pieces_by_text, rule_texts)
     unusable_for_rules = (1 - RULES_SHARE) * budget
-    remaining -= _choose_pieces(rule_positions, pieces_by_text, chosen, remaining - unusable_for_rules, inf)
+    remaining -= _choose_pieces(
+        rule_positions,
+        pieces_by_text,
+        chosen,
+        remaining - unusable_for_rules,
+        inf,
+    )
     for max_tokens in (message_share * budget, inf):
         positions = _order_pieces(pieces_by_text)
-        remaining -= _choose_pieces(positions, pieces_by_text, chosen, remaining, max_tokens)
+        remaining -= _choose_pieces(
+            positions,
+            pieces_by_text,
+            chosen,
+            remaining,
+            max_tokens,
+        )
 
     excerpts: list[str] = []
     for text_index, pieces in enumerate(pieces_by_text):
@@ -253,5 +280,8 @@ def _join_chosen_pieces(pieces: TextPieces, is_chosen: Sequence[bool]) -> str:
         return ""
     words: list[str] = []
     for is_quoted, run in groupby(zip(pieces, is_chosen, strict=True), key=lambda pair: pair[1]):
-        words.append("".join(piece for piece, _ in run).strip() if is_quoted else OMISSION_MARK)
+        if is_quoted:
+            words.append("".join(piece for piece, _ in run).strip())
+        else:
+            words.append(OMISSION_MARK)
     return " ".join(words)

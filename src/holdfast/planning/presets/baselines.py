@@ -13,7 +13,7 @@ from holdfast.state.entries import CompactionEntry
 
 
 def hide_oldest_messages(builder: PlanBuilder) -> PlanBuilder:
-    """Hide the oldest messages until the request fits; nothing is shown in their place."""
+    """Hide the oldest messages until the request fits, without anything in their place."""
     state, settings = builder.state, builder.settings
     margin = int(settings.window.estimate_margin_share * builder.budget.message_tokens)
     excess = builder.estimated_tokens + margin - builder.budget.usable
@@ -37,7 +37,12 @@ _NO_COMPACTION = replace(BARE_COMPACTION, enabled=False)
 
 APPEND_ONLY = Preset(
     "nothing is ever taken away; the baseline for cost",
-    replace(BARE_SETTINGS, compaction=_NO_COMPACTION, cache=BARE_CACHE, recovery=RecoverySettings(steps=())),
+    replace(
+        BARE_SETTINGS,
+        compaction=_NO_COMPACTION,
+        cache=BARE_CACHE,
+        recovery=RecoverySettings(steps=()),
+    ),
 )
 SLIDING = Preset(
     "the oldest messages go when the window is full; nothing stands for them",

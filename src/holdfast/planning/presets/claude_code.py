@@ -83,7 +83,12 @@ class ClaudeCodeRules(OverflowReplayRules, frozen=True):
         size = compute_effective_window(limits, self.trigger_output) - self.trigger_reserve
         return apply_reserve_floor(size, limits.window, settings)
 
-    def select_tail_starts(self, builder: PlanBuilder, messages: list[Message], cut_points: list[int]) -> list[int]:
+    def select_tail_starts(
+        self,
+        builder: PlanBuilder,
+        messages: list[Message],
+        cut_points: list[int],
+    ) -> list[int]:
         """Keep a last user message that waits for its answer, else no message at all."""
         if messages and messages[-1].is_turn_start and len(messages) - 1 in cut_points:
             return [len(messages) - 1]
@@ -97,15 +102,25 @@ class ClaudeCodeRules(OverflowReplayRules, frozen=True):
         """
         settings = builder.settings
         is_bounded = settings.compaction.goal_share or builder.inputs.overflow_step == "compact"
-        total_tokens = builder.compute_compaction_share(settings.restore.max_share) if is_bounded else inf
+        total_tokens: float = inf
+        if is_bounded:
+            total_tokens = builder.compute_compaction_share(settings.restore.max_share)
         messages = [sized_message.message for sized_message in head]
         return render_restored_files(
-            messages, self.restore_files, self.restore_file_tokens, builder.token_ratio, total_tokens
+            messages,
+            self.restore_files,
+            self.restore_file_tokens,
+            builder.token_ratio,
+            total_tokens,
         )
 
 
 def render_restored_files(
-    head: Sequence[Message], max_files: int, max_tokens: int, token_ratio: float = 1.0, total_tokens: float = inf
+    head: Sequence[Message],
+    max_files: int,
+    max_tokens: int,
+    token_ratio: float = 1.0,
+    total_tokens: float = inf,
 ) -> tuple[str, ...]:
     """Render the ``max_files`` files of ``head`` that were touched last, newest first, as they were last read.
 
@@ -136,7 +151,12 @@ def render_restored_files(
     return tuple(texts)
 
 
-def _render_file(path: str, last_verb: str, text: str | None, max_tokens: float) -> str:
+def _render_file(
+    path: str,
+    last_verb: str,
+    text: str | None,
+    max_tokens: float,
+) -> str:
     """Render a file as it was last read; ``text`` is None if it was only written."""
     if text is None:
         return f"{path} was changed and never read; read it to see it"

@@ -92,7 +92,9 @@ class OpencodeRules(OverflowReplayRules, frozen=True):
 
     def measure_request(self, builder: PlanBuilder) -> int:
         """Return the last answer's usage, -1 before there is one, or an estimate of the request if so configured."""
-        return measure_last_usage(builder) if self.measure == "usage" else measure_usage_and_chars(builder)
+        if self.measure == "usage":
+            return measure_last_usage(builder)
+        return measure_usage_and_chars(builder)
 
     def compute_limit(self, limits: ModelLimits, settings: Settings) -> int:
         """Return the tokens at which a request is compacted. The floor of the reserve applies to an input limit too."""
@@ -132,16 +134,28 @@ class OpencodeRules(OverflowReplayRules, frozen=True):
             limit = min(limits.max_input - buffer, limit)
         return max(0, limit)
 
-    def select_tail_starts(self, builder: PlanBuilder, messages: list[Message], cut_points: list[int]) -> list[int]:
+    def select_tail_starts(
+        self,
+        builder: PlanBuilder,
+        messages: list[Message],
+        cut_points: list[int],
+    ) -> list[int]:
         """Return the start of the last turns that fit; the first that does not is split where its rest fits."""
         # Only the last turns are measured: encoding every message as JSON would cost time in each request.
         first_measured = len(messages)
         if self.tail_turns:
             first_measured = min(find_turn_starts(messages)[-self.tail_turns :], default=0)
         sizes = [0] * first_measured
-        sizes += [estimate_opencode_tokens(message) for message in messages[first_measured:]]
+        for message in messages[first_measured:]:
+            sizes.append(estimate_opencode_tokens(message))
         budget = self.compute_tail_budget(builder.target.limits)
-        start = find_opencode_tail_start(messages, sizes, budget, self.tail_turns, cut_points)
+        start = find_opencode_tail_start(
+            messages,
+            sizes,
+            budget,
+            self.tail_turns,
+            cut_points,
+        )
         return [offset for offset in cut_points if offset >= start][:1]
 
     def compute_tail_budget(self, limits: ModelLimits) -> int:
@@ -159,7 +173,11 @@ class OpencodeRules(OverflowReplayRules, frozen=True):
 
 
 def find_opencode_tail_start(
-    messages: Sequence[Message], sizes: Sequence[int], budget: int, turns: int, cut_points: Container[int] | None = None
+    messages: Sequence[Message],
+    sizes: Sequence[int],
+    budget: int,
+    turns: int,
+    cut_points: Container[int] | None = None,
 ) -> int:
     """Return the start of opencode's kept tail: the last ``turns`` turns that fit into ``budget`` tokens.
 
@@ -210,7 +228,9 @@ def prune_like_opencode(builder: PlanBuilder) -> PlanBuilder:
         if edit is not None:
             freed_tokens += size
             edits.append(edit)
-    return builder.add_edits(tuple(edits)) if freed_tokens > rules.prune_min_tokens else builder
+    if freed_tokens > rules.prune_min_tokens:
+        return builder.add_edits(tuple(edits))
+    return builder
 
 
 def _list_countable_results(builder: PlanBuilder) -> Iterator[ShownResult]:
@@ -231,7 +251,11 @@ def _find_second_last_user_message(builder: PlanBuilder) -> int:
     """Return the index of the second-newest user message, or 0 if there are fewer than two."""
     state = builder.state
     user_count = 0
-    for index in range(len(state.history.sized_messages) - 1, state.view.first_kept - 1, -1):
+    for index in range(
+        len(state.history.sized_messages) - 1,
+        state.view.first_kept - 1,
+        -1,
+    ):
         user_count += state.history.messages[index].is_turn_start
         if user_count == 2:
             return index

@@ -46,7 +46,12 @@ class PiRules(ReserveTriggerRules, frozen=True):
         """Return the last answer's usage plus the messages after it, at four characters a token."""
         return measure_usage_and_chars(builder)
 
-    def select_tail_starts(self, builder: PlanBuilder, messages: list[Message], cut_points: list[int]) -> list[int]:
+    def select_tail_starts(
+        self,
+        builder: PlanBuilder,
+        messages: list[Message],
+        cut_points: list[int],
+    ) -> list[int]:
         """Return the one offset from which enough of the newest messages stand, if it exists."""
         return select_tail_by_tokens(messages, self.tail_tokens, cut_points)
 

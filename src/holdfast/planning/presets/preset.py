@@ -31,10 +31,19 @@ class Preset(Struct, frozen=True):
 
 # The tools that the presets stand for have none of these: goals, minimum gains, a breaker, spilled results, previews.
 BARE_COMPACTION = CompactionSettings(
-    goal_share=0.0, min_gain_share=0.0, min_gain_tokens=0, max_per_answer=1_000, breaker_failures=0
+    goal_share=0.0,
+    min_gain_share=0.0,
+    min_gain_tokens=0,
+    max_per_answer=1_000,
+    breaker_failures=0,
 )
 BARE_RESULTS = ResultSettings(
-    spill_chars=0, spill_share=0.0, message_chars=0, message_share=0.0, outline_chars=0, append_chars=0
+    spill_chars=0,
+    spill_share=0.0,
+    message_chars=0,
+    message_share=0.0,
+    outline_chars=0,
+    append_chars=0,
 )
 BARE_SETTINGS = Settings(
     window=WindowSettings(min_budget=0, estimate_margin_share=0.0),

@@ -84,11 +84,18 @@ def _render_capped_text(blob: Blob, settings: ResultSettings) -> str:
     max_chars = min(settings.append_chars, MAX_SMALL_TEXT_CHARS) - len(longest_notice) - len(_NEWLINE) * 2
     max_chars = max(0, min(max_chars, settings.preview_chars))
     head, tail = take_both_text_ends(blob.text, max_chars, settings.preview_end_share)
-    lines = f"{head.count(_NEWLINE) + 1}-{line_count - tail.count(_NEWLINE)}"
-    return _join_nonempty_lines(head, _format_cap_notice(blob, settings, size, lines), tail)
+    first_line = head.count(_NEWLINE) + 1
+    last_line = line_count - tail.count(_NEWLINE)
+    notice = _format_cap_notice(blob, settings, size, f"{first_line}-{last_line}")
+    return _join_nonempty_lines(head, notice, tail)
 
 
-def _format_cap_notice(blob: Blob, settings: ResultSettings, size: str, lines: str) -> str:
+def _format_cap_notice(
+    blob: Blob,
+    settings: ResultSettings,
+    size: str,
+    lines: str,
+) -> str:
     line_range = f', lines="{lines}"' if lines else ""
     return (
         f"{_CAP_NOTICE_OPENING}original exceeded size limit of {settings.append_chars:,} characters; "

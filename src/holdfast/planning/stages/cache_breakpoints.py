@@ -24,7 +24,10 @@ they replace."""
 
 
 def choose_cache_breakpoints(
-    state: ConversationState, normalization: tuple[Edit, ...], target: Target, settings: Settings
+    state: ConversationState,
+    normalization: tuple[Edit, ...],
+    target: Target,
+    settings: Settings,
 ) -> PlanOptions:
     """Return the plan's options with its cache breakpoints; without any if the API has no explicit ones.
 
@@ -53,7 +56,10 @@ def choose_cache_breakpoints(
 
 
 def _list_candidate_positions(
-    state: ConversationState, target: Target, settings: Settings, get_position: Callable[[int], int]
+    state: ConversationState,
+    target: Target,
+    settings: Settings,
+    get_position: Callable[[int], int],
 ) -> Iterator[int]:
     """Yield the positions of the request that may have a breakpoint, the most important first."""
     view = state.view

@@ -99,7 +99,7 @@ def _compact_if_due(builder: PlanBuilder) -> PlanBuilder:
             return builder.add_notice("breaker", stop_reason)
     if not _has_real_conversation(builder.state):
         return builder.add_notice(
-            "nothing-to-compact", "nobody said anything yet: blanks and tool traffic are no conversation"
+            "nothing-to-compact", "there is nothing to summarize yet: only blank texts and tool traffic"
         )
     builder = _respill_restored_texts(builder)
     if not _is_compaction_due(builder):
@@ -149,9 +149,9 @@ def _is_within_budget(builder: PlanBuilder) -> bool:
 
 def _compact_at_first_useful_cut(builder: PlanBuilder, cut_points: Sequence[int]) -> _CompactionAttempt:
     """Compact at the first of ``cut_points`` where that gains enough, or request the summary for it."""
-    rule, why = "nothing-to-compact", "there is nothing before what is kept as it was said"
+    rule, why = "nothing-to-compact", "no messages lie before the newest ones, which are kept verbatim"
     if builder.state.view.compaction is not None:
-        why = "everything that could be summarised already is"
+        why = "everything that could be summarized is summarized already"
     for keep in cut_points:
         compacted = _compact_at(builder, keep)
         if compacted is None:
@@ -221,7 +221,10 @@ def _list_allowed_tail_starts(builder: PlanBuilder) -> list[int]:
     if summary is not None and first_kept < summary.stop and summary.stop in find_tail_cut_points(builder.state):
         return [summary.stop]
     latest = _find_latest_tail_start(builder)
-    tail_starts = [keep for keep in list_tail_starts(builder) if first_kept < keep <= latest]
+    tail_starts = []
+    for keep in list_tail_starts(builder):
+        if first_kept < keep <= latest:
+            tail_starts.append(keep)
     return builder.rules.order_overflow_cuts(builder, tail_starts)
 
 
@@ -268,7 +271,13 @@ def _build_summary_request(builder: PlanBuilder, keep: int) -> SummaryRequest:
         share = builder.compute_compaction_share(settings.summary.model_total_share)
         max_tokens = min(max_tokens, max(min_tokens, share))
     is_replayed = keep == builder.rules.find_replayed_message(builder)
-    return SummaryRequest(start, keep, settings.summary.max_tokens or max_tokens, previous_summary, is_replayed)
+    return SummaryRequest(
+        start,
+        keep,
+        settings.summary.max_tokens or max_tokens,
+        previous_summary,
+        is_replayed,
+    )
 
 
 def _explain_blocked_compaction(builder: PlanBuilder) -> str:
@@ -329,17 +338,17 @@ def _explain_insufficient_gain(before: PlanBuilder, after: PlanBuilder) -> str:
     settings, budget = before.settings.compaction, before.budget
     old, new = before.estimated_tokens, after.estimated_tokens
     if new >= old and (settings.goal_share or before.has_summary_writer):
-        return f"{new:,} tokens would be left of {old:,}: it would not get smaller"
+        return f"it would leave {new:,} of {old:,} tokens, no fewer than before"
     if not settings.goal_share:
         return ""
     max_tokens = budget.setup_tokens + before.rules.compute_compaction_goal(before)
     if new > max_tokens:
-        return f"{new:,} tokens would be left, over the goal of {max_tokens:,}"
+        return f"it would leave {new:,} tokens, over the goal of {max_tokens:,}"
     gain_share = settings.min_gain_share * (old - budget.setup_tokens)
     min_gain = max(gain_share, min(settings.min_gain_tokens, budget.compute_share(settings.min_gain_share)))
     # A small gain is refused only if the request could go out as it is: when it does not fit, or somebody asked for
     # the compaction, any gain is worth the broken cache.
     can_stay = old <= budget.usable and not before.inputs.is_compaction_requested
     if can_stay and old - new < min_gain:
-        return f"it would free {old - new} tokens; {int(min_gain)} are wanted"
+        return f"it would free {old - new:,} tokens; at least {int(min_gain):,} are required"
     return ""

@@ -104,7 +104,10 @@ def _escape_brackets(text: str, brackets: Iterable[int], own_blocks: Iterable[st
             continue
         pieces += (text[start:position], ESCAPED_BRACKET)
         start = position + 1
-    return "".join([*pieces, text[start:]]) if pieces else text
+    if not pieces:
+        return text
+    pieces.append(text[start:])
+    return "".join(pieces)
 
 
 def _find_block_spans(text: str, block: str) -> Iterator[tuple[int, int]]:
@@ -199,7 +202,10 @@ def _has_forged_tag(message: Message) -> bool:
         if type(part) is Text:
             texts.append(part.text)
         elif type(part) is ToolResult:
-            result_texts = [inner.text for inner in part.content if type(inner) is Text]
+            result_texts = []
+            for inner in part.content:
+                if type(inner) is Text:
+                    result_texts.append(inner.text)
             if _has_look_alike("".join(result_texts)):
                 return True
     return _has_look_alike("".join(texts))
@@ -215,14 +221,18 @@ def _build_escape_edits(state: ConversationState, index: int, own_blocks: tuple[
     if None in edited_parts:
         return
     message = state.history.messages[index]
-    parts = {part_index: part for part_index, part in enumerate(message.parts) if part_index not in edited_parts}
+    parts: dict[int, Part] = {}
+    for part_index, part in enumerate(message.parts):
+        if part_index not in edited_parts:
+            parts[part_index] = part
     escaped_parts = _escape_parts(tuple(parts.values()), own_blocks)
     for (part_index, part), escaped_part in zip(parts.items(), escaped_parts, strict=True):
         if escaped_part is part:
             continue
-        text, escaped_text = get_part_text(part), get_part_text(escaped_part)
+        text = get_part_text(part)
+        escaped_text = get_part_text(escaped_part)
         count = (len(escaped_text) - len(text)) // (len(ESCAPED_BRACKET) - 1)
-        why = f"{count} look-alikes of <{SPILL_TAG}> escaped: no decision put them there"
+        why = f"{count} tags like <{SPILL_TAG}> were escaped: no decision wrote them"
         saves = estimate_text_tokens(text) - estimate_text_tokens(escaped_text)
         yield build_part_edit(index, part_index, escaped_part, ESCAPE_RULE, why, saves)
 

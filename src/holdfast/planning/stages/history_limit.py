@@ -62,14 +62,16 @@ def limit_history_turns(builder: PlanBuilder) -> PlanBuilder:
     messages = builder.state.history.messages.slice(view.first_kept)
     # Words said between a call and its result belong to the turn of that call: a cut there would lose them.
     legal_cuts = set(find_cut_points(messages))
-    turn_starts = [
-        start
-        for start in find_turn_starts(messages)
-        if start in legal_cuts and view.first_kept + start >= view.turn_limit_start
-    ]
+    turn_starts = []
+    for start in find_turn_starts(messages):
+        if start in legal_cuts and view.first_kept + start >= view.turn_limit_start:
+            turn_starts.append(start)
     if len(turn_starts) <= max_turns:
         return builder
-    kept_turns = max(1, max_turns // 2) if builder.settings.history.hysteresis else max_turns
+    if builder.settings.history.hysteresis:
+        kept_turns = max(1, max_turns // 2)
+    else:
+        kept_turns = max_turns
     first_kept = view.first_kept + turn_starts[-kept_turns]
     # The summary in force stays: it stands for messages that are hidden by this cut as well.
     previous = view.compaction or CompactionEntry(first_kept)

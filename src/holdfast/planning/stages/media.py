@@ -46,7 +46,11 @@ class MediaSizes(NamedTuple):
     def describe_sizes(self, *, with_large: bool) -> str:
         """Return the sizes in words, leaving out those without a limit."""
         sizes = self if with_large else self._replace(images_with_large=NO_LIMIT)
-        return ", ".join(f"{size:,} {_SIZE_LABELS[name]}" for name, size in sizes._asdict().items() if size < NO_LIMIT)
+        phrases: list[str] = []
+        for name, size in sizes._asdict().items():
+            if size < NO_LIMIT:
+                phrases.append(f"{size:,} {_SIZE_LABELS[name]}")
+        return ", ".join(phrases)
 
 
 class MediaLoad(Struct, frozen=True):
@@ -164,9 +168,9 @@ def limit_shown_media(builder: PlanBuilder) -> PlanBuilder:
         return builder
     if not api_limits.can_hold(newest_load):
         # Replacing older media would not help. Only the provider knows whether it takes this message.
-        limit_text = f"{api_limits.describe_limits(newest_load)} are known to be taken"
+        limit_text = f"{api_limits.describe_limits(newest_load)} are known to be accepted"
         return builder.add_notice(
-            MEDIA_RULE, f"the newest message shows {newest_load}, and {limit_text}; it goes as it came"
+            MEDIA_RULE, f"the newest message has {newest_load}, and {limit_text}; it is sent unchanged"
         )
 
     why = f"{total_load} are shown; at most {limits.describe_limits(total_load)} are sent"
@@ -174,11 +178,15 @@ def limit_shown_media(builder: PlanBuilder) -> PlanBuilder:
     edits = _build_limit_edits(builder, replaceable_media, total_load, limits, why)
     if not edits:
         return builder
-    return builder.add_edits(tuple(edits)).add_notice(MEDIA_RULE, f"{why}; {len(edits)} gave way to a line each")
+    return builder.add_edits(tuple(edits)).add_notice(MEDIA_RULE, f"{why}; {len(edits)} were replaced by a line each")
 
 
 def _build_limit_edits(
-    builder: PlanBuilder, shown_media: Iterable[ShownMedia], total_load: MediaLoad, limits: MediaLimits, why: str
+    builder: PlanBuilder,
+    shown_media: Iterable[ShownMedia],
+    total_load: MediaLoad,
+    limits: MediaLimits,
+    why: str,
 ) -> list[Edit]:
     """Return the edits that replace the oldest of ``shown_media`` until ``total_load`` is within ``limits``.
 
@@ -217,11 +225,14 @@ def _drop_oversized_images(builder: PlanBuilder) -> PlanBuilder:
     """
     state = builder.state
     is_same_model = state.last_request.model == builder.target.model
-    first = state.last_request.seen_count if is_same_model else state.view.first_kept
+    if is_same_model:
+        first = state.last_request.seen_count
+    else:
+        first = state.view.first_kept
     edits = tuple(_build_oversized_edits(builder, first))
     if not edits:
         return builder
-    notice = f"{edits[0].why}; {len(edits)} gave way to a line each"
+    notice = f"{edits[0].why}; {len(edits)} were replaced by a line each"
     return builder.add_edits(edits).add_notice(MEDIA_RULE, notice)
 
 
@@ -230,7 +241,7 @@ def _build_oversized_edits(builder: PlanBuilder, first: int) -> Iterator[Edit]:
     max_pixels = builder.target.dialect.max_image_pixels
     if max_pixels >= NO_LIMIT:
         return
-    why = f"no image of more than {max_pixels:,} pixels a side is taken"
+    why = f"images of more than {max_pixels:,} pixels a side are refused"
     for shown_media in _find_shown_media(builder, first):
         if any(is_oversized_image(media, max_pixels) for media in collect_media_in_parts(shown_media.part)):
             yield _build_placeholder_edit(shown_media, why, max_pixels=max_pixels)
@@ -301,7 +312,11 @@ def _take_surplus_media(
 def compute_media_limits(builder: PlanBuilder) -> MediaLimits:
     """Return the most media that a request may hold: the lower of the policy's limits and those known of the API."""
     settings = builder.settings.media
-    policy_limits = MediaLimits(settings.max_count or NO_LIMIT, NO_LIMIT, settings.max_bytes or NO_LIMIT)
+    policy_limits = MediaLimits(
+        settings.max_count or NO_LIMIT,
+        NO_LIMIT,
+        settings.max_bytes or NO_LIMIT,
+    )
     return policy_limits.tighten_by(_get_api_media_limits(builder))
 
 
@@ -382,4 +397,11 @@ def _build_placeholder_edit(shown_media: ShownMedia, why: str, max_pixels: int =
         if placeholder:
             saves += estimate_media_tokens(media) - estimate_text_tokens(placeholder)
     replacement = replace_media_with_text(shown_media.part, get_placeholder)
-    return build_part_edit(shown_media.message_index, shown_media.part_index, replacement, MEDIA_RULE, why, saves)
+    return build_part_edit(
+        shown_media.message_index,
+        shown_media.part_index,
+        replacement,
+        MEDIA_RULE,
+        why,
+        saves,
+    )

@@ -30,7 +30,12 @@ def collect_small_texts(message: Message) -> dict[int, str]:
     return small_texts if len(small_texts) > MAX_SEPARATE_TEXTS else {}
 
 
-def select_middle_texts(number: int, measure_text: Callable[[int], int], max_tokens: int, end_share: float) -> range:
+def select_middle_texts(
+    number: int,
+    measure_text: Callable[[int], int],
+    max_tokens: int,
+    end_share: float,
+) -> range:
     """Return the positions of the texts to leave out, so that about ``max_tokens`` tokens of the others stay.
 
     There are ``number`` texts, and ``measure_text`` returns the tokens of one by its position. The texts at the end get
@@ -39,7 +44,11 @@ def select_middle_texts(number: int, measure_text: Callable[[int], int], max_tok
     """
     start_tokens = max_tokens * (1 - end_share)
     start_count = _count_fitting(range(number - 1), measure_text, start_tokens)
-    end_count = _count_fitting(range(number - 1, start_count - 1, -1), measure_text, max_tokens * end_share)
+    end_count = _count_fitting(
+        range(number - 1, start_count - 1, -1),
+        measure_text,
+        max_tokens * end_share,
+    )
     return range(start_count, number - end_count)
 
 
@@ -56,7 +65,10 @@ def _count_fitting(positions: Iterable[int], measure_text: Callable[[int], int],
 
 
 def replace_parts_with_line(
-    builder: PlanBuilder, message_index: int, part_indexes: Sequence[int], rule: str
+    builder: PlanBuilder,
+    message_index: int,
+    part_indexes: Sequence[int],
+    rule: str,
 ) -> list[tuple[Edit, Blob | None]]:
     """Return the edits that show one line in place of the parts at ``part_indexes``, and the blob of their texts.
 
@@ -70,7 +82,8 @@ def replace_parts_with_line(
     original_parts = builder.state.history.messages[message_index].parts
     removed_before = [part_index for part_index in range(first, last + 1) if part_index not in shown_parts]
     covered_indexes = sorted([*part_indexes, *removed_before])
-    whole_text = "\n".join([get_part_text_or_placeholder(original_parts[index]) for index in covered_indexes])
+    covered_texts = [get_part_text_or_placeholder(original_parts[index]) for index in covered_indexes]
+    whole_text = "\n".join(covered_texts)
     blob = builder.make_blob(whole_text)
     blob_hash = ""
     hint = "ask for a part to see them"
@@ -79,21 +92,39 @@ def replace_parts_with_line(
         hint = f'recall(id="{blob_hash[:HANDLE_CHARS]}") returns them'
     subject = f"{len(covered_indexes):,} texts of this message, {len(whole_text):,} characters,"
     line = f"[{subject} are left out here; {hint}]"
-    why = f"{subject} gave way to a line"
+    why = f"{subject} were replaced by a line"
     # Only what is shown now is saved. Measured as one message, since the texts of a message are counted together.
     removed_parts = [shown_parts[part_index] for part_index in part_indexes]
     removed_message = build_sized_message(Message("user", tuple(removed_parts)))
     saves = removed_message.tokens - MESSAGE_OVERHEAD - estimate_text_tokens(line)
 
     # The first part becomes the line and has all the savings; the others disappear.
-    line_edit = build_part_edit(message_index, first, Text(line), rule, why, saves, blob_hash)
+    line_edit = build_part_edit(
+        message_index,
+        first,
+        Text(line),
+        rule,
+        why,
+        saves,
+        blob_hash,
+    )
     pairs: list[tuple[Edit, Blob | None]] = [(line_edit, blob)]
     for part_index in part_indexes[1:]:
-        removal = build_part_edit(message_index, part_index, None, rule, why, 0, blob_hash)
+        removal = build_part_edit(
+            message_index,
+            part_index,
+            None,
+            rule,
+            why,
+            0,
+            blob_hash,
+        )
         pairs.append((removal, None))
     return pairs
 
 
 def get_part_text_or_placeholder(part: Part) -> str:
     """Return the text of a part, or for media the line that stands for it."""
-    return format_part_placeholder(part) if isinstance(part, Media) else get_part_text(part)
+    if isinstance(part, Media):
+        return format_part_placeholder(part)
+    return get_part_text(part)

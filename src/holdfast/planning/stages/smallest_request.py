@@ -67,7 +67,7 @@ SMALLEST_REQUEST_RULE = "fallback"
 """Rule of the edits of the smallest request."""
 UNREAD_RULE = "unread"
 """Rule of the notice that results were summarized before the model read them, and of edits that shorten them first."""
-_UNREAD_NOTICE_TEXT = "results give way to the summary before the model read them: cut short they are still too much"
+_UNREAD_NOTICE_TEXT = "results are summarized before the model read them: even cut short they do not fit"
 
 
 def build_smallest_request(builder: PlanBuilder) -> PlanBuilder:
@@ -197,19 +197,37 @@ def _build_shortening_edits(builder: PlanBuilder, index: int, level: CutLevel) -
     message = builder.state.history.messages[index]
     shown_parts = map_shown_parts(builder.state, index)
     if message.role == "assistant":
-        shown_parts = {part_index: part for part_index, part in shown_parts.items() if isinstance(part, Media)}
+        shown_media: dict[int, Part] = {}
+        for part_index, part in shown_parts.items():
+            if isinstance(part, Media):
+                shown_media[part_index] = part
+        shown_parts = shown_media
     middle_parts = _select_middle_parts(builder, shown_parts, level.user_tokens)
     yield from replace_parts_with_line(builder, index, middle_parts, SMALLEST_REQUEST_RULE)
     for part_index in sorted(shown_parts.keys() - middle_parts):
         part = shown_parts[part_index]
-        max_tokens = level.result_tokens if isinstance(part, ToolResult) else level.user_tokens
+        if isinstance(part, ToolResult):
+            max_tokens = level.result_tokens
+        else:
+            max_tokens = level.user_tokens
         replacement, blob = _shorten_part(builder, part, message.parts[part_index], max_tokens)
         saves = _estimate_part_tokens(part) - _estimate_part_tokens(replacement)
         if replacement is part or saves <= 0:
             continue
         why = "nothing else made the request small enough"
         blob_hash = "" if blob is None else blob.hash
-        yield build_part_edit(index, part_index, replacement, SMALLEST_REQUEST_RULE, why, saves, blob_hash), blob
+        yield (
+            build_part_edit(
+                index,
+                part_index,
+                replacement,
+                SMALLEST_REQUEST_RULE,
+                why,
+                saves,
+                blob_hash,
+            ),
+            blob,
+        )
 
 
 def _select_middle_parts(builder: PlanBuilder, shown_parts: Mapping[int, Part], max_tokens: int) -> Sequence[int]:
@@ -218,7 +236,10 @@ def _select_middle_parts(builder: PlanBuilder, shown_parts: Mapping[int, Part], 
     A message of more than ``MAX_SEPARATE_TEXTS`` texts keeps as much as so many of ``max_tokens`` tokens each; one of
     fewer has no middle.
     """
-    part_indexes = [part_index for part_index, part in shown_parts.items() if isinstance(part, Text | Media)]
+    part_indexes = []
+    for part_index, part in shown_parts.items():
+        if isinstance(part, Text | Media):
+            part_indexes.append(part_index)
     if len(part_indexes) <= MAX_SEPARATE_TEXTS:
         return []
 
@@ -228,11 +249,21 @@ def _select_middle_parts(builder: PlanBuilder, shown_parts: Mapping[int, Part], 
         return min(estimate_text_tokens(text), max_tokens + NOTICE_TOKENS)
 
     end_share = builder.settings.results.preview_end_share
-    middle = select_middle_texts(len(part_indexes), measure_text, MAX_SEPARATE_TEXTS * max_tokens, end_share)
+    middle = select_middle_texts(
+        len(part_indexes),
+        measure_text,
+        MAX_SEPARATE_TEXTS * max_tokens,
+        end_share,
+    )
     return part_indexes[middle.start : middle.stop]
 
 
-def _shorten_part(builder: PlanBuilder, part: Part, original: Part, max_tokens: int) -> tuple[Part, Blob | None]:
+def _shorten_part(
+    builder: PlanBuilder,
+    part: Part,
+    original: Part,
+    max_tokens: int,
+) -> tuple[Part, Blob | None]:
     """Return ``part`` in about ``max_tokens`` tokens, and the blob of the whole text if it was cut.
 
     ``part`` is ``original``, the part in the log, as the request shows it now. Media become a line. Parts that are
@@ -249,13 +280,21 @@ def _shorten_part(builder: PlanBuilder, part: Part, original: Part, max_tokens: 
     is_cut = short_text != text
     if isinstance(part, Text):
         return (Text(short_text), blob) if is_cut else (part, None)
-    media_lines = [Text(format_part_placeholder(inner)) for inner in part.content if isinstance(inner, Media)]
+    media_lines = []
+    for inner in part.content:
+        if isinstance(inner, Media):
+            media_lines.append(Text(format_part_placeholder(inner)))
     if not is_cut and not media_lines:
         return part, None
     return ToolResult(part.call_id, part.name, (Text(short_text), *media_lines), part.is_error), blob
 
 
-def clip_text_with_blob(builder: PlanBuilder, text: str, whole_text: str, max_tokens: int) -> tuple[str, Blob | None]:
+def clip_text_with_blob(
+    builder: PlanBuilder,
+    text: str,
+    whole_text: str,
+    max_tokens: int,
+) -> tuple[str, Blob | None]:
     """Return ``text`` in about ``max_tokens`` tokens, and the blob of ``whole_text`` if it is cut and can be stored.
 
     ``text`` is ``whole_text`` as the request shows it now; the cut is made from the whole.

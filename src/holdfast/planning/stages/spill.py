@@ -82,7 +82,14 @@ def find_spillable_texts(state: ConversationState, indexes: Iterable[int]) -> It
                 # Only then is the size of the message not that of the text; a long text is not counted twice otherwise.
                 tokens = estimate_text_tokens(text)
             savings = escape_savings.get(part_index, 0)
-            yield SpillableText(index, part_index, part, text, tokens - savings, savings)
+            yield SpillableText(
+                index,
+                part_index,
+                part,
+                text,
+                tokens - savings,
+                savings,
+            )
         if small_texts and edited_parts.isdisjoint(small_texts):
             joined_text = "\n".join(small_texts.values())
             savings = sum(escape_savings.get(part_index, 0) for part_index in small_texts)
@@ -101,7 +108,11 @@ def find_spillable_texts(state: ConversationState, indexes: Iterable[int]) -> It
 def _get_escape_savings(state: ConversationState, index: int) -> dict[int | None, int]:
     """Return the ``saves`` of the edits that escape parts of a message, by part."""
     edits = state.view.edits.get(index, ())
-    return {edit.span.part: edit.saves for edit in edits if edit.rule == ESCAPE_RULE}
+    escape_savings: dict[int | None, int] = {}
+    for edit in edits:
+        if edit.rule == ESCAPE_RULE:
+            escape_savings[edit.span.part] = edit.saves
+    return escape_savings
 
 
 def get_edited_parts(state: ConversationState, index: int) -> set[int | None]:
@@ -109,7 +120,11 @@ def get_edited_parts(state: ConversationState, index: int) -> set[int | None]:
 
     A part that was only escaped is still shown whole and does not count.
     """
-    return {edit.span.part for edit in state.view.edits.get(index, ()) if edit.rule != ESCAPE_RULE}
+    edited_parts: set[int | None] = set()
+    for edit in state.view.edits.get(index, ()):
+        if edit.rule != ESCAPE_RULE:
+            edited_parts.add(edit.span.part)
+    return edited_parts
 
 
 def spill_texts(builder: PlanBuilder, texts: Iterable[SpillableText], rule: str) -> PlanBuilder:
@@ -158,12 +173,19 @@ def build_spill_edit(builder: PlanBuilder, spillable: SpillableText, rule: str) 
         edit = build_text_edit(spillable, preview, blob, rule, why)
         if edit.saves > 0:
             return edit, blob
-    line = f'[{len(text):,} characters left out here; recall(id="{blob.hash[:HANDLE_CHARS]}") returns them]'
+    handle = blob.hash[:HANDLE_CHARS]
+    line = f'[{len(text):,} characters left out here; recall(id="{handle}") returns them]'
     why = f"{len(text):,} characters spilled, {len(line):,} stay"
     return build_text_edit(spillable, line, blob, rule, why), blob
 
 
-def build_text_edit(spillable: SpillableText, short: str, blob: Blob, rule: str, why: str) -> Edit:
+def build_text_edit(
+    spillable: SpillableText,
+    short: str,
+    blob: Blob,
+    rule: str,
+    why: str,
+) -> Edit:
     """Return the edit that shows ``short`` in place of a text that is stored as ``blob``."""
     replacement: Part = Text(short)
     if isinstance(spillable.part, ToolResult):
@@ -171,7 +193,15 @@ def build_text_edit(spillable: SpillableText, short: str, blob: Blob, rule: str,
     shown_tokens = estimate_text_tokens(spillable.text) - spillable.escape_savings
     saves = shown_tokens - estimate_text_tokens(short)
     message_index, part_index = spillable.message_index, spillable.part_index
-    return build_part_edit(message_index, part_index, replacement, rule, why, saves, blob.hash)
+    return build_part_edit(
+        message_index,
+        part_index,
+        replacement,
+        rule,
+        why,
+        saves,
+        blob.hash,
+    )
 
 
 def _find_useful_preview(spillable: SpillableText, blob: Blob, builder: PlanBuilder) -> str | None:
@@ -211,19 +241,33 @@ def replace_result_text(result: ToolResult, text: str) -> ToolResult:
     return ToolResult(result.call_id, result.name, (Text(text), *other_parts), result.is_error)
 
 
-def render_preview(text: str, hash_: str, builder: PlanBuilder, chars: int = 0) -> str:
+def render_preview(
+    text: str,
+    hash_: str,
+    builder: PlanBuilder,
+    chars: int = 0,
+) -> str:
     """Return the block that stands for a spilled text: its totals and handle, both ends, and an outline of the rest.
 
     The ends have ``chars`` characters together, or the number in the settings if that is 0. Lines end with a newline
     and nothing else. A line that is cut counts both as shown and as left out, so its number is in both ranges.
     Look-alikes of our own tag in the quoted text are escaped.
     """
-    settings, handle = builder.settings, hash_[:HANDLE_CHARS]
-    head, tail = take_both_text_ends(text, chars or settings.results.preview_chars, settings.results.preview_end_share)
-    start, stop = len(head), len(text) - len(tail)
+    settings = builder.settings.results
+    handle = hash_[:HANDLE_CHARS]
+    head, tail = take_both_text_ends(text, chars or settings.preview_chars, settings.preview_end_share)
+    start = len(head)
+    stop = len(text) - len(tail)
     line_count = text.count("\n") + 1
-    first, last = head.count("\n") + 1, line_count - tail.count("\n")
-    outline_lines = build_text_outline(text, _compute_outline_chars(builder), first, start, stop)
+    first = head.count("\n") + 1
+    last = line_count - tail.count("\n")
+    outline_lines = build_text_outline(
+        text,
+        _compute_outline_chars(builder),
+        first,
+        start,
+        stop,
+    )
     body_lines: list[str] = []
     if head:
         body_lines += [f"Lines 1-{first}:", head]
@@ -236,7 +280,8 @@ def render_preview(text: str, hash_: str, builder: PlanBuilder, chars: int = 0) 
         body_lines += [f"Lines {last}-{line_count}:", tail]
     kind = ' type="json"' if is_json_text(text) else ""
     opening = f'<{SPILL_TAG} id="{handle}" chars="{len(text)}" lines="{line_count}"{kind}>'
-    return "\n".join([opening, escape_look_alike_tags("\n".join(body_lines)), f"</{SPILL_TAG}>"])
+    body = escape_look_alike_tags("\n".join(body_lines))
+    return "\n".join([opening, body, f"</{SPILL_TAG}>"])
 
 
 def estimate_preview_chars(builder: PlanBuilder) -> int:

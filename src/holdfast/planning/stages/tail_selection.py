@@ -35,7 +35,10 @@ def list_tail_starts(builder: PlanBuilder) -> list[int]:
         offsets = _select_by_share(builder, messages, cut_points)
     elif offsets and builder.settings.compaction.goal_share:
         smallest_tail = offsets[-1]
-        smaller_tails = [offset for offset in _select_by_share(builder, messages, cut_points) if offset > smallest_tail]
+        smaller_tails = []
+        for offset in _select_by_share(builder, messages, cut_points):
+            if offset > smallest_tail:
+                smaller_tails.append(offset)
         offsets = [*offsets, *smaller_tails]
     return [state.view.first_kept + offset for offset in offsets if offset in cut_points]
 
@@ -74,7 +77,10 @@ def _select_by_share(builder: PlanBuilder, messages: list[Message], cut_points: 
     latest = find_last_cut_point(cut_points, unread_answer)
     if latest is None:
         latest = cut_points[-1]
-    earlier = [offset for offset in candidates if offset is not None and offset < latest]
+    earlier = []
+    for offset in candidates:
+        if offset is not None and offset < latest:
+            earlier.append(offset)
     return list(dict.fromkeys([*earlier, latest]))
 
 

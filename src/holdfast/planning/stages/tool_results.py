@@ -59,7 +59,11 @@ def spill_large_results(builder: PlanBuilder) -> PlanBuilder:
         fresh_texts = _collect_fresh_texts(texts, get_max_chars, max_result_tokens, max_message_tokens)
         extra_texts = _select_over_budget(builder, group, fresh_texts, max_message_tokens)
         sized_extra_texts = _assign_preview_tokens(
-            builder, fresh_texts, extra_texts, max_message_tokens, max_result_tokens
+            builder,
+            fresh_texts,
+            extra_texts,
+            max_message_tokens,
+            max_result_tokens,
         )
         builder = spill_texts(builder, [*fresh_texts.large, *sized_extra_texts], "spill")
     return builder
@@ -215,7 +219,10 @@ def build_tool_name_lookup(state: ConversationState) -> ToolNameLookup:
 
 
 def _select_over_budget(
-    builder: PlanBuilder, group: range, fresh_texts: _FreshTexts, max_tokens: int
+    builder: PlanBuilder,
+    group: range,
+    fresh_texts: _FreshTexts,
+    max_tokens: int,
 ) -> list[SpillableText]:
     """Return the candidates that must be spilled too so that the message is within its budget, the largest first.
 
@@ -300,7 +307,8 @@ def _count_unmovable_chars(state: ConversationState, group: range, movable_parts
         start -= 1
     chars = 0
     for index in range(start, group.stop):
-        parts = apply_edits_to_parts(state.history.messages[index], state.view.edits.get(index, ()))
+        edits = state.view.edits.get(index, ())
+        parts = apply_edits_to_parts(state.history.messages[index], edits)
         for part_index, part in enumerate(parts):
             if isinstance(part, ToolResult) and (index, part_index) not in movable_parts:
                 chars += len(get_result_text(part))

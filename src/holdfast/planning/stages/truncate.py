@@ -98,7 +98,10 @@ def truncate_text_to_weight(text: str, max_weight: int, handle: str = "") -> str
 
 def format_truncation_notice(omitted_chars: int, handle: str = "") -> str:
     """Return the line behind a cut text: how many characters are missing, and how to read them."""
-    hint = f'recall(id="{handle}") returns them' if handle else "ask for a part to see them"
+    if handle:
+        hint = f'recall(id="{handle}") returns them'
+    else:
+        hint = "ask for a part to see them"
     return f"\n[... {omitted_chars:,} characters left out; {hint}]"
 
 
@@ -158,7 +161,11 @@ def allocate_result_weights(sizes: Sequence[int], limits: ResultLimits, unread_c
             removed = max(0, min(excess, new_sizes[index] - min_size))
             new_sizes[index] -= removed
             excess -= removed
-    return {index: new_size for index, new_size in enumerate(new_sizes) if new_size < sizes[index]}
+    weights: dict[int, int] = {}
+    for index, new_size in enumerate(new_sizes):
+        if new_size < sizes[index]:
+            weights[index] = new_size
+    return weights
 
 
 # -- in memory: a decision on the branch -------------------------------------------------------------------------------
@@ -243,7 +250,15 @@ def _build_cut_edit(builder: PlanBuilder, weighed: WeighedResult, max_weight: in
     if short_result is weighed.result or not is_shorter:
         return None
     why = f"{len(text):,} characters in a window of {builder.budget.window:,} tokens; {len(short_text):,} stay"
-    edit = build_part_edit(message_index, part_index, short_result, TRUNCATE_RULE, why, saves, blob_hash)
+    edit = build_part_edit(
+        message_index,
+        part_index,
+        short_result,
+        TRUNCATE_RULE,
+        why,
+        saves,
+        blob_hash,
+    )
     return edit, blob
 
 
@@ -257,7 +272,11 @@ def map_shown_messages(state: ConversationState) -> dict[int, Message]:
     """
     replaced_indexes = {index for index, edits in state.view.edits.items() if has_whole_message_edit(edits)}
     messages: dict[int, Message] = {}
-    for index, sized_message in zip(list_projection_origins(state), build_projection(state), strict=True):
+    for index, sized_message in zip(
+        list_projection_origins(state),
+        build_projection(state),
+        strict=True,
+    ):
         if index >= state.view.first_kept and index not in replaced_indexes:
             messages[index] = sized_message.message
     return messages

@@ -38,7 +38,12 @@ class HistoryChunk(Struct, frozen=True):
     tokens: int
 
 
-def compute_chunk_budget(window: int, output: int, instruction_tokens: int, token_ratio: float) -> int:
+def compute_chunk_budget(
+    window: int,
+    output: int,
+    instruction_tokens: int,
+    token_ratio: float,
+) -> int:
     """Return the estimator tokens that one chunk may have in a ``window`` of real tokens.
 
     ``output`` real tokens are reserved for the summary and ``instruction_tokens`` estimator tokens for the prompt.
@@ -63,9 +68,9 @@ def split_into_chunks(
 
     A call and its results are in the same chunk. A message that is longer than ``size`` by itself is shortened.
     """
-    smallest_chunks = [
-        _build_chunk(head, start, stop, size, style) for start, stop in pairwise(_find_chunk_boundaries(head))
-    ]
+    smallest_chunks = []
+    for start, stop in pairwise(_find_chunk_boundaries(head)):
+        smallest_chunks.append(_build_chunk(head, start, stop, size, style))
     return tuple([_merge_chunks(group) for group in pack_chunks(smallest_chunks, size)])
 
 
@@ -92,7 +97,13 @@ def _find_chunk_boundaries(head: Sequence[Message]) -> list[int]:
     return sorted({0, len(head), *find_cut_points(head)})
 
 
-def _build_chunk(head: Sequence[Message], start: int, stop: int, size: int, style: TranscriptStyle) -> HistoryChunk:
+def _build_chunk(
+    head: Sequence[Message],
+    start: int,
+    stop: int,
+    size: int,
+    style: TranscriptStyle,
+) -> HistoryChunk:
     text = render_messages_to_tokens(head[start:stop], size, style)
     return HistoryChunk(start, stop, text, estimate_text_tokens(text))
 
@@ -123,10 +134,12 @@ def render_messages_to_tokens(
 
 def clip_text_middle(text: str, size: int) -> str:
     """Return start and end of ``text``, about half each, in at most ``size`` estimator tokens."""
-    excerpt, max_chars = text, len(text)
+    excerpt = text
+    max_chars = len(text)
     while (tokens := estimate_text_tokens(excerpt)) > size:
         # In proportion to the excess, and by a quarter at least: tokens are not spread evenly over a text.
-        max_chars = min(max_chars * 3 // 4, max_chars * max(0, size) // tokens)
+        proportional_chars = max_chars * max(0, size) // tokens
+        max_chars = min(max_chars * 3 // 4, proportional_chars)
         head, end = take_both_grapheme_ends(text, max_chars, 0.5)
         excerpt = f"{head}\n[...]\n{end}" if max_chars > _MIN_TEXT_CHARS else head
     return excerpt

@@ -42,7 +42,10 @@ def take_both_grapheme_ends(text: str, max_chars: int, tail_share: float) -> tup
     if len(text) <= max_chars:
         return text, ""
     tail_chars = int(max_chars * tail_share)
-    tail_start = find_grapheme_cut_after(text, len(text) - tail_chars) if tail_chars > 0 else len(text)
+    if tail_chars > 0:
+        tail_start = find_grapheme_cut_after(text, len(text) - tail_chars)
+    else:
+        tail_start = len(text)
     head_stop = find_grapheme_cut_before(text, max(0, max_chars - tail_chars))
     return text[:head_stop], text[tail_start:]
 
@@ -63,7 +66,8 @@ def _is_grapheme_extension(char: str) -> bool:
     """Return whether ``char`` belongs to the character before it."""
     if char == _ZERO_WIDTH_JOINER or category(char).startswith("M"):
         return True
-    return any(low <= char <= high for low, high in (_SKIN_TONE_RANGE, _TAG_RANGE, _HANGUL_RANGE))
+    extension_ranges = (_SKIN_TONE_RANGE, _TAG_RANGE, _HANGUL_RANGE)
+    return any(low <= char <= high for low, high in extension_ranges)
 
 
 def _is_surrogate_pair(left: str, right: str) -> bool:

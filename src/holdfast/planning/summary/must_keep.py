@@ -103,7 +103,7 @@ def find_newest_user_text(messages: Sequence[Message]) -> str:
 
 
 def extract_keywords(text: str) -> tuple[str, ...]:
-    """Return the first distinct words of ``text`` that say what it is about, in lower case.
+    """Return the first distinct content words of ``text``, in lower case.
 
     In scripts without spaces between words, each pair of characters counts as a word.
     """
@@ -133,5 +133,8 @@ def has_request_keywords(summary: str, request: str) -> bool:
         is_unspaced = _UNSPACED_SCRIPT.match(keyword) is not None
         if keyword in summary_words or (is_unspaced and keyword in unspaced_text):
             hits += 1
-    wanted_hits = 2 if len(keywords) >= _MIN_KEYWORDS_FOR_TWO_HITS else min(1, len(keywords))
+    if len(keywords) >= _MIN_KEYWORDS_FOR_TWO_HITS:
+        wanted_hits = 2
+    else:
+        wanted_hits = min(1, len(keywords))
     return hits >= wanted_hits

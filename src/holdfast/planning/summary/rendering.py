@@ -65,7 +65,10 @@ def _render_message_blocks(message: Message, style: TranscriptStyle) -> Iterator
 
     Results stand before the words of a user in the same message, who speaks after reading them.
     """
-    result_blocks = [block for result in message.results if (block := _render_result_block(result, style))]
+    result_blocks = []
+    for result in message.results:
+        if block := _render_result_block(result, style):
+            result_blocks.append(block)
     if message.role != "assistant":
         yield from result_blocks
     words = [_render_part_words(part, style) for part in merge_adjacent_texts(message)]
@@ -93,7 +96,9 @@ def _render_result_block(result: ToolResult, style: TranscriptStyle) -> str:
     """Render a result, or return an empty string for one that is empty and did not fail."""
     result_text = _cut_with_count(get_result_text(result), style.result_chars, _RESULT_END_SHARE)
     texts = [_escape_labels(result_text)]
-    texts += [_render_part_words(part, style) for part in result.content if not isinstance(part, Text)]
+    for part in result.content:
+        if not isinstance(part, Text):
+            texts.append(_render_part_words(part, style))
     text = "\n".join(filter(None, texts))
     if not text.strip() and not result.is_error:
         return ""

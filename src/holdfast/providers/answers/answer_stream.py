@@ -27,7 +27,7 @@ _RawFields = Mapping[str, Raw]
 
 def _get_answer_format(api: str) -> AnswerFormat:
     if not isinstance(api, str) or api not in API_SPECS:
-        raise UnrecognizedContent(f"nothing is known of answers of {api!r}; the APIs are {', '.join(API_SPECS)}")
+        raise UnrecognizedContent(f"no API is called {api!r}; the APIs are {', '.join(API_SPECS)}")
     return API_SPECS[api].answers
 
 
@@ -41,9 +41,11 @@ def parse_answer(api: str, body: bytes) -> ParsedAnswer:
     answer_format = _get_answer_format(api)
     readable_body = make_json_readable(body)
     if readable_body is None or not readable_body.strip().startswith(b"{"):
-        raise FormatError(f"the answer is no JSON object (it begins with {body[:40]!r}); send the whole body")
+        raise FormatError(f"the answer is not a JSON object (it begins with {body[:40]!r}); send the whole body")
     answer = answer_format.parse_body(read_json_fields(readable_body))
-    return replace(answer, is_damaged=True) if has_replaced_characters(body, readable_body) else answer
+    if has_replaced_characters(body, readable_body):
+        return replace(answer, is_damaged=True)
+    return answer
 
 
 class AnswerStream:
@@ -73,8 +75,13 @@ class AnswerStream:
         and usage are no output: after an error, or a stream that ends without output, the request can be tried again.
         """
         # An event named "error" must not pass as a text, whatever its data looks like.
-        has_text = None if event.event == "error" else self._accumulator.add_text_delta(event.data)
-        return self._add_parsed_event(event) if has_text is None else has_text
+        if event.event == "error":
+            has_text = None
+        else:
+            has_text = self._accumulator.add_text_delta(event.data)
+        if has_text is None:
+            return self._add_parsed_event(event)
+        return has_text
 
     def _add_parsed_event(self, event: StreamEvent) -> bool:
         """Add an event of any kind by decoding it in full; the result is that of ``add_event``."""
@@ -112,5 +119,10 @@ class AnswerStream:
         if self._is_damaged:
             answer = replace(answer, is_damaged=True)
         if self._error is not None:
-            return replace(answer, stop_reason="error", error=self._error, is_complete=False)
+            return replace(
+                answer,
+                stop_reason="error",
+                error=self._error,
+                is_complete=False,
+            )
         return replace(answer, is_complete=self.is_complete and answer.is_complete)

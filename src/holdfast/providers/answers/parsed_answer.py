@@ -92,5 +92,8 @@ class ParsedAnswer(Struct, frozen=True):
         if self.error is not None:
             return replace(self.error, estimate=estimate, window=window)
         usage = self.request_usage
-        counts = {} if usage is None else {"prompt_tokens": usage.input, "output_tokens": usage.output}
+        if usage is None:
+            counts = {}
+        else:
+            counts = {"prompt_tokens": usage.input, "output_tokens": usage.output}
         return AnswerReport("", self.native_stop_reason, counts, estimate, window)

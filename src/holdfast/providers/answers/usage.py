@@ -50,5 +50,5 @@ def parse_usage_pair(api: str, raw: bytes | Raw | None) -> UsagePair:
     Raises ``UnrecognizedContent`` for an unknown API.
     """
     if api not in API_SPECS:
-        raise UnrecognizedContent(f"nothing is known of the usage of {api!r}; the APIs are {', '.join(API_SPECS)}")
+        raise UnrecognizedContent(f"no API is called {api!r}; the APIs are {', '.join(API_SPECS)}")
     return read_usage_pair(raw, API_SPECS[api].answers.parse_usage)

@@ -47,6 +47,7 @@ _CACHE_CONTROL_KEY = b'"cache_control"'
 def list_breakpoint_ttls(raw: Raw | bytes | None) -> list[str]:
     """Return the lifetimes (``5m`` or ``1h``) of the breakpoints in a list of blocks, in order and nested ones too."""
     data = b"" if raw is None else bytes(raw)
+    # The bytes are searched first and parsed only on a hit, since most lists have no breakpoint.
     if _CACHE_CONTROL_KEY not in data:
         return []
     try:
@@ -57,7 +58,10 @@ def list_breakpoint_ttls(raw: Raw | bytes | None) -> list[str]:
     for block in blocks:
         lifetimes += list_breakpoint_ttls(block.content)  # blocks inside a tool result
         if bytes(block.cache_control) != b"null":
-            lifetimes.append("1h" if HOUR_TTL in bytes(block.cache_control) else "5m")
+            if HOUR_TTL in bytes(block.cache_control):
+                lifetimes.append("1h")
+            else:
+                lifetimes.append("5m")
     return lifetimes
 
 
@@ -119,12 +123,15 @@ def add_breakpoint_to_blocks(blocks: Sequence[Raw], lifetime: str = "5m") -> lis
         block = _peek_block(blocks[index])
         if bytes(block.cache_control) != b"null":
             return None
+        # The API refuses a breakpoint on thinking and on empty text.
         is_thinking = block.type in ("thinking", "redacted_thinking")
         is_blank = block.text is not None and not block.text.strip()
         if is_thinking or is_blank:
             continue
-        new_block = Raw(_encode_block_with_breakpoint(decode_json_fields(blocks[index]), lifetime))
-        return [*blocks[:index], new_block, *blocks[index + 1 :]]
+        block_fields = decode_json_fields(blocks[index])
+        new_blocks = list(blocks)
+        new_blocks[index] = Raw(_encode_block_with_breakpoint(block_fields, lifetime))
+        return new_blocks
     return None
 
 
@@ -143,6 +150,7 @@ def keep_newest_breakpoints(groups: Sequence[list[JsonBytes]], max_breakpoints: 
     A message keeps all of its breakpoints or none. Unchanged groups are the same objects.
     """
     kept_groups = list(groups)
+    # From the newest back, because the newest breakpoints cover the longest prefixes.
     for index in reversed(range(len(groups))):
         group = groups[index]
         if not any(_CACHE_CONTROL_KEY in bytes(wire) for wire in group):
@@ -164,7 +172,10 @@ def strip_message_breakpoints(message: bytes) -> bytes:
 
 def _strip_breakpoints(message: Raw) -> bytes:
     content = decode_json_fields(message).get("content")
-    new_fields = {} if content is None else {"content": _strip_content_breakpoints(content)}
+    if content is None:
+        new_fields = {}
+    else:
+        new_fields = {"content": _strip_content_breakpoints(content)}
     return encode_json(overlay_fields(message, new_fields))
 
 

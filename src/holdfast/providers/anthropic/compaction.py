@@ -99,7 +99,10 @@ def merge_context_edits(*options: JsonObject) -> JsonObject:
 
 
 def _build_compaction_request(fields: Mapping[str, Raw], instructions: str, _in_band: bool) -> NativeCompactionRequest:
-    body: JsonObject = {key: raw for key, raw in fields.items() if key not in _ANSWER_SHAPING_FIELDS}
+    body: JsonObject = {}
+    for key, raw in fields.items():
+        if key not in _ANSWER_SHAPING_FIELDS:
+            body[key] = raw
     # These shape an answer in part only, so the rest of them stays.
     for key in {"tool_choice", "output_config", "fallbacks"} & body.keys():
         value = _strip_answer_shaping(key, msgspec.json.decode(body.pop(key)))
@@ -109,13 +112,19 @@ def _build_compaction_request(fields: Mapping[str, Raw], instructions: str, _in_
     if instructions:
         compaction["instructions"] = INSTRUCTED_PROMPT.format(instructions=instructions)
     body[COMPACTION_KIND] = compaction
-    return NativeCompactionRequest("generate", encode_json(body), add_beta_header({}, [ON_DEMAND_BETA]))
+    return NativeCompactionRequest(
+        "generate",
+        encode_json(body),
+        add_beta_header({}, [ON_DEMAND_BETA]),
+    )
 
 
 def _strip_answer_shaping(key: str, value: Any) -> Any:
     """Return the value of an option without settings that only shape an answer: forced calls and the answer format."""
     if key == "fallbacks":
-        return [_strip_fallback_format(fallback) for fallback in value] if isinstance(value, list) else value
+        if isinstance(value, list):
+            return [_strip_fallback_format(fallback) for fallback in value]
+        return value
     if not isinstance(value, dict):
         return value
     if key == "tool_choice":
@@ -125,7 +134,10 @@ def _strip_answer_shaping(key: str, value: Any) -> Any:
 
 
 def _strip_fallback_format(fallback: Any) -> Any:
-    output_config = fallback.get("output_config") if isinstance(fallback, dict) else None
+    if isinstance(fallback, dict):
+        output_config = fallback.get("output_config")
+    else:
+        output_config = None
     if not output_config:
         return fallback
     return fallback | {"output_config": _strip_answer_shaping("output_config", output_config)}
@@ -151,7 +163,9 @@ def _find_required_betas(body: bytes) -> tuple[str, ...]:
     raw_fields = decode_json_fields(body, "the body")
     betas = []
     for edit_type in _list_edit_types(raw_fields):
-        betas += [beta for prefix, beta in _BETA_BY_EDIT_PREFIX.items() if edit_type.startswith(prefix)]
+        for prefix, beta in _BETA_BY_EDIT_PREFIX.items():
+            if edit_type.startswith(prefix):
+                betas.append(beta)
     # A block does not say how it was made. Without a threshold in the same request, it was made on demand.
     has_on_demand_block = _COMPACTION_BLOCK.search(body) is not None and THRESHOLD_BETA not in betas
     if _has_compaction_request(raw_fields) or has_on_demand_block:
@@ -164,7 +178,11 @@ def _list_edit_types(fields: Mapping[str, Raw]) -> list[str]:
         return []
     options = msgspec.json.decode(fields["context_management"])
     edits = options.get("edits") if isinstance(options, dict) else None
-    return [str(edit.get("type")) for edit in edits or () if isinstance(edit, dict)]
+    edit_types: list[str] = []
+    for edit in edits or ():
+        if isinstance(edit, dict):
+            edit_types.append(str(edit.get("type")))
+    return edit_types
 
 
 def _has_compaction_request(fields: Mapping[str, Raw]) -> bool:
@@ -172,7 +190,11 @@ def _has_compaction_request(fields: Mapping[str, Raw]) -> bool:
 
 
 COMPACTION = CompactionFormat(
-    50_000, _build_threshold_fields, _build_compaction_request, _wrap_in_assistant_message, _find_required_betas
+    50_000,
+    _build_threshold_fields,
+    _build_compaction_request,
+    _wrap_in_assistant_message,
+    _find_required_betas,
 )
 """50,000 input tokens is the lowest threshold that the documentation allows. A compaction on demand returns its block
 alone."""

@@ -19,7 +19,12 @@ _FORMS = {
 }
 
 
-def _word_overflow(kind: str, limit: int | None, requested_tokens: int | None, output: int | None) -> str:
+def _word_overflow(
+    kind: str,
+    limit: int | None,
+    requested_tokens: int | None,
+    output: int | None,
+) -> str:
     if kind == "input_plus_output":
         problem = "input length and `max_tokens` exceed context limit"
         numbers = format_token_sum(limit, requested_tokens, output)

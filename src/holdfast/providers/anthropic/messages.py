@@ -155,12 +155,14 @@ def decode_message(raw: JsonBytes) -> Message:
     wire = decode_json(_MESSAGE_DECODER, raw, "the message")
     role, content = wire.role, wire.content
     if role not in ("user", "assistant", "system"):
-        return Message("system", (Opaque("message", raw if isinstance(raw, Raw) else Raw(raw)),))
+        return _build_opaque_message("message", raw)
     sets_options = bytes(wire.output_config) not in (b"", b"null")
     if role == "system" and not content and sets_options:
-        return Message("system", (Opaque("options", raw if isinstance(raw, Raw) else Raw(raw)),))
-    if content is None or isinstance(content, str):
-        return Message(role, () if content is None else (Text(content),))  # type: ignore[arg-type]
+        return _build_opaque_message("options", raw)
+    if content is None:
+        return Message(role, ())  # type: ignore[arg-type]
+    if isinstance(content, str):
+        return Message(role, (Text(content),))  # type: ignore[arg-type]
     decode_block = _decode_block if role == "user" else _decode_non_user_block
     parts = tuple(map(decode_block, content))
     if role == "user" and parts and all(type(part) is ToolResult for part in parts):
@@ -244,11 +246,17 @@ def _read_search_result(_block: _SearchResultBlock, raw: Raw) -> Text | Opaque:
     return Text(words, None, raw) if words else opaque
 
 
+def _build_opaque_message(kind: str, raw: JsonBytes) -> Message:
+    return Message("system", (Opaque(kind, raw if isinstance(raw, Raw) else Raw(raw)),))
+
+
 def _read_media(block: _ImageBlock | _DocumentBlock, raw: Raw) -> Media:
     source = block.source
-    kind, name = "image", ""
+    kind = "image"
+    name = ""
     if type(block) is _DocumentBlock:
-        kind, name = "document", block.title or ""
+        kind = "document"
+        name = block.title or ""
     if source.type == "base64":
         size = count_base64_bytes(source.data)
         return Media(kind, source.media_type, size, name, source.data, raw, "base64")
@@ -260,14 +268,28 @@ def _read_media(block: _ImageBlock | _DocumentBlock, raw: Raw) -> Media:
     if words is not None:
         return Media(kind, "text/plain", len(words), name, words, raw, "text")
     form: MediaForm = "url" if source.type == "url" else "file"
-    return Media(kind, source.media_type, 0, name, source.url or source.file_id, raw, form)
+    return Media(
+        kind,
+        source.media_type,
+        0,
+        name,
+        source.url or source.file_id,
+        raw,
+        form,
+    )
 
 
 def _join_document_text(content: str | list[_InnerBlock]) -> str:
     """Join the texts of a document's blocks, with a placeholder line for each other block."""
     if isinstance(content, str):
         return content
-    return "\n".join([block.text if block.type == "text" else f"[Attached {block.type}]" for block in content])
+    lines: list[str] = []
+    for block in content:
+        if block.type == "text":
+            lines.append(block.text)
+        else:
+            lines.append(f"[Attached {block.type}]")
+    return "\n".join(lines)
 
 
 _BLOCK_READERS: dict[type, Callable[[Any, Raw], Part]] = {
@@ -307,7 +329,10 @@ def encode_message(message: Message, base: Raw | None = None) -> list[bytes]:
         if type(part) is Opaque and part.kind in _WHOLE_MESSAGE_KINDS:
             return [] if part.raw is None else [bytes(part.raw)]
     role = "user" if message.role == "tool" else message.role
-    old_message = None if base is None else decode_json(_MESSAGE_DECODER, base, "the base message")
+    if base is None:
+        old_message = None
+    else:
+        old_message = decode_json(_MESSAGE_DECODER, base, "the base message")
     content = _encode_content(message.parts, None if old_message is None else old_message.content)
     if message.parts and content == []:
         return []
@@ -318,8 +343,10 @@ def encode_message(message: Message, base: Raw | None = None) -> list[bytes]:
 
 def _encode_content(parts: Sequence[Part], old: str | list[Raw] | None) -> str | list[Raw]:
     """Encode ``content``: a string for one plain text that replaces no list, else a list of blocks."""
-    if len(parts) == 1 and type(parts[0]) is Text and parts[0].raw is None and not isinstance(old, list):
-        return parts[0].text
+    if len(parts) == 1 and not isinstance(old, list):
+        part = parts[0]
+        if type(part) is Text and part.raw is None:
+            return part.text
     old_blocks: dict[int, Raw] = {}
     if isinstance(old, list):
         old_blocks = align_parts_with_blocks(parts, old, partial(map, _decode_block))
@@ -422,11 +449,19 @@ def _build_media_block(part: Media) -> dict[str, Any] | None:
 def _build_media_source(part: Media) -> dict[str, str] | None:
     text = decode_text_document(part)
     if text is not None:
-        return {"type": "text", "media_type": "text/plain", "data": text} if text else None
+        if text:
+            return {"type": "text", "media_type": "text/plain", "data": text}
+        return None
     if part.form == "base64":
-        return {"type": "base64", "media_type": part.mime, "data": part.source} if part.source else None
+        if part.source:
+            return {"type": "base64", "media_type": part.mime, "data": part.source}
+        return None
     if part.form == "file":
-        return {"type": "file", "file_id": part.source} if part.source else None
+        if part.source:
+            return {"type": "file", "file_id": part.source}
+        return None
     # Documents may only be fetched from a URL if they are PDFs.
     can_be_fetched = part.kind == "image" or part.mime in ("", "application/pdf")
-    return {"type": "url", "url": part.source} if can_be_fetched and is_web_media(part) else None
+    if can_be_fetched and is_web_media(part):
+        return {"type": "url", "url": part.source}
+    return None

@@ -83,7 +83,10 @@ _CLAUDE_TRAITS: dict[str, ClaudeTraits] = {
         compacts_on_demand=True,
     ),
     "opus 5.5": ClaudeTraits(
-        allows_inline_system=True, manual_thinking=False, adaptive_thinking=True, compacts_on_demand=True
+        allows_inline_system=True,
+        manual_thinking=False,
+        adaptive_thinking=True,
+        compacts_on_demand=True,
     ),
     "sonnet 4.6": ClaudeTraits(
         binds_thinking=False,
@@ -100,9 +103,16 @@ _CLAUDE_TRAITS: dict[str, ClaudeTraits] = {
         compacts_on_demand=True,
     ),
     "sonnet 5.5": ClaudeTraits(
-        allows_inline_system=True, manual_thinking=False, adaptive_thinking=True, compacts_on_demand=True
+        allows_inline_system=True,
+        manual_thinking=False,
+        adaptive_thinking=True,
+        compacts_on_demand=True,
     ),
-    "haiku 5.5": ClaudeTraits(allows_inline_system=True, adaptive_thinking=True, compacts_on_demand=True),
+    "haiku 5.5": ClaudeTraits(
+        allows_inline_system=True,
+        adaptive_thinking=True,
+        compacts_on_demand=True,
+    ),
     "fable 5.0": ClaudeTraits(
         allows_inline_system=True,
         binds_thinking=False,
@@ -119,7 +129,10 @@ _CLAUDE_TRAITS: dict[str, ClaudeTraits] = {
         compacts_on_demand=True,
     ),
     "fable 5.2": ClaudeTraits(
-        allows_inline_system=True, manual_thinking=False, adaptive_thinking=True, can_disable_thinking=False
+        allows_inline_system=True,
+        manual_thinking=False,
+        adaptive_thinking=True,
+        can_disable_thinking=False,
     ),
 }
 """Traits by family and version, as documented up to 2026-11. Mythos is Fable under another name.
@@ -140,7 +153,9 @@ def get_claude_traits(model: str) -> ClaudeTraits | None:
     name = model.lower()
     parsed_name = _parse_model_name(name)
     if parsed_name is None:
-        return _TRAITS_UP_TO_4_5 if _VERSION_FIRST_NAME.search(name) else None
+        if _VERSION_FIRST_NAME.search(name):
+            return _TRAITS_UP_TO_4_5
+        return None
     family, version = parsed_name
     if version <= _LAST_OLD_VERSION:
         return _TRAITS_UP_TO_4_5
@@ -159,7 +174,10 @@ def _parse_model_name(name: str) -> tuple[str, tuple[int, int]] | None:
 def _is_later_claude(model: str) -> bool:
     """Return whether ``model`` is a Claude model newer than this table."""
     parsed_name = _parse_model_name(model.lower())
-    return parsed_name is not None and parsed_name[1] > _LAST_OLD_VERSION and get_claude_traits(model) is None
+    if parsed_name is None:
+        return False
+    _, version = parsed_name
+    return version > _LAST_OLD_VERSION and get_claude_traits(model) is None
 
 
 _BEDROCK_NAME = re.compile(r"(?:^|[./])anthropic\.claude")
@@ -233,4 +251,6 @@ def relax_dialect(dialect: Dialect) -> Dialect:
     if not dialect.merges_same_role:
         return dialect
     relaxed = relax_turn_order(dialect)
-    return relaxed if "claude" in dialect.model.lower() else lift_known_limits(relaxed)
+    if "claude" in dialect.model.lower():
+        return relaxed
+    return lift_known_limits(relaxed)

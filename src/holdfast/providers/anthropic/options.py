@@ -44,7 +44,9 @@ def _forbid_extra_properties(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     inner = {key: _forbid_extra_properties(value) for key, value in schema.items()}
-    return {"additionalProperties": False} | inner if inner.get("type") == "object" else inner
+    if inner.get("type") == "object":
+        return {"additionalProperties": False} | inner
+    return inner
 
 
 SHARED_FORM = SharedOptionForm({"format": "output_config.format"}, _read_answer_format, _write_answer_format)
@@ -56,7 +58,10 @@ def read_options(body: dict[str, Any]) -> PortableOptions:
     tools = as_dict_list(body.get("tools"))
     choice = as_dict(body.get("tool_choice"))
     own_tools = [tool for tool in tools if tool.get("type") in (None, "custom")]
-    other_tools = [tool for tool in tools if tool.get("type") not in (None, "custom")]
+    other_tools = []
+    for tool in tools:
+        if tool.get("type") not in (None, "custom"):
+            other_tools.append(tool)
     disables_parallel_calls = as_bool(choice.get("disable_parallel_tool_use"))
     field_names = "system tools tool_choice max_tokens stop_sequences temperature top_p top_k stream"
     shared_options = read_shared_options(SHARED_FORM, body)
@@ -101,6 +106,7 @@ def write_options(options: PortableOptions) -> OptionFields:
 
 
 def _write_tool(tool: FunctionTool) -> dict[str, Any]:
+    # A schema is required here, also for a function without parameters.
     fields = write_tool_name(tool) | {"input_schema": tool.schema or {"type": "object"}}
     if tool.strict:
         fields["strict"] = True

@@ -82,7 +82,14 @@ def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
         element = encode_json({"role": "assistant", "content": fields["content"]})
         message = decode_message_or_empty(anthropic.decode_message, element)
     stop = (map_stop_reason(STOP_REASONS, native_reason), native_reason)
-    answer = build_parsed_answer(anthropic.API_NAME, fields, message, (element,), stop, parse_usage)
+    answer = build_parsed_answer(
+        anthropic.API_NAME,
+        fields,
+        message,
+        (element,),
+        stop,
+        parse_usage,
+    )
     context_management = fields.get("context_management")
     if context_management is None:
         return answer

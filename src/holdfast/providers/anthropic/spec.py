@@ -77,8 +77,9 @@ _SHAPE = MessageShape(
 
 def _is_own_tool(tool: Mapping[str, Any]) -> bool:
     """Return whether a function is declared with an ``input_schema``, and not in one of Gemini's groups."""
-    if any(isinstance(tool.get(key), list) for key in ("functionDeclarations", "function_declarations")):
-        return False
+    for key in ("functionDeclarations", "function_declarations"):
+        if isinstance(tool.get(key), list):
+            return False
     return tool.get("type") in (None, "custom") and isinstance(tool.get("input_schema"), Mapping)
 
 

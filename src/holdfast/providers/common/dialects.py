@@ -26,4 +26,9 @@ def lift_known_limits(dialect: Dialect) -> Dialect:
 
     The client knows its server. Rewriting its messages by rules of another server would only do damage.
     """
-    return replace(dialect, keeps_client_content=True, media_types=(), max_image_pixels=NO_LIMIT)
+    return replace(
+        dialect,
+        keeps_client_content=True,
+        media_types=(),
+        max_image_pixels=NO_LIMIT,
+    )

@@ -108,14 +108,20 @@ def as_bool(value: Any) -> bool | None:
 
 
 def list_unread_fields(
-    body: Mapping[str, Any], field_names: str, options: tuple[SharedOption, ...] = (), nests: tuple[str, ...] = ()
+    body: Mapping[str, Any],
+    field_names: str,
+    options: tuple[SharedOption, ...] = (),
+    nests: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
     """List the fields of ``body`` that are neither in ``field_names`` nor the source of one of ``options``.
 
     ``nests`` are fields that hold options of their own: for these, list the unread fields inside.
     """
-    read_paths = {*field_names.split(), *nests, *(option.source_field for option in options)}
-    return (*sorted(body.keys() - read_paths), *list_unread_nested_fields(options, body, nests))
+    read_fields = {*field_names.split(), *nests}
+    for option in options:
+        read_fields.add(option.source_field)
+    unread_fields = sorted(body.keys() - read_fields)
+    return (*unread_fields, *list_unread_nested_fields(options, body, nests))
 
 
 def read_sampling(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,8 +131,10 @@ def read_sampling(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_tool(tool: Mapping[str, Any], schema: str) -> FunctionTool:
     """Read a function with its argument schema in the field ``schema``."""
+    name = as_text(tool.get("name"))
+    description = as_text(tool.get("description"))
     strict = bool(tool.get("strict"))
-    return FunctionTool(as_text(tool.get("name")), as_text(tool.get("description")), tool.get(schema), strict)
+    return FunctionTool(name, description, tool.get(schema), strict)
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

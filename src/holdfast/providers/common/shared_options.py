@@ -120,7 +120,12 @@ def _set_nested_field(fields: dict[str, Any], path: str, value: Any) -> None:
 # -- options that are said differently ---------------------------------------------------------------------------------
 
 
-def _to_common_value(form: SharedOptionForm, name: str, value: Any, body: Mapping[str, Any]) -> Any:
+def _to_common_value(
+    form: SharedOptionForm,
+    name: str,
+    value: Any,
+    body: Mapping[str, Any],
+) -> Any:
     """Return the value of an option in the form that APIs exchange, or None if its form is not known."""
     if name == "logprobs":
         # The types must match as well, since 1 == True in Python.

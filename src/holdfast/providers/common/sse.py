@@ -215,7 +215,10 @@ class SseReader(_EventReader):
         raw = self._take_bytes(end)
         self._line = 0
         event_bytes = raw[skip:]
-        lines = _LINE_BREAK.split(event_bytes) if self._has_cr else event_bytes.split(b"\n")
+        if self._has_cr:
+            lines = _LINE_BREAK.split(event_bytes)
+        else:
+            lines = event_bytes.split(b"\n")
         return _parse_sse_event(raw, lines, is_complete=is_complete)
 
     def _take_remainder(self) -> Iterator[StreamEvent]:
@@ -229,6 +232,8 @@ def _parse_sse_event(raw: bytes, lines: list[bytes], *, is_complete: bool) -> St
     name, identity, retry = "", "", None
     for line in lines:
         field, _, value = line.partition(b":")
+        # By the standard one space behind the colon is not part of the value. Ids with a null character and retry times
+        # that are not digits are ignored.
         value = value.removeprefix(b" ")
         if field == b"data":
             data.append(value)
@@ -292,6 +297,7 @@ class JsonArrayReader(_EventReader):
         pattern = _QUOTE_OR_ESCAPE if self._quoted else _BRACE_OR_QUOTE
         match = pattern.search(self._buffer, self._scanned)
         if match is None:
+            # An escaped byte that has not arrived yet has already moved the position behind the buffer.
             self._scanned = max(self._scanned, len(self._buffer))
         return match
 

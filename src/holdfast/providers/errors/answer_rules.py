@@ -80,7 +80,9 @@ def _find_silent_overflow(report: AnswerReport, *, is_truncated: bool) -> Verdic
     estimate = report.estimate
     if estimate is None or estimate < MIN_COMPARED_TOKENS:
         return None
-    return Verdict("silent_truncation") if prompt_tokens < UNREAD_PROMPT_SHARE * estimate else None
+    if prompt_tokens < UNREAD_PROMPT_SHARE * estimate:
+        return Verdict("silent_truncation")
+    return None
 
 
 def count_prompt_tokens(usage: Mapping[str, Any]) -> int | None:
@@ -92,10 +94,15 @@ def count_prompt_tokens(usage: Mapping[str, Any]) -> int | None:
     calls = usage.get("iterations")
     call_tokens = []
     for call in calls if isinstance(calls, list) else ():
-        tokens = _count_call_prompt_tokens(call) if isinstance(call, Mapping) else None
+        if isinstance(call, Mapping):
+            tokens = _count_call_prompt_tokens(call)
+        else:
+            tokens = None
         if tokens is not None:
             call_tokens.append(tokens)
-    return max(call_tokens) if call_tokens else _count_call_prompt_tokens(usage)
+    if call_tokens:
+        return max(call_tokens)
+    return _count_call_prompt_tokens(usage)
 
 
 def _count_call_prompt_tokens(usage: Mapping[str, Any]) -> int | None:
@@ -124,4 +131,6 @@ def _get_first_count(usage: Mapping[str, Any], names: tuple[str, ...]) -> int | 
 def _parse_token_count(value: Any) -> int | None:
     """Return ``value`` as a number of tokens, or None if it is not a plausible one."""
     # `type` rather than isinstance: True is an int, and not a count. NaN and infinity fail the comparison.
-    return int(value) if type(value) in {int, float} and 0 <= value < 10**15 else None
+    if type(value) in {int, float} and 0 <= value < 10**15:
+        return int(value)
+    return None

@@ -193,7 +193,7 @@ def _normalize_code(text: str) -> str:
 
 
 def _split_embedded_json(text: str) -> tuple[str, tuple[Any, ...]]:
-    """Split ``text`` into the words around the JSON in it and the JSON values, an empty tuple if there are none."""
+    """Split ``text`` into the words around the JSON in it and a tuple of the JSON values, which may be empty."""
     if "data:" in text:
         event_values = tuple(_parse_sse_data(text))
         if event_values:
@@ -216,7 +216,10 @@ def _split_embedded_json(text: str) -> tuple[str, tuple[Any, ...]]:
 def _parse_sse_data(text: str) -> Iterator[Any]:
     """Yield the JSON values of server-sent events."""
     for line in text.splitlines()[:_MAX_TEXTS]:
-        json_value = _try_parse_json(line.removeprefix("data:")) if line.startswith("data:") else None
+        if line.startswith("data:"):
+            json_value = _try_parse_json(line.removeprefix("data:"))
+        else:
+            json_value = None
         if json_value is not None:
             yield json_value
 

@@ -125,8 +125,9 @@ def _find_retry_after(facts: ErrorFacts, report: ErrorReport) -> float | None:
     """Return the seconds to wait from a header, else from a field of the body, else from the text, or None."""
     headers = {name.lower(): value for name, value in report.headers.items()}
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        if re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", headers.get(name, "").strip()):
-            return float(headers[name]) * unit
+        text = headers.get(name, "")
+        if re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", text.strip()):
+            return float(text) * unit
     retry_time = _parse_http_date(headers.get("retry-after", ""))
     # The server's own clock where it told its time: the two dates may be off by the same amount from ours.
     sent_at = _parse_http_date(headers.get("date", "")) or report.received_at
@@ -165,7 +166,10 @@ def _build_overflow_verdict(facts: ErrorFacts) -> Verdict:
     if combined_sizes is None:
         sizes = find_stated_sizes(facts)
         return Verdict("context_window", sizes.limit, sizes.requested)
-    kind: VerdictKind = "context_window" if combined_sizes.output == 0 else "input_plus_output"
+    if combined_sizes.output == 0:
+        kind: VerdictKind = "context_window"
+    else:
+        kind = "input_plus_output"
     return Verdict(kind, combined_sizes.limit, combined_sizes.requested)
 
 
@@ -182,7 +186,9 @@ def _find_first_match(wordings: tuple[tuple[re.Pattern[str], VerdictKind], ...],
 
 def _detect_agent_guard(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
     """Recognize an agent's own error about its settings or its compaction, which no provider sent."""
-    return Verdict("config") if words.AGENT_GUARD.search(facts.plain_text) else None
+    if words.AGENT_GUARD.search(facts.plain_text):
+        return Verdict("config")
+    return None
 
 
 def _detect_rate_ceiling(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
@@ -254,7 +260,9 @@ def _detect_context_code(facts: ErrorFacts, report: ErrorReport) -> Verdict | No
     has_context_name = any("context" in name for name in _list_overflow_names(facts))
     if not has_context_name or _get_error_status(facts, report) in _NON_SIZE_STATUSES:
         return None
-    return _build_overflow_verdict(facts) if find_cause_by_code(facts) is None else None
+    if find_cause_by_code(facts) is None:
+        return _build_overflow_verdict(facts)
+    return None
 
 
 @_unless_other_cause
@@ -267,8 +275,10 @@ def _detect_size_code(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
 
 def _list_overflow_names(facts: ErrorFacts) -> list[str]:
     """List the exact names of an overflow that occur as codes or in the text."""
-    codes = [code for code in facts.codes if words.OVERFLOW_CODE.search(code)]
-    return codes + [match[0] for match in words.OVERFLOW_NAME.finditer(facts.plain_text)]
+    names = [code for code in facts.codes if words.OVERFLOW_CODE.search(code)]
+    for match in words.OVERFLOW_NAME.finditer(facts.plain_text):
+        names.append(match[0])
+    return names
 
 
 @_unless_other_cause
@@ -290,7 +300,9 @@ def _detect_oversized_part(facts: ErrorFacts, report: ErrorReport) -> Verdict | 
         return Verdict("oversized_part")
     if words.ARRAY_TOO_LONG.search(facts.plain_text):
         return Verdict("message_count")
-    return Verdict("oversized_part") if words.PART_TOO_LARGE.search(facts.plain_text) else None
+    if words.PART_TOO_LARGE.search(facts.plain_text):
+        return Verdict("oversized_part")
+    return None
 
 
 @_unless_other_cause
@@ -299,22 +311,29 @@ def _detect_stated_byte_limit(facts: ErrorFacts, report: ErrorReport) -> Verdict
 
     Before the rule for media: OpenAI's limit on the bytes of all images together is cured by sending fewer of them.
     """
-    max_bytes = find_body_limit(facts) if _is_lenient_status(facts, report) else None
-    return Verdict("request_bytes", max_bytes=max_bytes) if max_bytes else None
+    if _is_lenient_status(facts, report):
+        max_bytes = find_body_limit(facts)
+    else:
+        max_bytes = None
+    if max_bytes:
+        return Verdict("request_bytes", max_bytes=max_bytes)
+    return None
 
 
 def _detect_other_remedy(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
     """Recognize errors in server settings, caches, the answer's length and media, which no smaller prompt cures."""
-    if words.SERVER_SETTINGS.search(facts.plain_text):
+    text = facts.plain_text
+    if words.SERVER_SETTINGS.search(text):
         return Verdict("config")
-    if words.CACHE_ERROR.search(facts.plain_text) or words.THINKING_BUDGET.search(facts.plain_text):
+    if words.CACHE_ERROR.search(text) or words.THINKING_BUDGET.search(text):
         return Verdict("invalid_request")
-    if words.NO_ROOM_FOR_OUTPUT.search(facts.plain_text) or find_combined_sizes(facts):
+    if words.NO_ROOM_FOR_OUTPUT.search(text) or find_combined_sizes(facts):
         return None
-    if words.OUTPUT_LIMIT.search(facts.plain_text) and not _has_agreeing_sizes(facts):
+    if words.OUTPUT_LIMIT.search(text) and not _has_agreeing_sizes(facts):
         return Verdict("output_limit")
-    is_media_error = words.MEDIA_ERROR.search(facts.plain_text) and not words.CONTEXT_OVERFLOW.search(facts.plain_text)
-    return Verdict("media") if is_media_error else None
+    if words.MEDIA_ERROR.search(text) and not words.CONTEXT_OVERFLOW.search(text):
+        return Verdict("media")
+    return None
 
 
 @_unless_other_cause
@@ -340,7 +359,9 @@ def _detect_context_wording(facts: ErrorFacts, report: ErrorReport) -> Verdict |
 def _detect_body_size(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """Recognize a body that is too large in bytes, by code or wording."""
     has_size_wording = "requesttoolarge" in facts.codes or words.BODY_TOO_LARGE.search(facts.plain_text)
-    return Verdict("request_bytes") if has_size_wording and _is_lenient_status(facts, report) else None
+    if has_size_wording and _is_lenient_status(facts, report):
+        return Verdict("request_bytes")
+    return None
 
 
 @_unless_other_cause
@@ -352,7 +373,9 @@ def _detect_token_wording(facts: ErrorFacts, report: ErrorReport) -> Verdict | N
         return _build_overflow_verdict(facts)
     is_over_limit = find_stated_sizes(facts).is_over_limit
     is_about_tokens = re.search(r"token|context|prompt", facts.plain_text) is not None
-    return _build_overflow_verdict(facts) if is_over_limit and is_about_tokens else None
+    if is_over_limit and is_about_tokens:
+        return _build_overflow_verdict(facts)
+    return None
 
 
 def _is_lenient_status(facts: ErrorFacts, report: ErrorReport) -> bool:
@@ -374,18 +397,24 @@ def _detect_bare_refusal(facts: ErrorFacts, report: ErrorReport) -> Verdict | No
     # A bare 413 is about bytes, and left to the next rule.
     if status == 413 or not report.estimate or not report.window:
         return None
-    return Verdict("context_window") if report.estimate >= NEARLY_FULL_SHARE * report.window else None
+    if report.estimate >= NEARLY_FULL_SHARE * report.window:
+        return Verdict("context_window")
+    return None
 
 
 @_unless_other_cause
 def _detect_status_413(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """Treat any other 413 as a body that is too large in bytes."""
-    return Verdict("request_bytes") if _get_error_status(facts, report) == 413 else None
+    if _get_error_status(facts, report) == 413:
+        return Verdict("request_bytes")
+    return None
 
 
 def _detect_overload(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
     """Recognize a provider that is busy."""
-    return Verdict("overloaded") if words.PROVIDER_OVERLOADED.search(facts.plain_text) else None
+    if words.PROVIDER_OVERLOADED.search(facts.plain_text):
+        return Verdict("overloaded")
+    return None
 
 
 def _detect_invalid_request(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
@@ -404,11 +433,13 @@ def _detect_invalid_request(facts: ErrorFacts, report: ErrorReport) -> Verdict |
         return Verdict("auth")
     if words.INVALID_REQUEST.search(facts.plain_text):
         return Verdict("invalid_request")
-    return Verdict("invalid_history") if words.INVALID_HISTORY.search(facts.plain_text) else None
+    if words.INVALID_HISTORY.search(facts.plain_text):
+        return Verdict("invalid_history")
+    return None
 
 
 def _detect_retry_time(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """Recognize a rate limit by a time to come back, if nothing else gives a reason.
+    """Recognize a rate limit by a stated delay, if the error has no other reason.
 
     This finds rate limits in languages that no pattern covers: nobody states a delay for what waiting cannot cure.
     """
@@ -418,7 +449,9 @@ def _detect_retry_time(facts: ErrorFacts, report: ErrorReport) -> Verdict | None
     has_delay = bool(facts.retry_delays or parse_retry_delay(facts.raw_text))
     if not has_delay and status not in _FIRM_STATUSES:
         has_delay = bool(_find_retry_after(facts, report))
-    return Verdict("rate_limit") if has_delay and not _has_other_reason(facts, report) else None
+    if has_delay and not _has_other_reason(facts, report):
+        return Verdict("rate_limit")
+    return None
 
 
 @_unless_other_cause
@@ -453,7 +486,11 @@ def _classify_by_code(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
 
 def _list_kinds_by_code(facts: ErrorFacts) -> list[VerdictKind]:
     """List the kinds that the error codes stand for, the most specific first."""
-    return [kind for pattern, kind in _KIND_BY_CODE if any(map(pattern.search, facts.codes))]
+    kinds: list[VerdictKind] = []
+    for pattern, kind in _KIND_BY_CODE:
+        if any(map(pattern.search, facts.codes)):
+            kinds.append(kind)
+    return kinds
 
 
 def _classify_by_status(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:

@@ -77,4 +77,6 @@ def parse_retry_delay(text: str) -> float | None:
     if match is None:
         return None
     pieces = _DURATION_PIECE.findall(match[1])
-    return sum(float(count) * _SECONDS_BY_UNIT[unit] for count, unit in pieces) if pieces else None
+    if pieces:
+        return sum(float(count) * _SECONDS_BY_UNIT[unit] for count, unit in pieces)
+    return None

@@ -61,11 +61,18 @@ def map_to_client_error_kind(kind: VerdictKind) -> VerdictKind:
     """
     if kind in _KINDS_WITH_FORM:
         return kind
-    return "context_window" if kind in OVERFLOW_KINDS else _CLIENT_KINDS.get(kind, kind)
+    if kind in OVERFLOW_KINDS:
+        return "context_window"
+    return _CLIENT_KINDS.get(kind, kind)
 
 
 def render_error_response(
-    api: str, verdict: Verdict, *, output: int | None = None, message: str = "", status: int = 0
+    api: str,
+    verdict: Verdict,
+    *,
+    output: int | None = None,
+    message: str = "",
+    status: int = 0,
 ) -> ErrorResponse:
     """Render ``verdict`` as a response of ``api``, with the verdict's own numbers.
 
@@ -73,7 +80,13 @@ def render_error_response(
     ``message`` replaces the API's own text, except in overflows: it follows that of ``request_bytes`` and is left out
     of the others, which clients read by their exact wording. ``status`` overrides the API's own HTTP status.
     """
-    api_format, form, text = _choose_form_and_text(api, verdict, output, message, status)
+    api_format, form, text = _choose_form_and_text(
+        api,
+        verdict,
+        output,
+        message,
+        status,
+    )
     headers = {"content-type": JSON_MIME}
     if verdict.retry_after is not None:
         headers["retry-after"] = f"{verdict.retry_after:g}"
@@ -81,7 +94,12 @@ def render_error_response(
 
 
 def render_error_event(
-    api: str, verdict: Verdict, *, output: int | None = None, message: str = "", sequence_number: int = 0
+    api: str,
+    verdict: Verdict,
+    *,
+    output: int | None = None,
+    message: str = "",
+    sequence_number: int = 0,
 ) -> bytes:
     """Render ``verdict`` as the last server-sent event of a stream that began with HTTP 200.
 
@@ -92,22 +110,32 @@ def render_error_event(
     return api_format.render_event(_build_body(api_format, form, text, verdict), sequence_number)
 
 
-def _build_body(api_format: ErrorFormat, form: ErrorForm, text: str, verdict: Verdict) -> dict[str, Any]:
+def _build_body(
+    api_format: ErrorFormat,
+    form: ErrorForm,
+    text: str,
+    verdict: Verdict,
+) -> dict[str, Any]:
     return api_format.build_body(form, text, verdict.kind in OVERFLOW_KINDS)
 
 
 def _choose_form_and_text(
-    api: str, verdict: Verdict, output: int | None, message: str, status: int = 0
+    api: str,
+    verdict: Verdict,
+    output: int | None,
+    message: str,
+    status: int = 0,
 ) -> tuple[ErrorFormat, ErrorForm, str]:
     """Choose the error format of ``api``, the form in it for ``verdict``, and the text to send."""
     raise_if_wrong_type(TypeError, verdict=(verdict, Verdict))
     if not isinstance(api, str) or api not in API_SPECS:
-        raise UnrecognizedContent(f"no error can be said for {api!r}; the APIs are {', '.join(API_SPECS)}")
+        raise UnrecognizedContent(f"no API is called {api!r}; the APIs are {', '.join(API_SPECS)}")
     api_format = API_SPECS[api].errors
     kind = map_to_client_error_kind(verdict.kind)
     form = api_format.forms[kind]
     form = replace(form, status=status or form.status)
     if kind in {"context_window", "input_plus_output"}:
+        # Clients read the numbers out of the exact wording, so no other text may replace it.
         text = api_format.word_overflow(kind, verdict.limit, verdict.requested, output)
     elif kind == "request_bytes" and message:
         text = f"{form.text.rstrip('.')}: {message}"

@@ -185,7 +185,11 @@ def find_combined_sizes(facts: ErrorFacts) -> StatedSizes | None:
         if name in sizes_by_name:
             requested_tokens = sizes_by_name[name]
             break
-    return StatedSizes(sizes_by_name.get("limit", stated_sizes.limit), requested_tokens, sizes_by_name.get("output"))
+    return StatedSizes(
+        sizes_by_name.get("limit", stated_sizes.limit),
+        requested_tokens,
+        sizes_by_name.get("output"),
+    )
 
 
 def _search_any(patterns: tuple[re.Pattern[str], ...], text: str) -> re.Match[str] | None:
@@ -216,7 +220,9 @@ def _find_token_shares(text: str) -> _TokenShares | None:
             output_tokens += int(count)
         else:
             prompt_tokens += int(count)
-    return _TokenShares(prompt_tokens, output_tokens) if prompt_tokens else None
+    if prompt_tokens:
+        return _TokenShares(prompt_tokens, output_tokens)
+    return None
 
 
 def find_rate_sizes(facts: ErrorFacts) -> StatedSizes | None:
@@ -225,7 +231,9 @@ def find_rate_sizes(facts: ErrorFacts) -> StatedSizes | None:
     if match:
         return StatedSizes(limit=int(match[1]), requested=int(match[2]))
     prompt_match = _PROMPT_RATE_SIZES.search(facts.plain_text)
-    return StatedSizes(limit=int(prompt_match[2]), requested=int(prompt_match[1])) if prompt_match else None
+    if prompt_match:
+        return StatedSizes(limit=int(prompt_match[2]), requested=int(prompt_match[1]))
+    return None
 
 
 def find_body_limit(facts: ErrorFacts) -> int | None:

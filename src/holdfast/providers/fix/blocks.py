@@ -45,7 +45,9 @@ def encode_raw(value: object) -> Raw:
 
 def decode_fields_if_object(raw: Raw | None) -> dict[str, Raw]:
     """Return the fields of a JSON object, or an empty dict for any other value."""
-    return decode_json_fields(raw) if raw is not None and get_json_first_char(raw) == "{" else {}
+    if raw is not None and get_json_first_char(raw) == "{":
+        return decode_json_fields(raw)
+    return {}
 
 
 def iter_replacement_blocks(raw: Raw, spec: ApiSpec, role: str) -> Iterator[Raw]:
@@ -170,11 +172,17 @@ def render_foreign_block(fields: Mapping[str, Raw]) -> str:
     """Render a call or result of another API as text: the output of a result, or the JSON of a call without its ids."""
     output = fields["content"] if "content" in fields else fields.get("output")
     if output is None:
-        told_fields = {key: raw for key, raw in fields.items() if key not in ("type", "id", "call_id", "cache_control")}
+        told_fields = {}
+        for key, raw in fields.items():
+            if key not in ("type", "id", "call_id", "cache_control"):
+                told_fields[key] = raw
         return encode_json(told_fields).decode()
     texts = []
     for block in wrap_in_list(output):
-        text_field = decode_json_fields(block).get("text") if get_json_first_char(block) == "{" else block
+        if get_json_first_char(block) == "{":
+            text_field = decode_json_fields(block).get("text")
+        else:
+            text_field = block
         text = read_json_text(text_field)
         if text:
             texts.append(text)

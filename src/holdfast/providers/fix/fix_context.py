@@ -54,8 +54,17 @@ class FixContext(Struct, frozen=True):
 
     def validate_body(self, body: bytes) -> tuple[Finding, ...]:
         """Return the validator's findings on ``body``, errors and warnings."""
-        named_body = set_body_model(body, self.model) if self.has_other_model else body
-        return validate_request(named_body, self.spec.api, betas=self.betas, model=self.model, complete=self.complete)
+        if self.has_other_model:
+            named_body = set_body_model(body, self.model)
+        else:
+            named_body = body
+        return validate_request(
+            named_body,
+            self.spec.api,
+            betas=self.betas,
+            model=self.model,
+            complete=self.complete,
+        )
 
     def list_errors(self, body: bytes) -> list[Finding]:
         """Return the findings on ``body`` that make the API refuse it."""

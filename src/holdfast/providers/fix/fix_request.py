@@ -114,7 +114,10 @@ class _StepsOutcome(NamedTuple):
 
 
 def _run_steps(
-    body: bytes, context: FixContext, errors: list[Finding], steps: Sequence[FixStep]
+    body: bytes,
+    context: FixContext,
+    errors: list[Finding],
+    steps: Sequence[FixStep],
 ) -> _StepsOutcome | None:
     """Run steps one after the other and return the body at the point with the fewest errors, or None if never fewer.
 

@@ -14,7 +14,8 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.normalize.normalize_history import normalize_history
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.fix.fix_context import FixContext, RequestFix
-from holdfast.providers.requests.request_body import parse_request, render_request
+from holdfast.providers.requests.parsed_request import parse_request
+from holdfast.providers.requests.request_body import render_request
 from holdfast.providers.rules.rule import Finding
 from holdfast.state.edits import Edit
 from holdfast.state.view import apply_normalization
@@ -67,7 +68,9 @@ def _is_move_source(edit: Edit, sized_messages: Sequence[SizedMessage], placed_p
     removed_parts: list[Part] = []
     for sized_message in sized_messages[edit.span.start : edit.span.stop]:
         removed_parts += sized_message.message.parts
-    return bool(removed_parts) and all(_get_part_identity(part) in placed_parts for part in removed_parts)
+    if not removed_parts:
+        return False
+    return all(_get_part_identity(part) in placed_parts for part in removed_parts)
 
 
 def _get_part_identity(part: Part) -> int:

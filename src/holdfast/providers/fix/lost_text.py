@@ -56,7 +56,9 @@ def iter_block_texts(value: Any) -> Iterator[str]:
         elif isinstance(node, list):
             waiting += reversed(node)
         elif isinstance(node, dict) and str(node.get("type") or "") in _MESSAGE_LIKE_TYPES:
-            waiting += [node[key] for key in reversed(CONTENT_FIELDS) if key in node]
+            for key in reversed(CONTENT_FIELDS):
+                if key in node:
+                    waiting.append(node[key])
 
 
 def _iter_user_texts(value: Any) -> Iterator[str]:

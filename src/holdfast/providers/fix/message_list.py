@@ -66,9 +66,10 @@ def _flatten_lists(raws: Sequence[Raw]) -> list[Raw]:
 def _rewrite_system_prompt(body: bytes, spec: ApiSpec, errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:
     """Rewrite a system prompt in the right field if the API refuses its form."""
     raw_fields = parse_body_fields(body)
-    field = next((name for name in spec.system_fields if name in raw_fields), None)
-    if field is None:
+    present_fields = [name for name in spec.system_fields if name in raw_fields]
+    if not present_fields:
         return body, []
+    field = present_fields[0]
     first_error = next((error for error in errors if error.path.startswith(f"$.{field}")), None)
     if first_error is None:
         return body, []
@@ -124,13 +125,16 @@ def _append_system_blocks(fields: Mapping[str, Raw], spec: ApiSpec, blocks: Sequ
     if spec.system_fields:
         field = next((name for name in spec.system_fields if name in fields), spec.system_fields[0])
         own_blocks = _parse_system_blocks(spec, fields.get(field, Raw(b"[]")))
-        return {**fields, field: Raw(_encode_system_prompt(spec, [*own_blocks, *blocks]))}
+        system_prompt = _encode_system_prompt(spec, [*own_blocks, *blocks])
+        return {**fields, field: Raw(system_prompt)}
     if spec.accepts_plain_text:
         texts = [read_json_text(fields.get("instructions"))]
-        texts += [read_json_text(decode_json_fields(block).get("text")) for block in blocks]
+        for block in blocks:
+            texts.append(read_json_text(decode_json_fields(block).get("text")))
         return {**fields, "instructions": "\n\n".join(filter(None, texts))}
+    system_message = {"role": "system", "content": blocks}
     messages = read_json_items(fields.get(spec.messages_field))
-    return {**fields, spec.messages_field: [{"role": "system", "content": blocks}, *messages]}
+    return {**fields, spec.messages_field: [system_message, *messages]}
 
 
 def _hoist_system_messages(body: bytes, spec: ApiSpec, _errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:

@@ -102,7 +102,9 @@ def _keep_if_text_lost(raw: Raw, reshaped: Raw | None) -> Raw | None:
         return reshaped
     texts_before = set(iter_block_texts(msgspec.json.decode(raw)))
     texts_after = set(iter_block_texts(msgspec.json.decode(reshaped)))
-    return raw if any(text.strip() for text in texts_before - texts_after) else reshaped
+    if any(text.strip() for text in texts_before - texts_after):
+        return raw
+    return reshaped
 
 
 def _drop_unreadable_fields(raw: Raw, spec: ApiSpec) -> tuple[Raw, list[str]]:
@@ -113,11 +115,17 @@ def _drop_unreadable_fields(raw: Raw, spec: ApiSpec) -> tuple[Raw, list[str]]:
     if get_json_first_char(raw) != "{" or _is_decodable(raw, spec):
         return raw, []
     raw_fields = decode_json_fields(raw)
-    core_fields = {key: value for key, value in raw_fields.items() if key in ("role", "type", spec.shape.content_field)}
+    core_fields = {}
+    for key, value in raw_fields.items():
+        if key in ("role", "type", spec.shape.content_field):
+            core_fields[key] = value
     if not _is_decodable(encode_json(core_fields), spec):
         return raw, []
     # One field at a time beside the core: the decoder stops at the first bad one and does not say which others are.
-    dropped = [key for key in raw_fields if not _is_decodable(encode_json({**core_fields, key: raw_fields[key]}), spec)]
+    dropped = []
+    for key in raw_fields:
+        if not _is_decodable(encode_json({**core_fields, key: raw_fields[key]}), spec):
+            dropped.append(key)
     return encode_raw({key: value for key, value in raw_fields.items() if key not in dropped}), dropped
 
 
@@ -171,8 +179,10 @@ def _reshape_item(fields: dict[str, Raw], spec: ApiSpec) -> dict[str, Raw]:
         return {**fields, "call_id": encode_raw(call_id)}
     if item_type in _OUTPUT_TYPES and "output" in fields:
         return {"call_id": Raw(b'""'), **fields, "output": reshape_tool_output(fields["output"], spec)}
-    is_message = item_type in ("", "message") and ("role" in fields or any(key in fields for key in CONTENT_FIELDS))
-    return _reshape_role_message(fields, spec) if is_message else fields
+    has_message_fields = "role" in fields or any(key in fields for key in CONTENT_FIELDS)
+    if item_type in ("", "message") and has_message_fields:
+        return _reshape_role_message(fields, spec)
+    return fields
 
 
 def _reshape_role_message(fields: dict[str, Raw], spec: ApiSpec) -> dict[str, Raw]:
@@ -226,7 +236,10 @@ def _reshape_content(contents: Sequence[Raw], spec: ApiSpec, role: str) -> Raw:
     new_blocks = []
     for block in blocks:
         for new_block in iter_replacement_blocks(block, spec, role):
-            reshaped_block = _reshape_result(new_block, spec) if spec.supports_cache_control else new_block
+            if spec.supports_cache_control:
+                reshaped_block = _reshape_result(new_block, spec)
+            else:
+                reshaped_block = new_block
             new_blocks.append(_render_unreadable_result(reshaped_block, spec, role))
     is_unchanged_list = len(contents) == 1 and get_json_first_char(contents[0]) == "[" and new_blocks == blocks
     return contents[0] if is_unchanged_list else encode_raw(new_blocks)
@@ -255,7 +268,10 @@ def _reshape_result(block: Raw, spec: ApiSpec) -> Raw:
     """Reshape a block of Anthropic's: string ids, an output of text or blocks, and ``is_error`` only as a boolean."""
     raw_fields = decode_json_fields(block)
     block_type = read_json_text(raw_fields.get("type"))
-    new_fields = stringify_numeric_ids(raw_fields) if "tool" in block_type else dict(raw_fields)
+    if "tool" in block_type:
+        new_fields = stringify_numeric_ids(raw_fields)
+    else:
+        new_fields = dict(raw_fields)
     if "is_error" in new_fields and get_json_first_char(new_fields["is_error"]) not in "tfn":
         del new_fields["is_error"]
     if block_type == "tool_result" and "content" in raw_fields:

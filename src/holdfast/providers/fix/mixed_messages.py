@@ -88,16 +88,18 @@ def _rebuild_message(raw: Raw, spec: ApiSpec) -> TranslatedMessage:
     raw_fields = decode_json_fields(raw)
     lone_origin = None if "role" in raw_fields else _classify_raw_block(raw)
     if lone_origin is not None:
-        role: Role = "assistant" if lone_origin.content_kind in (CALL_KIND, THINKING_KIND) else "user"
+        if lone_origin.content_kind in (CALL_KIND, THINKING_KIND):
+            role: Role = "assistant"
+        else:
+            role = "user"
         decoded = _decode_mixed_blocks([raw], spec, role)
         return TranslatedMessage(Message(role, decoded.parts), losses=decoded.losses)
     role = _ROLE_BY_NAME.get(read_json_text(raw_fields.get("role")).lower(), "user")
     if role == "tool" and "parts" not in raw_fields:
         output_blocks = _list_tool_output_blocks(raw_fields.get("content", _NULL), spec)
         decoded = _decode_mixed_blocks(output_blocks, spec, role)
-        return TranslatedMessage(
-            Message(role, _build_tool_result_parts(raw_fields, decoded.parts)), losses=decoded.losses
-        )
+        result_parts = _build_tool_result_parts(raw_fields, decoded.parts)
+        return TranslatedMessage(Message(role, result_parts), losses=decoded.losses)
     blocks: list[Raw] = []
     for key in CONTENT_FIELDS:
         blocks += wrap_in_list(raw_fields.get(key, _NULL))
@@ -126,8 +128,10 @@ def _build_tool_result_parts(fields: Mapping[str, Raw], parts: tuple[Part, ...])
     content = tuple(part for part in parts if isinstance(part, Text | Media | Opaque))
     if len(content) == 1 and isinstance(content[0], Text):
         content = (Text(content[0].text),)  # without its raw block, so that it is written as a plain text
-    call_id = read_json_text(stringify_numeric_ids(dict(fields)).get("tool_call_id"))
-    return (ToolResult(call_id, read_json_text(fields.get("name")), content),)
+    fields_with_text_ids = stringify_numeric_ids(dict(fields))
+    call_id = read_json_text(fields_with_text_ids.get("tool_call_id"))
+    name = read_json_text(fields.get("name"))
+    return (ToolResult(call_id, name, content),)
 
 
 def _decode_side_fields(fields: Mapping[str, Raw], spec: ApiSpec) -> tuple[Part, ...]:
@@ -136,7 +140,10 @@ def _decode_side_fields(fields: Mapping[str, Raw], spec: ApiSpec) -> tuple[Part,
     If the target is not Chat these are Chat's calls; all other fields beside a content mean nothing elsewhere.
     """
     if spec.blocks.call_fields:
-        side_fields: dict[str, Any] = {key: raw for key, raw in fields.items() if key not in CONTENT_FIELDS}
+        side_fields: dict[str, Any] = {}
+        for key, raw in fields.items():
+            if key not in CONTENT_FIELDS:
+                side_fields[key] = raw
         if read_json_text(fields.get("role")) not in ("user", "assistant", "system", "developer"):
             side_fields["role"] = "assistant"
         return spec.decode_message(encode_json(side_fields)).parts
@@ -182,7 +189,9 @@ class _OwnedBlock(NamedTuple):
 
 def _decode_mixed_blocks(blocks: Sequence[Raw], spec: ApiSpec, role: Role) -> _DecodedParts:
     """Decode the blocks of a content, each by its own API's reader, and convert the parts to the target API."""
-    owned_blocks = [owned_block for block in blocks for owned_block in _iter_owned_blocks(block, spec, role)]
+    owned_blocks: list[_OwnedBlock] = []
+    for block in blocks:
+        owned_blocks += _iter_owned_blocks(block, spec, role)
     indexes_by_api: dict[str, list[int]] = {}
     for index, owned_block in enumerate(owned_blocks):
         indexes_by_api.setdefault(owned_block.api, []).append(index)
@@ -190,7 +199,8 @@ def _decode_mixed_blocks(blocks: Sequence[Raw], spec: ApiSpec, role: Role) -> _D
     losses: list[str] = []
     # All blocks of one API are decoded in one go, since readers name pieces without an id by their position.
     for api, indexes in indexes_by_api.items():
-        decoded_blocks = _decode_blocks_of_api([owned_blocks[index].raw for index in indexes], api)
+        raws = [owned_blocks[index].raw for index in indexes]
+        decoded_blocks = _decode_blocks_of_api(raws, api)
         for index, block_parts in zip(indexes, decoded_blocks, strict=True):
             converted = _convert_parts(block_parts, api, spec)
             parts_by_block[index] = converted.parts
@@ -249,7 +259,10 @@ def _decode_blocks_of_api(raws: Sequence[Raw], api: str) -> list[tuple[Part, ...
     parts_by_block = []
     for raw in raws:
         # Calls, results and reasoning of Responses are items of the list; everything else is a block of a message.
-        item = raw if _is_responses_item(raw) else encode_raw({"role": "user", "content": [raw]})
+        if _is_responses_item(raw):
+            item = raw
+        else:
+            item = encode_raw({"role": "user", "content": [raw]})
         parts_by_block.append(spec.decode_message(item).parts)
     return parts_by_block
 
@@ -293,7 +306,9 @@ def _convert_result_content(part: Part, spec: ApiSpec) -> tuple[Part, list[str]]
     losses: list[str] = []
     for inner_part in part.content:
         converted = _convert_inner_part(inner_part, spec)
-        content += [new_part for new_part in converted.parts if isinstance(new_part, Text | Media | Opaque)]
+        for new_part in converted.parts:
+            if isinstance(new_part, Text | Media | Opaque):
+                content.append(new_part)
         losses += converted.losses
     if tuple(content) == part.content:
         return part, losses

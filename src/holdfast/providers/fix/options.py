@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from holdfast.errors import FormatError
-from holdfast.messages.parts import Opaque
+from holdfast.messages.parts import Opaque, Part
 from holdfast.providers.common.json.json_path import JsonTree, PathSteps, replace_json_at_paths
 from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
 from holdfast.providers.fix.lost_text import count_user_texts, has_lost_text
@@ -68,11 +68,17 @@ class _CandidateFix(Struct):
         new_values = {value for value in self.changes.values() if value is not None}
         if not new_values:
             removal_count = len(self.changes)
-            description = "left out" if removal_count == 1 else f"{removal_count} left out"
+            if removal_count == 1:
+                description = "left out"
+            else:
+                description = f"{removal_count} left out"
         else:
             value = next(iter(new_values))
             is_short = len(new_values) == 1 and len(value) <= _MAX_SHOWN_BYTES
-            description = f"it is {value.decode()} now" if is_short else "written anew"
+            if is_short:
+                description = f"it is {value.decode()} now"
+            else:
+                description = "written anew"
         return build_request_fix(self.finding, description, first_path)
 
 
@@ -118,7 +124,10 @@ class _FixTrials(Struct):
         return [fix for fix in fixes if fix in ranked_fixes[:high]]
 
     def apply_best(
-        self, body: bytes, errors: list[Finding], fixes: Sequence[_CandidateFix]
+        self,
+        body: bytes,
+        errors: list[Finding],
+        fixes: Sequence[_CandidateFix],
     ) -> tuple[bytes, list[_CandidateFix]]:
         """Apply as many fixes as leave fewer errors and lose no word; return the body and the fixes that were applied.
 
@@ -161,9 +170,17 @@ def _rebuild_raw_message(raw: Raw, context: FixContext) -> bytes | None:
         message = context.spec.decode_message(raw)
     except FormatError:
         return None
-    bare_parts = tuple([part if isinstance(part, Opaque) else replace(part, raw=None) for part in message.parts])
-    elements = context.spec.encode_message(replace(message, parts=bare_parts), None)
-    return elements[0] if len(elements) == 1 else None  # several elements cannot take the place of one
+    bare_parts: list[Part] = []
+    for part in message.parts:
+        if isinstance(part, Opaque):
+            # An opaque part is nothing but its bytes.
+            bare_parts.append(part)
+        else:
+            bare_parts.append(replace(part, raw=None))
+    elements = context.spec.encode_message(replace(message, parts=tuple(bare_parts)), None)
+    if len(elements) != 1:
+        return None  # several elements cannot take the place of one
+    return elements[0]
 
 
 def fix_options_greedily(body: bytes, context: FixContext, errors: list[Finding]) -> tuple[bytes, list[RequestFix]]:
@@ -206,7 +223,13 @@ def _iter_candidates(body: bytes, context: FixContext, errors: Sequence[Finding]
 
 def _get_path_sort_key(steps: PathSteps) -> list[tuple[bool, int, str]]:
     """Return a sort key that orders indexes as numbers; keys of objects come after them."""
-    return [(False, step, "") if isinstance(step, int) else (True, 0, step) for step in steps]
+    path_sort_key: list[tuple[bool, int, str]] = []
+    for step in steps:
+        if isinstance(step, int):
+            path_sort_key.append((False, step, ""))
+        else:
+            path_sort_key.append((True, 0, step))
+    return path_sort_key
 
 
 def _iter_fixes(

@@ -19,11 +19,13 @@ _RULE_NAME, _MAX_TOKENS_PATH = "anthropic.required", "$.max_tokens"
 
 def add_missing_max_tokens(body: bytes, _work: FixContext, errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:
     """Add ``max_tokens`` to a body that lacks it: our default for the answer, on top of its thinking budget."""
-    if not any((error.rule, error.path) == (_RULE_NAME, _MAX_TOKENS_PATH) for error in errors):
+    is_missing = any(error.rule == _RULE_NAME and error.path == _MAX_TOKENS_PATH for error in errors)
+    if not is_missing:
         return body, []
-    max_tokens = DEFAULT_MAX_TOKENS + read_whole_number(JsonTree(Raw(body)).get_raw(("thinking", "budget_tokens")))
     # Anthropic counts thinking in max_tokens, and refuses a budget that is not below it.
+    raw_budget = JsonTree(Raw(body)).get_raw(("thinking", "budget_tokens"))
+    max_tokens = DEFAULT_MAX_TOKENS + read_whole_number(raw_budget)
+    changes = {"max_tokens": encode_json(max_tokens)}
+    fixed_body = replace_json_fields(body, parse_body_fields(body), changes)
     why = f"max_tokens is set to {max_tokens}, since one must be named there"
-    return replace_json_fields(body, parse_body_fields(body), {"max_tokens": encode_json(max_tokens)}), [
-        RequestFix(_RULE_NAME, why, _MAX_TOKENS_PATH)
-    ]
+    return fixed_body, [RequestFix(_RULE_NAME, why, _MAX_TOKENS_PATH)]

@@ -51,7 +51,12 @@ def get_path_ranking(rule: str) -> Callable[[JsonTree, PathSteps], int] | None:
     return None if replacement is None else replacement.rank_path
 
 
-def find_replacement(rule: str, tree: JsonTree, context: FixContext, steps: PathSteps) -> tuple[Replacements, str]:
+def find_replacement(
+    rule: str,
+    tree: JsonTree,
+    context: FixContext,
+    steps: PathSteps,
+) -> tuple[Replacements, str]:
     """Find the replacement for ``rule``, broken at ``steps``: the changes (empty if there are none) and a description.
 
     Only values that exist are replaced.
@@ -60,7 +65,10 @@ def find_replacement(rule: str, tree: JsonTree, context: FixContext, steps: Path
     if replacement is None:
         return {}, ""
     changes = replacement.find_changes(tree, context, steps)
-    existing = {place: value for place, value in changes.items() if tree.get_raw(place) is not None}
+    existing = {}
+    for place, value in changes.items():
+        if tree.get_raw(place) is not None:
+            existing[place] = value
     return existing, replacement.description
 
 
@@ -74,6 +82,7 @@ def _replace_thinking_budget(tree: JsonTree, _context: FixContext, steps: PathSt
     if max_tokens <= _MIN_THINKING_BUDGET:
         return {}
     budget = _MIN_THINKING_BUDGET
+    # The rule is broken by a budget that is too low, or by one that is not below ``max_tokens``.
     is_too_low = read_whole_number(tree.get_raw(steps)) < _MIN_THINKING_BUDGET
     if not is_too_low:
         budget = max(_MIN_THINKING_BUDGET, max_tokens - _MIN_THINKING_BUDGET)
@@ -101,7 +110,8 @@ def _move_edit_first(tree: JsonTree, _context: FixContext, steps: PathSteps) -> 
     index = steps[2] if len(steps) > 2 else None
     if not isinstance(index, int) or index >= len(raws):
         return {}
-    return {list_steps: encode_json([raws[index], *raws[:index], *raws[index + 1 :]])}
+    reordered_raws = [raws[index], *raws[:index], *raws[index + 1 :]]
+    return {list_steps: encode_json(reordered_raws)}
 
 
 def _drop_unknown_fields(tree: JsonTree, _context: FixContext, steps: PathSteps) -> Replacements:
@@ -169,8 +179,11 @@ def _drop_duplicate_tool(tree: JsonTree, steps: PathSteps) -> Replacements:
     index = tool_steps[-1] if tool_steps else None
     if raw_tool is None or not isinstance(index, int):
         return {}
-    earlier_tools = [tree.get_raw((*tool_steps[:-1], earlier_index)) for earlier_index in range(index)]
-    return {tool_steps: None} if raw_tool in earlier_tools else {}
+    for earlier_index in range(index):
+        earlier_tool = tree.get_raw((*tool_steps[:-1], earlier_index))
+        if earlier_tool == raw_tool:
+            return {tool_steps: None}
+    return {}
 
 
 def _move_newest_compaction_first(tree: JsonTree, _context: FixContext, _steps: PathSteps) -> Replacements:
@@ -188,6 +201,7 @@ def _move_newest_compaction_first(tree: JsonTree, _context: FixContext, _steps: 
     newest_block = tree.get_raw(block_paths[-1]) if block_paths else None
     if newest_block is None:
         return {}
+    # A message of compaction blocks alone would be left empty, which the API refuses.
     removed_paths = [*block_paths, *_list_emptied_messages(tree, block_paths)]
     stripped_body = replace_json_at_paths(tree.raw, dict.fromkeys(removed_paths))
     messages = JsonTree(Raw(stripped_body)).get_children(("messages",)).values()
@@ -268,7 +282,9 @@ def _replace_image_by_placeholder(tree: JsonTree, _context: FixContext, steps: P
 def _rank_oversized_image(tree: JsonTree, steps: PathSteps) -> int:
     """Rank images: 0 for one that is too large in any request, 1 for one that is too large only among many."""
     size = read_image_size(read_json_text(tree.get_raw((*steps, "source", "data"))))
-    return 0 if size is not None and max(size) > MAX_PIXELS_FEW_IMAGES else 1
+    if size is not None and max(size) > MAX_PIXELS_FEW_IMAGES:
+        return 0
+    return 1
 
 
 def _raise_output_limit(_tree: JsonTree, _context: FixContext, steps: PathSteps) -> Replacements:

@@ -56,6 +56,7 @@ def translate_foreign_tools(
             new_tools += raws
             continue
         translated_tools, losses = _translate_tools(raws, origin.apis[0], spec.api)
+        # Built-in tools of another API have no form here.
         if not translated_tools:
             new_tools += raws
             continue
@@ -65,7 +66,11 @@ def translate_foreign_tools(
         fixes += [RequestFix("foreign-form", reason, path) for reason in reasons]
     if not fixes:
         return body, []
-    choice_fields = _translate_tool_choice(fields, next(iter(foreign_apis)), spec.api) if len(foreign_apis) == 1 else {}
+    # With tools of several APIs it is not clear in whose form the choice is.
+    if len(foreign_apis) == 1:
+        choice_fields = _translate_tool_choice(fields, next(iter(foreign_apis)), spec.api)
+    else:
+        choice_fields = {}
     if not choice_fields:
         return replace_json_fields(body, fields, {_TOOLS_FIELD: encode_json(new_tools)}), fixes
     other_fields = {key: raw for key, raw in fields.items() if key not in _TOOL_CHOICE_FIELDS}
@@ -77,10 +82,9 @@ def _translate_tools(raws: Sequence[Raw], source_api: str, target_api: str) -> t
     source_options = read_request_options(
         source_api, {_TOOLS_FIELD: encode_raw(raws)}, API_SPECS[source_api].messages_field
     )
-    losses = [
-        f"the tool {tool_type}: only functions of the client's have a form there"
-        for tool_type in source_options.other_tools
-    ]
+    losses = []
+    for tool_type in source_options.other_tools:
+        losses.append(f"the tool {tool_type}: only functions of the client's have a form there")
     target_fields = write_request_options(target_api, PortableOptions(tools=source_options.tools))[0]
     return list(target_fields.get(_TOOLS_FIELD, ())), losses
 
@@ -101,10 +105,18 @@ def _translate_tool_choice(fields: Mapping[str, Raw], source_api: str, target_ap
         parallel_calls=source_options.parallel_calls,
     )
     target_fields = write_request_options(target_api, portable_options)[0]
-    return {key: target_fields[key] for key in (*_TOOL_CHOICE_FIELDS, "parallel_tool_calls") if key in target_fields}
+    tool_choice: dict[str, Any] = {}
+    for key in (*_TOOL_CHOICE_FIELDS, "parallel_tool_calls"):
+        if key in target_fields:
+            tool_choice[key] = target_fields[key]
+    return tool_choice
 
 
 def _find_tool_choice_apis(fields: Mapping[str, Raw]) -> Sequence[str]:
     """Return the APIs that write ``tool_choice`` in the form of a body; several share simple forms."""
     choice = decode_json_value(fields.get("tool_choice", Raw(b"null")))
-    return [spec.api for spec in API_SPECS.values() if spec.options.is_own_tool_choice(choice)]
+    tool_choice_apis: list[str] = []
+    for spec in API_SPECS.values():
+        if spec.options.is_own_tool_choice(choice):
+            tool_choice_apis.append(spec.api)
+    return tool_choice_apis

@@ -77,7 +77,10 @@ def _build_sized_messages(
     translations_by_id: dict[int, TranslatedMessage] = {}
     for translation, linked_message in zip(translations, linked_messages, strict=True):
         # A message that keeps its bytes keeps its ids too.
-        message = translation.message if translation.raw is not None else linked_message
+        if translation.raw is not None:
+            message = translation.message
+        else:
+            message = linked_message
         messages.append(message)
         translations_by_id[id(message)] = translation
     # By identity: messages that `move_result_media` leaves alone are the same objects; new ones have no translation.
@@ -86,7 +89,14 @@ def _build_sized_messages(
     for message in sendable_messages:
         translation = translations_by_id.get(id(message), TranslatedMessage(message))
         if translation.raw is not None or message.parts:
-            sized_messages.append(SizedMessage(message, api=spec.api, raw=translation.raw, base_raw=translation.base))
+            sized_messages.append(
+                SizedMessage(
+                    message,
+                    api=spec.api,
+                    raw=translation.raw,
+                    base_raw=translation.base,
+                )
+            )
     return sized_messages, move_notes
 
 
@@ -121,7 +131,10 @@ def _describe_losses(
     for note in move_notes:
         yield RequestFix(_RULE_NAME, note, path)
     loss_counts = Counter(note for translation in translations for note in translation.losses)
-    new_messages = [sized_message.message for sized_message in sized_messages if sized_message.raw is None]
+    new_messages = []
+    for sized_message in sized_messages:
+        if sized_message.raw is None:
+            new_messages.append(sized_message.message)
     losses = [f"{count} × {note}" for note, count in loss_counts.items()]
     losses += describe_unshown_media(new_messages, spec)
     for loss in losses:

@@ -23,13 +23,18 @@ from holdfast.providers.common.portable_options import PortableOptions
 from holdfast.providers.common.tool_names import map_invalid_tool_names, rename_message_tools
 from holdfast.providers.registry import get_api_dialect, get_api_spec, have_one_provider
 from holdfast.providers.requests.options import read_request_options, write_request_options
+from holdfast.providers.requests.parsed_request import ParsedRequest, parse_request
 from holdfast.providers.requests.recognize import recognize_api
-from holdfast.providers.requests.request_body import ParsedRequest, build_request_body, parse_request
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.state.codec.reading import get_decoder
 
 
 def convert_request(
-    request: bytes, target_api: str, model: str = "", *, api: str | None = None
+    request: bytes,
+    target_api: str,
+    model: str = "",
+    *,
+    api: str | None = None,
 ) -> tuple[bytes, tuple[str, ...]]:
     """Convert ``request`` to a body of ``target_api``; return it with a note on each thing that has no form there.
 
@@ -56,7 +61,10 @@ def convert_request(
     target_model = model or parsed_request.model
     source_options, messages, name_notes = _rename_invalid_tools(source_options, messages, spec, target_model)
     target_options, option_notes = write_request_options(target_api, source_options)
-    sized_messages = [SizedMessage(message) for message in messages if message.parts]
+    sized_messages = []
+    for message in messages:
+        if message.parts:
+            sized_messages.append(SizedMessage(message))
     body = build_request_body(target_api, target_model, sized_messages, setup_fields=target_options)
     return body, (
         *_describe_dropped_parts(parsed_request, target_api),
@@ -76,7 +84,10 @@ def _require_inline_history(parsed_request: ParsedRequest) -> None:
     names = options.stored_history_fields
     if not parsed_request.messages:  # a stored prompt is the whole request only where there is nothing else
         names = (*names, *options.stored_prompt_fields)
-    history_fields = [key for key in names if bytes(parsed_request.fields.get(key, b"null")) not in (b"null", b'""')]
+    history_fields = []
+    for key in names:
+        if bytes(parsed_request.fields.get(key, b"null")) not in (b"null", b'""'):
+            history_fields.append(key)
     if history_fields:
         reference = f"the field {history_fields[0]!r}"
     elif _has_item_reference(parsed_request, options.reference_item_types):
@@ -119,11 +130,12 @@ def _convert_messages(
 ) -> tuple[list[Message], list[str]]:
     """Convert the messages to those of the target API, the system prompt first, with notes on the changes."""
     keeps_file_ids = have_one_provider(spec.api, parsed_request.api)
-    messages = [Message.from_text("system", text) for text in options.system if text]
-    messages += [
-        strip_foreign_content(sized_message.message, spec.api, keeps_file_ids=keeps_file_ids)
-        for sized_message in parsed_request.messages
-    ]
+    messages = []
+    for text in options.system:
+        if text:
+            messages.append(Message.from_text("system", text))
+    for sized_message in parsed_request.messages:
+        messages.append(strip_foreign_content(sized_message.message, spec.api, keeps_file_ids=keeps_file_ids))
     messages, notes = move_result_media(messages, spec)
     # Where the system prompt is a field, a request of nothing else would have an empty list, which is refused.
     if spec.system_fields and messages and all(message.role == "system" for message in messages):
@@ -143,12 +155,15 @@ def move_result_media(messages: Sequence[Message], spec: ApiSpec) -> tuple[list[
     media_count = 0
     for message in messages:
         for result in message.results:
-            media_count += sum(isinstance(part, Media) and can_show(part) for part in result.content)
+            for part in result.content:
+                if isinstance(part, Media) and can_show(part):
+                    media_count += 1
     if not media_count:
         return list(messages), []
     tracked_messages = [TrackedMessage(index, index + 1, message) for index, message in enumerate(messages)]
     note = f"{media_count} × media in a tool's result: a user shows it behind the results"
-    return [tracked.message for tracked in move_media_after_results(tracked_messages, can_show, {})], [note]
+    moved_messages = move_media_after_results(tracked_messages, can_show, {})
+    return [tracked.message for tracked in moved_messages], [note]
 
 
 def _always(_part: Media) -> bool:
@@ -184,20 +199,27 @@ def _is_media_shown(part: Media, message: Message, spec: ApiSpec) -> bool:
 
 
 def _rename_invalid_tools(
-    options: PortableOptions, messages: list[Message], spec: ApiSpec, model: str
+    options: PortableOptions,
+    messages: list[Message],
+    spec: ApiSpec,
+    model: str,
 ) -> tuple[PortableOptions, list[Message], list[str]]:
     """Rename tools with names that the API refuses, in declarations, choice, calls and results alike, with notes."""
     tool_names = [tool.name for tool in options.tools]
-    tool_names += [call.name for message in messages for call in message.calls]
-    tool_names += [result.name for message in messages for result in message.results]
+    for message in messages:
+        tool_names += [call.name for call in message.calls]
+    for message in messages:
+        tool_names += [result.name for result in message.results]
     # All names at once, so that no new name is one that another tool has.
     names = map_invalid_tool_names([*tool_names, options.chosen_tool], get_api_dialect(spec.api, model))
     if not names:
         return options, messages, []
     tools = tuple([replace(tool, name=names.get(tool.name, tool.name)) for tool in options.tools])
-    options = replace(options, tools=tools, chosen_tool=names.get(options.chosen_tool, options.chosen_tool))
+    chosen_tool = names.get(options.chosen_tool, options.chosen_tool)
+    renamed_options = replace(options, tools=tools, chosen_tool=chosen_tool)
+    renamed_messages = [rename_message_tools(message, names) for message in messages]
     notes = [f"the tool {old!r} is named {new!r} there" for old, new in names.items()]
-    return options, [rename_message_tools(message, names) for message in messages], notes
+    return renamed_options, renamed_messages, notes
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------
@@ -247,8 +269,7 @@ def _iter_parts_and_content(message: Message) -> Iterator[Part]:
 
 def _describe_dropped_options(options: PortableOptions) -> list[str]:
     """Return a note on each built-in tool and each field that no other API has a form for."""
-    tool_notes = [
-        f"the tool {tool_type or 'without a type'}: only functions of the client's have a form there"
-        for tool_type in options.other_tools
-    ]
+    tool_notes = []
+    for tool_type in options.other_tools:
+        tool_notes.append(f"the tool {tool_type or 'without a type'}: only functions of the client's have a form there")
     return tool_notes + [f"the field {name}: left out" for name in options.unread_fields]

@@ -40,7 +40,10 @@ class BlockOrigin(Struct, frozen=True):
     def description(self) -> str:
         """The origin in words, such as ``a picture in the form of OpenAI Responses``."""
         *leading_names, last_name = (API_SPECS[api].display_name for api in self.apis)
-        names = f"{', '.join(leading_names)} and {last_name}" if leading_names else last_name
+        if leading_names:
+            names = f"{', '.join(leading_names)} and {last_name}"
+        else:
+            names = last_name
         article = "" if self.content_kind in (SOUND_KIND, THINKING_KIND) else "a "
         return f"{article}{self.content_kind} in the form of {names}"
 
@@ -100,7 +103,10 @@ _CONTENT_FIELDS = (*MESSAGE_ORIGIN_BY_FIELD, "output")
 
 def format_foreign_block_advice(origin: BlockOrigin, api: str) -> str:
     """Format the message about a block in another form than that of ``api``: the form it has, and the remedy."""
-    own_form = API_SPECS[api].blocks.own_forms.get(origin.content_kind) if api in API_SPECS else None
+    if api in API_SPECS:
+        own_form = API_SPECS[api].blocks.own_forms.get(origin.content_kind)
+    else:
+        own_form = None
     remedy = f"write {own_form}" if own_form else "leave it out"
     return f"this is {origin.description}; {remedy} here, as holdfast fix does"
 
@@ -111,7 +117,9 @@ def classify_foreign_block(block: object) -> BlockOrigin | None:
     This is for checking and fixing requests; see the module's docstring for the exceptions.
     """
     origin = classify_any_block(block)
-    return None if origin is None or origin.content_kind in (TEXT_KIND, BUILT_IN_CALL_KIND) else origin
+    if origin is None or origin.content_kind in (TEXT_KIND, BUILT_IN_CALL_KIND):
+        return None
+    return origin
 
 
 def classify_any_block(block: object) -> BlockOrigin | None:
@@ -186,7 +194,12 @@ def _find_calls_and_results(message: Mapping[str, Any], api: str) -> Iterator[Fo
         yield ".role", result_origin
 
 
-def _find_foreign_in_content(content: object, path: str, api: str, classify: BlockClassifier) -> Iterator[ForeignBlock]:
+def _find_foreign_in_content(
+    content: object,
+    path: str,
+    api: str,
+    classify: BlockClassifier,
+) -> Iterator[ForeignBlock]:
     """Yield the foreign elements of a content, also those inside of this API's own results."""
     is_list = isinstance(content, list)
     for index, block in enumerate(content if isinstance(content, list) else [content]):
@@ -197,4 +210,9 @@ def _find_foreign_in_content(content: object, path: str, api: str, classify: Blo
         if api not in origin.apis:
             yield block_path, origin
         elif isinstance(block, Mapping) and origin.content_kind == RESULT_KIND:
-            yield from _find_foreign_in_content(block.get("content"), f"{block_path}.content", api, classify)
+            yield from _find_foreign_in_content(
+                block.get("content"),
+                f"{block_path}.content",
+                api,
+                classify,
+            )

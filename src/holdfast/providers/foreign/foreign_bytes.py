@@ -76,7 +76,10 @@ def _is_foreign(part: Part, api: str, anthropic_fields: Sequence[str]) -> bool:
     if isinstance(part, Opaque) and part.kind == "options":
         return api != ANTHROPIC_SPEC.api
     if part.raw is not None:
-        writers = _WRITERS_OF_FIELDS if is_message_field(part) else _find_writers(part.raw, anthropic_fields)
+        if is_message_field(part):
+            writers = _WRITERS_OF_FIELDS
+        else:
+            writers = _find_writers(part.raw, anthropic_fields)
         return bool(writers) and api not in writers
     return isinstance(part, ToolResult) and any(_is_foreign(inner, api, anthropic_fields) for inner in part.content)
 
@@ -84,7 +87,10 @@ def _is_foreign(part: Part, api: str, anthropic_fields: Sequence[str]) -> bool:
 def _find_writers(raw: Raw, anthropic_fields: Sequence[str]) -> tuple[str, ...]:
     """Return the APIs that write a part in the form of ``raw``, or an empty tuple if that is not certain."""
     match = _BLOCK_START.match(raw)
-    writers = _find_writers_by_type(match[1]) if match is not None else _UNKNOWN_WRITERS
+    if match is not None:
+        writers = _find_writers_by_type(match[1])
+    else:
+        writers = _UNKNOWN_WRITERS
     # The bytes are searched first and parsed only on a hit, which may be a word of the text itself.
     may_be_anthropic = False
     if writers == _WRITERS_BY_TYPE["text"]:
@@ -96,8 +102,12 @@ def _find_writers(raw: Raw, anthropic_fields: Sequence[str]) -> tuple[str, ...]:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _UNKNOWN_WRITERS
     if may_be_anthropic:
-        return (ANTHROPIC_SPEC.api,) if any(field in block for field in anthropic_fields) else writers
-    return _classify_writers_by_fields(block) if isinstance(block, dict) else _UNKNOWN_WRITERS
+        if any(field in block for field in anthropic_fields):
+            return (ANTHROPIC_SPEC.api,)
+        return writers
+    if isinstance(block, dict):
+        return _classify_writers_by_fields(block)
+    return _UNKNOWN_WRITERS
 
 
 @lru_cache

@@ -120,7 +120,7 @@ def check_messages_to_encode(messages: object, api: str) -> list[Message]:
                 "encode_messages() takes what decode_messages() makes of dicts"
             )
         if not isinstance(message.parts, tuple | list) or not all(map(is_valid_part, message.parts)):
-            raise TypeError(f"messages[{index}] is no message: {describe_type_mismatch(message, Message)}")
+            raise TypeError(f"messages[{index}] is not a message: {describe_type_mismatch(message, Message)}")
     return drop_foreign_bytes_of_messages(checked_messages, api)
 
 
@@ -148,9 +148,15 @@ def _is_plain_text_message(message: object) -> bool:
 def _format_foreign_error(foreign_signs: Sequence[ForeignSign], api: str) -> str:
     """Format the error on a list: the first foreign thing, and the APIs that have all foreign things in the list."""
     first_sign = foreign_signs[0]
-    common_owners = [api for api in first_sign.owners if all(api in sign.owners for sign in foreign_signs)]
+    common_owners: list[str] = []
+    for owner in first_sign.owners:
+        if all(owner in sign.owners for sign in foreign_signs):
+            common_owners.append(owner)
     readers = " or ".join(f"decode_messages({owner!r}, …)" for owner in common_owners or first_sign.owners)
-    cure = f"read this list with {readers}" if common_owners else f"the list mixes APIs, {readers} reads this one"
+    if common_owners:
+        cure = f"read this list with {readers}"
+    else:
+        cure = f"the list mixes APIs, {readers} reads this one"
     return f"{first_sign.path}: {first_sign.description} is not part of {api} and would be lost; {cure}"
 
 

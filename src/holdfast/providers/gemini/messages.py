@@ -177,11 +177,20 @@ def _read_part(part: _WirePart, raw: Raw) -> Part:
     call = part.call or part.call_
     result = part.result or part.result_
     media = part.blob or part.blob_ or part.file or part.file_
-    payloads = [value for value in (part.text or None, call, result, media) if value is not None]
+    payloads = []
+    for value in (part.text or None, call, result, media):
+        if value is not None:
+            payloads.append(value)
     if len(payloads) > 1:
         return Opaque("unknown", raw, signature)
     if call is not None:
-        return ToolCall(call.id or "", call.name or "", _read_arguments(call.args), signature, raw)
+        return ToolCall(
+            call.id or "",
+            call.name or "",
+            _read_arguments(call.args),
+            signature,
+            raw,
+        )
     if result is not None:
         return _read_function_response(result, raw)
     if media is not None:
@@ -247,7 +256,10 @@ def _read_response_text(response: Raw) -> tuple[str, bool]:
         raw_fields = _FIELDS_DECODER.decode(response)
     except msgspec.ValidationError:
         return _format_response_value(response), False
-    filled_fields = {key: value for key, value in raw_fields.items() if bytes(value) not in _EMPTY_JSON}
+    filled_fields = {}
+    for key, value in raw_fields.items():
+        if bytes(value) not in _EMPTY_JSON:
+            filled_fields[key] = value
     is_error = "error" in filled_fields
     if not filled_fields:
         return "", is_error
@@ -261,7 +273,10 @@ def _format_response_value(value: Raw) -> str:
     if data == b"null":
         return ""
     is_string = data.startswith(b'"')
-    text = _STRING_DECODER.decode(data) if is_string else msgspec.json.format(data, indent=-1).decode()
+    if is_string:
+        text = _STRING_DECODER.decode(data)
+    else:
+        text = msgspec.json.format(data, indent=-1).decode()
     return text if text.strip() else ""
 
 
@@ -306,7 +321,10 @@ def encode_message(message: Message, base: Raw | None = None) -> list[bytes]:
         part = message.parts[0]
         if type(part) is Opaque and part.kind == "message":
             return [] if part.raw is None else [bytes(part.raw)]
-    old_content = _WireContent() if base is None else decode_json(_CONTENT_DECODER, base, "the base content")
+    if base is None:
+        old_content = _WireContent()
+    else:
+        old_content = decode_json(_CONTENT_DECODER, base, "the base content")
     parts = _encode_parts(message.parts, old_content.parts or [])
     if message.parts and not parts:
         return []
@@ -341,7 +359,9 @@ def _encode_part(part: Part, old_part: Raw | None = None) -> Raw | dict[str, Any
     if isinstance(part, ToolResult):
         return _overlay_in_spelling(old_part, {"functionResponse": _build_function_response(part, old_part)})
     new_fields = _build_part(part)
-    return None if new_fields is None else _overlay_in_spelling(old_part, new_fields)
+    if new_fields is None:
+        return None
+    return _overlay_in_spelling(old_part, new_fields)
 
 
 def _build_part(part: Part) -> dict[str, Any] | None:
@@ -380,7 +400,10 @@ def _build_function_response(part: ToolResult, old_part: Raw | None) -> dict[str
     old_name = "" if old_response is None else old_response.name
     # A response must carry the name of its function. Results of other APIs often have none.
     name = part.name or old_name or _GENERATED_ID_SUFFIX.sub("", part.call_id)
-    function_response: dict[str, Any] = {} if _is_generated_id(part.call_id, name) else {"id": part.call_id}
+    if _is_generated_id(part.call_id, name):
+        function_response: dict[str, Any] = {}
+    else:
+        function_response = {"id": part.call_id}
     function_response["name"] = name
     function_response["response"] = _build_response(part, old_response)
     media: list[Any] = []
@@ -394,7 +417,10 @@ def _build_function_response(part: ToolResult, old_part: Raw | None) -> dict[str
                 opaque.append(inner.raw)
         elif _is_inline_text(inner):
             inline_texts.append(inner.raw)
-    inner_parts = [inner_part for inner_part in (*media, *opaque, *inline_texts) if inner_part is not None]
+    inner_parts = []
+    for inner_part in (*media, *opaque, *inline_texts):
+        if inner_part is not None:
+            inner_parts.append(inner_part)
     if inner_parts:
         function_response["parts"] = inner_parts
     return function_response
@@ -417,7 +443,10 @@ def _build_response(part: ToolResult, old_response: _FunctionResponse | None) ->
     # Only the media or the id changed: the old object may have fields that its text does not show.
     if _read_response_text(old_response.response) == (text, part.is_error):
         return old_response.response
-    key = "result" if "result" in decode_json_fields(old_response.response) else "output"
+    if "result" in decode_json_fields(old_response.response):
+        key = "result"
+    else:
+        key = "output"
     return {"error" if part.is_error else key: text}
 
 
@@ -440,7 +469,9 @@ def _build_media_part(part: Media) -> dict[str, Any] | None:
     mime_fields = {"mimeType": part.mime} if part.mime else {}
     data = encode_media_base64(part)
     if data:
-        return {"inlineData": mime_fields | {"data": data}} if part.mime else None
+        if part.mime:
+            return {"inlineData": mime_fields | {"data": data}}
+        return None
     if part.source.startswith(("https://", "http://", "gs://")):
         return {"fileData": mime_fields | {"fileUri": part.source}}
     return None
@@ -487,7 +518,7 @@ def _overlay_in_spelling(base: Raw | None, new: dict[str, Any]) -> dict[str, Any
 
 
 def link_results_to_calls(messages: Sequence[Message]) -> list[Message]:
-    """Return ``messages`` with the name of its call in every result, and the call's id where either has none.
+    """Return ``messages`` with the name of its call in every result, and the call's id if either lacks one.
 
     A response answers the call with its id, else the first open call of its name in the content before it. A message in
     which nothing is missing stays the same object; parts keep their bytes.
@@ -504,7 +535,9 @@ def _link_answers(calls: Sequence[ToolCall], answers: Sequence[Message]) -> list
     """Return the messages that follow ``calls`` with their results tied to them."""
     sent_ids: set[str] = set()
     for message in answers:
-        sent_ids.update(result.call_id for result in message.results if not _has_generated_id(result))
+        for result in message.results:
+            if not _has_generated_id(result):
+                sent_ids.add(result.call_id)
     calls_by_id = {call.id: call for call in calls if call.id in sent_ids}
     # Calls that no response names by id, in order. Responses without ids take them from here by name.
     waiting = [call for call in calls if call.id not in sent_ids]
@@ -523,10 +556,16 @@ def _link_result(result: ToolResult, calls_by_id: Mapping[str, ToolCall], waitin
     """Return ``result`` with id and name of its call; a call found by name is removed from ``waiting``."""
     call = calls_by_id.get(result.call_id)
     if call is None:
-        candidates = [candidate for candidate in waiting if _can_answer(result, candidate)]
+        candidates = []
+        for candidate in waiting:
+            if _can_answer(result, candidate):
+                candidates.append(candidate)
         if not candidates:
             return result
-        same_id = [candidate for candidate in candidates if candidate.id == result.call_id]
+        same_id = []
+        for candidate in candidates:
+            if candidate.id == result.call_id:
+                same_id.append(candidate)
         call = same_id[0] if same_id else candidates[0]
         waiting.remove(call)
     name = result.name or call.name

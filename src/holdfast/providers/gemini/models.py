@@ -48,8 +48,10 @@ _UNSIGNED_GEMINI_NAME = re.compile(r"gemini-(?:pro|flash|ultra)$|gemini-pro-visi
 def has_thought_signatures(model: str) -> bool:
     """Return whether ``model`` demands its signatures back: Gemini 3 and later, and every unknown Gemini."""
     name = model.lower()
+    if _UNSIGNED_GEMINI_NAME.search(name):
+        return False
     match = _GEMINI_MODEL_NAME.search(name)
-    return not _UNSIGNED_GEMINI_NAME.search(name) and (match is None or int(match[1]) >= 3)
+    return match is None or int(match[1]) >= 3
 
 
 def build_dialect(model: str, _provider: str = "") -> Dialect:

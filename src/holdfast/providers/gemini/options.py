@@ -103,9 +103,15 @@ def read_options(body: dict[str, Any]) -> PortableOptions:
     # A choice among one function only is how this API names a single tool.
     is_single_tool = choice == "any" and len(allowed) == 1
     shared_options = read_shared_options(SHARED_FORM, body)
-    other_config = {key: value for key, value in config.items() if key not in _SAMPLING_FIELDS}
+    other_config = {}
+    for key, value in config.items():
+        if key not in _SAMPLING_FIELDS:
+            other_config[key] = value
     unread_config = list_unread_nested_fields(
-        shared_options, {"generationConfig": other_config}, ("generationConfig",), _list_schema_fields(shared_options)
+        shared_options,
+        {"generationConfig": other_config},
+        ("generationConfig",),
+        _list_schema_fields(shared_options),
     )
     return PortableOptions(
         system=as_texts(as_dict(body.get("systemInstruction")).get("parts", [])),
@@ -147,7 +153,11 @@ def _to_camel_case(key: str) -> str:
 def _read_function_declaration(tool: dict[str, Any]) -> FunctionTool:
     tool = _to_camel_case_fields(tool)
     schema = tool.get("parametersJsonSchema", _lowercase_schema_types(tool.get("parameters")))
-    return FunctionTool(as_text(tool.get("name")), as_text(tool.get("description")), schema)
+    return FunctionTool(
+        as_text(tool.get("name")),
+        as_text(tool.get("description")),
+        schema,
+    )
 
 
 def write_options(options: PortableOptions) -> OptionFields:

@@ -72,7 +72,10 @@ class PartialCall:
         # Strings are set last: until now their pieces were only collected.
         for path, words in self._words.items():
             self._set_argument(path, "".join(words))
-        call_fields = {key: raw for key, raw in self._call.items() if key not in ("partialArgs", "willContinue")}
+        call_fields = {}
+        for key, raw in self._call.items():
+            if key not in ("partialArgs", "willContinue"):
+                call_fields[key] = raw
         return self._part | {_CALL_FIELD: call_fields | {"args": self._args}}
 
 

@@ -96,20 +96,35 @@ def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
     """Parse the answer in the fields of a body."""
     candidate = _get_first_candidate(fields)
     element = _encode_content_element(read_json_fields(candidate.get("content")))
-    message = decode_message_or_empty(gemini.decode_message, element) if element else EMPTY_ANSWER
+    if element:
+        message = decode_message_or_empty(gemini.decode_message, element)
+    else:
+        message = EMPTY_ANSWER
     finish_reason = read_json_text(candidate.get("finishReason"))
     block_reason = _get_block_reason(fields)
     stop = (adjust_stop_for_calls(map_stop_reason(STOP_REASONS, finish_reason), message), finish_reason)
     # A blocked prompt has no candidate, and so no finish reason.
     if block_reason and not finish_reason:
         stop = ("content_filter", block_reason)
-    return build_parsed_answer(gemini.API_NAME, fields, message, (element,), stop, parse_usage, _ANSWER_FIELDS)
+    return build_parsed_answer(
+        gemini.API_NAME,
+        fields,
+        message,
+        (element,),
+        stop,
+        parse_usage,
+        _ANSWER_FIELDS,
+    )
 
 
 def _get_first_candidate(fields: Mapping[str, Raw]) -> dict[str, Raw]:
     candidates = [read_json_fields(raw) for raw in read_json_items(fields.get("candidates"))]
     filled_candidates = [candidate for candidate in candidates if candidate]
-    return min(filled_candidates, key=lambda candidate: read_json_count(candidate.get("index")), default={})
+    return min(
+        filled_candidates,
+        key=lambda candidate: read_json_count(candidate.get("index")),
+        default={},
+    )
 
 
 def _get_block_reason(fields: Mapping[str, Raw]) -> str:
@@ -119,7 +134,10 @@ def _get_block_reason(fields: Mapping[str, Raw]) -> str:
 
 def _encode_content_element(content: Mapping[str, Raw]) -> bytes:
     """Encode the content of an answer as a request takes it back: as the model's, without malformed parts."""
-    parts = [raw for raw in read_json_items(content.get("parts")) if bytes(raw).startswith(b"{")]
+    parts = []
+    for raw in read_json_items(content.get("parts")):
+        if bytes(raw).startswith(b"{"):
+            parts.append(raw)
     return encode_json({"role": "model", "parts": parts}) if parts else b""
 
 
@@ -169,7 +187,8 @@ class _GrowingCandidate:
 
     def _add_part(self, raw: Raw, part: Mapping[str, Raw]) -> None:
         last = self._parts[-1] if self._parts else None
-        is_unsigned_text = part.keys() <= {"text", "thought"} and bytes(part.get("text", b"")).startswith(b'"')
+        has_text = bytes(part.get("text", b"")).startswith(b'"')
+        is_unsigned_text = has_text and part.keys() <= {"text", "thought"}
         if isinstance(last, PartialCall) and last.is_open and "functionCall" in part:
             last.add_part(part)
         elif is_partial_call(part):
@@ -191,7 +210,9 @@ class _GrowingCandidate:
 
     def build_candidate(self) -> dict[str, Any]:
         """Build the candidate as a body has it."""
-        parts = [part if isinstance(part, Raw) else part.build_part() for part in self._parts]
+        parts = []
+        for part in self._parts:
+            parts.append(part if isinstance(part, Raw) else part.build_part())
         return {"content": {"role": "model", "parts": parts}} | self._fields
 
 

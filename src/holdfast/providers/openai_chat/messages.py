@@ -163,10 +163,23 @@ def decode_message(raw: JsonBytes) -> Message:
     if simple is not None and simple.role in _SIMPLE_ROLES and not simple.name:
         calls = map(_decode_call, simple.tool_calls or ())
         return Message(_SIMPLE_ROLES[simple.role], (*_decode_message_content(simple), *calls))
-    wire = decode_json(_MESSAGE_DECODER, raw, "the message") if simple is None else simple
+    if simple is None:
+        wire = decode_json(_MESSAGE_DECODER, raw, "the message")
+    else:
+        wire = simple
     if wire.role == "tool":
         content = tuple(map(_to_result_part, _decode_content(wire.content)))
-        return Message("tool", (ToolResult(wire.tool_call_id or "", wire.name or "", content, raw=raw),))
+        return Message(
+            "tool",
+            (
+                ToolResult(
+                    wire.tool_call_id or "",
+                    wire.name or "",
+                    content,
+                    raw=raw,
+                ),
+            ),
+        )
     role = _ROLE_BY_WIRE_ROLE.get(wire.role)
     if role is None:
         return Message("tool" if wire.role == "function" else "system", (Opaque("message", raw),))
@@ -242,7 +255,15 @@ def _decode_content_part(raw: Raw) -> Part:
     if isinstance(part, _AudioPart):
         audio = part.input_audio
         size = count_base64_bytes(audio.data)
-        return Media("audio", f"audio/{audio.format}", size, "", audio.data, raw, "base64")
+        return Media(
+            "audio",
+            f"audio/{audio.format}",
+            size,
+            "",
+            audio.data,
+            raw,
+            "base64",
+        )
     return _read_file(part.file, raw)
 
 
@@ -262,7 +283,9 @@ def _read_file(file: _FileData, raw: Raw) -> Media:
 
 
 def _to_result_part(part: Part) -> Text | Media | Opaque:
-    return part if isinstance(part, (Text, Media, Opaque)) else Opaque("unknown", part.raw)
+    if isinstance(part, (Text, Media, Opaque)):
+        return part
+    return Opaque("unknown", part.raw)
 
 
 def _build_opaque(raw: Raw) -> Opaque:
@@ -278,7 +301,13 @@ def _decode_call(raw: Raw) -> Part:
         usual = _SIMPLE_CALL_DECODER.decode(raw)
     except _DECODE_ERRORS:
         return _decode_unusual_call(raw)
-    return ToolCall(usual.id or "", usual.function.name, usual.function.arguments, None, raw)
+    return ToolCall(
+        usual.id or "",
+        usual.function.name,
+        usual.function.arguments,
+        None,
+        raw,
+    )
 
 
 def _decode_unusual_call(raw: Raw) -> Part:
@@ -292,9 +321,11 @@ def _decode_unusual_call(raw: Raw) -> Part:
 def _read_call(call: _WireCall, raw: Raw) -> ToolCall:
     if call.custom is not None:
         # A custom tool takes free text. As a JSON string it fits ``arguments``, which is JSON for every call.
-        return ToolCall(call.id or "", call.custom.name, encode_json(call.custom.input).decode(), None, raw)
+        arguments = encode_json(call.custom.input).decode()
+        return ToolCall(call.id or "", call.custom.name, arguments, None, raw)
     function = call.function or _FunctionWithRaw()
-    return ToolCall(call.id or "", function.name, bytes(function.arguments).decode(), None, raw)
+    arguments = bytes(function.arguments).decode()
+    return ToolCall(call.id or "", function.name, arguments, None, raw)
 
 
 def _read_reasoning(key: str, raw: Raw) -> Part:
@@ -353,9 +384,15 @@ def _encode_result(result: ToolResult, base: Raw | None) -> bytes:
 
 def _encode_rest(role: Role, parts: Sequence[Part], base: Raw | None) -> bytes:
     """Encode everything but results as one message."""
-    old_message = None if base is None else decode_json(_MESSAGE_DECODER, base, "the base message")
+    if base is None:
+        old_message = None
+    else:
+        old_message = decode_json(_MESSAGE_DECODER, base, "the base message")
     content_parts = [part for part in parts if _is_content_part(part)]
-    calls = [part for part in parts if isinstance(part, ToolCall) or _is_opaque_kind(part, "tool_call")]
+    calls = []
+    for part in parts:
+        if isinstance(part, ToolCall) or _is_opaque_kind(part, "tool_call"):
+            calls.append(part)
     content = _encode_content(content_parts, old_message, media=role == "user")
     if content is None and role != "assistant":
         content = ""  # only an assistant may have null content
@@ -397,8 +434,10 @@ def _is_content_part(part: Part) -> bool:
 def _encode_content(parts: Sequence[Part], old_message: _WireMessage | None, *, media: bool) -> Any:
     """Encode ``content``: a string for one plain text, a list of parts for anything else, None for no parts."""
     old = old_message.content if old_message is not None else None
-    if len(parts) == 1 and type(parts[0]) is Text and parts[0].raw is None and not isinstance(old, list):
-        return parts[0].text
+    if len(parts) == 1 and not isinstance(old, list):
+        only_part = parts[0]
+        if type(only_part) is Text and only_part.raw is None:
+            return only_part.text
     old_parts: Sequence[Raw | None] = [None] * len(parts)
     if isinstance(old, list) and len(old) == len(parts):
         old_parts = old
@@ -428,7 +467,9 @@ def build_media_part(part: Media) -> dict[str, Any] | None:
     """Build a content part that shows ``part``, or return None if Chat can only show it as text."""
     url = build_data_url(part) or (part.source if part.form == "url" else "")
     if part.kind == "image":
-        return {"type": "image_url", "image_url": {"url": url}} if url else None
+        if url:
+            return {"type": "image_url", "image_url": {"url": url}}
+        return None
     if part.kind == "audio" and part.form == "base64":
         audio_format = _AUDIO_FORMATS.get(part.mime, part.mime.partition("/")[2])
         return {"type": "input_audio", "input_audio": {"data": part.source, "format": audio_format}}

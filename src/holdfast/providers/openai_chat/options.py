@@ -60,9 +60,11 @@ def read_options(body: dict[str, Any]) -> PortableOptions:
     """Read the options of a decoded body."""
     tools = as_dict_list(body.get("tools"))
     # ``functions`` is the deprecated form of ``tools``.
-    tools += [{"type": "function", "function": function} for function in as_dict_list(body.get("functions"))]
+    for function in as_dict_list(body.get("functions")):
+        tools.append({"type": "function", "function": function})
     own_tools = [tool for tool in tools if "function" in tool]
     other_tools = [tool for tool in tools if "function" not in tool]
+    # ``max_tokens`` is the older name of the limit; a body with both is refused.
     max_tokens = as_int(body.get("max_completion_tokens"))
     if max_tokens is None:
         max_tokens = as_int(body.get("max_tokens"))
@@ -91,6 +93,7 @@ def read_options(body: dict[str, Any]) -> PortableOptions:
 def write_options(options: PortableOptions) -> OptionFields:
     """Return the fields that ask for ``options``, and a note for each option without a form in Chat."""
     function_choice = {"type": "function", "function": {"name": options.chosen_tool}}
+    # Without tools the API refuses ``parallel_tool_calls``.
     body = {
         "max_completion_tokens": options.max_tokens,
         "tools": [{"type": "function", "function": _write_function(tool)} for tool in options.tools],

@@ -96,7 +96,13 @@ def parse_usage(fields: Mapping[str, Raw]) -> Usage:
     if cached_tokens > input_tokens:
         input_tokens += cached_tokens
     cache_write_tokens = read_json_count(input_details.get("cache_write_tokens"))
-    return Usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens, reasoning_tokens)
+    return Usage(
+        input_tokens,
+        output_tokens,
+        cached_tokens,
+        cache_write_tokens,
+        reasoning_tokens,
+    )
 
 
 def iter_event_text(payload: dict[str, Any]) -> Iterator[str]:
@@ -133,9 +139,14 @@ def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
 
 
 def _get_first_choice(fields: Mapping[str, Raw]) -> dict[str, Raw]:
+    # A request may ask for several answers; the first one is the answer.
     choices = [read_json_fields(raw) for raw in read_json_items(fields.get("choices"))]
     filled_choices = [choice for choice in choices if choice]
-    return min(filled_choices, key=lambda choice: read_json_count(choice.get("index")), default={})
+    return min(
+        filled_choices,
+        key=lambda choice: read_json_count(choice.get("index")),
+        default={},
+    )
 
 
 def _encode_message_element(message: Mapping[str, Raw]) -> bytes:
@@ -170,8 +181,11 @@ def _add_call_types(calls: Raw) -> Raw | list[Any]:
 
 def _drop_empty_text(message: Message) -> Message:
     """Return an empty answer for a message that is one empty text."""
-    is_empty_text = len(message.parts) == 1 and message.text == "" and message.parts[0].raw is None
-    return EMPTY_ANSWER if is_empty_text else message
+    if len(message.parts) != 1 or message.text:
+        return message
+    if message.parts[0].raw is not None:
+        return message
+    return EMPTY_ANSWER
 
 
 def _get_delta(choice: Mapping[str, Raw]) -> dict[str, Raw]:
@@ -349,7 +363,8 @@ class ChatAccumulator:
                 choice[key] = raw
         # Log probabilities come in pieces like the text, while every other field of a choice is sent whole.
         if "logprobs" in fields:
-            choice["logprobs"] = _merge_delta("logprobs", choice.get("logprobs"), read_json_value(fields["logprobs"]))
+            delta_logprobs = read_json_value(fields["logprobs"])
+            choice["logprobs"] = _merge_delta("logprobs", choice.get("logprobs"), delta_logprobs)
         return any(bytes(raw) not in _EMPTY_JSON for key, raw in raw_delta.items() if key != "role")
 
     def _add_delta(self, index: int, delta: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,10 @@ def _build_threshold_fields(tokens: int, _instructions: str, _pause: bool) -> Js
 
 def _build_compaction_request(fields: Mapping[str, Raw], instructions: str, in_band: bool) -> NativeCompactionRequest:
     if in_band:
-        body: dict[str, Any] = {key: raw for key, raw in fields.items() if key not in _DELIVERY_FIELDS}
+        body: dict[str, Any] = {}
+        for key, raw in fields.items():
+            if key not in _DELIVERY_FIELDS:
+                body[key] = raw
     else:
         body = {key: raw for key, raw in fields.items() if key in _COMPACT_ENDPOINT_FIELDS}
     if instructions:
@@ -42,7 +45,10 @@ def _build_compaction_request(fields: Mapping[str, Raw], instructions: str, in_b
 def _append_instructions(fields: Mapping[str, Raw], instructions: str) -> str:
     """Return the request's own instructions followed by those for the compaction."""
     # The request has one field for both.
-    own_instructions = msgspec.json.decode(fields["instructions"]) if "instructions" in fields else None
+    if "instructions" in fields:
+        own_instructions = msgspec.json.decode(fields["instructions"])
+    else:
+        own_instructions = None
     compaction_prompt = INSTRUCTED_PROMPT.format(instructions=instructions)
     if isinstance(own_instructions, str) and own_instructions:
         return f"{own_instructions}\n\n{compaction_prompt}"
@@ -64,7 +70,11 @@ def _keep_item(item: Raw) -> Raw:
 
 
 COMPACTION = CompactionFormat(
-    1_000, _build_threshold_fields, _build_compaction_request, _keep_item, returns_history=True
+    1_000,
+    _build_threshold_fields,
+    _build_compaction_request,
+    _keep_item,
+    returns_history=True,
 )
 """1,000 tokens is the lowest threshold that the documentation allows. A compaction on demand returns the next input
 items, user messages included."""

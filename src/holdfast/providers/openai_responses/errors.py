@@ -8,7 +8,12 @@ from holdfast.providers.common.error_forms import ErrorForm, ErrorFormat, encode
 from holdfast.providers.common.openai.errors import OPENAI_ERROR_FORMS, word_overflow
 
 
-def _word_overflow(kind: str, limit: int | None, requested_tokens: int | None, output: int | None) -> str:
+def _word_overflow(
+    kind: str,
+    limit: int | None,
+    requested_tokens: int | None,
+    output: int | None,
+) -> str:
     if kind == "context_window" and limit is None and requested_tokens is None:
         return "Your input exceeds the context window of this model. Please adjust your input and try again."
     return word_overflow(kind, limit, requested_tokens, output)
@@ -35,5 +40,11 @@ def _build_failed_event(error: dict[str, Any], number: int) -> dict[str, Any]:
     return {"type": "response.failed", "sequence_number": number, "response": response}
 
 
-ERROR_FORMAT = ErrorFormat(OPENAI_ERROR_FORMS, _word_overflow, _build_body, _render_event, sends_overflow_as_event=True)
+ERROR_FORMAT = ErrorFormat(
+    OPENAI_ERROR_FORMS,
+    _word_overflow,
+    _build_body,
+    _render_event,
+    sends_overflow_as_event=True,
+)
 """Codex only understands an overflow as a ``response.failed`` event."""

@@ -314,7 +314,10 @@ def decode_model_item(item: WireItem, raw: Raw, model: str = "") -> tuple[Part, 
     if item.type == "reasoning":
         # With ``store: false`` the encrypted content carries the reasoning; a stored item is found by its id.
         signature_data = item.encrypted_content or item.id
-        signature = ProviderSignature(API_NAME, model, signature_data) if signature_data else None
+        if signature_data:
+            signature = ProviderSignature(API_NAME, model, signature_data)
+        else:
+            signature = None
         return (Thinking(_get_reasoning_text(item), signature, raw),)
     argument_field = ARGUMENT_FIELD_BY_CALL.get(item.type)
     call_id = item.call_id
@@ -375,8 +378,17 @@ def _decode_output(item: WireItem, raw: Raw) -> ToolResult | None:
     content = _decode_content(output) if output else ()
     if content is None:
         return None
-    parts = [part for part in map(convert_text_document, content) if isinstance(part, Text | Media | Opaque)]
-    return ToolResult(item.call_id or item.id or "", item.name or "", tuple(parts), is_error, raw)
+    parts = []
+    for part in map(convert_text_document, content):
+        if isinstance(part, Text | Media | Opaque):
+            parts.append(part)
+    return ToolResult(
+        item.call_id or item.id or "",
+        item.name or "",
+        tuple(parts),
+        is_error,
+        raw,
+    )
 
 
 def _decode_content(raw: Raw) -> tuple[Part, ...] | None:
@@ -407,7 +419,9 @@ def decode_content_part(raw: Raw) -> Part:
     if part.type == "unknown" and part.stdout is not None:  # a chunk of a shell's output has no type
         return Text(part.stdout + (part.stderr or ""), None, raw)
     read_media = _MEDIA_READERS.get(part.type)
-    return Opaque(part.type, raw) if read_media is None else read_media(part, raw)
+    if read_media is None:
+        return Opaque(part.type, raw)
+    return read_media(part, raw)
 
 
 def _build_opaque(raw: Raw) -> Opaque:
@@ -420,7 +434,15 @@ def _build_opaque(raw: Raw) -> Opaque:
 def _read_image(part: _WirePart, raw: Raw) -> Media:
     mime, data = split_data_url(part.image_url or "")
     if mime:
-        return Media("image", mime, count_base64_bytes(data), "", data or part.file_id or "", raw, "base64")
+        return Media(
+            "image",
+            mime,
+            count_base64_bytes(data),
+            "",
+            data or part.file_id or "",
+            raw,
+            "base64",
+        )
     if data:  # the URL itself
         return Media("image", "", 0, "", data, raw, "url")
     return Media("image", "", 0, "", part.file_id or "", raw, "file")
@@ -430,14 +452,37 @@ def _read_file(part: _WirePart, raw: Raw) -> Media:
     mime, data = split_data_url(part.file_data or "")
     name = part.filename or ""
     if data:
-        return Media("document", mime, count_base64_bytes(data), name, data, raw, "base64")
+        return Media(
+            "document",
+            mime,
+            count_base64_bytes(data),
+            name,
+            data,
+            raw,
+            "base64",
+        )
     form: MediaForm = "url" if part.file_url else "file"
-    return Media("document", mime, 0, name, part.file_url or part.file_id or "", raw, form)
+    return Media(
+        "document",
+        mime,
+        0,
+        name,
+        part.file_url or part.file_id or "",
+        raw,
+        form,
+    )
 
 
 def _read_audio(part: _WirePart, raw: Raw) -> Media:
     audio = part.input_audio or _AudioData()
-    return Media("audio", f"audio/{audio.format}", count_base64_bytes(audio.data), "", audio.data, raw)
+    return Media(
+        "audio",
+        f"audio/{audio.format}",
+        count_base64_bytes(audio.data),
+        "",
+        audio.data,
+        raw,
+    )
 
 
 _MEDIA_READERS: dict[str, Callable[[_WirePart, Raw], Media]] = {

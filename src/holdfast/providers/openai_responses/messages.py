@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message, Role, format_part_placeholder
 from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
-from holdfast.normalize.pairing import is_synthetic_result
+from holdfast.normalize.result_matching import is_synthetic_result
 from holdfast.providers.common.block_alignment import get_call_identity
 from holdfast.providers.common.json.raw_json import (
     JsonBytes,
@@ -90,7 +90,10 @@ def encode_message(message: Message, base: Raw | None = None) -> list[bytes]:
     if message.role == "assistant":
         return list(_encode_assistant_items(message.parts, old_parts))
     results = message.results
-    old_results = [old_part for old_part in old_parts if type(old_part.part) is ToolResult]
+    old_results = []
+    for old_part in old_parts:
+        if type(old_part.part) is ToolResult:
+            old_results.append(old_part)
     items = []
     for result, old_result in zip(results, _match_old_parts(results, old_results), strict=True):
         items.append(_encode_output(result, old_result))
@@ -158,7 +161,8 @@ def _encode_assistant_items(parts: Sequence[Part], old_parts: Sequence[_OldPart]
         if owner.is_content_part:
             yield _encode_message_item(pairs, old_parts, unbound_items)
         elif part.raw is not None:
-            yield _encode_kept_item(part.raw, drop_id=old_part is not None and old_part.number in unbound_items)
+            is_unbound = old_part is not None and old_part.number in unbound_items
+            yield _encode_kept_item(part.raw, drop_id=is_unbound)
         else:
             yield encode_json(_build_item(part, old_part))
 
@@ -166,7 +170,9 @@ def _encode_assistant_items(parts: Sequence[Part], old_parts: Sequence[_OldPart]
 def _can_send_in_answer(part: Part) -> bool:
     """Return whether this API has a form for ``part`` in an answer."""
     if isinstance(part, Thinking) and part.raw is None:
-        return part.signature is not None and part.signature.api == API_NAME and bool(part.signature.data)
+        if part.signature is None or part.signature.api != API_NAME:
+            return False
+        return bool(part.signature.data)
     if isinstance(part, Opaque):
         return part.raw is not None
     return not isinstance(part, ToolResult)
@@ -209,7 +215,10 @@ def _find_items_without_reasoning(parts: Sequence[Part], old_parts: Sequence[_Ol
     The server knows by its id that an item belongs to reasoning, and answers 400 ("was provided without its required
     'reasoning' item") if that is missing.
     """
-    kept_reasoning = {bytes(part.raw) for part in parts if type(part) is Thinking and part.raw is not None}
+    kept_reasoning = set()
+    for part in parts:
+        if type(part) is Thinking and part.raw is not None:
+            kept_reasoning.add(bytes(part.raw))
     unbound_items: set[int] = set()
     has_lost_reasoning = False
     follows_reasoning = False
@@ -230,7 +239,9 @@ def _encode_kept_item(raw: Raw, *, drop_id: bool) -> bytes:
     """Return the bytes of an item, without its id if ``drop_id``."""
     if not drop_id or b'"id"' not in bytes(raw):
         return bytes(raw)
-    return encode_json({key: value for key, value in decode_json_fields(raw).items() if key != "id"})
+    fields = decode_json_fields(raw)
+    fields.pop("id", None)
+    return encode_json(fields)
 
 
 def _encode_message_item(
@@ -242,7 +253,10 @@ def _encode_message_item(
     if first_old is None or not _is_message_item(first_old.item):
         content = [_encode_answer_part(part, None) for part, _ in pairs]
         return encode_json({"type": "message", "role": "assistant", "content": content})
-    old_raws = [old_part.part.raw for old_part in old_parts if old_part.number == first_old.number]
+    old_raws = []
+    for old_part in old_parts:
+        if old_part.number == first_old.number:
+            old_raws.append(old_part.part.raw)
     if None not in old_raws and [part.raw for part, _ in pairs] == old_raws:
         return _encode_kept_item(first_old.item, drop_id=first_old.number in unbound_items)
     new_content = _encode_edited_content(pairs, decode_json_fields(first_old.item).get("content", Raw(b"[]")))
@@ -342,7 +356,10 @@ def _encode_call_arguments(arguments: str, *, as_text: bool) -> Raw:
 
 def _encode_input_message(role: Role, parts: Sequence[Part], base: Raw | None) -> bytes:
     """Encode everything but results as one message item, over the old item."""
-    old_fields = {} if base is None else decode_json_fields(split_response_items(strip_list_brackets(base))[0])
+    if base is None:
+        old_fields = {}
+    else:
+        old_fields = decode_json_fields(split_response_items(strip_list_brackets(base))[0])
     old_content = old_fields.get("content", Raw(b"[]"))
     if bytes(old_content).startswith(b'"') and len(parts) == 1:
         part = parts[0]
@@ -382,7 +399,9 @@ def _encode_input_part(part: Part, old_part: Raw | None = None) -> Any:
 def _get_part_type(old_part: Raw | None) -> str:
     """Return the type of an old content part; empty without an old part, or if it has no type."""
     try:
-        return "" if old_part is None else _ITEM_TYPE_DECODER.decode(old_part).type
+        if old_part is None:
+            return ""
+        return _ITEM_TYPE_DECODER.decode(old_part).type
     except (msgspec.ValidationError, UnicodeDecodeError):
         return ""
 
@@ -436,7 +455,12 @@ def _get_shell_outcome(output: Raw) -> Raw | None:
 
 def _build_shell_output(result: ToolResult, outcome: Raw | None = None) -> list[dict[str, Any]]:
     """Build the output of a shell: one chunk with the whole text, and how the command ended."""
-    texts = [part.text if isinstance(part, Text) else format_part_placeholder(part) for part in result.content]
+    texts = []
+    for part in result.content:
+        if isinstance(part, Text):
+            texts.append(part.text)
+        else:
+            texts.append(format_part_placeholder(part))
     final_outcome = outcome or {"type": "exit", "exit_code": int(result.is_error)}
     return [{"stdout": "\n".join(texts), "stderr": "", "outcome": final_outcome}]
 
@@ -460,7 +484,10 @@ def adapt_outputs_to_calls(groups: list[list[JsonBytes]]) -> list[list[JsonBytes
         adapted_group: list[JsonBytes] = []
         for wire in group:
             is_adapted = bool(kind_by_call_id) and _is_new_function_output(wire)
-            adapted_group.append(_adapt_output(bytes(wire), kind_by_call_id) if is_adapted else wire)
+            if is_adapted:
+                adapted_group.append(_adapt_output(bytes(wire), kind_by_call_id))
+            else:
+                adapted_group.append(wire)
         adapted_groups.append(adapted_group)
     return adapted_groups
 

@@ -96,6 +96,7 @@ def write_options(options: PortableOptions) -> OptionFields:
 
 def is_own_tool_choice(choice: Any) -> bool:
     """Return whether a ``tool_choice`` has the form of Responses: a string, or an object with type and name in it."""
+    # Chat names a tool in an object inside, Anthropic has other types; the rest is of this API.
     if choice is None or isinstance(choice, str):
         return choice is not None
     if not isinstance(choice, Mapping):

@@ -67,15 +67,26 @@ def iter_event_text(payload: dict[str, Any]) -> Iterator[str]:
 
 def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
     """Parse the answer in the fields of a body of ``/responses`` or ``/responses/compact``."""
-    items = [raw for raw in read_json_items(fields.get("output")) if bytes(raw).startswith(b"{")]
+    items = []
+    for raw in read_json_items(fields.get("output")):
+        if bytes(raw).startswith(b"{"):
+            items.append(raw)
     message = _decode_output_message(items)
+    # The reason of an incomplete answer says more than its status.
     status = read_json_text(fields.get("status"))
     incomplete_reason = read_json_text(read_json_fields(fields.get("incomplete_details")).get("reason"))
     native_reason = incomplete_reason or status
     stop_reason = adjust_stop_for_calls(_find_stop_reason(fields, native_reason, message), message)
     elements = [bytes(raw) for raw in items]
     stop = (stop_reason, native_reason)
-    answer = build_parsed_answer(openai_responses.API_NAME, fields, message, elements, stop, parse_usage)
+    answer = build_parsed_answer(
+        openai_responses.API_NAME,
+        fields,
+        message,
+        elements,
+        stop,
+        parse_usage,
+    )
     if status in _UNFINISHED_STATUSES:
         return replace(answer, is_complete=False)
     return answer
@@ -96,6 +107,7 @@ def _decode_output_message(items: list[Raw]) -> Message:
 
 
 def _find_stop_reason(fields: Mapping[str, Raw], native_reason: str, message: Message) -> StopReason:
+    # The status ``completed`` stands for answers, compactions and refusals alike; the content tells which.
     status = read_json_text(fields.get("status"))
     if status == "incomplete":
         return _STOP_BY_INCOMPLETE_REASON.get(native_reason, "unknown")
@@ -120,8 +132,10 @@ def _is_only_refusal(fields: Mapping[str, Raw]) -> bool:
     for raw_item in read_json_items(fields.get("output")):
         item = read_json_fields(raw_item)
         if "role" in item:
-            parts += [read_json_fields(raw_part) for raw_part in read_json_items(item.get("content"))]
-    return bool(parts) and all(read_json_text(part.get("type")) == "refusal" for part in parts)
+            for raw_part in read_json_items(item.get("content")):
+                parts.append(read_json_fields(raw_part))
+    part_types = {read_json_text(part.get("type")) for part in parts}
+    return part_types == {"refusal"}
 
 
 def _is_content_event(kind: str, fields: Mapping[str, Raw]) -> bool:
@@ -258,7 +272,10 @@ class ResponsesAccumulator:
         target = None if event is None else _DELTA_TARGETS.get(event.type)
         if event is None or target is None:
             return None
-        index = event.summary_index if event.content_index is UNSET else event.content_index
+        if event.content_index is UNSET:
+            index = event.summary_index
+        else:
+            index = event.content_index
         self._items.setdefault(event.output_index, _GrowingItem()).append_text(target, index, event.delta)
         return bool(event.delta)
 
@@ -276,7 +293,10 @@ class ResponsesAccumulator:
 
     def build_body(self) -> dict[str, Any]:
         """Build the fields of the body from the events so far."""
-        final_items = [raw for raw in read_json_items(self._head.get("output")) if read_json_fields(raw)]
+        final_items = []
+        for raw in read_json_items(self._head.get("output")):
+            if read_json_fields(raw):
+                final_items.append(raw)
         items = [self._items[index].build_item() for index in sorted(self._items)]
         # The last event repeats the whole output. Some servers leave it empty or short there; then the items count.
         is_final = self.is_complete and len(final_items) >= len(items)

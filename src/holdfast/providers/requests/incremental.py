@@ -20,7 +20,7 @@ from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.raw_json import find_field_spans
 from holdfast.providers.registry import get_api_spec
-from holdfast.providers.requests.request_body import (
+from holdfast.providers.requests.parsed_request import (
     ParsedRequest,
     build_parsed_request,
     measure_parsed_request,
@@ -49,11 +49,15 @@ def index_request(
 
     The first ``shared_messages`` positions are taken from ``previous``.
     """
-    start = _find_list_start(parsed_request) if previous is None else previous.list_start
+    shared_ends: tuple[int, ...] = ()
+    if previous is None:
+        start = _find_list_start(parsed_request)
+    else:
+        start = previous.list_start
+        shared_ends = previous.message_ends[:shared_messages]
     if start is None:
         return None
-    shared_ends = () if previous is None else previous.message_ends[:shared_messages]
-    new_ends = list[int]()
+    new_ends: list[int] = []
     position = shared_ends[-1] if shared_ends else start + 1
     for sized_message in parsed_request.messages[len(shared_ends) :]:
         position = _skip_message_gap(parsed_request.body, position) + len(sized_message.raw or b"")
@@ -79,16 +83,22 @@ def parse_appended_request(body: bytes, api: str, previous: IndexedRequest) -> t
     short_body = body[: previous.list_start + 1] + body[tail_start:]
     fields = parse_body_fields(short_body)
     raw_list = fields.get(spec.messages_field)
-    size = 0 if raw_list is None else memoryview(raw_list).nbytes
-    if raw_list is None or short_body[previous.list_start : previous.list_start + size] != bytes(raw_list):
+    if raw_list is None:
+        return None
+    size = memoryview(raw_list).nbytes
+    if short_body[previous.list_start : previous.list_start + size] != bytes(raw_list):
         return None  # the list is not the one at the old position: the body has the field twice
     has_same_setup = all(fields.get(name) == old.fields.get(name) for name in spec.setup_fields)
     # Copied, so that the new messages keep their own list alive and not the whole body around it.
     new_messages = parse_message_list(spec, Raw(bytes(raw_list)))
     whole_list = Raw(memoryview(body)[previous.list_start : tail_start + size - 1])
-    tail = build_parsed_request(spec, body, {**fields, spec.messages_field: whole_list}, new_messages)
-    tail = measure_parsed_request(replace(tail, measured_setup=old.measured_setup if has_same_setup else None))
-    return replace(tail, messages=old.messages[:shared_messages] + tail.messages), shared_messages
+    whole_fields = {**fields, spec.messages_field: whole_list}
+    tail = build_parsed_request(spec, body, whole_fields, new_messages)
+    if has_same_setup:
+        tail = replace(tail, measured_setup=old.measured_setup)
+    tail = measure_parsed_request(tail)
+    all_messages = old.messages[:shared_messages] + tail.messages
+    return replace(tail, messages=all_messages), shared_messages
 
 
 def _count_shared_messages(body: bytes, previous: IndexedRequest) -> int:

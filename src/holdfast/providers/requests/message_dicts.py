@@ -33,7 +33,9 @@ def decode_messages(api: str, dicts: str | Sequence[Any]) -> list[Message]:
         groups = spec.group_items([Raw(element) for element in encode_own_messages(dicts, spec)])
         return [message for _, _, message in groups]
     messages = decode_message_list(dicts, spec)
-    return messages if spec.link_results is None else spec.link_results(messages)
+    if spec.link_results is None:
+        return messages
+    return spec.link_results(messages)
 
 
 def encode_messages(api: str, messages: Sequence[Message]) -> list[Any]:

@@ -36,7 +36,10 @@ def write_request_options(api: str, options: PortableOptions) -> tuple[dict[str,
     shared_fields, dropped_fields = write_shared_options(option_format.shared, options.shared_options)
     for key, value in shared_fields.items():
         old_value = body.get(key)
-        body[key] = old_value | value if isinstance(old_value, dict) else value
+        if isinstance(old_value, dict):
+            body[key] = old_value | value
+        else:
+            body[key] = value
     fields = {key: value for key, value in body.items() if value not in (None, [], ())}
     all_notes = list(notes)
     if options.allowed_tools:

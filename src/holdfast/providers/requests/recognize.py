@@ -47,7 +47,8 @@ def recognize_api(fields: Mapping[str, Raw]) -> str:
         if is_named and signs.other_call_fields.isdisjoint(fields):
             return spec.api
     names = ", ".join(list(fields)[:8]) or "none"
-    lists = " or ".join(dict.fromkeys(f"'{spec.messages_field}'" for spec in API_SPECS.values()))
+    list_fields = dict.fromkeys(f"'{spec.messages_field}'" for spec in API_SPECS.values())
+    lists = " or ".join(list_fields)
     raise UnrecognizedContent(f"no API is known by these fields: {names}; a request needs {lists}")
 
 
@@ -65,7 +66,10 @@ def recognize_expected_api(fields: Mapping[str, Raw], expected: str) -> str:
     if not signs.exclusive_fields or not signs.typical_fields.isdisjoint(fields):
         return expected
     other_api = expected
-    candidates = [spec for spec in API_SPECS.values() if spec.messages_field == messages_field]
+    candidates = []
+    for spec in API_SPECS.values():
+        if spec.messages_field == messages_field:
+            candidates.append(spec)
     for api in _iter_certain_api_signs(fields, candidates):
         if api == expected:
             return expected
@@ -83,7 +87,10 @@ def _iter_certain_api_signs(fields: Mapping[str, Raw], candidates: Sequence[ApiS
     yield from _iter_tool_api_signs(fields, candidates)
     for peek in _peek_messages(fields, candidates):
         has_tool_calls = bytes(peek.tool_calls).startswith(b"[")
-        answer_types = _get_block_types(peek.content) if peek.role == "assistant" else frozenset()
+        if peek.role == "assistant":
+            answer_types = _get_block_types(peek.content)
+        else:
+            answer_types = frozenset()
         for spec in candidates:
             if peek.role in spec.signs.certain_roles or (spec.signs.has_tool_calls and has_tool_calls):
                 yield spec.api

@@ -23,7 +23,11 @@ from holdfast.providers.rules.rule import Finding
 
 
 def explain_foreign_findings(
-    findings: Sequence[Finding], messages: Sequence[Any], messages_field: str, tools: Sequence[Any], api: str
+    findings: Sequence[Finding],
+    messages: Sequence[Any],
+    messages_field: str,
+    tools: Sequence[Any],
+    api: str,
 ) -> tuple[Finding, ...]:
     """Return the findings; errors about content in another API's form say so in their message.
 
@@ -54,7 +58,10 @@ def explain_foreign_findings(
 def _find_foreign_tool(finding: Finding, tools: Sequence[Any], api: str) -> BlockOrigin | None:
     """Return the origin of the tool that a finding is about, or None if it is about something else or an own tool."""
     location = _locate_in_list(finding.path, "tools", len(tools))
-    origin = classify_tool_declaration(tools[location.index]) if location is not None else None
+    if location is not None:
+        origin = classify_tool_declaration(tools[location.index])
+    else:
+        origin = None
     return None if origin is None or api in origin.apis else origin
 
 
@@ -101,4 +108,6 @@ def _find_misplaced_content(inner_path: str, message: object) -> BlockOrigin | N
     if inner_path not in _CONTENT_PATHS or not isinstance(message, dict):
         return None
     content_fields = [key for key in ("content", "parts") if message.get(key)]
-    return MESSAGE_ORIGIN_BY_FIELD[content_fields[0]] if len(content_fields) == 1 else None
+    if len(content_fields) == 1:
+        return MESSAGE_ORIGIN_BY_FIELD[content_fields[0]]
+    return None

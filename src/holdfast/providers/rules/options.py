@@ -28,10 +28,20 @@ def check_foreign_fields(request: RequestView, names: Iterable[str]) -> Violatio
 def check_number_fields(request: RequestView, ranges: Mapping[str, NumberRange]) -> Violations:
     """Yield the fields of the body that are not a number within their range."""
     for key, allowed_range in ranges.items():
-        yield from check_number_range(f"$.{key}", key, request.body.get(key), allowed_range)
+        yield from check_number_range(
+            f"$.{key}",
+            key,
+            request.body.get(key),
+            allowed_range,
+        )
 
 
-def check_number_range(path: str, name: str, value: object, allowed_range: NumberRange) -> Violations:
+def check_number_range(
+    path: str,
+    name: str,
+    value: object,
+    allowed_range: NumberRange,
+) -> Violations:
     """Yield ``path`` if ``value`` is present and not a number within its range."""
     lower, upper = allowed_range
     if value is None or (is_number(value) and lower <= value <= upper):

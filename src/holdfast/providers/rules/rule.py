@@ -67,12 +67,15 @@ def get_json_type_name(value: object) -> str:
 
 def format_json_value(value: object) -> str:
     """Format a JSON value for messages: a string in quotes, anything else as JSON."""
-    return repr(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
+    if isinstance(value, str):
+        return repr(value)
+    return msgspec.json.encode(value).decode()
 
 
 def collect_findings(rules: Sequence[Rule], request: object) -> tuple[Finding, ...]:
     """Return every place where ``request``, the view that the rules expect, breaks one of ``rules``."""
     findings: list[Finding] = []
     for rule in rules:
-        findings += [Finding(rule.name, rule.level, path, message) for path, message in rule.check(request)]
+        for path, message in rule.check(request):
+            findings.append(Finding(rule.name, rule.level, path, message))
     return tuple(findings)

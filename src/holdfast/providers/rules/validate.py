@@ -59,9 +59,17 @@ def validate_request(
         return (_build_json_finding(body, error),)
     api = _resolve_api(api, fields)
     spec = API_SPECS[api]
-    view = RequestView(value, len(data), _merge_betas(value, betas), _get_body_model(fields) or model)
+    view = RequestView(
+        value,
+        len(data),
+        _merge_betas(value, betas),
+        _get_body_model(fields) or model,
+    )
     request = spec.rules.build_view(view)
-    applied_rules = (*spec.rules.rules, *spec.rules.required) if complete else spec.rules.rules
+    if complete:
+        applied_rules = (*spec.rules.rules, *spec.rules.required)
+    else:
+        applied_rules = spec.rules.rules
     # By identity, so that the default costs nothing. Rules of other APIs in ``rules`` fall out by their names.
     if rules is not ALL_RULES:
         names = {rule.name for rule in rules}
@@ -69,12 +77,21 @@ def validate_request(
     findings = collect_findings(applied_rules, request)
     # Explaining comes last: rules must not know other APIs, and what is found must not depend on it.
     messages = request.get_list(spec.messages_field)
-    return explain_foreign_findings(findings, messages, spec.messages_field, request.get_list("tools"), api)
+    return explain_foreign_findings(
+        findings,
+        messages,
+        spec.messages_field,
+        request.get_list("tools"),
+        api,
+    )
 
 
 def _build_json_finding(body: bytes | Mapping[str, Any], error: Exception) -> Finding:
     """Build the finding on a body that is not valid JSON; a lone surrogate is named, because parsers do not say so."""
-    surrogate_path = find_lone_surrogate_path(body) if isinstance(body, bytes) else ""
+    if isinstance(body, bytes):
+        surrogate_path = find_lone_surrogate_path(body)
+    else:
+        surrogate_path = ""
     if not surrogate_path:
         return Finding("json", "error", "$", f"{error}; no API takes it")
     message = f"half of a character stands in {surrogate_path}; put U+FFFD in its place, as holdfast fix does"

@@ -10,7 +10,7 @@ from anyio import CapacityLimiter, to_thread
 
 from holdfast.engine.request_template import parse_and_measure_body
 from holdfast.providers.requests.incremental import IndexedRequest, index_request, parse_appended_request
-from holdfast.providers.requests.request_body import ParsedRequest
+from holdfast.providers.requests.parsed_request import ParsedRequest
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -46,7 +46,8 @@ class BodyCache:
     """The request bodies that were parsed last."""
 
     def __init__(self, max_bodies: int = MAX_BODIES, max_bytes: int = MAX_BODY_BYTES) -> None:
-        self._max_bodies, self._max_bytes = max_bodies, max_bytes
+        self._max_bodies = max_bodies
+        self._max_bytes = max_bytes
         self._bodies: OrderedDict[BodyKey, IndexedRequest] = OrderedDict()
         """In the order of last use; the newest is last."""
         self._bytes = 0
@@ -60,13 +61,20 @@ class BodyCache:
             old_key = None
             parsed_request, indexed_request = await self.run_off_loop(body, _parse_new_body, api)
         else:
-            old_key, parsed_request = grown.key, grown.request
-            indexed_request = _locate_messages(parsed_request, api, self._bodies[old_key], grown.unchanged_count)
+            old_key = grown.key
+            parsed_request = grown.request
+            old_request = self._bodies[old_key]
+            indexed_request = _locate_messages(parsed_request, api, old_request, grown.unchanged_count)
         if indexed_request is not None and indexed_request.message_ends:
             self._keep_body(indexed_request, old_key)
         return parsed_request
 
-    async def run_off_loop(self, body: bytes, work: Callable[[bytes, *Arguments], T], *args: *Arguments) -> T:
+    async def run_off_loop(
+        self,
+        body: bytes,
+        work: Callable[[bytes, *Arguments], T],
+        *args: *Arguments,
+    ) -> T:
         """Return ``work(body, *args)``, computed in a thread if the body is large, so that other requests go on."""
         if len(body) < THREAD_BYTES:
             return work(body, *args)
@@ -75,6 +83,7 @@ class BodyCache:
     def _find_grown_body(self, body: bytes, api: str) -> _GrownBody | None:
         """Return ``body`` as a continuation of a cached body, parsed, or None if it continues none."""
         beginning = body[:KEY_BYTES]
+        # The newest first: a client most often continues the conversation that it sent last.
         for key, cached in reversed(self._bodies.items()):
             cached_beginning, half_end = key
             if cached_beginning != beginning or _get_half_end(cached, body) != half_end:
@@ -89,14 +98,16 @@ class BodyCache:
         body = indexed_request.request.body
         new_key = (body[:KEY_BYTES], _get_half_end(indexed_request, body))
         for key in (old_key, new_key):
-            replaced = self._bodies.pop(key, None) if key is not None else None
-            if replaced is not None:
-                self._bytes -= _estimate_body_memory(replaced)
+            if key is not None and key in self._bodies:
+                self._bytes -= _estimate_body_memory(self._bodies.pop(key))
         self._bodies[new_key] = indexed_request
         self._bytes += _estimate_body_memory(indexed_request)
-        while self._bodies and (len(self._bodies) > self._max_bodies or self._bytes > self._max_bytes):
+        while self._bodies and self._is_over_limit():
             _, evicted = self._bodies.popitem(last=False)
             self._bytes -= _estimate_body_memory(evicted)
+
+    def _is_over_limit(self) -> bool:
+        return len(self._bodies) > self._max_bodies or self._bytes > self._max_bytes
 
 
 def _parse_new_body(body: bytes, api: str) -> tuple[ParsedRequest, IndexedRequest | None]:
@@ -106,7 +117,10 @@ def _parse_new_body(body: bytes, api: str) -> tuple[ParsedRequest, IndexedReques
 
 
 def _locate_messages(
-    parsed_body: ParsedRequest, api: str, before: IndexedRequest | None = None, unchanged_count: int = 0
+    parsed_body: ParsedRequest,
+    api: str,
+    before: IndexedRequest | None = None,
+    unchanged_count: int = 0,
 ) -> IndexedRequest | None:
     # A body of another API than its address says is forwarded, so there is no use in caching it.
     if parsed_body.api != api:
@@ -124,5 +138,6 @@ def _get_half_end(entry: IndexedRequest, body: bytes) -> bytes:
 
     They equal those of ``entry`` if ``body`` continues it.
     """
-    end = entry.message_ends[(len(entry.message_ends) - 1) // 2]
+    middle = (len(entry.message_ends) - 1) // 2
+    end = entry.message_ends[middle]
     return body[max(0, end - 64) : end]

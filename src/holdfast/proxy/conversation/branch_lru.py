@@ -15,7 +15,8 @@ class OpenBranch:
     """A branch in memory. A request that holds it uses it alone."""
 
     def __init__(self, session: Session, foreign_writes: int) -> None:
-        self.session, self.key = session, session.key
+        self.session = session
+        self.key = session.key
         self.is_held = False
         self.foreign_writes = foreign_writes
         """``SessionIndexes.count_foreign_writes`` when the branch was read or last compared with the log."""
@@ -29,7 +30,9 @@ class OpenBranch:
     def memory_bytes(self) -> int:
         """Approximate memory of the branch's messages. Sums are kept, so each message is counted once."""
         sized_messages = self.session.journal.state.history.sized_messages
-        start = sized_messages.gap.stop if isinstance(sized_messages, GappedSequence) else 0
+        start = 0
+        if isinstance(sized_messages, GappedSequence):
+            start = sized_messages.gap.stop
         return sized_messages.sum_from(_estimate_message_memory, start)
 
     def count_repeated(self, sized_messages: Sequence[SizedMessage]) -> int:
@@ -47,9 +50,9 @@ class OpenBranch:
         # Messages of the branch that the conversation does not have, and the other way round.
         remaining = self.session.journal.state.history.sized_messages.slice(len(overlap.messages))
         new = sized_messages[overlap.client_count :]
-        is_asked_again = not new and all(sized_message.message.role == "assistant" for sized_message in remaining)
-        if is_asked_again:
-            return True
+        if not new:
+            # The branch has nothing more, or only the answer that the client asks for once more.
+            return all(sized_message.message.role == "assistant" for sized_message in remaining)
         has_foreign_answer = any(sized_message.message.role == "assistant" for sized_message in new)
         return not remaining and not has_foreign_answer
 
@@ -69,7 +72,8 @@ class BranchLru:
     """
 
     def __init__(self, max_branches: int, max_bytes: int) -> None:
-        self._max_branches, self._max_bytes = max_branches, max_bytes
+        self._max_branches = max_branches
+        self._max_bytes = max_bytes
         self._sizes: dict[OpenBranch, int] = {}
         """The size of each branch at its last use; the most recently used is last."""
 
@@ -90,9 +94,15 @@ class BranchLru:
 
         If there are several, the one with most of its messages is returned.
         """
-        branches = [branch for branch in reversed(self.list_branches(key)) if branch.can_continue(sized_messages)]
-        if len(branches) < 2:  # the usual case, without comparing once more
-            return branches[0] if branches else None
+        branches: list[OpenBranch] = []
+        for branch in reversed(self.list_branches(key)):
+            if branch.can_continue(sized_messages):
+                branches.append(branch)
+        if not branches:
+            return None
+        # The usual case: one branch needs no second comparison.
+        if len(branches) == 1:
+            return branches[0]
         return max(branches, key=lambda branch: branch.count_repeated(sized_messages))
 
     def touch(self, branch: OpenBranch) -> None:

@@ -19,7 +19,7 @@ from msgspec.json import Decoder
 
 from holdfast.messages.parts import Opaque, Text
 from holdfast.providers.registry import get_api_spec
-from holdfast.providers.requests.request_body import ParsedRequest
+from holdfast.providers.requests.parsed_request import ParsedRequest
 
 Value = TypeVar("Value")
 RequestPurpose = Literal["turn", "side", "compaction"]
@@ -113,8 +113,11 @@ class _TypedItem(Struct):
 _SYSTEM_DECODER: Decoder[str | list[_SystemTextBlock] | _GeminiContent] = Decoder(
     str | list[_SystemTextBlock] | _GeminiContent
 )
-_METADATA_DECODER, _USER_ID_DECODER = Decoder(_Metadata), Decoder(_UserId)
-_CODEX_TURN_DECODER, _TYPED_ITEM_DECODER, _STRING_DECODER = Decoder(_CodexTurn), Decoder(_TypedItem), Decoder(str)
+_METADATA_DECODER = Decoder(_Metadata)
+_USER_ID_DECODER = Decoder(_UserId)
+_CODEX_TURN_DECODER = Decoder(_CodexTurn)
+_TYPED_ITEM_DECODER = Decoder(_TypedItem)
+_STRING_DECODER = Decoder(str)
 
 
 def identify_client(api: str, headers: Mapping[str, str], parsed_body: ParsedRequest) -> ClientIdentity:
@@ -138,7 +141,11 @@ def _find_session_headers(headers: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def classify_purpose(
-    client: ClientIdentity, headers: Mapping[str, str], parsed_body: ParsedRequest, *, has_tools_before: bool
+    client: ClientIdentity,
+    headers: Mapping[str, str],
+    parsed_body: ParsedRequest,
+    *,
+    has_tools_before: bool,
 ) -> RequestPurpose:
     """Return the purpose of a request; ``has_tools_before``: an earlier request of the same client had tools."""
     if _is_compaction_request(client, headers, parsed_body):
@@ -159,15 +166,19 @@ def _identify_family(api: str, headers: Mapping[str, str], parsed_body: ParsedRe
     # From here on no header names the client; the SDK it uses and small differences of its headers must tell.
     sdk = _SDK_PATTERN.match(agent)
     if sdk is None:
-        return _detect_aider("litellm", parsed_body) if agent.startswith("litellm/") else "other"
+        if agent.startswith("litellm/"):
+            return _detect_aider("litellm", parsed_body)
+        return "other"
     sdk_family = f"{sdk[1].lower()}-sdk"
     if headers.get("x-stainless-lang") == "js":
-        is_pi = _has_text_starting_with(_iter_system_texts(parsed_body), _PI_PROMPTS)
-        return "pi" if is_pi else sdk_family
+        if _has_text_starting_with(_iter_system_texts(parsed_body), _PI_PROMPTS):
+            return "pi"
+        return sdk_family
     # Both LiteLLM and LangChain ask the OpenAI SDK for the raw response. LiteLLM sets its timeout as a float.
     if "x-stainless-raw-response" in headers and api.startswith("openai"):
-        seconds = headers.get("x-stainless-read-timeout", "")
-        return _detect_aider("litellm", parsed_body) if "." in seconds else "langchain"
+        if "." in headers.get("x-stainless-read-timeout", ""):
+            return _detect_aider("litellm", parsed_body)
+        return "langchain"
     return sdk_family
 
 
@@ -184,8 +195,11 @@ _FAMILY_CHECKS: tuple[tuple[str, Callable[[str, Mapping[str, str]], bool]], ...]
 
 
 def _is_codex(agent: str, originator: str, headers: Mapping[str, str]) -> bool:
-    """Return whether it is Codex, also as the server of another program, whose name it sends then."""
-    return "x-codex-turn-metadata" in headers or any(name.startswith("codex") for name in (agent, originator))
+    """Return whether it is Codex, alone or as the server of another program."""
+    # As a server it sends the name of the other program in the usual headers; only the metadata is its own.
+    if "x-codex-turn-metadata" in headers:
+        return True
+    return agent.startswith("codex") or originator.startswith("codex")
 
 
 def _detect_aider(family: str, parsed_body: ParsedRequest) -> str:
@@ -197,7 +211,9 @@ def _detect_aider(family: str, parsed_body: ParsedRequest) -> str:
 def _find_scope_in_body(parsed_body: ParsedRequest) -> str:
     """Return a digest of the session's name inside the body, or ``""`` if there is no name."""
     session_name = _find_session_name(parsed_body)
-    return _hash_names(session_name) if session_name else ""
+    if not session_name:
+        return ""
+    return _hash_names(session_name)
 
 
 def _hash_names(*names: str) -> str:
@@ -216,7 +232,9 @@ def _find_session_name(parsed_body: ParsedRequest) -> str:
     if user_id is not None:
         return user_id.session_id
     old_session_id = _OLD_USER_ID_PATTERN.search(metadata.user_id)
-    return old_session_id[1] if old_session_id is not None else ""
+    if old_session_id is None:
+        return ""
+    return old_session_id[1]
 
 
 # -- for which purpose -------------------------------------------------------------------------------------------------
@@ -225,6 +243,7 @@ def _find_session_name(parsed_body: ParsedRequest) -> str:
 def _is_compaction_request(client: ClientIdentity, headers: Mapping[str, str], parsed_body: ParsedRequest) -> bool:
     turn_metadata = headers.get("x-codex-turn-metadata", "").encode("utf-8", "surrogatepass")
     codex_turn = _decode_or_none(_CODEX_TURN_DECODER, turn_metadata)
+    # Codex states the kind of each request, so nothing needs to be guessed from its texts.
     if codex_turn is not None and codex_turn.request_kind:
         return codex_turn.request_kind == "compaction"
     if _has_compaction_trigger(parsed_body):
@@ -298,9 +317,12 @@ def _iter_system_texts(parsed_body: ParsedRequest) -> Iterator[str]:
         content = _decode_or_none(_SYSTEM_DECODER, parsed_body.fields.get(name))
         if isinstance(content, str):
             yield content
+        elif isinstance(content, _GeminiContent):
+            for part in content.parts:
+                yield part.text
         elif content is not None:
-            blocks = content.parts if isinstance(content, _GeminiContent) else content
-            yield from (block.text for block in blocks)
+            for block in content:
+                yield block.text
     if parsed_body.messages and parsed_body.messages[0].message.role == "system":
         yield parsed_body.messages[0].message.text
 
@@ -312,13 +334,18 @@ def _iter_newest_user_text(parsed_body: ParsedRequest) -> Iterator[str]:
         if message.role == "system":
             continue
         if message.role == "user":
-            yield from [part.text for part in message.parts if isinstance(part, Text)][-1:]
+            for part in reversed(message.parts):
+                if isinstance(part, Text):
+                    yield part.text
+                    return
         return
 
 
 def _decode_or_none(decoder: Decoder[Value], raw: Raw | bytes | None) -> Value | None:
     """Return ``raw`` decoded, or None if there is no ``raw`` or it is of another form."""
+    if raw is None:
+        return None
     try:
-        return None if raw is None else decoder.decode(raw)
+        return decoder.decode(raw)
     except _DECODE_ERRORS:
         return None

@@ -15,7 +15,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Part, Text, Thinking
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.providers.requests.request_body import ParsedRequest
+from holdfast.providers.requests.parsed_request import ParsedRequest
 from holdfast.proxy.conversation.clients import AGENTS, ClientIdentity
 
 SELF_IDENTIFYING_FAMILIES = AGENTS | {"aider"}
@@ -39,10 +39,15 @@ def make_session_key(client: ClientIdentity, parsed_body: ParsedRequest, base: s
     server that the address names, is in the key only if nothing else tells users apart: limits learned from one server
     do not hold for another.
     """
-    family = client.family if client.family in SELF_IDENTIFYING_FAMILIES else parsed_body.api
-    root = THREAD_ROOT
-    if not client.is_thread:
-        root = _hash_first_words(parsed_body, "" if client.scope else base)
+    family = parsed_body.api
+    if client.family in SELF_IDENTIFYING_FAMILIES:
+        family = client.family
+    if client.is_thread:
+        root = THREAD_ROOT
+    elif client.scope:
+        root = _hash_first_words(parsed_body, "")
+    else:
+        root = _hash_first_words(parsed_body, base)
     return "-".join([part for part in (family, client.scope, root) if part])
 
 
@@ -81,6 +86,7 @@ def _merge_plain_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
             elif part.text:
                 merged.append(part)
             continue
+        # Extra fields of a message are kept as parts of this kind.
         is_field = isinstance(part, Opaque) and part.kind.startswith("message.")
         if not isinstance(part, Thinking) and not is_field:
             merged.append(part)

@@ -56,7 +56,9 @@ class _PathNode(NamedTuple):
             # Leading system messages count by their place only: they change within a conversation (date, git status).
             return _PathNode(_extend_mark(self.mark, role_bytes), message.role, is_leading_system, self)
         # Adjacent messages of one role make one stretch of the stream, since clients split and join them.
-        mark = self.mark if message.role == self.role else _extend_mark(self.mark, role_bytes)
+        mark = self.mark
+        if message.role != self.role:
+            mark = _extend_mark(mark, role_bytes)
         mark = _extend_mark(mark, encode_comparable_bytes(message))
         return _PathNode(mark, message.role, is_leading_system, self)
 
@@ -135,18 +137,19 @@ class SessionIndex:
         return _SessionExtent(self.created_at, self.entry_count)
 
     def add_entries(self, entries: Iterable[Entry]) -> None:
-        """Follow appended ``entries``, in order. Entries whose parent is unknown are left out."""
+        """Follow appended ``entries``, in order. Entries with an unknown parent are left out."""
         for entry in entries:
             before = self._nodes.get(entry.parent)
             if before is None:
                 continue
             if isinstance(entry.body, LabelEntry):
-                self._nodes[entry.id] = before  # a label is not on any path
+                # A label is not on any path, but an entry after it belongs to the path before it.
+                self._nodes[entry.id] = before
             else:
                 self._add_entry(entry, before)
 
     def read_new_entries(self, store: SessionStore, key: str) -> None:
-        """Follow what was appended to session ``key`` since it was read last, including entries reported meanwhile."""
+        """Follow all entries of session ``key`` since it was read last, including entries reported meanwhile."""
         new_entries = store.read_entries(key, after=self._last_seq)
         self.add_entries(new_entries)
         if new_entries:
@@ -162,8 +165,10 @@ class SessionIndex:
     def find_branch(self, sized_messages: Sequence[SizedMessage], settings: Settings) -> BranchMatch:
         """Return the branch of ``find_leaf``, and how much of ``sized_messages`` it has."""
         path = self._compute_path(sized_messages, settings)
+        # The longest common beginning first: a conversation usually continues its branch, so the first lookup hits.
         for count in range(len(path), 0, -1):
-            mark = path[count - 1][1].mark
+            _, node = path[count - 1]
+            mark = node.mark
             tip = self._tips.get(mark)
             if tip is None:
                 continue
@@ -173,7 +178,9 @@ class SessionIndex:
         return BranchMatch()
 
     def _compute_path(
-        self, sized_messages: Sequence[SizedMessage], settings: Settings
+        self,
+        sized_messages: Sequence[SizedMessage],
+        settings: Settings,
     ) -> list[tuple[bytes, _PathNode]]:
         """Return the digest and the position of each of ``sized_messages``.
 
@@ -181,12 +188,14 @@ class SessionIndex:
         """
         last_settings, last_path = self._last_lookup
         path: list[tuple[bytes, _PathNode]] = []
+        node = _ROOT_NODE
         if last_settings is settings:
             for step, sized_message in zip(last_path, sized_messages, strict=False):
-                if not sized_message.digest or step[0] != sized_message.digest:
+                digest, step_node = step
+                if not sized_message.digest or digest != sized_message.digest:
                     break
                 path.append(step)
-        node = path[-1][1] if path else _ROOT_NODE
+                node = step_node
         for sized_message in sized_messages[len(path) :]:
             # Compared with the log, which has texts cut to the append limit.
             capped_message = cap_message_texts(sized_message.message, settings)[0]
@@ -218,7 +227,8 @@ class SessionIndexes:
     """
 
     def __init__(self, store: SessionStore, max_entries: int = MAX_INDEXED_ENTRIES) -> None:
-        self._store, self._max_entries = store, max_entries
+        self._store = store
+        self._max_entries = max_entries
         self._indexes: dict[str, SessionIndex] = {}
         """The most recently used is last."""
         self._extents: dict[str, _SessionExtent] = {}
@@ -241,7 +251,12 @@ class SessionIndexes:
         return None if index is None else index.find_leaf(sized_messages, settings)
 
     def is_ahead(
-        self, key: str, sized_messages: Sequence[SizedMessage], settings: Settings, count: int, leaf: str | None
+        self,
+        key: str,
+        sized_messages: Sequence[SizedMessage],
+        settings: Settings,
+        count: int,
+        leaf: str | None,
     ) -> bool:
         """Return whether another process continued the conversation further than our branch with that ``leaf``.
 
@@ -282,13 +297,15 @@ class SessionIndexes:
             self._extents[key] = _SessionExtent(created_at, entry_count + len(entries))
 
     def _get_updated_index(self, key: str) -> SessionIndex | None:
-        """Return the index of session ``key``, including what other processes appended, or None without a session."""
-        known_extent, index = self._get_known_extent(key), self._indexes.pop(key, None)
+        """Return the index of session ``key``, read up to its newest entry, or None if there is no such session."""
+        known_extent = self._get_known_extent(key)
+        index = self._indexes.pop(key, None)
         try:
             info = self._store.get_session(key)
         except UnknownId:
             return None
-        if info.key != key:  # the store accepts a unique prefix of a key
+        # The store accepts a unique prefix of a key, and then returns another session.
+        if info.key != key:
             return None
         if known_extent is not None and known_extent != _get_stored_extent(info):
             self._foreign_writes[key] = self._foreign_writes.get(key, 0) + 1
@@ -301,12 +318,15 @@ class SessionIndexes:
     def _get_known_extent(self, key: str) -> _SessionExtent | None:
         """Return how large session ``key`` is by all that was read or reported, or None if it is not followed."""
         index = self._indexes.get(key)
-        return index.extent if index is not None else self._extents.get(key)
+        if index is None:
+            return self._extents.get(key)
+        return index.extent
 
     def _update_index(self, index: SessionIndex, info: SessionInfo) -> SessionIndex:
         """Return ``index`` updated from the store, or a new one if it is of a session that was removed."""
         if index.created_at == info.created_at and index.entry_count < info.entry_count:
             self._read_into_index(index, info.key)
+        # Another session has the key now, or entries were removed: the index must begin anew.
         if index.created_at != info.created_at or index.entry_count != info.entry_count:
             index = SessionIndex(info.created_at)
             self._read_into_index(index, info.key)

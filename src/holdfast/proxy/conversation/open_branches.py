@@ -45,8 +45,11 @@ class BranchPool:
         max_branches: int = MAX_BRANCHES,
         max_bytes: int = MAX_BRANCH_BYTES,
     ) -> None:
-        self._resources, self._policy, self._get_policy = resources, policy, get_policy
-        self._max_branches, self._max_bytes = max_branches, max_bytes
+        self._resources = resources
+        self._policy = policy
+        self._get_policy = get_policy
+        self._max_branches = max_branches
+        self._max_bytes = max_bytes
         self._branches = BranchLru(max_branches, max_bytes)
         self._copies = BranchLru(max_branches, max_bytes)
         """Copies, in memory alone, of branches that cannot be written at the moment."""
@@ -56,13 +59,23 @@ class BranchPool:
 
     def make_empty_copy(self) -> BranchPool:
         """Return a pool with the same settings for the current store, without any branches."""
-        return BranchPool(self._resources, self._policy, self._get_policy, self._max_branches, self._max_bytes)
+        return BranchPool(
+            self._resources,
+            self._policy,
+            self._get_policy,
+            self._max_branches,
+            self._max_bytes,
+        )
 
     @asynccontextmanager
     async def continue_branch(
-        self, key: str, sized_messages: Sequence[SizedMessage], *, aside: bool = False
+        self,
+        key: str,
+        sized_messages: Sequence[SizedMessage],
+        *,
+        aside: bool = False,
     ) -> AsyncIterator[Session]:
-        """Hold the branch of session ``key`` that a whole conversation continues, or a new one if there is none.
+        """Hold the branch of session ``key`` that a whole conversation continues, or else a new one.
 
         Two requests with the same conversation at the same time get two branches, and so does one that is ``aside``:
         it must not move the branch on which the conversation goes on.
@@ -81,7 +94,8 @@ class BranchPool:
             self._branches.touch(branch)
         try:
             yield branch.session
-            self._copies.drop_where(lambda candidate: candidate.key == key)  # the log can be written again
+            # The log can be written again, so the copies are not needed any more.
+            self._copies.drop_where(lambda candidate: candidate.key == key)
         except StoreError as error:
             self.drop_session(branch.session)
             # The session is gone, so its other branches are stale too. A request that holds one finds out by itself.
@@ -96,14 +110,20 @@ class BranchPool:
 
     @asynccontextmanager
     async def continue_copy(
-        self, key: str, sized_messages: Sequence[SizedMessage], *, stays: bool = False
+        self,
+        key: str,
+        sized_messages: Sequence[SizedMessage],
+        *,
+        stays: bool = False,
     ) -> AsyncIterator[Session]:
         """Hold a copy, in memory alone, of the branch that a whole conversation continues.
 
         It is dropped with the block, unless it ``stays``: then the next request continues it, until the session can be
         written again.
         """
-        branch = self._copies.find_continuable(key, sized_messages) if stays else None
+        branch = None
+        if stays:
+            branch = self._copies.find_continuable(key, sized_messages)
         if branch is None:
             branch = await self._open_from_log(key, sized_messages, aside=True, is_persistent=False)
         branch.is_held = True
@@ -124,25 +144,31 @@ class BranchPool:
                 return self._resources.store.get_session(key).key == key
             return False
 
-        return bool(self._branches.list_branches(key)) or await self._resources.run_in_worker(is_in_store)
+        if self._branches.list_branches(key):
+            return True
+        return await self._resources.run_in_worker(is_in_store)
 
     async def find_closest_state(
-        self, key: str, sized_messages: Sequence[SizedMessage]
+        self,
+        key: str,
+        sized_messages: Sequence[SizedMessage],
     ) -> tuple[ConversationState, Policy]:
-        """Return the state of the branch that has most of ``sized_messages``, and its policy. Nothing is written.
+        """Return the state and the policy of the branch that has most of ``sized_messages``, without writing.
 
         A branch in memory, held or not, comes before one in the log; without either the state is empty.
         """
+        # Also branches that a request holds at the moment, since nothing is changed here.
         kept_branches = [*self._branches.list_branches(key), *self._copies.list_branches(key)]
         branches = [branch for branch in kept_branches if not branch.is_gapped]
-        # Also branches that a request holds at the moment, since nothing is changed here.
         best = max(branches, key=lambda branch: branch.count_repeated(sized_messages), default=None)
         if best is not None:
             new_messages = sized_messages[best.count_repeated(sized_messages) :]
+            # An answer that this branch does not have was given elsewhere, and the log may know where.
             has_foreign_answer = any(sized_message.message.role == "assistant" for sized_message in new_messages)
             if not has_foreign_answer:
                 return best.session.journal.state, best.session.journal.policy
-        store, policy = self._resources.store, self._policy
+        store = self._resources.store
+        policy = self._policy
 
         def read_closest_state() -> ConversationState:
             leaf = self._indexes.find_leaf(key, sized_messages, policy.settings)
@@ -158,11 +184,13 @@ class BranchPool:
 
     async def _is_outdated(self, branch: OpenBranch, sized_messages: Sequence[SizedMessage]) -> bool:
         """Return whether another process continued this conversation behind ``branch``, if it has new messages."""
-        count, settings = branch.count_repeated(sized_messages), self._policy.settings
+        count = branch.count_repeated(sized_messages)
+        settings = self._policy.settings
         # Without new messages it does not matter who is ahead: the same answer is asked for again.
         if count == len(sized_messages):
             return False
-        key, leaf = branch.key, branch.session.journal.leaf
+        key = branch.key
+        leaf = branch.session.journal.leaf
 
         def is_ahead_in_store() -> bool:
             foreign_writes = self._indexes.count_foreign_writes(key)
@@ -177,10 +205,16 @@ class BranchPool:
         return any(branch.is_held for branch in self._branches.list_branches(key))
 
     async def _open_from_log(
-        self, key: str, sized_messages: Sequence[SizedMessage], *, aside: bool, is_persistent: bool = True
+        self,
+        key: str,
+        sized_messages: Sequence[SizedMessage],
+        *,
+        aside: bool,
+        is_persistent: bool = True,
     ) -> OpenBranch:
         """Open the branch that the log has for ``sized_messages``, with the policy that it began with."""
-        resources, default_policy = self._resources, self._policy
+        resources = self._resources
+        default_policy = self._policy
 
         def open_journal() -> tuple[Journal, int]:
             store = resources.store
@@ -189,15 +223,25 @@ class BranchPool:
             leaf = self._indexes.find_leaf(key, sized_messages, default_policy.settings)
             if not is_persistent:
                 store = _copy_to_memory(store, key, leaf)
-            journal = Journal.open(store, key, default_policy, leaf=leaf, clock=resources.clock, ids=resources.make_ids)
+            journal = Journal.open(
+                store,
+                key,
+                default_policy,
+                leaf=leaf,
+                clock=resources.clock,
+                ids=resources.make_ids,
+            )
             journal.repairs += self._indexes.take_repairs(key)
+            # The journal then catches up with decisions that others append behind the leaf.
             if not aside:
-                journal.take_session_leaf()  # decisions that others append behind it are caught up with
+                journal.take_session_leaf()
             if is_persistent:
                 self._indexes.follow_session(key)
                 journal.append_listener = self._indexes.add_appended
             else:
-                journal.moves_leaf = False  # a copy need not wait for others who move the session's leaf
+                # A copy need not wait for others who move the session's leaf.
+                journal.moves_leaf = False
+            # A policy that was removed from the configuration is replaced by the default one.
             with suppress(UnknownPolicy):
                 policy_name = journal.state.policy_name or default_policy.name
                 journal.policy = self._get_policy(policy_name).for_session(key)
@@ -223,7 +267,8 @@ _SHORTENING_STAGES = frozenset({"results", "lines", "prune"})
 
 def _remove_shortening_stages(policy: Policy) -> Policy:
     """Return ``policy`` without the stages that shorten parts although they fit: nobody could read those back."""
-    return replace(policy, stages=tuple([stage for stage in policy.stages if stage[0] not in _SHORTENING_STAGES]))
+    stages = [stage for stage in policy.stages if stage[0] not in _SHORTENING_STAGES]
+    return replace(policy, stages=tuple(stages))
 
 
 def _copy_to_memory(store: SessionStore, key: str, leaf: str | None) -> SessionStore:

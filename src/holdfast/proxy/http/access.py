@@ -42,9 +42,13 @@ def check_access(headers: Mapping[str, str], bind_host: str, token: str) -> Acce
     # Browsers set these headers themselves, and no page can change them.
     is_browser_page = headers.get("sec-fetch-mode") == "navigate" or fetch_site in {"cross-site", "same-site"}
     if is_browser_page:
-        return AccessRefusal("invalid_request", "pages of a browser are not answered here; ask from a program", 403)
+        return AccessRefusal(
+            "invalid_request",
+            "web pages may not use this proxy; send the request from a program",
+            403,
+        )
     if not is_token_valid(headers.get(_TOKEN_HEADER), token):
-        return AccessRefusal("auth", f"this proxy wants its token in the header {_TOKEN_HEADER}", 401)
+        return AccessRefusal("auth", f"this proxy requires a token; send it in the header {_TOKEN_HEADER}", 401)
     return None
 
 
@@ -55,9 +59,9 @@ def explain_foreign_request(host: str | None, origin: str | None, bind_host: str
     is the host that the server listens at.
     """
     if origin is not None and not is_loopback_host(_parse_origin_host(origin)):
-        return f"a page of {origin[:100]!r} may not use this proxy; ask it from a program"
+        return f"the web page {origin[:100]!r} may not use this proxy; send the request from a program"
     if host and is_loopback_host(bind_host) and not is_loopback_host(_parse_host_name(host)):
-        return f"host {host[:100]!r} is not this machine; use the address that the proxy told when it began"
+        return f"host {host[:100]!r} is not this machine; use the address that the proxy printed when it started"
     return ""
 
 
@@ -70,7 +74,9 @@ def is_token_valid(received_token: str | None, token: str) -> bool:
 
 def _parse_host_name(host: str) -> str:
     match = _HOST_PATTERN.fullmatch(host)
-    return match["name"] if match else ""
+    if match is None:
+        return ""
+    return match["name"]
 
 
 def _parse_origin_host(origin: str) -> str:

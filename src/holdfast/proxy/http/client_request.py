@@ -20,8 +20,6 @@ CLIENT_TIMEOUT = 60.0
 """Seconds that a client may be silent in the middle of its request; the usual value of web servers."""
 DEADLINE_STEP = 1.0
 """Seconds by which that may be shorter. Moving a deadline creates a timer, so it is not moved for every piece."""
-
-
 LINGER_SECONDS = 5.0
 """Seconds that the end of an answer waits for the rest of an unwanted body, as web servers linger."""
 
@@ -41,7 +39,7 @@ class BodyStalled(BadBody):
     """The rest of a body did not come in time."""
 
     def __init__(self) -> None:
-        super().__init__(f"{CLIENT_TIMEOUT:g} s went by without the rest of the body; send the request again", 408)
+        super().__init__(f"no more of the body came for {CLIENT_TIMEOUT:g} s; send the request again", 408)
 
 
 class ClientRequest(Struct, frozen=True):
@@ -61,12 +59,13 @@ class ClientRequest(Struct, frozen=True):
     @classmethod
     def from_scope(cls, scope: Scope) -> ClientRequest:
         """Build a request from an ASGI ``scope``."""
+        method = scope["method"]
         headers = headers_to_dict(scope["headers"])
+        # The path as it came, because a decoded one cannot be passed on byte for byte.
         path = scope.get("raw_path") or scope["path"].encode()
-        parsed_route = parse_route(
-            scope["method"], path.decode("latin-1"), scope["query_string"].decode("latin-1"), headers
-        )
-        return cls(scope["method"], parsed_route, scope["headers"], headers)
+        query = scope["query_string"]
+        parsed_route = parse_route(method, path.decode("latin-1"), query.decode("latin-1"), headers)
+        return cls(method, parsed_route, scope["headers"], headers)
 
 
 class UploadProgress:
@@ -131,7 +130,8 @@ async def iter_body_pieces(receive: Receive, progress: UploadProgress) -> AsyncI
                 progress.complete.set()
             if piece:
                 yield piece
-    except GeneratorExit:  # the server refused the request and reads no more of it
+    except GeneratorExit:
+        # The server refused the request and reads no more of it.
         progress.unwanted.set()
         raise
     progress.unwanted.set()
@@ -145,10 +145,10 @@ def _parse_body_message(message: Mapping[str, Any]) -> tuple[bytes, bool]:
 
 
 async def watch_client(receive: Receive, is_ended: Callable[[], bool], progress: UploadProgress | None = None) -> None:
-    """Raise ``ClientLeft`` if the client leaves before ``is_ended``.
+    """Raise ``ClientLeft`` if the client leaves before ``is_ended`` returns true.
 
     Without ``progress`` the body was read completely. With it somebody else reads the body, and this function throws
-    away what they no longer want: many clients read no answer before they have sent everything.
+    away the rest once they stop: many clients read no answer before they have sent everything.
     """
     if progress is not None:
         await progress.unwanted.wait()
@@ -168,7 +168,9 @@ async def read_whole_body(receive: Receive, max_bytes: int, content_length: str 
     Raises ``BodyTooLarge`` as soon as it exceeds ``max_bytes`` (by ``content_length`` already, if the client sent one),
     ``ClientLeft`` if the client leaves, ``BodyStalled`` if it is silent for too long.
     """
-    chunks, size, has_more = [], 0, True
+    chunks: list[bytes] = []
+    size = 0
+    has_more = True
     # Refused at once if the client says how long its body is: a client that is told late has sent everything for
     # nothing.
     if content_length.isdecimal() and int(content_length[:18]) > max_bytes:
@@ -190,4 +192,7 @@ async def read_whole_body(receive: Receive, max_bytes: int, content_length: str 
                     waiting.reschedule(deadline)
     except TimeoutError:
         raise BodyStalled from None
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    # One piece is returned as it is, because a copy of a large body takes time.
+    if len(chunks) == 1:
+        return chunks[0]
+    return b"".join(chunks)

@@ -89,9 +89,10 @@ class ClientResponse:
     async def send_piece(self, piece: ResponsePiece) -> None:
         """Send ``piece``; a head is sent only once, so that of an answer after keep-alives is dropped."""
         if not self.is_answered:
-            self.is_answered, self.is_waiting_on_proxy = True, _return_false
+            self.is_answered = True
+            self.is_waiting_on_proxy = _return_false
+            # A keep-alive that is being sent must be complete before the first piece, and no other may follow.
             if self.has_keep_alive:
-                # A keep-alive that is being sent must be complete before the first piece, and no other may follow.
                 async with self._keep_alive_lock:
                     pass
         if isinstance(piece, ResponseHead):
@@ -106,7 +107,8 @@ class ClientResponse:
         """Send the end of the body."""
         # The callback may hold a whole conversation; only its result is kept.
         final_state = self.get_outcome_if_left()
-        self.is_ended, self.get_outcome_if_left = True, lambda: final_state
+        self.is_ended = True
+        self.get_outcome_if_left = lambda: final_state
         self.on_last_piece()
         await self.before_end()
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -129,7 +131,9 @@ class ClientResponse:
     async def _send_head(self, head: ResponseHead) -> None:
         if self.status:
             return
-        self.status = head.status if head.status in VALID_STATUSES else 502
+        self.status = 502
+        if head.status in VALID_STATUSES:
+            self.status = head.status
         for name, value in head.headers:
             if _is_length_header(name, value):
                 self._bytes_left = int(value)
@@ -144,9 +148,12 @@ def _is_length_header(name: bytes, value: bytes) -> bool:
 
 
 async def deliver_pieces(
-    pieces: AsyncGenerator[ResponsePiece], client_response: ClientResponse, keep_alive: bytes, interval: float
+    pieces: AsyncGenerator[ResponsePiece],
+    client_response: ClientResponse,
+    keep_alive: bytes,
+    interval: float,
 ) -> None:
-    """Send ``pieces``, and before the first one ``keep_alive`` every ``interval`` seconds, if neither is empty or 0.
+    """Send ``pieces``; until the first one comes, send ``keep_alive`` every ``interval`` seconds (empty or 0: never).
 
     ``pieces`` is iterated in the calling task and closed before anything else ends, because the resources it holds were
     acquired last. What it raises, or sending raises, is raised unchanged.

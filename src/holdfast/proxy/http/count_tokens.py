@@ -16,7 +16,9 @@ def unwrap_count_tokens_body(body: bytes, route: Route) -> tuple[bytes, Callable
     For most APIs and bodies that is ``body`` itself. Putting the very same bytes back returns the same object, so an
     unchanged request stays unchanged.
     """
-    wrapper_field = API_SPECS[route.api].endpoints.count_wrapper_field if route.api in API_SPECS else ""
+    wrapper_field = ""
+    if route.api in API_SPECS:
+        wrapper_field = API_SPECS[route.api].endpoints.count_wrapper_field
     # A search for the name is cheaper than parsing a large body that does not contain it.
     if not wrapper_field or route.endpoint != "count" or wrapper_field.encode() not in body:
         return body, _return_new_body

@@ -38,7 +38,7 @@ class BodyTooLarge(BadBody):
     """A body that is larger than allowed."""
 
     def __init__(self, max_bytes: int) -> None:
-        message = f"the body has more than {max_bytes:,} bytes, unpacked"
+        message = f"the uncompressed body has more than {max_bytes:,} bytes"
         super().__init__(f"{message}; send less, or raise body_bytes in [proxy] of holdfast.toml", 413)
 
 
@@ -66,7 +66,9 @@ def decompress_request_body(body: bytes, encoding: str, max_bytes: int) -> bytes
     names = [item.strip().lower() for item in encoding.split(",")]
     codings = [name for name in names if name not in {"", "identity"}]
     if len(codings) > MAX_CODINGS:
-        raise BadBody(f"the body is packed {len(codings)} times; {MAX_CODINGS} are read, send it packed once", 415)
+        message = f"the body is compressed {len(codings)} times, and at most {MAX_CODINGS} are allowed"
+        raise BadBody(f"{message}; compress it once", 415)
+    # The header lists the codings in the order in which they were applied.
     for coding in reversed(codings):
         body = _decompress_body(body, coding, max_bytes)
     if len(body) > max_bytes:
@@ -79,7 +81,7 @@ def _decompress_body(body: bytes, coding: str, max_bytes: int) -> bytes:
     try:
         return b"".join(_iter_decompressed(body, _get_decompressor_factory(coding, body), max_bytes))
     except (zlib.error, EOFError, zstandard.ZstdError) as error:
-        raise BadBody(f"the body is not what content-encoding {coding} says ({error}); send it again", 400) from None
+        raise BadBody(f"the body cannot be decompressed as {coding} ({error}); send it again", 400) from None
 
 
 def _iter_decompressed(body: bytes, start: Callable[[], _Decompressor], max_bytes: int) -> Iterator[bytes]:
@@ -87,7 +89,10 @@ def _iter_decompressed(body: bytes, start: Callable[[], _Decompressor], max_byte
 
     Raises ``EOFError`` if the last one is cut off.
     """
-    remaining_bytes, position, decompressor, is_open = max_bytes, 0, start(), False
+    remaining_bytes = max_bytes
+    position = 0
+    decompressor = start()
+    is_open = False
     while position < len(body):
         # So few bytes at a time that not even the worst of them can exceed the limit by much before it is checked.
         chunk = body[position : position + max(_MIN_PIECE_BYTES, remaining_bytes // _MAX_EXPANSION)]
@@ -98,11 +103,12 @@ def _iter_decompressed(body: bytes, start: Callable[[], _Decompressor], max_byte
             if remaining_bytes < 0:
                 raise BodyTooLarge(max_bytes)
             yield piece
-            is_open, chunk = not decompressor.eof, decompressor.unused_data
+            is_open = not decompressor.eof
+            chunk = decompressor.unused_data
             if not is_open:
                 decompressor = start()
     if is_open:
-        raise EOFError(f"it is cut after {len(body):,} bytes")
+        raise EOFError(f"it is incomplete: {len(body):,} bytes came")
 
 
 def _get_decompressor_factory(coding: str, body: bytes) -> Callable[[], _Decompressor]:
@@ -110,10 +116,11 @@ def _get_decompressor_factory(coding: str, body: bytes) -> Callable[[], _Decompr
     if coding in {"gzip", "x-gzip"}:
         return lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     if coding == "deflate":
+        # zlib's header names the method in its first four bits and is divisible by 31 (RFC 1950, 2.2).
         is_zlib = len(body) > 1 and body[0] & 15 == zlib.DEFLATED and int.from_bytes(body[:2]) % 31 == 0
-        return lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
+        window_bits = zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS
+        return lambda: zlib.decompressobj(wbits=window_bits)
     if coding == "zstd":
         return zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW).decompressobj
-    raise BadBody(
-        f"content-encoding {coding[:40]!r} is not read here; send {', '.join(READABLE_CODINGS)}, or none", 415
-    )
+    codings = ", ".join(READABLE_CODINGS)
+    raise BadBody(f"content-encoding {coding[:40]!r} is not supported; use {codings}, or none", 415)

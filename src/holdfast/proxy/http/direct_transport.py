@@ -73,8 +73,10 @@ class ServerOrigin(NamedTuple):
     def from_url(cls, url: httpx2.URL) -> ServerOrigin:
         """Return the server of ``url``; raise ``UnsupportedProtocol`` for anything but HTTP."""
         if url.scheme not in DEFAULT_PORTS:
-            raise httpx2.UnsupportedProtocol(f"{url.scheme or 'no scheme'}:// is not spoken here; use http or https")
-        port = DEFAULT_PORTS[url.scheme] if url.port is None else url.port
+            raise httpx2.UnsupportedProtocol(f"{url.scheme or 'no scheme'}:// is not supported; use http or https")
+        port = url.port
+        if port is None:
+            port = DEFAULT_PORTS[url.scheme]
         return cls(url.scheme, url.raw_host.decode("ascii"), port)
 
 
@@ -82,7 +84,8 @@ class DirectTransport(httpx2.AsyncBaseTransport):
     """Sends requests directly to their servers, and keeps up to ``max_idle`` connections for later requests."""
 
     def __init__(self, max_idle: int, idle_seconds: float) -> None:
-        self._max_idle, self._idle_seconds = max_idle, idle_seconds
+        self._max_idle = max_idle
+        self._idle_seconds = idle_seconds
         self._idle: list[HttpConnection] = []
         """The most recently used is last."""
         self._open: set[HttpConnection] = set()
@@ -94,7 +97,8 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         The ``trace`` extension is called as httpcore calls it, but only when a connection is made and when the head is
         sent.
         """
-        timeouts, trace = request.extensions.get("timeout", {}), request.extensions.get("trace")
+        timeouts = request.extensions.get("timeout", {})
+        trace = request.extensions.get("trace")
         origin = ServerOrigin.from_url(request.url)
         async with aclosing(_pieces_to_write(request)) as pieces:
             # The first piece may take its time to come from the client. No connection is taken until it is here, so
@@ -138,7 +142,8 @@ class DirectTransport(httpx2.AsyncBaseTransport):
 
         A server may have closed one just now, in bytes that nobody has read yet, so that is checked too.
         """
-        now, idle_connection = get_running_loop().time(), None
+        now = get_running_loop().time()
+        idle_connection = None
         # The most recently used first: it is the least likely to have been closed by the server.
         for connection in [*reversed(self._idle)]:
             if connection.is_lost or connection.idle_until <= now:
@@ -153,9 +158,13 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         return idle_connection
 
     async def _connect(self, origin: ServerOrigin, seconds: float | None) -> HttpConnection:
-        """Return a new connection; raise ``ConnectError`` or ``ConnectTimeout`` if there is none to be had."""
+        """Return a new connection; raise ``ConnectError`` or ``ConnectTimeout`` if that fails."""
         connection = HttpConnection(origin, self._open)
-        tls = self._tls_context() if origin.scheme == "https" else None
+        tls = None
+        tls_name = None
+        if origin.scheme == "https":
+            tls = self._tls_context()
+            tls_name = origin.host
         try:
             async with timeout(seconds):
                 # anyio tries the addresses of a host side by side (RFC 8305), which uvloop cannot. Its stream is closed
@@ -166,16 +175,18 @@ class DirectTransport(httpx2.AsyncBaseTransport):
                         lambda: connection,
                         sock=_second_handle(stream.extra(SocketAttribute.raw_socket)),  # noqa: S610 -- no Django
                         ssl=tls,
-                        server_hostname=None if tls is None else origin.host,
+                        server_hostname=tls_name,
                     )
         except TimeoutError as error:
             if connection in self._open:
                 connection.abort()
-            raise httpx2.ConnectTimeout(str(error) or f"not connected within {seconds:g} s") from error
-        except OSError as error:  # includes unknown names and failed TLS
+            raise httpx2.ConnectTimeout(str(error) or f"no connection within {seconds:g} s") from error
+        except OSError as error:
+            # This includes unknown names and failed TLS.
             raise httpx2.ConnectError(str(error)) from error
         except BaseException:
-            if connection in self._open:  # it was made just when the request was cancelled
+            # The connection may have been made just when the request was cancelled.
+            if connection in self._open:
                 connection.abort()
             raise
         return connection
@@ -259,11 +270,16 @@ class HttpConnection(Protocol):
         ``timeouts["write"]`` seconds, or sends none for ``timeouts["read"]``.
         """
         self._request_count += 1
-        self._method, self._timeout = method, timeouts.get("write")
-        self.status, self.headers, self._head, self._overhead_bytes, self._error = 0, [], [], 0, None
+        self._method = method
+        self._timeout = timeouts.get("write")
+        self.status = 0
+        self.headers = []
+        self._head = []
+        self._overhead_bytes = 0
+        self._error = None
         self._is_complete = self._has_sent_first = self._is_sent = self._is_informational = False
         if self.is_lost:
-            raise httpx2.ReadError("the server ended the connection before a request was sent")
+            raise httpx2.ReadError("the server closed the connection before the request was sent")
         self._parser: httptools.HttpResponseParser | LenientParser = httptools.HttpResponseParser(self)
         # h11 accepts such spaces too. Other leniencies would let a chunk that is a byte short pass for a whole one.
         self._parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)
@@ -276,7 +292,9 @@ class HttpConnection(Protocol):
             await self._wait_for_change()
 
     async def _write_request(
-        self, first: tuple[bytes, ...], remaining_pieces: AsyncIterator[tuple[bytes, ...]]
+        self,
+        first: tuple[bytes, ...],
+        remaining_pieces: AsyncIterator[tuple[bytes, ...]],
     ) -> None:
         """Write a request; stop early if the server is gone or has refused it."""
         self._has_sent_first = True
@@ -314,13 +332,7 @@ class HttpConnection(Protocol):
             if self._request_count != number:
                 raise httpx2.StreamClosed
             if self._pieces:
-                piece = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-                self._pieces.clear()
-                self._held_bytes = 0
-                if self._is_reading_paused and not (self.is_lost or self._transport.is_closing()):
-                    self._is_reading_paused = False
-                    self._transport.resume_reading()
-                yield piece
+                yield self._take_pieces()
             elif self._is_complete:
                 return
             elif self._error is not None:
@@ -328,17 +340,33 @@ class HttpConnection(Protocol):
             else:
                 await self._wait_for_change()
 
+    def _take_pieces(self) -> bytes:
+        """Return everything of the body that arrived and was not read yet, and go on reading if that was paused."""
+        # One piece is returned as it is, without a copy.
+        if len(self._pieces) == 1:
+            body = self._pieces[0]
+        else:
+            body = b"".join(self._pieces)
+        self._pieces.clear()
+        self._held_bytes = 0
+        if self._is_reading_paused and not (self.is_lost or self._transport.is_closing()):
+            self._is_reading_paused = False
+            self._transport.resume_reading()
+        return body
+
     async def _wait_for_change(self) -> None:
         """Return when something happened, whatever it was."""
         loop = get_running_loop()
         waiter: Future[None] = loop.create_future()
-        self._waiter, self._waits_since = waiter, loop.time()
+        self._waiter = waiter
+        self._waits_since = loop.time()
         if self._timer is None and self._timeout is not None:
             self._timer = loop.call_later(self._timeout, self._check_timeout)
         try:
             await waiter
         finally:
-            if self._waiter is waiter:  # else the next request waits already
+            # Another one is there if the next request waits already.
+            if self._waiter is waiter:
                 self._waiter = None
 
     def _wake(self) -> None:
@@ -348,15 +376,19 @@ class HttpConnection(Protocol):
     def _check_timeout(self) -> None:
         """Fail the answer if nothing happened for too long. One timer serves a whole answer, not each piece of it."""
         self._timer = None
+        # The client is slow, not the server. The next wait begins another timer.
         if self._waiter is None or self._timeout is None:
-            return  # the client is slow, not the server: the next wait begins another timer
+            return
         loop = get_running_loop()
         remaining_seconds = self._waits_since + self._timeout - loop.time()
         if remaining_seconds > 0:
             self._timer = loop.call_later(remaining_seconds, self._check_timeout)
         else:
-            kind = httpx2.ReadTimeout if self._is_sent else httpx2.WriteTimeout
-            self._fail_answer(kind(f"the server was silent for {self._timeout:g} s"))
+            message = f"the server was silent for {self._timeout:g} s"
+            if self._is_sent:
+                self._fail_answer(httpx2.ReadTimeout(message))
+            else:
+                self._fail_answer(httpx2.WriteTimeout(message))
 
     def _fail_answer(self, fault: httpx2.TransportError) -> None:
         """End the answer with ``fault``, unless it is complete, and close the connection."""
@@ -371,8 +403,8 @@ class HttpConnection(Protocol):
         """Return whether another request can be sent on this connection: it is idle, and its server keeps it open."""
         if self.is_lost or not self._keeps_alive:
             return False
-        is_sent = self._is_sent and not self._transport.get_write_buffer_size()
-        return is_sent and self._is_complete and not self._pieces
+        has_written_all = self._is_sent and not self._transport.get_write_buffer_size()
+        return has_written_all and self._is_complete and not self._pieces
 
     def stop_timer(self) -> None:
         """Cancel the timeout."""
@@ -402,15 +434,17 @@ class HttpConnection(Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes that arrived."""
-        if self._is_complete:  # nobody asked for it, and the next answer would begin with it
+        # Nobody asked for these bytes, and the next answer would begin with them.
+        if self._is_complete:
             self.abort()
             return
         if not self._has_sent_first:
             self._fail_answer(httpx2.ReadError("the server answered before a request was sent"))
             return
         if not self.status:
-            if not self._head and not data.startswith(b"H"):  # left over from something else; httptools would skip it
-                self._fail_answer(httpx2.RemoteProtocolError("what came is no answer: it does not begin with HTTP"))
+            # Left over from something else, and httptools would skip it.
+            if not self._head and not data.startswith(b"H"):
+                self._fail_answer(httpx2.RemoteProtocolError("the answer does not begin with HTTP"))
                 return
             self._head.append(data)
         self._overhead_bytes += len(data)
@@ -418,9 +452,8 @@ class HttpConnection(Protocol):
         if self.status:
             self._head = []
         if self._overhead_bytes > MAX_HEAD_BYTES:
-            self._fail_answer(
-                httpx2.RemoteProtocolError(f"more than {MAX_HEAD_BYTES:,} bytes of a head, or between two pieces")
-            )
+            message = f"more than {MAX_HEAD_BYTES:,} bytes of headers, or between two pieces of the body"
+            self._fail_answer(httpx2.RemoteProtocolError(message))
         if self._held_bytes > MAX_HELD_BYTES and not self._is_reading_paused and not self.is_lost:
             self._is_reading_paused = True
             self._transport.pause_reading()
@@ -431,9 +464,7 @@ class HttpConnection(Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fail_answer(
-                httpx2.RemoteProtocolError("the server changes to another protocol, which nobody asked for")
-            )
+            self._fail_answer(httpx2.RemoteProtocolError("the server switched to another protocol without being asked"))
         except h11.RemoteProtocolError as error:
             self._fail_answer(httpx2.RemoteProtocolError(str(error)))
         except httptools.HttpParserError as error:
@@ -441,7 +472,8 @@ class HttpConnection(Protocol):
                 self._fail_answer(httpx2.RemoteProtocolError(str(error)))
                 return
             # The head is parsed from its beginning once more, so nothing of it may be kept.
-            self.headers, self._is_informational = [], False
+            self.headers = []
+            self._is_informational = False
             self._parser = LenientParser(self, self._method, MAX_HEAD_BYTES)
             self._parse(b"".join(self._head))
 
@@ -458,16 +490,15 @@ class HttpConnection(Protocol):
         """End the answer: one without a declared length is complete now, any other one was broken off."""
         self.is_lost = True
         self._siblings.discard(self)
-        if not self._is_complete and self._error is None:
-            if error is None and self.status and not self._has_body_length():
-                self._is_complete = True
-                self._keeps_alive = False
-            else:
-                self._error = (
-                    httpx2.RemoteProtocolError("the server ended the connection before the end of its answer")
-                    if error is None
-                    else httpx2.ReadError(str(error))
-                )
+        is_ended = self._is_complete or self._error is not None
+        if not is_ended and error is not None:
+            self._error = httpx2.ReadError(str(error))
+        elif not is_ended and self.status and not self._has_body_length():
+            self._is_complete = True
+            self._keeps_alive = False
+        elif not is_ended:
+            message = "the server closed the connection before the end of its answer"
+            self._error = httpx2.RemoteProtocolError(message)
         self._wake()
 
     def _has_body_length(self) -> bool:
@@ -495,27 +526,37 @@ class HttpConnection(Protocol):
         if self._is_complete:
             return
         is_informational = 100 <= status < 200
-        lengths = [(name.lower(), value.lower()) for name, value in self.headers if name.lower() in _BODY_HEADERS]
-        is_odd = status < 100 or (lengths and (is_informational or not self._can_find_the_end(lengths)))
-        if is_odd and not isinstance(self._parser, LenientParser):
+        if not isinstance(self._parser, LenientParser) and self._is_odd_head(status):
             raise _OddHeadError
         if is_informational:
             self._is_informational = True
             return
-        self.status, self._overhead_bytes = status, 0
+        self.status = status
+        self._overhead_bytes = 0
         if self._method == "HEAD":
             self._complete_answer()
 
-    def _can_find_the_end(self, lengths: list[tuple[bytes, bytes]]) -> bool:
-        """Return whether ``lengths`` say clearly where the body ends.
+    def _is_odd_head(self, status: int) -> bool:
+        """Return whether h11 must decide about a head, because it does not say clearly where the body ends.
 
         httptools takes other codings for chunks, and accepts chunks in HTTP/1.0, where a server in between may not see
         them (RFC 9112, 6.1).
         """
-        if all(name == b"content-length" for name, _ in lengths):
+        if status < 100:
             return True
+        lengths: list[tuple[bytes, bytes]] = []
+        for name, value in self.headers:
+            if name.lower() in _BODY_HEADERS:
+                lengths.append((name.lower(), value.lower()))
+        if not lengths:
+            return False
+        # An informational answer has no body, so a length beside it belongs to something else.
+        if status < 200:
+            return True
+        if all(name == b"content-length" for name, _ in lengths):
+            return False
         is_chunked = lengths == [(b"transfer-encoding", b"chunked")]
-        return is_chunked and self._parser.get_http_version() == "1.1"
+        return not is_chunked or self._parser.get_http_version() != "1.1"
 
     def on_body(self, piece: bytes) -> None:
         """Receive a piece of the body; bytes behind an answer to HEAD may be half of another answer."""
@@ -529,7 +570,8 @@ class HttpConnection(Protocol):
     def on_message_complete(self) -> None:
         """Receive the end of an answer; after an informational one another follows."""
         if self._is_informational:
-            self._is_informational, self.headers = False, []
+            self._is_informational = False
+            self.headers = []
         elif not self._is_complete:
             self._complete_answer()
 
@@ -551,7 +593,8 @@ class _AnswerBody(httpx2.AsyncByteStream):
     """The body of an answer, as it arrives."""
 
     def __init__(self, connection: HttpConnection, transport: DirectTransport) -> None:
-        self._connection, self._transport = connection, transport
+        self._connection = connection
+        self._transport = transport
         self._is_closed = False
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -572,7 +615,10 @@ async def _pieces_to_write(request: httpx2.Request) -> AsyncGenerator[tuple[byte
     is_begun = False
     async with aclosing(_framed_body(request)) as body:
         async for piece in body:
-            yield piece if is_begun else (head, *piece)
+            if is_begun:
+                yield piece
+            else:
+                yield (head, *piece)
             is_begun = True
     if not is_begun:
         yield (head,)
@@ -580,36 +626,52 @@ async def _pieces_to_write(request: httpx2.Request) -> AsyncGenerator[tuple[byte
 
 def _request_head(request: httpx2.Request) -> bytes:
     """Return the request line and the headers; raise ``LocalProtocolError`` if one contains a line break."""
-    method, target = request.method.encode(), request.url.raw_path
+    method = request.method.encode()
+    target = request.url.raw_path
     if not _TOKEN_PATTERN.fullmatch(method) or _TARGET_BREAK.search(target):
-        raise httpx2.LocalProtocolError(f"{method!r} {target!r} cannot be sent: it breaks the line")
+        raise httpx2.LocalProtocolError(f"{method!r} {target!r} cannot be sent: it has characters that end the line")
     lines = [method + b" " + target + b" HTTP/1.1\r\n"]
     for name, value in request.headers.raw:
         if not _TOKEN_PATTERN.fullmatch(name) or _LINE_BREAK.search(value):
-            raise httpx2.LocalProtocolError(f"the header {name!r} cannot be sent: its name or value breaks the line")
+            raise httpx2.LocalProtocolError(f"the header {name!r} cannot be sent: it has invalid characters")
         lines.append(name + b": " + value + b"\r\n")
     return b"".join([*lines, b"\r\n"])
 
 
-async def _framed_body(request: httpx2.Request) -> AsyncGenerator[tuple[bytes, ...]]:
-    """Yield the body framed in chunks or by its length; raise ``LocalProtocolError`` if it has another length."""
+def _parse_body_length(request: httpx2.Request) -> int | None:
+    """Return the length of the body by its headers, or None if it is sent in chunks."""
     # Two ways to tell where a body ends are how requests are smuggled past a proxy.
     lengths = {(name.lower(), value) for name, value in request.headers.raw if name.lower() in _BODY_HEADERS}
     if len(lengths) > 1:
-        raise httpx2.LocalProtocolError("the headers tell the length of the body in two ways")
-    name, value = lengths.pop() if lengths else (b"content-length", b"0")
-    is_chunked = name == b"transfer-encoding"
-    if not is_chunked and not value.isdigit():
-        raise httpx2.LocalProtocolError(f"{value!r} is no content-length")
-    remaining_bytes = 0 if is_chunked else int(value)
+        raise httpx2.LocalProtocolError("the headers give the length of the body in two ways")
+    if not lengths:
+        return 0
+    name, value = lengths.pop()
+    if name == b"transfer-encoding":
+        return None
+    if not value.isdigit():
+        raise httpx2.LocalProtocolError(f"{value!r} is not a content-length")
+    return int(value)
+
+
+async def _framed_body(request: httpx2.Request) -> AsyncGenerator[tuple[bytes, ...]]:
+    """Yield the body framed in chunks or by its length; raise ``LocalProtocolError`` if it has another length."""
+    length = _parse_body_length(request)
+    is_chunked = length is None
+    remaining_bytes = length or 0
     pieces = aiter(cast("httpx2.AsyncByteStream", request.stream))
     async with aclosing(cast("AsyncGenerator[bytes]", pieces)):
         async for piece in pieces:
             remaining_bytes -= len(piece)
             if remaining_bytes < 0 and not is_chunked:
                 raise httpx2.LocalProtocolError("the body has more bytes than its content-length says")
-            if piece:
-                yield (b"%x\r\n" % len(piece), piece, b"\r\n") if is_chunked else (piece,)
+            # An empty chunk would end the body.
+            if not piece:
+                continue
+            if is_chunked:
+                yield (b"%x\r\n" % len(piece), piece, b"\r\n")
+            else:
+                yield (piece,)
     if is_chunked:
         yield (b"0\r\n\r\n",)
     elif remaining_bytes:

@@ -79,8 +79,11 @@ def filter_request_headers(headers: Iterable[HeaderPair], *, keeps_encoding: boo
 def filter_response_headers(headers: Iterable[HeaderPair], *, keeps_encoding: bool = False) -> list[HeaderPair]:
     """Return the headers to send to the client; with ``keeps_encoding`` the body is sent as compressed as it came."""
     pairs = list(headers)
-    is_body_unchanged = keeps_encoding or not has_readable_encoding(pairs)
-    excluded_names = _find_void_headers(pairs) if is_body_unchanged else _ENCODING_HEADERS
+    is_decompressed = not keeps_encoding and has_readable_encoding(pairs)
+    if is_decompressed:
+        excluded_names = _ENCODING_HEADERS
+    else:
+        excluded_names = _find_void_headers(pairs)
     return _remove_headers(pairs, excluded_names)
 
 
@@ -103,16 +106,22 @@ def is_subscription_login(headers: Mapping[str, str]) -> bool:
 
 def make_holdfast_headers(state: RequestState, session: str = "", request: str = "") -> list[HeaderPair]:
     """Return Holdfast's headers for an answer; empty values are left out, unsafe characters become ``?``."""
-    items = ((STATE_HEADER, state), (SESSION_HEADER, session), (REQUEST_HEADER, request))
-    return [(name, _UNSAFE_CHARS.sub("?", value).encode()) for name, value in items if value]
+    own_headers: list[HeaderPair] = []
+    for name, value in ((STATE_HEADER, state), (SESSION_HEADER, session), (REQUEST_HEADER, request)):
+        if value:
+            own_headers.append((name, _UNSAFE_CHARS.sub("?", value).encode()))
+    return own_headers
 
 
 def headers_to_dict(headers: Iterable[HeaderPair]) -> dict[str, str]:
     """Return headers as text by name in lower case; several values of one name are joined by a comma."""
     values: dict[str, str] = {}
     for name, value in headers:
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        values[key] = f"{values[key]}, {text}" if key in values else text
+        key = name.decode("latin-1").lower()
+        text = value.decode("latin-1")
+        if key in values:
+            text = f"{values[key]}, {text}"
+        values[key] = text
     return values
 
 
@@ -131,7 +140,9 @@ def _remove_headers(headers: list[HeaderPair], excluded_names: frozenset[bytes])
 def _find_void_headers(headers: list[HeaderPair]) -> frozenset[bytes]:
     """Return names of headers that say nothing about the body: a content-length beside chunks (RFC 9112, 6.3)."""
     is_chunked = any(name.lower() == b"transfer-encoding" for name, _ in headers)
-    return frozenset({b"content-length"}) if is_chunked else frozenset()
+    if not is_chunked:
+        return frozenset()
+    return frozenset({b"content-length"})
 
 
 def _list_header_values(headers: Iterable[HeaderPair], header_name: bytes) -> list[bytes]:

@@ -54,7 +54,8 @@ class LenientParser:
                 self._receiver.on_message_complete()
                 return
             elif not isinstance(event, h11.InformationalResponse):
-                return  # more data is needed
+                # More data is needed.
+                return
 
     def get_status_code(self) -> int:
         """Return the status of the answer."""

@@ -34,8 +34,10 @@ _RAW_BETA_HEADER = b"anthropic-beta"
 _CONTENT_ENCODING = "content-encoding"
 _FRAMING_HEADERS = frozenset({b"host", b"content-length", b"transfer-encoding"})
 """Headers about where a request goes and how long its body is."""
-_CONNECT_STEP, _SEND_STEP = "connection.connect_tcp.started", "http11.send_request_headers.started"
-"""Names that httpcore gives to steps of a request."""
+_CONNECT_STEP = "connection.connect_tcp.started"
+"""Name that httpcore gives to the step of opening a connection."""
+_SEND_STEP = "http11.send_request_headers.started"
+"""Name that httpcore gives to the step of sending the head of a request."""
 
 
 class ResponseHead(Struct, frozen=True):
@@ -56,21 +58,33 @@ class UpstreamRelay:
     """
 
     def __init__(
-        self, client: httpx2.AsyncClient, url: str, headers: Headers, method: str = "POST", body: bytes | None = None
+        self,
+        client: httpx2.AsyncClient,
+        url: str,
+        headers: Headers,
+        method: str = "POST",
+        body: bytes | None = None,
     ) -> None:
-        self.client, self.url, self.headers, self.method, self.body = client, url, headers, method, body
+        self.client = client
+        self.url = url
+        self.headers = headers
+        self.method = method
+        self.body = body
 
     def with_body(self, body: bytes) -> UpstreamRelay:
         """Return the same upstream, but one that always sends ``body``."""
         return UpstreamRelay(self.client, self.url, self.headers, self.method, body)
 
     def send(self, upstream_request: UpstreamRequest) -> AbstractAsyncContextManager[Reply]:
-        """Open the reply to ``upstream_request``; raise ``UpstreamError`` of kind ``network`` if there is none."""
+        """Open the reply to ``upstream_request``; raise ``UpstreamError`` of kind ``network`` without one."""
         beta_features = upstream_request.headers.get(_RAW_BETA_HEADER.decode(), "")
         return self._open_reply(upstream_request.body, _add_beta_features(self.headers, beta_features))
 
     async def relay(
-        self, body: bytes | AsyncIterable[bytes], *, as_it_came: bool = False
+        self,
+        body: bytes | AsyncIterable[bytes],
+        *,
+        as_it_came: bool = False,
     ) -> AsyncGenerator[ResponsePiece]:
         """Yield the answer to ``body``, decompressed unless ``as_it_came``; raise ``UpstreamError`` without one."""
         async with self._open_reply(body, self.headers, as_it_came=as_it_came) as reply:
@@ -80,7 +94,11 @@ class UpstreamRelay:
 
     @asynccontextmanager
     async def _open_reply(
-        self, body: bytes | AsyncIterable[bytes], headers: Headers, *, as_it_came: bool = False
+        self,
+        body: bytes | AsyncIterable[bytes],
+        headers: Headers,
+        *,
+        as_it_came: bool = False,
     ) -> AsyncIterator[Reply]:
         """Open the reply to ``body`` for the duration of the block; with ``as_it_came`` it is not decompressed.
 
@@ -94,11 +112,18 @@ class UpstreamRelay:
                 is_compressed = _CONTENT_ENCODING in reply_headers
                 is_decompressed = is_compressed and has_readable_encoding(raw) and not as_it_came
                 chunks: AsyncIterator[bytes]
+                # Without httpx2's decoders in between, a piece is passed on as it arrived.
                 if is_decompressed:
                     chunks = answer.aiter_bytes()
                 else:
                     chunks = aiter(cast("httpx2.AsyncByteStream", answer.stream))
-                yield Reply(answer.status_code, reply_headers, chunks, raw, _find_relay_secrets(headers, self.url))
+                yield Reply(
+                    answer.status_code,
+                    reply_headers,
+                    chunks,
+                    raw,
+                    _find_relay_secrets(headers, self.url),
+                )
             finally:
                 await answer.aclose()
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, UnicodeError) as error:
@@ -111,8 +136,10 @@ class UpstreamRelay:
         these hold: it went out on a kept connection, it failed at once, the body can be sent again, and no answer had
         begun. Only once, because a provider that fails over the request itself closes every connection it comes on.
         """
-        body = body if self.body is None else self.body
-        trace, started_at = _ConnectionTrace(), get_running_loop().time()
+        if self.body is not None:
+            body = self.body
+        trace = _ConnectionTrace()
+        started_at = get_running_loop().time()
         try:
             return await self._send_once(body, headers, trace)
         except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
@@ -123,9 +150,12 @@ class UpstreamRelay:
         return await self._send_once(body, headers, _ConnectionTrace())
 
     async def _send_once(
-        self, body: bytes | AsyncIterable[bytes], headers: Headers, trace: _ConnectionTrace
+        self,
+        body: bytes | AsyncIterable[bytes],
+        headers: Headers,
+        trace: _ConnectionTrace,
     ) -> httpx2.Response:
-        """Send a request; ``trace`` notes the connection that it goes out on."""
+        """Send a request; ``trace`` notes whether its connection is new."""
         trace.request = request = build_http_request(self.method, _parse_url(self.url), headers, body)
         request.extensions["trace"] = trace.note_step
         return await self.client.send(request, stream=True)
@@ -155,13 +185,17 @@ def _parse_url(url: str) -> httpx2.URL:
 
 
 def build_http_request(
-    method: str, url: httpx2.URL, headers: Headers, body: bytes | AsyncIterable[bytes]
+    method: str,
+    url: httpx2.URL,
+    headers: Headers,
+    body: bytes | AsyncIterable[bytes],
 ) -> httpx2.Request:
     """Build a request with exactly ``headers``, between the host and the content-length.
 
     httpx2 would build the same, but it reads the headers some ten times to do so.
     """
-    has_framing_headers = not _FRAMING_HEADERS.isdisjoint([name.lower() for name, _ in headers])
+    names = {name.lower() for name, _ in headers}
+    has_framing_headers = not _FRAMING_HEADERS.isdisjoint(names)
     if not isinstance(body, bytes) or not body or has_framing_headers:
         return httpx2.Request(method, url, headers=[*headers], content=body)
     all_headers = [(b"Host", url.netloc), *headers, (b"Content-Length", b"%d" % len(body))]
@@ -175,21 +209,32 @@ def make_response_head(status: int, headers: Headers, *, keeps_encoding: bool = 
 
 def _find_relay_secrets(headers: Headers, url: str) -> tuple[str, ...]:
     """Return the secrets in a request's headers and address, which no log may contain."""
-    return find_secrets([(name.decode("latin-1"), value.decode(errors="replace")) for name, value in headers], url)
+    text_headers: list[tuple[str, str]] = []
+    for name, value in headers:
+        text_headers.append((name.decode("latin-1"), value.decode(errors="replace")))
+    return find_secrets(text_headers, url)
 
 
 def _add_beta_features(headers: Headers, features: str) -> Headers:
     """Return ``headers`` with beta ``features`` added to those that the client asked for."""
     if not features:
         return headers
-    feature_values = [value for name, value in headers if name.lower() == _RAW_BETA_HEADER]
-    other_headers = [(name, value) for name, value in headers if name.lower() != _RAW_BETA_HEADER]
-    return [*other_headers, (_RAW_BETA_HEADER, b",".join([*feature_values, features.encode()]))]
+    feature_values: list[bytes] = []
+    other_headers: list[HeaderPair] = []
+    for name, value in headers:
+        if name.lower() == _RAW_BETA_HEADER:
+            feature_values.append(value)
+        else:
+            other_headers.append((name, value))
+    feature_values.append(features.encode())
+    return [*other_headers, (_RAW_BETA_HEADER, b",".join(feature_values))]
 
 
 def _make_unreached_error(url: str, error: Exception) -> UpstreamError:
     server = urlsplit(url).netloc
-    cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    cause = type(error).__name__
+    if str(error):
+        cause = f"{cause}: {error}"
     return UpstreamError(f"no answer came from {server} ({cause}); check the address and the connection", "network")
 
 
@@ -205,15 +250,18 @@ def rewrite_redirects(status: int, headers: Sequence[HeaderPair], url: str) -> S
         return headers
     rewritten_headers: list[HeaderPair] = []
     for name, value in headers:
-        new_value = _rewrite_location(value, url) if name.lower() == _LOCATION else value
-        rewritten_headers.append((name, new_value))
+        if name.lower() == _LOCATION:
+            rewritten_headers.append((name, _rewrite_location(value, url)))
+        else:
+            rewritten_headers.append((name, value))
     return rewritten_headers
 
 
 def _rewrite_location(location: bytes, url: str) -> bytes:
     try:
         target_url = urljoin(url, location.decode("ascii")).partition("#")[0]
-        origin, target = _parse_server(url), _parse_server(target_url)
+        origin = _parse_server(url)
+        target = _parse_server(target_url)
     except ValueError:
         return location
     is_tls_upgrade = (origin, target) == (("http", origin.host, 80), ("https", origin.host, 443))
@@ -229,7 +277,7 @@ class _ServerAddress(NamedTuple):
 
 
 def _parse_server(url: str) -> _ServerAddress:
-    """Return the server of ``url``; raise ``ValueError`` if there is none, or the URL has a user name."""
+    """Return the server of ``url``; raise ``ValueError`` if it has no server, or has a user name."""
     parts = urlsplit(url)
     if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or "@" in parts.netloc:
         raise ValueError(url)

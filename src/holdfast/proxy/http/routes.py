@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import product
 from typing import Literal, TypeAlias
 from urllib.parse import parse_qs, quote, unquote
 
@@ -39,15 +40,16 @@ def _list_posted_paths() -> dict[str, tuple[str, RouteEndpoint]]:
 
 
 def _list_model_actions() -> dict[str, tuple[str, RouteEndpoint, bool]]:
-    """Return the endpoints whose paths name the model: action → API, endpoint, and whether it streams."""
+    """Return the endpoints with the model in the path: action → API, endpoint, and whether it streams."""
     actions: dict[str, tuple[str, RouteEndpoint, bool]] = {}
     for spec in API_SPECS.values():
-        if spec.endpoints.names_model:
-            for endpoint in _ENDPOINTS:
-                for stream in (False, True):
-                    action = _get_action(spec.endpoints.get_path(endpoint, stream=stream))
-                    if action and action not in actions:
-                        actions[action] = (spec.api, endpoint, stream)
+        if not spec.endpoints.names_model:
+            continue
+        for endpoint, stream in product(_ENDPOINTS, (False, True)):
+            action = _get_action(spec.endpoints.get_path(endpoint, stream=stream))
+            # An endpoint without a path of its own for streams has the same action twice.
+            if action and action not in actions:
+                actions[action] = (spec.api, endpoint, stream)
     return actions
 
 
@@ -110,7 +112,9 @@ class Route(Struct, frozen=True):
     @property
     def upstream_setting(self) -> str:
         """The setting with the address of the provider: ``anthropic``, ``openai``, ``gemini``, or ``""`` if unknown."""
-        return API_SPECS[self.api].endpoints.provider if self.api in API_SPECS else ""
+        if self.api not in API_SPECS:
+            return ""
+        return API_SPECS[self.api].endpoints.provider
 
 
 def parse_route(method: str, path: str, query: str = "", headers: Mapping[str, str] = {}) -> Route:
@@ -126,14 +130,22 @@ def parse_route(method: str, path: str, query: str = "", headers: Mapping[str, s
     if url_match is None and path.lower().startswith("/u/http"):
         return Route(path=path + query_suffix)
     if url_match is None:
-        tail_match = None if _VERTEX_PATTERN.search(path) else _TAIL_PATTERN.fullmatch(path)
-        return replace(_classify_path(method, tail_match, query, headers, path), path=path + query_suffix)
-    server, inner = f"{url_match['scheme'].lower()}://{url_match['host']}", url_match["path"] or "/"
+        tail_match = None
+        if not _VERTEX_PATTERN.search(path):
+            tail_match = _TAIL_PATTERN.fullmatch(path)
+        route = _classify_path(method, tail_match, query, headers, path)
+        return replace(route, path=path + query_suffix)
+    server = f"{url_match['scheme'].lower()}://{url_match['host']}"
+    inner = url_match["path"] or "/"
     # The pattern accepts hosts and ports that cannot exist.
     if not is_base_url(server):
         return Route(path=path + query_suffix)
-    tail_match = None if _VERTEX_PATTERN.search(inner) else _match_known_tail(inner)
-    tail_start = tail_match.start() if tail_match else 0
+    tail_match = None
+    tail_start = 0
+    if not _VERTEX_PATTERN.search(inner):
+        tail_match = _match_known_tail(inner)
+    if tail_match is not None:
+        tail_start = tail_match.start()
     route = _classify_path(method, tail_match, query, headers, inner)
     return replace(route, base=server + inner[:tail_start], path=inner[tail_start:] + query_suffix)
 
@@ -145,19 +157,24 @@ def build_upstream_url(base: str, target_route: Route) -> str:
     """
     if target_route.base:
         return target_route.base + target_route.path
-    path, base = target_route.path, base.rstrip("/")
+    path = target_route.path
+    base = base.rstrip("/")
     version_match = _LEADING_VERSION_PATTERN.match(path)
     # The user who set a base with a version knows what that server wants.
     if _TRAILING_VERSION_PATTERN.search(base):
-        return base + (path[version_match.end() :] if version_match else path)
-    if version_match or target_route.endpoint == "other":
+        if version_match is not None:
+            path = path[version_match.end() :]
         return base + path
-    version = API_SPECS[target_route.api].endpoints.version if target_route.api in API_SPECS else _USUAL_VERSION
+    if version_match is not None or target_route.endpoint == "other":
+        return base + path
+    version = _USUAL_VERSION
+    if target_route.api in API_SPECS:
+        version = API_SPECS[target_route.api].endpoints.version
     return base + version + path
 
 
 def make_model_answer_route(route: Route, model: str) -> Route:
-    """Return the route that asks ``model`` for a whole answer, for an API whose addresses name the model.
+    """Return the route that asks ``model`` for a whole answer, for an API with the model in the address.
 
     Server and query are those of ``route``, except that no stream is asked for.
     """
@@ -165,20 +182,28 @@ def make_model_answer_route(route: Route, model: str) -> Route:
     # ``alt=sse`` asks for a stream of events.
     remaining_query = "&".join(pair for pair in query.split("&") if pair and not pair.startswith("alt="))
     action = _get_action(API_SPECS[route.api].endpoints.generate)
-    new_path = f"{path.rpartition('/')[0]}/{quote(model, safe='')}:{action}"
-    return replace(route, path=f"{new_path}?{remaining_query}" if remaining_query else new_path, stream=False)
+    models_path = path.rpartition("/")[0]
+    new_path = f"{models_path}/{quote(model, safe='')}:{action}"
+    if remaining_query:
+        new_path = f"{new_path}?{remaining_query}"
+    return replace(route, path=new_path, stream=False)
 
 
 def _clean_path(path: str) -> str:
     """Return the path alone, with one leading slash and at most one version."""
     server = _SERVER_PATTERN.match(path)
-    path = "/" + path[server.end() if server else 0 :].lstrip("/")
+    if server is not None:
+        path = path[server.end() :]
+    path = "/" + path.lstrip("/")
     repeated_version = _REPEATED_VERSION_PATTERN.match(path)
-    return path[repeated_version.end() :] if repeated_version else path
+    if repeated_version is not None:
+        path = path[repeated_version.end() :]
+    return path
 
 
 def _match_known_tail(path: str) -> re.Match[str] | None:
     """Return the longest end of ``path`` that is a known path, or None."""
+    # From the left, so that the first match is the longest one.
     for slash in re.finditer("/", path):
         tail_match = _TAIL_PATTERN.fullmatch(path, slash.start())
         if tail_match is not None:
@@ -186,16 +211,22 @@ def _match_known_tail(path: str) -> re.Match[str] | None:
     return None
 
 
-def _classify_path(method: str, tail: re.Match[str] | None, query: str, headers: Mapping[str, str], path: str) -> Route:
-    """Return the route for ``tail``, the match of a known path, or for ``path`` if that is None."""
+def _classify_path(
+    method: str,
+    tail: re.Match[str] | None,
+    query: str,
+    headers: Mapping[str, str],
+    path: str,
+) -> Route:
+    """Return the route for ``tail``, the match of a known path, or for ``path`` without a match."""
     if method == "POST" and tail is not None:
         if tail["posted"]:
             return Route(*_POST_ENDPOINTS[tail["posted"]])
         if tail["asked"]:
             return _parse_model_route(tail, query)
-    fallback = Route(_guess_api(path if tail is None else tail[0], headers))
     if tail is None:
-        return fallback
+        return Route(_guess_api(path, headers))
+    fallback = Route(_guess_api(tail[0], headers))
     is_models_path = not tail["posted"] and not tail["asked"]
     if method in {"GET", "HEAD"} and is_models_path:
         return replace(fallback, endpoint="models")

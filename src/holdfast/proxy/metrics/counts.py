@@ -53,7 +53,7 @@ class EventCounts:
 
     @property
     def open_breakers(self) -> int:
-        """Number of sessions whose breaker is open: it opened, and no compaction has succeeded since."""
+        """Number of sessions with an open breaker: it opened, and no compaction has succeeded since."""
         return sum(session.is_breaker_open for session in self._flags.values())
 
     @property

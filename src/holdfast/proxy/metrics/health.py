@@ -55,7 +55,8 @@ class Trouble(Struct):
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        first, last = _format_time(self.first_at), _format_time(self.last_at)
+        first = _format_time(self.first_at)
+        last = _format_time(self.last_at)
         return {"what": self.name, "times": self.count, "first": first, "last": last, "why": self.reason}
 
 
@@ -63,7 +64,8 @@ class RequestInProgress:
     """A request that was begun; it is counted as finished once."""
 
     def __init__(self, health: Health, api: str, number: int) -> None:
-        self.api, self.number = api, number
+        self.api = api
+        self.number = number
         self._health: Health | None = health
         self._is_under_way = True
 
@@ -74,7 +76,12 @@ class RequestInProgress:
             self._health.leave_request()
 
     def finish(
-        self, state: RequestOutcome, status: int, seconds_to_first_byte: float | None = None, *, session: str = ""
+        self,
+        state: RequestOutcome,
+        status: int,
+        seconds_to_first_byte: float | None = None,
+        *,
+        session: str = "",
     ) -> None:
         """Count the outcome of the request.
 
@@ -83,7 +90,8 @@ class RequestInProgress:
         """
         self.mark_answered()
         # Only once, even if the end of a request is reached in two ways.
-        health, self._health = self._health, None
+        health = self._health
+        self._health = None
         if health is None:
             return
         health.count_finished(self, state, status, seconds_to_first_byte)
@@ -131,7 +139,11 @@ class Health:
         self._requests[api or OTHER_API, "refused", _get_status_class(status)] += 1
 
     def count_finished(
-        self, request: RequestInProgress, state: RequestOutcome, status: int, first_byte_seconds: float | None
+        self,
+        request: RequestInProgress,
+        state: RequestOutcome,
+        status: int,
+        first_byte_seconds: float | None,
     ) -> None:
         """Count the outcome of ``request``. A healthy one that began after the last error ends the degraded state."""
         self._requests[request.api, state, _get_status_class(status)] += 1
@@ -154,12 +166,15 @@ class Health:
 
         If the request was at fault (not ``is_ours``) the proxy does not count as degraded.
         """
-        description, now = _clean_line(description), self._clock()
-        is_told_apart = description in self._troubles or len(self._troubles) < MAX_TROUBLES
-        name = description if is_told_apart else OTHER_TROUBLE
+        name = _clean_line(description)
+        now = self._clock()
+        if name not in self._troubles and len(self._troubles) >= MAX_TROUBLES:
+            name = OTHER_TROUBLE
+        # Removed and added again, so that the error that happened last is the last one.
         trouble = self._troubles.pop(name, None) or Trouble(name, now)
         trouble.count += 1
-        trouble.last_at, trouble.reason = now, _clean_line(why)
+        trouble.last_at = now
+        trouble.reason = _clean_line(why)
         self._troubles[name] = trouble
         if is_ours:
             self._begun_at_trouble = self._begun_count
@@ -185,7 +200,9 @@ class Health:
 
     def build_livez(self) -> dict[str, Any]:
         """Return whether all is well, the errors since the start (newest first), and the notes."""
-        status = "degraded" if self.is_degraded else "ok"
+        status = "ok"
+        if self.is_degraded:
+            status = "degraded"
         troubles = [trouble.as_json() for trouble in reversed(self._troubles.values())]
         refused_count = self._count_by_api()["all"]["refused"]
         return {
@@ -236,18 +253,22 @@ class Health:
         """Yield the metric families for Prometheus."""
         all_counts = self._count_by_api()["all"]
         yield _make_labelled_counter(
-            "requests", "Requests that ended.", ["api", "state", "status"], sorted(self._requests.items())
+            "requests",
+            "Requests that ended.",
+            ["api", "state", "status"],
+            sorted(self._requests.items()),
         )
         yield _make_counter("managed", "Requests that were kept inside the window.", all_counts["managed"])
         yield _make_counter("bypassed", "Requests relayed while Holdfast was switched off.", all_counts["bypassed"])
-        yield _make_counter("refused", "Requests that Holdfast itself refused, sent to nobody.", all_counts["refused"])
-        yield _make_gauge("requests_under_way", "Requests that began and are not answered.", self._in_progress)
+        yield _make_counter("refused", "Requests that Holdfast refused without sending them.", all_counts["refused"])
+        yield _make_gauge("requests_under_way", "Requests that began and are not answered yet.", self._in_progress)
         yield _make_gauge(
-            "degraded", "1 from when something goes wrong until a request is served in full.", self.is_degraded
+            "degraded",
+            "1 from an error until a request that began after it is served in full.",
+            self.is_degraded,
         )
-        yield _make_counter(
-            "troubles", "How often something went wrong.", sum(trouble.count for trouble in self._troubles.values())
-        )
+        trouble_count = sum(trouble.count for trouble in self._troubles.values())
+        yield _make_counter("troubles", "Errors of all kinds.", trouble_count)
         yield from _make_session_metrics(self.sessions)
         yield _make_first_byte_metric(self.first_byte_times)
 
@@ -266,19 +287,25 @@ class _MetricsCollector:
 def _make_session_metrics(sessions: EventCounts) -> Iterator[Metric]:
     by_outcome = [((outcome,), sessions.outcomes[outcome]) for outcome in COMPACTION_OUTCOMES]
     yield _make_counter("sessions", "Sessions that had requests.", sessions.session_count)
-    yield _make_labelled_counter("compactions", "Compactions, by what became of them.", ["outcome"], by_outcome)
+    yield _make_labelled_counter("compactions", "Compactions by outcome.", ["outcome"], by_outcome)
     yield _make_counter(
-        "overflows_refused", "Requests that a provider refused as too large.", sessions.refused_overflows
+        "overflows_refused",
+        "Requests that a provider refused as too large.",
+        sessions.refused_overflows,
     )
     yield _make_counter(
-        "overflows_avoided", "Answers where an overflow was refused or foreseen.", sessions.avoided_overflows
+        "overflows_avoided",
+        "Requests answered after an overflow was refused or avoided.",
+        sessions.avoided_overflows,
     )
-    yield _make_gauge("breaker_open", "Sessions whose breaker holds compactions back.", sessions.open_breakers)
-    yield _make_counter("tokens_saved", "Tokens that reductions took away, when they were made.", sessions.saved_tokens)
+    yield _make_gauge("breaker_open", "Sessions with compactions stopped by the breaker.", sessions.open_breakers)
+    yield _make_counter("tokens_saved", "Tokens removed by reductions, each counted once.", sessions.saved_tokens)
     yield _make_counter(
-        "input_tokens", "Tokens of prompts, cached or not, as providers count.", sessions.tokens["input"]
+        "input_tokens",
+        "Input tokens as counted by providers, cached or not.",
+        sessions.tokens["input"],
     )
-    yield _make_counter("cache_read_tokens", "Those of them that came from a cache.", sessions.tokens["cache_read"])
+    yield _make_counter("cache_read_tokens", "Input tokens that were read from a cache.", sessions.tokens["cache_read"])
 
 
 def _make_first_byte_metric(histogram: Histogram) -> Metric:
@@ -304,7 +331,10 @@ def _make_counter(name: str, description: str, value: int) -> Metric:
 
 
 def _make_labelled_counter(
-    name: str, description: str, labels: Sequence[str], counts: Iterable[tuple[Sequence[str], int]]
+    name: str,
+    description: str,
+    labels: Sequence[str],
+    counts: Iterable[tuple[Sequence[str], int]],
 ) -> Metric:
     from prometheus_client.core import CounterMetricFamily
 
@@ -321,7 +351,8 @@ def _make_gauge(name: str, description: str, value: float) -> Metric:
 
 
 def _summarize_histogram(histogram: Histogram) -> dict[str, float | None]:
-    half, p95 = histogram.quantile(0.5), histogram.quantile(0.95)
+    half = histogram.quantile(0.5)
+    p95 = histogram.quantile(0.95)
     return {"count": histogram.count, "p50": _round_seconds(half), "p95": _round_seconds(p95)}
 
 

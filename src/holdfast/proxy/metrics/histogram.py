@@ -43,7 +43,8 @@ class Histogram:
 
         It is interpolated between the two bounds around it, and never above the longest duration.
         """
-        rank, below = share * self.count, 0
+        rank = share * self.count
+        below = 0
         low = 0.0
         for high, cumulative_count in self.cumulate_counts():
             if cumulative_count >= rank and cumulative_count > below:

@@ -119,7 +119,11 @@ No text of the estimator's corpus is estimated at four times its real tokens (se
 
 
 def is_whole_prompt_count(
-    measured_request: MeasuredRequest, shown_tokens: int, setup_tokens: int, new_tokens: int, tokens: int
+    measured_request: MeasuredRequest,
+    shown_tokens: int,
+    setup_tokens: int,
+    new_tokens: int,
+    tokens: int,
 ) -> bool:
     """Return whether the reported ``tokens`` can be the count of a whole prompt and not of a part of it.
 
@@ -274,7 +278,12 @@ conversation that has grown by half proves it. Chosen by judgement.
 """
 
 
-def extend_plateau(before: MeasuredRequest | None, estimated_tokens: int, new_tokens: int, tokens: int) -> CountPlateau:
+def extend_plateau(
+    before: MeasuredRequest | None,
+    estimated_tokens: int,
+    new_tokens: int,
+    tokens: int,
+) -> CountPlateau:
     """Return the plateau of ``before`` extended by a request that was counted at ``tokens``.
 
     The request is estimated at ``estimated_tokens``, of which ``new_tokens`` were in no earlier request. A count above
@@ -336,6 +345,7 @@ def is_plausible_count(reported: int, estimated_tokens: int) -> bool:
 
 def min_known_size(old: int, new: int) -> int:
     """Return the smaller of two sizes, where 0 stands for an unknown one; 0 if both are unknown."""
+    # An unknown size takes the other's value, so that 0 never wins over a known one.
     return min(old or new, new or old)
 
 

@@ -49,7 +49,10 @@ def list_nonempty_model_stats(state: ConversationState) -> tuple[ModelStats, ...
     They hold for any branch, so measured requests and counts that wait for confirmation are left out.
     """
     nothing = (Calibration(), LearnedLimits())
-    nonempty = [stats for stats in _list_model_stats(state) if (stats.calibration, stats.learned_limits) != nothing]
+    nonempty = []
+    for stats in _list_model_stats(state):
+        if (stats.calibration, stats.learned_limits) != nothing:
+            nonempty.append(stats)
     return tuple([replace(stats, measured_request=None) for stats in nonempty])
 
 
@@ -100,9 +103,9 @@ def switch_model(state: ConversationState, model: str, window: int) -> Conversat
 
 def forget_learned_limits(state: ConversationState) -> ConversationState:
     """Return the state without the limits that overflows taught about any model; calibrations are kept."""
-    other_stats = [
-        replace(stats, learned_limits=_keep_form_flags(stats.learned_limits)) for stats in state.usage.other_model_stats
-    ]
+    other_stats = []
+    for stats in state.usage.other_model_stats:
+        other_stats.append(replace(stats, learned_limits=_keep_form_flags(stats.learned_limits)))
     learned_limits = _keep_form_flags(state.usage.learned_limits)
     return replace(
         state, usage=replace(state.usage, learned_limits=learned_limits, other_model_stats=tuple(other_stats))

@@ -91,7 +91,10 @@ def estimate_request_tokens(state: ConversationState, target: Target, shown_toke
 def _estimate_from_measurement(state: ConversationState, target: Target, shown_tokens: int) -> int:
     """Return the tokens of a projection of ``shown_tokens``, counted from the measured request if there is one."""
     ratio = get_planning_ratio(state, target)
-    measured_request = get_valid_measured_request(state) if is_last_model(state, target) else None
+    if is_last_model(state, target):
+        measured_request = get_valid_measured_request(state)
+    else:
+        measured_request = None
     # The measurement holds only where the head has the same size: another API is shown the readable summary in place of
     # the provider's own compaction items.
     native_tokens = get_native_tokens(state, target.model, target.api)

@@ -170,7 +170,10 @@ def _has_unmeasured_media(state: ConversationState) -> bool:
     if not state.view.media_count:
         return False
     measurement = get_valid_measured_request(state)
-    start = state.view.first_kept if measurement is None else measurement.message_count
+    if measurement is None:
+        start = state.view.first_kept
+    else:
+        start = measurement.message_count
     new_messages = state.history.messages.slice(start, state.last_request.seen_count)
     return any(collect_media_in_messages(message) for message in new_messages)
 
@@ -207,7 +210,13 @@ def _is_count_of_all(state: ConversationState, measured_request: MeasuredRequest
         message_tokens = 0 if has_media else state.last_request.tokens
         return tokens >= MIN_COUNT_SHARE * (message_tokens + state.setup.tokens)
     new_tokens = 0 if has_media else measure_new_content(state)
-    return is_whole_prompt_count(measured_request, state.last_request.tokens, state.setup.tokens, new_tokens, tokens)
+    return is_whole_prompt_count(
+        measured_request,
+        state.last_request.tokens,
+        state.setup.tokens,
+        new_tokens,
+        tokens,
+    )
 
 
 def measure_new_content(state: ConversationState) -> int:
@@ -267,7 +276,10 @@ def learn_from_overflow(state: ConversationState, body: FailureEntry) -> Convers
         return state
 
     estimated_tokens = state.last_request.tokens + state.setup.tokens
-    requested = body.requested_tokens if is_plausible_count(body.requested_tokens, estimated_tokens) else 0
+    if is_plausible_count(body.requested_tokens, estimated_tokens):
+        requested = body.requested_tokens
+    else:
+        requested = 0
     is_repeated = limits.overflows_since_answer > 0
     is_explained_by_limit = limit > 0 and (requested > limit or not is_repeated)
     state = _record_limit(state, limit, 0 if is_explained_by_limit else requested)

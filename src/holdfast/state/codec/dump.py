@@ -127,11 +127,13 @@ def dump_state(state: ConversationState) -> bytes:
     values |= {name: tuple(values[name]) for name in _SEQUENCE_FIELDS}
     # The dictionary is shared with newer states: copied at once, since another thread may add to it, and without what
     # belongs to those.
-    first_index_by_call_id = values["first_index_by_call_id"].copy()
+    all_first_indexes = values["first_index_by_call_id"].copy()
     message_count = len(values["sized_messages"])
-    values["first_index_by_call_id"] = {
-        call_id: index for call_id, index in first_index_by_call_id.items() if index < message_count
-    }
+    own_first_indexes: dict[str, int] = {}
+    for call_id, index in all_first_indexes.items():
+        if index < message_count:
+            own_first_indexes[call_id] = index
+    values["first_index_by_call_id"] = own_first_indexes
     values["edits"] = tuple(values["edits"].items())
     return pack_value(_StateDump(**values))
 
@@ -141,9 +143,7 @@ def load_state(data: bytes) -> ConversationState:
     try:
         dump = unpack_value(data, _StateDump)
     except (ValueError, TypeError) as error:
-        why = (
-            f"these are not the bytes of a state ({error}); give what ConversationState.dump wrote, or plan without one"
-        )
+        why = f"these are not the bytes of a state ({error}); give what ConversationState.dump wrote, or no state"
         raise FormatError(why) from error
     values: dict[str, Any] = {name: getattr(dump, name) for name in dump.__struct_fields__}
     values |= {name: PersistentSequence(values[name]) for name in _SEQUENCE_FIELDS}
@@ -151,4 +151,5 @@ def load_state(data: bytes) -> ConversationState:
     # Not in the dump, since both follow from what is.
     values["native_tokens"] = measure_native_summary(dump.compaction, dump.model, dump.api)
     values["messages"] = PersistentSequence(sized_message.message for sized_message in dump.sized_messages)
-    return replace_flat_fields(ConversationState(), {_GROUP_OF[name]: value for name, value in values.items()})
+    flat_values = {_GROUP_OF[name]: value for name, value in values.items()}
+    return replace_flat_fields(ConversationState(), flat_values)

@@ -21,7 +21,7 @@ V = TypeVar("V")
 
 
 def split_raw_bytes(value: Struct) -> tuple[bytes, bytes | None]:
-    """Return ``value`` as JSON without its raw bytes, and those by path as MessagePack, or None if there are none."""
+    """Return ``value`` as JSON without its raw bytes, and those by path as MessagePack, or None without raw bytes."""
     raws: dict[str, bytes] = {}
 
     def take(path: str, raw: Raw | None) -> Raw | None:
@@ -77,6 +77,7 @@ def _encode_json(value: Struct) -> bytes:
 def _decode_json(text: bytes, kind: type[V]) -> V:
     try:
         return get_decoder(kind).decode(text)
+    # Valid JSON of a wrong shape: the standard library would read the same.
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:  # lone surrogates or huge integers, which the standard library reads
@@ -87,7 +88,9 @@ def _map_raw_fields(value: Any, path: str, swap: Callable[[str, Raw | None], Raw
     """Return ``value`` with ``swap`` applied to each field that is raw bytes or None; itself if nothing changes."""
     if isinstance(value, tuple):
         items = tuple([_map_raw_fields(item, f"{path}/{index}", swap) for index, item in enumerate(value)])
-        return value if all(map(is_, items, value)) else items
+        if all(map(is_, items, value)):
+            return value
+        return items
     if not isinstance(value, Struct):
         return value
     changes = {}

@@ -90,7 +90,10 @@ def apply_entries(state: ConversationState, entries: Iterable[Entry]) -> Convers
         return _append_messages(state, messages)
     for kind, run in groupby(all_entries, lambda entry: type(entry.body)):
         batch = [*run]
-        state = apply_entries(state, batch) if kind is MessageEntry else reduce(apply_entry, batch, state)
+        if kind is MessageEntry:
+            state = apply_entries(state, batch)
+        else:
+            state = reduce(apply_entry, batch, state)
     return state
 
 
@@ -179,7 +182,10 @@ def _compute_appended_digests(state: ConversationState, new: Sequence[SizedMessa
     first_kept = state.view.first_kept
     leading_digest = compute_leading_digest(state)
     hidden_count = min(len(new), max(0, first_kept - count))
-    digest = state.history.projection_digests[-1] if count > first_kept else leading_digest
+    if count > first_kept:
+        digest = state.history.projection_digests[-1]
+    else:
+        digest = leading_digest
 
     before = [leading_digest] * hidden_count
     through = [b""] * hidden_count
@@ -207,13 +213,17 @@ def _apply_setup(state: ConversationState, _entry: Entry, body: RequestSetup) ->
     if body.is_exact == state.setup.is_exact:
         added_tokens = body.tokens - state.setup.tokens
         measured_request = adjust_for_setup_change(usage.measured_request, added_tokens)
-        other_model_stats = [
-            replace(stats, measured_request=adjust_for_setup_change(stats.measured_request, added_tokens))
-            for stats in usage.other_model_stats
-        ]
+        other_model_stats = []
+        for stats in usage.other_model_stats:
+            other_model_stats.append(
+                replace(stats, measured_request=adjust_for_setup_change(stats.measured_request, added_tokens))
+            )
     # The first setup of a conversation is no change, unless a request was already sent without it.
     is_first_setup = state.setup == RequestSetup() and not state.last_request.seen_count
-    setup_changed_at = state.setup_changed_at if is_first_setup else len(state.history.sized_messages)
+    if is_first_setup:
+        setup_changed_at = state.setup_changed_at
+    else:
+        setup_changed_at = len(state.history.sized_messages)
     return replace(
         state,
         usage=replace(usage, measured_request=measured_request, other_model_stats=tuple(other_model_stats)),
@@ -289,30 +299,32 @@ def _replace_head_by_summary(state: ConversationState, body: CompactionEntry) ->
     history, view, last_request = state.history, state.view, state.last_request
     message_count = len(history.sized_messages)
     edits = view.edits.add(body.edits)
-    pinned_tokens = sum(sized_message.tokens for sized_message in history.sized_messages.slice(0, view.pinned_count))
-    tail_tokens = sum(sized_message.tokens for sized_message in history.sized_messages.slice(body.first_kept))
+    pinned_messages = history.sized_messages.slice(0, view.pinned_count)
+    tail_messages = history.sized_messages.slice(body.first_kept)
+    pinned_tokens = sum(sized_message.tokens for sized_message in pinned_messages)
+    tail_tokens = sum(sized_message.tokens for sized_message in tail_messages)
     summary_tokens = measure_summary(body, last_request.model, last_request.api)
     saved_tokens = 0
     for index in range(body.first_kept, message_count):
         saved_tokens += sum(edit.saves for edit in edits.get(index, ()))
     # Hidden messages have no digest. The pinned ones before them keep theirs.
     hidden_digests = [b""] * (min(body.first_kept, message_count) - view.pinned_count)
+    projection_digests = history.projection_digests.replace_from(view.pinned_count, hidden_digests)
+    new_view = replace(
+        view,
+        first_kept=body.first_kept,
+        compaction=body,
+        native_tokens=measure_native_summary(body, last_request.model, last_request.api),
+        edits=edits,
+        shown_tokens=pinned_tokens + summary_tokens + tail_tokens - saved_tokens,
+        normalized_prefix=None,
+    )
+    unchanged_until = min(last_request.unchanged_until, body.first_kept)
     state = replace(
         state,
-        view=replace(
-            view,
-            first_kept=body.first_kept,
-            compaction=body,
-            native_tokens=measure_native_summary(body, last_request.model, last_request.api),
-            edits=edits,
-            shown_tokens=pinned_tokens + summary_tokens + tail_tokens - saved_tokens,
-            normalized_prefix=None,
-        ),
-        history=replace(
-            history,
-            projection_digests=history.projection_digests.replace_from(view.pinned_count, hidden_digests),
-        ),
-        last_request=replace(last_request, unchanged_until=min(last_request.unchanged_until, body.first_kept)),
+        view=new_view,
+        history=replace(history, projection_digests=projection_digests),
+        last_request=replace(last_request, unchanged_until=unchanged_until),
     )
     return _recompute_projection_digests(recount_media(state), body.first_kept)
 
@@ -547,7 +559,10 @@ _FOLD_STEPS: dict[type, Callable[[ConversationState, Entry, Any], ConversationSt
 def _recompute_projection_digests(state: ConversationState, first: int) -> ConversationState:
     """Return the state with the digests of its projection computed anew from message ``first`` on."""
     history = state.history
-    digest = history.projection_digests[first - 1] if first > state.view.first_kept else compute_leading_digest(state)
+    if first > state.view.first_kept:
+        digest = history.projection_digests[first - 1]
+    else:
+        digest = compute_leading_digest(state)
     digests: list[bytes] = []
     index, stop = first, len(history.sized_messages)
     while index < stop:
@@ -563,7 +578,7 @@ def _recompute_projection_digests(state: ConversationState, first: int) -> Conve
 
 
 def _reset_counters_at_answer(state: ConversationState) -> ConversationState:
-    """Return ``state`` with the counters at 0 that limit what happens between two answers."""
+    """Return ``state`` with the counters at 0 that limit recovery between two answers."""
     return _replace_counters(state, compactions_since_answer=0, truncations_since_answer=0)
 
 

@@ -45,7 +45,15 @@ def recount_media(state: ConversationState) -> ConversationState:
         media = collect_media_in_messages(*list_shown_messages_at(state, index))
         shown_media.append(_MessageMedia(index, media))
         index = get_next_shown_index(state, index)
-    state = replace(state, view=replace(state.view, media_indexes=(), media_count=0, media_bytes=0))
+    state = replace(
+        state,
+        view=replace(
+            state.view,
+            media_indexes=(),
+            media_count=0,
+            media_bytes=0,
+        ),
+    )
     return _add_media(state, [message_media for message_media in shown_media if message_media.media])
 
 
@@ -93,5 +101,10 @@ def _add_media(state: ConversationState, shown_media: list[_MessageMedia]) -> Co
         media_bytes += sum(medium.size for medium in media)
     return replace(
         state,
-        view=replace(view, media_indexes=tuple(media_indexes), media_count=media_count, media_bytes=media_bytes),
+        view=replace(
+            view,
+            media_indexes=tuple(media_indexes),
+            media_count=media_count,
+            media_bytes=media_bytes,
+        ),
     )

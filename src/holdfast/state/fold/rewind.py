@@ -107,7 +107,10 @@ def rewind_state(state: ConversationState, count: int) -> ConversationState:
         kept_decision = clip_decision(decision, count)
         if kept_decision is not None:
             shorter = apply_entry(shorter, Entry(entry_id, None, kept_decision))
-    protected_parts = {index: parts for index, parts in state.view.protected_parts.items() if index < count}
+    protected_parts = {}
+    for index, parts in state.view.protected_parts.items():
+        if index < count:
+            protected_parts[index] = parts
     seen_count, unchanged_until = state.last_request.previous_coverage
     # Applying the decisions changed these once more, as if they were made now.
     return replace(

@@ -31,7 +31,9 @@ def iter_named_hashes(body: EntryBody) -> Iterator[str]:
     elif isinstance(body, NoteEntry) and body.reason == NOTE_CAPPED:
         hashes = body.data.get("blobs")
         if isinstance(hashes, list | tuple):
-            yield from (hash_ for hash_ in hashes if isinstance(hash_, str))
+            for hash_ in hashes:
+                if isinstance(hash_, str):
+                    yield hash_
 
 
 def read_session_blobs(store: SessionStore, key: str) -> dict[str, str]:

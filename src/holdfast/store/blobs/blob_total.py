@@ -43,7 +43,13 @@ class BlobTotal:
             return
         with lock_directory(self._root, is_exclusive=True, allow_symlink=True):
             current_bytes = self._read_total()
-            check_quota(current_bytes, length, self._limit, "the blobs", BLOB_QUOTA_ADVICE)
+            check_quota(
+                current_bytes,
+                length,
+                self._limit,
+                "the blobs",
+                BLOB_QUOTA_ADVICE,
+            )
             self._write_total(current_bytes + length)
             try:
                 yield
@@ -71,12 +77,19 @@ class BlobTotal:
         with suppress(OSError):  # without the number the blobs are counted
             # A new file each time: nothing planted under the name is followed or written to.
             self._file.unlink(missing_ok=True)
-            descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE_MODE)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            descriptor = os.open(self._file, flags, FILE_MODE)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(b"%0*d" % (_TOTAL_DIGITS, total))
 
 
-def check_quota(current_bytes: int, new_bytes: int, limit: int, subject: str, advice: str) -> None:
+def check_quota(
+    current_bytes: int,
+    new_bytes: int,
+    limit: int,
+    subject: str,
+    advice: str,
+) -> None:
     """Raise ``QuotaExceeded`` if ``new_bytes`` more than ``current_bytes`` exceed ``limit`` (0: no limit)."""
     if limit and current_bytes + new_bytes > limit:
         msg = (
@@ -87,7 +100,18 @@ def check_quota(current_bytes: int, new_bytes: int, limit: int, subject: str, ad
         raise QuotaExceeded(msg)
 
 
-def add_session_bytes(key: str, current_bytes: int, new_bytes: int, limit: int) -> int:
+def add_session_bytes(
+    key: str,
+    current_bytes: int,
+    new_bytes: int,
+    limit: int,
+) -> int:
     """Return the sum of a session's bytes and new ones; raises ``QuotaExceeded`` if it exceeds ``limit``."""
-    check_quota(current_bytes, new_bytes, limit, f"session {key[:80]!r}", SESSION_QUOTA_ADVICE)
+    check_quota(
+        current_bytes,
+        new_bytes,
+        limit,
+        f"session {key[:80]!r}",
+        SESSION_QUOTA_ADVICE,
+    )
     return current_bytes + new_bytes

@@ -47,13 +47,15 @@ _DRAFT_PATTERN = re.compile(r"[0-9a-f]{2}/\.[0-9a-f]{16}\.tmp\Z")
 
 def encode_blob(content: str | bytes) -> bytes:
     """Return the bytes that are stored and hashed; lone surrogates become three bytes each."""
-    return content.encode("utf-8", "surrogatepass") if isinstance(content, str) else bytes(content)
+    if isinstance(content, str):
+        return content.encode("utf-8", "surrogatepass")
+    return bytes(content)
 
 
 def check_hash(hash_: str) -> str:
     """Return ``hash_`` if it is 64 lower-case hexadecimal digits; raises ``UnknownId`` otherwise."""
     if not _HASH_PATTERN.match(hash_):
-        msg = f"{hash_[:80]!r} is no blob hash: 64 digits 0-9a-f; copy it from the record that names the blob"
+        msg = f"{hash_[:80]!r} is not a blob hash (64 digits 0-9a-f); copy it from the record that names the blob"
         raise UnknownId(msg)
     return hash_
 
@@ -107,7 +109,10 @@ class FileBlobStore:
                 # A part cannot be hashed; making the index verifies the whole file, once.
                 self._get_text_index(hash_, file.fileno())
             file.seek(start)
-            data = file.readall() if stop is None else _read_count(file.fileno(), max(0, stop - start))
+            if stop is None:
+                data = file.readall()
+            else:
+                data = _read_count(file.fileno(), max(0, stop - start))
         is_whole = start == 0 and stop is None
         if is_whole and sha256(data).hexdigest() != hash_:
             raise _build_damage_error(hash_)
@@ -118,7 +123,10 @@ class FileBlobStore:
         descriptor = self._open_blob(hash_)
         try:
             return read_blob_characters(
-                lambda at: _read_pieces(descriptor, at), self._get_text_index(hash_, descriptor), start, stop
+                lambda at: _read_pieces(descriptor, at),
+                self._get_text_index(hash_, descriptor),
+                start,
+                stop,
             )
         finally:
             os.close(descriptor)
@@ -167,7 +175,10 @@ class FileBlobStore:
 
     def remove_if_older(self, name: str, before: float) -> bool:
         """Delete that blob or draft unless it was stored at ``before`` or later; return whether it was deleted."""
-        path = self.root / name if _DRAFT_PATTERN.match(name) else self._get_blob_path(check_hash(name))
+        if _DRAFT_PATTERN.match(name):
+            path = self.root / name
+        else:
+            path = self._get_blob_path(check_hash(name))
         return self._delete_file(path, before)
 
     def _delete_file(self, path: Path, before: float | None) -> bool:
@@ -269,7 +280,13 @@ class MemoryBlobStore:
             if stored_blob is not None:
                 self._blobs[hash_] = _MemoryBlob(stored_blob.text, time.time())
                 return hash_
-            check_quota(self._total, length, self._quota, "the blobs", BLOB_QUOTA_ADVICE)
+            check_quota(
+                self._total,
+                length,
+                self._quota,
+                "the blobs",
+                BLOB_QUOTA_ADVICE,
+            )
             self._total += length
             self._blobs[hash_] = _MemoryBlob(encode_blob(content), time.time())
         return hash_
@@ -392,14 +409,14 @@ def _stat_plain_file(path: Path) -> os.stat_result | None:
 
 
 def _get_file_size(path: Path) -> int | None:
-    """Return the size of the regular file at ``path``, or None if there is none."""
+    """Return the size of the regular file at ``path``, or None if there is no such file."""
     file_stat = _stat_plain_file(path)
     return None if file_stat is None else file_stat.st_size
 
 
 def _build_missing_error(hash_: str) -> UnknownId:
-    return UnknownId(f"no blob {hash_} is here; restore the file from a backup of this store")
+    return UnknownId(f"blob {hash_} is not in the store; restore the file from a backup of this store")
 
 
 def _build_damage_error(hash_: str) -> StoreCorrupt:
-    return StoreCorrupt(f"blob {hash_} does not have the content it is named by; take it from a backup")
+    return StoreCorrupt(f"blob {hash_} has content that does not match its hash; restore it from a backup")

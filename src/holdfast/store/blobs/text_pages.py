@@ -44,7 +44,12 @@ def index_blob_text(read_pieces: PieceReader) -> BlobTextIndex:
         return _build_index_with(read_pieces, "replace")
 
 
-def read_blob_characters(read_pieces: PieceReader, index: BlobTextIndex, start: int, stop: int | None) -> str:
+def read_blob_characters(
+    read_pieces: PieceReader,
+    index: BlobTextIndex,
+    start: int,
+    stop: int | None,
+) -> str:
     """Return characters ``start`` to ``stop``."""
     start = max(0, start)
     end = index.characters if stop is None else min(stop, index.characters)
@@ -62,7 +67,8 @@ def read_blob_characters(read_pieces: PieceReader, index: BlobTextIndex, start: 
             break
     else:
         # The text ends inside a character: flushing the decoder gives its replacement.
-        texts.append(decoder.decode(b"", final=True)[max(0, start - position) : end - position])
+        text = decoder.decode(b"", final=True)
+        texts.append(text[max(0, start - position) : end - position])
     return "".join(texts)
 
 
@@ -70,7 +76,10 @@ def iter_content_bytes(content: str | bytes) -> Iterator[bytes]:
     """Yield the bytes of ``content`` in pieces, without a second copy of the whole."""
     for start in range(0, len(content), BLOB_PIECE_BYTES):
         piece = content[start : start + BLOB_PIECE_BYTES]
-        yield piece.encode("utf-8", "surrogatepass") if isinstance(piece, str) else bytes(piece)
+        if isinstance(piece, str):
+            yield piece.encode("utf-8", "surrogatepass")
+        else:
+            yield bytes(piece)
 
 
 def _build_index_with(read_pieces: PieceReader, decode_errors: _DecodeErrors) -> BlobTextIndex:
@@ -88,7 +97,13 @@ def _build_index_with(read_pieces: PieceReader, decode_errors: _DecodeErrors) ->
         # The decoder holds the bytes of a character that the piece cut in two: the entry is before them.
         bytes_before.append(size - len(decoder.getstate()[0]))
     characters += len(decoder.decode(b"", final=True))
-    return BlobTextIndex(digest.hexdigest(), characters, tuple(chars_before), tuple(bytes_before), decode_errors)
+    return BlobTextIndex(
+        digest.hexdigest(),
+        characters,
+        tuple(chars_before),
+        tuple(bytes_before),
+        decode_errors,
+    )
 
 
 def _count_completed_characters(decoder: codecs.IncrementalDecoder, piece: bytes) -> int:

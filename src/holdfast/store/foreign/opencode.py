@@ -57,7 +57,7 @@ def is_sqlite_file(path: Path) -> bool:
 
 @contextmanager
 def open_opencode_database(path: Path) -> Iterator[OpencodeDatabase]:
-    """Open the database of opencode at ``path`` for the block; nothing is written to it or beside it.
+    """Open the database of opencode at ``path`` read-only for the block; no file is written beside it either.
 
     Raises ``UnrecognizedContent`` for another program's database and ``FormatError`` for a damaged one.
     """
@@ -166,7 +166,9 @@ class OpencodeDatabase:
 
     def _build_order_clause(self, table: str) -> str:
         # opencode's own order; ids alone wrap around every 795 days.
-        return "time_created, id" if "time_created" in self._columns[table] else "id"
+        if "time_created" in self._columns[table]:
+            return "time_created, id"
+        return "id"
 
     def list_root_sessions(self, id_prefix: str = "") -> list[OpencodeSessionRow]:
         """Return the sessions that are not a sub-agent's, oldest first; or the one with an id that begins with
@@ -175,10 +177,17 @@ class OpencodeDatabase:
         Raises ``UnknownId``, with the newest candidates, if there is no such session or more than one.
         """
         if not id_prefix:
-            return [session for session in self._sessions.values() if session.parent not in self._sessions]
+            root_sessions: list[OpencodeSessionRow] = []
+            for session in self._sessions.values():
+                if session.parent not in self._sessions:
+                    root_sessions.append(session)
+            return root_sessions
         if id_prefix in self._sessions:
             return [self._sessions[id_prefix]]
-        matches = [session for session in self._sessions.values() if session.id.startswith(id_prefix)]
+        matches = []
+        for session in self._sessions.values():
+            if session.id.startswith(id_prefix):
+                matches.append(session)
         if len(matches) == 1:
             return matches
         problem = "several sessions begin" if matches else "no session begins"
@@ -234,11 +243,15 @@ class OpencodeDatabase:
 def _decode_text(value: Any) -> str:
     if value is None:
         return ""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return str(value)
 
 
 def _encode_value(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else _decode_text(value).encode()
+    if isinstance(value, bytes):
+        return value
+    return _decode_text(value).encode()
 
 
 def build_opencode_database(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> bytes:
@@ -253,5 +266,7 @@ def build_opencode_database(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> 
 
 def _insert_rows(db: sqlite3.Connection, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
     for row in rows:
-        into, places = ", ".join(row), ", ".join("?" * len(row))
-        db.execute(f"INSERT INTO {table} ({into}) VALUES ({places})", list(row.values()))  # noqa: S608 -- our names
+        columns = ", ".join(row)
+        places = ", ".join("?" * len(row))
+        statement = f"INSERT INTO {table} ({columns}) VALUES ({places})"  # noqa: S608 -- our names
+        db.execute(statement, list(row.values()))

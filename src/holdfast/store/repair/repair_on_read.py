@@ -12,7 +12,10 @@ T = TypeVar("T")
 
 
 def read_with_repair(
-    store: SessionStore, key: str, read_log: Callable[[], T], report_repairs: Callable[[list[str]], object]
+    store: SessionStore,
+    key: str,
+    read_log: Callable[[], T],
+    report_repairs: Callable[[list[str]], object],
 ) -> T:
     """Return the result of ``read_log`` for session ``key``, repairing the session first if it is damaged.
 

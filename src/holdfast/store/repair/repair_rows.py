@@ -62,7 +62,7 @@ class StoreRepairer(SqliteStore):
 
     @contextmanager
     def write_transaction(self) -> Iterator[sqlite3.Connection]:
-        """Everything written inside is committed at its end, or nothing is."""
+        """Commit all writes of the block together at its end, or roll all of them back."""
         with self._write_transaction():
             yield self._file.db
 
@@ -86,14 +86,26 @@ class StoreRepairer(SqliteStore):
             problem = "entries of a session that is not in the list"
             self.findings.append(StoreRepairFinding("session", problem, f"it is listed as {key} now", key))
 
-    def _repair_session(self, number: int, key: str, tick: Callable[[], None], *, without_loss: bool = False) -> None:
+    def _repair_session(
+        self,
+        number: int,
+        key: str,
+        tick: Callable[[], None],
+        *,
+        without_loss: bool = False,
+    ) -> None:
         old_count = len(self.findings)
 
         def report(kind: DamageKind, problem: str, action: str, entry: str) -> None:
             self.findings.append(StoreRepairFinding(kind, problem, action, key, entry))
 
         repairer = SessionRowRepairer(
-            self._file.db, number, key, self._message_decoders, report, without_loss=without_loss
+            self._file.db,
+            number,
+            key,
+            self._message_decoders,
+            report,
+            without_loss=without_loss,
         )
         repairer.repair_rows(tick)
         entries = list(repairer.intact_entries.values())
@@ -104,7 +116,14 @@ class StoreRepairer(SqliteStore):
 
     # -- derived data --------------------------------------------------------------------------------------------------
 
-    def _repair_session_info(self, number: int, key: str, entries: list[IntactEntry], *, moves_leaf: bool) -> None:
+    def _repair_session_info(
+        self,
+        number: int,
+        key: str,
+        entries: list[IntactEntry],
+        *,
+        moves_leaf: bool,
+    ) -> None:
         """Correct the session's row in the list: its leaf, its number of entries, its bytes."""
         query = "SELECT entries, bytes, leaf FROM sessions WHERE session = ?"
         listed: tuple[int, int, str | None] = self._file.db.execute(query, (number,)).fetchone()
@@ -118,12 +137,11 @@ class StoreRepairer(SqliteStore):
             leaf = _find_newest_branch_entry(entries) if needs_leaf else None
         if listed == (count, size, leaf):
             return
-        self._file.db.execute(
-            "UPDATE sessions SET entries = ?, bytes = ?, leaf = ? WHERE session = ?", (count, size, leaf, number)
-        )
+        update = "UPDATE sessions SET entries = ?, bytes = ?, leaf = ? WHERE session = ?"
+        self._file.db.execute(update, (count, size, leaf, number))
         if listed_leaf != leaf:
-            problem = f"it goes on at {listed_leaf}, which is not in it"
-            self.findings.append(StoreRepairFinding("session", problem, f"it goes on at {leaf} now", key))
+            problem = f"its leaf is {listed_leaf}, which is not in it"
+            self.findings.append(StoreRepairFinding("session", problem, f"its leaf is {leaf} now", key))
         elif not any(finding.session_key == key for finding in self.findings):
             # After other repairs the numbers are expected to differ, which is no finding of its own.
             problem = (
@@ -131,7 +149,13 @@ class StoreRepairer(SqliteStore):
             )
             self.findings.append(StoreRepairFinding("index", problem, "counted anew", key))
 
-    def _repair_checkpoints(self, key: str, entries: Iterable[IntactEntry], *, remakes_all: bool) -> None:
+    def _repair_checkpoints(
+        self,
+        key: str,
+        entries: Iterable[IntactEntry],
+        *,
+        remakes_all: bool,
+    ) -> None:
         """Make checkpoints anew: those that cannot be read, or all if the session has changed."""
         damaged_count = 0
         for entry in entries:
@@ -203,7 +227,15 @@ class StoreRepairer(SqliteStore):
                     action = "stored again from the message it was taken from"
                     if not dry_run:
                         self.blobs.store_content(texts[hash_])
-                findings.append(StoreRepairFinding("blob", problem, action, info.key, entry_id))
+                findings.append(
+                    StoreRepairFinding(
+                        "blob",
+                        problem,
+                        action,
+                        info.key,
+                        entry_id,
+                    )
+                )
         return tuple(findings)
 
     def _iter_named_blobs(self, key: str) -> Iterator[tuple[str, str]]:
@@ -249,7 +281,7 @@ class StoreRepairer(SqliteStore):
 
 
 def _find_newest_branch_entry(entries: list[IntactEntry]) -> str | None:
-    """Return the id of the newest entry that is not a label, or None if there is none."""
+    """Return the id of the newest entry that is not a label, or None if all are labels."""
     branch_entries = [entry for entry in entries if entry.kind != "label"]
     if not branch_entries:
         return None
@@ -264,7 +296,9 @@ def _iter_message_texts(entry: Entry) -> Iterator[str]:
         if isinstance(part, ToolResult):
             # A result is spilled as a whole or text by text.
             yield get_result_text(part)
-            yield from (item.text for item in part.content if isinstance(item, Text))
+            for item in part.content:
+                if isinstance(item, Text):
+                    yield item.text
         elif isinstance(part, Text):
             yield part.text
 

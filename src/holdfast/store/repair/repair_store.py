@@ -98,7 +98,13 @@ def repair_store_session(path: str | os.PathLike[str], key: str) -> tuple[StoreR
         return repairer.repair_one_session(key)
 
 
-def _repair_file(file: Path, blobs: Path, tick: EntryCountCallback, *, dry_run: bool) -> StoreRepairReport:
+def _repair_file(
+    file: Path,
+    blobs: Path,
+    tick: EntryCountCallback,
+    *,
+    dry_run: bool,
+) -> StoreRepairReport:
     try:
         _check_repairable(file)
         return _repair_in_place(file, blobs, tick, dry_run=dry_run)
@@ -127,7 +133,7 @@ def _classify_read_error(error: Exception, file: Path) -> Exception:
         return _UnreadableFileError(str(error))
     is_held = isinstance(error, sqlite3.Error) and error.sqlite_errorcode & 0xFF in _BUSY_CODES
     advice = "see that nobody holds it" if is_held else ACCESS_ADVICE
-    return StoreError(f"{file} could not be looked through ({error}); nothing was changed: {advice}")
+    return StoreError(f"{file} could not be checked ({error}); nothing was changed: {advice}")
 
 
 def _open_readonly(file: Path) -> sqlite3.Connection:
@@ -142,7 +148,13 @@ def _open_readonly(file: Path) -> sqlite3.Connection:
 # -- in place ----------------------------------------------------------------------------------------------------------
 
 
-def _repair_in_place(file: Path, blobs: Path, tick: EntryCountCallback, *, dry_run: bool) -> StoreRepairReport:
+def _repair_in_place(
+    file: Path,
+    blobs: Path,
+    tick: EntryCountCallback,
+    *,
+    dry_run: bool,
+) -> StoreRepairReport:
     """Repair a file that SQLite can read, in one transaction."""
     findings: tuple[StoreRepairFinding, ...] = ()
     backup = ""
@@ -157,7 +169,12 @@ def _repair_in_place(file: Path, blobs: Path, tick: EntryCountCallback, *, dry_r
             # Before the commit: the backup, made by another connection, has the state without these changes.
             if not dry_run:
                 backup = str(_back_up_database(file, _find_free_backup_name(file)))
-        return StoreRepairReport(str(file), findings + blob_findings, repairer.entries_seen, backup)
+        return StoreRepairReport(
+            str(file),
+            findings + blob_findings,
+            repairer.entries_seen,
+            backup,
+        )
 
 
 def _repair_blobs(repairer: StoreRepairer, *, dry_run: bool) -> tuple[StoreRepairFinding, ...]:
@@ -206,7 +223,14 @@ def _find_integrity_faults(db: sqlite3.Connection) -> list[str]:
 # -- into a new file ---------------------------------------------------------------------------------------------------
 
 
-def _rebuild_file(file: Path, blobs: Path, tick: EntryCountCallback, why: str, *, dry_run: bool) -> StoreRepairReport:
+def _rebuild_file(
+    file: Path,
+    blobs: Path,
+    tick: EntryCountCallback,
+    why: str,
+    *,
+    dry_run: bool,
+) -> StoreRepairReport:
     """Copy the readable rows to a new file and put it in the place of the old one, which is kept as a backup."""
     old = file.resolve()
     # Checked now so that a long salvage does not fail at its end, and again when the files are exchanged.
@@ -223,13 +247,18 @@ def _rebuild_file(file: Path, blobs: Path, tick: EntryCountCallback, why: str, *
     except BaseException as error:
         _remove_database_files(new)
         if isinstance(error, _NoEntriesError):
-            msg = f"{file} is damaged ({why}) and not one entry in it can be read; it was left as it is: use a backup"
+            msg = f"{file} is damaged ({why}) and no entry in it can be read; nothing was changed: use a backup"
             raise StoreCorrupt(msg) from None
         raise
-    problem = f"SQLite cannot read it through: {why}"
+    problem = f"SQLite cannot read all of it: {why}"
     file_finding = StoreRepairFinding("file", problem, f"{count:,} entries were read into a new file")
     all_findings = (file_finding, *findings, *blob_findings)
-    return StoreRepairReport(str(file), all_findings, repairer.entries_seen or count, str(backup))
+    return StoreRepairReport(
+        str(file),
+        all_findings,
+        repairer.entries_seen or count,
+        str(backup),
+    )
 
 
 def _salvage_entries(file: Path, target: sqlite3.Connection) -> int:
@@ -243,7 +272,12 @@ def _salvage_entries(file: Path, target: sqlite3.Connection) -> int:
     return count
 
 
-def _swap_in_new_file(file: Path, new: Path, why: str, stamps_before: FileStamps) -> Path:
+def _swap_in_new_file(
+    file: Path,
+    new: Path,
+    why: str,
+    stamps_before: FileStamps,
+) -> Path:
     """Replace ``file`` by ``new`` with one rename, unless another program writes or wrote to it; return the backup.
 
     Before the rename the whole old store has its backup, and its write-ahead log is removed, which SQLite would apply

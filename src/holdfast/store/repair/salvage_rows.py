@@ -98,10 +98,18 @@ def _decode_lossy(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: str, key: str) -> None:
+def _copy_table(
+    source: sqlite3.Connection,
+    target: sqlite3.Connection,
+    table: str,
+    key: str,
+) -> None:
     """Copy the readable rows of one table, with the columns that both databases have."""
     source_names = _read_column_names(source, table)
-    names = [name for name in _read_column_names(target, table) if name in source_names]
+    names = []
+    for name in _read_column_names(target, table):
+        if name in source_names:
+            names.append(name)
     if key not in names:
         return
     insert = _build_insert(table, names)
@@ -110,7 +118,10 @@ def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: s
 
 
 def _iter_readable_rows(
-    source: sqlite3.Connection, table: str, key: str, names: list[str]
+    source: sqlite3.Connection,
+    table: str,
+    key: str,
+    names: list[str],
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the readable rows in the order of their numbers, skipping those that cannot be read."""
     query = f"SELECT {key}, {', '.join(names)} FROM {table} WHERE {key}"  # noqa: S608

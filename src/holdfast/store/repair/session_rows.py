@@ -123,7 +123,12 @@ class SessionRowRepairer:
     def repair_rows(self, tick: Callable[[], None]) -> None:
         """Check every row, in order of ``seq``, and repair it."""
         for seq, parent, depth, base, id_, *columns in self._iter_rows():
-            self._repair_row(seq, _StoredPlace(parent, depth, base), id_, EntryRow(*columns))
+            self._repair_row(
+                seq,
+                _StoredPlace(parent, depth, base),
+                id_,
+                EntryRow(*columns),
+            )
             tick()
         if self.recounted_places:
             problem = f"the places of {self.recounted_places:,} entries in their tree were wrong"
@@ -138,7 +143,10 @@ class SessionRowRepairer:
 
     def _repair_row(self, seq: int, place: _StoredPlace, id_: str, row: EntryRow) -> None:
         """Check one row, and repair it with as little change as possible."""
-        parent = None if place.parent is None else self.intact_entries.get(place.parent)
+        if place.parent is None:
+            parent = None
+        else:
+            parent = self.intact_entries.get(place.parent)
         is_parent_lost = place.parent is not None and (parent is None or place.parent in self._nameless)
         # The common case first: a valid digest proves content and parent, and only the columns may be wrong.
         if not is_parent_lost and _has_valid_digest(row, parent):
@@ -148,18 +156,33 @@ class SessionRowRepairer:
         # The digest is valid under another parent: only the link was damaged.
         named_parent = self._find_named_parent(row)
         if named_parent is not None:
-            self._report("parent", f"it hung on number {place.parent}", "its digest names what it hung on before", id_)
+            problem = f"its parent was number {place.parent}"
+            self._report("parent", problem, "it has the parent again that its digest names", id_)
             self._accept_row(seq, named_parent.entry, id_, row.kind, place)
         elif self._without_loss:
             self.intact_entries[seq] = IntactEntry(TreeNode(seq, place.depth, place.base), id_, row.kind)
         elif place.parent is not None and is_parent_lost and try_decode_entry_body(row, self._decoders) is not None:
-            parent_depth = place.depth - (row.kind in MESSAGE_KINDS)
+            # A message is one deeper than its parent; any other entry has the depth of its parent.
+            parent_depth = place.depth
+            if row.kind in MESSAGE_KINDS:
+                parent_depth -= 1
             self._reattach_orphan(seq, place.parent, parent_depth, id_, row)
         else:
-            self._replace_by_stand_in(seq, parent or self._find_shallower(place.depth), id_, row, place.depth)
+            self._replace_by_stand_in(
+                seq,
+                parent or self._find_shallower(place.depth),
+                id_,
+                row,
+                place.depth,
+            )
 
     def _accept_row(
-        self, seq: int, parent: IntactEntry | None, id_: str, kind: str, stored: _StoredPlace | None = None
+        self,
+        seq: int,
+        parent: IntactEntry | None,
+        id_: str,
+        kind: str,
+        stored: _StoredPlace | None = None,
     ) -> None:
         """Count an entry as being in place under ``parent``, and correct its columns.
 
@@ -189,6 +212,7 @@ class SessionRowRepairer:
 
     def _find_named_parent(self, row: EntryRow) -> _NamedParent | None:
         """Return the parent that the row's digest names, or None if it names none of the entries shortly before."""
+        # The digest covers the parent's id, so the entry under which it is valid is the parent.
         if _has_valid_digest(row, None):
             return _NamedParent(None)
         for entry in islice(reversed(self.intact_entries.values()), MAX_PARENT_DISTANCE):
@@ -205,7 +229,14 @@ class SessionRowRepairer:
 
     # -- changed rows --------------------------------------------------------------------------------------------------
 
-    def _replace_by_stand_in(self, seq: int, parent: IntactEntry | None, id_: str, row: EntryRow, depth: int) -> None:
+    def _replace_by_stand_in(
+        self,
+        seq: int,
+        parent: IntactEntry | None,
+        id_: str,
+        row: EntryRow,
+        depth: int,
+    ) -> None:
         """Move a row into quarantine and put a stand-in in its place; a label without children gets none."""
         self._copy_to_quarantine(seq, BYTES_CHANGED)
         if row.kind == "label" and not self._find_child_kinds(seq):
@@ -217,14 +248,22 @@ class SessionRowRepairer:
             # The kind is damaged too; an entry deeper than its parent was a message.
             is_message = depth > (parent.node.depth if parent else 0)
         body = self._build_stand_in(seq, parent, row.kind, is_message=is_message)
-        stand_in_row = encode_entry_row(Entry(id_, parent.id if parent else None, body, seq, row.at), {})
+        parent_id = parent.id if parent else None
+        stand_in_row = encode_entry_row(Entry(id_, parent_id, body, seq, row.at), {})
         self._db.execute(_UPDATE_CONTENT, (*astuple(stand_in_row), seq))
         self._accept_row(seq, parent, id_, stand_in_row.kind)
         kind_name = "message" if isinstance(body, MessageEntry) else "note"
         action = f"it is in quarantine, and a {kind_name} that says so stands in its place"
         self._report("entry", BYTES_CHANGED, action, id_)
 
-    def _build_stand_in(self, seq: int, parent: IntactEntry | None, kind: str, *, is_message: bool) -> EntryBody:
+    def _build_stand_in(
+        self,
+        seq: int,
+        parent: IntactEntry | None,
+        kind: str,
+        *,
+        is_message: bool,
+    ) -> EntryBody:
         """Return the body of the stand-in for an entry of ``kind``."""
         if not is_message:
             return NoteEntry(NOTE_LOST, data={"kind": kind, "why": BYTES_CHANGED})
@@ -252,7 +291,14 @@ class SessionRowRepairer:
 
     # -- missing rows --------------------------------------------------------------------------------------------------
 
-    def _reattach_orphan(self, seq: int, lost_parent: int, depth: int, id_: str, row: EntryRow) -> None:
+    def _reattach_orphan(
+        self,
+        seq: int,
+        lost_parent: int,
+        depth: int,
+        id_: str,
+        row: EntryRow,
+    ) -> None:
         """Attach a row to stand-ins for its lost parent, as many messages as are missing.
 
         Its digest names a parent id that is lost, so it is computed anew; the unchanged row is in quarantine.
@@ -264,7 +310,10 @@ class SessionRowRepairer:
         self._copy_to_quarantine(seq, f"number {lost_parent}, its parent, is gone")
         self._db.execute(_UPDATE_IDENTITY, (compute_row_identity(row, parent.id if parent else None), seq))
         self._accept_row(seq, parent, id_, row.kind)
-        action = f"it hangs on {parent.id} now, which stands for what is lost" if parent else "it begins a branch now"
+        if parent:
+            action = f"its parent is {parent.id} now, which stands for the lost entries"
+        else:
+            action = "it begins a branch now"
         self._report("parent", f"number {lost_parent}, its parent, is not in the store", action, id_)
 
     def _insert_stand_ins(self, last: int, depth: int) -> None:
@@ -277,7 +326,8 @@ class SessionRowRepairer:
             if missing_count > 0:
                 body = MessageEntry(build_sized_message(Message.from_text("user", STAND_IN_TEXT)))
             id_ = f"{NOTE_LOST}-{seq}"
-            row = encode_entry_row(Entry(id_, parent.id if parent else None, body, seq), {})
+            parent_id = parent.id if parent else None
+            row = encode_entry_row(Entry(id_, parent_id, body, seq), {})
             self._db.execute(_INSERT_ROW, (self._number, seq, None, 0, 0, id_, *astuple(row)))
             self._accept_row(seq, parent, id_, row.kind)
             self._nameless.add(seq)

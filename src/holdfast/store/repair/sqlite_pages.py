@@ -40,7 +40,10 @@ class SqlitePages:
         wal_path = path.with_name(f"{path.name}-wal")
         self._wal = wal_path.read_bytes() if wal_path.exists() else b""
         self.size = self._read_page_size()
-        reserved_bytes = sum(self._data[20:21]) if self._data.startswith(SQLITE_MAGIC) else 0
+        if self._data.startswith(SQLITE_MAGIC):
+            reserved_bytes = sum(self._data[20:21])
+        else:
+            reserved_bytes = 0
         self._usable = self.size - reserved_bytes
         self._newest = self._find_log_pages()
         """Offset in the write-ahead log of each page that is in it, by page number."""
@@ -98,8 +101,10 @@ class SqlitePages:
         while trunk and trunk not in free:
             free.add(trunk)
             page = self._get_page(trunk)
+            # A damaged count must not lead beyond the page.
             leaf_count = min(_read_uint32(page, 4), self.size // 4 - 2)
-            free.update(_read_uint32(page, 8 + 4 * index) for index in range(leaf_count))
+            for index in range(leaf_count):
+                free.add(_read_uint32(page, 8 + 4 * index))
             trunk = _read_uint32(page, 0)
         return free
 
@@ -109,6 +114,7 @@ class SqlitePages:
         if len(page) < self.size or page[header] != TABLE_LEAF:
             return
         (cell_count,) = struct.unpack_from(">H", page, header + 3)
+        # A damaged count must not lead beyond the page; a cell has four bytes at least.
         for index in range(min(cell_count, self.size // 4)):
             (offset,) = struct.unpack_from(">H", page, header + 8 + 2 * index)
             try:
@@ -148,10 +154,13 @@ class SqlitePages:
         pieces: list[bytes] = []
         while length > 0 and number:
             page = self._get_page(number)
-            pieces.append(bytes(page[4 : 4 + min(length, self._usable - 4)]))
-            if not pieces[-1]:
+            # The first four bytes are the number of the next page.
+            piece_length = min(length, self._usable - 4)
+            piece = bytes(page[4 : 4 + piece_length])
+            if not piece:
                 break
-            length -= len(pieces[-1])
+            pieces.append(piece)
+            length -= len(piece)
             number = _read_uint32(page, 0)
         return b"".join(pieces)
 
@@ -195,10 +204,13 @@ def _read_value(kind: int, payload: bytes, offset: int) -> tuple[Any, int]:
         if len(raw) != size:
             raise ValueError
         is_text = kind % 2 == 1
-        return (raw.decode() if is_text else raw), size
+        if is_text:
+            return raw.decode(), size
+        return raw, size
     if kind in _INTEGER_SIZES:
         size = _INTEGER_SIZES[kind]
-        return int.from_bytes(payload[offset : offset + size], "big", signed=True), size
+        raw = payload[offset : offset + size]
+        return int.from_bytes(raw, "big", signed=True), size
     if kind == _FLOAT_TYPE:
         return struct.unpack_from(">d", payload, offset)[0], 8
     if kind not in _CONSTANT_TYPES:

@@ -60,7 +60,7 @@ def build_match_query(search_terms: Iterable[str]) -> str:
 
 
 def get_indexed_seq(db: sqlite3.Connection, session: int) -> int:
-    """Return the ``seq`` up to which the session's entries are in an index of this version, 0 if there is none."""
+    """Return the ``seq`` up to which the session's entries are in an index of this version, 0 without such an index."""
     try:
         row = db.execute(_SELECT_UPTO, (session, INDEX_VERSION)).fetchone()
     except sqlite3.OperationalError:  # a store of an older schema that is open for reading
@@ -84,6 +84,7 @@ def index_texts(db: sqlite3.Connection, session: int, texts: Sequence[tuple[int,
     for seq, text in texts:
         if text is None:
             continue
+        # A text that is not indexed is a candidate of every search, which then reads it.
         is_indexed = 0 < len(text) <= MAX_INDEXED_CHARS
         rows.append((seq, _clean_index_text(text) if is_indexed else ALWAYS_CANDIDATE))
     db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", rows)
@@ -134,6 +135,7 @@ def drop_word_index(db: sqlite3.Connection) -> None:
 
 
 def _clear_index(db: sqlite3.Connection) -> None:
+    # A damaged index cannot be emptied. Without its rows in ``searched`` it is not used either.
     with suppress(sqlite3.DatabaseError):
         db.execute("INSERT INTO words (words) VALUES ('delete-all')")
     db.execute("DELETE FROM searched")

@@ -69,7 +69,10 @@ def get_searchable_text(entry: Entry) -> str:
 
 
 def search_entries(
-    entries: Iterable[Entry], blobs: BlobStore, search_terms: Sequence[str], limit: int
+    entries: Iterable[Entry],
+    blobs: BlobStore,
+    search_terms: Sequence[str],
+    limit: int,
 ) -> list[SearchHit]:
     """Return the first ``limit`` places in ``entries`` that have all terms, each with a snippet."""
     hits: list[SearchHit] = []
@@ -99,7 +102,14 @@ def _search_entry(entry: Entry, blobs: BlobStore, search_terms: Sequence[str]) -
             with suppress(StoreError):  # a missing blob is no reason to fail a search
                 snippet = _search_blob(blobs, hash_, search_terms)
                 if snippet:
-                    yield SearchHit(entry.id, entry.seq, "", entry.time_ms, snippet, hash_)
+                    yield SearchHit(
+                        entry.id,
+                        entry.seq,
+                        "",
+                        entry.time_ms,
+                        snippet,
+                        hash_,
+                    )
         return
     message = _get_searchable_message(entry)
     if message is None:

@@ -69,7 +69,9 @@ _creation_lock = threading.RLock()
 """
 # Also held during a fork: a child must not inherit it locked by a thread that does not exist there.
 os.register_at_fork(
-    before=_creation_lock.acquire, after_in_parent=_creation_lock.release, after_in_child=_creation_lock.release
+    before=_creation_lock.acquire,
+    after_in_parent=_creation_lock.release,
+    after_in_child=_creation_lock.release,
 )
 
 
@@ -77,7 +79,11 @@ class SqliteFile:
     """The SQLite file at ``file``, used by one thread at a time."""
 
     def __init__(
-        self, file: str | os.PathLike[str], durability: Durability = "process", *, readonly: bool = False
+        self,
+        file: str | os.PathLike[str],
+        durability: Durability = "process",
+        *,
+        readonly: bool = False,
     ) -> None:
         # Absolute, because the process may change its directory before the file is opened.
         self._place = os.path.abspath(os.fspath(file))  # noqa: PTH100 -- symlinks stay, they are the user's
@@ -184,7 +190,7 @@ class SqliteFile:
 
     @contextmanager
     def write_transaction(self) -> Iterator[None]:
-        """Everything written inside is committed at its end, or nothing is."""
+        """Commit all writes of the block together at its end, or roll all of them back."""
         self._require_process()
         with self._turn:
             if self._refused:
@@ -197,6 +203,7 @@ class SqliteFile:
                     self._check_not_replaced()
                     yield
                     db.execute("COMMIT")
+                # A cancellation or ^C too: a transaction left open would keep the write lock.
                 except BaseException:
                     _roll_back(db)
                     raise
@@ -209,6 +216,8 @@ class SqliteFile:
         if seconds != self._busy_timeout:
             self._busy_timeout = seconds
             db.execute(f"PRAGMA busy_timeout = {seconds * 1_000:.0f}")
+        # IMMEDIATE takes the write lock now. A transaction that began with reading and writes later is refused without
+        # a wait if another process wrote meanwhile.
         db.execute("BEGIN IMMEDIATE")
         self._wait_failed_at = -inf
         # SQLite creates the ``-wal`` with the first transaction, so its identity is known only now.
@@ -249,7 +258,9 @@ class SqliteFile:
             )
         if writing and code in _REFUSAL_CODES:
             advice = ACCESS_ADVICE if code in _ACCESS_CODES else FREE_SPACE_ADVICE
-            return StoreReadOnly(f"{self.file} took no write ({error}); what was acknowledged is there: {advice}")
+            return StoreReadOnly(
+                f"{self.file} could not be written ({error}); every acknowledged write is kept: {advice}"
+            )
         if code in _ACCESS_CODES:
             return StoreError(f"{self.file} could not be read ({error}): {ACCESS_ADVICE}")
         if code in _REFUSAL_CODES:
@@ -364,7 +375,11 @@ class SqliteFile:
         self._busy_timeout = self._choose_busy_wait()
         with _creation_lock:
             db = sqlite3.connect(
-                uri, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False, uri=True
+                uri,
+                timeout=self._busy_timeout,
+                isolation_level=None,
+                check_same_thread=False,
+                uri=True,
             )
         db.execute("PRAGMA temp_store = MEMORY")  # a full disk must not keep a query from sorting
         return db
@@ -422,7 +437,7 @@ class SqliteFile:
         # An empty file is a store without sessions; a short one is somebody's text.
         if 0 < file_stat.st_size < MIN_FILE_BYTES:
             msg = (
-                f"{self.file} ({file_stat.st_size} bytes) is no database and was left alone: give another path "
+                f"{self.file} ({file_stat.st_size} bytes) is not a database and was not changed: give another path "
                 "with --store"
             )
             raise StoreCorrupt(msg)
@@ -445,7 +460,7 @@ def _get_primary_code(error: Exception) -> int:
 
 
 def _get_device_and_inode(place: str) -> tuple[int, int] | None:
-    """Return device and inode of the file at a path, or None if there is none."""
+    """Return device and inode of the file at a path, or None if there is no file."""
     try:
         file_stat = os.stat(place)  # noqa: PTH116 -- called at every write, and faster than a Path
     except (FileNotFoundError, NotADirectoryError):

@@ -119,6 +119,7 @@ def encode_entry_row(entry: Entry, wire_decoders: MessageDecoders, decode: Messa
         )
     value: bytes | None = None
     raws = None
+    # Wire bytes that decode to the same message are stored alone: most messages are stored once, not twice.
     is_wire_only = (
         isinstance(body, MessageEntry) and _get_sufficient_raw(sized_message, wire_decoders, decode) is not None
     )
@@ -249,7 +250,13 @@ def _decode_body(row: EntryRow, wire_decoders: MessageDecoders) -> EntryBody:
     if sized_message is None:
         return body
     raw = None if row.raw is None else Raw(row.raw)
-    body = replace(body, sized_message=replace(sized_message, tokens=row.size, digest=row.digest, raw=raw))
+    stored_message = replace(
+        sized_message,
+        tokens=row.size,
+        digest=row.digest,
+        raw=raw,
+    )
+    body = replace(body, sized_message=stored_message)
     if row.origin is None:
         return body
     return replace(body, recording_envelope=Raw(row.origin))
@@ -286,24 +293,46 @@ def _get_sufficient_raw(
 
 
 def _hash_identity(
-    kind: str, parent: str | None, raw: bytes | bytearray | None, text: bytes | None = None, raws: bytes | None = None
+    kind: str,
+    parent: str | None,
+    raw: bytes | bytearray | None,
+    text: bytes | None = None,
+    raws: bytes | None = None,
 ) -> bytes:
     # Wire bytes identify a message however its value is stored: another version may store it with or without.
     identity_fields = (kind, parent, raw, None) if raw is not None else (kind, parent, text, raws)
-    return blake2b(_ENCODE_MSGPACK(identity_fields), digest_size=16).digest()
+    encoded_fields = _ENCODE_MSGPACK(identity_fields)
+    return blake2b(encoded_fields, digest_size=16).digest()
 
 
 def _strip_column_fields(body: EntryBody) -> EntryBody:
     """Return ``body`` without the fields that have columns of their own."""
     if isinstance(body, MessageEntry):
-        return MessageEntry(replace(body.sized_message, tokens=0, digest=b"", raw=None))
+        return MessageEntry(
+            replace(
+                body.sized_message,
+                tokens=0,
+                digest=b"",
+                raw=None,
+            )
+        )
     if isinstance(body, BranchSummaryEntry):
-        return replace(body, sized_message=replace(body.sized_message, tokens=0, digest=b"", raw=None))
+        return replace(
+            body,
+            sized_message=replace(
+                body.sized_message,
+                tokens=0,
+                digest=b"",
+                raw=None,
+            ),
+        )
     return body
 
 
 def _find_sized_message(body: EntryBody) -> SizedMessage | None:
-    return body.sized_message if isinstance(body, (MessageEntry, BranchSummaryEntry)) else None
+    if isinstance(body, (MessageEntry, BranchSummaryEntry)):
+        return body.sized_message
+    return None
 
 
 def _build_type_error(entry: Entry, error: Exception) -> LogConflict:

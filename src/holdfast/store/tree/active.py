@@ -56,7 +56,10 @@ def _list_field_types() -> Iterator[tuple[str, Any]]:
     state_types = get_type_hints(ConversationState)
     for name in CHECKPOINT_FIELDS:
         group, _, inner_name = name.rpartition(".")
-        field_type = get_type_hints(state_types[group])[inner_name] if group else state_types[name]
+        if group:
+            field_type = get_type_hints(state_types[group])[inner_name]
+        else:
+            field_type = state_types[name]
         yield name.replace(".", "_"), field_type
 
 
@@ -175,6 +178,7 @@ class GappedSequence(PersistentSequence[T]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, GappedSequence) or self.gap != other.gap:
             return False
+        # The base's ``slice``, because that of this class refuses to cross the gap.
         return super().slice() == PersistentSequence.slice(other)
 
     __hash__ = None  # type: ignore[assignment]
@@ -184,13 +188,17 @@ class GappedSequence(PersistentSequence[T]):
 
     def _raise_gap_error(self) -> None:
         gap = self.gap
-        msg = f"slots {gap.start} to {gap.stop - 1} gave way to a compaction: they are in the log, open the whole path"
+        msg = f"slots {gap.start} to {gap.stop - 1} were dropped after a compaction: open the whole path to read them"
         raise LookupError(msg)
 
 
 def select_message_entries(entries: Iterable[Entry]) -> list[Entry]:
     """Return the entries that are messages in the history of their branch."""
-    return [entry for entry in entries if isinstance(entry.body, MessageEntry | BranchSummaryEntry)]
+    message_entries: list[Entry] = []
+    for entry in entries:
+        if isinstance(entry.body, MessageEntry | BranchSummaryEntry):
+            message_entries.append(entry)
+    return message_entries
 
 
 def encode_checkpoint(state: ConversationState, pinned_ids: Iterable[str], compaction: CompactionEntry) -> bytes | None:
@@ -205,6 +213,7 @@ def encode_checkpoint(state: ConversationState, pinned_ids: Iterable[str], compa
         return None
     history.sized_messages.slice(first_kept)  # raises for messages that are only in the log
     active_edits = []
+    # A checkpoint is read together with the kept messages alone, so the edits of hidden ones are left out.
     for entry_id, decision in state.view.active_decisions:
         edits = tuple(edit for edit in decision.edits if edit.span.start >= first_kept)
         if edits:
@@ -246,14 +255,20 @@ def resume_state(active: ActiveEntries) -> ConversationState:
     if checkpoint is None:
         return ConversationState.from_entries(active.later_entries)
     state = ConversationState.from_entries(active.head)
-    state = _with_gap(state, checkpoint, [_get_sized_message(entry) for entry in active.tail])
-    state = restore_checkpoint_fields(state, unpack_value(checkpoint.state_fields, StateFields))
-    decisions = tuple((entry_id, DecisionEntry(edits)) for entry_id, edits in checkpoint.active_edits)
+    tail_messages = [_get_sized_message(entry) for entry in active.tail]
+    state = _with_gap(state, checkpoint, tail_messages)
+    state_fields = unpack_value(checkpoint.state_fields, StateFields)
+    state = restore_checkpoint_fields(state, state_fields)
+    decisions: list[tuple[str, DecisionEntry]] = []
+    edits: list[Edit] = []
+    for entry_id, decided_edits in checkpoint.active_edits:
+        decisions.append((entry_id, DecisionEntry(decided_edits)))
+        edits += decided_edits
     view = replace(
         state.view,
         first_kept=checkpoint.first_kept,
-        edits=EditMap(edit for _, decision in decisions for edit in decision.edits),
-        active_decisions=decisions,
+        edits=EditMap(edits),
+        active_decisions=tuple(decisions),
     )
     state = replace(state, view=view)
     # The compaction itself is the first of these; it is applied as it was when it was new.
@@ -303,5 +318,5 @@ def _with_gap(state: ConversationState, checkpoint: Checkpoint, tail: Sequence[S
 def _get_sized_message(entry: Entry) -> SizedMessage:
     if isinstance(entry.body, MessageEntry | BranchSummaryEntry):
         return entry.body.sized_message
-    msg = f"entry {entry.id} is no message"
+    msg = f"entry {entry.id} is not a message"
     raise TypeError(msg)

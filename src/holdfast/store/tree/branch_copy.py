@@ -35,7 +35,10 @@ COPIED_SETUP_DIGEST = "copied"
 
 
 def copy_branch_entries(
-    path: Sequence[Entry], replacements: Mapping[str, Message], labels: Mapping[str, str], new_id: Callable[[], str]
+    path: Sequence[Entry],
+    replacements: Mapping[str, Message],
+    labels: Mapping[str, str],
+    new_id: Callable[[], str],
 ) -> list[Entry]:
     """Return copies of the entries of ``path`` from the first one in ``replacements`` on, attached to its parent.
 
@@ -63,7 +66,10 @@ class _BranchCopier:
     """The copies so far, and the new id of each copied entry."""
 
     def __init__(
-        self, replacements: Mapping[str, Message], replaced_indexes: frozenset[int], new_id: Callable[[], str]
+        self,
+        replacements: Mapping[str, Message],
+        replaced_indexes: frozenset[int],
+        new_id: Callable[[], str],
     ) -> None:
         self.copied_entries: list[Entry] = []
         self._replacements = replacements
@@ -112,7 +118,10 @@ class _BranchCopier:
         if isinstance(body, MessageEntry) and replacement is not None:
             return MessageEntry(build_sized_message(replacement))
         if isinstance(body, BranchSummaryEntry):
-            sized_message = body.sized_message if replacement is None else build_sized_message(replacement)
+            if replacement is None:
+                sized_message = body.sized_message
+            else:
+                sized_message = build_sized_message(replacement)
             return BranchSummaryEntry(sized_message, self._map_id(body.source_id))
         if isinstance(body, DecisionEntry):
             edits = self._select_fitting_edits(body.edits)
@@ -138,9 +147,11 @@ class _BranchCopier:
 
     def _select_fitting_edits(self, edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
         """Return the edits of messages that were not replaced."""
-        return tuple(
-            edit for edit in edits if self._replaced_indexes.isdisjoint(range(edit.span.start, edit.span.stop))
-        )
+        fitting_edits: list[Edit] = []
+        for edit in edits:
+            if self._replaced_indexes.isdisjoint(range(edit.span.start, edit.span.stop)):
+                fitting_edits.append(edit)
+        return tuple(fitting_edits)
 
     def _map_id(self, id_: str) -> str:
         return self._ids.get(id_, id_)
@@ -163,13 +174,18 @@ def _is_message_entry(entry: Entry) -> bool:
 def _find_replaced_indexes(path: Sequence[Entry], replacements: Mapping[str, Message]) -> frozenset[int]:
     """Return the indexes in the history of the messages that are replaced."""
     message_entries = [entry for entry in path if _is_message_entry(entry)]
-    return frozenset(index for index, entry in enumerate(message_entries) if entry.id in replacements)
+    replaced_indexes: set[int] = set()
+    for index, entry in enumerate(message_entries):
+        if entry.id in replacements:
+            replaced_indexes.add(index)
+    return frozenset(replaced_indexes)
 
 
 def _has_thinking(entry: Entry) -> bool:
     if not isinstance(entry.body, MessageEntry):
         return False
-    return any(isinstance(part, Thinking) for part in entry.body.sized_message.message.parts)
+    message = entry.body.sized_message.message
+    return any(isinstance(part, Thinking) for part in message.parts)
 
 
 def _find_last_setup(path: Sequence[Entry]) -> RequestSetup:

@@ -90,7 +90,10 @@ def _strip_part_text(part: Part) -> Part | None:
     if isinstance(part, ToolCall):
         return ToolCall(part.id, part.name)
     if isinstance(part, ToolResult):
-        media = [replace(item, raw=None) for item in part.content if isinstance(item, Media)]
+        media = []
+        for item in part.content:
+            if isinstance(item, Media):
+                media.append(replace(item, raw=None))
         return ToolResult(part.call_id, part.name, tuple(media))
     if isinstance(part, Media):
         return replace(part, raw=None)

@@ -68,6 +68,7 @@ def place_entries(
             raise LogConflict(msg)
         parent: TreeNode | None = ROOT_NODE
         if entry.parent is not None:
+            # The parent may be one of the new entries, which no look-up in the log finds yet.
             parent = new.get(entry.parent) or find_node(entry.parent)
         if parent is None:
             msg = (
@@ -118,6 +119,6 @@ def check_session_key(key: str) -> None:
     check_index_name(key, "a session key")
     if _CONTROL_CHARS.search(key) or _PATH_STEP.search(key) or _DEVICE_NAME.fullmatch(key):
         msg = (
-            f"{key[:80]!r} can be no session key: no control characters, no '..' as a step of a path, no device's name"
+            f"{key[:80]!r} cannot be a session key, which has no control characters, no step '..' and no device's name"
         )
         raise LogConflict(f"{msg}; nothing was written: give another")

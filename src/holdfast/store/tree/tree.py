@@ -60,7 +60,8 @@ def make_entry_id() -> str:
 def make_entry_ids(count: int) -> list[str]:
     """Return ``count`` new random entry ids in ascending order, so that an index grows in few places."""
     random_hex = urandom(16 * count).hex()
-    return sorted([random_hex[start : start + 32] for start in range(0, len(random_hex), 32)])
+    ids = [random_hex[start : start + 32] for start in range(0, len(random_hex), 32)]
+    return sorted(ids)
 
 
 def get_time_ms() -> int:
@@ -118,7 +119,10 @@ class TreeStore(ABC):
 
     @abstractmethod
     def _insert_entries(
-        self, key: str, placed_entries: Sequence[PlacedEntry], decode: MessageDecoder | None
+        self,
+        key: str,
+        placed_entries: Sequence[PlacedEntry],
+        decode: MessageDecoder | None,
     ) -> None: ...
 
     @abstractmethod
@@ -149,7 +153,12 @@ class TreeStore(ABC):
         """Yield the reason for each entry that cannot be read."""
 
     @abstractmethod
-    def _prepare_search(self, key: str, search_terms: Sequence[str], tick: ProgressCallback) -> None:
+    def _prepare_search(
+        self,
+        key: str,
+        search_terms: Sequence[str],
+        tick: ProgressCallback,
+    ) -> None:
         """Build the structures that ``_iter_search_candidates`` uses, if it uses any."""
 
     @abstractmethod
@@ -186,6 +195,7 @@ class TreeStore(ABC):
     def get_session(self, prefix: str) -> SessionInfo:
         """Return the session with the key ``prefix``, or the only one with a key that begins with it."""
         with self._read_transaction():
+            # A whole key wins over longer keys that begin with it.
             info = self._find_info(prefix)
             if info is not None:
                 return info
@@ -202,11 +212,19 @@ class TreeStore(ABC):
             return self._create_info(key, info)
 
     def update_session_info(
-        self, key: str, *, title: str | None = None, cwd: str | None = None, model: str | None = None
+        self,
+        key: str,
+        *,
+        title: str | None = None,
+        cwd: str | None = None,
+        model: str | None = None,
     ) -> None:
         """Change the given fields of the session's list entry; None leaves a field unchanged."""
         changes = {"title": title, "cwd": cwd, "model": model}
-        new_values = {name: value for name, value in changes.items() if value is not None}
+        new_values = {}
+        for name, value in changes.items():
+            if value is not None:
+                new_values[name] = value
         with self._write_transaction():
             info = self._require_info(key)
             self._save_info(replace(info, **new_values))
@@ -250,7 +268,12 @@ class TreeStore(ABC):
             return AppendResult(new_entries[-1].id, last_seq, moves_leaf)
 
     def import_entries(
-        self, key: str, entries: Iterable[Entry], *, leaf: str | None = None, info: SessionInfo | None = None
+        self,
+        key: str,
+        entries: Iterable[Entry],
+        *,
+        leaf: str | None = None,
+        info: SessionInfo | None = None,
     ) -> ImportResult:
         """Import a recording in one transaction, skipping entries that are in the log already."""
         check_session_key(key)
@@ -262,8 +285,11 @@ class TreeStore(ABC):
                 self._save_outline(session)  # one that an older version did not write
                 return ImportResult(0, len(headers), session.leaf_id)
             updated_at = _find_latest_time(info, added) or self._clock()
-            session = _merge_info(session, info, entries=session.entry_count + len(added), updated_at=updated_at)
-            session = replace(session, leaf_id=self._choose_leaf(key, session.leaf_id, leaf or headers[-1].id))
+            entry_count = session.entry_count + len(added)
+            session = _merge_info(session, info, entries=entry_count, updated_at=updated_at)
+            imported_leaf = leaf or headers[-1].id
+            leaf_id = self._choose_leaf(key, session.leaf_id, imported_leaf)
+            session = replace(session, leaf_id=leaf_id)
             self._save_info(session)
             self._save_outline(session, added)
             return ImportResult(len(added), len(headers) - len(added), session.leaf_id)
@@ -278,7 +304,8 @@ class TreeStore(ABC):
         known_ids = None if info.entry_count else set[str]()
         added: list[Entry] = []
         for start in range(0, len(headers), ENTRIES_AT_ONCE):
-            batch = [load_entry(header) for header in headers[start : start + ENTRIES_AT_ONCE]]
+            header_batch = headers[start : start + ENTRIES_AT_ONCE]
+            batch = [load_entry(header) for header in header_batch]
             new_entries = self._select_new_entries(info, batch, known_ids)
             if not new_entries:
                 continue
@@ -302,12 +329,22 @@ class TreeStore(ABC):
             info = self._require_info(key)
             target = self._resolve_entry_id(key, prefix)
             # A removed label is an entry too: the log is only appended to.
-            entry = Entry(make_entry_id(), target, LabelEntry(target, name), time_ms=self._clock())
+            entry = Entry(
+                make_entry_id(),
+                target,
+                LabelEntry(target, name),
+                time_ms=self._clock(),
+            )
             seq = self._write_entries(info, [entry])
             self._save_info(replace(info, entry_count=info.entry_count + 1))
             return replace(entry, seq=seq)
 
-    def copy_branch(self, key: str, replacements: Mapping[str, Message], leaf: str | None = None) -> str | None:
+    def copy_branch(
+        self,
+        key: str,
+        replacements: Mapping[str, Message],
+        leaf: str | None = None,
+    ) -> str | None:
         """Copy the branch at ``leaf`` with other messages for some entries; return the new leaf, or None if none is on
         it.
         """
@@ -319,9 +356,17 @@ class TreeStore(ABC):
             if not copies:
                 return None
             self._write_entries(info, copies)
+            # A label is not part of the branch, so it cannot be the leaf.
             new_leaf = next(entry.id for entry in reversed(copies) if not isinstance(entry.body, LabelEntry))
             entry_count = info.entry_count + len(copies)
-            self._save_info(replace(info, entry_count=entry_count, leaf_id=new_leaf, updated_at=self._clock()))
+            self._save_info(
+                replace(
+                    info,
+                    entry_count=entry_count,
+                    leaf_id=new_leaf,
+                    updated_at=self._clock(),
+                )
+            )
             return new_leaf
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -330,13 +375,17 @@ class TreeStore(ABC):
         """Return the entries from the root to ``leaf``."""
         with self._read_transaction():
             node = self._find_leaf_node(key, leaf)
-            return [] if node is None else self._read_path_up(key, node.seq, 0, 0)
+            if node is None:
+                return []
+            return self._read_path_up(key, node.seq, 0, 0)
 
     def read_active_entries(self, key: str, leaf: str | None = None) -> ActiveEntries:
         """Return the part of ``read_path`` that a request needs."""
         with self._read_transaction():
             node = self._find_leaf_node(key, leaf)
-            return ActiveEntries() if node is None else self._read_active_at(key, node)
+            if node is None:
+                return ActiveEntries()
+            return self._read_active_at(key, node)
 
     def open_state(self, key: str, leaf: str | None = None) -> ConversationState:
         """Return the conversation state at ``leaf``, built from the active entries only."""
@@ -346,7 +395,10 @@ class TreeStore(ABC):
         """Return the session's state without message texts, from the outline at its leaf if there is one."""
         with self._read_transaction():
             node = self._find_leaf_node(key, None)
-            outline_state = None if node is None else decode_outline(self._read_checkpoint(key, node.seq))
+            if node is None:
+                outline_state = None
+            else:
+                outline_state = decode_outline(self._read_checkpoint(key, node.seq))
         if outline_state is not None:
             return outline_state
         return reduce_to_sizes(self.open_state(key))
@@ -390,7 +442,12 @@ class TreeStore(ABC):
             return self._read_active_labels(self._require_info(key).key)
 
     def search_session(
-        self, key: str, query: str, limit: int = 20, *, tick: ProgressCallback = ignore_progress
+        self,
+        key: str,
+        query: str,
+        limit: int = 20,
+        *,
+        tick: ProgressCallback = ignore_progress,
     ) -> list[SearchHit]:
         """Return the places where the session has the words of ``query``, the newest first."""
         search_terms = parse_search_terms(query)
@@ -429,6 +486,7 @@ class TreeStore(ABC):
 
     def _resolve_entry_id(self, key: str, prefix: str) -> str:
         self._require_info(key)
+        # A whole id wins over longer ids that begin with it.
         if self._find_node(key, prefix) is not None:
             return prefix
         entry_ids = self._find_entry_ids(key, prefix) if prefix else []
@@ -436,29 +494,47 @@ class TreeStore(ABC):
 
     def _find_leaf_node(self, key: str, leaf: str | None) -> TreeNode | None:
         info = self._require_info(key)
-        leaf_id = info.leaf_id if leaf is None else self._resolve_entry_id(key, leaf)
+        if leaf is None:
+            leaf_id = info.leaf_id
+        else:
+            leaf_id = self._resolve_entry_id(key, leaf)
         return None if leaf_id is None else self._find_node(key, leaf_id)
 
     def _create_info(
-        self, key: str, info: SessionInfo | None, entries: Sequence[Entry | LazyEntry] = ()
+        self,
+        key: str,
+        info: SessionInfo | None,
+        entries: Sequence[Entry | LazyEntry] = (),
     ) -> SessionInfo:
         """Save a session without entries; it was created when ``info`` says, else at the time of its first entry."""
         info = info or SessionInfo(key)
         created_at = info.created_at
         if created_at is None:
-            times = [time for time in map(get_storable_time, entries) if time is not None]
+            times = []
+            for time in map(get_storable_time, entries):
+                if time is not None:
+                    times.append(time)
             created_at = min(times) if times else self._clock()
         info = replace(
-            info, key=key, created_at=created_at, updated_at=info.updated_at or created_at, entry_count=0, leaf_id=None
+            info,
+            key=key,
+            created_at=created_at,
+            updated_at=info.updated_at or created_at,
+            entry_count=0,
+            leaf_id=None,
         )
         self._save_info(info)
         return info
 
     def _write_entries(
-        self, info: SessionInfo, new_entries: Sequence[Entry], decode: MessageDecoder | None = None
+        self,
+        info: SessionInfo,
+        new_entries: Sequence[Entry],
+        decode: MessageDecoder | None = None,
     ) -> int:
         """Write ``new_entries`` and the checkpoints of their compactions; return the last ``seq``."""
         nodes: dict[str, TreeNode] = {}
+        # The new ids are looked up to refuse duplicates, the parents to place the entries. An empty log has neither.
         if info.entry_count:
             referenced_ids = {entry.id for entry in new_entries}
             referenced_ids.update(entry.parent for entry in new_entries if entry.parent is not None)
@@ -472,7 +548,13 @@ class TreeStore(ABC):
                 self._create_checkpoint(info.key, placed_entry.seq, entry.parent, entry.body)
         return placed_entries[-1].seq
 
-    def _create_checkpoint(self, key: str, seq: int, parent: str, body: CompactionEntry) -> None:
+    def _create_checkpoint(
+        self,
+        key: str,
+        seq: int,
+        parent: str,
+        body: CompactionEntry,
+    ) -> None:
         """Save the checkpoint of a compaction, if one can be made."""
         parent_node = self._find_node(key, parent)
         if parent_node is None:
@@ -507,10 +589,16 @@ class TreeStore(ABC):
             new_path.append(new_by_id[ancestor_id])
             ancestor_id = new_by_id[ancestor_id].parent
         new_path.reverse()
-        ancestor = None if ancestor_id is None else self._find_node(key, ancestor_id)
+        if ancestor_id is None:
+            ancestor = None
+        else:
+            ancestor = self._find_node(key, ancestor_id)
         # The log accepts entries that the fold cannot apply. Such a session has no outline.
         with suppress(StoreCorrupt, LookupError, ValueError, TypeError):
-            state = ConversationState() if ancestor is None else resume_state(self._read_active_at(key, ancestor))
+            if ancestor is None:
+                state = ConversationState()
+            else:
+                state = resume_state(self._read_active_at(key, ancestor))
             self._save_checkpoint(key, node.seq, encode_outline(apply_entries(state, new_path)))
 
     def _read_active_at(self, key: str, node: TreeNode) -> ActiveEntries:
@@ -529,10 +617,18 @@ class TreeStore(ABC):
             else:
                 tail.append(entry)
         head = self._read_entries_by_id(key, checkpoint.pinned_ids)
-        return ActiveEntries(tuple(later_entries), tuple(head), tuple(select_message_entries(tail)), data)
+        return ActiveEntries(
+            tuple(later_entries),
+            tuple(head),
+            tuple(select_message_entries(tail)),
+            data,
+        )
 
     def _select_new_entries(
-        self, info: SessionInfo, entries: Sequence[Entry], known_ids: AbstractSet[str] | None
+        self,
+        info: SessionInfo,
+        entries: Sequence[Entry],
+        known_ids: AbstractSet[str] | None,
     ) -> list[Entry]:
         """Return the entries that are not in the log; raises ``LogConflict`` if an id is there with other content.
 
@@ -595,7 +691,13 @@ def _build_checkpoint_after(active: ActiveEntries, body: CompactionEntry) -> byt
         return None
 
 
-def _merge_info(old_info: SessionInfo, info: SessionInfo | None, *, entries: int, updated_at: int) -> SessionInfo:
+def _merge_info(
+    old_info: SessionInfo,
+    info: SessionInfo | None,
+    *,
+    entries: int,
+    updated_at: int,
+) -> SessionInfo:
     """Return ``old_info`` updated from a newer reading of the same recording."""
     new = info or old_info
     return replace(
@@ -616,7 +718,7 @@ def _find_latest_time(info: SessionInfo | None, entries: Iterable[Entry]) -> int
 
 
 def _pick_unique(matches: Sequence[str], prefix: str, kind: str) -> str:
-    """Return the only match; raises ``UnknownId`` if there is none or several.
+    """Return the only match; raises ``UnknownId`` if there is not exactly one.
 
     Matches that continue the shortest one with ``+`` do not count: readers make such ids for entries that belong to it.
     """
@@ -635,5 +737,8 @@ def _pick_unique(matches: Sequence[str], prefix: str, kind: str) -> str:
 
 def build_unknown_id_error(kind: str, name: str) -> UnknownId:
     """Return the error for a session or entry that does not exist."""
-    where = "`holdfast ls` lists the sessions" if kind == "session" else "`holdfast show` lists the entries"
-    return UnknownId(f"no {kind} is {name[:80]!r} or begins with it; {where}")
+    if kind == "session":
+        where = "`holdfast ls` lists the sessions"
+    else:
+        where = "`holdfast show` lists the entries"
+    return UnknownId(f"no {kind} has an id that is or begins with {name[:80]!r}; {where}")

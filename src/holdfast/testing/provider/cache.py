@@ -63,7 +63,9 @@ _GEMINI_FLASH_MINIMUM, _GEMINI_PRO_MINIMUM = 1024, 4096
 def get_cache_rules(api: str, model: str, minimum: int | None = None) -> ProviderCacheRules:
     """Return the caching rules of ``api`` for ``model``; ``minimum`` replaces the model's own."""
     model_rules = _get_default_cache_rules(api, model.lower())
-    return model_rules if minimum is None else msgspec.structs.replace(model_rules, minimum=minimum)
+    if minimum is None:
+        return model_rules
+    return msgspec.structs.replace(model_rules, minimum=minimum)
 
 
 def _get_default_cache_rules(api: str, model: str) -> ProviderCacheRules:
@@ -75,7 +77,8 @@ def _get_default_cache_rules(api: str, model: str) -> ProviderCacheRules:
                 break
         return ProviderCacheRules(min_tokens, needs_breakpoints=True, reports_writes=True)
     if api == "gemini":
-        return ProviderCacheRules(_GEMINI_FLASH_MINIMUM if "flash" in model else _GEMINI_PRO_MINIMUM)
+        min_tokens = _GEMINI_FLASH_MINIMUM if "flash" in model else _GEMINI_PRO_MINIMUM
+        return ProviderCacheRules(min_tokens)
     if _CHARGING_GPT.search(model):
         return ProviderCacheRules(1024, ttl=1800.0, reports_writes=True)
     return ProviderCacheRules(1024, step=128)
@@ -101,9 +104,9 @@ class CacheLedger:
         ``sums[n]`` is the number of tokens of the first ``n`` blocks; ``now`` is in seconds.
         """
         if cache_rules.needs_breakpoints:
-            return self._serve_by_breakpoints(
-                _digest_prefixes(request, blocks), _find_breakpoints(request, blocks), sums, cache_rules, now
-            )
+            prefixes = _digest_prefixes(request, blocks)
+            breakpoints = _find_breakpoints(request, blocks)
+            return self._serve_by_breakpoints(prefixes, breakpoints, sums, cache_rules, now)
         return self._serve_automatically(request, blocks, sums, cache_rules, now)
 
     # -- breakpoints ---------------------------------------------------------------------------------------------------
@@ -129,14 +132,20 @@ class CacheLedger:
             prefix_tokens = sums[index + 1]
             if prefix_tokens < cache_rules.minimum:
                 continue
-            self._keep_prefix(prefixes[index], _HOUR_SECONDS if ttl == "1h" else cache_rules.ttl, now)
+            ttl_seconds = _HOUR_SECONDS if ttl == "1h" else cache_rules.ttl
+            self._keep_prefix(prefixes[index], ttl_seconds, now)
             end = max(end, prefix_tokens)
             if ttl == "1h":
                 end_1h = max(end_1h, prefix_tokens)
         return CacheTokens(read_tokens, end - read_tokens, end_1h - read_tokens)
 
     def _find_cached_prefix(
-        self, prefixes: list[bytes], index: int, cache_rules: ProviderCacheRules, sums: Sequence[int], now: float
+        self,
+        prefixes: list[bytes],
+        index: int,
+        cache_rules: ProviderCacheRules,
+        sums: Sequence[int],
+        now: float,
     ) -> int:
         """Return the newest block with a cached prefix, at most ``lookback`` blocks back from a breakpoint, or -1."""
         for candidate in range(index, max(-1, index - cache_rules.lookback), -1):
@@ -167,14 +176,17 @@ class CacheLedger:
             if self._expires_at.get(prefix, 0.0) > now:
                 cached_tokens = max(cached_tokens, tokens)
         # Where writes are charged, the provider keeps only the prompt as a whole.
-        for prefix, _ in pieces[-1:] if cache_rules.reports_writes else pieces:
+        kept_pieces = pieces[-1:] if cache_rules.reports_writes else pieces
+        for prefix, _ in kept_pieces:
             self._keep_prefix(prefix, cache_rules.ttl, now)
         read_tokens = cached_tokens - cached_tokens % cache_rules.step
         if read_tokens < cache_rules.minimum:
             read_tokens = 0
         prompt_tokens = sums[-1]
-        is_write_charged = cache_rules.reports_writes and prompt_tokens >= cache_rules.minimum
-        return CacheTokens(read_tokens, prompt_tokens - read_tokens if is_write_charged else 0)
+        written_tokens = 0
+        if cache_rules.reports_writes and prompt_tokens >= cache_rules.minimum:
+            written_tokens = prompt_tokens - read_tokens
+        return CacheTokens(read_tokens, written_tokens)
 
 
 def _find_breakpoints(request: ProviderRequest, blocks: Sequence[PromptBlock]) -> dict[int, str]:
@@ -185,7 +197,8 @@ def _find_breakpoints(request: ProviderRequest, blocks: Sequence[PromptBlock]) -
     breakpoints = {index: block.marker for index, block in enumerate(blocks) if block.marker}
     automatic = request.body.get("cache_control")
     if isinstance(automatic, dict) and blocks:
-        breakpoints.setdefault(len(blocks) - 1, "1h" if automatic.get("ttl") == "1h" else "5m")
+        ttl = "1h" if automatic.get("ttl") == "1h" else "5m"
+        breakpoints.setdefault(len(blocks) - 1, ttl)
     return dict(sorted(breakpoints.items()))
 
 
@@ -226,7 +239,9 @@ _PIECE_BYTES = 512
 
 
 def _iterate_pieces(
-    request: ProviderRequest, blocks: Sequence[PromptBlock], sums: Sequence[int]
+    request: ProviderRequest,
+    blocks: Sequence[PromptBlock],
+    sums: Sequence[int],
 ) -> Iterator[tuple[bytes, int]]:
     """Yield the digest and the tokens of the prompt up to each piece, so that the equal part of a block is a hit."""
     digest = _make_cache_seed(request)
@@ -235,6 +250,9 @@ def _iterate_pieces(
         block_tokens = tokens_after - tokens_before
         for start in range(0, size, _PIECE_BYTES):
             end = min(size, start + _PIECE_BYTES)
+            piece = block.key[start:end]
             # The end of a block is marked, or "ab" + "c" would be the same prompt as "a" + "bc".
-            digest = _extend_digest(digest, block.key[start:end] + (b"." if end == size else b""))
+            if end == size:
+                piece += b"."
+            digest = _extend_digest(digest, piece)
             yield digest, tokens_before + block_tokens * end // size

@@ -30,7 +30,13 @@ class ProviderClient:
     """A conversation with a provider in one API; ``body`` is the next request, which tests may change."""
 
     def __init__(
-        self, provider: Provider, api: str, *, tools: Sequence[str] = (), model: str = "", **fields: Any
+        self,
+        provider: Provider,
+        api: str,
+        *,
+        tools: Sequence[str] = (),
+        model: str = "",
+        **fields: Any,
     ) -> None:
         """Start an empty conversation with ``tools`` by name and further ``fields`` of the body."""
         self.provider = provider
@@ -52,8 +58,15 @@ class ProviderClient:
     def send_history(self, endpoint: Any = "generate", **headers: str) -> ProviderReply:
         """Send the conversation as it is and return the reply; an answer is added to the history."""
         header_fields = {name.replace("_", "-"): value for name, value in headers.items()}
-        model = self.model if self.api == "gemini" else ""  # Gemini's address names the model, not the body
-        reply = self.provider.answer_body(self.api, self.body, endpoint=endpoint, model=model, headers=header_fields)
+        # Gemini's address names the model; the bodies of the other APIs do.
+        model = self.model if self.api == "gemini" else ""
+        reply = self.provider.answer_body(
+            self.api,
+            self.body,
+            endpoint=endpoint,
+            model=model,
+            headers=header_fields,
+        )
         if isinstance(reply, ModelAnswer):
             self.history.extend(_encode_answer_history(self.api, reply))
         return reply
@@ -83,7 +96,9 @@ def _encode_tools(api: str, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _encode_user_text(api: str, text: str) -> dict[str, Any]:
-    return {"role": "user", "parts": [{"text": text}]} if api == "gemini" else {"role": "user", "content": text}
+    if api == "gemini":
+        return {"role": "user", "parts": [{"text": text}]}
+    return {"role": "user", "content": text}
 
 
 def _encode_answer_history(api: str, reply: ModelAnswer) -> list[dict[str, Any]]:

@@ -73,7 +73,9 @@ class ProviderRequest(Struct, frozen=True):
 
 
 def parse_provider_request(
-    request: IncomingRequest, max_bytes: int | None = None, models: tuple[str, ...] = ()
+    request: IncomingRequest,
+    max_bytes: int | None = None,
+    models: tuple[str, ...] = (),
 ) -> ProviderRequest | RefusalReply:
     """Parse a request, or return the refusal of one that is too large, not JSON, incomplete or of an unknown model."""
     # The size comes first: it is checked at the edge, before anything parses the body.
@@ -135,7 +137,9 @@ def _list_output_limits(api: str, body: Mapping[str, Any]) -> list[Any]:
     if api in _OUTPUT_FIELDS:
         return [body.get(name) for name in _OUTPUT_FIELDS[api]]
     config = body.get("generationConfig", body.get("generation_config"))
-    return [config.get("maxOutputTokens", config.get("max_output_tokens"))] if isinstance(config, dict) else []
+    if isinstance(config, dict):
+        return [config.get("maxOutputTokens", config.get("max_output_tokens"))]
+    return []
 
 
 def _is_plain_int(value: object) -> bool:
@@ -171,7 +175,8 @@ def _check_required_fields(request: IncomingRequest, body: Mapping[str, Any], mo
     if request.api == "openai-responses" and _has_stored_history(body):
         required_fields.pop("input")
     for name, value in required_fields.items():
-        if value is None or (name == "model" and not (isinstance(value, str) and value)):
+        is_bad_model = name == "model" and not (isinstance(value, str) and value)
+        if value is None or is_bad_model:
             return _refuse_missing_field(request.api, name)
     return None
 

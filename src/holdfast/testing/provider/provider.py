@@ -100,7 +100,7 @@ class Provider:
         return [judged_request.incoming for judged_request in self.requests]
 
     def answer(self, request: IncomingRequest) -> ProviderReply:
-        """Return the reply to a request; malformed ones get a refusal, and nothing is raised."""
+        """Return the reply to a request; malformed ones get a refusal, never an exception."""
         with self._lock:
             judged_request = self._judge_request(request, self._clock())
             self.requests.append(judged_request)
@@ -178,7 +178,10 @@ class Provider:
         )
         # Kept even with `store: false`: the server still checks that items come back with their reasoning.
         if isinstance(reply, ModelAnswer) and request.api == "openai-responses":
-            output_items = [msgspec.json.decode(part.raw) for part in reply.parts if part.raw is not None]
+            output_items = []
+            for part in reply.parts:
+                if part.raw is not None:
+                    output_items.append(msgspec.json.decode(part.raw))
             self.response_store.store_answer(reply.id, request, output_items)
         return reply
 

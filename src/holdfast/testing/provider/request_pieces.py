@@ -63,8 +63,10 @@ def _get_cache_marker(value: object) -> str:
     """Return the life of the breakpoint on a block, or on one inside of a result, or an empty string."""
     if not isinstance(value, dict):
         return ""
-    content = value.get("content")
-    for candidate in (value, *(content if isinstance(content, list) else ())):
+    candidates = [value]
+    if isinstance(value.get("content"), list):
+        candidates += value["content"]
+    for candidate in candidates:
         control = candidate.get("cache_control") if isinstance(candidate, dict) else None
         if isinstance(control, dict):
             return "1h" if control.get("ttl") == "1h" else "5m"
@@ -86,7 +88,9 @@ def canonicalize_block_value(value: Any) -> Any:
         return value
     if str(value.get("type")) in _TEXT_TYPES and isinstance(value.get("text"), str) and not value.get("citations"):
         return {"text": value["text"], "type": "text"}
-    ignored_fields = _IGNORED_FIELDS | {"id"} if _ID_REPLACING_FIELDS & value.keys() else _IGNORED_FIELDS
+    ignored_fields = _IGNORED_FIELDS
+    if _ID_REPLACING_FIELDS & value.keys():
+        ignored_fields |= {"id"}
     canonical: dict[str, Any] = {}
     for key in sorted(value):
         inner = value[key]
@@ -148,7 +152,9 @@ def _iterate_responses_pieces(body: Mapping[str, Any]) -> Iterator[_Piece]:
 
 def get_input_items(value: Any) -> list[dict[str, Any]]:
     """Return the ``input`` of a Responses request as items; a string is a user message."""
-    return [{"role": "user", "content": value}] if isinstance(value, str) else _filter_objects(value)
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    return _filter_objects(value)
 
 
 def _iterate_gemini_pieces(body: Mapping[str, Any]) -> Iterator[_Piece]:

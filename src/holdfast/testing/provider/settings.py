@@ -50,7 +50,9 @@ class ProviderSettings(Struct, frozen=True):
         """Raise ``ConfigError`` for values that no provider can have."""
         raise_if_wrong_type(ConfigError, factor=(self.factor, int | float), window=(self.window, int))
         raise_if_wrong_type(
-            ConfigError, max_output=(self.max_output, int | None), max_bytes=(self.max_bytes, int | None)
+            ConfigError,
+            max_output=(self.max_output, int | None),
+            max_bytes=(self.max_bytes, int | None),
         )
         if not (isfinite(self.factor) and self.factor > 0):
             raise ConfigError(f"a factor of {self.factor} counts nothing; give a finite number above 0, usually 1")

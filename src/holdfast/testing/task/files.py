@@ -77,7 +77,12 @@ def _make_port_tables() -> str:
 def _make_fares_file(route: FerryRoute) -> str:
     kinds = [kind for kind in _TRAVELLER_KINDS if derive_fact_number(route.name, kind, 0, 3)]
     bands = "\n".join(_make_fare_band(route.name, kind) for kind in kinds)
-    return FARES_TEMPLATE.format(route=route, title=route.name.title(), bands=bands, **_make_fare_details(route))
+    return FARES_TEMPLATE.format(
+        route=route,
+        title=route.name.title(),
+        bands=bands,
+        **_make_fare_details(route),
+    )
 
 
 def _make_fare_band(route: str, kind: str) -> str:
@@ -89,7 +94,15 @@ def _make_fare_band(route: str, kind: str) -> str:
 
 def _make_fare_details(route: FerryRoute) -> dict[str, int]:
     ranges = {"low": (60, 95), "high": (105, 170), "weekend": (20, 400), "minutes": (75, 900), "fuel": (11, 79)}
-    return {name: derive_fact_number(route.name, name, lowest, highest) for name, (lowest, highest) in ranges.items()}
+    return {
+        name: derive_fact_number(
+            route.name,
+            name,
+            lowest,
+            highest,
+        )
+        for name, (lowest, highest) in ranges.items()
+    }
 
 
 def _iterate_log_lines(route: FerryRoute) -> Iterator[str]:
@@ -106,7 +119,9 @@ def _iterate_log_lines(route: FerryRoute) -> Iterator[str]:
             ticket = derive_fact_number(name, f"{number} ticket", 100_000, 999_999)
             yield f"{timestamp} INFO  {phrase}, ticket {ticket}"
             continue
-        invoice = route.invoice if number == route.log_line else f"{route.invoice[:9]}-{number:03}"
+        invoice = f"{route.invoice[:9]}-{number:03}"
+        if number == route.log_line:
+            invoice = route.invoice
         total = derive_fact_number(name, f"{number} total", 2_000, 90_000)
         kind = _TRAVELLER_KINDS[derive_fact_number(name, f"{number} kind", 0, len(_TRAVELLER_KINDS) - 1)]
         yield f"{timestamp} ERROR invoice {invoice} of a {kind}: total {total} expected {total - 3 - number % 40}"
@@ -117,12 +132,13 @@ def _make_audit_answer(route: FerryRoute) -> str:
     name = route.name
     people = derive_fact_number(name, "people", 4_000, 90_000)
     cars = derive_fact_number(name, "cars", 300, 9_000)
+    paper = derive_fact_number(name, "paper", 1_000, 9_999)
+    pilot = "needed" if cars % 2 else "not needed"
     return (
-        f"{name}: port of {route.port}, answered on paper "
-        f"{derive_fact_number(name, 'paper', 1_000, 9_999)}-{name[:3]}\n"
+        f"{name}: port of {route.port}, answered on paper {paper}-{name[:3]}\n"
         f"{name}: agreed surcharge {route.surcharge} cents, agreed discount {route.discount} basis points\n"
         f"{name}: carried {people:,} people and {cars:,} vehicles in the third quarter; berth {cars % 9 + 1},"
-        f" pilot {'needed' if cars % 2 else 'not needed'}, ramp rated for {people % 60 + 20} tonnes\n"
+        f" pilot {pilot}, ramp rated for {people % 60 + 20} tonnes\n"
         f"{name}: open complaints {people % 7}, of them about fares {people % 3}; inspected 2026-0{cars % 8 + 1}\n"
     )
 

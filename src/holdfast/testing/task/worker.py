@@ -66,7 +66,9 @@ class ScriptedTaskModel:
         yield _make_call("I begin with the handover.", "read", path="HANDOVER.md")
         routes = [match[1] for match in self._shown.find_all(r"^- (\w+): \w+ to ")]
         yield _make_call("Now the audit, which can be taken only once.", "bash", command="sh audit")
-        groups = [", ".join(routes[at : at + ROUTES_PER_ITEM]) for at in range(0, len(routes), ROUTES_PER_ITEM)]
+        groups = []
+        for start in range(0, len(routes), ROUTES_PER_ITEM):
+            groups.append(", ".join(routes[start : start + ROUTES_PER_ITEM]))
         yield _make_plan_call([*groups, REPORT_ITEM], done_count=0)
 
     def _correct_route(self, route: str) -> Generator[ScriptedAnswer, None, None]:
@@ -84,12 +86,17 @@ class ScriptedTaskModel:
         self._find_in_newest(f"{route}: as agreed with the port", f"that {route} is right now")
 
     def _edit_route(
-        self, route: str, invoice: str, old_amounts: Match[str], agreed_amounts: Match[str]
+        self,
+        route: str,
+        invoice: str,
+        old_amounts: Match[str],
+        agreed_amounts: Match[str],
     ) -> Generator[ScriptedAnswer, None, None]:
         summary = f"{route}: first wrong invoice {invoice}, surcharge {old_amounts[1]} -> {agreed_amounts[1]}"
         edits = []
         for group, name in enumerate(("SURCHARGE", "DISCOUNT"), 1):
-            old, new = f"{name} = {old_amounts[group]}", f"{name} = {agreed_amounts[group]}"
+            old = f"{name} = {old_amounts[group]}"
+            new = f"{name} = {agreed_amounts[group]}"
             edits.append(("edit", {"path": f"fares/{route}.py", "old": old, "new": new}))
         yield ScriptedAnswer(f"{summary}, discount {old_amounts[2]} -> {agreed_amounts[2]}.", tuple(edits))
 
@@ -155,8 +162,11 @@ class ScriptedTaskModel:
         plan = self._shown.find_last(_WHOLE_PLAN)
         if plan is None:
             return {}
-        items = re.findall(_PLAN_ITEM, plan[0], re.MULTILINE)
-        return {tuple(text.split(", ")): status == "done" for status, text in items if text != REPORT_ITEM}
+        groups = {}
+        for status, text in re.findall(_PLAN_ITEM, plan[0], re.MULTILINE):
+            if text != REPORT_ITEM:
+                groups[tuple(text.split(", "))] = status == "done"
+        return groups
 
     def _find_open_group(self) -> Generator[ScriptedAnswer, None, tuple[str, ...]]:
         """Return the next group of routes, or an empty tuple when all are done."""

@@ -66,7 +66,9 @@ class OverflowReplayRules(ReserveTriggerRules, frozen=True):
         if not self._is_overflow_replay(builder) or _has_replayed(state):
             return None
         newest = find_newest_user_content_index(state, state.view.first_kept)
-        return newest if newest > state.view.first_kept and newest in find_tail_cut_points(state) else None
+        if newest > state.view.first_kept and newest in find_tail_cut_points(state):
+            return newest
+        return None
 
     def order_overflow_cuts(self, builder: PlanBuilder, cut_points: Sequence[int]) -> list[int]:
         """Return where a compaction after an overflow may cut: at the repeated message, then at unread results.
@@ -80,23 +82,29 @@ class OverflowReplayRules(ReserveTriggerRules, frozen=True):
         legal_cuts = find_tail_cut_points(state)
         start, stop = state.view.first_kept, len(state.history.sized_messages)
         candidates = (self.find_replayed_message(builder), find_answer_with_unread_results(state))
-        preferred_cuts = [
-            index for index in candidates if index is not None and start < index < stop and index in legal_cuts
-        ]
+        preferred_cuts = []
+        for index in candidates:
+            if index is not None and start < index < stop and index in legal_cuts:
+                preferred_cuts.append(index)
         if _has_replayed(state) and _is_tail_unanswered(state):
             return preferred_cuts  # any other cut would summarize the message that waits for its answer
         return list(dict.fromkeys([*preferred_cuts, *cut_points]))
 
-    def explain_useless_cut(self, before: PlanBuilder, after: PlanBuilder, cut_points: Sequence[int]) -> str:
+    def explain_useless_cut(
+        self,
+        before: PlanBuilder,
+        after: PlanBuilder,
+        cut_points: Sequence[int],
+    ) -> str:
         """Return why a cut after an overflow is not made (no gain, or a later one helps), or an empty string."""
         if not self._is_overflow_replay(before):
             return ""
         tokens_after, tokens_before = after.estimated_tokens, before.estimated_tokens
         if tokens_after >= tokens_before:
-            return f"{tokens_after:,} tokens would be left of {tokens_before:,}: it would not get smaller"
+            return f"it would leave {tokens_after:,} of {tokens_before:,} tokens, no fewer than before"
         is_last = after.state.view.first_kept == cut_points[-1]
         if not is_last and after.upper_estimate > before.budget.usable:
-            return f"{after.upper_estimate:,} tokens would be left, and {before.budget.usable:,} can be used"
+            return f"it would leave {after.upper_estimate:,} tokens, and {before.budget.usable:,} are usable"
         return ""
 
     def finish_compaction(self, builder: PlanBuilder, compaction: CompactionEntry) -> CompactionEntry:
@@ -117,7 +125,9 @@ class OverflowReplayRules(ReserveTriggerRules, frozen=True):
             return ""
         if not _is_turn_cut(builder.state, keep):
             return ""
-        return _MEDIA_REMOVED_AND_CONTINUE if _is_media_hidden(builder.state, keep) else CONTINUE_INSTRUCTION
+        if _is_media_hidden(builder.state, keep):
+            return _MEDIA_REMOVED_AND_CONTINUE
+        return CONTINUE_INSTRUCTION
 
     def has_continue_text(self, compaction: CompactionEntry) -> bool:
         """Return whether the summary of ``compaction`` ends with the text of ``build_continue_text``."""

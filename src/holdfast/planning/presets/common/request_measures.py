@@ -33,7 +33,9 @@ def estimate_pi_tokens(message: Message, chars_per_token: int = 4) -> int:
 def estimate_opencode_tokens(message: Message) -> int:
     """Estimate the tokens of ``message`` like opencode: the characters of its JSON over four, rounded."""
     body = {"role": message.role, "content": [_to_ai_sdk_part(part) for part in message.parts]}
-    return math.floor(count_utf16_units(msgspec.json.encode(body).decode(errors="replace")) / 4 + 0.5)
+    json_text = msgspec.json.encode(body).decode(errors="replace")
+    # Math.round of JavaScript rounds a half up, round of Python to the even neighbour.
+    return math.floor(count_utf16_units(json_text) / 4 + 0.5)
 
 
 def estimate_opencode_text_tokens(text: str) -> int:
@@ -43,7 +45,9 @@ def estimate_opencode_text_tokens(text: str) -> int:
 
 def count_utf16_units(text: str) -> int:
     """Return the length of ``text`` as JavaScript counts it: a character beyond the basic plane (an emoji) is two."""
-    return len(text) if text.isascii() else len(text) + sum(char > "\uffff" for char in text)
+    if text.isascii():
+        return len(text)
+    return len(text) + sum(char > "\uffff" for char in text)
 
 
 def _count_pi_chars(part: Part) -> int:
@@ -54,13 +58,17 @@ def _count_pi_chars(part: Part) -> int:
         return count_utf16_units(part.name) + count_utf16_units(_minify_json(part.arguments))
     if isinstance(part, ToolResult):  # its text and images; pi does not count the id
         return sum(map(_count_pi_chars, part.content))
-    return PI_IMAGE_CHARS if isinstance(part, Media) else len(part.raw or b"")
+    if isinstance(part, Media):
+        return PI_IMAGE_CHARS
+    return len(part.raw or b"")
 
 
 def _minify_json(arguments: str) -> str:
     """Return JSON as JavaScript writes it, without white space; text that is not JSON as it is."""
     value = _parse_json_or_keep(arguments)
-    return arguments if value is arguments else msgspec.json.encode(value).decode()
+    if value is arguments:
+        return arguments
+    return msgspec.json.encode(value).decode()
 
 
 def _parse_json_or_keep(arguments: str) -> object:
@@ -153,4 +161,6 @@ def measure_usage_and_chars(builder: PlanBuilder, chars_per_token: int = 4) -> i
     """
     estimate = estimate_pi_request(builder.state, chars_per_token)
     has_usage = estimate.answer_index >= 0
-    return estimate.tokens if has_usage else estimate.tokens + builder.budget.setup_tokens
+    if has_usage:
+        return estimate.tokens
+    return estimate.tokens + builder.budget.setup_tokens

@@ -58,7 +58,12 @@ class ReserveTriggerRules(PolicyRules, frozen=True):
         return min(builder.compute_compaction_share(settings.compaction.goal_share), max(0, tokens_under_trigger))
 
 
-def apply_reserve_floor(size: int, window: int, settings: Settings, max_share: float = 1.0) -> int:
+def apply_reserve_floor(
+    size: int,
+    window: int,
+    settings: Settings,
+    max_share: float = 1.0,
+) -> int:
     """Lower ``size``, a limit in tokens, so that the floor of the reserve stays free in ``window``.
 
     The floor takes at most ``max_share`` of the window.

@@ -61,7 +61,12 @@ def truncate_lines(text: str, lines: int, size: int, end: TextEnd = "head") -> T
     return None
 
 
-def add_partial_line(truncated: TruncatedText, text: str, size: int, end: TextEnd = "head") -> TruncatedText:
+def add_partial_line(
+    truncated: TruncatedText,
+    text: str,
+    size: int,
+    end: TextEnd = "head",
+) -> TruncatedText:
     """Add as much of the next line of ``text`` as ``size`` bytes leave, if that line could never fit whole.
 
     ``truncated`` is the result of ``truncate_lines`` for ``text`` with the same ``size`` and ``end``. It is returned
@@ -75,22 +80,27 @@ def add_partial_line(truncated: TruncatedText, text: str, size: int, end: TextEn
     if end == "head":
         start = kept_chars
         stop = text.find("\n", start)
-        stop = stop if stop >= 0 else len(text)
+        if stop < 0:
+            stop = len(text)
     else:
         stop = len(text) - kept_chars
         start = text.rfind("\n", 0, stop) + 1
-    remaining_bytes = size - _count_utf8_bytes(truncated.text, 0, len(truncated.text)) - line_break
+    kept_bytes = _count_utf8_bytes(truncated.text, 0, len(truncated.text))
+    remaining_bytes = size - kept_bytes - line_break
     fits_alone = _count_utf8_bytes(text, start, stop, size) <= size
     if remaining_bytes <= 0 or (fits_alone and truncated.text.strip()):
         return truncated
     if end == "head":
         line_beginning = text[start : min(stop, start + remaining_bytes)]
-        excerpt = text[: start + _count_chars_fitting_bytes(line_beginning, remaining_bytes)]
+        added_chars = _count_chars_fitting_bytes(line_beginning, remaining_bytes)
+        excerpt = text[: start + added_chars]
     else:
         line_ending = text[max(start, stop - remaining_bytes) : stop]
-        excerpt = text[stop - _count_chars_fitting_bytes(line_ending[::-1], remaining_bytes) :]
-    missing_bytes = _count_utf8_bytes(text, 0, len(text)) - _count_utf8_bytes(excerpt, 0, len(excerpt))
-    return TruncatedText(excerpt, truncated.lines, missing_bytes, "bytes")
+        added_chars = _count_chars_fitting_bytes(line_ending[::-1], remaining_bytes)
+        excerpt = text[stop - added_chars :]
+    text_bytes = _count_utf8_bytes(text, 0, len(text))
+    excerpt_bytes = _count_utf8_bytes(excerpt, 0, len(excerpt))
+    return TruncatedText(excerpt, truncated.lines, text_bytes - excerpt_bytes, "bytes")
 
 
 def _count_chars_fitting_bytes(text: str, size: int) -> int:

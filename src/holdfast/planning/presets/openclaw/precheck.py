@@ -52,7 +52,12 @@ class PrecheckDecision(Struct, frozen=True):
     excess_tokens: int = 0
 
 
-def decide_precheck(request_tokens: int, window: int, reserve: int, reducible_chars: int) -> PrecheckDecision:
+def decide_precheck(
+    request_tokens: int,
+    window: int,
+    reserve: int,
+    reducible_chars: int,
+) -> PrecheckDecision:
     """Decide how to fit a request of ``request_tokens`` into the window less the reserve, all in tokens.
 
     ``reducible_chars`` are the characters that truncating results would free.
@@ -81,7 +86,10 @@ def reduce_results_at_precheck(builder: PlanBuilder) -> PlanBuilder:
     size, limits = rules.measure_request(builder), rules.get_result_limits(budget.window)
     if size <= budget.usable:
         return builder
-    reducible_chars = 0 if limits is None else count_reducible_chars(builder, limits)
+    if limits is None:
+        reducible_chars = 0
+    else:
+        reducible_chars = count_reducible_chars(builder, limits)
     decision = decide_precheck(size, budget.window, budget.reserve, reducible_chars)
     if limits is None or decision.outcome != "truncate_tool_results_only":
         return builder
@@ -116,7 +124,9 @@ def _limit_tool_loop(builder: PlanBuilder, rules: OpenclawRules) -> Iterator[Edi
         return
     results = list(weigh_shown_results(builder.state))
     shortened_results = [_shorten_result(result, max_result_chars) for result in results]
-    freed_weight = sum(old.weight - new.weight for old, new in zip(results, shortened_results, strict=True))
+    freed_weight = 0
+    for old, new in zip(results, shortened_results, strict=True):
+        freed_weight += old.weight - new.weight
     excess -= TOOL_WEIGHT * freed_weight
     for old, new in zip(results, _remove_oldest_results(shortened_results, excess), strict=True):
         if new.result is not old.result:

@@ -57,7 +57,8 @@ def _build_ttl_edits(builder: PlanBuilder, rules: OpenclawRules) -> Iterator[Edi
     if total < rules.prune_trim_share * window_chars:
         return
     results = [_trim_result_middle(result, rules) for result in _find_prunable_results(builder, rules)]
-    total -= sum(weigh_part(result.weighed.result) - weigh_part(result.shortened) for result in results)
+    for result in results:
+        total -= weigh_part(result.weighed.result) - weigh_part(result.shortened)
     # Clearing comes after trimming, and only if that was not enough.
     excess = total - rules.prune_clear_share * window_chars
     prunable_chars = sum(weigh_part(result.shortened) for result in results)
@@ -72,16 +73,18 @@ def _find_prunable_results(builder: PlanBuilder, rules: OpenclawRules) -> Iterat
     """Yield the results between the user's first message and the newest answers, oldest first."""
     state, keep_answers = builder.state, rules.prune_keep_answers
     message_count = len(state.history.sized_messages)
-    answer_indexes = [
-        index
-        for index in range(state.view.first_kept, message_count)
-        if state.history.messages[index].role == "assistant"
-    ]
+    answer_indexes = []
+    for index in range(state.view.first_kept, message_count):
+        if state.history.messages[index].role == "assistant":
+            answer_indexes.append(index)
     # As long as there are fewer answers than are protected, nothing may be pruned.
     if len(answer_indexes) < keep_answers:
         return
     first_user_index = _find_first_user_message(state)
-    protected_start = answer_indexes[-keep_answers] if keep_answers else message_count
+    if keep_answers:
+        protected_start = answer_indexes[-keep_answers]
+    else:
+        protected_start = message_count
     get_tool_name = build_tool_name_lookup(state)
     may_prune = build_prune_filter(builder.settings.prune)
     for result in weigh_shown_results(state):
@@ -109,7 +112,8 @@ def _trim_result_middle(weighed: WeighedResult, rules: OpenclawRules) -> _Prunab
     if len(text) <= max(rules.prune_trim_min_chars, 2 * end_chars):
         return _PrunableResult(weighed, weighed.result)
     note = f"[Tool result trimmed: kept first {end_chars} chars and last {end_chars} chars of {len(text)} chars.]"
-    head, tail = text[:end_chars], text[len(text) - end_chars :]
+    head = text[:end_chars]
+    tail = text[len(text) - end_chars :]
     trimmed_result = _replace_result_content(weighed.result, f"{head}\n...\n{tail}\n\n{note}")
     return _PrunableResult(weighed, trimmed_result, "trim")
 

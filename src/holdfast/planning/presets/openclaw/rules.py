@@ -135,7 +135,12 @@ class OpenclawRules(ReserveTriggerRules, frozen=True):
         reserve = min(self.trigger_reserve, int(limits.window * max_share))
         return apply_reserve_floor(limits.window - reserve, limits.window, settings, max_share)
 
-    def select_tail_starts(self, builder: PlanBuilder, messages: list[Message], cut_points: list[int]) -> list[int]:
+    def select_tail_starts(
+        self,
+        builder: PlanBuilder,
+        messages: list[Message],
+        cut_points: list[int],
+    ) -> list[int]:
         """Return the one offset from which enough of the newest messages stand, if it exists."""
         return select_tail_by_tokens(messages, self.tail_tokens, cut_points)
 
@@ -151,9 +156,10 @@ class OpenclawRules(ReserveTriggerRules, frozen=True):
         if self.truncate_max_chars:
             per_result = min(per_result, self.truncate_max_chars)
         # The step of the largest window size that this window reaches.
-        step_limits = [
-            max_chars for min_window, max_chars in sorted(self.truncate_window_steps) if window >= min_window
-        ]
+        step_limits = []
+        for min_window, max_chars in sorted(self.truncate_window_steps):
+            if window >= min_window:
+                step_limits.append(max_chars)
         if step_limits and step_limits[-1]:
             per_result = min(per_result, step_limits[-1])
         total_by_share = int(window * self.truncate_total_share * CHARS_PER_TOKEN)

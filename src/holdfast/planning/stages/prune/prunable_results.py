@@ -71,4 +71,11 @@ def build_clear_edit(shown_result: ShownResult) -> Edit | None:
         return None
     why = f"an old result of {text_chars:,} characters, {placeholder_chars:,} stay"
     replacement = replace_result_text(shown_result.result, CLEARED_RESULT_TEXT)
-    return build_part_edit(shown_result.message_index, shown_result.part_index, replacement, "prune", why, saves)
+    return build_part_edit(
+        shown_result.message_index,
+        shown_result.part_index,
+        replacement,
+        "prune",
+        why,
+        saves,
+    )

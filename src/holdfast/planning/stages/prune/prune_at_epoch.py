@@ -117,11 +117,10 @@ def _find_old_results(builder: PlanBuilder, kept_tokens: int) -> Iterator[Spilla
 def _clear_with_handle(spillable: SpillableText) -> tuple[Edit, Blob]:
     """Return the edit that puts a line with a handle in place of a result, and the blob of its text."""
     blob = Blob(hash_text(spillable.text), spillable.text)
-    line = (
-        f'[Old result of {len(spillable.text):,} characters cleared; recall(id="{blob.hash[:HANDLE_CHARS]}") '
-        "returns it]"
-    )
-    why = f"an old result of {len(spillable.text):,} characters, {len(line):,} stay"
+    handle = blob.hash[:HANDLE_CHARS]
+    text_chars = len(spillable.text)
+    line = f'[Old result of {text_chars:,} characters cleared; recall(id="{handle}") returns it]'
+    why = f"an old result of {text_chars:,} characters, {len(line):,} stay"
     return build_text_edit(spillable, line, blob, "prune", why), blob
 
 

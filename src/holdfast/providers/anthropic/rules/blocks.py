@@ -48,7 +48,10 @@ def _check_trailing_space(request: AnthropicView) -> Violations:
     if request.get_last_message().get("role") != "assistant" or not request.turns:
         return
     turn = request.turns[-1]
-    last_block = turn.blocks[-1] if turn.role == "assistant" and turn.blocks else None
+    if turn.role == "assistant" and turn.blocks:
+        last_block = turn.blocks[-1]
+    else:
+        last_block = None
     if last_block is None or last_block.kind != "text":
         return
     text = last_block.value.get("text")
@@ -152,7 +155,10 @@ def _check_image_count(request: AnthropicView) -> Violations:
 def _check_image_size(request: AnthropicView) -> Violations:
     """Images have at most 8,000 pixels a side, 2,000 where there are more than 20."""
     images = request.blocks.get("image", [])
-    max_pixels = MAX_PIXELS_FEW_IMAGES if len(images) <= MAX_LARGE_IMAGES else MAX_PIXELS_MANY_IMAGES
+    if len(images) <= MAX_LARGE_IMAGES:
+        max_pixels = MAX_PIXELS_FEW_IMAGES
+    else:
+        max_pixels = MAX_PIXELS_MANY_IMAGES
     for block in images:
         data = _get_media_source(block).get("data")
         size = read_image_size(data) if isinstance(data, str) else None
@@ -164,13 +170,23 @@ BLOCK_RULES: tuple[Rule, ...] = (
     Rule("anthropic.text-nonempty", _check_empty_text, "observed", PUBLIC_ERRORS),
     Rule("anthropic.text-nonblank", _check_blank_text, "recalled", UNVERIFIED_MEMORY),
     Rule("anthropic.trailing-space", _check_trailing_space, "recalled", UNVERIFIED_MEMORY),
-    Rule("anthropic.prefill", _check_prefill, "documented", ANTHROPIC_DOCS, "4.6 and later"),
+    Rule(
+        "anthropic.prefill",
+        _check_prefill,
+        "documented",
+        ANTHROPIC_DOCS,
+        "4.6 and later",
+    ),
     Rule("anthropic.thinking-sealed", _check_thinking_signed, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.final-thinking", _check_final_thinking, "inferred", UNVERIFIED_MEMORY),
     Rule("anthropic.media-source", _check_media_source, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.media-type", _check_media_type, "documented", ANTHROPIC_DOCS),
     Rule(
-        "anthropic.image-count", _check_image_count, "documented", ANTHROPIC_DOCS, "100 on models with 200,000 tokens"
+        "anthropic.image-count",
+        _check_image_count,
+        "documented",
+        ANTHROPIC_DOCS,
+        "100 on models with 200,000 tokens",
     ),
     Rule("anthropic.image-size", _check_image_size, "documented", ANTHROPIC_DOCS),
 )

@@ -39,11 +39,17 @@ def _check_calls_answered(request: AnthropicView) -> Violations:
         calls = turn.get_blocks("tool_use") if turn.role == "assistant" else []
         if not calls:
             continue
-        next_turn = request.turns[number + 1] if number + 1 < len(request.turns) else None
+        if number + 1 < len(request.turns):
+            next_turn = request.turns[number + 1]
+        else:
+            next_turn = None
         result_ids: set[str] = set()
         if next_turn is not None and next_turn.role == "user":
             result_ids = {get_block_id(block) for block in next_turn.get_blocks("tool_result")}
-        where = "at all: the request ends with the call" if next_turn is None else "in the next user message"
+        if next_turn is None:
+            where = "at all: the request ends with the call"
+        else:
+            where = "in the next user message"
         for block in calls:
             call_id = get_block_id(block, "id")
             if call_id not in result_ids:
@@ -157,7 +163,10 @@ def _check_block_role(request: AnthropicView) -> Violations:
                 f"tool_result {get_block_id(block)} stands in an assistant message; move it to the user message",
             )
     for block in request.iter_blocks(
-        "tool_use", *THINKING_BLOCK_KINDS, *SERVER_CALL_KINDS, *sorted(SERVER_RESULT_KINDS)
+        "tool_use",
+        *THINKING_BLOCK_KINDS,
+        *SERVER_CALL_KINDS,
+        *sorted(SERVER_RESULT_KINDS),
     ):
         if block.role == "user":
             yield block.path, f"{block.kind} stands in a user message; only the assistant may say it"

@@ -57,7 +57,12 @@ def _get_prompt_position(block: BlockView) -> tuple[int, int, float]:
 def _build_cache_breakpoint(path: str, block: Mapping[str, Any], kind: str) -> _CacheBreakpoint:
     text = block.get("text")
     is_blank = isinstance(text, str) and not text.strip()
-    return _CacheBreakpoint(f"{path}.cache_control", block["cache_control"], kind, is_blank)
+    return _CacheBreakpoint(
+        f"{path}.cache_control",
+        block["cache_control"],
+        kind,
+        is_blank,
+    )
 
 
 def _check_cache_count(request: AnthropicView) -> Violations:
@@ -129,7 +134,11 @@ def _has_threshold_compaction(request: AnthropicView) -> bool:
 
 def _list_compaction_blocks(request: AnthropicView) -> list[BlockView]:
     """List the compaction blocks that worked; one with null content failed, and the server ignores it."""
-    return [block for block in request.blocks.get("compaction", []) if block.value.get("content") is not None]
+    compaction_blocks: list[BlockView] = []
+    for block in request.blocks.get("compaction", []):
+        if block.value.get("content") is not None:
+            compaction_blocks.append(block)
+    return compaction_blocks
 
 
 def _check_compaction_content(request: AnthropicView) -> Violations:
@@ -280,7 +289,13 @@ CONTEXT_RULES: tuple[Rule, ...] = (
     Rule("anthropic.compaction-turn", _check_compaction_turn, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.compaction-something", _check_compaction_has_input, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.compaction-beta", _check_compaction_beta, "documented", ANTHROPIC_DOCS),
-    Rule("anthropic.compaction-model", _check_compaction_model, "documented", ANTHROPIC_DOCS, "up to 4.5"),
+    Rule(
+        "anthropic.compaction-model",
+        _check_compaction_model,
+        "documented",
+        ANTHROPIC_DOCS,
+        "up to 4.5",
+    ),
     Rule("anthropic.edit-betas", _check_edit_betas, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.edit-order", _check_edit_order, "observed", PUBLIC_ERRORS),
     Rule("anthropic.edit-trigger", _check_edit_trigger, "documented", ANTHROPIC_DOCS),

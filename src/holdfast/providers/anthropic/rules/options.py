@@ -69,7 +69,10 @@ def _check_system_prompt(request: AnthropicView) -> Violations:
         yield "$.system", "system is neither a string nor a list of text blocks; send one of them"
         return
     for index, block in enumerate(system):
-        text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
+        if isinstance(block, dict) and block.get("type") == "text":
+            text = block.get("text")
+        else:
+            text = None
         if not isinstance(text, str):
             yield f"$.system[{index}]", "a block of the system prompt is no text block; send text"
         elif not text.strip():
@@ -253,7 +256,13 @@ OPTION_RULES: tuple[Rule, ...] = (
     Rule("anthropic.tool-shape", _check_tool_shape, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.tool-names", _check_tool_names, "observed", PUBLIC_ERRORS),
     Rule("anthropic.tool-choice", _check_tool_choice, "recalled", UNVERIFIED_MEMORY),
-    Rule("anthropic.thinking-mode", _check_thinking_mode, "documented", ANTHROPIC_DOCS, "by model"),
+    Rule(
+        "anthropic.thinking-mode",
+        _check_thinking_mode,
+        "documented",
+        ANTHROPIC_DOCS,
+        "by model",
+    ),
     Rule("anthropic.thinking-budget", _check_thinking_budget, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.thinking-company", _check_thinking_options, "recalled", UNVERIFIED_MEMORY),
     Rule("anthropic.thinking-first", _check_thinking_first, "recalled", PUBLIC_ERRORS),

@@ -30,7 +30,9 @@ class BlockView(Struct, gc=False):
         path = f"$.messages[{self.message_index}].content"
         if self.block_index >= 0:
             path += f"[{self.block_index}]"
-        return f"{path}.content[{self.inner_index}]" if self.inner_index >= 0 else path
+        if self.inner_index >= 0:
+            return f"{path}.content[{self.inner_index}]"
+        return path
 
 
 class TurnView(Struct):
@@ -107,7 +109,13 @@ def _add_message_to_view(request: AnthropicView, message: Mapping[str, Any], mes
 
 def _iter_content_blocks(content: object, role: str, message_index: int) -> Iterator[BlockView]:
     if isinstance(content, str):
-        yield BlockView("text", {"type": "text", "text": content}, role, message_index, -1)
+        yield BlockView(
+            "text",
+            {"type": "text", "text": content},
+            role,
+            message_index,
+            -1,
+        )
         return
     if not isinstance(content, list):
         return
@@ -122,4 +130,11 @@ def _iter_result_blocks(block: BlockView) -> Iterator[BlockView]:
         return
     for inner_index, value in enumerate(content):
         if isinstance(value, dict) and isinstance(value.get("type"), str):
-            yield BlockView(value["type"], value, block.role, block.message_index, block.block_index, inner_index)
+            yield BlockView(
+                value["type"],
+                value,
+                block.role,
+                block.message_index,
+                block.block_index,
+                inner_index,
+            )

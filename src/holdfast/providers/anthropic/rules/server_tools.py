@@ -22,7 +22,8 @@ def _check_server_pairs(request: AnthropicView) -> Violations:
         # A server tool that calls a client tool waits for its result: ``caller`` names the waiting call.
         deferred = {_get_caller_id(block.value) for block in turn.get_blocks("tool_use")}
         deferred |= _find_deferred_calls(turn, request.turns[number + 1 : number + 3])
-        is_last = turn is request.turns[-1] and turn.last_message_index == len(request.messages) - 1
+        is_last_message = turn.last_message_index == len(request.messages) - 1
+        is_last = turn is request.turns[-1] and is_last_message
         yield from _check_unanswered_calls(turn, deferred, is_last=is_last)
         yield from _check_unasked_results(turn, waiting)
         call_ids = {get_block_id(block, "id") for block in turn.get_blocks(*SERVER_CALL_KINDS)}
@@ -50,7 +51,10 @@ def _find_deferred_calls(turn: TurnView, following: Sequence[TurnView]) -> set[s
     for block in server_calls:
         call_id = get_block_id(block, "id")
         expected_kind = _get_result_kind(block)
-        is_answered = (call_id, expected_kind) in answers if expected_kind else call_id in answered_ids
+        if expected_kind:
+            is_answered = (call_id, expected_kind) in answers
+        else:
+            is_answered = call_id in answered_ids
         if is_answered:
             deferred.add(call_id)
     return deferred
@@ -116,11 +120,14 @@ def _check_advisor_tool(request: AnthropicView) -> Violations:
 
 
 def _check_tool_references(request: AnthropicView) -> Violations:
-    """A tool reference names a declared tool, and what adds or removes one has it."""
+    """A tool reference names a declared tool, and a block that adds or removes a tool has that tool."""
     tools = request.list_tools()
     names = {str(tool.get("name")) for tool in tools}
-    names |= {_get_defined_name(block.value.get("tool")) for block in request.iter_blocks("tool_addition")}
-    references = [(block, "tool_name", block.value.get("tool_name")) for block in request.iter_blocks("tool_reference")]
+    for block in request.iter_blocks("tool_addition"):
+        names.add(_get_defined_name(block.value.get("tool")))
+    references: list[tuple[BlockView, str, Any]] = []
+    for block in request.iter_blocks("tool_reference"):
+        references.append((block, "tool_name", block.value.get("tool_name")))
     for block in request.iter_blocks("tool_addition", "tool_removal"):
         tool = block.value.get("tool")
         if not isinstance(tool, dict):
@@ -138,7 +145,9 @@ def _check_tool_references(request: AnthropicView) -> Violations:
 
 def _get_defined_name(tool: object) -> str:
     definition = tool.get("definition") if isinstance(tool, dict) else None
-    return str(definition.get("name")) if isinstance(definition, dict) else ""
+    if isinstance(definition, dict):
+        return str(definition.get("name"))
+    return ""
 
 
 SERVER_TOOL_RULES: tuple[Rule, ...] = (

@@ -188,7 +188,8 @@ def _check_system_place(request: AnthropicView) -> Violations:
         if _get_role_at(request, at) != "system":
             continue
         path = f"$.messages[{at}].role"
-        before, after = _get_role_at(request, at - 1), _get_role_at(request, at + 1)
+        before = _get_role_at(request, at - 1)
+        after = _get_role_at(request, at + 1)
         follows_server_tool = before == "assistant" and _is_ending_in_server_tool(request.messages[at - 1])
         if at == 0:
             yield path, "a system message stands first; use the top-level system field"

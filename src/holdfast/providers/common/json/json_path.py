@@ -38,7 +38,9 @@ class JsonTree:
 
     def get_raw(self, steps: PathSteps) -> Raw | None:
         """Return the value at ``steps``, or None if there is no such place."""
-        return self.get_children(steps[:-1]).get(steps[-1]) if steps else self.raw
+        if steps:
+            return self.get_children(steps[:-1]).get(steps[-1])
+        return self.raw
 
     def parse_path(self, path: str) -> PathSteps:
         """Split a JSON path as the validator writes it: ``$.messages[3].content[0].text``.
@@ -63,7 +65,9 @@ class JsonTree:
 
 def get_json_first_char(raw: Raw | None) -> str:
     """Return the first character of a JSON value, which tells its type; empty for None."""
-    return "" if raw is None else bytes(memoryview(raw)[:1]).decode(errors="replace")
+    if raw is None:
+        return ""
+    return bytes(memoryview(raw)[:1]).decode(errors="replace")
 
 
 def _decode_children(raw: Raw) -> dict[PathStep, Raw]:
@@ -77,7 +81,7 @@ def _decode_children(raw: Raw) -> dict[PathStep, Raw]:
 
 
 def replace_json_at_paths(raw: Raw, changes: Mapping[PathSteps, bytes | None]) -> bytes:
-    """Replace the values at some paths of ``raw``, or remove them where the new value is None. Linear in the size of
+    """Replace the values at some paths of ``raw``, or remove them if the new value is None. Linear in the size of
     ``raw``.
 
     Paths that do not exist are ignored. Of two changes, one inside the other, only the outer one is made.

@@ -105,7 +105,9 @@ def read_json_text(raw: bytes | Raw | None) -> str:
 def read_json_count(raw: bytes | Raw | None) -> int:
     """Return a JSON number as a count, of tokens or a place in a list; 0 for anything else."""
     value = read_json_value(raw)
-    return min(int(value), _MAX_COUNT) if isinstance(value, int | float) and value > 0 else 0
+    if isinstance(value, int | float) and value > 0:
+        return min(int(value), _MAX_COUNT)
+    return 0
 
 
 def drop_null_fields(fields: Mapping[str, Raw]) -> dict[str, Raw]:

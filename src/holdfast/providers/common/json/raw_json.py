@@ -74,6 +74,7 @@ _ENCODER = Encoder(enc_hook=_dump_sdk_object)
 def replace_surrogates_in_value(value: Any) -> Any:
     """Return ``value`` with every lone surrogate in its strings replaced by U+FFFD, since no provider accepts one."""
     if isinstance(value, str):
+        # In UTF-16 two surrogates that belong together are one character, so only lone ones are replaced.
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, Mapping):
         return {replace_surrogates_in_value(key): replace_surrogates_in_value(inner) for key, inner in value.items()}
@@ -86,7 +87,10 @@ def overlay_fields(base: JsonBytes | None, new: Mapping[str, Any], drop: Collect
     """Return the fields of ``base`` with ``new`` put over them, in the order of ``base`` and without ``drop``."""
     if base is None:
         return dict(new)
-    base_fields = {key: value for key, value in decode_json_fields(base).items() if key in new or key not in drop}
+    base_fields = {}
+    for key, value in decode_json_fields(base).items():
+        if key in new or key not in drop:
+            base_fields[key] = value
     return base_fields | dict(new)
 
 
@@ -157,7 +161,9 @@ def replace_json_fields(
     """
     # The unchanged stretches are slices of a view: a body of megabytes is copied once, by the join at the end.
     places = find_field_spans(body, fields)
-    pieces = {key: [value] if isinstance(value, bytes) else value for key, value in changes.items()}
+    pieces: dict[str, Sequence[JsonBytes | memoryview]] = {}
+    for key, value in changes.items():
+        pieces[key] = [value] if isinstance(value, bytes) else value
     view = memoryview(body)
     out: list[JsonBytes | memoryview] = []
     position = 0
@@ -165,9 +171,14 @@ def replace_json_fields(
         if key in pieces:
             out += [view[position:start], *pieces[key]]
             position = end
-    new = [key for key in pieces if key not in places]
-    close = body.rindex(b"}") if new else len(body)
+    new_keys = [key for key in pieces if key not in places]
+    close = body.rindex(b"}") if new_keys else len(body)
     out.append(view[position:close])
-    for number, key in enumerate(new):
-        out += [b"," if places or number else b"", encode_json(key), b":", *pieces[key]]
-    return b"".join([*out, view[close:]])
+    has_fields = bool(places)
+    for key in new_keys:
+        if has_fields:
+            out.append(b",")
+        out += [encode_json(key), b":", *pieces[key]]
+        has_fields = True
+    out.append(view[close:])
+    return b"".join(out)

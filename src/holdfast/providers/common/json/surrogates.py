@@ -62,7 +62,7 @@ def _find_first_difference(first: Any, second: Any) -> str:
     while True:
         step: Any
         if isinstance(first, dict) and first.keys() == second.keys():
-            step = next(key for key in first if first[key] != second[key])
+            step = next(key for key, value in first.items() if value != second[key])
             path += f".{step}"
         elif isinstance(first, list):
             step = next(index for index in range(len(first)) if first[index] != second[index])

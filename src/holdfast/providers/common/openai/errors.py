@@ -18,9 +18,17 @@ OPENAI_ERROR_FORMS = {
 """Error forms of Chat and Responses. ``server_is_overloaded`` is the code by which Codex knows an overload."""
 
 
-def word_overflow(kind: str, limit: int | None, requested_tokens: int | None, output: int | None) -> str:
+def word_overflow(
+    kind: str,
+    limit: int | None,
+    requested_tokens: int | None,
+    output: int | None,
+) -> str:
     """Word an overflow as OpenAI does, with as many of the numbers as are known; an unknown number is None."""
-    limit_text = "" if limit is None else f"This model's maximum context length is {limit} tokens. "
+    if limit is None:
+        limit_text = ""
+    else:
+        limit_text = f"This model's maximum context length is {limit} tokens. "
     if kind == "input_plus_output":
         return (
             f"{limit_text}{_format_token_shares(requested_tokens, output)} Please reduce the length of the "

@@ -43,7 +43,9 @@ def write_tool_choice(options: PortableOptions, function_choice: dict[str, Any])
         return None
     if options.tool_choice == "tool":
         return function_choice
-    return "required" if options.tool_choice == "any" else options.tool_choice
+    if options.tool_choice == "any":
+        return "required"
+    return options.tool_choice
 
 
 def read_answer_format(value: Any, _body: Mapping[str, Any]) -> Any:
@@ -51,4 +53,6 @@ def read_answer_format(value: Any, _body: Mapping[str, Any]) -> Any:
     if not isinstance(value, dict):
         return None
     schema = value.get("json_schema")
-    return {"type": "json_schema", **schema} if isinstance(schema, dict) else value
+    if isinstance(schema, dict):
+        return {"type": "json_schema", **schema}
+    return value

@@ -61,7 +61,10 @@ def _check_response_place(request: GeminiView) -> Violations:
     for before, content, _ in _iter_with_neighbours(request):
         if not content.responses:
             continue
-        has_calls_before = has_cached_content if before is None else bool(before.calls)
+        if before is None:
+            has_calls_before = has_cached_content
+        else:
+            has_calls_before = bool(before.calls)
         if not has_calls_before:
             path = content.responses[0].payload_path
             yield path, "the response does not follow a content with calls; drop or move it"
@@ -86,7 +89,10 @@ def _check_response_match(request: GeminiView) -> Violations:
             continue
         ids = {call.get_id() for call in calls} - {""}
         names = {str(call.get_name()) for call in calls}
-        names_without_id = {str(call.get_name()) for call in calls if not call.get_id()}
+        names_without_id = set()
+        for call in calls:
+            if not call.get_id():
+                names_without_id.add(str(call.get_name()))
         for response in content.responses:
             response_id = response.get_id()
             name = str(response.get_name())
@@ -129,9 +135,12 @@ def _check_args(request: GeminiView) -> Violations:
 
 
 def _check_response_object(request: GeminiView) -> Violations:
-    """What a function responds is an object."""
+    """The response of a function is an object."""
     for piece in request.iter_parts("functionResponse"):
-        response = piece.value.get("response") if isinstance(piece.value, dict) else None
+        if isinstance(piece.value, dict):
+            response = piece.value.get("response")
+        else:
+            response = None
         if not isinstance(response, dict):
             path = f"{piece.payload_path}.response"
             yield path, f"response is {get_json_type_name(response)}; send an object, as {{'output': …}}"
@@ -156,7 +165,10 @@ def _check_calls_signed(request: GeminiView) -> Violations:
         return
     # Only the current turn is checked, and of parallel calls only the first carries a signature.
     for content in _list_current_contents(request):
-        first_call = content.calls[0] if content.role == "model" and content.calls else None
+        if content.role == "model" and content.calls:
+            first_call = content.calls[0]
+        else:
+            first_call = None
         if first_call is not None and not first_call.signature:
             problem = f"call {first_call.get_name()!r} has no thoughtSignature"
             advice = "send the call as it came, or the documented skip_thought_signature_validator"
@@ -182,7 +194,13 @@ CALL_RULES: tuple[Rule, ...] = (
     Rule("gemini.name-pattern", _check_names, "documented", GEMINI_DOCS),
     Rule("gemini.args-object", _check_args, "documented", GEMINI_DOCS),
     Rule("gemini.response-object", _check_response_object, "documented", GEMINI_DOCS),
-    Rule("gemini.signed", _check_calls_signed, "documented", GEMINI_DOCS, "Gemini 3 and later"),
+    Rule(
+        "gemini.signed",
+        _check_calls_signed,
+        "documented",
+        GEMINI_DOCS,
+        "Gemini 3 and later",
+    ),
     Rule("gemini.signature-form", _check_signature_base64, "documented", GEMINI_DOCS),
 )
 """The rules about calls and signatures."""

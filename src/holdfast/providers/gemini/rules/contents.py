@@ -93,8 +93,8 @@ def _check_empty_text(request: GeminiView) -> Violations:
 def _check_media(request: GeminiView) -> Violations:
     """Inline data have a type and bytes, file data an address."""
     for part_view in request.iter_parts("inlineData", "fileData"):
-        required = ("mimeType", "data") if part_view.kind == "inlineData" else ("fileUri",)
-        for name in required:
+        required_fields = ("mimeType", "data") if part_view.kind == "inlineData" else ("fileUri",)
+        for name in required_fields:
             key, value = get_spelled_field(part_view.value, name)
             if not isinstance(value, str) or not value:
                 problem = f"{part_view.spelling} without {key}; send it or drop the part"

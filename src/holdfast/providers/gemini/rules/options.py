@@ -85,10 +85,14 @@ def _iter_declarations(request: GeminiView) -> Iterator[tuple[str, Any]]:
 def _check_tools(request: GeminiView) -> Violations:
     """Tools are a list of objects with fields of this API; a declared function has a name that a function may have."""
     value = request.body.get("tools")
-    if value is not None and not (isinstance(value, list) and all(isinstance(tool, dict) for tool in value)):
+    is_list_of_objects = isinstance(value, list) and all(isinstance(tool, dict) for tool in value)
+    if value is not None and not is_list_of_objects:
         yield "$.tools", f"tools is {get_json_type_name(value)}; send a list of objects"
     for index, tool in enumerate(request.get_list("tools")):
-        foreign_fields = [key for key in _FOREIGN_TOOL_FIELDS if isinstance(tool, dict) and key in tool]
+        foreign_fields = []
+        for key in _FOREIGN_TOOL_FIELDS:
+            if isinstance(tool, dict) and key in tool:
+                foreign_fields.append(key)
         if foreign_fields:
             problem = f"fields {foreign_fields} are not known on a tool"
             yield f"$.tools[{index}]", f"{problem}; declare functions in functionDeclarations"
@@ -190,7 +194,13 @@ OPTION_RULES: tuple[Rule, ...] = (
     Rule("gemini.tool-names", _check_tool_names, "recalled", UNVERIFIED_MEMORY),
     Rule("gemini.tool-config", _check_calling_mode, "documented", GEMINI_DOCS),
     Rule("gemini.cached-content", _check_cached_content, "recalled", UNVERIFIED_MEMORY),
-    Rule("gemini.limit", _check_max_tokens, "observed", PUBLIC_ERRORS, "the upper limit: Gemini 2.5 and later"),
+    Rule(
+        "gemini.limit",
+        _check_max_tokens,
+        "observed",
+        PUBLIC_ERRORS,
+        "the upper limit: Gemini 2.5 and later",
+    ),
     Rule("gemini.sampling", _check_sampling, "documented", GEMINI_DOCS),
     Rule("gemini.stop-sequences", _check_stop_sequences, "documented", GEMINI_DOCS),
     Rule("gemini.thinking", _check_thinking_config, "recalled", UNVERIFIED_MEMORY),

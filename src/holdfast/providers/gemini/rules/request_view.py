@@ -79,7 +79,9 @@ class PartView(Struct, gc=False):
 
     def get_name(self) -> object:
         """Return the name of a call or response, or None without one."""
-        return self.value.get("name") if isinstance(self.value, dict) else None
+        if isinstance(self.value, dict):
+            return self.value.get("name")
+        return None
 
     def get_id(self) -> str:
         """Return the id of a call or response; empty without one."""
@@ -130,7 +132,13 @@ def get_spelled_field(value: object, name: str) -> tuple[str, Any]:
 def build_gemini_view(envelope: RequestView) -> GeminiView:
     """Build the view of a body in one pass over its parts."""
     request = GeminiView(
-        envelope.body, envelope.body_bytes, envelope.betas, envelope.model, envelope.get_list("contents"), [], []
+        envelope.body,
+        envelope.body_bytes,
+        envelope.betas,
+        envelope.model,
+        envelope.get_list("contents"),
+        [],
+        [],
     )
     for at, value in enumerate(request.contents):
         if isinstance(value, dict):
@@ -140,7 +148,9 @@ def build_gemini_view(envelope: RequestView) -> GeminiView:
 
 def _add_content_to_view(request: GeminiView, value: Mapping[str, Any], content_index: int) -> None:
     role = value.get("role")
-    content_view = ContentView(role if isinstance(role, str) and role else "user", value, content_index, [], [])
+    if not isinstance(role, str) or not role:
+        role = "user"
+    content_view = ContentView(role, value, content_index, [], [])
     request.content_views.append(content_view)
     parts = value.get("parts")
     for index, part in enumerate(parts if isinstance(parts, list) else ()):
@@ -159,13 +169,23 @@ def _build_part_view(part: Mapping[str, Any], content_index: int, index: int) ->
     for key, value in part.items():
         if key in _PAYLOAD_SPELLINGS and value is not None:
             payload_keys.append(key)
+    # A part has exactly one payload. Any other number gets an empty kind, which no rule about a payload looks at.
     if len(payload_keys) != 1:
         return PartView("", None, part, content_index, index, "")
     spelling = payload_keys[0]
-    return PartView(_PAYLOAD_SPELLINGS[spelling], part[spelling], part, content_index, index, spelling)
+    return PartView(
+        _PAYLOAD_SPELLINGS[spelling],
+        part[spelling],
+        part,
+        content_index,
+        index,
+        spelling,
+    )
 
 
 def parse_gemini_version(model: str) -> tuple[int, int]:
     """Return major and minor version of a Gemini model; (0, 0) for a name without a version."""
     match = _MODEL_VERSION.search(model.lower())
-    return (int(match[1]), int(match[2] or 0)) if match else (0, 0)
+    if match is None:
+        return 0, 0
+    return int(match[1]), int(match[2] or 0)

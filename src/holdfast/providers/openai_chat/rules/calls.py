@@ -48,6 +48,7 @@ def _check_orphan_results(request: ChatView) -> Violations:
     """A tool message answers a call right before it."""
     open_ids: set[str] = set()
     for at, message, role in request.message_objects:
+        # Results stand right behind their call: any other message ends the wait for those of an earlier one.
         if role != "tool":
             open_ids = set(get_call_ids(message, role))
         elif str(message.get("tool_call_id")) not in open_ids:
@@ -59,6 +60,7 @@ def _check_single_result(request: ChatView) -> Violations:
     """A call has one tool message."""
     seen_ids: set[str] = set()
     for at, message, role in request.message_objects:
+        # Ids may repeat in later turns, so only the results of one batch are compared.
         if role != "tool":
             seen_ids = set()
             continue

@@ -136,7 +136,7 @@ def _check_known_part_type(request: ChatView) -> Violations:
 
 
 def _check_part_fields(request: ChatView) -> Violations:
-    """A part holds what its type says."""
+    """A part has the fields of its type."""
     for at, index, part, _ in request.parts:
         keys, kind = _REQUIRED_PART_FIELDS.get(str(_get_part_type(part)), _NO_REQUIREMENT)
         value: Any = part

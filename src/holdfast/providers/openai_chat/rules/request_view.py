@@ -29,7 +29,14 @@ class ChatView(RequestView):
 def build_chat_view(envelope: RequestView) -> ChatView:
     """Build the view of a body in one pass over its messages."""
     request = ChatView(
-        envelope.body, envelope.body_bytes, envelope.betas, envelope.model, envelope.get_list("messages"), [], [], []
+        envelope.body,
+        envelope.body_bytes,
+        envelope.betas,
+        envelope.model,
+        envelope.get_list("messages"),
+        [],
+        [],
+        [],
     )
     for at, message in enumerate(request.messages):
         if isinstance(message, dict):
@@ -38,7 +45,12 @@ def build_chat_view(envelope: RequestView) -> ChatView:
     return request
 
 
-def _add_message_to_view(request: ChatView, message_index: int, message: Mapping[str, Any], role: str) -> None:
+def _add_message_to_view(
+    request: ChatView,
+    message_index: int,
+    message: Mapping[str, Any],
+    role: str,
+) -> None:
     request.message_objects.append((message_index, message, role))
     content = message.get("content")
     if isinstance(content, list):

@@ -184,7 +184,7 @@ def _check_unique_ids(request: ResponsesView) -> Violations:
 
 
 def _check_content_shape(request: ResponsesView) -> Violations:
-    """What an item says or gives back is a string or a list of parts."""
+    """The content or output of an item is a string or a list of parts."""
     for kind, key in CONTENT_FIELD_BY_KIND.items():
         for item in request.iter_items(kind):
             content = item.value.get(key)
@@ -212,7 +212,10 @@ def _check_part_role(request: ResponsesView) -> Violations:
     for item, index, part in request.parts:
         kind = _get_part_type(part)
         role = item.value.get("role")
-        allowed = _ASSISTANT_PART_TYPES if role == "assistant" else _INPUT_PART_TYPES
+        if role == "assistant":
+            allowed = _ASSISTANT_PART_TYPES
+        else:
+            allowed = _INPUT_PART_TYPES
         if isinstance(kind, str) and kind not in allowed:
             problem = f"{format_json_value(kind)} in an item of {role or item.kind}, which takes {sorted(allowed)}"
             yield f"{_get_part_path(item, index)}.type", f"{problem}; convert it"
@@ -254,7 +257,10 @@ def _check_lengths(request: ResponsesView) -> Violations:
 
 def _check_image_count(request: ResponsesView) -> Violations:
     """There are at most 500 images."""
-    images = [(item, index) for item, index, part in request.parts if _get_part_type(part) == "input_image"]
+    images = []
+    for item, index, part in request.parts:
+        if _get_part_type(part) == "input_image":
+            images.append((item, index))
     if len(images) > _MAX_IMAGES:
         path = _get_part_path(*images[_MAX_IMAGES])
         yield path, f"{len(images)} images, {_MAX_IMAGES} are allowed; replace the oldest by text"

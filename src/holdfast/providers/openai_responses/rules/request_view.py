@@ -82,7 +82,14 @@ class ResponsesView(RequestView):
 def build_responses_view(envelope: RequestView) -> ResponsesView:
     """Build the view of a body in one pass over its items."""
     request = ResponsesView(
-        envelope.body, envelope.body_bytes, envelope.betas, envelope.model, envelope.get_list("input"), [], {}, []
+        envelope.body,
+        envelope.body_bytes,
+        envelope.betas,
+        envelope.model,
+        envelope.get_list("input"),
+        [],
+        {},
+        [],
     )
     for item_index, value in enumerate(request.listed_items):
         kind = _get_item_kind(value) if isinstance(value, dict) else ""
@@ -94,7 +101,8 @@ def build_responses_view(envelope: RequestView) -> ResponsesView:
         content_field = CONTENT_FIELD_BY_KIND.get(kind)
         content = None if content_field is None else value.get(content_field)
         if isinstance(content, list):
-            request.parts += [(item, part_index, part) for part_index, part in enumerate(content)]
+            for part_index, part in enumerate(content):
+                request.parts.append((item, part_index, part))
     return request
 
 

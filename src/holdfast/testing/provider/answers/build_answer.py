@@ -83,11 +83,11 @@ def _make_answer(answer_context: AnswerContext, answer: ScriptedAnswer) -> Model
     usage = replace(answer_context.input_usage, output=fitted_answer.output, reasoning=fitted_answer.reasoning)
     parts = sign_answer(fitted_answer.answer, answer_context.placement)
     return ModelAnswer(
-        answer_context.id,
-        answer_context.placement.model,
-        parts,
-        stop,
-        usage,
+        id=answer_context.id,
+        model=answer_context.placement.model,
+        parts=parts,
+        stop=stop,
+        usage=usage,
         dropped_blocks=answer_context.history.dropped_parts,
     )
 
@@ -139,7 +139,9 @@ def _make_compaction_and_answer(answer_context: AnswerContext, scripted_answer: 
 def _make_compact_response(answer_context: AnswerContext) -> CompactReply:
     """Build the reply to ``/responses/compact``: the user's messages, then the compaction item."""
     blocks = answer_context.history.pieces
-    user_blocks = [block for block in blocks if block.section == "messages" and block.role == "user"]
-    items = [msgspec.json.encode(block.value) for block in user_blocks]
+    items = []
+    for block in blocks:
+        if block.section == "messages" and block.role == "user":
+            items.append(msgspec.json.encode(block.value))
     items.append(encode_compaction_item(answer_context.placement.make_id("cmp_"), blocks))
     return CompactReply(answer_context.id, tuple(items), _get_compaction_usage(answer_context))

@@ -58,22 +58,24 @@ def get_compaction_threshold(request: ProviderRequest) -> CompactionThreshold | 
     """Return the threshold at which the request lets the provider compact, or None if it does not."""
     if request.api == "openai-responses":
         edit = _find_edit(request.body.get("context_management"), "compaction")
-        tokens = edit.get("compact_threshold") if edit is not None else None
-        return CompactionThreshold(tokens, pauses=False) if isinstance(tokens, int) else None
+        if edit is None or not isinstance(edit.get("compact_threshold"), int):
+            return None
+        return CompactionThreshold(edit["compact_threshold"], pauses=False)
     edit = _find_edit(request.get_option("context_management", "edits"), "compact_20260112")
     if edit is None:
         return None
     trigger = edit.get("trigger")
-    tokens = trigger.get("value") if isinstance(trigger, dict) else None
-    return CompactionThreshold(
-        tokens if isinstance(tokens, int) else DEFAULT_TRIGGER,
-        pauses=edit.get("pause_after_compaction") is True,
-    )
+    tokens = DEFAULT_TRIGGER
+    if isinstance(trigger, dict) and isinstance(trigger.get("value"), int):
+        tokens = trigger["value"]
+    return CompactionThreshold(tokens, pauses=edit.get("pause_after_compaction") is True)
 
 
 def _find_edit(edits: object, edit_type: str) -> dict[str, Any] | None:
     """Return the first context edit of a type, or None."""
-    for edit in edits if isinstance(edits, list) else ():
+    if not isinstance(edits, list):
+        return None
+    for edit in edits:
         if isinstance(edit, dict) and edit.get("type") == edit_type:
             return edit
     return None
@@ -84,7 +86,11 @@ def encode_compaction_block(blocks: Sequence[PromptBlock], *, has_signature: boo
     summary = make_provider_summary(blocks)
     history = HistoryDigest(blocks)
     seal = make_provider_signature(
-        "compaction", words=summary, frame=history.frame, end=history.state, content=digest_pieces(summary.encode())
+        "compaction",
+        words=summary,
+        frame=history.frame,
+        end=history.state,
+        content=digest_pieces(summary.encode()),
     )
     seal_field = "signature" if has_signature else "encrypted_content"
     return msgspec.json.encode({"type": "compaction", "content": summary, seal_field: seal})
@@ -95,6 +101,7 @@ def check_compaction_blocks(blocks: Sequence[PromptBlock], settings: ProviderSet
     for block in blocks:
         if not _is_compaction_with_content(block):
             continue
+        # A signature comes from a compaction on demand, encrypted content from one at a threshold.
         seal = block.value.get("signature", block.value.get("encrypted_content"))
         if seal is None:
             continue
@@ -126,8 +133,10 @@ def _make_compaction_refusal(block: PromptBlock, text: str, code: str) -> Refusa
 def has_compaction_trigger(request: ProviderRequest) -> bool:
     """Return whether the last input item asks for a compaction."""
     items = request.body.get("input")
-    last = items[-1] if isinstance(items, list) and items else None
-    return request.api == "openai-responses" and isinstance(last, dict) and last.get("type") == "compaction_trigger"
+    if request.api != "openai-responses" or not isinstance(items, list) or not items:
+        return False
+    last = items[-1]
+    return isinstance(last, dict) and last.get("type") == "compaction_trigger"
 
 
 def encode_compaction_item(id_: str, blocks: Sequence[PromptBlock]) -> bytes:

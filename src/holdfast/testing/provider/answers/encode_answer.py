@@ -140,7 +140,13 @@ def _sign_gemini_parts(answer: ScriptedAnswer, setting: AnswerSettings) -> Itera
     for index, (name, arguments) in enumerate(answer.calls):
         part = {"functionCall": {"name": name, "args": dict(arguments)}}
         signature = _add_thought_signature(part, setting) if index == 0 else None
-        yield ToolCall(f"{name}#{index}", name, _encode_json_string(arguments), signature, _encode_raw(part))
+        yield ToolCall(
+            f"{name}#{index}",
+            name,
+            _encode_json_string(arguments),
+            signature,
+            _encode_raw(part),
+        )
 
 
 def _add_thought_signature(part: dict[str, Any], setting: AnswerSettings) -> ProviderSignature:
@@ -183,24 +189,29 @@ def fit_answer(answer: ScriptedAnswer, limit: int | None, count: Callable[[str],
         text = _cut_text_to_tokens(answer.text, max_tokens - used_tokens, count)
         used_tokens += count(text)
     calls = []
-    # A model that was cut in its text never comes to its calls, and half a call is not sent at all.
-    for name, arguments in answer.calls if text == answer.text else ():
-        call_tokens = count(name) + count(_encode_json_string(arguments))
-        if used_tokens + call_tokens > max_tokens:
-            break
-        calls.append((name, arguments))
-        used_tokens += call_tokens
+    # A model that was cut in its text never comes to its calls.
+    if text == answer.text:
+        for name, arguments in answer.calls:
+            call_tokens = count(name) + count(_encode_json_string(arguments))
+            # Half a call is not sent at all.
+            if used_tokens + call_tokens > max_tokens:
+                break
+            calls.append((name, arguments))
+            used_tokens += call_tokens
     is_complete = (thinking, text, tuple(calls)) == (answer.thinking, answer.text, tuple(answer.calls))
     stop: StopReason = answer.stop or ("tool" if answer.calls else "end")
+    if not is_complete:
+        stop = "length"
     fitted_answer = ScriptedAnswer(text, tuple(calls), thinking, answer.stop)
-    return FittedAnswer(fitted_answer, stop if is_complete else "length", used_tokens, reasoning_tokens)
+    return FittedAnswer(fitted_answer, stop, used_tokens, reasoning_tokens)
 
 
 def _cut_text_to_tokens(text: str, budget: float, count: Callable[[str], int]) -> str:
     """Return a beginning of ``text`` that fits in ``budget`` tokens, about the longest, by binary search."""
     if count(text) <= budget:
         return text
-    low, high = 0, len(text)
+    low = 0
+    high = len(text)
     while high - low > 1:
         middle = (low + high) // 2
         if count(text[:middle]) <= budget:

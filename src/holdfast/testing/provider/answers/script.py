@@ -36,8 +36,10 @@ class AnswerScript:
         if self._answer_count <= len(self._answers):
             return self._answers[self._answer_count - 1]
         calls = _find_requested_calls(request, blocks)
+        # The number makes every answer different, so that none passes for a repetition.
+        text = "" if calls else f"ok {self._answer_count}"
         thinking = f"step {self._answer_count}" if _is_thinking_requested(request) else ""
-        return ScriptedAnswer("" if calls else f"ok {self._answer_count}", calls, thinking)
+        return ScriptedAnswer(text, calls, thinking)
 
 
 def _find_requested_calls(
@@ -72,8 +74,10 @@ def _parse_arguments(text: str) -> dict[str, object] | None:
 def list_tool_names(request: ProviderRequest) -> frozenset[str]:
     """Return the names of the tools that a request offers, in the forms of all APIs."""
     tools = request.body.get("tools")
+    if not isinstance(tools, list):
+        return frozenset()
     names: set[str] = set()
-    for tool in tools if isinstance(tools, list) else ():
+    for tool in tools:
         names.update(_list_declared_names(tool))
     return frozenset(names)
 
@@ -81,12 +85,16 @@ def list_tool_names(request: ProviderRequest) -> frozenset[str]:
 def _list_declared_names(tool: Any) -> list[str]:
     if not isinstance(tool, dict):
         return []
+    # The name is on the tool itself, in Chat's ``function``, or in each of Gemini's declarations.
     functions: list[Any] = [tool, tool.get("function")]
     declarations = tool.get("functionDeclarations", tool.get("function_declarations"))
     if isinstance(declarations, list):
         functions += declarations
-    names = [function.get("name") for function in functions if isinstance(function, dict)]
-    return [name for name in names if isinstance(name, str)]
+    names = []
+    for function in functions:
+        if isinstance(function, dict) and isinstance(function.get("name"), str):
+            names.append(function["name"])
+    return names
 
 
 def _is_thinking_requested(request: ProviderRequest) -> bool:

@@ -53,10 +53,10 @@ def _make_empty_message(model_answer: ModelAnswer) -> dict[str, Any]:
         "stop_sequence": None,
     }
     if model_answer.dropped_blocks:
-        message["input_transformations"] = [
-            {"type": "thinking_dropped", "path": path, "reason": _DROP_REASONS[reason]}
-            for path, reason in model_answer.dropped_blocks
-        ]
+        transformations = []
+        for path, reason in model_answer.dropped_blocks:
+            transformations.append({"type": "thinking_dropped", "path": path, "reason": _DROP_REASONS[reason]})
+        message["input_transformations"] = transformations
     return message
 
 
@@ -67,7 +67,8 @@ def _encode_answer_block(part: Part) -> Any:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     if isinstance(part, Thinking):
-        return {"type": "thinking", "thinking": part.text, "signature": part.signature.data if part.signature else ""}
+        signature = part.signature.data if part.signature else ""
+        return {"type": "thinking", "thinking": part.text, "signature": signature}
     assert isinstance(part, ToolCall)
     return {"type": "tool_use", "id": part.id, "name": part.name, "input": Raw(part.arguments.encode())}
 
@@ -121,7 +122,10 @@ def _iterate_anthropic_events(model_answer: ModelAnswer) -> Iterator[dict[str, A
             yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
     stop = {"stop_reason": ANTHROPIC_STOPS.get(model_answer.stop, model_answer.stop), "stop_sequence": None}
-    end_usage = {key: value for key, value in usage.items() if key not in ("cache_creation", "service_tier")}
+    # The last usage repeats the counts, but not these two fields of the first one.
+    end_usage = dict(usage)
+    del end_usage["cache_creation"]
+    del end_usage["service_tier"]
     yield {"type": "message_delta", "delta": stop, "usage": end_usage}
     yield {"type": "message_stop"}
 
@@ -140,15 +144,15 @@ def _split_block(part: Part) -> tuple[Any, list[dict[str, Any]]]:
 
 
 def _split_text(block: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
-    return block | {"text": ""}, [{"type": "text_delta", "text": piece} for piece in split_into_deltas(block["text"])]
+    deltas = [{"type": "text_delta", "text": piece} for piece in split_into_deltas(block["text"])]
+    return block | {"text": ""}, deltas
 
 
 def _split_thinking(block: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
-    thinking_deltas = [{"type": "thinking_delta", "thinking": piece} for piece in split_into_deltas(block["thinking"])]
-    return block | {"thinking": "", "signature": ""}, [
-        *thinking_deltas,
-        {"type": "signature_delta", "signature": block["signature"]},
-    ]
+    deltas = [{"type": "thinking_delta", "thinking": piece} for piece in split_into_deltas(block["thinking"])]
+    # The signature comes last, and in one piece.
+    deltas.append({"type": "signature_delta", "signature": block["signature"]})
+    return block | {"thinking": "", "signature": ""}, deltas
 
 
 def _split_compaction(block: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
@@ -176,7 +180,10 @@ def encode_anthropic_error(refusal: RefusalReply, ticket: str) -> dict[str, Any]
 
 
 def encode_anthropic_late_error(
-    request: IncomingRequest, refusal: RefusalReply, ticket: str, before: int
+    request: IncomingRequest,
+    refusal: RefusalReply,
+    ticket: str,
+    before: int,
 ) -> tuple[bytes, ...]:
     """Encode an error as an event of a stream."""
     del request, before

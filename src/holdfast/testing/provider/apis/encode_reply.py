@@ -53,7 +53,10 @@ def encode_reply(call: ApiCall, request: IncomingRequest, reply: ProviderReply) 
 
 
 def _encode_refusal(
-    call: ApiCall, request: IncomingRequest, reply: RefusalReply, headers: Mapping[str, str]
+    call: ApiCall,
+    request: IncomingRequest,
+    reply: RefusalReply,
+    headers: Mapping[str, str],
 ) -> OutgoingResponse:
     encoder = API_ENCODERS[call.api]
     if reply.in_stream and request.stream:
@@ -89,7 +92,10 @@ def _adapt_events(call: ApiCall, stream: EventStream, before: int = 0) -> EventS
 
 
 def encode_late_error(
-    call: ApiCall, request: IncomingRequest, response: OutgoingResponse, before: int
+    call: ApiCall,
+    request: IncomingRequest,
+    response: OutgoingResponse,
+    before: int,
 ) -> Sequence[bytes]:
     """Encode an error inside of an answer of which ``before`` events were sent already."""
     encoder = API_ENCODERS[call.api]

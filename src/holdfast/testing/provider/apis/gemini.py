@@ -40,9 +40,11 @@ def encode_gemini_answer(request: IncomingRequest, model_answer: ModelAnswer) ->
 
 def _make_chunk(model_answer: ModelAnswer, parts: list[Any], *, last: bool) -> dict[str, Any]:
     candidate: dict[str, Any] = {"content": {"parts": parts, "role": "model"}}
+    # Chunks before the last one count the prompt alone.
+    usage = _encode_prompt_usage(model_answer.usage)
     if last:
         candidate["finishReason"] = GEMINI_STOPS.get(model_answer.stop, model_answer.stop)
-    usage = _encode_full_usage(model_answer.usage) if last else _encode_prompt_usage(model_answer.usage)
+        usage = _encode_full_usage(model_answer.usage)
     return {
         "candidates": [candidate | {"index": 0}],
         "usageMetadata": usage,
@@ -95,6 +97,7 @@ def encode_gemini_stream(request: IncomingRequest, model_answer: ModelAnswer) ->
     pieces: list[Any] = []
     for part in model_answer.parts:
         pieces += _split_part(_encode_candidate_part(part))
+    # An empty answer still needs a chunk for its finish reason.
     pieces = pieces or [{"text": ""}]
     chunks = [_make_chunk(model_answer, [piece], last=False) for piece in pieces[:-1]]
     chunks.append(_make_chunk(model_answer, pieces[-1:], last=True))
@@ -139,7 +142,10 @@ def encode_gemini_error(refusal: RefusalReply, ticket: str) -> dict[str, Any]:
 
 
 def encode_gemini_late_error(
-    request: IncomingRequest, refusal: RefusalReply, ticket: str, before: int
+    request: IncomingRequest,
+    refusal: RefusalReply,
+    ticket: str,
+    before: int,
 ) -> tuple[bytes, ...]:
     """Encode an error as an event of a stream."""
     del request, before

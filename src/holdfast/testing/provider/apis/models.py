@@ -91,13 +91,18 @@ class ModelPage(Struct, frozen=True):
 def choose_model_page(api: str, names: Sequence[str], query: Mapping[str, str]) -> ModelPage:
     """Return the page of ``names`` for the query of a request; parameters that make no sense are ignored."""
     if api == "anthropic":
-        start = names.index(query["after_id"]) + 1 if query.get("after_id") in names else 0
+        start = 0
+        if query.get("after_id") in names:
+            start = names.index(query["after_id"]) + 1
         end = start + _parse_positive(query.get("limit"), len(names))
         return ModelPage(names[start:end], {"has_more": end < len(names)})
     if api == "gemini":
+        # The token is the position of the next model; clients must not read anything into it.
         start = _parse_positive(query.get("pageToken"), 0)
         end = start + _parse_positive(query.get("pageSize"), len(names))
-        return ModelPage(names[start:end], {"nextPageToken": str(end)} if end < len(names) else {})
+        if end < len(names):
+            return ModelPage(names[start:end], {"nextPageToken": str(end)})
+        return ModelPage(names[start:end])
     return ModelPage(names)
 
 

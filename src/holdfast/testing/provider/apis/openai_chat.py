@@ -102,8 +102,11 @@ def encode_chat_stream(request: IncomingRequest, model_answer: ModelAnswer) -> E
     """Encode an answer as chunks, with one more chunk for the usage if the request asks for it."""
     head = _make_chat_head(model_answer, "chat.completion.chunk")
     has_usage = _is_usage_requested(request)
+    # With the option set, every chunk has the field, and all but the last have null in it.
     empty_usage = {"usage": None} if has_usage else {}
-    chunks = [head | {"choices": [_make_choice(delta)]} | empty_usage for delta in _iterate_chat_deltas(model_answer)]
+    chunks = []
+    for delta in _iterate_chat_deltas(model_answer):
+        chunks.append(head | {"choices": [_make_choice(delta)]} | empty_usage)
     closing_chunks = [head | {"choices": [_make_choice({}, _get_finish_reason(model_answer))]} | empty_usage]
     if has_usage:
         closing_chunks.append(head | {"choices": [], "usage": openai.encode_chat_usage(model_answer.usage)})
@@ -138,7 +141,10 @@ def _iterate_chat_deltas(model_answer: ModelAnswer) -> Iterator[dict[str, Any]]:
 
 
 def encode_chat_late_error(
-    request: IncomingRequest, refusal: RefusalReply, ticket: str, before: int
+    request: IncomingRequest,
+    refusal: RefusalReply,
+    ticket: str,
+    before: int,
 ) -> tuple[bytes, ...]:
     """Encode an error as an event of a stream."""
     del request, before

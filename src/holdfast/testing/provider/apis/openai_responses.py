@@ -97,10 +97,10 @@ def _make_end_fields(model_answer: ModelAnswer, items: list[Any]) -> dict[str, A
     else:
         fields["completed_at"] = FIXED_TIME
     if model_answer.dropped_blocks:
-        fields["input_transformations"] = [
-            {"type": "reasoning", "action": "removed", "id": item_id, "reason": reason}
-            for item_id, reason in model_answer.dropped_blocks
-        ]
+        transformations = []
+        for item_id, reason in model_answer.dropped_blocks:
+            transformations.append({"type": "reasoning", "action": "removed", "id": item_id, "reason": reason})
+        fields["input_transformations"] = transformations
     return fields
 
 
@@ -110,10 +110,10 @@ def _make_end_fields(model_answer: ModelAnswer, items: list[Any]) -> dict[str, A
 def _encode_output_items(model_answer: ModelAnswer) -> list[Any]:
     # Ids of items are made from the id of the response, so they are stable and unique in the conversation.
     stem = model_answer.id.removeprefix("resp_")
-    return [
-        _encode_output_item(part, f"{stem}{index:02}", model_answer.stop)
-        for index, part in enumerate(model_answer.parts)
-    ]
+    items = []
+    for index, part in enumerate(model_answer.parts):
+        items.append(_encode_output_item(part, f"{stem}{index:02}", model_answer.stop))
+    return items
 
 
 def _encode_output_item(part: Part, id_suffix: str, stop: str) -> Any:
@@ -166,7 +166,9 @@ def _iterate_responses_events(request: IncomingRequest, model_answer: ModelAnswe
         value = msgspec.json.decode(item) if isinstance(item, Raw) else item
         yield from _iterate_item_events(value, item, index)
     final_fields = _make_end_fields(model_answer, items)
-    kind = "response.incomplete" if final_fields["status"] == "incomplete" else "response.completed"
+    kind = "response.completed"
+    if final_fields["status"] == "incomplete":
+        kind = "response.incomplete"
     yield {"type": kind, "response": response | final_fields}
 
 
@@ -248,7 +250,10 @@ _ITEM_STREAMERS = {
 
 
 def encode_responses_late_error(
-    request: IncomingRequest, refusal: RefusalReply, ticket: str, before: int
+    request: IncomingRequest,
+    refusal: RefusalReply,
+    ticket: str,
+    before: int,
 ) -> tuple[bytes, ...]:
     """Encode a failed response as events; after other events of the response, only an event ``error``."""
     error = openai.make_openai_error_object(refusal)

@@ -24,7 +24,10 @@ def check_request_rules(request: ProviderRequest) -> RefusalReply | None:
 
 
 def check_returned_parts(
-    request: ProviderRequest, pieces: Sequence[PromptBlock], settings: ProviderSettings, response_store: ResponseStore
+    request: ProviderRequest,
+    pieces: Sequence[PromptBlock],
+    settings: ProviderSettings,
+    response_store: ResponseStore,
 ) -> HistoryCheck | RefusalReply:
     """Check the parts that the provider made and signed itself.
 

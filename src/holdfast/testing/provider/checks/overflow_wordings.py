@@ -52,7 +52,9 @@ OVERFLOW_WORDINGS: Mapping[str, OverflowWording] = {
         " `max_tokens` and try again",
     ),
     "anthropic-bytes": OverflowWording(
-        413, "request_too_large", "Request exceeds the maximum allowed number of bytes."
+        413,
+        "request_too_large",
+        "Request exceeds the maximum allowed number of bytes.",
     ),
     # An overflow only if the prompt is long: accounts without extra usage get it for any request to these models.
     "anthropic-tier": OverflowWording(429, "rate_limit_error", "Extra usage is required for long context requests."),
@@ -88,7 +90,9 @@ OVERFLOW_WORDINGS: Mapping[str, OverflowWording] = {
         "Your input exceeds the context window of this model. Please adjust your input and try again.",
     ),
     "responses-short": OverflowWording(
-        400, "context_length_exceeded", "Your input exceeds this model's context window."
+        400,
+        "context_length_exceeded",
+        "Your input exceeds this model's context window.",
     ),
     "stream": OverflowWording(
         400,
@@ -108,7 +112,9 @@ OVERFLOW_WORDINGS: Mapping[str, OverflowWording] = {
     ),
     # Without a number, so the limit cannot be learned from it.
     "vertex": OverflowWording(
-        400, "INVALID_ARGUMENT", "The input exceeds the maximum number of tokens supported by this model."
+        400,
+        "INVALID_ARGUMENT",
+        "The input exceeds the maximum number of tokens supported by this model.",
     ),
     "azure": OverflowWording(
         400,
@@ -156,13 +162,17 @@ OVERFLOW_WORDINGS: Mapping[str, OverflowWording] = {
         "flat",
     ),
     "xai": OverflowWording(
-        400, "", "This model's maximum prompt length is {limit} but the request contains {tokens} tokens."
+        400,
+        "",
+        "This model's maximum prompt length is {limit} but the request contains {tokens} tokens.",
     ),
     "groq": OverflowWording(400, "context_length_exceeded", "Please reduce the length of the messages or completion."),
     # The same words as a proxy's limit on bytes.
     "groq-bytes": OverflowWording(413, "request_too_large", "Request Entity Too Large"),
     "openrouter": OverflowWording(
-        400, "", "Input length {tokens} exceeds the maximum allowed input length of {limit} tokens."
+        400,
+        "",
+        "Input length {tokens} exceeds the maximum allowed input length of {limit} tokens.",
     ),
     "together": OverflowWording(
         422,
@@ -226,7 +236,10 @@ OVERFLOW_WORDINGS: Mapping[str, OverflowWording] = {
         "Invalid request: Your request exceeded model token limit: {limit} (requested: {tokens})",
     ),
     "ds4": OverflowWording(
-        400, "", "Prompt has {tokens:,} tokens, but the configured context size is {limit:,} tokens", "flat"
+        400,
+        "",
+        "Prompt has {tokens:,} tokens, but the configured context size is {limit:,} tokens",
+        "flat",
     ),
     "zai": OverflowWording(400, "1210", "tokens in request more than max tokens allowed"),
     "cohere": OverflowWording(
@@ -236,7 +249,12 @@ OVERFLOW_WORDINGS: Mapping[str, OverflowWording] = {
         " shorter prompt",
         "flat",
     ),
-    "cohere-total": OverflowWording(400, "", "total tokens ({tokens}) exceeds the model's maximum limit", "flat"),
+    "cohere-total": OverflowWording(
+        400,
+        "",
+        "total tokens ({tokens}) exceeds the model's maximum limit",
+        "flat",
+    ),
     "ai21": OverflowWording(422, "", "Prompt has too many tokens. Requested {tokens} tokens", "flat"),
     "replicate": OverflowWording(400, "ModelError", "input is too long", "flat"),
     "watsonx": OverflowWording(
@@ -246,7 +264,9 @@ OVERFLOW_WORDINGS: Mapping[str, OverflowWording] = {
         " limit {limit} for this model",
     ),
     "github-models": OverflowWording(
-        413, "tokens_limit_reached", "Request body too large for {model} model. Max size: {limit} tokens."
+        413,
+        "tokens_limit_reached",
+        "Request body too large for {model} model. Max size: {limit} tokens.",
     ),
     "nginx": OverflowWording(413, "", "413 Request Entity Too Large", "html"),
 }
@@ -299,9 +319,18 @@ def make_overflow_refusal(name: str, api: str, numbers: OverflowNumbers, *, stre
     code = wording.code
     if wording.in_stream and not code:
         code = OVERFLOW_WORDINGS[NATIVE_WORDINGS[api]].code
-    details: dict[str, str | int] = {"param": _PARAM_OF_API[api]} if code == "context_length_exceeded" else {}
+    details: dict[str, str | int] = {}
+    if code == "context_length_exceeded":
+        details["param"] = _PARAM_OF_API[api]
     body = _encode_error_body(wording, text, numbers)
-    return RefusalReply(wording.status, code, text, in_stream=wording.in_stream and stream, body=body, details=details)
+    return RefusalReply(
+        wording.status,
+        code,
+        text,
+        in_stream=wording.in_stream and stream,
+        body=body,
+        details=details,
+    )
 
 
 _PARAM_OF_API = {"openai-chat": "messages", "openai-responses": "input", "anthropic": "messages", "gemini": "contents"}

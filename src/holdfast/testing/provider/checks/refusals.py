@@ -28,14 +28,18 @@ _USUAL_WORDINGS = {
 
 
 def make_rule_refusal(api: str, findings: Sequence[Finding], body: Any) -> RefusalReply | None:
-    """Build the refusal of a request with these findings, or return None if none of them is an error.
+    """Build the refusal of a request with these findings, or return None without an error among them.
 
     Providers report one error. It is the first, but errors with a code of their own are checked before all others.
     """
     errors = [finding for finding in findings if finding.level == "error"]
     if not errors:
         return None
-    error = next((finding for finding in errors if finding.rule in ANTHROPIC_ERROR_CODES), errors[0])
+    error = errors[0]
+    for finding in errors:
+        if finding.rule in ANTHROPIC_ERROR_CODES:
+            error = finding
+            break
     if error.rule == "json":
         return make_unreadable_json_refusal(api, error.message.partition("; ")[0])
     place = parse_json_place(error.path, body)
@@ -62,10 +66,15 @@ def _get_param(api: str, place: JsonPlace) -> str:
 def _make_wording_fields(api: str, place: JsonPlace, finding: Finding) -> dict[str, Any]:
     """Return the fields that a wording may use."""
     value = place.get_value()
+    # The finding points at a block or item, or at a field of one.
     owner = value if isinstance(value, dict) else place.get_value(1)
-    owner = owner if isinstance(owner, dict) else {}
+    if not isinstance(owner, dict):
+        owner = {}
     call = owner.get("functionCall", owner.get("function_call"))
     parts = place.get_value(1)
+    position = 1
+    if isinstance(parts, list) and owner in parts:
+        position = parts.index(owner) + 1
     return {
         "path": place.format_path(api),
         "value": value,
@@ -75,7 +84,7 @@ def _make_wording_fields(api: str, place: JsonPlace, finding: Finding) -> dict[s
         "id": owner.get("id"),
         "call": str(owner.get("type")).removesuffix("_output").replace("_", " "),
         "name": call.get("name") if isinstance(call, dict) else "",
-        "position": parts.index(owner) + 1 if isinstance(parts, list) and owner in parts else 1,
+        "position": position,
     }
 
 
@@ -186,7 +195,9 @@ def _word_chat_part(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndText
 def _word_item_part(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndText:
     del errors
     is_assistant = JsonPlace(place.body, place.steps[:2]).get_field("role") == "assistant"
-    allowed_types = "'output_text' and 'refusal'" if is_assistant else "'input_text', 'input_image' and 'input_file'"
+    allowed_types = "'input_text', 'input_image' and 'input_file'"
+    if is_assistant:
+        allowed_types = "'output_text' and 'refusal'"
     value = place.get_field("type") or place.get_value()
     return "invalid_value", f"Invalid value: '{value}'. Supported values are: {allowed_types}."
 
@@ -244,7 +255,10 @@ class JsonPlace(Struct, frozen=True):
     @property
     def message_index(self) -> int:
         """Index of the message, item or content that contains the place; -1 if it is outside of all."""
-        return next((step for step in self.steps if isinstance(step, int)), -1)
+        for step in self.steps:
+            if isinstance(step, int):
+                return step
+        return -1
 
     def format_path(self, api: str) -> str:
         """Format the path in the notation of ``api``."""
@@ -254,8 +268,10 @@ class JsonPlace(Struct, frozen=True):
         for step in self.steps:
             if isinstance(step, int):
                 path += f"[{step}]"
+            elif api == "gemini":
+                path += f".{_to_snake_case(step)}"  # Gemini's errors name fields as its protocol buffers do
             else:
-                path += f".{_to_snake_case(step) if api == 'gemini' else step}"
+                path += f".{step}"
         return path.removeprefix(".")
 
     def _list_typed_steps(self) -> list[str]:
@@ -273,7 +289,9 @@ class JsonPlace(Struct, frozen=True):
 
 def parse_json_place(path: str, body: Any) -> JsonPlace:
     """Parse a JSON path such as ``$.messages[1].content[0].id``."""
-    steps = [int(digits) if digits else name for digits, name in _PATH_STEP.findall(path)]
+    steps: list[str | int] = []
+    for digits, name in _PATH_STEP.findall(path):
+        steps.append(int(digits) if digits else name)
     return JsonPlace(body, tuple(steps))
 
 

@@ -39,7 +39,10 @@ class PromptSize(Struct, frozen=True):
 
 
 def measure_prompt(
-    pieces: Sequence[PromptBlock], counter: RequestCounter, request: ProviderRequest, settings: ProviderSettings
+    pieces: Sequence[PromptBlock],
+    counter: RequestCounter,
+    request: ProviderRequest,
+    settings: ProviderSettings,
 ) -> PromptSize:
     """Measure the blocks of a request, and cut it to the window if settings or request ask for silent truncation."""
     sums = counter.sum_blocks(pieces)
@@ -50,7 +53,9 @@ def measure_prompt(
 
 
 def check_request_limits(
-    request: ProviderRequest, prompt_size: PromptSize, settings: ProviderSettings
+    request: ProviderRequest,
+    prompt_size: PromptSize,
+    settings: ProviderSettings,
 ) -> RefusalReply | None:
     """Return the refusal of a request that exceeds the window or the output limit, or None if it fits."""
     max_output = request.max_output
@@ -64,7 +69,12 @@ def check_request_limits(
     if needed_tokens <= settings.window or settings.overflow == "silent":
         return None
     numbers = OverflowNumbers(prompt_size.tokens, settings.window, output_tokens, request.model)
-    return overflowing.make_overflow_refusal(settings.overflow, request.api, numbers, stream=request.incoming.stream)
+    return overflowing.make_overflow_refusal(
+        settings.overflow,
+        request.api,
+        numbers,
+        stream=request.incoming.stream,
+    )
 
 
 _OLDER_GPT_MODELS = re.compile(r"gpt-(?:3|4)|davinci|turbo")
@@ -96,4 +106,9 @@ def _refuse_output(request: ProviderRequest, output: int, max_output: int) -> Re
     message = (
         f"max_tokens is too large: {output}. This model supports at most {max_output} completion tokens, whereas you"
     )
-    return RefusalReply(400, "invalid_value", f"{message} provided {output}.", details={"param": "max_tokens"})
+    return RefusalReply(
+        400,
+        "invalid_value",
+        f"{message} provided {output}.",
+        details={"param": "max_tokens"},
+    )

@@ -19,7 +19,9 @@ class _StreamField(Struct):
 
 
 def answer_with_faults(
-    answer: Callable[[IncomingRequest], ProviderReply], call: ApiCall, request: IncomingRequest
+    answer: Callable[[IncomingRequest], ProviderReply],
+    call: ApiCall,
+    request: IncomingRequest,
 ) -> ProviderReply:
     """Return the reply of ``answer``, changed or replaced by the fault of the call if there is one."""
     if call.fault and is_status_fault(call.fault):

@@ -114,7 +114,10 @@ _HTML_TITLES = {"413-html": "413 Request Entity Too Large", "502-html": "502 Bad
 
 def make_fault_refusal(fault: Fault, api: str) -> RefusalReply:
     """Build the refusal of a status fault in the wording of ``api``."""
-    kind = "503" if fault.kind == "529" and api != "anthropic" else fault.kind  # only Anthropic has 529
+    kind = fault.kind
+    # Only Anthropic has the status 529.
+    if kind == "529" and api != "anthropic":
+        kind = "503"
     status_text = kind[:3]
     body = b""
     if kind == "400-foreign":
@@ -153,4 +156,9 @@ def add_unknown_block(model_answer: ModelAnswer, api: str) -> ModelAnswer:
 
 def make_empty_answer(model_answer: ModelAnswer) -> ModelAnswer:
     """Return the answer without any content."""
-    return replace(model_answer, parts=(), stop="end", usage=replace(model_answer.usage, output=0, reasoning=0))
+    return replace(
+        model_answer,
+        parts=(),
+        stop="end",
+        usage=replace(model_answer.usage, output=0, reasoning=0),
+    )

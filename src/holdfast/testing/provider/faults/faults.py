@@ -67,8 +67,18 @@ def _make_status_kind(about: str, seconds: float | None = None) -> FaultKind:
 FAULT_KINDS: Mapping[str, FaultKind] = {
     "reset": FaultKind("the connection is reset", "connection", _ALL_STAGES),
     "cut": FaultKind("the connection is closed before the answer is whole", "connection", _ALL_STAGES),
-    "stall": FaultKind("nothing comes any more, for some seconds or for ever", "connection", _ALL_STAGES, inf),
-    "drip": FaultKind("the rest comes a few bytes at a time", "connection", ("first", "middle", "end"), 0.01),
+    "stall": FaultKind(
+        "nothing comes any more, for some seconds or for ever",
+        "connection",
+        _ALL_STAGES,
+        inf,
+    ),
+    "drip": FaultKind(
+        "the rest comes a few bytes at a time",
+        "connection",
+        ("first", "middle", "end"),
+        0.01,
+    ),
     "protocol": FaultKind("bytes that are no HTTP", "connection", ("head",)),
     "unfinished": FaultKind("the answer ends without its last events, as if it were whole", "content", _INSIDE_STAGES),
     "error": FaultKind("HTTP 200, then an error as an event", "content", _INSIDE_STAGES),
@@ -136,9 +146,13 @@ def complete_fault(fault: Fault) -> Fault:
     if stage not in kind.stages:
         why = f"{_WHY_NOT[kind.group]}; it can at {', '.join(kind.stages)}"
         raise ConfigError(f"the fault {fault.kind!r} cannot strike at {stage!r}: {why}")
-    return replace(fault, stage=stage, seconds=kind.seconds if fault.seconds is None else fault.seconds)
+    seconds = kind.seconds if fault.seconds is None else fault.seconds
+    return replace(fault, stage=stage, seconds=seconds)
 
 
 def find_due_fault(faults: Sequence[Fault], number: int) -> Fault | None:
     """Return the first of ``faults`` that strikes the request with this number, or None."""
-    return next((fault for fault in faults if fault.at in (0, number)), None)
+    for fault in faults:
+        if fault.at in (0, number):
+            return fault
+    return None

@@ -77,7 +77,9 @@ def make_document_response(status: int, headers: Mapping[str, str], body: bytes)
 
 
 def plan_server_steps(
-    response: OutgoingResponse, fault: Fault | None = None, late: LateEvents = lambda _: ()
+    response: OutgoingResponse,
+    fault: Fault | None = None,
+    late: LateEvents = lambda _: (),
 ) -> list[ServerStep]:
     """Return the steps that send ``response`` while ``fault``, completed by ``complete_fault``, strikes.
 

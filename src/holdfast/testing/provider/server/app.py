@@ -103,7 +103,10 @@ class _ProviderApp:
     """Receives requests, numbers them, and sends the provider's replies."""
 
     def __init__(
-        self, provider: ProviderProtocol, faults: Sequence[Fault], on_request: Callable[[RequestReport], object]
+        self,
+        provider: ProviderProtocol,
+        faults: Sequence[Fault],
+        on_request: Callable[[RequestReport], object],
     ) -> None:
         self._provider = provider
         self._faults = faults
@@ -147,8 +150,10 @@ class _ProviderApp:
 
     def _make_call(self, api: str, endpoint: Endpoint) -> ApiCall:
         """Create a call with the next request id, and with the fault that is due."""
+        fault = None
         # Counts of tokens are not numbered: clients send them as they like, and faults are planned for answers.
-        fault = None if endpoint == "count" else find_due_fault(self._faults, next(self._answer_numbers))
+        if endpoint != "count":
+            fault = find_due_fault(self._faults, next(self._answer_numbers))
         return ApiCall(api, endpoint, self._make_request_id(), fault)
 
     def _make_request_id(self) -> str:
@@ -180,27 +185,39 @@ class _ProviderApp:
             return self._respond(request, call, incoming, _refuse_unreadable(error, call.api))
         is_stream = is_stream_requested(body) if call.stream is None else call.stream
         incoming = IncomingRequest(
-            call.api,
-            call.endpoint,
-            body,
-            call.model,
-            is_stream and call.endpoint == "generate",
-            redact_secret_headers(request.headers),
+            api=call.api,
+            endpoint=call.endpoint,
+            body=body,
+            model=call.model,
+            stream=is_stream and call.endpoint == "generate",
+            headers=redact_secret_headers(request.headers),
         )
-        return self._respond(request, call, incoming, answer_with_faults(self._provider.answer, call, incoming))
+        reply = answer_with_faults(self._provider.answer, call, incoming)
+        return self._respond(request, call, incoming, reply)
 
     def _respond(
-        self, request: Request, call: ApiCall, incoming_request: IncomingRequest, reply: ProviderReply
+        self,
+        request: Request,
+        call: ApiCall,
+        incoming_request: IncomingRequest,
+        reply: ProviderReply,
     ) -> Response:
         response = encode_reply(call, incoming_request, reply)
         self._report_request(request, call, response.status, _name_verdict(reply), reply)
         steps = plan_server_steps(
-            response, call.fault, lambda before: encode_late_error(call, incoming_request, response, before)
+            response,
+            call.fault,
+            lambda before: encode_late_error(call, incoming_request, response, before),
         )
         return StepResponse(steps)
 
     def _report_request(
-        self, request: Request, call: ApiCall, status: int, verdict: str, reply: ProviderReply | None = None
+        self,
+        request: Request,
+        call: ApiCall,
+        status: int,
+        verdict: str,
+        reply: ProviderReply | None = None,
     ) -> None:
         if call.fault:
             verdict = f"{verdict}, {call.fault.kind} at {call.fault.stage}"
@@ -212,8 +229,10 @@ class _ProviderApp:
 
     def _find_judged_request(self, reply: ProviderReply | None) -> JudgedRequest | None:
         """Return the provider's record of a reply, or None if it keeps none or a fault replaced the reply."""
-        newest = self._provider.requests[-1:]
-        return newest[0] if reply is not None and newest and newest[0].reply is reply else None
+        if reply is None or not self._provider.requests:
+            return None
+        newest = self._provider.requests[-1]
+        return newest if newest.reply is reply else None
 
     # -- models and unknown addresses ------------------------------------------------------------------------------
 
@@ -247,7 +266,7 @@ class _ProviderApp:
         """
         if "upgrade" not in request.headers:
             raise HTTPException(405, headers={"allow": "POST"})
-        message = "WebSockets are not spoken here; send POST over HTTP"
+        message = "WebSockets are not supported; send a POST request"
         return self._respond_error(request, RefusalReply(426, "upgrade_required", message), {"upgrade": "HTTP/1.1"})
 
     async def handle_unknown_address(self, request: Request, error: HTTPException) -> Response:
@@ -263,7 +282,10 @@ class _ProviderApp:
         return self._respond_error(request, refusal, dict(error.headers or {}))
 
     def _respond_error(
-        self, request: Request, refusal: RefusalReply, headers: Mapping[str, str] | None = None
+        self,
+        request: Request,
+        refusal: RefusalReply,
+        headers: Mapping[str, str] | None = None,
     ) -> Response:
         encoder = API_ENCODERS[detect_client_api(request)]
         request_id = self._make_request_id()
@@ -272,11 +294,17 @@ class _ProviderApp:
         return self._respond_json(request, refusal.status, error, error_headers, _name_verdict(refusal))
 
     def _respond_json(
-        self, request: Request, status: int, value: Any, headers: Mapping[str, str] | None = None, verdict: str = "ok"
+        self,
+        request: Request,
+        status: int,
+        value: Any,
+        headers: Mapping[str, str] | None = None,
+        verdict: str = "ok",
     ) -> Response:
         self._on_request(RequestReport(request.method, request.url.path, status, verdict))
         response_headers = {"content-type": JSON_TYPE, **(headers or {})}
-        return StepResponse(plan_server_steps(make_document_response(status, response_headers, encode_json(value))))
+        response = make_document_response(status, response_headers, encode_json(value))
+        return StepResponse(plan_server_steps(response))
 
 
 _ROUTES: Mapping[str, tuple[str, Endpoint]] = {
@@ -309,7 +337,8 @@ def detect_client_api(request: Request) -> str:
 
 def _refuse_unreadable(error: FormatError, api: str) -> RefusalReply:
     status = "413" if isinstance(error, IncomingBodyTooLarge) else "400"
-    return msgspec.structs.replace(make_fault_refusal(complete_fault(Fault(status)), api), message=str(error))
+    refusal = make_fault_refusal(complete_fault(Fault(status)), api)
+    return msgspec.structs.replace(refusal, message=str(error))
 
 
 def _name_verdict(reply: ProviderReply) -> str:

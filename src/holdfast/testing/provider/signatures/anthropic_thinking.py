@@ -93,7 +93,9 @@ def sign_thinking(prefix: str, model: str, words: str) -> str:
 
 
 def check_signed_thinking(
-    request: ProviderRequest, blocks: Sequence[PromptBlock], settings: ProviderSettings
+    request: ProviderRequest,
+    blocks: Sequence[PromptBlock],
+    settings: ProviderSettings,
 ) -> HistoryCheck | RefusalReply:
     """Check the thinking in a history.
 
@@ -109,7 +111,14 @@ def check_signed_thinking(
         mismatch: RefusalReply | str = ""
         if block.section == "messages" and block.kind in THINKING_FIELDS:
             is_latest = index >= latest_answer_start
-            mismatch = _check_thinking_block(block, history.state, request.model, is_latest, is_bound, settings)
+            mismatch = _check_thinking_block(
+                block,
+                history.state,
+                request.model,
+                is_latest,
+                is_bound,
+                settings,
+            )
         if isinstance(mismatch, RefusalReply):
             return mismatch
         if mismatch and not _is_dropping_mismatches(request):
@@ -138,7 +147,12 @@ def _find_latest_answer(blocks: Sequence[PromptBlock]) -> int:
 
 
 def _check_thinking_block(
-    block: PromptBlock, prefix: str, model: str, is_latest: bool, is_bound: bool, settings: ProviderSettings
+    block: PromptBlock,
+    prefix: str,
+    model: str,
+    is_latest: bool,
+    is_bound: bool,
+    settings: ProviderSettings,
 ) -> RefusalReply | str:
     """Check one thinking block against the history before it.
 
@@ -148,7 +162,9 @@ def _check_thinking_block(
     text_field, signature_field = THINKING_FIELDS[block.kind]
     sealed_fields = open_provider_signature(block.value.get(signature_field), "thinking")
     if sealed_fields is None:
-        return "" if settings.accepted_seals == "any" else _make_thinking_refusal(block, _CORRUPT_TEXT)
+        if settings.accepted_seals == "any":
+            return ""
+        return _make_thinking_refusal(block, _CORRUPT_TEXT)
     if block.kind == "thinking":
         text_digest = digest_pieces(str(block.value.get(text_field)).encode("utf-8", "replace"))
         if sealed_fields.get("words") != text_digest:

@@ -41,7 +41,10 @@ def sign_gemini_part(part: Mapping[str, Any], model: str) -> str:
 
 def _digest_call(part: Mapping[str, Any]) -> str:
     call = part.get("functionCall", part.get("function_call"))
-    content = [call.get("name"), call.get("args") or {}] if isinstance(call, dict) else None
+    content = None
+    if isinstance(call, dict):
+        content = [call.get("name"), call.get("args") or {}]
+    # Sorted, because clients may send the fields of the arguments in another order.
     return digest_pieces(msgspec.json.encode(content, order="sorted"))
 
 
@@ -52,18 +55,18 @@ def get_thought_signature(part: Mapping[str, Any]) -> Any:
 
 def check_thought_signatures(request: ProviderRequest, settings: ProviderSettings) -> RefusalReply | None:
     """Return the refusal of a signature that was changed, or that belongs to another part or model, or None."""
-    contents = request.body.get("contents")
-    for content in contents if isinstance(contents, list) else ():
-        for part in _list_content_parts(content) if isinstance(content, dict) else ():
+    for content in _filter_objects(request.body.get("contents")):
+        for part in _filter_objects(content.get("parts")):
             problem = _explain_wrong_signature(part, request.model, settings)
             if problem:
                 return RefusalReply(400, "INVALID_ARGUMENT", problem)
     return None
 
 
-def _list_content_parts(content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    parts = content.get("parts")
-    return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+def _filter_objects(value: object) -> list[dict[str, Any]]:
+    if not isinstance(value, list):
+        return []
+    return [item for item in value if isinstance(item, dict)]
 
 
 def _explain_wrong_signature(part: Mapping[str, Any], model: str, settings: ProviderSettings) -> str:

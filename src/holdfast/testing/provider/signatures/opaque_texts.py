@@ -49,7 +49,8 @@ def open_provider_signature(text: object, kind: str) -> SealContent | None:
         sealed_fields = _SEAL_DECODER.decode(data[_DIGEST_BYTES:])
     except (binascii.Error, ValueError, msgspec.MsgspecError):
         return None
-    digest, payload = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+    digest = data[:_DIGEST_BYTES]
+    payload = data[_DIGEST_BYTES:]
     if digest != _sign_payload(payload) or sealed_fields.get("kind") != kind:
         return None
     return sealed_fields

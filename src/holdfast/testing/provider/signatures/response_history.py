@@ -67,13 +67,21 @@ class ResponseStore:
             return RefusalReply(400, "mutually_exclusive_parameters", text)
         if previous is not None and str(previous) not in self.answers:
             text = f"Previous response with id '{previous}' not found."
-            return RefusalReply(400, "previous_response_not_found", text, details={"param": "previous_response_id"})
+            return RefusalReply(
+                400,
+                "previous_response_not_found",
+                text,
+                details={"param": "previous_response_id"},
+            )
         if previous is None:
             return self.answers.get(request.conversation, [])
         return self.answers[str(previous)]
 
     def check_items(
-        self, request: ProviderRequest, blocks: Sequence[PromptBlock], settings: ProviderSettings
+        self,
+        request: ProviderRequest,
+        blocks: Sequence[PromptBlock],
+        settings: ProviderSettings,
     ) -> HistoryCheck | RefusalReply:
         """Check the items of a request against those that this server made.
 
@@ -108,7 +116,9 @@ class ResponseStore:
         item_id = str(item.get("id", ""))
         item_type = item.get("type")
         if item_type in _SEALED_TYPES and item.get("encrypted_content") is not None:
-            return None if _is_readable(item, settings) else _refuse_corrupt_content(str(item["encrypted_content"]))
+            if _is_readable(item, settings):
+                return None
+            return _refuse_corrupt_content(str(item["encrypted_content"]))
         known_item = self.items.get(item_id)
         # Reasoning without its encrypted content is only an id, so the server must have stored the item.
         is_stored = known_item is not None and known_item.is_stored
@@ -120,9 +130,19 @@ class ResponseStore:
         if any(_is_same_reasoning(required_reasoning, earlier_item) for earlier_item in earlier_items):
             return None
         text = f"Item '{item_id}' of type '{item_type}' was provided without its required 'reasoning' item:"
-        return RefusalReply(400, "", f"{text} '{required_reasoning.get('id')}'.", details={"param": "input"})
+        return RefusalReply(
+            400,
+            "",
+            f"{text} '{required_reasoning.get('id')}'.",
+            details={"param": "input"},
+        )
 
-    def store_answer(self, id_: str, request: ProviderRequest, output_items: Iterable[dict[str, Any]]) -> None:
+    def store_answer(
+        self,
+        id_: str,
+        request: ProviderRequest,
+        output_items: Iterable[dict[str, Any]],
+    ) -> None:
         """Store an answer: its items, the reasoning that each of them followed, and the history up to it."""
         is_stored = request.body.get("store") is not False
         items = list(output_items)
