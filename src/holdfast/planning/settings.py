@@ -73,8 +73,8 @@ class WindowSettings(SettingsGroup, frozen=True):
     estimate_margin_share: Annotated[
         Share,
         describe(
-            "[H] Add this share to the estimated part of a request, which no reported usage covers yet. An estimate that is "
-            "too low ends in a refused request, one that is too high in an early compaction."
+            "[H] Add this share to the estimated part of a request, which no reported usage covers yet. An estimate "
+            "that is too low ends in a refused request, one that is too high in an early compaction."
         ),
     ] = 0.055
 
