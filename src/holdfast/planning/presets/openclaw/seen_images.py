@@ -64,7 +64,13 @@ def _build_image_edits(state: ConversationState, index: int) -> Iterator[Edit]:
                 saved_tokens += IMAGE_TOKENS - estimate_text_tokens(description)
         if saved_tokens and not is_protected_part(state, index, part_index):
             replacement = (replace_media_with_text(part, _describe_seen_image),)
-            yield Edit(Span(index, index + 1, part_index), replacement, "image", "answered images", saved_tokens)
+            yield Edit(
+                Span(index, index + 1, part_index),
+                replacement,
+                "image",
+                "the model has answered these images",
+                saved_tokens,
+            )
 
 
 def _describe_seen_image(media: Media) -> str:
