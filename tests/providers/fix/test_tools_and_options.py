@@ -199,7 +199,7 @@ def test_what_is_told_is_what_was_done():
     assert told == [
         (
             "anthropic.cache-count",
-            "5 cache breakpoints, 4 are allowed: left out",
+            "5 cache breakpoints, but 4 are allowed: left out",
             "$.messages[0].content[0].cache_control",
         )
     ]

@@ -76,8 +76,10 @@ def _build_json_finding(body: bytes | Mapping[str, Any], error: Exception) -> Fi
     """Build the finding on a body that is not valid JSON; a lone surrogate is named, because parsers do not say so."""
     surrogate_path = find_lone_surrogate_path(body) if isinstance(body, bytes) else ""
     if not surrogate_path:
-        return Finding("json", "error", "$", f"{error}; no API takes it")
-    message = f"half of a character stands in {surrogate_path}; put U+FFFD in its place, as holdfast fix does"
+        return Finding("json", "error", "$", f"{error}; send valid JSON")
+    message = (
+        f"half of a character (a lone surrogate) is in {surrogate_path}; replace it by U+FFFD, as holdfast fix does"
+    )
     return Finding("json", "error", "$", message)
 
 
