@@ -92,7 +92,7 @@ def _replace_media_part(
     parts = (*item.message.parts[:part_index], part, *item.message.parts[part_index + 1 :])
     limits = ((max_images, "images"), (max_bytes, "bytes"))
     limit_text = " and ".join(f"{limit:,} {unit}" for limit, unit in limits if limit < NO_LIMIT)
-    why = f"at most {limit_text} go in one request"
+    why = f"a request may have at most {limit_text}"
     return item.replace_message(Message(item.message.role, parts), "media-budget", why)
 
 

@@ -75,7 +75,7 @@ def _split_answer(item: TrackedMessage, extracted_ids: Collection[str]) -> Itera
     if item.message.role != "assistant" or not is_affected:
         yield item
         return
-    why = "only the other side tells what a call gave back"
+    why = "a tool result is not allowed in an assistant message"
     runs = groupby(item.message.parts, lambda part: isinstance(part, ToolResult) and part.call_id in extracted_ids)
     for number, (is_result, parts) in enumerate(runs):
         message = Message("tool" if is_result else "assistant", tuple(parts))
@@ -106,7 +106,7 @@ def assign_missing_call_ids(items: list[TrackedMessage], dialect: Dialect) -> li
             name = WireName(mint_call_id(f"{messages[index].text!r} {call.arguments} {call_index}", dialect))
             call_names[index][call_index] = name
             result_names[match.message_index][match.result_index] = name
-    why = "a call without an id is answered by the result that stands behind it"
+    why = "a call without an id and the result after it got the same id"
     renamed_items = [apply_wire_names(item, call_names[index], ToolCall, why) for index, item in enumerate(items)]
     return [apply_wire_names(item, result_names[index], ToolResult, why) for index, item in enumerate(renamed_items)]
 
@@ -123,7 +123,7 @@ def link_results_without_id(items: list[TrackedMessage], dialect: Dialect) -> li
         for position, call in _match_by_position(messages, matches, index, used_positions, dialect):
             tool = call.name if dialect.results_carry_name else ""
             names[position.message_index][position.result_index] = WireName(call.id, tool)
-    why = "a result that names no call answers the one it stands behind"
+    why = "a result without a call id got the id of the call before it"
     return [apply_wire_names(item, names[index], ToolResult, why) for index, item in enumerate(items)]
 
 
@@ -163,7 +163,7 @@ def _match_by_position(
 def drop_unanswered_computer_calls(items: list[TrackedMessage], dialect: Dialect) -> list[TrackedMessage]:
     """Drop calls for a screenshot without their output."""
     unanswered_calls = find_unanswered_computer_calls([item.message for item in items])
-    why = "no screenshot came of the call, and none can be made up"
+    why = "the call for a screenshot has no output"
     return drop_tracked_parts(items, unanswered_calls, dialect, "pairing", why)
 
 

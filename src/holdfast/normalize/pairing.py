@@ -339,7 +339,7 @@ def _rename_calls_and_results(
     items: Sequence[TrackedMessage], answers: ResultsByAnswer, ids: Mapping[int, Sequence[str]], dialect: Dialect
 ) -> list[TrackedMessage]:
     """Give the calls of each answer their ``ids``, and the results of these calls the same ids."""
-    why = "an id has letters or a length that the API does not take, or was used before, or a result names another tool"
+    why = "an id is too long, has characters that the API refuses or was used before, or a result names another tool"
     renamed_items = list(items)
     result_names: dict[int, WireNames] = defaultdict(dict)
     for index, call_ids in ids.items():
@@ -515,9 +515,9 @@ def _explain_new_results(items: Sequence[TrackedMessage], matches: Sequence[Loca
     for match in real:
         if match.message_index <= index or match.position > run_end:
             moved_count += 1
-    counts = {"put behind their calls": moved_count, "made up": len(matches) - len(real)}
+    counts = {"moved after their calls": moved_count, "added for calls that had none": len(matches) - len(real)}
     summary = ", ".join(f"{count} result(s) {label}" for label, count in counts.items() if count)
-    return summary or "the results of its calls, and no others, stand behind an answer"
+    return summary or "the results of an answer's calls, and no others, must come directly after it"
 
 
 def _find_result_run_end(items: Sequence[TrackedMessage], start: int) -> tuple[int, int]:
@@ -578,10 +578,10 @@ def _emit_permitted_results(
     user_message = clean_message(Message("user", tuple(retold_parts)), dialect)
     has_results = bool(remaining_message.results)
     retold_item = create_inserted_message(
-        item.stop if has_results else item.start, user_message, "pairing", "a result that answers no call is told"
+        item.stop if has_results else item.start, user_message, "pairing", "a result without a call is shown as text"
     )
     changed_item = item.replace_message(
-        remaining_message, "pairing", "its results stand behind their calls, or answer none"
+        remaining_message, "pairing", "its results were moved after their calls, or have no call"
     )
     # Results must stay right behind their answer, so the user's retelling follows them; otherwise it keeps the order.
     ordered_items = (changed_item, retold_item) if has_results else (retold_item, changed_item)
@@ -619,5 +619,5 @@ def _emit_missing_results(
     for match, result in zip(results, final_results, strict=True):
         if match is not None and match.message_index >= index:
             continue
-        why = "the call had no result" if match is None else "its result stood before the call"
+        why = "the call had no result" if match is None else "the result came before its call"
         yield create_inserted_message(item.stop, Message("tool", (result,)), "pairing", why)
