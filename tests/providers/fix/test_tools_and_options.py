@@ -188,7 +188,7 @@ def test_a_budget_moves_no_further_than_it_must(asked, most, sent):
     assert valid
     assert body["thinking"]["budget_tokens"] == sent
     assert [(rule, path) for rule, _, path in told] == [("anthropic.thinking-budget", "$.thinking.budget_tokens")]
-    assert told[0][1].endswith(f": it is {sent} now")
+    assert told[0][1].endswith(f": set to {sent}")
 
 
 def test_what_is_told_is_what_was_done():

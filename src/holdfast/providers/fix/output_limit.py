@@ -23,7 +23,7 @@ def add_missing_max_tokens(body: bytes, _work: FixContext, errors: Sequence[Find
         return body, []
     max_tokens = DEFAULT_MAX_TOKENS + read_whole_number(JsonTree(Raw(body)).get_raw(("thinking", "budget_tokens")))
     # Anthropic counts thinking in max_tokens, and refuses a budget that is not below it.
-    why = f"max_tokens is set to {max_tokens}, since one must be named there"
+    why = f"max_tokens is set to {max_tokens}, because the API requires it"
     return replace_json_fields(body, parse_body_fields(body), {"max_tokens": encode_json(max_tokens)}), [
         RequestFix(_RULE_NAME, why, _MAX_TOKENS_PATH)
     ]
