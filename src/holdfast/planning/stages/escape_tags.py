@@ -222,7 +222,7 @@ def _build_escape_edits(state: ConversationState, index: int, own_blocks: tuple[
             continue
         text, escaped_text = get_part_text(part), get_part_text(escaped_part)
         count = (len(escaped_text) - len(text)) // (len(ESCAPED_BRACKET) - 1)
-        why = f"{count} look-alikes of <{SPILL_TAG}> escaped: no decision put them there"
+        why = f"escaped {count} look-alikes of <{SPILL_TAG}> that Holdfast did not write"
         saves = estimate_text_tokens(text) - estimate_text_tokens(escaped_text)
         yield build_part_edit(index, part_index, escaped_part, ESCAPE_RULE, why, saves)
 

@@ -121,7 +121,7 @@ class OpenclawRules(ReserveTriggerRules, frozen=True):
             return (
                 Notice(
                     "small-window",
-                    f"the window of {window:,} tokens ({origin}) is small: this policy warns under {warn_below:,}",
+                    f"the window of {window:,} tokens ({origin}) is under {warn_below:,}, which is small",
                 ),
             )
         return ()

@@ -121,7 +121,7 @@ def _clear_with_handle(spillable: SpillableText) -> tuple[Edit, Blob]:
         f'[Old result of {len(spillable.text):,} characters cleared; recall(id="{blob.hash[:HANDLE_CHARS]}") '
         "returns it]"
     )
-    why = f"an old result of {len(spillable.text):,} characters, {len(line):,} stay"
+    why = f"an old result, cleared from {len(spillable.text):,} to {len(line):,} characters"
     return build_text_edit(spillable, line, blob, "prune", why), blob
 
 
