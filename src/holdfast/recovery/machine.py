@@ -44,7 +44,7 @@ PERMANENT_STATUSES = frozenset({404, 405, 406, 414, 431, 501, 505})
 """HTTP statuses that no waiting changes, whatever the kind: the address or the headers are wrong."""
 SUMMARY_TOO_LARGE_MESSAGES: dict[str, str] = {
     "history_too_large": (
-        "Conversation history too large to compact: what came before the last message is over the limit of the model"
+        "Conversation history too large to compact: the messages before the last one are over the limit of the model"
         " that was to summarize it"
     ),
     "session_too_large": (
@@ -222,7 +222,7 @@ def decide_next_action(state: RecoveryState, event: RecoveryEvent) -> tuple[Reco
     # signature looks like any invalid request otherwise.
     if event.has_answer_started:
         return _stop_with_rule(
-            state, event, "seen", "a part of the answer was passed on already, and nothing is said twice"
+            state, event, "seen", "a part of the answer was already passed on, so the request is not sent again"
         )
     if event.is_signature_error:
         return _drop_signatures_or_stop(state, event)
@@ -285,12 +285,12 @@ def _retry_or_stop(state: RecoveryState, event: ProviderRefusal) -> tuple[Recove
     max_retries = settings.retry.max_retries
     if not state.retries:
         times = f"{max_retries + 1} times" if max_retries else "once"
-        return _stop_with_rule(state, event, "retry_limit", f"it was sent {times} (retry.max_retries)")
+        return _stop_with_rule(state, event, "retry_limit", f"the request was sent {times} (retry.max_retries)")
     seconds = compute_retry_delay(max_retries - state.retries, event.retry_after, settings)
     if seconds is None:
-        limit_text = f"{settings.retry.max_wait_seconds:,g} s at most are waited (retry.max_wait_seconds)"
+        limit_text = f"the longest wait is {settings.retry.max_wait_seconds:,g} s (retry.max_wait_seconds)"
         return _stop_with_rule(
-            state, event, "wait_too_long", f"the provider wants {event.retry_after:,g} s to pass, and {limit_text}"
+            state, event, "wait_too_long", f"the provider asks to wait {event.retry_after:,g} s, but {limit_text}"
         )
     return replace(state, retries=state.retries - 1), Retry(seconds)
 
@@ -303,7 +303,10 @@ def _start_overflow_recovery(state: RecoveryState, event: ProviderRefusal) -> tu
     # counts as an overflow, unless the policy is one that gives up here.
     if event.kind == "tpm_ceiling" and state.settings.recovery.stops_at_rate_ceiling:
         return _stop_with_rule(
-            state, event, "terminal", "one request is over the limit of a minute (recovery.stops_at_rate_ceiling)"
+            state,
+            event,
+            "terminal",
+            "this one request is over the limit of tokens a minute (recovery.stops_at_rate_ceiling)",
         )
     return _take_next_step(replace(state, overflow=event))
 
@@ -357,9 +360,7 @@ def _stop_exhausted(state: RecoveryState) -> tuple[RecoveryState, RecoveryAction
     if state.overflow is None:
         stop = Stop("unknown", f"the compaction before the request failed; tried: {attempts}", "compaction_failed")
         return replace(state, stop=stop), stop
-    return _stop_with_rule(
-        state, state.overflow, "exhausted", f"nothing is left that would make it smaller; tried: {attempts}"
-    )
+    return _stop_with_rule(state, state.overflow, "exhausted", f"the request cannot be made smaller; tried: {attempts}")
 
 
 def _stop_on_summary_overflow(state: RecoveryState, event: NoProgress) -> tuple[RecoveryState, RecoveryAction]:

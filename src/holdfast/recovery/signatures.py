@@ -28,7 +28,9 @@ from holdfast.state.view import decode_native_summary, get_next_shown_index
 
 DROP_SIGNATURES_RULE = "unseal"
 """Rule of the edits, and trigger of the compaction, that drop signed data."""
-_DROP_SIGNATURES_REASON = "the provider takes no more what it had sealed here: another key or organisation asks now"
+_DROP_SIGNATURES_REASON = (
+    "the provider no longer accepts its signature or encrypted data here, as after a change of key or organization"
+)
 LOST_HISTORY_TEXT = (
     "[What was said and done up to here, beside the messages above, was summarised in a form that cannot be read any "
     "more. Look again at what you need, and ask for what is missing.]"
