@@ -127,7 +127,7 @@ def test_a_hook_that_raises_is_told_and_left_out(error, why, is_async):
 
     result, told = play("on_append", waits if is_async else plain)
     assert result is None
-    assert told == [HookFailed("s", "on_append", f"{why}; the session went on without it")]
+    assert told == [HookFailed("s", "on_append", f"{why}; the session continued without it")]
 
 
 @pytest.mark.parametrize("error", [StopIteration("x"), KeyboardInterrupt("mine")])
@@ -207,18 +207,18 @@ def test_a_caller_that_is_cancelled_does_not_wait():
     ("name", "returned", "why"),
     [
         ("on_append", "Mind the step.", "it returned str instead of Message"),
-        ("on_append", Message("user", "Mind the step."), "it returned a Message that is none: Expected `array`"),
+        ("on_append", Message("user", "Mind the step."), "it returned an invalid Message: Expected `array`"),
         ("before_compaction", {"cancel": True}, "it returned dict instead of BeforeCompactionResult"),
         (
             "before_compaction",
             BeforeCompactionResult(extra_context=(1,)),
-            "it returned a BeforeCompactionResult that is none: Expected `str`, got `int`",
+            "it returned an invalid BeforeCompactionResult: Expected `str`, got `int`",
         ),
         ("auto_continue", 1, "it returned int instead of bool"),
         ("transform_messages", "all", "it returned str instead of a list of messages"),
         ("transform_messages", [], "it returned no message at all"),
         ("transform_messages", [SAID, "x"], "it returned str instead of Message"),
-        ("transform_messages", [Message("nobody")], "it returned a Message that is none: Invalid enum value"),
+        ("transform_messages", [Message("nobody")], "it returned an invalid Message: Invalid enum value"),
     ],
 )
 def test_a_hook_that_returns_something_else(name, returned, why):

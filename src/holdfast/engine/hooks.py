@@ -144,7 +144,7 @@ async def run_hook(
     result, problem = await _call_isolated(hook, arguments, hooks.timeout if timeout is None else timeout)
     problem = problem or _find_result_problem(name, result, arguments)
     if problem:
-        listener(HookFailed(session, name, f"{problem}; the session went on without it"))
+        listener(HookFailed(session, name, f"{problem}; the session continued without it"))
         return None
     return result if name in _RESULT_TYPES else None
 
@@ -249,4 +249,4 @@ def _find_type_problem(value: object, kind: type) -> str:
     if type(value) is not kind:
         return f"it returned {type(value).__name__} instead of {kind.__name__}"
     mismatch = describe_type_mismatch(value, kind)
-    return f"it returned a {kind.__name__} that is none: {mismatch}" if mismatch else ""
+    return f"it returned an invalid {kind.__name__}: {mismatch}" if mismatch else ""

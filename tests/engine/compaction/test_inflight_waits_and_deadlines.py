@@ -145,7 +145,7 @@ def test_a_deadline_in_a_compaction_names_what_stands():
     stopped, error = run_on_fake_clock(main)
     assert stopped == 130
     assert error.during_compaction
-    assert "100 s were over during a compaction; what was in the log stands: entry e7, 12 messages" in str(error)
+    assert "100 s were over during a compaction; the log has what was recorded: entry e7, 12 messages" in str(error)
     assert error.snapshot == "entry e7, 12 messages"
 
 

@@ -199,5 +199,5 @@ def _make_deadline_error(seconds: float, status: CompactionStatus, snapshot: Cal
     when = "during a compaction" if status.in_flight else "while a request was tried again after a compaction"
     stands = snapshot()
     details = f": {stands}" if stands else ""
-    text = f"the run's {seconds:g} s were over {when}; what was in the log stands{details}; ask again with more time"
+    text = f"the run's {seconds:g} s were over {when}; the log has what was recorded{details}; ask again with more time"
     return DeadlineExceeded(text, during_compaction=True, snapshot=stands)

@@ -125,7 +125,7 @@ def _prepare_task(
     head: Sequence[Message], summary_request: SummaryRequest, settings: Settings, prompt_options: SummaryPromptOptions
 ) -> _SummaryTask:
     if not render_transcript(head).strip():
-        raise CompactionFailed("nothing was said that a summary could hold; go on without one", "nothing_to_compact")
+        raise CompactionFailed("there is nothing to summarize; continue without a summary", "nothing_to_compact")
     identifiers = collect_newest_identifiers(head, NEWEST_MESSAGES, settings.summarizer.max_identifiers)
     task_options = replace(
         prompt_options,
@@ -149,7 +149,7 @@ def _prepare_task(
 def _combine_failures(errors: Sequence[CompactionFailed]) -> CompactionFailed:
     """Build one error from those of all writers; the outcome is that of the last one."""
     if not errors:
-        return CompactionFailed("nobody is there to write a summary; name a model, or go on with an extract")
+        return CompactionFailed("no summary model is configured; name one, or continue with an extract")
     text = "; ".join(map(str, errors))
     if all(isinstance(error, SummaryRequestTooLarge) for error in errors):
         return SummaryRequestTooLarge(text)
@@ -317,8 +317,8 @@ class _SummaryJob:
         # The part of a reason behind "; " is an instruction to the model.
         summary_problems = "; ".join(reason.partition("; ")[0] for reason in reasons)
         raise CompactionFailed(
-            f"{self.writer.target.model} wrote no summary that is accepted: {summary_problems}; "
-            "name another model for summaries, or none",
+            f"{self.writer.target.model} wrote no acceptable summary: {summary_problems}; "
+            "use another summary model, or none for an extract",
             "summary_rejected",
         )
 
@@ -336,7 +336,9 @@ class _SummaryJob:
         summary_answer = SummaryAnswer(text, self.writer.count_tokens(text), stop_reason, call_names)
         reasons = find_summary_problems(summary_answer, requirements)
         if reasons:
-            self.context.listener(NoticeGiven(self.context.session, "summary", f"refused: {'; '.join(reasons)}"))
+            self.context.listener(
+                NoticeGiven(self.context.session, "summary", f"summary rejected: {'; '.join(reasons)}")
+            )
         return reasons or text
 
     # -- requirements for the summaries of parts -----------------------------------------------------------------------

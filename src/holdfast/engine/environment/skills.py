@@ -119,11 +119,11 @@ def _load_skill(root: Path, folder: Path) -> Skill:
     name = fields.get("name") or folder.name
     if not _NAME_PATTERN.fullmatch(name):
         raise FormatError(
-            f"its name {flatten_to_line(name, MAX_SKILL_NAME_CHARS)!r} is none; use letters, digits, -, _ and ."
+            f"its name {flatten_to_line(name, MAX_SKILL_NAME_CHARS)!r} is not valid; use letters, digits, -, _ and ."
         )
     description = fields.get("description") or _find_first_line(body)
     if not description.strip():
-        raise FormatError("it says nothing; write a description into its front matter")
+        raise FormatError("it has no description; write one into its front matter")
     return Skill(name, flatten_to_line(description.strip(" #"), MAX_SKILL_DESCRIPTION_CHARS), str(path))
 
 

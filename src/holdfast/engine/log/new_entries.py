@@ -108,7 +108,7 @@ def resolve_decision_id(ids: Sequence[str], prefix: str | None) -> str:
     """
     if prefix is None:
         if not ids:
-            raise UnknownId("nothing is in force that could be undone: no decision and no compaction")
+            raise UnknownId("nothing is in force that can be undone, no decision and no compaction")
         return ids[-1]
     matches = [id_ for id_ in ids if id_ == prefix]
     if not matches and prefix:
@@ -126,7 +126,7 @@ def resolve_decision_id(ids: Sequence[str], prefix: str | None) -> str:
 
 def add_unstored_notice(plan: Plan, store_error: StoreError) -> Plan:
     """Return ``plan`` with a notice that texts stay whole because the store did not take them."""
-    text = f"texts could not be stored away, so every one stays whole: {store_error}"
+    text = f"texts could not be stored, so all are shown whole: {store_error}"
     return replace(plan, notices=(*plan.notices, Notice("unstored", text)))
 
 

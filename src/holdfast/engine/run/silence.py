@@ -29,8 +29,8 @@ server counts its requests and did not count this one; "guessed" the same by the
 LARGE_REQUEST_SHARE = 0.5
 """Share of the message budget from which a request may be too large for a server that reports no usage."""
 _ACCEPTED_SILENCE_NOTICE = (
-    "an answer says nothing, and by what was counted its request may be too large for the server; the answer is passed "
-    "on as it came"
+    "an answer is empty, and by its token counts the request may be too large for the server; the answer is passed on "
+    "unchanged"
 )
 """Text of the notice given when such an answer is passed on because nothing smaller can be sent."""
 # An answer cut by a full window ends within the few tokens that begin it. 16 is the least that an API takes as a limit
@@ -66,8 +66,8 @@ def classify_empty_answer(answer: ParsedAnswer, verdict: Verdict, plan: Plan, ma
 def describe_silent_overflow(answer: ParsedAnswer, plan: Plan) -> str:
     """Describe why ``answer``, to the request of ``plan``, counts as an overflow."""
     reported_tokens = f"{answer.request_usage.input:,}" if answer.request_usage is not None else "none"
-    symptom = "the answer says nothing" if answer.stop_reason == "end" else "the answer ended before a word"
-    return f"{symptom}, and counts {reported_tokens} of the request's tokens, about {plan.after:,}"
+    symptom = "the answer is empty" if answer.stop_reason == "end" else "the answer ended before its first word"
+    return f"{symptom}; the provider counted {reported_tokens} of about {plan.after:,} tokens of the request"
 
 
 async def accept_empty_answer(runtime: SessionRuntime) -> None:
