@@ -317,7 +317,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--json", action="store_true", help="print everything measured as one JSON object")
     parser.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
-    parser.add_argument("--table", action="store_true", help="print the weights as fitted now, for weights.py")
+    parser.add_argument("--table", action="store_true", help="print the weights as fitted now, for token_weights.py")
     options = parser.parse_args()
     result = report()
     if options.json:

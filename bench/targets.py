@@ -114,7 +114,7 @@ def _line(one: PolicyFigures, base: PolicyFigures) -> str:
 
 
 def better(tallies: dict[str, Tally]) -> list[str]:
-    """Return the policies that beat ours by the definition of METRICS (doing nothing is no policy)."""
+    """Return the policies that beat ours by the definition in docs/metrics.md (doing nothing is no policy)."""
     own = tallies["holdfast"]
     found = []
     for name, other in tallies.items():

@@ -31,6 +31,16 @@ from holdfast.planning.settings_check import (
 from holdfast.providers.rules.validate import ALL_RULES
 
 HERE = Path(__file__).parent
+OUR_POLICY = "holdfast"
+_ORIGINS = {
+    "[O]": "OpenClaw",
+    "[P]": "pi",
+    "[C]": "opencode",
+    "[K]": "Claude Code",
+    "[A]": "common pattern",
+    "[H]": "Holdfast",
+}
+"""Names for the marks in the descriptions of settings."""
 _PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -55,47 +65,83 @@ def value(held: object) -> str:
 # -- policies.md -------------------------------------------------------------------------------------------------------
 
 
+SETTINGS_HEAD = ("setting", "default", "meaning and reason", "number from")
+
+
 def settings() -> str:
     """Return a table for each group of settings: default, meaning, origin."""
     ours, parts = Policy(), []
     for group, names in list_setting_groups().items():
         rows = [setting_row(f"{group}.{name}", ours) for name in names]
         about = inspect.getdoc(type(getattr(ours.settings, group)))
-        parts.append(f"### `{group}`\n\n{about}\n\n{table(('setting', 'default', 'origin, meaning, reason'), rows)}")
+        parts.append(f"### `{group}`\n\n{about}\n\n{table(SETTINGS_HEAD, rows)}")
     return "\n".join(parts)
 
 
-def setting_row(name: str, policy: Policy) -> tuple[str, str, str]:
+def setting_row(name: str, policy: Policy) -> tuple[str, str, str, str]:
     """Return the row of one setting, by its dotted name, as ``policy`` has it."""
-    return (
-        f"`{name}`",
-        value(get_setting(name, policy.settings, policy.rules)),
-        get_setting_origin(name, type(policy.rules)),
-    )
+    default = value(get_setting(name, policy.settings, policy.rules))
+    marks, meaning = split_origin(get_setting_origin(name, type(policy.rules)))
+    return (f"`{name}`", default, meaning, ", ".join(_ORIGINS[mark] for mark in marks))
+
+
+def split_origin(description: str) -> tuple[list[str], str]:
+    """Split a description into its leading marks, such as ``[O]``, and its text; marks in the text become names."""
+    found = re.match(r"(?:\[\w\])*", description)
+    assert found is not None
+    text = description[found.end() :].strip()
+    for mark, name in _ORIGINS.items():
+        text = text.replace(mark, name)
+    return re.findall(r"\[\w\]", found[0]), text
 
 
 def presets() -> str:
-    """Return for each preset what it does, the settings that differ from ours, and those that only it has."""
-    parts = []
+    """Return the settings that all presets change, then for each preset its own changes and settings."""
+    shared = find_shared_changes()
+    ours, any_preset = Policy(), Policy.preset("pi")
+    shared_rows = [changed_row(name, any_preset, ours) for name in shared]
+    head = ("setting", "every preset", "`holdfast`")
+    parts = [f"### Changed by every preset\n\nThe tables below do not repeat these.\n\n{table(head, shared_rows)}"]
     for name, preset in PRESETS.items():
-        parts.append(f"### `{name}`\n\n{preset.about.capitalize()}.\n\n{preset_tables(Policy.preset(name))}")
+        about = preset.about[0].upper() + preset.about[1:]
+        parts.append(f"### `{name}`\n\n{about}.\n\n{preset_tables(Policy.preset(name), shared)}")
     return "\n".join(parts)
 
 
-def preset_tables(policy: Policy) -> str:
-    """Return the tables of a preset, or a sentence where it is ours."""
+def find_shared_changes() -> list[str]:
+    """Return the settings for which all presets have the same value, other than our default."""
+    ours = Policy()
+    others = [Policy.preset(name) for name in PRESETS if name != OUR_POLICY]
+    shared = []
+    for name in list_setting_names():
+        values = [get_setting(name, policy.settings, policy.rules) for policy in others]
+        is_read = not any(name in policy.rules.unused_settings for policy in others)
+        is_same = all(found == values[0] for found in values)
+        if is_read and is_same and values[0] != get_setting(name, ours.settings, ours.rules):
+            shared.append(name)
+    return shared
+
+
+def changed_row(name: str, policy: Policy, ours: Policy) -> tuple[str, str, str]:
+    """Return the row of a setting with its value in ``policy`` and in ours."""
+    held, default = (get_setting(name, one.settings, one.rules) for one in (policy, ours))
+    return f"`{name}`", value(held), value(default)
+
+
+def preset_tables(policy: Policy, shared: Sequence[str]) -> str:
+    """Return the tables of a preset without the ``shared`` settings, or a sentence for our own policy."""
     ours, names = Policy(), list_setting_names(type(policy.rules))
     differing = []
     for name in names:
-        if name.startswith(f"{PRESET_GROUP}.") or name in policy.rules.unused_settings:
+        if name.startswith(f"{PRESET_GROUP}.") or name in policy.rules.unused_settings or name in shared:
             continue
-        held, default = (get_setting(name, one.settings, one.rules) for one in (policy, ours))
-        if held != default:
-            differing.append((f"`{name}`", value(held), value(default)))
+        row = changed_row(name, policy, ours)
+        if row[1] != row[2]:
+            differing.append(row)
     own = [setting_row(name, policy) for name in names if name.startswith(f"{PRESET_GROUP}.")]
-    parts = [table(("setting", "here", "`holdfast`"), differing)] if differing else []
+    parts = [table(("setting", "this preset", "`holdfast`"), differing)] if differing else []
     if own:
-        parts.append(table(("setting of its own", "default", "origin, meaning, reason"), own))
+        parts.append(table(("setting that only it has", *SETTINGS_HEAD[1:]), own))
     if policy.rules.unused_settings:
         unused = ", ".join(f"`{name}`" for name in sorted(policy.rules.unused_settings))
         parts.append(f"It does not read {unused}.\n")
@@ -159,7 +205,9 @@ def rules() -> str:
     for api in dict.fromkeys(rule.name.partition(".")[0] for rule in ALL_RULES):
         own = [rule for rule in ALL_RULES if rule.name.startswith(f"{api}.")]
         rows = [(f"`{r.name}`", r.text, r.models or "all", r.level, r.evidence, r.source) for r in own]
-        parts.append(f"## `{api}`\n\n" + table(("rule", "what must be true", "models", "level", "known", "from"), rows))
+        parts.append(
+            f"## `{api}`\n\n" + table(("rule", "what must be true", "models", "level", "how we know", "source"), rows)
+        )
     return "\n".join(parts)
 
 

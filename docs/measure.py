@@ -34,23 +34,31 @@ PAGE = Path(__file__).parent / "results.md"
 README = Path(__file__).parents[1] / "README.md"
 EXAMPLE = Path(__file__).parents[1] / "examples" / "long-session.jsonl"
 SETTINGS = ((64_000, 10_000), (96_000, 10_000), (32_000, 3_000))
-"""Windows with their frames, in tokens."""
+"""Windows, each with the tokens of system prompt and tools."""
 _OVER = re.compile(r"over at (\d+) cuts of ([\d,]+)")
 _PART = re.compile(r"(<!-- measured -->\n).*?(<!-- end -->)", re.DOTALL)
-_HEAD = ("policy", "requests", "invalid", "over window", "words missing", "cache hit", "cost $", "× append-only",
-         "online fact recall", "compactions", "ms p95")  # fmt: skip
-_CUT_HEAD = ("policy", "facts 4,000", "facts 8,000", "facts 16,000", "95 % at 8,000", "oracle 8,000", "handles 8,000",
-             "z_gain 8,000", "stale 8,000")  # fmt: skip
+_HEAD = ("policy", "requests", "invalid", "over window", "user messages missing", "read from cache", "cost $",
+         "cost / append-only", "facts kept", "compactions", "planning ms (p95)")  # fmt: skip
+_CUT_HEAD = ("policy", "facts kept in 4,000", "facts kept in 8,000", "facts kept in 16,000", "95 % interval",
+             "best possible", "name or handle kept", "prediction gain", "stale facts")  # fmt: skip
+
+
+CUTS_INTRODUCTION = """\
+## Recall at cuts
+
+The budget for messages is 4,000, 8,000 or 16,000 tokens; the columns without a number are for 8,000. See
+[metrics.md](metrics.md#recall-at-cuts).
+"""
 
 
 class Quiet:
-    """Nobody waits for this."""
+    """A progress bar that shows nothing."""
 
     def begin_part(self, label: str, total: int) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def advance(self) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 def measured(file: str, window: int, frame: int) -> ReplayReport:
@@ -138,28 +146,31 @@ def sessions(reports: Sequence[ReplayReport]) -> str:
         )
         for s in (report.subject for report in reports)
     ]
-    return table(("session", "format", "messages", "answers", "append-only peak", "recorded / o200k"), lines)
+    return table(
+        ("session", "format", "messages", "answers", "largest request (append-only)", "recorded tokens / o200k tokens"),
+        lines,
+    )
 
 
 def written(example: Sequence[ReplayReport], others: Sequence[Sequence[ReplayReport]]) -> str:
     """Return all tables; ``others`` holds the reports on the real sessions for each setting."""
     out = [f"### What was replayed\n\n{sessions([example[0], *others[0]])}"]
     for own, reports, (window, frame) in zip(example, others, SETTINGS, strict=True):
-        out.append(f"## Window {window:,}, frame {frame:,}\n")
+        out.append(f"## Window {window:,}, system prompt and tools {frame:,}\n")
         out += [f"{name(report.subject.file)}\n\n{online(report.rows)}" for report in reports]
         rows = pool_policy_rows([(report.subject, report.rows) for report in reports])
         judged = [name(report.subject.file) for report in reports if report.subject.is_judged]
         if rows:
             out.append(f"**Pool** of {', '.join(judged)}\n\n{online(rows)}")
-        out.append(f"Our own example session, in no pool\n\n{online(own.rows)}")
-    out.append("## At cuts\n")
+        out.append(f"Our example session, which is not in the pool\n\n{online(own.rows)}")
+    out.append(CUTS_INTRODUCTION)
     out += [
         f"{name(report.subject.file)}\n\n{at_cuts(report.rows, [report])}" for report in others[0] if _is_cut(report)
     ]
     rows = pool_policy_rows([(report.subject, report.rows) for report in others[0]])
     if rows:
         out.append(f"**Pool** of all sessions above\n\n{at_cuts(rows, others[0])}")
-    out.append(f"Our own example session, in no pool\n\n{at_cuts(example[0].rows, [example[0]])}")
+    out.append(f"Our example session, which is not in the pool\n\n{at_cuts(example[0].rows, [example[0]])}")
     return "\n".join(out)
 
 

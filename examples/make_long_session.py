@@ -1,10 +1,10 @@
-"""A long recorded coding session is written: real tools over this repository's own files, in Claude Code's format.
+"""Write a long coding session in Claude Code's format: scripted people, real tools on this repository's files.
 
     python examples/make_long_session.py [--source DIR] [--out FILE]
 
-The people in it are scripted, the tools are not: each command runs in a temporary copy of the sources, edits are
-applied there, and what the assistant says later (paths, lines, names, numbers) is taken from what the tools showed it
-before. Times and ids come from counters: the same sources and the same Python give the same bytes.
+Each command runs in a temporary copy of the sources, and edits are applied there. What the assistant says later (paths,
+lines, names, numbers) comes from what the tools printed before. Times and ids come from counters, so the same sources
+and the same Python give the same bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from session_record import Session, number
 from session_tools import Workshop, bash, call, imported, modules, outline, place, public, python, told
 
 ENOUGH = 222
-"""Steps of the session at least, two messages each: the review goes on until then."""
+"""Least number of steps, two messages each; the review continues until then."""
 OPENINGS = ("{} now.", "Next is {}.", "On to {}.", "I take {} next.", "Let me look at {}.")
 ENTRIES = "src/holdfast/state/entries.py"
 RUN = bash("python tools/surface.py", "Print the surface")
@@ -27,7 +27,7 @@ PROVE = bash("python -m unittest tests.unit.test_surface", "Run the surface test
 
 
 def orientation(s: Session) -> None:
-    """Open with the brief and its rules, and a first look round."""
+    """Scene: the task and its rules, and a first look at the sources."""
     s.user(
         "We are getting Holdfast ready for its first release: ticket HF-2291, base commit 4e8c1d7. Every module under "
         "src/holdfast shall list its public names in `__all__`, tools/surface.py shall print them, and a test shall "
@@ -57,7 +57,7 @@ def orientation(s: Session) -> None:
 
 
 def script(s: Session) -> None:
-    """Write tools/surface.py, which fails on its first run and is put right."""
+    """Scene: write tools/surface.py, which fails on its first run and is corrected."""
     s.user(
         "Good. Start with tools/surface.py, with --json too. The release has a budget of 960 public names: over it the "
         "script must leave with exit status 3."
@@ -77,7 +77,7 @@ def script(s: Session) -> None:
 
 
 def visit(s: Session, path: str, *, check: bool = True, forget: bool = False) -> None:
-    """Read one module, look up its neighbours, add its list and check it."""
+    """Read a module, look at its neighbours, add its list of names and check it."""
     text, names, short = s.shop.text(path), public(s.shop, path), path.removeprefix("src/holdfast/")
     longest = max(outline(path, text), key=lambda name: (name.name in names, name.end - name.line))
     s.step(call("Read", path), text=OPENINGS[number(0, 4, path)].format(short) if number(0, 2, path) else "")
@@ -110,14 +110,14 @@ def visit(s: Session, path: str, *, check: bool = True, forget: bool = False) ->
 
 
 def cousin(s: Session, name: str, path: str) -> str:
-    """Return a thought about a name seen long ago that is like this one; nothing if there is none."""
+    """Return a remark about a similar name seen long ago, or an empty string if there is none."""
     stem = max(name.strip("_").split("_"), key=len)[:5].lower()
     like = [at for at in s.recall(set(s.shown)) if stem in at.name.lower() and at.path != path]
     return f"`{name}` reminds me of {told(like[:2])}; the names should not be confused." if like else ""
 
 
 def close(s: Session, title: str, paths: list[str]) -> None:
-    """Write down what a loop found, from what was seen in it, and prove that it can be imported."""
+    """Write a page with the names that were found, and check that they can be imported."""
     seen = [(path, [name for name in s.shown.values() if name.path == path]) for path in paths]
     rows = [f"| {path} | {name.line} | `{name.text[:110]}` |\n" for path, names in seen for name in names[:4]]
     content = f"# Surface of {title}\n\n| module | line as read | definition |\n|---|---|---|\n{''.join(rows)}"
@@ -135,7 +135,7 @@ def close(s: Session, title: str, paths: list[str]) -> None:
 
 
 def model(s: Session) -> None:
-    """Go through the values, one file at a time."""
+    """Scene: review the values, one file at a time."""
     s.user(
         "Right. Now state/, one file at a time please. When a package is done, write its definitions down in "
         "docs/surface-NAME.md and a test that the names can be imported and have docstrings."
@@ -147,7 +147,7 @@ def model(s: Session) -> None:
 
 
 def soak(s: Session) -> None:
-    """Read a log of 92 KB with one error in it, and find where that comes from."""
+    """Scene: read a log of 92 KB with one error and find its cause."""
     s.user(
         f"Something else: {LOG} is from the nightly soak run; I am told it ended with an HF-E error. What happened? "
         f"Its limits are in {LIMITS}.",
@@ -171,7 +171,7 @@ def soak(s: Session) -> None:
 
 
 def middle(s: Session) -> None:
-    """Go through messages/ and planning/; in one module a name is forgotten."""
+    """Scene: review messages/ and planning/; one name of one module is forgotten."""
     s.user("Fine, leave that for now, I shall open a ticket for it. Go on with messages/ and planning/.")
     paths = modules(s.shop, "messages", "planning", each=11)
     slip = [path for path in paths if len(public(s.shop, path)) > 1 and not place(s.shop.text(path))[1]][:3][-1]
@@ -183,7 +183,7 @@ def middle(s: Session) -> None:
 
 
 def aside(s: Session) -> None:
-    """Answer a question between two files, and hear of one more wish."""
+    """Scene: answer a question between two files and get another request."""
     s.user(
         "In between: does anything in state/ import from messages/ or planning/? Imports must go one way only. And no "
         "`__all__` in an `__init__.py`, please.",
@@ -195,7 +195,7 @@ def aside(s: Session) -> None:
 
 
 def proof(s: Session) -> None:
-    """Write the test, see it fail for a good reason, and list the forgotten name."""
+    """Scene: write the test, see it fail, and list the forgotten name."""
     s.user("Write the test now, tests/unit/test_surface.py. Mind the rule about how tests must run.")
     s.step(call("Write", "tests/unit/test_surface.py", content=TEST), text="Plain unittest, as you asked at the start.")
     path = re.findall(r"path='(\S+?)'", s.step(PROVE)[0])[0]
@@ -214,7 +214,7 @@ def proof(s: Session) -> None:
 
 
 def rest(s: Session) -> None:
-    """Answer for early facts after a long break, and do the other packages."""
+    """Scene: repeat early facts after a long break, then review the other packages."""
     s.user(
         "Back from lunch. Which error number was in that log, and in which session? And what was the budget of names "
         "and the exit status? Then the packages that are left, the four widest modules of each.",
@@ -240,7 +240,7 @@ def rest(s: Session) -> None:
 
 
 def lengths(s: Session) -> None:
-    """List the longest functions, take the largest module apart, and give a private name a better one."""
+    """Scene: list the longest functions, study the largest module, and rename a private function."""
     s.user(
         "How long are our functions? 95 in 100 should be under 50 lines. Show me the longest, and take our largest "
         "module apart with ast."
@@ -261,7 +261,7 @@ def lengths(s: Session) -> None:
 
 
 def rename(s: Session, path: str, old: str) -> None:
-    """Rename a private function wherever its module uses it."""
+    """Rename a private function everywhere in its module."""
     s.user(f"Not today. But rename `{old}` in {path} to `{old}_once`, wherever it is used.")
     s.step(call("Grep", "src", pattern=rf"\b{old}\b"))
     s.step(call("Edit", path, replace_all=True, old_string=old, new_string=f"{old}_once"))
@@ -270,7 +270,7 @@ def rename(s: Session, path: str, old: str) -> None:
 
 
 def numbers(s: Session) -> None:
-    """Find who reads each number: many small searches for names seen long ago."""
+    """Scene: find the readers of each setting, with many small searches for names seen long ago."""
     home = max(s.shown.values(), key=lambda name: name.fields)
     constants = {name.name for name in s.shown.values() if re.match(r"[A-Z_]+ = [\d_.]+$", name.text)}
     old = next(iter([*s.recall(constants, 40, 999), *s.shown.values()]))
@@ -294,7 +294,7 @@ def numbers(s: Session) -> None:
 
 
 def review(s: Session) -> None:
-    """Look at every list again, from the line it was written at; then run all checks."""
+    """Scene: check every list again at the line where it was written; then run all checks."""
     s.user(
         "Review your own work: look at every list again where you put it, run everything, and give me the diff stat. "
         "And was state/entries.py left as I asked?"
@@ -315,7 +315,7 @@ def review(s: Session) -> None:
 
 
 def notes(s: Session) -> None:
-    """Write release notes, which lean on the whole session."""
+    """Scene: write release notes that need facts from the whole session."""
     s.user(
         "Last thing: release notes in docs/release-HF-2291.md. Name the ticket, the base commit, the soak error with "
         "its numbers, the scripts, and what is left to do."
@@ -338,7 +338,7 @@ SCENES = (orientation, script, model, soak, middle, proof, rest, lengths, number
 
 
 def main() -> None:
-    """Play the scenes in a copy of the sources and write the session."""
+    """Run the scenes in a copy of the sources and write the session."""
     here = Path(__file__).resolve().parent
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("--source", type=Path, default=here.parent)

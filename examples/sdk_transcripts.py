@@ -1,4 +1,4 @@
-"""The official SDKs as clients of the strict provider: what each of them sees, in a few lines.
+"""The official SDKs as clients of the strict provider: an answer, a stream, a tool call and an overflow of each.
 
     uv run python examples/sdk_transcripts.py
 
@@ -22,20 +22,20 @@ from holdfast.testing.provider.settings import ProviderSettings
 
 HELLO = "hello"
 CALL = 'call read {"path": "notes/kelp.md"}'
-"""What makes the provider call a tool: a line of the user's that asks for it."""
+"""A user's line that makes the provider call a tool."""
 RESULT = "Kelp holds on to rock."
 HUGE = "kelp " * 3_000
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 
 
 def say(step: str, *lines: object) -> None:
-    """Print what a step gave."""
+    """Print the results of a step."""
     for number, line in enumerate(lines):
         print(f"  {'' if number else step:9} {line}")
 
 
 def refused(ask: Callable[[], object], kind: type[Exception]) -> str:
-    """Return the error of the SDK's own class that ``ask`` ends in."""
+    """Call ``ask`` and return the SDK's own error that it raises."""
     try:
         ask()
     except kind as error:
@@ -71,7 +71,7 @@ def anthropic_transcript(url: str) -> None:
 
 
 def user(content: Any) -> dict[str, Any]:
-    """Return a message of the user."""
+    """Return a user message."""
     return {"role": "user", "content": content}
 
 
@@ -164,11 +164,11 @@ TRANSCRIPTS: Sequence[tuple[str, str, Callable[[str], None]]] = (
     ("openai", "Responses", responses_transcript),
     ("google-genai", "generateContent", gemini_transcript),
 )
-"""Each SDK with the API that it speaks."""
+"""Each SDK with its API."""
 
 
 def main() -> None:
-    """Print a transcript of each, every one with a provider of its own."""
+    """Print a transcript of each SDK, each with its own provider."""
     for name, api, talk in TRANSCRIPTS:
         print(f"{name} {version(name)}, {api}")
         with serve_provider(Provider(ProviderSettings(window=2_000))) as url:

@@ -1,4 +1,4 @@
-"""What the session finds and writes: a log of the night, its limits, two small scripts and their tests."""
+"""Files that the session reads and writes: a nightly log, its limits, two small scripts and their tests."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ NIGHT = (
 
 
 def soak_log(points: list[Name]) -> str:
-    """Return a night's log of 92 KB whose modules, functions and lines are real, with one error in it."""
+    """Return a nightly log of 92 KB with real modules, functions and lines, and one error."""
     lines: list[str] = []
     size = 0
     while size < 92_000:
@@ -141,7 +141,7 @@ def soak_log(points: list[Name]) -> str:
 
 
 def error(clock: str, points: list[Name]) -> list[str]:
-    """Return the lines of the night's one error, with two real places in its traceback."""
+    """Return the lines of the error, with two real places in its traceback."""
     places = [*points, *(point for point in points if point.path.endswith("state/calibration/token_estimate.py"))][-2:]
     return [
         f"{clock} ERROR HF-E5127 request of 61,884 tokens over usable 48,960 in session s-7f3a91c, lane L-19 gives up",
@@ -152,7 +152,7 @@ def error(clock: str, points: list[Name]) -> list[str]:
 
 
 def names_test(title: str, names: list[tuple[str, list[str]]]) -> str:
-    """Return a unittest that imports each name of each module and looks for its words."""
+    """Return a unittest that imports each name of each module and checks for a docstring."""
     lines = [
         f'"""Each public name of {title} can be imported, and what is a function or class says what it does."""',
         "",

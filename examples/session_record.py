@@ -1,7 +1,7 @@
-"""The record of a session: its lines as Claude Code writes them, its clock, and what was shown when.
+"""The recorded session: lines in Claude Code's format, a clock, and which step showed which name.
 
-One API message with several blocks becomes several lines with the same message id and the same usage; a result hangs
-under the line of its call. Ids and times come from counters.
+An API message with several blocks becomes several lines with the same message id and usage. A result's parent is the
+line of its call. Ids and times come from counters.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from session_tools import HOME, Call, Name, Workshop, outline
 from holdfast.messages.size.tokens import estimate_text_tokens
 
 START = datetime(2026, 3, 9, 8, 41, 12, tzinfo=UTC)
-"""When the session begins, by its own clock."""
+"""Start of the session."""
 FRAME, FACTOR, COLD = 10_000, 1.25, 300
-"""Tokens of system prompt and tools; provider's tokens for one of ours; seconds until a prompt cache is cold."""
+"""Tokens of system prompt and tools; provider tokens per estimated token; seconds until a prompt cache is cold."""
 
 
 def digest(*words: object) -> bytes:
@@ -30,13 +30,13 @@ def digest(*words: object) -> bytes:
 
 
 def number(low: int, high: int, *words: object) -> int:
-    """Return a number from ``low`` to ``high``, always the same for the same words."""
+    """Return a number from ``low`` to ``high`` that depends on ``words`` alone."""
     return low + int.from_bytes(digest(*words)[:6], "big") % (high - low + 1)
 
 
 @dataclass
 class Session:
-    """The record so far: its lines, the clock, what the prompt holds and what was shown when."""
+    """The session so far: its lines, the clock, the size of the prompt, and which step showed which name."""
 
     shop: Workshop
     lines: list[str] = field(default_factory=list)
@@ -52,15 +52,15 @@ class Session:
     edited: dict[str, int] = field(default_factory=dict)
 
     def pause(self, seconds: float) -> None:
-        """Let time go by."""
+        """Advance the clock."""
         self.now += timedelta(seconds=seconds)
 
     def stamp(self) -> str:
-        """Return the time as the format spells it."""
+        """Return the time in the format's notation."""
         return self.now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     def line(self, kind: str, **more: object) -> str:
-        """Write a line that hangs under the one before, unless it names its own parent; return its id."""
+        """Write a line and return its id. Its parent is the previous line unless it names another."""
         uuid = str(UUID(bytes=digest("line", len(self.lines)), version=4))
         line = {
             "parentUuid": self.parent,
@@ -81,7 +81,7 @@ class Session:
         return uuid
 
     def user(self, text: str, wait: float = 48) -> None:
-        """Let the user speak after ``wait`` seconds."""
+        """Add a user message after ``wait`` seconds."""
         if self.lines:
             took = round((self.now - self.began).total_seconds() * 1000)
             self.line("system", subtype="turn_duration", durationMs=took, isMeta=False)
@@ -97,7 +97,7 @@ class Session:
         self.held += estimate_text_tokens(text) + 8
 
     def step(self, *calls: Call, text: str = "", thought: str = "") -> list[str]:
-        """Let the assistant answer once: thought, words, calls; return what the tools said."""
+        """Add one answer of the assistant (thinking, text, calls); return the results of its calls."""
         self.steps += 1
         self.pause(number(2_400, 13_000, "think", self.steps) / 1000)
         blocks: list[dict[str, Any]] = []
@@ -148,7 +148,7 @@ class Session:
         }
 
     def said(self, answer: dict[str, Any], block: dict[str, Any], apart: bool) -> str:
-        """Write one block as a line of its own, and now and then what a hook or a running command says meanwhile."""
+        """Write a block as a line of its own, sometimes with the output of a hook or a running command."""
         self.pause(number(300, 1_900, "block", len(self.lines)) / 1000)
         request = f"req_011{digest('request', self.steps).hex()[:21]}"
         uuid = self.line("assistant", message={**answer, "content": [block]}, requestId=request)
@@ -163,7 +163,7 @@ class Session:
         return uuid
 
     def result(self, block: dict[str, Any], uuid: str) -> str:
-        """Run the tool of a call, write its result under the call's line, remember what it showed."""
+        """Run a call's tool, write its result below the call's line, and remember the names that it showed."""
         output, failed = self.shop.use(block["name"], block["input"])
         self.pause(number(40, 2_200, "tool", uuid) / 1000)
         told: dict[str, Any] = {"tool_use_id": block["id"], "type": "tool_result", "content": output}

@@ -1,7 +1,7 @@
-"""A workshop: tools that really run in a copy of the sources, and questions about those sources.
+"""The tools of the session, which really run in a copy of the sources, and questions about those sources.
 
-Read, Grep, Glob, Edit and Write work on the copy; Bash runs Python there and answers the few ``git`` questions by
-itself, so that neither git nor a shell is needed. What the tools print names no machine and no real time.
+Read, Grep, Glob, Edit and Write work on the copy. Bash runs Python there and answers a few ``git`` commands itself, so
+neither git nor a shell is needed. The output contains no machine's paths and no real times.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HOME = "/home/dev/holdfast"
-"""Where the session says it lives."""
+"""The working folder that the session shows."""
 LONGEST, WIDEST = 95_000, 240
-"""Characters of a command's output, and of a line that a search found, that are kept."""
+"""Characters kept of a command's output, and of a line that a search found."""
 OWN_TEST = "test_example_session.py"
-"""What proves the session is no part of it."""
+"""The test of this session, which the copy leaves out."""
 COMMITS = (
     "4e8c1d7 Branch as a lawful fold",
     "b07a93e Estimator: fit over fifteen classes of content",
@@ -37,7 +37,7 @@ COMMITS = (
 
 
 class Name(NamedTuple):
-    """A definition at the top of a module: where it stands and how its line reads."""
+    """A definition at the top level of a module: its place and its line."""
 
     name: str
     path: str
@@ -48,7 +48,7 @@ class Name(NamedTuple):
 
 
 def outline(path: str, text: str) -> list[Name]:
-    """Return the definitions at the top of a module, and the private ones too; nothing if it does not parse."""
+    """Return the top-level definitions of a module, private ones too; none if it does not parse."""
     found, lines = [], text.split("\n")
     try:
         body = ast.parse(text).body
@@ -78,7 +78,7 @@ class Workshop:
 
     @classmethod
     def of(cls, source: Path, root: Path) -> Workshop:
-        """Copy what a reader of the repository would look at."""
+        """Copy the files that a reader of the repository looks at."""
         for name in ("src", "tests", "docs"):
             if (source / name).is_dir():
                 shutil.copytree(
@@ -92,7 +92,7 @@ class Workshop:
         return cls(root)
 
     def begin(self) -> None:
-        """Remember every file as it is now; what differs later is a change."""
+        """Remember every file, so that later differences count as changes."""
         self.first = {name: self.text(name) for name in self.names()}
 
     def names(self, pattern: str = "**/*.*", under: str = ".") -> list[str]:
@@ -106,7 +106,7 @@ class Workshop:
         return (self.root / path).read_text("utf-8", "replace")
 
     def use(self, tool: str, given: dict[str, Any]) -> tuple[str, bool]:
-        """Return what the tool says and whether it failed."""
+        """Run a tool; return its output and whether it failed."""
         try:
             done = getattr(self, tool.lower())(**given)
         except (OSError, ValueError) as error:
@@ -114,7 +114,7 @@ class Workshop:
         return done if isinstance(done, tuple) else (done, False)
 
     def at(self, path: str) -> Path:
-        """Return the file behind a path as the session spells it."""
+        """Return the file in the copy for a path of the session."""
         return self.root / path.removeprefix(HOME).lstrip("/")
 
     def read(self, file_path: str, offset: int = 1, limit: int = 420) -> str:
@@ -138,7 +138,7 @@ class Workshop:
         return "\n".join(hits[:head_limit]) or "No matches found"
 
     def edit(self, file_path: str, old_string: str, new_string: str, *, replace_all: bool = False) -> str:
-        """Replace a text; it must be unique unless every place is meant."""
+        """Replace a text, which must be unique unless all places are replaced."""
         text = self.at(file_path).read_text("utf-8")
         found = text.count(old_string)
         if found == 0 or (found > 1 and not replace_all):
@@ -147,20 +147,20 @@ class Workshop:
         return f"The file {file_path} has been updated successfully."
 
     def write(self, file_path: str, content: str) -> str:
-        """Make a file."""
+        """Write a new file."""
         self.at(file_path).parent.mkdir(parents=True, exist_ok=True)
         self.at(file_path).write_text(content, "utf-8")
         return f"File created successfully at: {file_path}"
 
     def bash(self, command: str, **_: object) -> tuple[str, bool]:
-        """Run a command; a long output is cut, a failure starts with its exit status."""
+        """Run a command; cut long output, and put the exit code first if it failed."""
         output, code = self.python(command) if command.startswith("python ") else (self.git(command), 0)
         if len(output) > LONGEST:
             output = f"{output[:LONGEST]}\n... [{len(output) - LONGEST} characters cut]"
         return (f"Exit code {code}\n" if code else "") + output.rstrip("\n"), code != 0
 
     def python(self, command: str) -> tuple[str, int]:
-        """Run Python in the copy; its paths and times are made neutral."""
+        """Run Python in the copy, and make paths and times in its output neutral."""
         setting = {"PYTHONPATH": str(self.root / "src"), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(
             [sys.executable, *shlex.split(command)[1:]],
@@ -188,7 +188,7 @@ class Workshop:
         return "\n".join(self.stat(name) for name in self.changed() if name in self.first)
 
     def changed(self) -> list[str]:
-        """Return the paths that are new or no longer what they were."""
+        """Return the paths of new and changed files."""
         return [name for name in self.names() if self.first.get(name) != self.text(name)]
 
     def stat(self, name: str) -> str:
@@ -208,7 +208,7 @@ def call(tool: str, path: str | None = None, **given: object) -> Call:
 
 
 def bash(command: str, description: str) -> Call:
-    """Return a command with its reason."""
+    """Return a call of Bash with its description."""
     return call("Bash", command=command, description=description)
 
 
@@ -233,18 +233,18 @@ def public(shop: Workshop, path: str) -> list[str]:
 
 
 def told(names: list[Name]) -> str:
-    """Return names as prose: where each was seen."""
+    """Return names as a sentence with their places."""
     return ", ".join(f"`{name.name}` ({name.path.removeprefix('src/holdfast/')}:{name.line})" for name in names)
 
 
 def imported(text: str) -> set[str]:
-    """Return the names that a module takes from this project."""
+    """Return the names that a module imports from this project."""
     froms = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
     return {alias.name for node in froms if (node.module or "").startswith("holdfast.") for alias in node.names}
 
 
 def place(text: str) -> tuple[str, list[str]]:
-    """Return the statement that the list goes behind; or the list there is, to be replaced, with its names."""
+    """Return the statement to put the list after, or the existing list and its names."""
     anchor = '"""'
     for node in ast.parse(text).body:
         if not isinstance(node, ast.Assign | ast.Import | ast.ImportFrom):

@@ -91,7 +91,7 @@ def test_there_is_always_a_window(configured, known, default, cap):
 
 @pytest.mark.parametrize(
     ("window", "told"),
-    [(15_999, "Minimum is 16000"), (16_000, "is under 32000"), (31_999, "is under 32000"), (32_000, "")],
+    [(15_999, "Minimum is 16000"), (16_000, "is under 32,000"), (31_999, "is under 32,000"), (32_000, "")],
 )
 def test_the_floors_are_strict(window, told):
     """[O] under 16,000 nothing is sent, under 32,000 the caller is warned; at the numbers themselves neither."""
@@ -103,10 +103,10 @@ def test_the_floors_are_strict(window, told):
     ("window", "cap", "told"),
     [
         (30_000, 3_999, "Minimum is 4000"),
-        (30_000, 7_999, "is under 8000"),
+        (30_000, 7_999, "is under 8,000"),
         (30_000, 8_000, ""),
         (200_000, 19_999, "Minimum is 20000"),
-        (200_000, 39_999, "is under 40000"),
+        (200_000, 39_999, "is under 40,000"),
         (200_000, 40_000, ""),
     ],
 )

@@ -409,7 +409,9 @@ def test_the_advice_is_what_would_have_helped():
 def test_what_another_key_sealed_wants_that_key():
     """Nothing is wrong with the shape of such a request, and no other model takes it."""
     actions, state = done(SEALED, SEALED)
-    assert "the key and account that it was made with, or" in format_stop_message(actions[-1], state.overflow)
+    assert "the key and account that the signed content was made with, or" in format_stop_message(
+        actions[-1], state.overflow
+    )
 
 
 def test_a_provider_says_no_more_than_a_few_lines():

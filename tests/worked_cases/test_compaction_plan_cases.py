@@ -80,7 +80,7 @@ def _conversation(case):
     """Return whether a compaction by hand finds anything that was said, as its notice tells it."""
     said = [_openclaw_message(one) for one in case["input"]]
     made = plan(said, PLACE, Policy.preset("openclaw"), inputs=PlanInputs(force_compaction=True))
-    return not any("nothing to summarize yet" in notice.why for notice in made.notices)
+    return not any("no conversation yet" in notice.why for notice in made.notices)
 
 
 # -- pi ----------------------------------------------------------------------------------------------------------------

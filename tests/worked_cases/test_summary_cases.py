@@ -221,7 +221,7 @@ def judged(summary, seen, policy):
         assert event.author == "model"
         return {}
     assert event.outcome == "summary_rejected", event
-    *reasons, _advice = event.why.partition("accepted: ")[2].split("; ")
+    *reasons, _advice = event.why.partition("summary: ")[2].split("; ")
     return {what: which for what, _, which in (reason.partition(": ") for reason in reasons)}
 
 

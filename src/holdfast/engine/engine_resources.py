@@ -82,7 +82,7 @@ class EngineResources:
             self.listener(event)
         except Exception as error:  # noqa: BLE001 -- whatever a listener does, the session goes on
             self.listener = None
-            reason = f"{type(error).__name__}: {error}; it gets no more events; fix it and open the engine again"
+            reason = f"{type(error).__name__}: {error}; it gets no more events: fix it and open the engine again"
             _LOG.warning("the listener of this engine raised %s", reason)
 
     def run_in_worker(self, call: Callable[[], T]) -> Awaitable[T]:

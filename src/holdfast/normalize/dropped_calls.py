@@ -51,7 +51,7 @@ def detach_dropped_call_results(
             position = ResultPosition(message_index, result_index)
             if is_dropped_by_position.get(position, is_dropped_by_last_use):
                 names[result_index] = _mint_unmatched_id(result.call_id, dialect)
-        renamed_item = apply_wire_names(item, names, ToolResult, "its call is left out")
+        renamed_item = apply_wire_names(item, names, ToolResult, "its call is dropped")
         detached_items.append(_rename_calls_without_tool(renamed_item, dialect))
     return detached_items
 
@@ -73,7 +73,7 @@ def _rename_calls_without_tool(item: TrackedMessage, dialect: Dialect) -> Tracke
     for number, call in enumerate(item.message.calls):
         if not has_tool_name(call):
             names[number] = _mint_unmatched_id(call.id, dialect)
-    return apply_wire_names(item, names, ToolCall, "it names no tool")
+    return apply_wire_names(item, names, ToolCall, "the call names no tool")
 
 
 def _mint_unmatched_id(id_: str, dialect: Dialect) -> WireName:

@@ -113,7 +113,7 @@ def _replace_media_part(
         limits.append(f"{max_images:,} images")
     if max_bytes < NO_LIMIT:
         limits.append(f"{max_bytes:,} bytes")
-    why = f"at most {' and '.join(limits)} go in one request"
+    why = f"a request may have at most {' and '.join(limits)}"
     return item.replace_message(Message(item.message.role, parts), "media-budget", why)
 
 

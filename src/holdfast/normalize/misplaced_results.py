@@ -79,7 +79,7 @@ def _split_answer(item: TrackedMessage, extracted_ids: Collection[str]) -> Itera
     if item.message.role != "assistant" or not any(map(is_extracted, item.message.parts)):
         yield item
         return
-    why = "a tool result stands outside the answer that made its call"
+    why = "a tool result is not allowed in an assistant message"
     for number, (is_result, parts) in enumerate(groupby(item.message.parts, is_extracted)):
         message = Message("tool" if is_result else "assistant", tuple(parts))
         if number == 0:
@@ -112,7 +112,7 @@ def assign_missing_call_ids(items: list[TrackedMessage], dialect: Dialect) -> li
             name = WireName(mint_call_id(seed, dialect))
             call_names[index][call_index] = name
             result_names[match.message_index][match.result_index] = name
-    why = "a call without an id is answered by the result that stands behind it"
+    why = "a call without an id and the result after it got the same id"
     renamed_items: list[TrackedMessage] = []
     for index, item in enumerate(items):
         item_with_calls = apply_wire_names(item, call_names[index], ToolCall, why)
@@ -138,7 +138,7 @@ def link_results_without_id(items: list[TrackedMessage], dialect: Dialect) -> li
         ):
             tool = call.name if dialect.results_carry_name else ""
             names[position.message_index][position.result_index] = WireName(call.id, tool)
-    why = "a result that names no call answers the one it stands behind"
+    why = "a result without a call id got the id of the call before it"
     linked_items: list[TrackedMessage] = []
     for index, item in enumerate(items):
         linked_items.append(apply_wire_names(item, names[index], ToolResult, why))
@@ -188,7 +188,7 @@ def _match_by_position(
 def drop_unanswered_computer_calls(items: list[TrackedMessage], dialect: Dialect) -> list[TrackedMessage]:
     """Drop calls for a screenshot without their output."""
     unanswered_calls = find_unanswered_computer_calls([item.message for item in items])
-    why = "no screenshot came of the call, and none can be made up"
+    why = "the call for a screenshot has no output"
     return drop_tracked_parts(items, unanswered_calls, dialect, "pairing", why)
 
 

@@ -127,13 +127,16 @@ def _list_passes(
     """Return the passes in order, each with the reason given for a message that it drops."""
     if dialect.keeps_client_content:  # a server whose rules we do not know: only what is ours is made ready
         return (
-            (clean_messages, ("empty", "another model sealed all that it held")),
-            (partial(merge_adjacent_messages, summary_position=summary_position), ("merge", "neighbours of one role")),
+            (clean_messages, ("empty", "all its content was signed or encrypted for another model")),
+            (
+                partial(merge_adjacent_messages, summary_position=summary_position),
+                ("merge", "adjacent messages of the same role are merged"),
+            ),
             (replace_excess_media, ("drop", "")),
         )
     pair_server_calls = (
         partial(drop_unpaired_server_parts, earlier_ids=earlier_ids),
-        ("server-pair", "half of a call that the server answered was all it held"),
+        ("server-pair", "it had only half of a server tool's call and result"),
     )
     # Each pass relies on those before it: - Results get the places and ids by which they can be matched, before
     # anything is matched. - Calls are dropped before cleaning: a dropped call may leave a message, or its thinking,
@@ -148,24 +151,27 @@ def _list_passes(
         (partial(detach_dropped_call_results, interrupted=interrupted), ("drop", "")),
         (partial(drop_unfinished_calls, interrupted=interrupted), ("drop", "")),
         (move_unsupported_result_media, ("drop", "")),
-        (drop_unanswered_computer_calls, ("pairing", "a call for a screenshot that never came was all it held")),
-        (clean_messages, ("empty", "nothing in it may be sent")),
+        (drop_unanswered_computer_calls, ("pairing", "it had only a call for a screenshot without output")),
+        (clean_messages, ("empty", "it has no content that this API accepts")),
         (
             partial(pair_calls_with_results, earlier_ids=earlier_ids),
-            ("pairing", "its results stand behind their calls, or answer none"),
+            ("pairing", "its results were moved after their calls, or have no call"),
         ),
         pair_server_calls,
         (
             partial(place_system_messages, has_system_field=has_system_field),
-            ("system", "no system message stands here, and it held nothing that others may say"),
+            ("system", "no system message is allowed here, and its content is not allowed in other roles"),
         ),
         pair_server_calls,
-        (partial(merge_adjacent_messages, summary_position=summary_position), ("merge", "neighbours of one role")),
+        (
+            partial(merge_adjacent_messages, summary_position=summary_position),
+            ("merge", "adjacent messages of the same role are merged"),
+        ),
         (insert_acknowledgements, ("drop", "")),
         (add_missing_signatures, ("drop", "")),
         (
             partial(ensure_valid_ends, first_position=first_position, has_content=has_content),
-            ("end", "nothing is left of the last message"),
+            ("end", "the last message had only white space"),
         ),
         (replace_excess_media, ("drop", "")),
     )
@@ -173,5 +179,5 @@ def _list_passes(
 
 def _drop_invalid_thinking(item: TrackedMessage) -> TrackedMessage:
     parts = tuple(part for part in item.message.parts if not isinstance(part, Thinking))
-    why = "it was signed over what stood before it, and that has changed"
+    why = "the thinking was signed for the messages before it, which have changed"
     return item.replace_message(Message(item.message.role, parts), CHANGED_PREFIX_THINKING_RULE, why)

@@ -185,7 +185,7 @@ def _rename_calls_and_results(
     dialect: Dialect,
 ) -> list[TrackedMessage]:
     """Give the calls of each answer their ``ids``, and the results of these calls the same ids."""
-    why = "an id has letters or a length that the API does not take, or was used before, or a result names another tool"
+    why = "an id is too long, has characters that the API refuses or was used before, or a result names another tool"
     renamed_items = list(items)
     result_names: dict[int, WireNames] = defaultdict(dict)
     for index, call_ids in ids.items():
@@ -401,10 +401,10 @@ def _explain_new_results(items: Sequence[TrackedMessage], matches: Sequence[Loca
     synthetic_count = len(matches) - len(real_results)
     changes: list[str] = []
     if moved_count:
-        changes.append(f"{moved_count} result(s) put behind their calls")
+        changes.append(f"{moved_count} result(s) moved after their calls")
     if synthetic_count:
-        changes.append(f"{synthetic_count} result(s) made up")
-    return ", ".join(changes) or "the results of its calls, and no others, stand behind an answer"
+        changes.append(f"{synthetic_count} result(s) added for calls that had none")
+    return ", ".join(changes) or "the results of an answer's calls, and no others, must come directly after it"
 
 
 def _find_result_run_end(items: Sequence[TrackedMessage], start: int) -> tuple[int, int]:
@@ -468,10 +468,10 @@ def _emit_permitted_results(
     user_message = clean_message(Message("user", tuple(retold_parts)), dialect)
     has_results = bool(remaining_message.results)
     retold_item = create_inserted_message(
-        item.stop if has_results else item.start, user_message, "pairing", "a result that answers no call is told"
+        item.stop if has_results else item.start, user_message, "pairing", "a result without a call is shown as text"
     )
     changed_item = item.replace_message(
-        remaining_message, "pairing", "its results stand behind their calls, or answer none"
+        remaining_message, "pairing", "its results were moved after their calls, or have no call"
     )
     # Results must stay right behind their answer, so the user's retelling follows them; otherwise it keeps the order.
     if has_results:
@@ -523,5 +523,5 @@ def _emit_missing_results(
         if match is None:
             why = "the call had no result"
         else:
-            why = "its result stood before the call"
+            why = "the result came before its call"
         yield create_inserted_message(item.stop, Message("tool", (result,)), "pairing", why)

@@ -55,7 +55,7 @@ def _clean_tracked_message(item: TrackedMessage, dialect: Dialect, *, may_be_pre
     for part in item.message.parts:
         if clean_part(part, dialect, role) is not part:
             rules.add(_RULE_BY_PART_TYPE[type(part)])
-    why = f"{dialect.api} does not take these parts as they stood"
+    why = f"{dialect.api} does not accept these parts in this form"
     reasons = [(rule, why) for rule in sorted(rules) or ["role"]]
     return replace(item, message=message, reasons=(*item.reasons, *reasons))
 

@@ -18,7 +18,7 @@ MediaFilter: TypeAlias = Callable[[Media], bool]
 MovedMedia: TypeAlias = Sequence[Sequence[Media]]
 """The media that move out of each result of a message."""
 RESULT_MEDIA_RULE = "result-media"
-_RESULT_MEDIA_REASON = "a result holds words alone here: a user shows its media behind the results"
+_RESULT_MEDIA_REASON = "a tool result may have only text here: its media are moved into a user message after it"
 
 
 def move_unsupported_result_media(items: list[TrackedMessage], dialect: Dialect) -> list[TrackedMessage]:

@@ -101,7 +101,7 @@ def _convert_system_to_user(item: TrackedMessage) -> TrackedMessage | None:
     if not parts:
         return None
     user_message = Message("user", (Text("[System message]"), *parts))
-    return item.replace_message(user_message, "system", "no system message stands here on this model")
+    return item.replace_message(user_message, "system", "the model does not allow a system message here")
 
 
 def merge_adjacent_messages(
@@ -118,7 +118,7 @@ def merge_adjacent_messages(
         else:
             merge_count = _count_messages_to_merge(run, dialect)
         if merge_count > 1:
-            merged_item = merge_tracked_messages(run[:merge_count], "neighbours of one role")
+            merged_item = merge_tracked_messages(run[:merge_count], "adjacent messages of the same role are merged")
             # Parts that may stand alone, but not beside others, are refused only now.
             merged_items.append(replace(merged_item, message=clean_message(merged_item.message, dialect)))
         else:
@@ -172,7 +172,7 @@ def insert_acknowledgements(items: list[TrackedMessage], dialect: Dialect) -> li
     for item in items:
         if acknowledged_items and not can_follow_results(acknowledged_items[-1].message, item.message, dialect):
             acknowledgement = Message.from_text("assistant", ACKNOWLEDGEMENT_TEXT)
-            why = "no user speaks right behind results on this server"
+            why = "this server does not allow a user message directly after tool results"
             acknowledged_items.append(create_inserted_message(item.start, acknowledgement, "answer", why))
         acknowledged_items.append(item)
     return acknowledged_items
@@ -242,7 +242,12 @@ def ensure_valid_ends(
         return items
     if _is_user_turn_required(last, dialect):
         closing = Message.from_text("user", CONTINUE_TEXT)
-        return [*items, create_inserted_message(items[-1].stop, closing, "end", "no prefill on this model")]
+        return [
+            *items,
+            create_inserted_message(
+                items[-1].stop, closing, "end", "this model does not accept a final assistant message (prefill)"
+            ),
+        ]
     if _has_refused_trailing_space(last, dialect):
         return [*items[:-1], *_trim_trailing_space(items[-1])]
     return items
@@ -258,12 +263,14 @@ def _ensure_valid_opening(items: list[TrackedMessage], dialect: Dialect, *, has_
             return items
         position = items[-1].stop if items else 0
         only_message = Message.from_text("user", CONTINUE_TEXT)
-        return [*items, create_inserted_message(position, only_message, "start", "nothing else is left to send")]
+        return [*items, create_inserted_message(position, only_message, "start", "no other message is left to send")]
     opening_item = items[opening_index]
     if _can_open_conversation(opening_item.message, dialect):
         return items
     opening_message = Message.from_text("user", OPENING_TEXT)
-    opening = create_inserted_message(opening_item.start, opening_message, "start", "a user starts")
+    opening = create_inserted_message(
+        opening_item.start, opening_message, "start", "the conversation must begin with a user message"
+    )
     return [*items[:opening_index], opening, *items[opening_index:]]
 
 
@@ -276,4 +283,6 @@ def _trim_trailing_space(item: TrackedMessage) -> list[TrackedMessage]:
         parts = (*parts, Text(text))
     if not parts:
         return []
-    return [item.replace_message(Message("assistant", parts), "end", "it ended in white space")]
+    return [
+        item.replace_message(Message("assistant", parts), "end", "the final assistant message ended in white space")
+    ]

@@ -25,7 +25,7 @@ def drop_unpaired_server_parts(
     items: list[TrackedMessage], dialect: Dialect, *, earlier_ids: frozenset[str] = NO_CALL_IDS
 ) -> list[TrackedMessage]:
     """Drop server calls without result, results without call, and calls that repeat an id, also of ``earlier_ids``."""
-    why = "a call that the server answered and its result stand together or not at all"
+    why = "the call of a server tool, or its result, is missing: the other half is dropped"
     # Dropping one half may leave the other half of a later pair alone, so the search is repeated until it finds
     # nothing. It ends, because each round drops at least one part.
     while unpaired := find_unpaired_server_parts([item.message for item in items], dialect, earlier_ids):

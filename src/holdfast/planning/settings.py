@@ -1,9 +1,9 @@
 """The settings of our own policy in groups, each with the origin of its default and a reason.
 
 The descriptions are data: docs/generate.py and ``holdfast policy show`` print them. Settings that only the policy of
-another tool has stand with that policy in ``presets/``. ``M`` is the message budget: the window less the reserve less
-system prompt and tools. A description begins with the origin of its number: ``[O]`` OpenClaw, ``[P]`` pi, ``[C]``
-opencode, ``[K]`` Claude Code, ``[A]`` the pattern they have in common, ``[H]`` ours, tuned by replay.
+another tool has are in its module in ``presets/``. The message budget is the window less the reserve less system prompt
+and tools. A description begins with the origin of its number: ``[O]`` OpenClaw, ``[P]`` pi, ``[C]`` opencode, ``[K]``
+Claude Code, ``[A]`` the pattern they have in common, ``[H]`` ours, tuned by replay.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ class WindowSettings(SettingsGroup, frozen=True):
     cap: Annotated[
         Tokens,
         describe(
-            "[O] Use no more of a window than this, 0 = all of it. Large windows cost more at each request, and many "
-            "models attend worse to the middle of them."
+            "[O] Use at most this much of the window, 0 = all of it. Larger requests cost more, and many models "
+            "attend worse to their middle."
         ),
     ] = 0
     min_budget: Annotated[
         Tokens,
         describe(
-            "[H] Refuse a window that leaves less than this for messages: a task, one tool call and its result would "
-            "not fit, and every step would compact."
+            "[H] Refuse a window that leaves fewer tokens than this for messages: a task, one tool call and its "
+            "result would not fit, and every step would compact."
         ),
     ] = 4_000
     # Measured by bench/estimator.py: the error of the estimator has a mean of 2.9 % over fifteen classes of content,
@@ -73,27 +73,27 @@ class WindowSettings(SettingsGroup, frozen=True):
     estimate_margin_share: Annotated[
         Share,
         describe(
-            "[H] Add this share to the estimated part of a request, which no reported usage covers yet: an estimate "
-            "that is too low is a refused request, one that is too high an early compaction."
+            "[H] Add this share to the estimated part of a request, which no reported usage covers yet. An estimate "
+            "that is too low ends in a refused request, one that is too high in an early compaction."
         ),
     ] = 0.055
 
 
 class ReserveSettings(SettingsGroup, frozen=True):
-    """What is kept free of the window for the answer."""
+    """The part of the window that is kept free for the answer."""
 
     floor: Annotated[
         Tokens,
         describe(
-            "[A] Raise a smaller reserve to this, 0 = do not. An answer that thinks needs it. [H] But to no more than "
-            "a quarter of the window, so that small windows stay usable."
+            "[A] Raise a smaller reserve to this, 0 = do not. An answer with thinking needs it. At most a quarter "
+            "of the window, so that small windows stay usable."
         ),
     ] = 20_000
     max: Annotated[
         Tokens,
         describe(
-            "[H] Keep at most this free, whatever output the caller allows: clients ask for the model's maximum, and "
-            "to keep all of that free would take a third of some windows."
+            "[H] Keep at most this free, whatever output the caller allows. Clients ask for the model's maximum, "
+            "which would take a third of some windows."
         ),
     ] = 20_000
     max_share: Annotated[
@@ -106,81 +106,83 @@ class ReserveSettings(SettingsGroup, frozen=True):
 
 
 class HistorySettings(SettingsGroup, frozen=True):
-    """How many turns of the user are shown, for chats that never end."""
+    """How many user turns are shown, for chats that never end."""
 
     max_turns: Annotated[
         Count,
-        describe("[O] Show at most this many user turns, 0 = all. Compaction serves agents better; chats may want it."),
+        describe(
+            "[O] Show at most this many user turns, 0 = all. Meant for chats; for agents compaction works better."
+        ),
     ] = 0
     hysteresis: Annotated[
         bool,
         describe(
-            "[H] When there are more, cut to half at once: cutting one turn with each request would break the prompt "
-            "cache each time."
+            "[H] When there are more turns, cut to half of the limit at once: cutting one turn with each request "
+            "would break the prompt cache each time."
         ),
     ] = True
     channels: Annotated[
         dict[str, ChannelLimits],
-        describe(
-            "[O] The same by channel, for sessions whose key names one: group chats need fewer turns than others."
-        ),
+        describe("[O] Limits by channel, for sessions whose key names one: group chats need fewer turns than others."),
     ] = {}
 
 
 class ResultSettings(SettingsGroup, frozen=True):
-    """When a new tool result, or a long text of the user, is spilled, and what its preview shows."""
+    """When a new tool result, or a long text of the user, is spilled (stored, with a preview in its place)."""
 
     spill_chars: Annotated[
         Chars,
         describe(
-            "[K] Spill a result of more characters, 0 = never. Longer ones are logs and dumps as a rule, of which the "
+            "[K] Spill results with more characters, 0 = never. They are usually logs and dumps, of which the "
             "model needs a part."
         ),
     ] = 50_000
     spill_share: Annotated[
         Share,
         describe(
-            "[H] Or of more than this share of M, 0 = not looked at: in a small window fewer characters are many."
+            "[H] Also spill results over this share of the message budget, 0 = never. In a small window fewer "
+            "characters are already too many."
         ),
     ] = 0.25
     spill_chars_by_tool: Annotated[
         dict[str, Chars],
-        describe("[K] Tools with a limit of their own in characters, 0 = never spilled."),
+        describe("[K] Limits in characters for single tools, 0 = never spill."),
     ] = {}
     spill_exempt_tools: Annotated[
         tuple[Name, ...],
-        describe("[K] Tools that are never spilled: they page by themselves, and spilling them would loop."),
+        describe("[K] Tools whose results are never spilled: they page by themselves, and spilling them would loop."),
     ] = ("recall", "fetch_result")
     preview_chars: Annotated[
-        Chars, describe("[K] Show this many characters of a spilled text: enough to see what it is.")
+        Chars, describe("[K] Characters that the preview of a spilled text shows: enough to see what it is.")
     ] = 2_000
     preview_end_share: Annotated[
         Share,
-        describe("[H] Take this share of the preview from the end of the text: errors and totals stand there."),
+        describe("[H] Share of the preview that shows the end of the text, where errors and totals are."),
     ] = 0.30
     outline_chars: Annotated[
         Chars,
         describe(
-            "[H] Add an outline of the part that is left out, of at most this many characters, 0 = none. It lets the "
+            "[H] Add an outline of the omitted part with at most this many characters, 0 = none. It lets the "
             "model recall the right lines instead of all."
         ),
     ] = 2_500
     append_chars: Annotated[
         Chars,
         describe(
-            "[O] Cut a longer text when it is appended, 0 = never. [H] To a preview. It bounds an entry of the log; "
-            "the whole text is stored beside."
+            "[O] Cut longer texts to a preview when they are appended, 0 = never. It bounds an entry of the log; "
+            "the full text is stored separately."
         ),
     ] = 8_000_000
     message_chars: Annotated[
         Chars,
         describe(
-            "[K] Spill the largest of the results between two answers where all have more characters, 0 = no limit: "
-            "parallel calls can fill a window with results that are each small."
+            "[K] When all results between two answers have more characters together, spill the largest of them, 0 "
+            "= no limit. Parallel calls can fill a window with results that are small by themselves."
         ),
     ] = 200_000
     message_share: Annotated[
-        Share, describe("[H] Or more than this share of M, 0 = not looked at, the user's new texts counted too.")
+        Share,
+        describe("[H] The same limit as a share of the message budget, 0 = none. The user's new texts count too."),
     ] = 0.50
 
 
@@ -188,9 +190,11 @@ class MediaSettings(SettingsGroup, frozen=True):
     """How many images and documents a request shows."""
 
     max_count: Annotated[
-        Count, describe("[H] Show at most this many, the newest first; 0 = what the API takes, which is in its rules.")
+        Count, describe("[H] Show at most this many, newest first. 0 = as many as the API accepts.")
     ] = 0
-    max_bytes: Annotated[Bytes, describe("[H] Of at most this many bytes together; 0 = what the API takes.")] = 0
+    max_bytes: Annotated[
+        Bytes, describe("[H] Show at most this many bytes of them. 0 = as many as the API accepts.")
+    ] = 0
 
 
 class PruneSettings(SettingsGroup, frozen=True):
@@ -201,160 +205,184 @@ class PruneSettings(SettingsGroup, frozen=True):
     when: Annotated[
         tuple[Literal["cold", "broken", "space", "price"], ...],
         describe(
-            "[H] Prune when the cache is cold, when the cached prefix breaks anyway, before compacting for space, or "
-            "where the price of a break pays; none = never. In replays the last two cost more and lost more facts."
+            "[H] When to prune: cold = the cache is cold, broken = the cached prefix breaks anyway, space = "
+            "before a compaction, price = as soon as it saves more than the broken cache costs; none = never. In "
+            "replays the last two cost more and lost more facts."
         ),
     ] = ("cold", "broken")
     keep_tokens: Annotated[
-        Tokens, describe("[H] Keep this many tokens of the newest results, 0 = the share below instead.")
+        Tokens, describe("[H] Keep the newest results up to this many tokens, 0 = use keep_share.")
     ] = 0
     keep_share: Annotated[
-        Share, describe("[H] Keep the newest results up to this share of M: the work in hand needs them.")
+        Share,
+        describe("[H] Keep the newest results up to this share of the message budget: the current work needs them."),
     ] = 0.30
     min_tokens: Annotated[
-        Tokens, describe("[C] Prune only where more tokens go than this: a few are not worth a changed prefix.")
+        Tokens, describe("[C] Prune only if this frees more tokens: fewer are not worth a changed prefix.")
     ] = 20_000
     min_share: Annotated[
-        Share, describe("[H] Or more than this share of M, whichever is less: 20,000 tokens may be all of a small one.")
+        Share,
+        describe(
+            "[H] The same as a share of the message budget; the smaller of the two counts. 20,000 tokens may be "
+            "all of a small budget."
+        ),
     ] = 0.20
     tools: Annotated[
         tuple[Name, ...],
-        describe("[O][K] Prune results of these tools only, by pattern (fs_*); none = of every tool."),
+        describe("[O][K] Prune only results of tools that match these patterns (fs_*), none = of all tools."),
     ] = ()
     exempt_tools: Annotated[
         tuple[Name, ...],
-        describe("[C] Never prune results of these, by pattern: a skill is instructions that hold until the end."),
+        describe(
+            "[C] Never prune results of tools that match these patterns: a skill contains instructions that hold "
+            "until the end."
+        ),
     ] = ("skill",)
 
 
 class CompactionSettings(SettingsGroup, frozen=True):
-    """When older turns give way to a summary, how small the request must get, and what stays."""
+    """When a summary replaces older turns, how small the request must get, and what is kept."""
 
     # ``goal_share`` must stay below ``trigger_share``, or a compaction that just reaches its goal triggers the next one
     # (settings_check). Minimum gain and goal together are invariant compaction-must-gain.
 
     enabled: Annotated[
-        bool, describe("[H] Compact at all, also where it is asked for. Off: a request that is too big is refused.")
+        bool, describe("[H] Allow compactions, also manual ones. Off: a request that is too large is refused.")
     ] = True
     auto: Annotated[
-        bool, describe("[C] Compact, hide and clear for space unasked. Off: only by hand, or after an overflow.")
+        bool,
+        describe(
+            "[C] Compact, hide and clear automatically when space runs out. Off: only by hand or after an overflow."
+        ),
     ] = True
     trigger_share: Annotated[
         Share,
         describe(
-            "[H] Compact when messages take more than this share of M: each compaction loses detail and breaks the "
-            "cache, so it comes late."
+            "[H] Compact when messages take more than this share of the message budget. Late, because each "
+            "compaction loses detail and breaks the cache."
         ),
     ] = 0.95
     cold_trigger_share: Annotated[
         Share,
         describe(
-            "[H] The same where the cache is cold: the prefix is written anew anyway, and a shorter one is cheaper."
+            "[H] The same with a cold cache: the prefix must be written anew anyway, and a shorter one is cheaper."
         ),
     ] = 0.70
     model_trigger_share: Annotated[
         Share,
         describe(
-            "[H] The same where a model or a hook writes the summary, which takes time and may be rejected; 0 = as "
-            "without."
+            "[H] The same when a model or a hook writes the summary, which takes time and may be rejected; 0 = as "
+            "without one."
         ),
     ] = 0.90
     goal_share: Annotated[
         Share,
         describe(
-            "[H] Commit a compaction only if messages then take at most this share of M, 0 = any. What is left over "
-            "the trigger would be compacted again at once."
+            "[H] Commit a compaction only if messages then take at most this share of the message budget, 0 = "
+            "any. What stays over the trigger would be compacted again at once."
         ),
     ] = 0.90
     min_gain_share: Annotated[
         Share,
         describe(
-            "[H] And, where there is a goal, only if messages get smaller by this share: less does not pay for the "
-            "broken cache."
+            "[H] With a goal, also require that messages shrink by this share: less does not pay for the broken cache."
         ),
     ] = 0.10
     min_gain_tokens: Annotated[
-        Tokens, describe("[H] And by this many tokens, or that share of M where it is less.")
+        Tokens, describe("[H] And by this many tokens, or by that share of the message budget if it is less.")
     ] = 2_000
     # A small tail with a large extract (``summary.share``) beats the reverse at every window. In replays of seven real
     # sessions at 64,000 tokens recall was .998 against .961, at the same cost.
     tail_share: Annotated[
         Share,
         describe(
-            "[H] Keep the newest messages up to this share of M as they were said: the work in hand. What the tail "
-            "takes the summary cannot have."
+            "[H] Keep the newest messages unchanged up to this share of the message budget: the current work. The "
+            "more the tail takes, the less is left for the summary."
         ),
     ] = 0.15
     max_per_answer: Annotated[
         Count,
         describe(
-            "[H] Compact by itself at most this often between two answers: what two could not make fit a third will "
-            "not either."
+            "[H] Compact automatically at most this often between two answers: what two compactions cannot make "
+            "fit, a third cannot either."
         ),
     ] = 2
     breaker_failures: Annotated[
         Count,
-        describe("[K] After this many failures in a row do not try by itself, 0 = always try: each costs a request."),
+        describe(
+            "[K] Stop automatic attempts after this many failures in a row, 0 = never stop: each attempt costs a "
+            "request."
+        ),
     ] = 3
     breaker_cooldown_seconds: Annotated[
-        Seconds, describe("[H] But once more so long after the last of them: the cause may be gone by then.")
+        Seconds, describe("[H] Then try once more after this many seconds: the cause may be gone.")
     ] = 600
 
 
 class SummarySettings(SettingsGroup, frozen=True):
-    """How large a summary may be, and what it is made of."""
+    """How large a summary may be and what it consists of."""
 
     max_tokens: Annotated[
         Tokens,
-        describe("[H] Cap of a summary in tokens, 0 = the shares below. Models wrote 1,000 to 4,200 when measured."),
+        describe(
+            "[H] Upper limit of a summary, 0 = use the shares below. Models wrote 1,000 to 4,200 tokens when measured."
+        ),
     ] = 0
     share: Annotated[
         Share,
         describe(
-            "[H] An extract with its ledger has at most this share of M; more where M is small, since what an agent "
-            "needs grows more slowly than its window."
+            "[H] Largest extract with its ledger, as a share of the message budget. Small budgets get a larger "
+            "share, because an agent's needs grow more slowly than its window."
         ),
     ] = 0.33
     model_total_share: Annotated[
-        Share, describe("[H] A model's summary, ledger and extract together have at most this share of M.")
+        Share,
+        describe(
+            "[H] Largest total of a model's summary, the ledger and the extract, as a share of the message budget."
+        ),
     ] = 0.30
     model_max_tokens: Annotated[
-        Tokens, describe("[H] Of that a model writes at most this: longer ones repeat what the extract quotes.")
+        Tokens, describe("[H] Largest part of it that a model writes: longer ones repeat what the extract quotes.")
     ] = 4_000
-    model_max_share: Annotated[Share, describe("[H] And at most this share of M, for small windows.")] = 0.10
+    model_max_share: Annotated[Share, describe("[H] The same as a share of the message budget, for small windows.")] = (
+        0.10
+    )
     user_share: Annotated[
         Share,
         describe(
-            "[H] Share of the summary for the user's words: they are the task, and few are long enough to fill it."
+            "[H] Share of the summary for the user's messages. They are the task, and few are long enough to fill it."
         ),
     ] = 0.15
 
 
 class RestoreSettings(SettingsGroup, frozen=True):
-    """Skills and rules that are read from their source again behind a summary."""
+    """Skills and rules that are read again from their source and shown after a summary."""
 
-    source_tokens: Annotated[Tokens, describe("[K] At most this of one of them: a longer one is cut.")] = 5_000
-    total_tokens: Annotated[Tokens, describe("[K] And of all together.")] = 25_000
+    source_tokens: Annotated[Tokens, describe("[K] Largest size of one of them: longer ones are cut.")] = 5_000
+    total_tokens: Annotated[Tokens, describe("[K] Largest size of all together.")] = 25_000
     max_share: Annotated[
-        Share, describe("[H] But at most this share of M, so that in a small window they leave room for the summary.")
+        Share,
+        describe(
+            "[H] The same as a share of the message budget, so that in a small window they leave room for the summary."
+        ),
     ] = 0.10
 
 
 class CacheSettings(SettingsGroup, frozen=True):
-    """Where a request tells the provider to remember its prefix."""
+    """Where a request tells the provider to cache its prefix."""
 
     breakpoints: Annotated[
         Literal["none", "tail", "frontier"],
         describe(
-            "[H] No breakpoints, one at the end, or one also where the last change was made: the next change behind "
-            "it then leaves a cached prefix."
+            "[H] none = no breakpoints, tail = one at the end, frontier = also one at the newest change, so that "
+            "the next change after it still finds a cached prefix."
         ),
     ] = "frontier"
     breakpoint_interval_blocks: Annotated[
         Count,
         describe(
-            "[H] Blocks between two breakpoints in new content, 0 = none: Anthropic looks back over 20 blocks only, "
-            "and one turn of parallel calls can have more."
+            "[H] Blocks between two breakpoints in new content, 0 = no further ones. Anthropic looks back over 20 "
+            "blocks only, and one turn of parallel calls can have more."
         ),
     ] = 15
 
@@ -363,96 +391,107 @@ class SummarizerSettings(SettingsGroup, frozen=True):
     """The request that asks a model for a summary."""
 
     result_chars: Annotated[
-        Chars, describe("[C][P] Show the model this much of each result: it is told what happened, not every line.")
+        Chars,
+        describe(
+            "[C][P] Characters of each result that the model sees: it needs to know what happened, not every line."
+        ),
     ] = 2_000
     argument_chars: Annotated[
-        Chars, describe("[H] And this much of each argument of a call, 0 = all: a written file is one argument.")
+        Chars,
+        describe("[H] Characters of each call argument that the model sees, 0 = all: a written file is one argument."),
     ] = 2_000
     merge_mode: Annotated[
         Literal["merge", "fold"],
         describe(
-            "[O] A history that does not fit one request is summarized in parts, which are merged at the end, or each "
-            "on top of the one before (fold), which is slower and keeps order better."
+            "[O] How to summarize a history that does not fit one request: merge = in parts that are merged at "
+            "the end, fold = each part on top of the summary before, which is slower and keeps order better."
         ),
     ] = "merge"
     min_tokens: Annotated[
         Tokens,
-        describe("[H] Reject a summary of fewer tokens, or of half its source where that is less: it says nothing."),
+        describe(
+            "[H] Reject summaries with fewer tokens, or with less than half of their source if that is less: they "
+            "say nothing."
+        ),
     ] = 200
     max_identifiers: Annotated[
-        Count, describe("[O] Names in the newest messages that a summary must keep word for word, 0 = none.")
+        Count, describe("[O] Number of names in the newest messages that a summary must keep word for word, 0 = none.")
     ] = 12
-    focus_chars: Annotated[Chars, describe("[O] Pass on this much of the user's own instructions.")] = 800
-    max_attempts: Annotated[Count, describe("[O] Attempts of one request where the provider fails.")] = 3
-    retry_base_seconds: Annotated[Seconds, describe("[O] Wait before the second attempt, doubled each time.")] = 0.5
-    retry_cap_seconds: Annotated[
-        Seconds, describe("[O] But wait no longer than this: the user's request is waiting too.")
-    ] = 5.0
+    focus_chars: Annotated[Chars, describe("[O] Characters of the user's own instructions that are passed on.")] = 800
+    max_attempts: Annotated[Count, describe("[O] Attempts of one request when the provider fails.")] = 3
+    retry_base_seconds: Annotated[Seconds, describe("[O] Wait before the second attempt; it doubles each time.")] = 0.5
+    retry_cap_seconds: Annotated[Seconds, describe("[O] Longest wait: the user's request is waiting too.")] = 5.0
     timeout_seconds: Annotated[
-        Seconds, describe("[O] For all requests of one summary together; then an extract stands in its place.")
+        Seconds, describe("[O] Time for all requests of one summary; after that an extract replaces it.")
     ] = 180.0
     when_too_large: Annotated[
         Literal["extract", "stop"],
         describe(
-            "[H] After an overflow, where the summary's own request is too large: an extract takes its place, or the "
-            "run stops as [C] and [K] do. An extract needs no request."
+            "[H] After an overflow, if the summary request itself is too large: extract = an extract replaces the "
+            "summary, which needs no request; stop = the run ends, as in opencode and Claude Code."
         ),
     ] = "extract"
 
 
 class RecoverySettings(SettingsGroup, frozen=True):
-    """What is done about a request that the provider refused as too large."""
+    """What happens after the provider refuses a request as too large."""
 
     enabled: Annotated[
         bool,
         describe(
-            "[H] Send a request that was refused as too large again smaller, and one refused for a signature without "
-            "it. Off: the error reaches the caller."
+            "[H] Send a request that was refused as too large again, smaller, and one refused for a signature "
+            "again without it. Off: the error reaches the caller."
         ),
     ] = True
     max_compactions: Annotated[
         Count,
         describe(
-            "[H] An overflow asks for a compaction up to so many since the last answer; [O] 3, [P] 1. After two, "
-            "results and media are what is left."
+            "[H] Compactions after overflows between two answers (OpenClaw 3, pi 1). After two, only results and "
+            "media are left to cut."
         ),
     ] = 2
     steps: Annotated[
         tuple[Literal["compact", "truncate", "media", "fallback"], ...],
-        describe("[H] The steps that may be tried, in their order; [O] compact and truncate, [P] compact alone."),
+        describe("[H] The steps that may be tried, in their order (OpenClaw: compact and truncate, pi: compact)."),
     ] = ("compact", "truncate", "media", "fallback")
     result_share: Annotated[
         Share,
         describe(
-            "[H] The step truncate cuts each result to this share of M: no single one can then be what does not fit."
+            "[H] The step truncate cuts each result to this share of the message budget, so that no single result "
+            "can be too large."
         ),
     ] = 0.30
     stops_at_rate_ceiling: Annotated[
         bool,
         describe(
-            "[O] 2026.9: end the run where one request is over the provider's tokens a minute. [H] Off: a smaller "
-            "request may pass."
+            "[O] 2026.9: end the run if one request is over the provider's tokens a minute. Off in Holdfast, "
+            "because a smaller request may pass."
         ),
     ] = False
 
 
 class RetrySettings(SettingsGroup, frozen=True):
-    """When the same bytes are sent again after a failure that may pass."""
+    """When the same bytes are sent again after a temporary failure."""
 
     max_retries: Annotated[
         Count,
         describe(
-            "[H] Retries between two answers; [P] 3, [K] 10. The eight waits of ours last a minute and a half together."
+            "[H] Retries between two answers (pi 3, Claude Code 10). Our eight waits take a minute and a half together."
         ),
     ] = 8
     base_seconds: Annotated[
         Seconds,
-        describe("[H] The first wait; each is twice the one before; [P][C] 2. A first retry should not be felt."),
+        describe(
+            "[H] The first wait; each is twice the one before (pi and opencode 2). A first retry should not be noticed."
+        ),
     ] = 0.5
-    cap_seconds: Annotated[Seconds, describe("[C] The longest wait of our own choice; [P] 60.")] = 30.0
+    cap_seconds: Annotated[Seconds, describe("[C] The longest wait that we choose ourselves (pi 60).")] = 30.0
     max_wait_seconds: Annotated[
         Seconds,
-        describe("[H] Wait as long as a provider asks, up to this; where it asks for more, the run ends and says so."),
+        describe(
+            "[H] Longest wait that a provider may ask for; if it asks for more, the run ends with an error that "
+            "says so."
+        ),
     ] = 300.0
 
 

@@ -66,7 +66,7 @@ def build_server_compaction_fields(
     raise_if_wrong_type(ConfigError, api=(api, str), tokens=(tokens, int))
     compaction = _get_compaction_format(api)
     if compaction is None:
-        raise ConfigError(f"{api} has no compaction at a threshold; compact with a model, or make an extract")
+        raise ConfigError(f"{api} does not compact at a threshold; compact with a model or with an extract")
     if tokens < compaction.min_threshold_tokens:
         raise ConfigError(
             f"{api} refuses a compaction threshold of {tokens:,} tokens; "
@@ -90,7 +90,7 @@ def build_native_compaction_request(
     raw_fields = decode_json_fields(body, "the body")
     compaction = _get_compaction_format(api)
     if compaction is None:
-        raise ConfigError(f"{api} compacts nothing on demand; let a model write the summary, or make an extract")
+        raise ConfigError(f"{api} does not compact on demand; compact with a model or with an extract")
     return compaction.build_request(raw_fields, instructions.strip(), in_band)
 
 
@@ -147,16 +147,16 @@ def parse_native_compaction(api: str, answer: ParsedAnswer) -> NativeCompactionR
         return _explain_refusal(answer.error)
     if answer.is_damaged:
         return NativeCompactionFailure(
-            "provider_error", "the compaction came damaged; the history stays as it is", is_retryable=True
+            "provider_error", "the provider's compaction was damaged; the history is unchanged", is_retryable=True
         )
     block = _find_newest_compaction(answer.message)
     if block is None or block.raw is None:
         return NativeCompactionFailure(
-            "summary_rejected", "the provider answered without a compaction; the history stays as it is"
+            "summary_rejected", "the provider answered without a compaction; the history is unchanged"
         )
     if not _has_compaction_content(block):
         return NativeCompactionFailure(
-            "summary_rejected", "the provider's compaction is empty: it failed; the history stays as it is"
+            "summary_rejected", "the provider's compaction failed and is empty; the history is unchanged"
         )
     compaction = _get_compaction_format(api)
     block_tokens = _estimate_compaction_tokens(block)
@@ -307,4 +307,4 @@ def _build_removal_edit(index: int, place: int, part: Part) -> Edit:
     )
 
 
-_REPLACED_REASON = "the provider compacted here, and that stands at the front now"
+_REPLACED_REASON = "the provider compacted the messages here; its compaction is now at the beginning"

@@ -44,7 +44,7 @@ PERMANENT_STATUSES = frozenset({404, 405, 406, 414, 431, 501, 505})
 """HTTP statuses that no waiting changes, whatever the kind: the address or the headers are wrong."""
 SUMMARY_TOO_LARGE_MESSAGES: dict[str, str] = {
     "history_too_large": (
-        "Conversation history too large to compact: what came before the last message is over the limit of the model"
+        "Conversation history too large to compact: the messages before the last one are over the limit of the model"
         " that was to summarize it"
     ),
     "session_too_large": (
@@ -221,7 +221,7 @@ def decide_next_action(state: RecoveryState, event: RecoveryEvent) -> tuple[Reco
     # The order matters: once a part of the answer is out, nothing may be sent again, whatever the error says. A refused
     # signature looks like any invalid request otherwise.
     if event.has_answer_started:
-        why = "a part of the answer was passed on already, so the request is not sent again"
+        why = "a part of the answer was already passed on, so the request is not sent again"
         return _stop_with_rule(state, event, "seen", why)
     if event.is_signature_error:
         return _drop_signatures_or_stop(state, event)
@@ -284,13 +284,13 @@ def _retry_or_stop(state: RecoveryState, event: ProviderRefusal) -> tuple[Recove
     max_retries = settings.retry.max_retries
     if not state.retries:
         times = f"{max_retries + 1} times" if max_retries else "once"
-        why = f"it was sent {times} (retry.max_retries)"
+        why = f"the request was sent {times} (retry.max_retries)"
         return _stop_with_rule(state, event, "retry_limit", why)
     attempts = max_retries - state.retries
     seconds = compute_retry_delay(attempts, event.retry_after, settings)
     if seconds is None:
         limit_text = f"the longest wait is {settings.retry.max_wait_seconds:,g} s (retry.max_wait_seconds)"
-        why = f"the provider asks to wait {event.retry_after:,g} s, and {limit_text}"
+        why = f"the provider asks to wait {event.retry_after:,g} s, but {limit_text}"
         return _stop_with_rule(state, event, "wait_too_long", why)
     return replace(state, retries=state.retries - 1), Retry(seconds)
 
@@ -302,7 +302,7 @@ def _start_overflow_recovery(state: RecoveryState, event: ProviderRefusal) -> tu
     # A request over the limit of tokens a minute can never pass, however long one waits. A smaller one can, so it
     # counts as an overflow, unless the policy is one that gives up here.
     if event.kind == "tpm_ceiling" and state.settings.recovery.stops_at_rate_ceiling:
-        why = "one request is over the provider's limit of tokens a minute (recovery.stops_at_rate_ceiling)"
+        why = "this one request is over the provider's limit of tokens a minute (recovery.stops_at_rate_ceiling)"
         return _stop_with_rule(state, event, "terminal", why)
     return _take_next_step(replace(state, overflow=event))
 
@@ -360,7 +360,7 @@ def _stop_exhausted(state: RecoveryState) -> tuple[RecoveryState, RecoveryAction
     if state.overflow is None:
         stop = Stop("unknown", f"the compaction before the request failed; tried: {attempts}", "compaction_failed")
         return replace(state, stop=stop), stop
-    why = f"no step is left that makes it smaller; tried: {attempts}"
+    why = f"the request cannot be made smaller; tried: {attempts}"
     return _stop_with_rule(state, state.overflow, "exhausted", why)
 
 

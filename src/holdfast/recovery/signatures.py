@@ -29,7 +29,7 @@ from holdfast.state.view import decode_native_summary, get_next_shown_index
 DROP_SIGNATURES_RULE = "unseal"
 """Rule of the edits, and trigger of the compaction, that drop signed data."""
 _DROP_SIGNATURES_REASON = (
-    "the provider no longer accepts the data that it signed here: another key or organization is in use"
+    "the provider no longer accepts its signature or encrypted data here, as after a change of key or organization"
 )
 LOST_HISTORY_TEXT = (
     "[What was said and done up to here, beside the messages above, was summarised in a form that cannot be read any "

@@ -11,8 +11,8 @@ MAX_QUOTED_CHARS = 500
 _ADVICE_BY_RULE: dict[str, tuple[str, str]] = {
     "switched_off": ("switch `recovery.enabled` on", "compact the session and ask again"),
     "terminal": ("use an account with a higher limit of tokens a minute", "compact the session and ask again"),
-    "seen": ("ask again: what was said before is in the log", "compact first, if the request was too large"),
-    "wait_too_long": ("ask again then", "raise `retry.max_wait_seconds`"),
+    "seen": ("ask again: all earlier messages are in the log", "compact first, if the request was too large"),
+    "wait_too_long": ("ask again after that time", "raise `retry.max_wait_seconds`"),
     "summary_too_large": ("name a model with a larger window for summaries", "begin a new session"),
     "compaction_failed": ("compact with another model", "begin a new session"),
 }
@@ -26,12 +26,12 @@ _ADVICE_BY_KIND: dict[str, tuple[str, str]] = {
     "quota": ("wait until the quota is renewed", "use another key or model"),
     "model": ("check the model's name", "check the address"),
     "config": ("check the configuration", "run `holdfast doctor`"),
-    "media": ("leave the picture or document out", "send it smaller"),
+    "media": ("leave the image or document out", "send a smaller one"),
     "output_limit": ("ask for less output", "set the model's output limit in the configuration"),
     "content": ("ask in other words", "use another model"),
     "rate_limit": ("ask again later", "raise `retry.max_retries`"),
 }
-_SIGNATURE_ADVICE = ("ask with the key and account that it was made with", "begin a new session")
+_SIGNATURE_ADVICE = ("use the key and account that the signed content was made with", "begin a new session")
 _FORMAT_ADVICE = ("run `holdfast lint` on the request", "use another model")
 _TRANSIENT_ADVICE = ("ask again later", "check the address and the provider's status")
 _ADDRESS_ADVICE = ("check the address", "check the model's name")
@@ -93,11 +93,11 @@ def _format_measurements(
     if refusal.counted_tokens:
         count = f"it counted {refusal.counted_tokens:,} tokens"
     else:
-        count = "it gave no count"
+        count = "it gave no token count"
     if refusal.token_limit:
-        limit = f"takes {refusal.token_limit:,}"
+        limit = f"named a limit of {refusal.token_limit:,}"
     else:
-        limit = "names no limit"
+        limit = "named no limit"
     estimate = f"we estimated {refusal.estimated_tokens:,}"
     if window:
         estimate += f" for a window of {window:,}"

@@ -1,1 +1,1 @@
-"""Compare policies on recorded sessions. METRICS.md defines each figure; "METRICS" below refers to it."""
+"""Compare policies on recorded sessions. docs/metrics.md defines each figure."""

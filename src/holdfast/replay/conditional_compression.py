@@ -17,9 +17,9 @@ from holdfast.messages.references import iter_reference_texts
 from holdfast.replay.recall import iter_used_texts
 
 ZSTD_LEVEL = 12
-"""Compression level (METRICS, ``z_gain``)."""
+"""Compression level (docs/metrics.md, ``z_gain``)."""
 FUTURE_STEPS = 12
-"""Answers of the assistant that make up the future (METRICS, ``z_gain``)."""
+"""Answers of the assistant that make up the future (docs/metrics.md, ``z_gain``)."""
 MIN_TABLE_BITS, MAX_TABLE_BITS = 17, 25
 """Bits of zstd's match tables and window. 2**25 bytes are some 8M tokens, more than any session we replay."""
 

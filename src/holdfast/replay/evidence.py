@@ -14,11 +14,11 @@ from holdfast.messages.references import Reference, extract_references, extract_
 from holdfast.messages.sized_message import SizedMessage
 
 WINDOW_SIDE = 120
-"""Characters of the line that count on each side of a reference (METRICS, ``fact_recall``)."""
+"""Characters of the line that count on each side of a reference (docs/metrics.md, ``fact_recall``)."""
 MAX_WINDOW_WORDS = 8
-"""Number of words from which a window counts as complete (METRICS, ``fact_recall``)."""
+"""Number of words from which a window counts as complete (docs/metrics.md, ``fact_recall``)."""
 KEPT_SCORE = 0.5
-"""Score from which a reference counts as kept (METRICS, ``fact_recall``)."""
+"""Score from which a reference counts as kept (docs/metrics.md, ``fact_recall``)."""
 
 _EVIDENCE_WORD = re.compile(r"[A-Za-z_]{3,}|\d+|[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff]")
 """Words of at least three letters, runs of digits, and single Chinese, Japanese or Korean characters."""

@@ -39,9 +39,9 @@ from holdfast.state.plan import Plan
 from holdfast.state.target import Target
 
 CUT_BUDGETS = (4_000, 8_000, 16_000)
-"""Budgets in tokens at which contexts are scored (METRICS, "Recall, at cuts")."""
+"""Budgets in tokens at which contexts are scored (docs/metrics.md, "Recall at cuts")."""
 MAX_RESERVE = 20_000
-"""usable = window - min(20,000, window / 4) (METRICS, "Reserve")."""
+"""usable = window - min(20,000, window / 4) (docs/metrics.md, ``over_window``)."""
 MEASURE_ERRORS = (HoldfastError, *MEMORY_ERRORS)
 """Errors that may prevent one figure; the other figures of the row are still reported."""
 COMPACTION_GAP_NOTE = "fewest steps between compactions"

@@ -36,13 +36,13 @@ from holdfast.replay.recall import drop_background, find_answer_positions, find_
 from holdfast.replay.tokenizer import TextCounter
 
 CUT_SHARES = (0.40, 0.55, 0.70, 0.85)
-"""Where a session is cut, as shares of its tokens (METRICS, "Recall, at cuts")."""
+"""Where a session is cut, as shares of its tokens (docs/metrics.md, "Recall at cuts")."""
 MIN_SESSION_TOKENS = 25_000
-"""Tokens below which a session is not cut (METRICS, "Recall, at cuts")."""
+"""Tokens below which a session is not cut (docs/metrics.md, "Recall at cuts")."""
 HORIZON_STEPS = 30
-"""Steps behind a cut in which a first use counts (METRICS, "Recall, at cuts")."""
+"""Steps behind a cut in which a first use counts (docs/metrics.md, "Recall at cuts")."""
 HANDLE_REACH = 50_000
-"""Characters of a result that one handle stands for (METRICS, ``handle_recall``)."""
+"""Characters of a result that one handle stands for (docs/metrics.md, ``handle_recall``)."""
 MAX_ARGUMENT_LENGTH = 400
 """Length up to which an argument says what to act on; longer ones are content. Chosen by judgement."""
 BLOB_ID_DIGITS = 12
@@ -53,7 +53,7 @@ MIN_SEARCHED_ID = 6
 _EDIT_TOOL_NAME = re.compile(r"edit|write|patch", re.IGNORECASE)
 _PATCHED_PATH = re.compile(r"^(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ (?:b/)?)(\S+)", re.MULTILINE)
 MAX_WINDOWS = 40
-"""Evidence windows considered for each reference, newest first (METRICS, ``oracle``)."""
+"""Evidence windows considered for each reference, newest first (docs/metrics.md, ``oracle``)."""
 LINE_COST = 1
 """Tokens that a line costs beside its text: the line break."""
 BOOTSTRAP_ROUNDS = 1_000
@@ -495,7 +495,7 @@ def _find_candidate_lines(
 
 
 class RecallFigures(Struct, frozen=True):
-    """The figures that METRICS defines under "Recall, at cuts"; a share of 0 is None."""
+    """The figures that docs/metrics.md defines under "Recall at cuts"; a share of 0 is None."""
 
     dependencies: int
     fact_recall: float | None

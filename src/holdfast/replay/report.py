@@ -16,9 +16,9 @@ from holdfast.replay.recall import RecallCounts
 from holdfast.replay.recall_at_cuts import CutScore, compute_interval, pool_scores
 
 METRICS_VERSION = 1
-"""Version of the definitions in METRICS.md that all figures here follow."""
+"""Version of the definitions in docs/metrics.md that all figures here follow."""
 JUDGED_WINDOWS = 2
-"""Sessions are pooled if their append-only peak exceeds so many windows (METRICS, "Sessions judged for cost")."""
+"""Sessions are pooled if their append-only peak exceeds so many windows (docs/metrics.md, "Several sessions")."""
 BASELINE_POLICY = "append-only"
 OUR_POLICY = "holdfast"
 HEADLINE_BUDGET = "8000"
@@ -97,7 +97,7 @@ def note_strange_factor(factor: float) -> tuple[str, ...]:
 
 
 def encode_policy_row(subject: ReportSubject, row: PolicyRow) -> dict[str, Any]:
-    """Return the figures of one policy over one session under the names of METRICS."""
+    """Return the figures of one policy over one session under the names in docs/metrics.md."""
     figures = row.figures
     return {
         "metrics": METRICS_VERSION,

@@ -20,7 +20,7 @@ from holdfast.messages.size.tokens import MESSAGE_OVERHEAD, estimate_media_token
 TextCounter: TypeAlias = Callable[[str], int]
 """Counts the tokens of a text."""
 MAX_USAGE_DELTA = 60_000
-"""Growth between two answers above which something else than messages changed the usage (METRICS, "Tokens")."""
+"""Growth between two answers above which something else than messages changed the usage (docs/metrics.md)."""
 
 
 class UsageReading(Struct, frozen=True):

@@ -98,7 +98,7 @@ def test_listing_writes_nothing(run, decided, store):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("zz",), "no entry is 'zz'"),
+        (("zz",), "no entry has an id that is or begins with 'zz'"),
         (("99",), "no message #99"),
         (("u",), "could be any of these"),
         (("--name", "x"), "--name needs an ENTRY"),

@@ -58,7 +58,7 @@ def test_a_broken_request_is_repaired_and_explained(run, tmp_path):
     made = json.loads(done.stdout)
     assert [one["role"] for one in made["messages"]] == ["user", "assistant", "user", "user"]
     assert made["messages"][2]["content"][0]["tool_use_id"] == "t1"
-    for word in ("pairing", "$.messages[2]", "made up", "valid now: 1 change"):
+    for word in ("pairing", "$.messages[2]", "added for calls", "valid now: 1 change"):
         assert word in done.stderr
     file.write_text(done.stdout)
     assert run("fix", str(file)).stdout_bytes == done.stdout_bytes
@@ -295,7 +295,7 @@ def test_another_apis_picture_is_carried_over_and_told(run, tmp_path):
     done = run("fix", str(file))
     assert done.exit_code == 0
     assert json.loads(done.stdout)["messages"][0]["content"][0]["type"] == "image"
-    for word in ("$.messages[0].content[0]", "written as Anthropic Messages has it", "valid now: 1 change"):
+    for word in ("$.messages[0].content[0]", "rewritten in the form of Anthropic Messages", "valid now: 1 change"):
         assert word in done.stderr
 
 

@@ -185,12 +185,12 @@ def test_a_few_lines_of_each_text(run, decided):
         ("99", "no message #99 (its last one is #11)"),
         ("#12", "no message #12"),
         ("-1", "No such option"),
-        ("zz", "no entry is 'zz'"),
-        ("", "no entry is ''"),
+        ("zz", "no entry has an id that is or begins with 'zz'"),
+        ("", "no entry has an id that is or begins with ''"),
         ("d1", "is a decision, not a message"),
         ("u", "could be any of these"),
-        ("../../x", "no entry is"),
-        ("9" * 10_000, "no entry is '999"),
+        ("../../x", "no entry has an id"),
+        ("9" * 10_000, "no entry has an id that is or begins with '999"),
     ],
 )
 def test_what_is_no_message_is_refused(run, decided, message, told):
@@ -203,7 +203,7 @@ def test_what_is_no_message_is_refused(run, decided, message, told):
 
 def test_nobody_and_nothing(run, store):
     """An unknown session and a session without messages are told apart."""
-    assert "no session is 'nobody'" in run("why", "nobody", "1").stderr
+    assert "no session has an id that is or begins with 'nobody'" in run("why", "nobody", "1").stderr
     store.create_session("empty")
     assert "it has none" in run("why", "empty", "0").stderr
 

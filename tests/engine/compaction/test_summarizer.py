@@ -362,7 +362,7 @@ def test_a_request_that_overflows_is_split_once():
     assert refused(writer(never), slots, ask).outcome == "provider_error"
     assert len(never.sent[1].body) < len(never.sent[0].body)
     tiny = provider(GOOD, window=600)
-    assert "this large" in str(refused(writer(tiny, window=200_000), slots, ask))
+    assert "as too large" in str(refused(writer(tiny, window=200_000), slots, ask))
     assert len(tiny.sent) == 1
 
 

@@ -113,7 +113,7 @@ def test_the_last_word_tells_what_the_provider_counted():
     error = {"type": "invalid_request_error", "message": f"prompt is too long: {counted} tokens > {WINDOW} maximum"}
     refusal = ScriptedReply((msgspec.json.encode({"type": "error", "error": error}),), 400)
     ends = pytest.raises(
-        ContextOverflow, match=f"it counted {counted:,} tokens and takes {WINDOW:,}; .*tried: .*fallback"
+        ContextOverflow, match=f"it counted {counted:,} tokens and named a limit of {WINDOW:,}; .*tried: .*fallback"
     )
     _, heard = asked([refusal] * 9, 900, whole=False, ends=ends)
     assert [event.overflow_step for event in heard if isinstance(event, events.ShrinkStarted)][-1] == "fallback"
@@ -124,7 +124,7 @@ def test_an_answer_that_says_nothing_not_even_why_is_asked_for_again():
     wanted, heard = asked([ScriptedReply((msgspec.json.encode(NOTHING),)), "yes"], 900, whole=False)
     assert wanted == [900, 900]
     (refused,) = [event for event in heard if isinstance(event, events.RequestRefused)]
-    assert (refused.kind, "gives no reason" in refused.why) == ("server", True)
+    assert (refused.kind, "no finish reason" in refused.why) == ("server", True)
 
 
 @pytest.mark.parametrize("status", [400, 401, 500])

@@ -221,9 +221,9 @@ def test_what_goes_is_told():
     assert (rule, why.split("; ")) == (
         "media",
         [
-            "101 attachments, 101 images, 30,300 bytes are shown",
+            "the request has 101 attachments, 101 images, 30,300 bytes",
             "at most 100 images, 33,554,432 bytes are sent",
-            "1 were replaced by a line each",
+            "replaced 1 by a line each",
         ],
     )
     assert sum(held(plan)) == 100

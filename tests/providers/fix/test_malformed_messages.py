@@ -78,10 +78,10 @@ def test_what_is_told_of_results_is_what_moved():
         "anthropic", messages=[HI, answer(use("a"), use("b")), {"role": "user", "content": [given("a")]}]
     )
     assert body["messages"][2]["content"] == [given("a"), {**given("b", SYNTHETIC_RESULT_TEXT), "is_error": True}]
-    assert told == [("pairing", "1 result(s) made up", "$.messages[2]")]
+    assert told == [("pairing", "1 result(s) added for calls that had none", "$.messages[2]")]
     late = {"role": "user", "content": [given("a")]}
     _, told = mended("anthropic", messages=[HI, answer(use("a")), HI, late, HI])
-    assert told == [("pairing", "1 result(s) put behind their calls", "$.messages[2]")]
+    assert told == [("pairing", "1 result(s) moved after their calls", "$.messages[2]")]
 
 
 def test_a_message_that_goes_is_told_where_its_neighbours_become_one():
@@ -89,7 +89,7 @@ def test_a_message_that_goes_is_told_where_its_neighbours_become_one():
     raw = json.dumps({"messages": [HI, {"role": "assistant", "content": ""}, HI]}).encode()
     made = fix_request(raw, "anthropic")
     assert [(edit.rule, edit.why) for edit in made.fixes] == [
-        ("empty, merge", "nothing in it may be sent; neighbours of one role")
+        ("empty, merge", "it has no content that this API accepts; adjacent messages of the same role are merged")
     ]
 
 
@@ -180,4 +180,4 @@ def test_words_under_another_key_are_words(api, kind, worded):
     right = {"text": "KEEP"} if api == "gemini" else text("KEEP")
     sent = body[API_SPECS[api].messages_field][0][key]
     assert sent == [right | ({"type": "input_text"} if api == "openai-responses" else {})]
-    assert edits[0][1].endswith(f"written as {API_SPECS[api].display_name} has it")
+    assert edits[0][1].endswith(f"rewritten in the form of {API_SPECS[api].display_name}")

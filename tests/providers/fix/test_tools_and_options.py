@@ -188,7 +188,7 @@ def test_a_budget_moves_no_further_than_it_must(asked, most, sent):
     assert valid
     assert body["thinking"]["budget_tokens"] == sent
     assert [(rule, path) for rule, _, path in told] == [("anthropic.thinking-budget", "$.thinking.budget_tokens")]
-    assert told[0][1].endswith(f": it is {sent} now")
+    assert told[0][1].endswith(f": set to {sent}")
 
 
 def test_what_is_told_is_what_was_done():
@@ -199,7 +199,7 @@ def test_what_is_told_is_what_was_done():
     assert told == [
         (
             "anthropic.cache-count",
-            "5 cache breakpoints, 4 are allowed: left out",
+            "5 cache breakpoints, but 4 are allowed: left out",
             "$.messages[0].content[0].cache_control",
         )
     ]

@@ -224,7 +224,7 @@ def test_a_picture_in_a_tool_message():
         assert sent[2] == result | {"content": "[Attached image/png]"}
         behind = {"type": "text", "text": "(from the result of sh)"}
         assert sent[3:] == [{"role": "user", "content": [behind, PICTURES["openai-chat"]]}]
-        assert "1 × media in a tool's result: a user shows it behind the results" in why
+        assert "1 × media in a tool result: moved into a user message after it" in why
 
 
 SOUND = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}
@@ -242,7 +242,7 @@ def test_what_has_no_place_is_a_line_that_is_told(api, part, line):
     """Where this API shows no such thing a line names it, and the change says which and why."""
     sent, why = mended(api, {"role": "user", "content": [part]})
     assert line in json.dumps(sent)
-    assert f"'{line}' stands there: {API_SPECS[api].display_name} has no other form for it" in why[-1]
+    assert f"replaced by '{line}': {API_SPECS[api].display_name} has no other form for it" in why[-1]
 
 
 def test_a_picture_by_its_bare_address():
@@ -258,7 +258,7 @@ def test_documents_and_thinking():
     assert sent == [{"role": "user", "content": "KEEP"}]
     sent, why = mended("openai-chat", HI, THOUGHTS[0] | {"tool_calls": [CALL]}, LISTS["openai-chat"][1])
     assert sent == [HI, *LISTS["openai-chat"]]
-    assert why == ["1 × thinking: sealed by another API: OpenAI Chat Completions has no other form for it"]
+    assert why == ["1 × thinking: left out, signed by another API: OpenAI Chat Completions has no other form for it"]
 
 
 def test_calls_beside_blocks():
@@ -305,7 +305,7 @@ def test_tools_are_offered_in_this_apis_form(of, to, alone):
     assert made.is_valid
     assert json.loads(made.body)["tools"] == [TOOLS[to]]
     assert (
-        f"1 × a tool in the form of {API_SPECS[of].display_name}: written as {API_SPECS[to].display_name} has it"
+        f"1 × a tool in the form of {API_SPECS[of].display_name}: rewritten in the form of {API_SPECS[to].display_name}"
         in [edit.why for edit in made.fixes]
     )
     assert fix_request(made.body, to).body is made.body
@@ -340,7 +340,7 @@ def test_a_tool_that_only_another_api_has_is_told():
     tool = {**TOOLS["gemini"], "googleSearch": {}}
     made = fix_request(json.dumps({**json.loads(request("anthropic", [HI])), "tools": [tool]}).encode(), "anthropic")
     assert made.is_valid
-    assert made.fixes[-1].why == "the tool googleSearch: only functions of the client's have a form there"
+    assert made.fixes[-1].why == "the tool googleSearch: left out, only functions of the client can be converted"
 
 
 # -- results of odd forms ----------------------------------------------------------------------------------------------

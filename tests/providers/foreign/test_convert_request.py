@@ -89,7 +89,7 @@ def test_the_forms_of_each_api():
         "strict": False,
     }
     assert responses["max_output_tokens"] == 99
-    assert notes == ("stop_sequences has no form there",)
+    assert notes == ("stop_sequences: left out, the API has no such option",)
     gemini, notes = turned(ANTHROPIC, "gemini")
     assert gemini["systemInstruction"] == {"parts": [{"text": "Be kind."}]}
     assert gemini["tools"] == [
@@ -128,7 +128,7 @@ def test_parallel_calls():
     body = ANTHROPIC | {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
     assert turned(body, "openai-chat")[0]["parallel_tool_calls"] is False
     assert turned(turned(body, "openai-responses")[0], "anthropic")[0]["tool_choice"] == body["tool_choice"]
-    assert "parallel_calls has no form there" in turned(body, "gemini")[1]
+    assert "parallel_calls: left out, the API has no such option" in turned(body, "gemini")[1]
 
 
 def test_what_has_no_form_is_told():
@@ -155,12 +155,12 @@ def test_what_has_no_form_is_told():
     out, notes = turned(body, "openai-chat")
     assert [one["name"] for one in (tool["function"] for tool in out["tools"])] == ["ls"]
     assert notes == (
-        "1 × thinking: sealed by another API",
-        "1 × server_tool_use: '[Attached server_tool_use]' stands there",
-        "1 × the mark that a tool failed: its words stay",
-        "the tool web_search_20260209: only functions of the client's have a form there",
+        "1 × thinking: left out, signed by another API",
+        "1 × server_tool_use: replaced by '[Attached server_tool_use]'",
+        "1 × the error flag of a tool result: left out, the text is kept",
+        "the tool web_search_20260209: left out, only functions of the client can be converted",
         "the field metadata: left out",
-        "top_k has no form there",
+        "top_k: left out, the API has no such option",
     )
 
 
@@ -297,7 +297,7 @@ def test_the_words_of_a_summary_stay():
     summary = {"role": "assistant", "content": [{"type": "compaction", "content": "said"}]}
     out, notes = turned(ANTHROPIC | {"messages": [summary, {"role": "user", "content": "go on"}]}, "openai-chat")
     assert "said" in json.dumps(out["messages"])
-    assert "1 × compaction: its words stay" in notes
+    assert "1 × compaction: kept as text" in notes
 
 
 ELSEWHERE = [
@@ -328,7 +328,7 @@ def test_ids_of_files_stay_with_their_provider(api, part):
             parts, notes = arrived(api, to, part)
             assert "file_a" not in json.dumps(parts).replace("-", "_")
             assert "[Attached" in json.dumps(parts)
-            assert [note.endswith("stands there") for note in notes] == [True]
+            assert [": replaced by " in note for note in notes] == [True]
     both = arrived("openai-chat", "openai-responses", {"type": "file", "file": {"file_id": "file-a"}})
     assert both == ([{"type": "input_file", "file_id": "file-a"}], [])
 
@@ -338,11 +338,11 @@ def test_media_without_a_form_are_a_line_and_told():
     paper = {"type": "document", "source": {"type": "url", "url": "https://x/a.pdf"}}
     parts, notes = arrived("anthropic", "openai-chat", paper, {"type": "text", "text": "a"})
     assert parts[0] == {"type": "text", "text": "[Attached document]"}
-    assert notes == ["1 × document: '[Attached document]' stands there"]
+    assert notes == ["1 × document: replaced by '[Attached document]'"]
     video = {"fileData": {"fileUri": "https://x/a.mp4", "mimeType": "video/mp4"}}
     parts, notes = arrived("gemini", "anthropic", video, {"text": "a"})
     assert parts[0]["type"] == "text"
-    assert notes == ["1 × video: '[Attached video/mp4]' stands there"]
+    assert notes == ["1 × video: replaced by '[Attached video/mp4]'"]
 
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
@@ -367,7 +367,7 @@ def test_a_user_shows_what_tools_have_shown():
     assert roles == ["system", "user", "assistant", "tool", "tool", "user"]
     assert [one["text"] for one in out["messages"][3]["content"]] == ["one", "[Attached image/png]"]
     assert [one["type"] for one in out["messages"][5]["content"]] == ["text", "image_url", "text"]
-    assert "1 × media in a tool's result: a user shows it behind the results" in notes
+    assert "1 × media in a tool result: moved into a user message after it" in notes
     assert validate_request(json.dumps(out).encode(), "openai-chat") == ()
 
 
@@ -395,7 +395,7 @@ def test_names_are_mapped_everywhere_alike():
     new = out["tools"][0]["name"]
     assert (new != "a_b", out["tools"][1]["name"], out["tool_choice"]) == (True, "a_b", {"type": "tool", "name": new})
     assert [one["name"] for one in out["messages"][1]["content"]] == [new, "a_b"]
-    assert f"the tool 'a.b' is named {new!r} there" in notes
+    assert f"the tool 'a.b' is renamed to {new!r}" in notes
 
 
 @given(st.lists(st.text(max_size=140), max_size=8))
@@ -535,7 +535,7 @@ def test_a_choice_among_some_tools_is_told():
     out, notes = turned(body, "openai-chat")
     assert (out["tool_choice"], notes) == (
         "required",
-        ("that only 'f', 'g' of the tools may be called has no form there",),
+        ("the choice among only 'f', 'g': left out, the API has no such option",),
     )
     some = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}
     tools = [{"type": "function", "name": "f", "parameters": {}}]
@@ -561,7 +561,7 @@ RESULT = {"type": "function_call_output", "call_id": "c", "output": "real"}
 )
 def test_history_that_lies_with_the_provider(body, where):
     """A request that only refers to what was said cannot be one of another API: that is said, nothing is made up."""
-    with pytest.raises(FormatError, match=f"{where}.* lies with the provider.*put the messages"):
+    with pytest.raises(FormatError, match=f"{where}.* the provider stores.*put the messages"):
         turned(body, "anthropic", api="gemini" if "contents" in body else "openai-responses")
 
 

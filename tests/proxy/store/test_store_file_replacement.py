@@ -89,7 +89,9 @@ def test_a_disk_that_has_room_again_is_written_again(proxied, strict, monkeypatc
     assert anyio.run(go) == ["unrecorded"] * 4 + ["managed"] * 2
     [info] = store.list_sessions()
     assert [text for text in map(str, store.read_entries(info.key)) if "Note 0." in text]
-    assert capfd.readouterr().err == "holdfast: requests are answered, but not recorded: StoreReadOnly: the disk is full\n"
+    assert (
+        capfd.readouterr().err == "holdfast: requests are answered, but not recorded: StoreReadOnly: the disk is full\n"
+    )
 
 
 def test_a_store_that_cannot_be_opened_anew_is_tried_again(proxied, strict, monkeypatch):

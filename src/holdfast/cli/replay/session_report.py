@@ -38,7 +38,7 @@ from holdfast.state.conversation_state import ConversationState
 from holdfast.state.target import PlanInputs, Target
 
 DEFAULT_SETUP_TOKENS = 10_000
-"""Tokens assumed for system prompt and tools if the recording has none (METRICS, "Frame")."""
+"""Tokens assumed for system prompt and tools if the recording has none (docs/metrics.md, ``frame``)."""
 _LISTED_PROBLEMS = 5
 """Damaged lines listed one by one."""
 
@@ -244,7 +244,7 @@ def _list_problems(recording: Recording) -> tuple[str, ...]:
 def fit_policy_to_window(policy: Policy, target: Target) -> tuple[Policy, tuple[str, ...]]:
     """Return ``policy`` as it can run in this window, with a note if the window is below the policy's own minimum.
 
-    Our own policy then raises ``WindowTooSmall``; a preset runs anyway, marked ``degenerate`` (METRICS).
+    Our own policy then raises ``WindowTooSmall``; a preset runs anyway, marked ``degenerate`` (docs/metrics.md).
     ``WindowTooSmall`` is raised for any policy if nothing fits.
     """
     try:

@@ -74,7 +74,7 @@ async def compact_by_provider(
     with move_on_after(settings.timeout_seconds):
         result = await _compact_with_retries(upstream, compact_request, context)
         return result.append_user_texts(api, extra_texts).to_stored_json(api, upstream_request.model)
-    hint = "raise summarizer.timeout_seconds, or go on without"
+    hint = "raise summarizer.timeout_seconds, or continue without"
     late = f"the provider did not compact in {settings.timeout_seconds:g} s; {hint}"
     raise CompactionFailed(late, "timed_out")
 

@@ -154,7 +154,7 @@ def _prepare_task(
 def _combine_failures(errors: Sequence[CompactionFailed]) -> CompactionFailed:
     """Build one error from those of all writers; the outcome is that of the last one."""
     if not errors:
-        return CompactionFailed("no model is configured to write summaries; name one, or use an extract")
+        return CompactionFailed("no summary model is configured; name one, or continue with an extract")
     text = "; ".join(map(str, errors))
     if all(isinstance(error, SummaryRequestTooLarge) for error in errors):
         return SummaryRequestTooLarge(text)
@@ -342,7 +342,7 @@ class _SummaryJob:
         summary_problems = "; ".join(reason.partition("; ")[0] for reason in reasons)
         raise CompactionFailed(
             f"{self.writer.target.model} wrote no acceptable summary: {summary_problems}; "
-            "name another model for summaries, or none",
+            "use another summary model, or none for an extract",
             "summary_rejected",
         )
 
@@ -363,7 +363,9 @@ class _SummaryJob:
         summary_answer = SummaryAnswer(text, self.writer.count_tokens(text), stop_reason, call_names)
         reasons = find_summary_problems(summary_answer, requirements)
         if reasons:
-            self.context.listener(NoticeGiven(self.context.session, "summary", f"refused: {'; '.join(reasons)}"))
+            self.context.listener(
+                NoticeGiven(self.context.session, "summary", f"summary rejected: {'; '.join(reasons)}")
+            )
         return reasons or text
 
     # -- requirements for the summaries of parts -----------------------------------------------------------------------

@@ -268,7 +268,7 @@ async def ask_summary_writer(
         result = await _try_summary_call(writer, upstream_request, context, tokens)
         verdict = result.verdict
         if verdict.is_overflow:
-            text = f"{_get_writer_name(writer)} refuses a request for a summary this large: {result.reason}"
+            text = f"{_get_writer_name(writer)} refused the request for a summary as too large: {result.reason}"
             raise SummaryRequestTooLarge(
                 text,
                 verdict.limit or 0,
@@ -316,7 +316,7 @@ async def _try_summary_call(
     verdict = classify_error(answer.to_report(tokens or None, writer.target.limits.window))
     if answer.error is None:
         # An overflow without an error shows in the usage alone.
-        return _SummaryCallResult(answer, verdict, "its own usage says so")
+        return _SummaryCallResult(answer, verdict, "its reported usage is over the window")
     return _SummaryCallResult(None, verdict, answer.error.message or f"HTTP {answer.error.status}")
 
 

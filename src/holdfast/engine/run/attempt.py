@@ -39,7 +39,7 @@ ANSWER_KINDS = frozenset({"content", "output_limit", "silent_overflow", "silent_
 # gateways are known to put a whole HTML page behind it. 400 is chosen by judgement.
 _MAX_PROVIDER_CHARS = 400
 """Characters of a provider's own message that an error repeats."""
-FIXED_NOTICE = "the history breaks this rule: it is sent repaired, and the log keeps the original"
+FIXED_NOTICE = "a message breaks this rule: it is sent in a valid form, and stays unchanged in the log"
 """Text of the notice given when a conversation had to be fixed before its API would accept it."""
 
 
@@ -55,7 +55,7 @@ class AttemptOutcome(Enum):
     """The judgement on an attempt. Exactly one holds; `Attempt.verdict` has the kind and the numbers."""
 
     UNFINISHED = "the reply was not read to its end"
-    FAILED = "the connection failed, the answer broke off, or it is empty and gives no reason"
+    FAILED = "the connection failed, the answer broke off, or it is empty and has no finish reason"
     REFUSED = "the provider answered with an error"
     SIGNATURES_REFUSED = "the provider answered with an error about signatures or encrypted content"
     CUT_BY_WINDOW = "the model's answer ended where the window did"
@@ -313,9 +313,9 @@ class Attempt:
             self.failure_text = "the answer broke off before its end"
         elif not answer.message.parts and answer.stop_reason == "unknown":
             self.verdict = Verdict("server")
-            self.failure_text = "the answer is empty and gives no reason"
+            self.failure_text = "the answer is empty and has no finish reason"
         elif is_cut_by_window:
-            self.failure_text = "the answer ended where the window did"
+            self.failure_text = "the answer ended because the window was full"
         else:
             self._judge_ended_answer(answer)
 

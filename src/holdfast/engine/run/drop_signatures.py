@@ -24,7 +24,7 @@ from holdfast.state.target import Target
 
 T = TypeVar("T")
 SIGNATURES_RESTORED_NOTICE = (
-    "the request is refused without the provider's signed data too, so the data is sent again from here on"
+    "the request is also refused without signatures and encrypted data, so they are shown again from here on"
 )
 """Text of the notice given when leaving out signed parts did not help and is undone."""
 

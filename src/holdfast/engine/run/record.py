@@ -51,8 +51,8 @@ UNWRITTEN_RULE = "unwritten"
 """Rule of the notice that an interruption could not be written to the log."""
 
 _DOUBTED_USAGE_NOTICE = (
-    "the provider counts more tokens than the window holds for requests that it accepts and that have a fraction of it "
-    "by our estimate: these counts are ignored"
+    "the provider counts more tokens than the window has, for requests that it accepts and that have a fraction of it "
+    "by our estimate; such counts are ignored"
 )
 
 
@@ -151,7 +151,7 @@ def emit_unwritten(runtime: SessionRuntime, error: StoreError) -> None:
     """Give notice that an interruption could not be written to the log."""
     runtime.emit_event(
         events.NoticeGiven(
-            runtime.key, UNWRITTEN_RULE, f"the interrupted answer could not be written to the log: {error}"
+            runtime.key, UNWRITTEN_RULE, f"the interruption of a run could not be written to the log: {error}"
         )
     )
 
@@ -292,8 +292,8 @@ def _describe_learned_window(prepared_request: PreparedRequest, prompt_tokens: i
     fresh_estimate = estimate_request_tokens(plan.state, prepared_request.target, plan.state.view.shown_tokens)
     size = max(plan.after, fresh_estimate)
     return (
-        f"the provider counted only {prompt_tokens:,} tokens of a request of about {size:,}; {limit:,} count as its "
-        "window now"
+        f"the provider counted {prompt_tokens:,} tokens of a request of about {size:,}; its window is taken to be "
+        f"{limit:,} tokens from now on"
     )
 
 

@@ -45,7 +45,7 @@ from holdfast.state.target import PlanInputs
 _FORM_REFUSALS = frozenset({"invalid_history", "invalid_request", "unknown"})
 """Kinds of refusals that may be about the form of a request."""
 _STRICT_FORM_NOTICE = (
-    "the server refused the conversation as its client wrote it; it is sent by the rules of the API's maker now"
+    "the server refused a conversation in the form of its client; it is sent by the strict rules of the API from now on"
 )
 
 

@@ -29,8 +29,8 @@ server counts its requests and did not count this one; "guessed" the same by the
 LARGE_REQUEST_SHARE = 0.5
 """Share of the message budget from which a request may be too large for a server that reports no usage."""
 _ACCEPTED_SILENCE_NOTICE = (
-    "an answer is empty, and by the reported usage its request may be too large for the server; the answer is passed "
-    "on unchanged"
+    "an answer is empty, and by its token counts the request may be too large for the server; the answer is passed on "
+    "unchanged"
 )
 """Text of the notice given when such an answer is passed on because nothing smaller can be sent."""
 # An answer cut by a full window ends within the few tokens that begin it. 16 is the least that an API takes as a limit
@@ -81,7 +81,7 @@ def describe_silent_overflow(answer: ParsedAnswer, plan: Plan) -> str:
         symptom = "the answer is empty"
     else:
         symptom = "the answer ended before its first word"
-    return f"{symptom}, and reports {reported_tokens} of the request's about {plan.after:,} tokens"
+    return f"{symptom}; the provider counted {reported_tokens} of about {plan.after:,} tokens of the request"
 
 
 async def accept_empty_answer(runtime: SessionRuntime) -> None:

@@ -36,7 +36,7 @@ def hide_oldest_messages(builder: PlanBuilder) -> PlanBuilder:
 _NO_COMPACTION = replace(BARE_COMPACTION, enabled=False)
 
 APPEND_ONLY = Preset(
-    "nothing is ever taken away; the baseline for cost",
+    "keeps every message unchanged; the baseline for cost",
     replace(
         BARE_SETTINGS,
         compaction=_NO_COMPACTION,
@@ -45,7 +45,7 @@ APPEND_ONLY = Preset(
     ),
 )
 SLIDING = Preset(
-    "the oldest messages go when the window is full; nothing stands for them",
+    "drops the oldest messages when the window is full, without a summary",
     replace(
         BARE_SETTINGS,
         # Without usage to correct its estimate, and without a summary to gain room from, it needs a margin. Five

@@ -63,14 +63,20 @@ class ClaudeCodeRules(OverflowReplayRules, frozen=True):
     trigger_output: Annotated[
         Tokens, describe("[K] Reserve the model's output for the answer, but no more than this.")
     ] = 20_000
-    trigger_reserve: Annotated[Tokens, describe("[K] Compact over the window less the output and this.")] = 13_000
-    restore_files: Annotated[Count, describe("[K] Show the files touched last again behind the summary.")] = 5
+    trigger_reserve: Annotated[
+        Tokens, describe("[K] Compact when a request is over the window less the output and this.")
+    ] = 13_000
+    restore_files: Annotated[
+        Count, describe("[K] Show this many of the files touched last again, after the summary.")
+    ] = 5
     restore_file_tokens: Annotated[
-        Tokens, describe("[K] Each of at most this many tokens; a longer one is only named.")
+        Tokens, describe("[K] Largest file that is shown again; of a longer one only the name is shown.")
     ] = 5_000
-    prune: Annotated[bool, describe("[K] Clear old results of its own tools once the cache is surely cold.")] = True
+    prune: Annotated[
+        bool, describe("[K] Clear old results of the tools in prune.tools when the cache has expired.")
+    ] = True
     prune_idle_seconds: Annotated[
-        Seconds, describe("[K] Seconds since the last answer after which no cache holds the prefix.")
+        Seconds, describe("[K] Seconds since the last answer after which the cache has expired.")
     ] = 3_600
     prune_keep_results: Annotated[Count, describe("[K] Never clear this many of the newest results.")] = 5
 
@@ -187,7 +193,7 @@ def prune_after_idle(builder: PlanBuilder) -> PlanBuilder:
 
 
 CLAUDE_CODE = Preset(
-    "as Claude Code does it: a model summarises everything, recent files are read again",
+    "like Claude Code: a model summarizes everything, and recent files are shown again",
     replace(
         BARE_SETTINGS,
         results=replace(

@@ -57,37 +57,40 @@ class OpencodeRules(OverflowReplayRules, frozen=True):
     measure: Annotated[
         Literal["usage", "usage+chars"],
         describe(
-            "[C] The trigger looks at the usage of the last answer alone, or, since version 2, at what came behind it "
-            "too, at four characters a token."
+            "[C] How a request is measured: usage = by the usage of the last answer alone, usage+chars (opencode 2) = "
+            "also by the messages after it, at four characters a token."
         ),
     ] = "usage"
     trigger_rule: Annotated[
         Literal["usable", "smaller"],
         describe(
-            "[C] The limit is that of the input if the model has one, else the window less the output; version 2 takes "
-            "the smaller of both."
+            "[C] When to compact: usable = at the input limit, or at the window if the model has none, each less its "
+            "reserve; smaller (opencode 2) = at the smaller of both."
         ),
     ] = "usable"
     trigger_reserve: Annotated[
-        Tokens, describe("[C] Hold back this much instead of the output or of the buffer, 0 = these.")
+        Tokens, describe("[C] Keep this much free, 0 = the output, or 20,000 tokens below an input limit.")
     ] = 0
     trigger_output: Annotated[
         Tokens, describe("[C] Reserve the model's output for the answer, but no more than this.")
     ] = 32_000
     tail_turns: Annotated[Count, describe("[C] Keep at most this many of the newest turns.")] = 2
-    tail_tokens: Annotated[Tokens, describe("[C] Of at most this many tokens.")] = 8_000
-    tail_min_tokens: Annotated[Tokens, describe("[C] The share below gives at least this.")] = 2_000
+    tail_tokens: Annotated[Tokens, describe("[C] Keep at most this many tokens of them.")] = 8_000
+    tail_min_tokens: Annotated[Tokens, describe("[C] Let tail_usable_share keep at least this much.")] = 2_000
     tail_usable_share: Annotated[
-        Share, describe("[C] Keep this share of what is usable, between the two; 0 = always tail_tokens.")
+        Share,
+        describe(
+            "[C] Keep this share of the usable tokens, from tail_min_tokens to tail_tokens; 0 = always tail_tokens."
+        ),
     ] = 0.25
-    output_lines: Annotated[Count, describe("[C] A result shows this many whole lines, 0 = all.")] = 2_000
-    output_bytes: Annotated[Bytes, describe("[C] And this many bytes, 0 = all.")] = 51_200
-    prune: Annotated[
-        bool, describe("[C] Clear old results. Off, as there: it has to be asked for in its configuration.")
-    ] = False
-    prune_keep_tokens: Annotated[Tokens, describe("[C] Never clear the newest results of this many tokens.")] = 40_000
+    output_lines: Annotated[Count, describe("[C] Show at most this many lines of a result, 0 = all.")] = 2_000
+    output_bytes: Annotated[Bytes, describe("[C] And at most this many bytes, 0 = all.")] = 51_200
+    prune: Annotated[bool, describe("[C] Clear old results. Off by default, as in opencode.")] = False
+    prune_keep_tokens: Annotated[Tokens, describe("[C] Never clear the newest results up to this many tokens.")] = (
+        40_000
+    )
     prune_min_tokens: Annotated[
-        Tokens, describe("[C] Clear only where more tokens go than this: a few are not worth a changed prefix.")
+        Tokens, describe("[C] Clear only if this frees more tokens: fewer are not worth a changed prefix.")
     ] = 20_000
 
     def measure_request(self, builder: PlanBuilder) -> int:
@@ -169,7 +172,7 @@ class OpencodeRules(OverflowReplayRules, frozen=True):
         """Return the bounds of the tail if it is clamped between them."""
         if not self.tail_usable_share:
             return ()
-        return (("preset.tail_min_tokens", "preset.tail_tokens", "the kept tail lies between them"),)
+        return (("preset.tail_min_tokens", "preset.tail_tokens", "the size of the kept tail is between them"),)
 
 
 def find_opencode_tail_start(
@@ -263,7 +266,7 @@ def _find_second_last_user_message(builder: PlanBuilder) -> int:
 
 
 OPENCODE = Preset(
-    "as opencode does it: the last turns stay, a model summarises the rest",
+    "like opencode: keeps the last turns, and a model summarizes the rest",
     replace(
         BARE_SETTINGS,
         summary=SummarySettings(max_tokens=3_000),

@@ -31,15 +31,15 @@ class PiRules(ReserveTriggerRules, frozen=True):
     """pi's decisions where they differ from ours, and its settings."""
 
     trigger_reserve: Annotated[
-        Tokens, describe("[P] Compact over the window less this, however small the window is.")
+        Tokens, describe("[P] Compact when a request is over the window less this, however small the window is.")
     ] = 16_384
-    tail_tokens: Annotated[
-        Tokens, describe("[P] Keep the newest messages until this many tokens stand, as they were said.")
-    ] = 20_000
-    output_lines: Annotated[Count, describe("[P] A result shows this many whole lines, 0 = all.")] = 2_000
-    output_bytes: Annotated[Bytes, describe("[P] And this many bytes, 0 = all.")] = 51_200
+    tail_tokens: Annotated[Tokens, describe("[P] Keep about this many tokens of the newest messages unchanged.")] = (
+        20_000
+    )
+    output_lines: Annotated[Count, describe("[P] Show at most this many lines of a result, 0 = all.")] = 2_000
+    output_bytes: Annotated[Bytes, describe("[P] And at most this many bytes, 0 = all.")] = 51_200
     output_end_tools: Annotated[
-        tuple[Name, ...], describe("[P] Tools whose output shows its end: errors and totals stand there.")
+        tuple[Name, ...], describe("[P] Tools of whose output the end is shown, where errors and totals are.")
     ] = ("bash",)
 
     def measure_request(self, builder: PlanBuilder) -> int:
@@ -69,7 +69,7 @@ def limit_pi_output(builder: PlanBuilder) -> PlanBuilder:
 
 
 PI = Preset(
-    "as pi does it: 20,000 tokens stay, a model summarises the rest",
+    "like pi: keeps 20,000 tokens, and a model summarizes the rest",
     replace(
         BARE_SETTINGS,
         summary=SummarySettings(max_tokens=3_000),

@@ -16,5 +16,5 @@ PRESETS: dict[str, Preset] = {
     "pi": PI,
     "claude-code": CLAUDE_CODE,
     "openclaw": OPENCLAW,
-    "holdfast": Preset("ours: decisions at epoch breaks, an extract made from the log without a model"),
+    "holdfast": Preset("our own: prunes when the cache is lost anyway, and summarizes from the log without a model"),
 }

@@ -99,7 +99,7 @@ def _compact_if_due(builder: PlanBuilder) -> PlanBuilder:
             return builder.add_notice("breaker", stop_reason)
     if not _has_real_conversation(builder.state):
         return builder.add_notice(
-            "nothing-to-compact", "there is nothing to summarize yet: only blank texts and tool traffic"
+            "nothing-to-compact", "there is no conversation yet, only blank messages and tool calls"
         )
     builder = _respill_restored_texts(builder)
     if not _is_compaction_due(builder):
@@ -149,9 +149,9 @@ def _is_within_budget(builder: PlanBuilder) -> bool:
 
 def _compact_at_first_useful_cut(builder: PlanBuilder, cut_points: Sequence[int]) -> _CompactionAttempt:
     """Compact at the first of ``cut_points`` where that gains enough, or request the summary for it."""
-    rule, why = "nothing-to-compact", "no messages lie before the newest ones, which are kept verbatim"
+    rule, why = "nothing-to-compact", "there are no messages before those that are kept unchanged"
     if builder.state.view.compaction is not None:
-        why = "everything that could be summarized is summarized already"
+        why = "everything that can be summarized already is"
     for keep in cut_points:
         compacted = _compact_at(builder, keep)
         if compacted is None:
@@ -284,14 +284,14 @@ def _explain_blocked_compaction(builder: PlanBuilder) -> str:
     """Return why no automatic compaction may run now, or an empty string if one may."""
     settings, counters = builder.settings, builder.state.counters
     if not builder.inputs.is_breaker_closed:
-        return "the request is over its trigger, but no compaction may run by itself now"
+        return "the request is over its trigger, but automatic compactions are paused"
     if is_breaker_tripped(counters.failed_compactions, settings) and not builder.inputs.retry_compaction:
-        return "the request is over its trigger, but compaction failed too often to try again"
+        return f"the request is over its trigger, but compaction failed too often: {counters.failed_compactions} times"
     # bounded-attempts
     if counters.compactions_since_answer >= settings.compaction.max_per_answer:
         return (
-            f"the request is over its trigger, but {counters.compactions_since_answer} compactions ran since the "
-            "last answer"
+            f"the request is over its trigger, but {counters.compactions_since_answer} compactions "
+            "already ran since the last answer"
         )
     return ""
 
@@ -338,17 +338,17 @@ def _explain_insufficient_gain(before: PlanBuilder, after: PlanBuilder) -> str:
     settings, budget = before.settings.compaction, before.budget
     old, new = before.estimated_tokens, after.estimated_tokens
     if new >= old and (settings.goal_share or before.has_summary_writer):
-        return f"it would leave {new:,} of {old:,} tokens, no fewer than before"
+        return f"the request would not get smaller: {new:,} tokens instead of {old:,}"
     if not settings.goal_share:
         return ""
     max_tokens = budget.setup_tokens + before.rules.compute_compaction_goal(before)
     if new > max_tokens:
-        return f"it would leave {new:,} tokens, over the goal of {max_tokens:,}"
+        return f"the request would still have {new:,} tokens, over the goal of {max_tokens:,}"
     gain_share = settings.min_gain_share * (old - budget.setup_tokens)
     min_gain = max(gain_share, min(settings.min_gain_tokens, budget.compute_share(settings.min_gain_share)))
     # A small gain is refused only if the request could go out as it is: when it does not fit, or somebody asked for
     # the compaction, any gain is worth the broken cache.
     can_stay = old <= budget.usable and not before.inputs.is_compaction_requested
     if can_stay and old - new < min_gain:
-        return f"it would free {old - new:,} tokens; at least {int(min_gain):,} are required"
+        return f"it would free only {old - new:,} tokens, fewer than the required {int(min_gain):,}"
     return ""

@@ -232,7 +232,7 @@ def _build_escape_edits(state: ConversationState, index: int, own_blocks: tuple[
         text = get_part_text(part)
         escaped_text = get_part_text(escaped_part)
         count = (len(escaped_text) - len(text)) // (len(ESCAPED_BRACKET) - 1)
-        why = f"{count} tags like <{SPILL_TAG}> were escaped: no decision wrote them"
+        why = f"escaped {count} look-alikes of <{SPILL_TAG}> that Holdfast did not write"
         saves = estimate_text_tokens(text) - estimate_text_tokens(escaped_text)
         yield build_part_edit(index, part_index, escaped_part, ESCAPE_RULE, why, saves)
 

@@ -168,17 +168,17 @@ def limit_shown_media(builder: PlanBuilder) -> PlanBuilder:
         return builder
     if not api_limits.can_hold(newest_load):
         # Replacing older media would not help. Only the provider knows whether it takes this message.
-        limit_text = f"{api_limits.describe_limits(newest_load)} are known to be accepted"
+        limit_text = f"the API is known to accept {api_limits.describe_limits(newest_load)}"
         return builder.add_notice(
-            MEDIA_RULE, f"the newest message has {newest_load}, and {limit_text}; it is sent unchanged"
+            MEDIA_RULE, f"the newest message has {newest_load}, but {limit_text}; it is sent unchanged"
         )
 
-    why = f"{total_load} are shown; at most {limits.describe_limits(total_load)} are sent"
+    why = f"the request has {total_load}; at most {limits.describe_limits(total_load)} are sent"
     replaceable_media = [media for media in shown_media if media.message_index != newest_user]
     edits = _build_limit_edits(builder, replaceable_media, total_load, limits, why)
     if not edits:
         return builder
-    return builder.add_edits(tuple(edits)).add_notice(MEDIA_RULE, f"{why}; {len(edits)} were replaced by a line each")
+    return builder.add_edits(tuple(edits)).add_notice(MEDIA_RULE, f"{why}; replaced {len(edits)} by a line each")
 
 
 def _build_limit_edits(
@@ -232,7 +232,7 @@ def _drop_oversized_images(builder: PlanBuilder) -> PlanBuilder:
     edits = tuple(_build_oversized_edits(builder, first))
     if not edits:
         return builder
-    notice = f"{edits[0].why}; {len(edits)} were replaced by a line each"
+    notice = f"{edits[0].why}; replaced {len(edits)} by a line each"
     return builder.add_edits(edits).add_notice(MEDIA_RULE, notice)
 
 
@@ -241,7 +241,7 @@ def _build_oversized_edits(builder: PlanBuilder, first: int) -> Iterator[Edit]:
     max_pixels = builder.target.dialect.max_image_pixels
     if max_pixels >= NO_LIMIT:
         return
-    why = f"images of more than {max_pixels:,} pixels a side are refused"
+    why = f"the API accepts no image of more than {max_pixels:,} pixels a side"
     for shown_media in _find_shown_media(builder, first):
         if any(is_oversized_image(media, max_pixels) for media in collect_media_in_parts(shown_media.part)):
             yield _build_placeholder_edit(shown_media, why, max_pixels=max_pixels)

@@ -92,7 +92,7 @@ def replace_parts_with_line(
         hint = f'recall(id="{blob_hash[:HANDLE_CHARS]}") returns them'
     subject = f"{len(covered_indexes):,} texts of this message, {len(whole_text):,} characters,"
     line = f"[{subject} are left out here; {hint}]"
-    why = f"{subject} were replaced by a line"
+    why = f"{subject} are replaced by one line"
     # Only what is shown now is saved. Measured as one message, since the texts of a message are counted together.
     removed_parts = [shown_parts[part_index] for part_index in part_indexes]
     removed_message = build_sized_message(Message("user", tuple(removed_parts)))

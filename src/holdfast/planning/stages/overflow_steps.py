@@ -32,8 +32,8 @@ _STEP_STAGES: dict[str, Callable[[PlanBuilder], PlanBuilder]] = {
     "fallback": build_smallest_request,
 }
 _NO_EFFECT_REASONS = {
-    "truncate": "no result is over its limit, or they were cut since the last answer",
+    "truncate": "no result is over its limit, or results were already cut since the last answer",
     "media": "no images or documents are shown",
-    "fallback": "this is the smallest request there is",
+    "fallback": "the request cannot be made smaller",
 }
 """Text of the notice that a step reduced nothing."""

@@ -67,7 +67,7 @@ SMALLEST_REQUEST_RULE = "fallback"
 """Rule of the edits of the smallest request."""
 UNREAD_RULE = "unread"
 """Rule of the notice that results were summarized before the model read them, and of edits that shorten them first."""
-_UNREAD_NOTICE_TEXT = "results are summarized before the model read them: even cut short they do not fit"
+_UNREAD_NOTICE_TEXT = "results that the model has not read are summarized: even cut short they are too large"
 
 
 def build_smallest_request(builder: PlanBuilder) -> PlanBuilder:

@@ -169,13 +169,13 @@ def build_spill_edit(builder: PlanBuilder, spillable: SpillableText, rule: str) 
     blob = Blob(hash_text(text), text)
     preview = _find_useful_preview(spillable, blob, builder)
     if preview is not None:
-        why = f"{len(text):,} characters spilled, {len(preview):,} stay"
+        why = f"{len(text):,} characters stored, a preview of {len(preview):,} is shown"
         edit = build_text_edit(spillable, preview, blob, rule, why)
         if edit.saves > 0:
             return edit, blob
     handle = blob.hash[:HANDLE_CHARS]
     line = f'[{len(text):,} characters left out here; recall(id="{handle}") returns them]'
-    why = f"{len(text):,} characters spilled, {len(line):,} stay"
+    why = f"{len(text):,} characters stored, a line of {len(line):,} is shown"
     return build_text_edit(spillable, line, blob, rule, why), blob
 
 

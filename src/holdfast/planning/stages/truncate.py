@@ -249,7 +249,7 @@ def _build_cut_edit(builder: PlanBuilder, weighed: WeighedResult, max_weight: in
     is_shorter = saves > 0 and len(short_text) < len(text)
     if short_result is weighed.result or not is_shorter:
         return None
-    why = f"{len(text):,} characters in a window of {builder.budget.window:,} tokens; {len(short_text):,} stay"
+    why = f"cut from {len(text):,} to {len(short_text):,} characters for a window of {builder.budget.window:,} tokens"
     edit = build_part_edit(
         message_index,
         part_index,

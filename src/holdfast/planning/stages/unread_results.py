@@ -89,7 +89,7 @@ def _cut_unread_result(
     saves = estimate_text_tokens(text) - estimate_text_tokens(short_text)
     if saves <= 0:
         return
-    why = f"{len(text):,} characters shown, {len(short_text):,} stay: all unread results must fit together"
+    why = f"the new results must fit together: cut from {len(text):,} to {len(short_text):,} characters"
     replacement = replace_result_text(result, short_text)
     blob_hash = "" if blob is None else blob.hash
     yield (

@@ -54,9 +54,9 @@ def compute_chunk_budget(
     remaining = int((window - output - overhead) / ESTIMATE_SAFETY_FACTOR / token_ratio) - instruction_tokens
     if remaining < MIN_CHUNK_TOKENS:
         raise CompactionFailed(
-            f"a window of {window:,} tokens leaves {max(0, remaining):,} for what is to be summarised, beside "
-            f"{output:,} of"
-            f" output and {instruction_tokens:,} of instructions; let a model with a larger window write summaries"
+            f"a window of {window:,} tokens leaves {max(0, remaining):,} for the messages to summarize, besides "
+            f"{output:,} for the output and {instruction_tokens:,} for instructions; use a summary model with a larger "
+            "window"
         )
     return remaining
 

@@ -87,7 +87,7 @@ def write_options(options: PortableOptions) -> OptionFields:
     max_tokens = options.max_tokens
     if max_tokens is None:
         max_tokens = DEFAULT_MAX_TOKENS
-        notes.append(f"max_tokens is set to {DEFAULT_MAX_TOKENS}, since one must be named there")
+        notes.append(f"max_tokens is set to {DEFAULT_MAX_TOKENS}, because the API requires it")
     temperature = options.temperature
     if temperature is not None and temperature > 1:  # other APIs go up to 2
         temperature = 1

@@ -144,7 +144,7 @@ def describe_lost_options(options: PortableOptions, *names: str) -> Iterator[str
     """Yield a note for each option of ``names`` that is set, since it has no form in the other API."""
     for name in names:
         if getattr(options, name) not in (None, (), ""):
-            yield f"{name} has no form there"
+            yield f"{name}: left out, the API has no such option"
 
 
 def write_tool_name(tool: FunctionTool) -> dict[str, Any]:

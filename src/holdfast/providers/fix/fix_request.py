@@ -104,7 +104,7 @@ def fix_lone_surrogates(body: bytes) -> tuple[bytes, tuple[RequestFix, ...]]:
     clean_body = surrogates.replace_surrogates_in_bytes(body)
     if clean_body is body:
         return body, ()
-    why = "half of a character is no text: U+FFFD stands in its place"
+    why = "half of a character (a lone surrogate) is replaced by U+FFFD"
     return clean_body, (RequestFix("characters", why, surrogates.find_lone_surrogate_path(body)),)
 
 

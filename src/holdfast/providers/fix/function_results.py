@@ -27,7 +27,7 @@ def name_function_results(
     edits_by_path = {}
     for error in errors:
         if error.rule == _RULE_NAME:
-            edits_by_path[error.path] = build_request_fix(error, "it has that of the call that waits")
+            edits_by_path[error.path] = build_request_fix(error, "set to that of the open call")
     if not edits_by_path:
         return body, []
     messages_field = context.spec.messages_field

@@ -42,7 +42,7 @@ def _wrap_messages(body: bytes, spec: ApiSpec, _errors: Sequence[Finding]) -> tu
     if kind == "[" and not any(get_json_first_char(element) == "[" for element in raws):
         return body, []
     messages = _flatten_lists(raws)
-    why = f"the messages stand in one list: {len(messages)} of them"
+    why = f"the messages are now in one list of {len(messages)}"
     new_body = replace_json_fields(body, raw_fields, {spec.messages_field: encode_json(messages)})
     return new_body, [RequestFix("form", why, f"$.{spec.messages_field}")]
 
@@ -75,7 +75,7 @@ def _rewrite_system_prompt(body: bytes, spec: ApiSpec, errors: Sequence[Finding]
         return body, []
     system_prompt = _encode_system_prompt(spec, _parse_system_blocks(spec, raw_fields[field]))
     new_body = replace_json_fields(body, raw_fields, {field: system_prompt})
-    return new_body, [build_request_fix(first_error, f"written as {spec.display_name} has it")]
+    return new_body, [build_request_fix(first_error, f"rewritten in the form of {spec.display_name}")]
 
 
 def _parse_system_blocks(spec: ApiSpec, raw: Raw) -> list[Raw]:
@@ -112,7 +112,7 @@ def _move_foreign_system_prompt(
             continue
         blocks = _parse_system_blocks(spec, raw_fields.pop(field))
         body = encode_json(_append_system_blocks(raw_fields, spec, blocks))
-        fixes.append(build_request_fix(error, f"what it says stands where {spec.display_name} has it"))
+        fixes.append(build_request_fix(error, f"moved to where {spec.display_name} has its system prompt"))
     return body, fixes
 
 

@@ -68,8 +68,8 @@ def reshape_messages(body: bytes, context: FixContext, errors: Sequence[Finding]
         if new is not None and (index in first_errors or _NUMERIC_ID.search(raw)):
             new = _stringify_message_ids(new)
         if new != raw:
-            error = first_errors.get(index) or Finding("ids", "error", path, "an id is a string")
-            fixes.append(build_request_fix(error, f"written as {spec.display_name} has it"))
+            error = first_errors.get(index) or Finding("ids", "error", path, "the id is not a string")
+            fixes.append(build_request_fix(error, f"rewritten in the form of {spec.display_name}"))
         if new is None:
             continue
         new, dropped_fields = _drop_unreadable_fields(new, spec)

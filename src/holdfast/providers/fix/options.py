@@ -76,9 +76,9 @@ class _CandidateFix(Struct):
             value = next(iter(new_values))
             is_short = len(new_values) == 1 and len(value) <= _MAX_SHOWN_BYTES
             if is_short:
-                description = f"it is {value.decode()} now"
+                description = f"set to {value.decode()}"
             else:
-                description = "written anew"
+                description = "rewritten"
         return build_request_fix(self.finding, description, first_path)
 
 
@@ -256,7 +256,7 @@ def _iter_fixes(
     if is_in_message and len(steps) > 1:
         new_message = rebuilt_messages.get_rebuilt(tree, steps[:2])
         if new_message is not None:
-            yield _CandidateFix(finding, {steps[:2]: new_message}, "the message is written anew")
+            yield _CandidateFix(finding, {steps[:2]: new_message}, "the message is rewritten")
     for length in removable_lengths:
         yield _CandidateFix(finding, {steps[:length]: None})
 

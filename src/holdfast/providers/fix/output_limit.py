@@ -27,5 +27,5 @@ def add_missing_max_tokens(body: bytes, _work: FixContext, errors: Sequence[Find
     max_tokens = DEFAULT_MAX_TOKENS + read_whole_number(raw_budget)
     changes = {"max_tokens": encode_json(max_tokens)}
     fixed_body = replace_json_fields(body, parse_body_fields(body), changes)
-    why = f"max_tokens is set to {max_tokens}, since one must be named there"
+    why = f"max_tokens is set to {max_tokens}, because the API requires it"
     return fixed_body, [RequestFix(_RULE_NAME, why, _MAX_TOKENS_PATH)]

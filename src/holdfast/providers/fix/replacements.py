@@ -296,13 +296,13 @@ _REPLACEMENTS_BY_RULE: Mapping[str, RuleReplacement] = {
     "thinking-mode": RuleReplacement(_replace_thinking_mode),
     # The turn has no thinking block to begin with, and one cannot be made up, so thinking is turned off.
     "thinking-first": RuleReplacement(lambda _tree, _context, _steps: {("thinking",): None}),
-    "edit-order": RuleReplacement(_move_edit_first, "it is the first one now"),
+    "edit-order": RuleReplacement(_move_edit_first, "moved to the front"),
     # The smallest values that the providers accept: compaction triggers of Anthropic and Responses.
     "edit-trigger": RuleReplacement(lambda _tree, _context, steps: {steps: b"50000"}),
     "context-management": RuleReplacement(lambda _tree, _context, steps: {steps: b"1000"}),
-    "compaction-first": RuleReplacement(_move_newest_compaction_first, "it stands before all else now"),
+    "compaction-first": RuleReplacement(_move_newest_compaction_first, "moved to the beginning"),
     "compaction-single": RuleReplacement(
-        _move_newest_compaction_first, "the newest is the first block now, older ones are left out"
+        _move_newest_compaction_first, "the newest is moved to the beginning, older ones are left out"
     ),
     "compaction-or-edit": RuleReplacement(_drop_compaction_edits),
     # Responses refuses an output limit below 16.
@@ -312,6 +312,6 @@ _REPLACEMENTS_BY_RULE: Mapping[str, RuleReplacement] = {
     "tool-shape": RuleReplacement(_replace_tool_name),
     "tool-names": RuleReplacement(_drop_duplicate_or_replace_name),
     "cache-count": RuleReplacement(_drop_surplus_breakpoints),
-    "image-size": RuleReplacement(_replace_image_by_placeholder, "a line stands for it", _rank_oversized_image),
+    "image-size": RuleReplacement(_replace_image_by_placeholder, "replaced by a line of text", _rank_oversized_image),
 }
 """Replacements by the name of the rule, without the API before it."""

@@ -62,7 +62,7 @@ def translate_foreign_tools(
             continue
         new_tools += translated_tools
         path = f"$.{_TOOLS_FIELD}[{run_tools[0].index}]"
-        reasons = [f"{len(raws)} × {origin.description}: written as {spec.display_name} has it", *losses]
+        reasons = [f"{len(raws)} × {origin.description}: rewritten in the form of {spec.display_name}", *losses]
         fixes += [RequestFix("foreign-form", reason, path) for reason in reasons]
     if not fixes:
         return body, []
@@ -84,7 +84,7 @@ def _translate_tools(raws: Sequence[Raw], source_api: str, target_api: str) -> t
     )
     losses = []
     for tool_type in source_options.other_tools:
-        losses.append(f"the tool {tool_type}: only functions of the client's have a form there")
+        losses.append(f"the tool {tool_type}: left out, only functions of the client can be converted")
     target_fields = write_request_options(target_api, PortableOptions(tools=source_options.tools))[0]
     return list(target_fields.get(_TOOLS_FIELD, ())), losses
 

@@ -116,7 +116,7 @@ def _describe_translations(foreign_blocks: Sequence[Sequence[ForeignBlock]], spe
                 counts[origin] += 1
                 first_paths.setdefault(origin, f"$.{spec.messages_field}[{index}]{path}")
     for origin, count in counts.items():
-        reason = f"{count} × {origin.description}: written as {spec.display_name} has it"
+        reason = f"{count} × {origin.description}: rewritten in the form of {spec.display_name}"
         yield RequestFix(_RULE_NAME, reason, first_paths[origin])
 
 

@@ -95,7 +95,7 @@ def _require_inline_history(parsed_request: ParsedRequest) -> None:
     else:
         return
     raise FormatError(
-        f"{reference} refers to history that lies with the provider, so it cannot be sent elsewhere; put the messages"
+        f"{reference} refers to history that the provider stores, so it cannot be converted; put the messages"
         " themselves into the request, then convert it"
     )
 
@@ -140,7 +140,7 @@ def _convert_messages(
     # Where the system prompt is a field, a request of nothing else would have an empty list, which is refused.
     if spec.system_fields and messages and all(message.role == "system" for message in messages):
         messages.append(Message.from_text("user", CONTINUE_TEXT))
-        notes.append(f"a user's message was added, since one must stand there: {CONTINUE_TEXT!r}")
+        notes.append(f"a user message was added, because the API needs one: {CONTINUE_TEXT!r}")
     return messages, [*notes, *describe_unshown_media(messages, spec)]
 
 
@@ -161,7 +161,7 @@ def move_result_media(messages: Sequence[Message], spec: ApiSpec) -> tuple[list[
     if not media_count:
         return list(messages), []
     tracked_messages = [TrackedMessage(index, index + 1, message) for index, message in enumerate(messages)]
-    note = f"{media_count} × media in a tool's result: a user shows it behind the results"
+    note = f"{media_count} × media in a tool result: moved into a user message after it"
     moved_messages = move_media_after_results(tracked_messages, can_show, {})
     return [tracked.message for tracked in moved_messages], [note]
 
@@ -181,7 +181,7 @@ def describe_unshown_media(messages: Sequence[Message], spec: ApiSpec) -> list[s
 
 
 def _describe_placeholder(part: Media) -> str:
-    return f"{part.kind}: {format_part_placeholder(part)!r} stands there"
+    return f"{part.kind}: replaced by {format_part_placeholder(part)!r}"
 
 
 def _is_media_shown(part: Media, message: Message, spec: ApiSpec) -> bool:
@@ -218,7 +218,7 @@ def _rename_invalid_tools(
     chosen_tool = names.get(options.chosen_tool, options.chosen_tool)
     renamed_options = replace(options, tools=tools, chosen_tool=chosen_tool)
     renamed_messages = [rename_message_tools(message, names) for message in messages]
-    notes = [f"the tool {old!r} is named {new!r} there" for old, new in names.items()]
+    notes = [f"the tool {old!r} is renamed to {new!r}" for old, new in names.items()]
     return renamed_options, renamed_messages, notes
 
 
@@ -237,7 +237,7 @@ def _describe_dropped_parts(parsed_request: ParsedRequest, target_api: str) -> l
         error_result_count += sum(result.is_error for result in message.results)
     notes = [f"{count} × {loss}" for loss, count in loss_counts.items()]
     if error_result_count and not get_api_spec(target_api).shape.has_error_flag:
-        notes.append(f"{error_result_count} × the mark that a tool failed: its words stay")
+        notes.append(f"{error_result_count} × the error flag of a tool result: left out, the text is kept")
     return notes
 
 
@@ -246,14 +246,14 @@ def iter_part_losses(before: Message, after: Message) -> Iterator[str]:
     kept_media = Counter(collect_media_in_messages(after))
     for part in _iter_parts_and_content(before):
         if isinstance(part, Thinking):
-            yield "thinking: sealed by another API"
+            yield "thinking: left out, signed by another API"
         elif isinstance(part, Opaque):
             if is_message_or_field(part):
                 fate = "left out"
             elif get_opaque_text(part):
-                fate = "its words stay"
+                fate = "kept as text"
             else:
-                fate = f"{format_part_placeholder(part)!r} stands there"
+                fate = f"replaced by {format_part_placeholder(part)!r}"
             yield f"{part.kind}: {fate}"
         elif isinstance(part, Media) and not kept_media[replace(part, raw=None)]:
             yield _describe_placeholder(part)
@@ -271,5 +271,6 @@ def _describe_dropped_options(options: PortableOptions) -> list[str]:
     """Return a note on each built-in tool and each field that no other API has a form for."""
     tool_notes = []
     for tool_type in options.other_tools:
-        tool_notes.append(f"the tool {tool_type or 'without a type'}: only functions of the client's have a form there")
+        tool_name = tool_type or "without a type"
+        tool_notes.append(f"the tool {tool_name}: left out, only functions of the client can be converted")
     return tool_notes + [f"the field {name}: left out" for name in options.unread_fields]

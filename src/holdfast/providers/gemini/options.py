@@ -190,7 +190,7 @@ def write_options(options: PortableOptions) -> OptionFields:
     if options.stream:
         notes.append("stream is told by the address there")
     if options.parallel_calls is False:
-        notes.append("parallel_calls has no form there")
+        notes.append("parallel_calls: left out, the API has no such option")
     return body, tuple(notes)
 
 

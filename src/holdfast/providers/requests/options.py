@@ -44,7 +44,7 @@ def write_request_options(api: str, options: PortableOptions) -> tuple[dict[str,
     all_notes = list(notes)
     if options.allowed_tools:
         tool_names = ", ".join(map(repr, options.allowed_tools))
-        all_notes.append(f"that only {tool_names} of the tools may be called has no form there")
+        all_notes.append(f"the choice among only {tool_names}: left out, the API has no such option")
     all_notes += [f"the field {name}: left out" for name in dropped_fields]
     return fields, tuple(all_notes)
 

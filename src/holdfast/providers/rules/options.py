@@ -22,7 +22,7 @@ def check_foreign_fields(request: RequestView, names: Iterable[str]) -> Violatio
     """Yield the fields of the body that are among ``names``, which are fields of other APIs."""
     for key in names:
         if key in request.body:
-            yield f"$.{key}", f"field {key!r} is one of another API; take it out"
+            yield f"$.{key}", f"{key!r} is a field of another API; remove it"
 
 
 def check_number_fields(request: RequestView, ranges: Mapping[str, NumberRange]) -> Violations:
@@ -72,4 +72,4 @@ def is_gemini_function_name(value: object) -> TypeGuard[str]:
 def check_model_named(request: RequestView) -> Violations:
     """A whole request names its model."""
     if not request.model:
-        yield "$.model", "there is no model; name it, or tell it beside the request where the address has it"
+        yield "$.model", "the request names no model; add one, or pass it (--model) if the URL of the API names it"

@@ -93,8 +93,10 @@ def _build_json_finding(body: bytes | Mapping[str, Any], error: Exception) -> Fi
     else:
         surrogate_path = ""
     if not surrogate_path:
-        return Finding("json", "error", "$", f"{error}; no API takes it")
-    message = f"half of a character stands in {surrogate_path}; put U+FFFD in its place, as holdfast fix does"
+        return Finding("json", "error", "$", f"{error}; send valid JSON")
+    message = (
+        f"half of a character (a lone surrogate) is in {surrogate_path}; replace it by U+FFFD, as holdfast fix does"
+    )
     return Finding("json", "error", "$", message)
 
 

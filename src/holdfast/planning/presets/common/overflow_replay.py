@@ -35,7 +35,7 @@ MEDIA_REMOVED_TEXT = (
 )
 """Stands before ``CONTINUE_INSTRUCTION``, as in opencode, but only if the compaction hid media."""
 _MEDIA_REMOVED_AND_CONTINUE = f"{MEDIA_REMOVED_TEXT}\n\n{CONTINUE_INSTRUCTION}"
-_REPLAY_REASON = "the request was refused as too large: the message is said again without its media"
+_REPLAY_REASON = "the request was refused as too large: the message is repeated without its media"
 
 
 class OverflowReplayRules(ReserveTriggerRules, frozen=True):
@@ -44,15 +44,15 @@ class OverflowReplayRules(ReserveTriggerRules, frozen=True):
     overflow_replay: Annotated[
         bool,
         describe(
-            "[C] A compaction after an overflow keeps the user's newest message, less its media, and what follows it: "
-            "the media may be what was too large."
+            "[C] After an overflow, keep the user's newest message without its media, and everything after it: the "
+            "media may be what was too large."
         ),
     ] = True
     auto_continue: Annotated[
         bool,
         describe(
-            "[C] An automatic compaction that cuts a turn ends with a sentence to go on: nothing else in the request "
-            "says so. A hook may refuse it."
+            "[C] After an automatic compaction that cuts a turn, tell the model to continue: nothing else in the "
+            "request does. The hook auto_continue may refuse it."
         ),
     ] = True
 
@@ -101,10 +101,10 @@ class OverflowReplayRules(ReserveTriggerRules, frozen=True):
             return ""
         tokens_after, tokens_before = after.estimated_tokens, before.estimated_tokens
         if tokens_after >= tokens_before:
-            return f"it would leave {tokens_after:,} of {tokens_before:,} tokens, no fewer than before"
+            return f"the request would not get smaller: {tokens_after:,} tokens instead of {tokens_before:,}"
         is_last = after.state.view.first_kept == cut_points[-1]
         if not is_last and after.upper_estimate > before.budget.usable:
-            return f"it would leave {after.upper_estimate:,} tokens, and {before.budget.usable:,} are usable"
+            return f"still too large: {after.upper_estimate:,} tokens where {before.budget.usable:,} fit"
         return ""
 
     def finish_compaction(self, builder: PlanBuilder, compaction: CompactionEntry) -> CompactionEntry:

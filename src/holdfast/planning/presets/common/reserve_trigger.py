@@ -26,7 +26,7 @@ class ReserveTriggerRules(PolicyRules, frozen=True):
         }
     )
 
-    trigger_reserve: Annotated[Tokens, describe("[A] Compact over the window less this.")] = 0
+    trigger_reserve: Annotated[Tokens, describe("[A] Compact when a request is over the window less this.")] = 0
 
     def compute_limit(self, limits: ModelLimits, settings: Settings) -> int:
         """Return the tokens above which a request to a model with ``limits`` is compacted."""

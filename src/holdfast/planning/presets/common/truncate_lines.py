@@ -160,8 +160,8 @@ def _build_truncation_edit(
     shown_text = add_truncation_notice(truncated, blob.hash, end)
     kept = f"{truncated.lines:,} lines"
     if truncated is not whole_lines:
-        kept += " and a part of one"
-    why = f"{truncated.removed_count:,} {truncated.unit} left out, {kept} of the {end} stay"
+        kept += " and a part of another"
+    why = f"{truncated.removed_count:,} {truncated.unit} left out; the {end} with {kept} is shown"
     edit = build_text_edit(spillable, shown_text, blob, "lines", why)
     is_shorter = edit.saves > 0 and len(shown_text) < len(spillable.text)
     return (edit, blob) if is_shorter else None

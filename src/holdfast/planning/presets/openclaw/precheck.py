@@ -167,7 +167,7 @@ def _shorten_result(weighed: WeighedResult, max_chars: int) -> WeighedResult:
 
 def _build_tool_loop_edit(old: WeighedResult, new: WeighedResult) -> Edit:
     old_text, new_text = get_result_text(old.result), get_result_text(new.result)
-    why = f"results took too much of the window: of {len(old_text):,} characters {len(new_text):,} stay"
+    why = f"results took too much of the window: cut from {len(old_text):,} to {len(new_text):,} characters"
     span = Span(old.message_index, old.message_index + 1, old.part_index)
     saved_tokens = estimate_text_tokens(old_text) - estimate_text_tokens(new_text)
     return Edit(span, (new.result,), "loop", why, saved_tokens)

@@ -12,7 +12,7 @@ from holdfast.planning.settings import PruneSettings, RecoverySettings, ReserveS
 from holdfast.planning.stages.order import OWN_STAGES, insert_stages, replace_stages
 
 OPENCLAW = Preset(
-    "as OpenClaw does it: pruned by the cache's lifetime, then a model summarises",
+    "like OpenClaw: prunes when the cache has expired, and a model summarizes",
     replace(
         BARE_SETTINGS,
         reserve=ReserveSettings(floor=20_000),

@@ -148,6 +148,6 @@ def _build_ttl_edit(pruned: _PrunableResult) -> Edit:
     old_text, new_text = get_result_text(weighed.result), get_result_text(pruned.shortened)
     image_count = sum(isinstance(part, Media) for part in weighed.result.content)
     saved_tokens = estimate_text_tokens(old_text) - estimate_text_tokens(new_text) + image_count * IMAGE_TOKENS
-    why = f"an old result of {len(old_text):,} characters, {len(new_text):,} stay"
+    why = f"an old result, cut from {len(old_text):,} to {len(new_text):,} characters"
     span = Span(weighed.message_index, weighed.message_index + 1, weighed.part_index)
     return Edit(span, (pruned.shortened,), pruned.rule, why, saved_tokens)

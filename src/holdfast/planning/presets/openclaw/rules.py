@@ -28,73 +28,86 @@ class OpenclawRules(ReserveTriggerRules, frozen=True):
 
     window_min: Annotated[Tokens, describe("[O] Refuse smaller windows, 0 = none; 2026.9: 4,000.")] = 16_000
     window_min_share: Annotated[
-        Share, describe("[O] 2026.9: 0.10. Or a window that the cap makes smaller than this share of itself.")
+        Share,
+        describe("[O] Also refuse if window.cap leaves less than this share of the window, 0 = never; 2026.9: 0.10."),
     ] = 0.0
-    window_warn: Annotated[Tokens, describe("[O] Warn below this window; 2026.9: 8,000.")] = 32_000
+    window_warn: Annotated[Tokens, describe("[O] Warn of smaller windows, 0 = never; 2026.9: 8,000.")] = 32_000
     window_warn_share: Annotated[
-        Share, describe("[O] 2026.9: 0.20. Or where the cap leaves less than this share of it.")
+        Share,
+        describe("[O] Also warn if window.cap leaves less than this share of the window, 0 = never; 2026.9: 0.20."),
     ] = 0.0
 
     image_keep_turns: Annotated[
         int,
         Meta(ge=-1),
-        describe("[O] Images leave the request once so many answered turns lie behind them; 2026.9: 3; -1 = never."),
+        describe(
+            "[O] Remove images before this many of the newest answered turns, 0 = before the newest answer, -1 = "
+            "never; 2026.9: 3."
+        ),
     ] = 0
-    prune: Annotated[bool, describe("[O] Trim and clear old results once the cache has outlived its time.")] = True
+    prune: Annotated[bool, describe("[O] Trim and clear old results when the cache has expired.")] = True
     prune_ttl_seconds: Annotated[
         Seconds, describe("[O] Seconds since the last request after which the cache counts as cold.")
     ] = 300
     prune_trim_share: Annotated[
-        Share, describe("[O] Trim long results where all messages take this share of the window.")
+        Share, describe("[O] Trim long results if all messages take this share of the window.")
     ] = 0.3
-    prune_trim_min_chars: Annotated[Chars, describe("[O] Long is what has more characters than this.")] = 4_000
-    prune_trim_end_chars: Annotated[Chars, describe("[O] A trimmed result keeps this much of each end.")] = 1_500
+    prune_trim_min_chars: Annotated[Chars, describe("[O] A result with more characters than this is long.")] = 4_000
+    prune_trim_end_chars: Annotated[Chars, describe("[O] Characters of each end that a trimmed result keeps.")] = 1_500
     prune_clear_share: Annotated[
-        Share, describe("[O] Clear the oldest results from this share of the window on, until it is less.")
+        Share,
+        describe("[O] If messages still take this share of the window, clear the oldest results until they take less."),
     ] = 0.5
     prune_clear_min_chars: Annotated[
-        Chars, describe("[O] Clear only where those that may go have this many characters together.")
+        Chars, describe("[O] Clear only if the results that may be cleared have this many characters together.")
     ] = 50_000
     prune_keep_answers: Annotated[
-        Count, describe("[O] Never touch what came since this answer, counted from the end.")
+        Count, describe("[O] Never trim or clear results after this answer, counted from the end.")
     ] = 3
 
     loop_share: Annotated[
         Share,
         describe(
-            "[O] 2026.3: before each request clear the oldest results over this share of the window, 0 = never, as in "
-            "2026.9. Words of tools count twice."
+            "[O] Before each request, clear the oldest results until messages take at most this share of the window, "
+            "0 = never; 2026.9: 0. Characters of tool results count twice."
         ),
     ] = 0.75
-    loop_result_share: Annotated[Share, describe("[O] 2026.3: And cut a result over this share of the window.")] = 0.5
+    loop_result_share: Annotated[
+        Share, describe("[O] With loop_share, also cut each result over this share of the window.")
+    ] = 0.5
     precheck: Annotated[
-        bool, describe("[O] 2026.9: Cut results instead of compacting where that frees more than enough.")
+        bool, describe("[O] Cut results instead of compacting if that frees more than enough; 2026.9: on.")
     ] = False
 
     trigger_reserve: Annotated[
-        Tokens, describe("[O] Compact over the window less this; the floor of the reserve raises it.")
+        Tokens,
+        describe("[O] Compact when a request is over the window less this, or less reserve.floor if that is more."),
     ] = 16_384
     trigger_reserve_share: Annotated[
-        Share, describe("[O] But hold back at most this share of the window, 0 = any: for small windows.")
+        Share, describe("[O] Let that reserve take at most this share of the window, 0 = any: for small windows.")
     ] = 0.25
-    tail_tokens: Annotated[
-        Tokens, describe("[O] Keep the newest messages until this many tokens stand, as they were said.")
-    ] = 20_000
+    tail_tokens: Annotated[Tokens, describe("[O] Keep about this many tokens of the newest messages unchanged.")] = (
+        20_000
+    )
 
     truncate_share: Annotated[
-        Share, describe("[O] Under pressure cut results over this share of the window, 0 = never.")
+        Share, describe("[O] If a request is too large, cut results over this share of the window, 0 = never.")
     ] = 0.3
-    truncate_max_chars: Annotated[Chars, describe("[O] Or over this many weighted characters, 0 = any number.")] = (
+    truncate_max_chars: Annotated[Chars, describe("[O] Or over this many weighted characters, 0 = no such limit.")] = (
         400_000
     )
     truncate_window_steps: Annotated[
         tuple[tuple[Count, Count], ...],
-        describe("[O] 2026.9: Or over so many characters from windows of this size on: pairs of window and limit."),
+        describe(
+            "[O] Or over a limit for windows from a size on, as pairs of window and characters; 2026.9 has three."
+        ),
     ] = ()
     truncate_total_factor: Annotated[
-        Count, describe("[O] All results together may have this many times the limit of one; 2026.9: 4.")
+        Count, describe("[O] Let all results together have this many times the limit of one; 2026.9: 4.")
     ] = 1
-    truncate_total_share: Annotated[Share, describe("[O] 2026.9: 0.5. Or this share of the window.")] = 0.0
+    truncate_total_share: Annotated[
+        Share, describe("[O] Or this share of the window, if that is more; 2026.9: 0.5.")
+    ] = 0.0
 
     def check_window(self, configured: ModelLimits, limits: ModelLimits) -> tuple[Notice, ...]:
         """Return a warning if the window is small; raise ``WindowTooSmall`` if it is under the minimum."""
@@ -105,7 +118,12 @@ class OpenclawRules(ReserveTriggerRules, frozen=True):
             msg = f"Model context window too small ({window} tokens). Minimum is {refuse_below}."
             raise WindowTooSmall(f"{msg} The window came from: {origin}. Set a larger one, or use a larger model.")
         if window < warn_below:
-            return (Notice("small-window", f"window of {window} tokens ({origin}) is under {warn_below}"),)
+            return (
+                Notice(
+                    "small-window",
+                    f"the window of {window:,} tokens ({origin}) is under {warn_below:,}, which is small",
+                ),
+            )
         return ()
 
     def without_window_minimum(self) -> PolicyRules:
@@ -114,13 +132,13 @@ class OpenclawRules(ReserveTriggerRules, frozen=True):
 
     def list_ordered_settings(self) -> tuple[tuple[str, str, str], ...]:
         """Return the pairs of limits of which the first must not exceed the second."""
-        why = "windows are refused under one and warned of under the other"
+        why = "smaller windows are refused under the first, and warned of under the second"
         pairs = [
             ("preset.window_min", "preset.window_warn", why),
             ("preset.window_min_share", "preset.window_warn_share", why),
         ]
         if self.prune:
-            trimmed_first = "results are trimmed first and cleared later"
+            trimmed_first = "results are trimmed from the first on, and cleared from the second on"
             pairs.append(("preset.prune_trim_share", "preset.prune_clear_share", trimmed_first))
         return tuple(pairs)
 

@@ -68,7 +68,7 @@ def _build_image_edits(state: ConversationState, index: int) -> Iterator[Edit]:
                 Span(index, index + 1, part_index),
                 replacement,
                 "image",
-                "answered images",
+                "the model has answered these images",
                 saved_tokens,
             )
 

@@ -69,7 +69,7 @@ def build_clear_edit(shown_result: ShownResult) -> Edit | None:
     saves = estimate_text_tokens(shown_result.text) - estimate_text_tokens(CLEARED_RESULT_TEXT)
     if saves <= 0 or placeholder_chars >= text_chars:
         return None
-    why = f"an old result of {text_chars:,} characters, {placeholder_chars:,} stay"
+    why = f"an old result, cleared from {text_chars:,} to {placeholder_chars:,} characters"
     replacement = replace_result_text(shown_result.result, CLEARED_RESULT_TEXT)
     return build_part_edit(
         shown_result.message_index,

@@ -120,7 +120,7 @@ def _clear_with_handle(spillable: SpillableText) -> tuple[Edit, Blob]:
     handle = blob.hash[:HANDLE_CHARS]
     text_chars = len(spillable.text)
     line = f'[Old result of {text_chars:,} characters cleared; recall(id="{handle}") returns it]'
-    why = f"an old result of {text_chars:,} characters, {len(line):,} stay"
+    why = f"an old result, cleared from {text_chars:,} to {len(line):,} characters"
     return build_text_edit(spillable, line, blob, "prune", why), blob
 
 

@@ -26,7 +26,7 @@ _IMAGE_MIME_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 
 def _check_empty_text(request: AnthropicView) -> Violations:
-    """A text block is not empty, in a tool result neither."""
+    """A text block is not empty, also inside a tool result."""
     for block in request.iter_blocks("text"):
         text = block.value.get("text")
         if not isinstance(text, str):
@@ -36,11 +36,11 @@ def _check_empty_text(request: AnthropicView) -> Violations:
 
 
 def _check_blank_text(request: AnthropicView) -> Violations:
-    """A text is more than white space."""
+    """A text block has more than white space."""
     for block in request.iter_blocks("text"):
         text = block.value.get("text")
         if isinstance(text, str) and text and text.isspace() and block.inner_index < 0:
-            yield block.path, f"the text is nothing but {len(text)} characters of white space; drop it"
+            yield block.path, f"the text block has only white space ({len(text)} characters); drop it"
 
 
 def _check_trailing_space(request: AnthropicView) -> Violations:
@@ -56,11 +56,11 @@ def _check_trailing_space(request: AnthropicView) -> Violations:
         return
     text = last_block.value.get("text")
     if isinstance(text, str) and text != text.rstrip():
-        yield last_block.path, "the final assistant message ends in white space; cut it off"
+        yield last_block.path, "the final assistant message ends in white space; strip it"
 
 
 def _check_prefill(request: AnthropicView) -> Violations:
-    """From 4.6 on the conversation ends with a user message."""
+    """The conversation ends with a user message: no prefill."""
     if request.claude_traits is None or request.claude_traits.allows_prefill:
         return
     # These requests end with the assistant by design.
@@ -78,21 +78,24 @@ def _check_prefill(request: AnthropicView) -> Violations:
 
 
 def _check_thinking_signed(request: AnthropicView) -> Violations:
-    """A thinking block has its text and signature, a redacted one its data."""
+    """A thinking block has a text and a signature, a redacted_thinking block has data."""
     for kind, keys in (("thinking", ("thinking", "signature")), ("redacted_thinking", ("data",))):
         for block in request.iter_blocks(kind):
             for key in keys:
                 value = block.value.get(key)
                 may_be_empty = key == "thinking"  # the text is empty where its display is omitted
                 if not isinstance(value, str) or (not value and not may_be_empty):
-                    yield f"{block.path}.{key}", f"{kind} without its {key}; send the block as it came or drop it"
+                    yield (
+                        f"{block.path}.{key}",
+                        f"the {kind} block has no {key}; send the block as the model returned it, or drop it",
+                    )
 
 
 def _check_final_thinking(request: AnthropicView) -> Violations:
-    """An assistant turn does not end in thinking."""
+    """An assistant turn does not end with thinking."""
     for turn in request.turns:
         if turn.role == "assistant" and turn.blocks and turn.blocks[-1].kind in THINKING_BLOCK_KINDS:
-            yield turn.blocks[-1].path, "the assistant's turn ends in thinking; drop the block"
+            yield turn.blocks[-1].path, "the assistant turn ends with a thinking block; drop it"
 
 
 # -- images and documents ----------------------------------------------------------------------------------------------
@@ -110,7 +113,7 @@ _SOURCE_FIELDS = {
 
 
 def _check_media_source(request: AnthropicView) -> Violations:
-    """An image or document has a source of a known type, with something in it."""
+    """An image or document has a source of a known type that is not empty."""
     for kind, forms in _SOURCE_FIELDS.items():
         for block in request.iter_blocks(kind):
             source = _get_media_source(block)
@@ -124,7 +127,7 @@ def _check_media_source(request: AnthropicView) -> Violations:
 
 
 def _check_media_type(request: AnthropicView) -> Violations:
-    """Images are jpeg, png, gif or webp; documents pdf or plain text."""
+    """Images are JPEG, PNG, GIF or WebP, and documents are PDF or plain text."""
     for block in request.iter_blocks("image"):
         source = _get_media_source(block)
         mime = source.get("media_type")
@@ -136,12 +139,12 @@ def _check_media_type(request: AnthropicView) -> Violations:
         mime = source.get("media_type")
         expected_mime = {"base64": "application/pdf", "text": "text/plain"}.get(str(source.get("type")))
         if expected_mime is not None and mime != expected_mime:
-            problem = f"{format_json_value(mime)} where {expected_mime!r} must be"
+            problem = f"media_type is {format_json_value(mime)}, but must be {expected_mime!r}"
             yield f"{block.path}.source.media_type", f"{problem}; convert the document"
 
 
 def _check_image_count(request: AnthropicView) -> Violations:
-    """At most 100 images on models with 200,000 tokens, 600 on others."""
+    """There are at most 100 images for models with 200,000 tokens, 600 for others."""
     images = request.blocks.get("image", [])
     max_images = 600
     # The limit follows the window, and the beta for one million tokens gives the older models the larger window.
@@ -149,11 +152,11 @@ def _check_image_count(request: AnthropicView) -> Violations:
     if request.claude_traits is not None and request.claude_traits.max_images == 100 and not has_long_window:
         max_images = 100
     if len(images) > max_images:
-        yield images[max_images].path, f"{len(images)} images, {max_images} are allowed; replace the oldest by text"
+        yield images[max_images].path, f"{len(images)} images, but {max_images} are allowed; replace the oldest by text"
 
 
 def _check_image_size(request: AnthropicView) -> Violations:
-    """Images have at most 8,000 pixels a side, 2,000 where there are more than 20."""
+    """Images have at most 8,000 pixels a side, 2,000 if there are more than 20 images."""
     images = request.blocks.get("image", [])
     if len(images) <= MAX_LARGE_IMAGES:
         max_pixels = MAX_PIXELS_FEW_IMAGES
@@ -163,7 +166,10 @@ def _check_image_size(request: AnthropicView) -> Violations:
         data = _get_media_source(block).get("data")
         size = read_image_size(data) if isinstance(data, str) else None
         if size is not None and max(size) > max_pixels:
-            yield block.path, f"the image has {size[0]}x{size[1]} pixels, {max_pixels} are allowed; scale it down"
+            yield (
+                block.path,
+                f"the image has {size[0]}x{size[1]} pixels, but {max_pixels} a side are allowed; scale it down",
+            )
 
 
 BLOCK_RULES: tuple[Rule, ...] = (

@@ -34,7 +34,7 @@ _RESULT_BLOCK_KINDS = frozenset({"text", "image", "document", "search_result", "
 
 
 def _check_calls_answered(request: AnthropicView) -> Violations:
-    """Every tool_use is answered in the next user message."""
+    """Every tool_use has a tool_result in the next user message."""
     for number, turn in enumerate(request.turns):
         calls = turn.get_blocks("tool_use") if turn.role == "assistant" else []
         if not calls:
@@ -47,17 +47,17 @@ def _check_calls_answered(request: AnthropicView) -> Violations:
         if next_turn is not None and next_turn.role == "user":
             result_ids = {get_block_id(block) for block in next_turn.get_blocks("tool_result")}
         if next_turn is None:
-            where = "at all: the request ends with the call"
+            where = "because the request ends with the call"
         else:
             where = "in the next user message"
         for block in calls:
             call_id = get_block_id(block, "id")
             if call_id not in result_ids:
-                yield f"{block.path}.id", f"call {call_id} has no tool_result {where}; add one or drop the call"
+                yield f"{block.path}.id", f"call {call_id} has no tool_result {where}; add one, or drop the call"
 
 
 def _check_orphan_results(request: AnthropicView) -> Violations:
-    """Every tool_result answers a tool_use of the message before."""
+    """Every tool_result has its tool_use in the assistant message before."""
     call_ids: set[str] = set()
     # A continued thread begins with the results of calls that only the server has.
     is_continued = request.get_option("thread", "type") == "continue"
@@ -70,12 +70,12 @@ def _check_orphan_results(request: AnthropicView) -> Violations:
         for block in turn.get_blocks("tool_result"):
             result_id = get_block_id(block)
             if result_id not in call_ids:
-                problem = f"tool_result {result_id} answers no call of the assistant message before it; drop it"
+                problem = f"tool_result {result_id} has no tool_use in the assistant message before it; drop it"
                 yield f"{block.path}.tool_use_id", problem
 
 
 def _check_results_first(request: AnthropicView) -> Violations:
-    """Tool results stand before everything else in their message."""
+    """Tool results come before all other blocks of their message."""
     for before, turn in zip(request.turns, request.turns[1:], strict=False):
         # Without calls before it, results anywhere in the message are orphans, which another rule reports.
         if turn.role != "user" or not before.get_blocks("tool_use"):
@@ -85,12 +85,12 @@ def _check_results_first(request: AnthropicView) -> Violations:
             if block.kind != "tool_result":
                 other_path = other_path or block.path
             elif other_path:
-                yield block.path, f"tool_result {get_block_id(block)} stands behind {other_path}; put all results first"
+                yield block.path, f"tool_result {get_block_id(block)} comes after {other_path}; put all results first"
                 break
 
 
 def _check_single_result(request: AnthropicView) -> Violations:
-    """A call has one result."""
+    """A call has only one result."""
     for turn in request.turns:
         seen_ids: set[str] = set()
         for block in turn.get_blocks("tool_result"):
@@ -100,29 +100,29 @@ def _check_single_result(request: AnthropicView) -> Violations:
 
 
 def _check_unique_ids(request: AnthropicView) -> Violations:
-    """Call ids are unique over the whole request."""
+    """The ids of calls are unique in the whole request."""
     paths_by_id: dict[str, str] = {}
     for block in request.iter_blocks("tool_use", *SERVER_CALL_KINDS):
         call_id = get_block_id(block, "id")
         if call_id in paths_by_id:
-            problem = f"id {call_id} was used at {paths_by_id[call_id]} already; give each call its own"
+            problem = f"id {call_id} was already used at {paths_by_id[call_id]}; give each call an id of its own"
             yield f"{block.path}.id", problem
         paths_by_id.setdefault(call_id, block.path)
 
 
 def _check_id_pattern(request: AnthropicView) -> Violations:
-    """Ids match ^[a-zA-Z0-9_-]+$."""
+    """The ids of calls and results match ^[a-zA-Z0-9_-]+$."""
     result_kinds = ("tool_result", *sorted(SERVER_RESULT_KINDS))
     for key, kinds in (("id", ("tool_use", *SERVER_CALL_KINDS)), ("tool_use_id", result_kinds)):
         for block in request.iter_blocks(*kinds):
             id_ = block.value.get(key)
             if not isinstance(id_, str) or not _ID_PATTERN.match(id_):
-                problem = f"id {format_json_value(id_)} does not match ^[a-zA-Z0-9_-]+$; map it into that alphabet"
+                problem = f"id {format_json_value(id_)} does not match ^[a-zA-Z0-9_-]+$; replace other characters"
                 yield f"{block.path}.{key}", problem
 
 
 def _check_name_pattern(request: AnthropicView) -> Violations:
-    """Tool names match ^[a-zA-Z0-9_-]{1,128}$."""
+    """The tool name of a call matches ^[a-zA-Z0-9_-]{1,128}$."""
     for block in request.iter_blocks("tool_use"):
         name = block.value.get("name")
         if not is_tool_name(name):
@@ -133,13 +133,13 @@ def _check_name_pattern(request: AnthropicView) -> Violations:
 
 
 def _check_name_length(request: AnthropicView) -> Violations:
-    """Tool names have at most 64 characters."""
+    """The tool name of a call has at most 64 characters."""
     for block in request.iter_blocks("tool_use"):
         name = block.value.get("name")
         if isinstance(name, str) and _MAX_SAFE_NAME_CHARS < len(name) <= 128:
             yield (
                 f"{block.path}.name",
-                f"tool name of {len(name)} characters; older deployments take {_MAX_SAFE_NAME_CHARS}",
+                f"the tool name has {len(name)} characters; older deployments accept only {_MAX_SAFE_NAME_CHARS}",
             )
 
 
@@ -155,12 +155,12 @@ def _check_call_input(request: AnthropicView) -> Violations:
 
 
 def _check_block_role(request: AnthropicView) -> Violations:
-    """Results belong to the user, calls and thinking to the assistant."""
+    """tool_result blocks are in user messages; calls, thinking and server results are in assistant messages."""
     for block in request.iter_blocks("tool_result"):
         if block.role == "assistant" and block.inner_index < 0:
             yield (
                 block.path,
-                f"tool_result {get_block_id(block)} stands in an assistant message; move it to the user message",
+                f"tool_result {get_block_id(block)} is in an assistant message; move it to the next user message",
             )
     for block in request.iter_blocks(
         "tool_use",
@@ -169,18 +169,18 @@ def _check_block_role(request: AnthropicView) -> Violations:
         *sorted(SERVER_RESULT_KINDS),
     ):
         if block.role == "user":
-            yield block.path, f"{block.kind} stands in a user message; only the assistant may say it"
+            yield block.path, f"{block.kind} is in a user message; move it to an assistant message"
 
 
 def _check_media_role(request: AnthropicView) -> Violations:
-    """Media belong to the user."""
+    """Images, documents and search results are in user messages."""
     for block in request.iter_blocks("image", "document", "search_result"):
         if block.role == "assistant":
-            yield block.path, f"{block.kind} stands in an assistant message; move it to a user message"
+            yield block.path, f"{block.kind} is in an assistant message; move it to a user message"
 
 
 def _check_result_blocks(request: AnthropicView) -> Violations:
-    """A tool_result holds text, images, documents, search results or tool references."""
+    """The content of a tool_result is text, images, documents, search results or tool references."""
     for block in request.iter_blocks("tool_result"):
         content = block.value.get("content")
         path = f"{block.path}.content"
@@ -194,18 +194,21 @@ def _check_result_blocks(request: AnthropicView) -> Violations:
             # An unknown kind is left to the rule about unknown blocks, which only warns.
             if not isinstance(kind, str) or (kind in FIELDS_BY_BLOCK_KIND and kind not in _RESULT_BLOCK_KINDS):
                 allowed = sorted(_RESULT_BLOCK_KINDS)
-                yield f"{path}[{index}]", f"{format_json_value(kind)} stands inside a tool_result; only {allowed} may"
+                yield (
+                    f"{path}[{index}]",
+                    f"a tool_result has a block of type {format_json_value(kind)}; send only {allowed}",
+                )
 
 
 def _check_error_result(request: AnthropicView) -> Violations:
-    """A result that is an error holds text only."""
+    """A tool_result with is_error has only text."""
     for block in request.iter_blocks("tool_result"):
         content = block.value.get("content")
         if block.value.get("is_error") is not True or not isinstance(content, list):
             continue
         if any(isinstance(inner, dict) and inner.get("type") != "text" for inner in content):
             path = f"{block.path}.content"
-            yield path, "an error result holds more than text; move the media to the user's words"
+            yield path, "a tool_result with is_error has more than text; move the other blocks after the results"
 
 
 CALL_RULES: tuple[Rule, ...] = (

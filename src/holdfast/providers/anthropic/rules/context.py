@@ -66,19 +66,22 @@ def _build_cache_breakpoint(path: str, block: Mapping[str, Any], kind: str) -> _
 
 
 def _check_cache_count(request: AnthropicView) -> Violations:
-    """There are at most 4 cache breakpoints; automatic caching takes one."""
+    """There are at most 4 cache breakpoints, of which automatic caching uses one."""
     markers = list(_iter_cache_breakpoints(request))
     if len(markers) > _MAX_CACHE_BREAKPOINTS:
         yield (
             markers[_MAX_CACHE_BREAKPOINTS].path,
-            f"{len(markers)} cache breakpoints, {_MAX_CACHE_BREAKPOINTS} are allowed; take the oldest out",
+            f"{len(markers)} cache breakpoints, but {_MAX_CACHE_BREAKPOINTS} are allowed; remove the oldest",
         )
     elif len(markers) == _MAX_CACHE_BREAKPOINTS and request.body.get("cache_control") is not None:
-        yield "$.cache_control", f"automatic caching beside {_MAX_CACHE_BREAKPOINTS} breakpoints; take one of them out"
+        yield (
+            "$.cache_control",
+            f"automatic caching and {_MAX_CACHE_BREAKPOINTS} breakpoints are one too many; remove a breakpoint",
+        )
 
 
 def _check_cache_shape(request: AnthropicView) -> Violations:
-    """A breakpoint is ephemeral, for 5m or 1h."""
+    """A cache breakpoint has the type ephemeral, and a ttl of 5m or 1h if any."""
     markers = list(_iter_cache_breakpoints(request))
     automatic = request.body.get("cache_control")
     if automatic is not None:
@@ -87,27 +90,27 @@ def _check_cache_shape(request: AnthropicView) -> Violations:
         value = marker.value
         is_ephemeral = isinstance(value, dict) and value.get("type") == "ephemeral"
         if not is_ephemeral or value.get("ttl") not in (None, "5m", "1h"):
-            yield marker.path, f"cache_control {format_json_value(value)}; send type ephemeral with ttl 5m or 1h"
+            yield marker.path, f"cache_control is {format_json_value(value)}; send type ephemeral with ttl 5m or 1h"
 
 
 def _check_cache_order(request: AnthropicView) -> Violations:
-    """1h breakpoints stand before 5m ones."""
+    """Cache breakpoints with a ttl of 1h come before those of 5m."""
     short_path = ""
     for marker in _iter_cache_breakpoints(request):
         is_hour = isinstance(marker.value, dict) and marker.value.get("ttl") == "1h"
         if is_hour and short_path:
-            yield marker.path, f"a 1h breakpoint behind the 5m one at {short_path}; put longer ones first"
+            yield marker.path, f"a 1h breakpoint comes after the 5m one at {short_path}; put the 1h ones first"
         if not is_hour and not short_path:
             short_path = marker.path
 
 
 def _check_cache_place(request: AnthropicView) -> Violations:
-    """No breakpoint on thinking or empty text."""
+    """There is no cache breakpoint on thinking or on an empty text."""
     for marker in _iter_cache_breakpoints(request):
         if marker.kind in THINKING_BLOCK_KINDS:
-            yield marker.path, f"a cache breakpoint on {marker.kind}; set it on the block before or behind"
+            yield marker.path, f"{marker.kind} has a cache breakpoint; move it to the block before or after"
         elif marker.blank:
-            yield marker.path, "a cache breakpoint on an empty text; drop the block"
+            yield marker.path, "an empty text has a cache breakpoint; drop the text block"
 
 
 # -- compaction and context editing ------------------------------------------------------------------------------------
@@ -142,41 +145,50 @@ def _list_compaction_blocks(request: AnthropicView) -> list[BlockView]:
 
 
 def _check_compaction_content(request: AnthropicView) -> Violations:
-    """A compaction block has words, or null where it failed."""
+    """The content of a compaction block is a text, or null if the compaction failed."""
     for block in request.blocks.get("compaction", []):
         content = block.value.get("content")
         if content is not None and (not isinstance(content, str) or not content):
-            yield f"{block.path}.content", "an empty compaction block; send it as it came or null where it failed"
+            yield (
+                f"{block.path}.content",
+                "the compaction block is empty; send the content that the API returned, or null if it failed",
+            )
 
 
 def _check_compaction_first(request: AnthropicView) -> Violations:
-    """A compaction block made on demand is the first block of all."""
+    """A compaction block made on demand is the first block of the conversation."""
     blocks = _list_compaction_blocks(request)
     if not blocks or _has_threshold_compaction(request):
         return
     block = blocks[0]
     if (block.message_index, block.block_index) != (0, 0):
-        yield block.path, "a compaction block must be the first block of the conversation; drop what lies before it"
+        yield block.path, "a compaction block must be the first block of the conversation; drop the blocks before it"
 
 
 def _check_compaction_single(request: AnthropicView) -> Violations:
-    """One compaction block with content."""
+    """There is at most one compaction block with content."""
     blocks = _list_compaction_blocks(request)
     if len(blocks) > 1 and not _has_threshold_compaction(request):
-        yield blocks[1].path, f"{len(blocks)} compaction blocks with content; keep the newest, first"
+        yield (
+            blocks[1].path,
+            f"{len(blocks)} compaction blocks have content, but one is allowed; keep the newest, at the beginning",
+        )
 
 
 def _check_compaction_without_edit(request: AnthropicView) -> Violations:
-    """A block made on demand and a compact_ edit do not meet."""
+    """A compaction block made on demand and a compact_ edit are not combined."""
     if not any(_get_edit_type(edit).startswith("compact_") for edit in _list_context_edits(request)):
         return
     for block in _list_compaction_blocks(request):
         if block.value.get("signature"):  # only blocks made on demand are signed
-            yield block.path, "a block made on demand meets a compact_ edit; use one of the two ways"
+            yield (
+                block.path,
+                "the request has a compaction block made on demand and a compact_ edit; use only one of the two",
+            )
 
 
 def _check_compaction_options(request: AnthropicView) -> Violations:
-    """Compaction goes without context_management, stop sequences, output format, forced tools."""
+    """Compaction on demand excludes context_management, stop sequences, an output format and forced tools."""
     if request.body.get("compaction") is None:
         return
     conflicts = {
@@ -188,18 +200,18 @@ def _check_compaction_options(request: AnthropicView) -> Violations:
     }
     for path, value in conflicts.items():
         if value:
-            yield path, f"{path[2:]} does not go with compaction; leave it out of this request"
+            yield path, f"{path[2:]} is not allowed with compaction on demand; leave it out of this request"
 
 
 def _check_compaction_shape(request: AnthropicView) -> Violations:
-    """Compaction is {type: summarize}."""
+    """The field compaction is {"type": "summarize"}."""
     value = request.body.get("compaction")
     if value is not None and (not isinstance(value, dict) or value.get("type") != "summarize"):
-        yield "$.compaction.type", "the only compaction on demand is {'type': 'summarize'}; send that"
+        yield "$.compaction.type", "the only value of compaction is {'type': 'summarize'}; send that"
 
 
 def _check_compaction_turn(request: AnthropicView) -> Violations:
-    """A compaction request ends on a finished turn."""
+    """A request for a compaction ends with a finished turn."""
     if request.body.get("compaction") is None or not request.turns:
         return
     last_turn = request.turns[-1]
@@ -208,41 +220,41 @@ def _check_compaction_turn(request: AnthropicView) -> Violations:
     has_open_server_call = is_paused_turn(request) and last_turn.blocks[-1].kind.endswith("_use")
     if last_turn.get_blocks("tool_use") or has_open_server_call:
         at = len(request.messages) - 1
-        yield f"$.messages[{at}]", "a compaction request ends on a turn that is not finished; answer its calls first"
+        yield f"$.messages[{at}]", "a request for a compaction ends with open calls; add their results first"
 
 
 def _check_compaction_has_input(request: AnthropicView) -> Violations:
-    """There is something to summarise."""
+    """A request for a compaction has messages to summarize."""
     if request.body.get("compaction") is None or not request.messages:
         return
     blocks = [block for turn in request.turns for block in turn.blocks]
     if all(block.kind == "compaction" for block in blocks):
-        yield "$.messages", "there is nothing to summarise but an earlier compaction; send the messages behind it"
+        yield "$.messages", "there is nothing to summarize except an earlier compaction; send the messages after it"
 
 
 def _check_compaction_beta(request: AnthropicView) -> Violations:
-    """Compaction on demand needs its beta."""
+    """Compaction on demand needs the beta compact-2026-09-04."""
     if request.body.get("compaction") is not None and _COMPACT_BETA not in (request.betas or ()):
-        yield "$.compaction", f"compaction on demand needs the beta {_COMPACT_BETA}; ask for it"
+        yield "$.compaction", f"compaction on demand needs the beta {_COMPACT_BETA}; send the beta"
 
 
 def _check_compaction_model(request: AnthropicView) -> Violations:
-    """Models up to 4.5 have no compaction on demand."""
+    """Models up to 4.5 do not support compaction on demand."""
     if request.body.get("compaction") is None or request.claude_traits is None:
         return
     if request.claude_traits.allows_prefill:  # that is, up to 4.5
-        yield "$.compaction", f"{request.model} has no compaction on demand; use a later model or summarise yourself"
+        yield "$.compaction", f"{request.model} does not support compaction on demand; use a later model"
 
 
 def _check_edit_betas(request: AnthropicView) -> Violations:
-    """Context edits need their betas, where the betas are known."""
+    """Each context edit has its beta, if the betas of the request are known."""
     if request.betas is None:
         return
     for index, edit in enumerate(_list_context_edits(request)):
         beta = _BETA_BY_EDIT.get(_get_edit_type(edit))
         if beta is not None and beta not in request.betas:
             path = f"$.context_management.edits[{index}]"
-            yield path, f"{edit.get('type')} needs the beta {beta}; ask for it"
+            yield path, f"{edit.get('type')} needs the beta {beta}; send the beta"
 
 
 def _check_edit_order(request: AnthropicView) -> Violations:
@@ -254,7 +266,7 @@ def _check_edit_order(request: AnthropicView) -> Violations:
 
 
 def _check_edit_trigger(request: AnthropicView) -> Violations:
-    """A compaction threshold is at least 50,000 tokens."""
+    """The trigger of a compact_ edit is at least 50,000 tokens."""
     for index, edit in enumerate(_list_context_edits(request)):
         if not _get_edit_type(edit).startswith("compact_"):
             continue
@@ -262,7 +274,7 @@ def _check_edit_trigger(request: AnthropicView) -> Violations:
         value = trigger.get("value") if isinstance(trigger, dict) else None
         if isinstance(value, int) and value < _MIN_COMPACTION_TRIGGER:
             path = f"$.context_management.edits[{index}].trigger.value"
-            yield path, f"a compaction trigger of {value:,} tokens; at least {_MIN_COMPACTION_TRIGGER:,} are needed"
+            yield path, f"the compaction trigger is {value:,} tokens; send at least {_MIN_COMPACTION_TRIGGER:,}"
 
 
 def _check_edit_thinking(request: AnthropicView) -> Violations:
@@ -272,7 +284,7 @@ def _check_edit_thinking(request: AnthropicView) -> Violations:
     for index, edit in enumerate(_list_context_edits(request)):
         if _get_edit_type(edit).startswith("clear_thinking"):
             path = f"$.context_management.edits[{index}]"
-            yield path, "clear_thinking while thinking is disabled; turn thinking on or leave the edit out"
+            yield path, "clear_thinking is used while thinking is disabled; turn thinking on, or remove the edit"
 
 
 CONTEXT_RULES: tuple[Rule, ...] = (

@@ -49,19 +49,19 @@ def _check_max_tokens(request: AnthropicView) -> Violations:
 
 
 def _check_sampling(request: AnthropicView) -> Violations:
-    """Temperature and top_p lie from 0 to 1."""
+    """Temperature and top_p are from 0 to 1."""
     return check_number_fields(request, {"temperature": (0, 1), "top_p": (0, 1)})
 
 
 def _check_stop_sequences(request: AnthropicView) -> Violations:
-    """A stop sequence is more than white space."""
+    """A stop sequence has more than white space."""
     for index, value in enumerate(request.get_list("stop_sequences")):
         if not isinstance(value, str) or not value.strip():
-            yield f"$.stop_sequences[{index}]", "the stop sequence is nothing but white space; take it out"
+            yield f"$.stop_sequences[{index}]", "the stop sequence has only white space; remove it"
 
 
 def _check_system_prompt(request: AnthropicView) -> Violations:
-    """The system prompt is a string or text blocks with words in them."""
+    """The system prompt is a string or a list of text blocks that are not empty."""
     system = request.body.get("system")
     if system is None or isinstance(system, str):
         return
@@ -74,26 +74,26 @@ def _check_system_prompt(request: AnthropicView) -> Violations:
         else:
             text = None
         if not isinstance(text, str):
-            yield f"$.system[{index}]", "a block of the system prompt is no text block; send text"
+            yield f"$.system[{index}]", "this block of the system prompt is not a text block; send text"
         elif not text.strip():
-            yield f"$.system[{index}].text", "a text block of the system prompt is empty; drop it"
+            yield f"$.system[{index}].text", "this text block of the system prompt is empty; drop it"
 
 
 # -- tools -------------------------------------------------------------------------------------------------------------
 
 
 def _check_tool_shape(request: AnthropicView) -> Violations:
-    """A tool has a name of the pattern and an input_schema; none is of the type function."""
+    """A tool has an input_schema and a name that matches ^[a-zA-Z0-9_-]{1,128}$, and its type is not function."""
     tools = request.body.get("tools")
     if tools is not None and not isinstance(tools, list):
-        yield "$.tools", "tools is no list; send a list of tools"
+        yield "$.tools", "tools is not a list; send a list of tools"
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
         path = f"$.tools[{index}]"
         if not isinstance(tool, dict):
-            yield path, "the tool is no object; send name and input_schema"
+            yield path, "the tool is not an object; send an object with name and input_schema"
             continue
         if tool.get("type") == "function":
-            yield path, "tools of the type 'function' are another API's; send name and input_schema"
+            yield path, "type 'function' is the form of another API; send name and input_schema, without a type"
             continue
         if tool.get("type") not in (None, "custom"):  # run by the server, with fields of its own
             continue
@@ -112,12 +112,12 @@ def _check_tool_names(request: AnthropicView) -> Violations:
         if not isinstance(name, str):
             continue
         if name in seen_names:
-            yield f"$.tools[{index}].name", f"tool name {format_json_value(name)} stands twice; keep one"
+            yield f"$.tools[{index}].name", f"tool name {format_json_value(name)} occurs twice; keep one of the tools"
         seen_names.add(name)
 
 
 def _check_tool_choice(request: AnthropicView) -> Violations:
-    """tool_choice needs tools and names one of them."""
+    """tool_choice needs tools; a tool that it names is among them."""
     choice = request.body.get("tool_choice")
     if choice is None:
         return
@@ -128,7 +128,7 @@ def _check_tool_choice(request: AnthropicView) -> Violations:
             f"tool_choice {format_json_value(kind)} is not one of {_TOOL_CHOICES}; use one of them",
         )
     elif not request.list_tools() and not request.body.get("mcp_servers"):
-        yield "$.tool_choice", "tool_choice without tools; send tools or drop it"
+        yield "$.tool_choice", "tool_choice without tools; send tools, or drop tool_choice"
     elif kind == "tool" and choice.get("name") not in [tool.get("name") for tool in request.list_tools()]:
         yield "$.tool_choice.name", f"tool {format_json_value(choice.get('name'))} is not in tools; declare it"
 
@@ -141,7 +141,7 @@ def _get_thinking_mode(request: AnthropicView) -> str:
 
 
 def _check_thinking_mode(request: AnthropicView) -> Violations:
-    """The model takes this kind of thinking."""
+    """The model supports this type of thinking."""
     mode = _get_thinking_mode(request)
     traits = request.claude_traits
     model = request.body.get("model")
@@ -152,9 +152,9 @@ def _check_thinking_mode(request: AnthropicView) -> Violations:
         return
     # A trait of None means unknown, which refuses nothing.
     if mode == "enabled" and traits.manual_thinking is False:
-        yield path, f"{model} takes no thinking budget; use adaptive"
+        yield path, f"{model} does not support a thinking budget; use adaptive"
     if mode == "adaptive" and traits.adaptive_thinking is False:
-        yield path, f"{model} has no adaptive thinking; use enabled with a budget"
+        yield path, f"{model} does not support adaptive thinking; use enabled with a budget"
     if mode == "disabled" and traits.can_disable_thinking is False:
         yield path, f"thinking of {model} cannot be disabled; leave the field out"
     effort = request.get_option("output_config", "effort")
@@ -163,38 +163,38 @@ def _check_thinking_mode(request: AnthropicView) -> Violations:
 
 
 def _check_thinking_budget(request: AnthropicView) -> Violations:
-    """A thinking budget is at least 1,024 and under max_tokens."""
+    """A thinking budget is at least 1,024 tokens and less than max_tokens."""
     if _get_thinking_mode(request) != "enabled":
         return
     budget = request.get_option("thinking", "budget_tokens")
     max_tokens = request.body.get("max_tokens")
     path = "$.thinking.budget_tokens"
     if not is_whole_number(budget) or budget < _MIN_THINKING_BUDGET:
-        yield path, f"a budget of {format_json_value(budget)} tokens; at least {_MIN_THINKING_BUDGET} are needed"
+        yield path, f"the budget is {format_json_value(budget)} tokens; send at least {_MIN_THINKING_BUDGET}"
         return
     # With interleaved thinking the budget covers all answers of a turn, while max_tokens limits each of them.
     is_interleaved = any(beta.startswith(_INTERLEAVED_BETA_PREFIX) for beta in request.betas or ())
     if is_whole_number(max_tokens) and budget >= max_tokens and not is_interleaved:
-        yield path, f"a budget of {budget} is not under max_tokens {max_tokens}; raise max_tokens"
+        yield path, f"the budget of {budget} is not less than max_tokens {max_tokens}; raise max_tokens"
 
 
 def _check_thinking_options(request: AnthropicView) -> Violations:
-    """A thinking budget goes without temperature, top_k, low top_p and forced tools."""
+    """A thinking budget excludes temperature, top_k, top_p under 0.95, and a forced tool."""
     if _get_thinking_mode(request) != "enabled":
         return
     if request.body.get("temperature") not in (None, 1):
-        yield "$.temperature", "temperature does not go with a thinking budget; leave it out"
+        yield "$.temperature", "temperature is not allowed with a thinking budget; leave it out"
     if request.body.get("top_k") is not None:
-        yield "$.top_k", "top_k does not go with a thinking budget; leave it out"
+        yield "$.top_k", "top_k is not allowed with a thinking budget; leave it out"
     top_p = request.body.get("top_p")
     if isinstance(top_p, int | float) and top_p < _MIN_THINKING_TOP_P:
         yield "$.top_p", f"top_p {top_p} with a thinking budget; send at least {_MIN_THINKING_TOP_P} or leave it out"
     if request.get_option("tool_choice", "type") in ("any", "tool"):
-        yield "$.tool_choice.type", "a forced tool does not go with a thinking budget; use auto"
+        yield "$.tool_choice.type", "a forced tool is not allowed with a thinking budget; use auto"
 
 
 def _check_thinking_first(request: AnthropicView) -> Violations:
-    """With a budget, the turn under way starts with thinking."""
+    """With a thinking budget, the current assistant turn starts with thinking."""
     if _get_thinking_mode(request) != "enabled" or not request.turns or is_paused_turn(request):
         return
     last = request.turns[-1]
@@ -207,7 +207,7 @@ def _check_thinking_first(request: AnthropicView) -> Violations:
         return
     first_block = start.blocks[0]
     if first_block.kind not in (*THINKING_BLOCK_KINDS, "compaction"):
-        problem = f"{first_block.kind} where thinking must stand: the turn under way lost it"
+        problem = f"the current assistant turn starts with {first_block.kind}, but must start with thinking"
         yield f"{first_block.path}.type", f"{problem}; turn thinking off for this turn"
 
 
@@ -223,13 +223,13 @@ def _find_turn_start(turns: list[TurnView]) -> TurnView | None:
 
 
 def _check_thinking_off(request: AnthropicView) -> Violations:
-    """A final assistant message holds no thinking while thinking is off."""
+    """A final assistant message has no thinking blocks if thinking is off."""
     if request.get_last_message().get("role") != "assistant" or not request.turns:
         return
     if request.body.get("compaction") is not None or is_paused_turn(request) or not _is_thinking_off(request):
         return
     for block in request.turns[-1].get_blocks(*THINKING_BLOCK_KINDS):
-        yield block.path, "the final assistant message holds thinking while thinking is off; drop the block"
+        yield block.path, "the final assistant message has a thinking block, but thinking is off; drop the block"
 
 
 def _is_thinking_off(request: AnthropicView) -> bool:
@@ -242,9 +242,12 @@ def _is_thinking_off(request: AnthropicView) -> bool:
 
 
 def _check_binding_beta(request: AnthropicView) -> Violations:
-    """thinking.block_binding needs its beta."""
+    """thinking.block_binding needs the beta thinking-binding-controls-2026-08-01."""
     if request.get_option("thinking", "block_binding") and _BINDING_BETA not in (request.betas or ()):
-        yield "$.thinking.block_binding", f"block_binding needs the beta {_BINDING_BETA}; ask for it or take it out"
+        yield (
+            "$.thinking.block_binding",
+            f"block_binding needs the beta {_BINDING_BETA}; send the beta, or remove the field",
+        )
 
 
 OPTION_RULES: tuple[Rule, ...] = (
@@ -277,11 +280,11 @@ _CLOUD_VERSION_PREFIXES = ("bedrock", "vertex")
 
 
 def _check_required(request: RequestView) -> Violations:
-    """A whole request names its model, unless its cloud's address does, and max_tokens."""
+    """A whole request has max_tokens, and a model unless the URL of the cloud names it."""
     if not str(request.body.get("anthropic_version")).startswith(_CLOUD_VERSION_PREFIXES):
         yield from check_model_named(request)
     if request.body.get("max_tokens") is None:
-        yield "$.max_tokens", "there is no max_tokens, which must be named here; say how long an answer may be"
+        yield "$.max_tokens", "the request has no max_tokens; add the largest number of tokens that the answer may have"
 
 
 REQUIRED_RULES = (Rule("anthropic.required", _check_required, "documented", ANTHROPIC_DOCS),)

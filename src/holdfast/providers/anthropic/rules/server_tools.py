@@ -11,7 +11,7 @@ from holdfast.providers.rules.rule import ANTHROPIC_DOCS, PUBLIC_ERRORS, Rule, V
 
 
 def _check_server_pairs(request: AnthropicView) -> Violations:
-    """A server tool's call and result stand in one message, or a client's results alone between them."""
+    """A server tool's call and result are in one message; between them there may be a message of tool_results only."""
     if request.blocks.keys().isdisjoint((*SERVER_CALL_KINDS, *SERVER_RESULT_KINDS)):
         return
     # Calls that may still be answered in the next assistant turn.
@@ -80,7 +80,7 @@ def _check_unanswered_calls(turn: TurnView, deferred: set[str], *, is_last: bool
         if result_kinds is not None and (not expected_kind or expected_kind in result_kinds):
             continue
         name = get_block_id(block, "name")
-        problem = f"{name} call {call_id} has no {expected_kind or 'result'} behind it in its message"
+        problem = f"{name} call {call_id} has no {expected_kind or 'result'} after it in its message"
         yield f"{block.path}.id", f"{problem}; drop the call"
 
 
@@ -91,7 +91,7 @@ def _check_unasked_results(turn: TurnView, waiting: set[str]) -> Violations:
         if block.kind in SERVER_CALL_KINDS:
             call_ids.add(get_block_id(block, "id"))
         elif block.kind in SERVER_RESULT_KINDS and get_block_id(block) not in call_ids:
-            problem = f"{block.kind} {get_block_id(block)} answers no call before it in its message"
+            problem = f"{block.kind} {get_block_id(block)} has no call before it in its message"
             yield f"{block.path}.tool_use_id", f"{problem}; drop it"
 
 
@@ -112,7 +112,7 @@ def _get_caller_id(value: Mapping[str, Any]) -> str:
 
 
 def _check_advisor_tool(request: AnthropicView) -> Violations:
-    """The advisor tool stays as long as its results do."""
+    """The advisor tool is in tools as long as messages have its results."""
     if any(str(tool.get("type", "")).startswith("advisor") for tool in request.list_tools()):
         return
     for block in request.iter_blocks("advisor_tool_result"):
@@ -120,7 +120,7 @@ def _check_advisor_tool(request: AnthropicView) -> Violations:
 
 
 def _check_tool_references(request: AnthropicView) -> Violations:
-    """A tool reference names a declared tool, and a block that adds or removes a tool has that tool."""
+    """A tool reference names a declared tool; tool_addition and tool_removal have a tool."""
     tools = request.list_tools()
     names = {str(tool.get("name")) for tool in tools}
     for block in request.iter_blocks("tool_addition"):
@@ -131,7 +131,7 @@ def _check_tool_references(request: AnthropicView) -> Violations:
     for block in request.iter_blocks("tool_addition", "tool_removal"):
         tool = block.value.get("tool")
         if not isinstance(tool, dict):
-            yield f"{block.path}.tool", f"{block.kind} without its tool; name the tool or drop the block"
+            yield f"{block.path}.tool", f"{block.kind} without a tool; add the tool, or drop the block"
         elif tool.get("type") == "tool_reference":
             references.append((block, "tool.name", tool.get("name")))
     # With MCP servers, or without a list of tools, the names that exist cannot be known.

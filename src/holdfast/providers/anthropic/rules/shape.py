@@ -37,23 +37,23 @@ _DEFAULT_MESSAGE_KEYS = frozenset({"role", "content"})
 def _check_body_size(request: AnthropicView) -> Violations:
     """A body has at most 32 MB."""
     if request.body_bytes > _MAX_BODY_BYTES:
-        problem = f"the body has {request.body_bytes:,} bytes, {_MAX_BODY_BYTES:,} are allowed"
+        problem = f"the body has {request.body_bytes:,} bytes, but {_MAX_BODY_BYTES:,} are allowed"
         yield "$", f"{problem}; replace the oldest media by text"
 
 
 def _check_message_count(request: AnthropicView) -> Violations:
-    """There are 1 to 100,000 messages, in a list."""
+    """The field messages is a list of 1 to 100,000 messages."""
     messages = request.body.get("messages")
     if not isinstance(messages, list):
         yield "$.messages", f"messages is {get_json_type_name(messages)}; send a list"
     elif not messages:
         yield "$.messages", "there is no message; send at least one user message"
     elif len(messages) > _MAX_MESSAGES:
-        yield "$.messages", f"{len(messages):,} messages, {_MAX_MESSAGES:,} are allowed; summarise the oldest"
+        yield "$.messages", f"{len(messages):,} messages, but {_MAX_MESSAGES:,} are allowed; summarize the oldest"
 
 
 def _check_message_shape(request: AnthropicView) -> Violations:
-    """A message has content: a string, or blocks that name their type."""
+    """The content of a message is a string, or a list of blocks that have a type."""
     for at, message in enumerate(request.messages):
         path = f"$.messages[{at}]"
         if not isinstance(message, dict):
@@ -69,53 +69,53 @@ def _check_message_shape(request: AnthropicView) -> Violations:
             if not isinstance(block, dict) or not isinstance(block.get("type"), str):
                 yield (
                     f"{path}.content[{index}]",
-                    f"the block is {get_json_type_name(block)} without a type; name its type",
+                    f"the block is {get_json_type_name(block)} without a type; add its type",
                 )
 
 
 def _check_roles(request: AnthropicView) -> Violations:
-    """A role is user, assistant or system."""
+    """The role of a message is user, assistant or system."""
     for at, message in enumerate(request.messages):
         if isinstance(message, dict) and message.get("role") not in _ROLES:
             yield (
                 f"$.messages[{at}].role",
-                f"role {json.dumps(message.get('role'), default=str)} is none of {', '.join(_ROLES)}; use one of them",
+                f"role {json.dumps(message.get('role'), default=str)} is not allowed; use one of {', '.join(_ROLES)}",
             )
 
 
 def _check_message_fields(request: AnthropicView) -> Violations:
-    """A message has no other fields than role and content."""
+    """A message has only the fields role and content."""
     for at, message in enumerate(request.messages):
         if not isinstance(message, dict):
             continue
         allowed = _MESSAGE_KEYS.get(str(message.get("role")), _DEFAULT_MESSAGE_KEYS)
         for key in message:
             if key not in allowed:
-                yield f"$.messages[{at}].{key}", f"extra field {key!r} on a message; take it out"
+                yield f"$.messages[{at}].{key}", f"a message has no field {key!r}; remove it"
 
 
 def _check_foreign_blocks(request: AnthropicView) -> Violations:
-    """Blocks are those of this API."""
+    """There are no blocks of other APIs."""
     # In the order of the body: a set of kinds has another order in each process.
     for kind, blocks in request.blocks.items():
         if kind not in FOREIGN_BLOCK_KINDS:
             continue
         for block in blocks:
-            yield f"{block.path}.type", f"{kind!r} is a part of another API; convert it to a block of this one"
+            yield f"{block.path}.type", f"{kind!r} is a block type of another API; convert the block"
 
 
 def _check_known_block_kind(request: AnthropicView) -> Violations:
-    """A block type is one that is known."""
+    """The type of a block is known."""
     for kind, blocks in request.blocks.items():
         if kind in FIELDS_BY_BLOCK_KIND or kind in FOREIGN_BLOCK_KINDS:
             continue
-        problem = f"block type {format_json_value(kind)} is not known; check that the API takes it"
+        problem = f"block type {format_json_value(kind)} is not known; check that the API accepts it"
         for block in blocks:
             yield f"{block.path}.type", problem
 
 
 def _check_known_block_fields(request: AnthropicView) -> Violations:
-    """A block has only fields that are known."""
+    """A block has only fields that its type is known to have."""
     for kind, blocks in request.blocks.items():
         allowed = FIELDS_BY_BLOCK_KIND.get(kind)
         if allowed is None:
@@ -123,11 +123,14 @@ def _check_known_block_fields(request: AnthropicView) -> Violations:
         for block in blocks:
             extra = sorted(block.value.keys() - allowed)
             if extra:
-                yield block.path, f"fields {extra} are not known on {format_json_value(kind)} blocks; take them out"
+                yield (
+                    block.path,
+                    f"{format_json_value(kind)} blocks are not known to have the fields {extra}; remove them",
+                )
 
 
 def _check_first_message(request: AnthropicView) -> Violations:
-    """The first message is the user's, or opens with a compaction block."""
+    """The first message has the role user, or begins with a compaction block."""
     first = request.messages[0] if request.messages else None
     role = first.get("role") if isinstance(first, dict) else None
     if role != "assistant" or request.get_option("thread", "type") == "continue":
@@ -135,11 +138,11 @@ def _check_first_message(request: AnthropicView) -> Violations:
     # After a compaction on demand, its block is sent first, in an assistant message.
     blocks = request.turns[0].blocks if request.turns else []
     if not blocks or blocks[0].kind != "compaction":
-        yield "$.messages[0].role", "the first message is the assistant's; begin with a user message"
+        yield "$.messages[0].role", "the first message has the role assistant; begin with a user message"
 
 
 def _check_content_present(request: AnthropicView) -> Violations:
-    """Only a final assistant message, and a system message that sets options, may be empty."""
+    """No message is empty, except a final assistant message or a system message that sets options."""
     last = len(request.messages) - 1
     for at, message in enumerate(request.messages):
         if not isinstance(message, dict) or message.get("content") not in ("", []):
@@ -147,7 +150,7 @@ def _check_content_present(request: AnthropicView) -> Violations:
         is_final_answer = at == last and message.get("role") == "assistant"
         if not is_final_answer and not _is_options_message(message):
             path = f"$.messages[{at}].content"
-            yield path, "the content is empty, which only a final assistant message may be; drop the message"
+            yield path, "the content is empty, which is allowed only in a final assistant message; drop the message"
 
 
 def _is_options_message(message: dict[str, Any]) -> bool:
@@ -161,13 +164,16 @@ def _is_options_message(message: dict[str, Any]) -> bool:
 
 
 def _check_system_support(request: AnthropicView) -> Violations:
-    """Only some models take system messages inside the conversation."""
+    """Only some models support system messages inside the conversation."""
     if request.claude_traits is None or request.claude_traits.allows_inline_system:
         return
     for at, message in enumerate(request.messages):
         if isinstance(message, dict) and message.get("role") == "system":
             path = f"$.messages[{at}].role"
-            yield path, f"{request.body.get('model')} takes no system message here; move it to the top-level field"
+            yield (
+                path,
+                f"{request.body.get('model')} does not support system messages here; move the text to the field system",
+            )
 
 
 def _get_role_at(request: AnthropicView, at: int) -> str:
@@ -183,7 +189,7 @@ def _is_ending_in_server_tool(message: object) -> bool:
 
 
 def _check_system_place(request: AnthropicView) -> Violations:
-    """A system message follows a user message and is last or before the assistant."""
+    """A system message follows a user message, and is last or followed by an assistant message."""
     for at in range(len(request.messages)):
         if _get_role_at(request, at) != "system":
             continue
@@ -192,22 +198,23 @@ def _check_system_place(request: AnthropicView) -> Violations:
         after = _get_role_at(request, at + 1)
         follows_server_tool = before == "assistant" and _is_ending_in_server_tool(request.messages[at - 1])
         if at == 0:
-            yield path, "a system message stands first; use the top-level system field"
+            yield path, "the first message has the role system; move it to the field system"
         elif before != "user" and not follows_server_tool:
-            problem = f"a system message follows one of the role {format_json_value(before)}"
-            yield path, f"{problem}; put it behind a user message"
+            problem = f"a system message follows a message of the role {format_json_value(before)}"
+            yield path, f"{problem}; move it after a user message"
         is_last = at + 1 == len(request.messages)
         if not is_last and after != "assistant":
-            problem = f"a system message stands before one of the role {format_json_value(after)}"
-            yield path, f"{problem}; put it last or before the assistant"
+            problem = f"a system message is followed by a message of the role {format_json_value(after)}"
+            yield path, f"{problem}; move it before an assistant message, or to the end"
 
 
 def _check_system_blocks(request: AnthropicView) -> Violations:
-    """A system message holds text and tool changes."""
+    """A system message has only text, tool_addition and tool_removal blocks."""
     for kind, blocks in request.blocks.items():
         if kind in _SYSTEM_BLOCK_KINDS:
             continue
-        problem = f"a system message holds {format_json_value(kind)}; only text and tool changes may stand there"
+        advice = "send only text, tool_addition and tool_removal"
+        problem = f"a system message has a block of type {format_json_value(kind)}; {advice}"
         for block in blocks:
             if block.role == "system":
                 yield block.path, problem

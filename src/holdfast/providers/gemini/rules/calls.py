@@ -31,32 +31,32 @@ def _iter_with_neighbours(request: GeminiView) -> Iterator[tuple[ContentView | N
 
 
 def _check_call_role(request: GeminiView) -> Violations:
-    """The model calls, the user responds."""
+    """A functionCall is in a content of the model, a functionResponse in one of the user."""
     for content in request.content_views:
         misplaced = content.responses if content.role == "model" else content.calls
         role = format_json_value(content.role)
         for part_view in misplaced:
-            problem = f"{part_view.spelling} in a content of role {role}; only the other side may say it"
+            problem = f"{part_view.spelling} is in a content of the role {role}; move it to one of the other role"
             yield part_view.payload_path, problem
 
 
 def _check_call_place(request: GeminiView) -> Violations:
-    """A call comes right behind a user turn or function responses."""
+    """A content with calls comes directly after a user turn or function responses."""
     for before, content, _ in _iter_with_neighbours(request):
         if not content.calls:
             continue
         if before is None:
-            where = "first"
+            where = "in the first content"
         elif before.role == "model":
-            where = f"behind another content of the model, contents[{before.content_index}]"
+            where = f"directly after contents[{before.content_index}], which is also the model's"
         else:
             continue
         path = content.calls[0].payload_path
-        yield path, f"the call stands {where}; put it into one content right behind the user's"
+        yield path, f"the call is {where}; put it into the content directly after a user turn"
 
 
 def _check_response_place(request: GeminiView) -> Violations:
-    """A response comes right behind the content with its call, which may lie in the cache."""
+    """A response comes directly after the content with its call, which may be in the cached content."""
     has_cached_content = request.get_field("cachedContent")[1] is not None
     for before, content, _ in _iter_with_neighbours(request):
         if not content.responses:
@@ -67,22 +67,22 @@ def _check_response_place(request: GeminiView) -> Violations:
             has_calls_before = bool(before.calls)
         if not has_calls_before:
             path = content.responses[0].payload_path
-            yield path, "the response does not follow a content with calls; drop or move it"
+            yield path, "the response does not follow a content with calls; move it after its call, or drop it"
 
 
 def _check_response_count(request: GeminiView) -> Violations:
-    """The content behind calls has as many responses as there are calls."""
+    """The content after calls has as many responses as there are calls."""
     for _, content, after in _iter_with_neighbours(request):
         call_count = len(content.calls)
         response_count = 0 if after is None else len(after.responses)
         if call_count and response_count != call_count:
-            problem = f"{call_count} calls and {response_count} responses in the content behind them"
+            problem = f"{call_count} calls, but {response_count} responses in the content after them"
             path = content.calls[0].payload_path
             yield path, f"{problem}; send one response for each call, all in one content"
 
 
 def _check_response_match(request: GeminiView) -> Violations:
-    """A response has the id, or else the name, of a call that it answers."""
+    """A response has the id and name of a call in the content before; the id only if the call has one."""
     for before, content, _ in _iter_with_neighbours(request):
         calls = before.calls if before is not None else []
         if not calls:
@@ -98,15 +98,15 @@ def _check_response_match(request: GeminiView) -> Violations:
             name = str(response.get_name())
             # An id that the client made up is accepted for a call that came without one.
             if response_id and response_id not in ids and name not in names_without_id:
-                problem = f"id {format_json_value(response_id)} is of no call before it; send the id of the call"
+                problem = f"no call before it has the id {format_json_value(response_id)}; send the id of its call"
                 yield f"{response.payload_path}.id", problem
             elif name not in names:
-                problem = f"name {format_json_value(response.get_name())} is of no call before it"
-                yield f"{response.payload_path}.name", f"{problem}; send the call's name"
+                problem = f"no call before it has the name {format_json_value(response.get_name())}"
+                yield f"{response.payload_path}.name", f"{problem}; send the name of its call"
 
 
 def _check_unique_ids(request: GeminiView) -> Violations:
-    """Ids of calls are unique over the whole request."""
+    """The ids of calls are unique in the whole request."""
     calls_by_id: dict[str, PartView] = {}
     for call in request.iter_parts("functionCall"):
         call_id = call.get_id()
@@ -114,16 +114,16 @@ def _check_unique_ids(request: GeminiView) -> Violations:
             continue
         first = calls_by_id.setdefault(call_id, call)
         if first is not call:
-            problem = f"id {call_id} was used at {first.payload_path} already; give each call its own"
+            problem = f"id {call_id} was already used at {first.payload_path}; give each call an id of its own"
             yield f"{call.payload_path}.id", problem
 
 
 def _check_names(request: GeminiView) -> Violations:
-    """Names of calls and responses begin with a letter or _ and have up to 128 letters, digits and _.:-."""
+    """The names of calls and responses match ^[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}$."""
     for piece in request.iter_parts("functionCall", "functionResponse"):
         name = piece.get_name()
         if not is_gemini_function_name(name):
-            yield f"{piece.payload_path}.name", f"name {format_json_value(name)} is none a function may have; rename it"
+            yield f"{piece.payload_path}.name", f"name {format_json_value(name)} is not valid for a function; rename it"
 
 
 def _check_args(request: GeminiView) -> Violations:
@@ -171,7 +171,7 @@ def _check_calls_signed(request: GeminiView) -> Violations:
             first_call = None
         if first_call is not None and not first_call.signature:
             problem = f"call {first_call.get_name()!r} has no thoughtSignature"
-            advice = "send the call as it came, or the documented skip_thought_signature_validator"
+            advice = "send the call as the model returned it, or with the signature skip_thought_signature_validator"
             yield first_call.part_path, f"{problem}; {advice}"
 
 
@@ -181,7 +181,7 @@ def _check_signature_base64(request: GeminiView) -> Violations:
         signature = piece.signature
         if signature is not None and not (isinstance(signature, str) and _BASE64_PATTERN.match(signature)):
             path = f"{piece.part_path}.thoughtSignature"
-            yield path, "the signature is no base64; send it as it came or drop it with its part"
+            yield path, "the signature is not base64; send it as the model returned it, or drop the part"
 
 
 CALL_RULES: tuple[Rule, ...] = (

@@ -22,14 +22,14 @@ _CONTENT_FIELDS = frozenset({"role", "parts"})
 
 
 def _check_content_count(request: GeminiView) -> Violations:
-    """There is at least one content, in a list."""
+    """The field contents is a list of at least one content."""
     contents = request.body.get("contents")
     if not isinstance(contents, list) or not contents:
-        yield "$.contents", f"contents is {get_json_type_name(contents)} with nothing in it; send at least one content"
+        yield "$.contents", f"contents is {get_json_type_name(contents)} without contents; send a list of at least one"
 
 
 def _check_content_shape(request: GeminiView) -> Violations:
-    """A content is an object with a list of parts, each an object."""
+    """A content is an object with a list of parts, which are objects."""
     for at, value in enumerate(request.contents):
         path = f"$.contents[{at}]"
         if not isinstance(value, dict):
@@ -37,8 +37,8 @@ def _check_content_shape(request: GeminiView) -> Violations:
             continue
         parts = value.get("parts")
         if not isinstance(parts, list) or not parts:
-            problem = f"parts is {get_json_type_name(parts)} with nothing in it"
-            yield f"{path}.parts", f"{problem}; send a part or drop the content"
+            problem = f"parts is {get_json_type_name(parts)} without parts"
+            yield f"{path}.parts", f"{problem}; send at least one part, or drop the content"
             continue
         for index, part in enumerate(parts):
             if not isinstance(part, dict):
@@ -46,7 +46,7 @@ def _check_content_shape(request: GeminiView) -> Violations:
 
 
 def _check_roles(request: GeminiView) -> Violations:
-    """A role is user or model; left out it is user."""
+    """The role of a content is user or model; without a role it is user."""
     for turn in request.content_views:
         role = turn.value.get("role")
         if role is not None and role not in ("user", "model", ""):
@@ -61,15 +61,15 @@ def _check_known_fields(request: GeminiView) -> Violations:
     for turn in request.content_views:
         for key in turn.value:
             if key not in _CONTENT_FIELDS:
-                yield f"$.contents[{turn.content_index}].{key}", f"field {key!r} is not known on a content; take it out"
+                yield f"$.contents[{turn.content_index}].{key}", f"a content has no field {key!r}; remove it"
     for piece in request.parts:
         for key in piece.part:
             if key not in PART_FIELD_SPELLINGS:
-                yield f"{piece.part_path}.{key}", f"field {key!r} is not known on a part; take it out"
+                yield f"{piece.part_path}.{key}", f"a part has no field {key!r}; remove it"
 
 
 def _check_single_payload(request: GeminiView) -> Violations:
-    """A part says exactly one thing."""
+    """A part has exactly one payload field, such as text or functionCall."""
     for part_view in request.parts:
         if part_view.kind:
             continue
@@ -78,11 +78,14 @@ def _check_single_payload(request: GeminiView) -> Violations:
             if PART_FIELD_SPELLINGS.get(key) in PAYLOAD_FIELDS and value is not None:
                 payload_keys.append(key)
         names = " and ".join(payload_keys) or "nothing"
-        yield part_view.part_path, f"the part says {names}; send one of {', '.join(PAYLOAD_FIELDS)}"
+        yield (
+            part_view.part_path,
+            f"the payload of the part is {names}; send exactly one of {', '.join(PAYLOAD_FIELDS)}",
+        )
 
 
 def _check_empty_text(request: GeminiView) -> Violations:
-    """A text is a string that is not empty, unless it carries a signature."""
+    """A text is a string, and not empty unless its part has a thought signature."""
     for piece in request.iter_parts("text"):
         if not isinstance(piece.value, str):
             yield piece.payload_path, f"text is {get_json_type_name(piece.value)}; send a string"
@@ -91,24 +94,24 @@ def _check_empty_text(request: GeminiView) -> Violations:
 
 
 def _check_media(request: GeminiView) -> Violations:
-    """Inline data have a type and bytes, file data an address."""
+    """Inline data have mimeType and data, file data have fileUri."""
     for part_view in request.iter_parts("inlineData", "fileData"):
         required_fields = ("mimeType", "data") if part_view.kind == "inlineData" else ("fileUri",)
         for name in required_fields:
             key, value = get_spelled_field(part_view.value, name)
             if not isinstance(value, str) or not value:
-                problem = f"{part_view.spelling} without {key}; send it or drop the part"
+                problem = f"{part_view.spelling} has no {key}; send it, or drop the part"
                 yield f"{part_view.payload_path}.{key}", problem
 
 
 def _check_last_content(request: GeminiView) -> Violations:
-    """The last content is the user's or a function response."""
+    """The last content has the role user."""
     if not request.content_views:
         return
     last = request.content_views[-1]
     if last.role == "model":
         path = f"$.contents[{last.content_index}].role"
-        yield path, "the last content is the model's; end with a user turn or a function response"
+        yield path, "the last content has the role model; end with a user turn or a function response"
 
 
 CONTENT_RULES: tuple[Rule, ...] = (

@@ -55,7 +55,7 @@ def _check_foreign_fields(request: GeminiView) -> Violations:
 
 
 def _check_system_prompt(request: GeminiView) -> Violations:
-    """The system instruction is a content of texts."""
+    """The field systemInstruction is a content with text parts only."""
     key, value = request.get_field("systemInstruction")
     if value is None:
         return
@@ -66,7 +66,7 @@ def _check_system_prompt(request: GeminiView) -> Violations:
     for index, part in enumerate(parts):
         text = part.get("text") if isinstance(part, dict) else None
         if not isinstance(text, str):
-            yield f"$.{key}.parts[{index}]", "a part of the system instruction is no text; send text"
+            yield f"$.{key}.parts[{index}]", "this part of the system instruction is not a text; send text"
 
 
 # -- tools -------------------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def _iter_declarations(request: GeminiView) -> Iterator[tuple[str, Any]]:
 
 
 def _check_tools(request: GeminiView) -> Violations:
-    """Tools are a list of objects with fields of this API; a declared function has a name that a function may have."""
+    """The field tools is a list of objects with fields of this API, and declared functions have valid names."""
     value = request.body.get("tools")
     is_list_of_objects = isinstance(value, list) and all(isinstance(tool, dict) for tool in value)
     if value is not None and not is_list_of_objects:
@@ -94,16 +94,16 @@ def _check_tools(request: GeminiView) -> Violations:
             if isinstance(tool, dict) and key in tool:
                 foreign_fields.append(key)
         if foreign_fields:
-            problem = f"fields {foreign_fields} are not known on a tool"
+            problem = f"a tool has no fields {foreign_fields}"
             yield f"$.tools[{index}]", f"{problem}; declare functions in functionDeclarations"
     for path, declaration in _iter_declarations(request):
         name = declaration.get("name") if isinstance(declaration, dict) else None
         if not is_gemini_function_name(name):
-            yield f"{path}.name", f"name {format_json_value(name)} is none a function may have; rename it"
+            yield f"{path}.name", f"name {format_json_value(name)} is not valid for a function; rename it"
 
 
 def _check_tool_names(request: GeminiView) -> Violations:
-    """Names of declared functions are unique."""
+    """The names of declared functions are unique."""
     seen_names: set[str] = set()
     for path, declaration in _iter_declarations(request):
         name = str(declaration.get("name")) if isinstance(declaration, dict) else ""
@@ -113,13 +113,13 @@ def _check_tool_names(request: GeminiView) -> Violations:
 
 
 def _check_calling_mode(request: GeminiView) -> Violations:
-    """The mode of calling is AUTO, ANY, NONE or VALIDATED, and the functions allowed are declared."""
+    """The mode of functionCallingConfig is AUTO, ANY, NONE or VALIDATED, and allowed functions are declared."""
     outer_key, config = request.get_field("toolConfig")
     inner_key, calling = get_spelled_field(config, "functionCallingConfig")
     path = f"$.{outer_key}.{inner_key}"
     mode = calling.get("mode") if isinstance(calling, dict) else None
     if mode not in _CALLING_MODES:
-        yield f"{path}.mode", f"mode {format_json_value(mode)}; use AUTO, ANY, NONE or VALIDATED"
+        yield f"{path}.mode", f"mode is {format_json_value(mode)}; use AUTO, ANY, NONE or VALIDATED"
     key, allowed = get_spelled_field(calling, "allowedFunctionNames")
     if not isinstance(allowed, list):
         return
@@ -129,18 +129,18 @@ def _check_calling_mode(request: GeminiView) -> Violations:
             declared_names.add(str(declaration.get("name")))
     for index, name in enumerate(allowed):
         if str(name) not in declared_names:
-            problem = f"function {format_json_value(name)} is not declared; declare it or take it out"
+            problem = f"function {format_json_value(name)} is not declared; declare it, or remove it here"
             yield f"{path}.{key}[{index}]", problem
 
 
 def _check_cached_content(request: GeminiView) -> Violations:
-    """A cached content goes without system instruction, tools and tool config, which it holds itself."""
+    """The field cachedContent excludes systemInstruction, tools and toolConfig, which are in the cached content."""
     if request.get_field("cachedContent")[1] is None:
         return
     for name in ("systemInstruction", "tools", "toolConfig"):
         key, value = request.get_field(name)
         if value:
-            yield f"$.{key}", f"{key} beside a cached content; put it into the cached content"
+            yield f"$.{key}", f"{key} is not allowed with a cached content; put it into the cached content"
 
 
 # -- generation --------------------------------------------------------------------------------------------------------
@@ -154,18 +154,18 @@ def _get_generation_option(request: GeminiView, name: str) -> tuple[str, Any]:
 
 
 def _check_max_tokens(request: GeminiView) -> Violations:
-    """A limit of output tokens is at least 1, at most 65,536 on models that are known."""
+    """The option maxOutputTokens is at least 1, and at most 65,536."""
     path, value = _get_generation_option(request, "maxOutputTokens")
     if value is None:
         return
     if not (is_whole_number(value) and value >= 1):
-        yield path, f"a limit of {format_json_value(value)} tokens; send a whole number of at least 1"
+        yield path, f"maxOutputTokens is {format_json_value(value)}; send a whole number of at least 1"
     elif value > _MAX_OUTPUT_TOKENS and parse_gemini_version(request.model) >= (2, 5):
-        yield path, f"a limit of {value:,} tokens, {_MAX_OUTPUT_TOKENS:,} are allowed; lower it"
+        yield path, f"maxOutputTokens is {value:,}, but {_MAX_OUTPUT_TOKENS:,} are allowed; lower it"
 
 
 def _check_sampling(request: GeminiView) -> Violations:
-    """Temperature lies from 0 to 2, topP from 0 to 1, candidateCount from 1 to 8."""
+    """Temperature is from 0 to 2, topP from 0 to 1, candidateCount from 1 to 8."""
     for name, within in _RANGES.items():
         path, value = _get_generation_option(request, name)
         yield from check_number_range(path, name, value, within)
@@ -175,16 +175,16 @@ def _check_stop_sequences(request: GeminiView) -> Violations:
     """There are at most 5 stop sequences."""
     path, value = _get_generation_option(request, "stopSequences")
     if isinstance(value, list) and len(value) > _MAX_STOPS:
-        yield path, f"{len(value)} stop sequences, {_MAX_STOPS} are allowed; send fewer"
+        yield path, f"{len(value)} stop sequences, but {_MAX_STOPS} are allowed; send fewer"
 
 
 def _check_thinking_config(request: GeminiView) -> Violations:
-    """A thinking budget and a thinking level exclude each other."""
+    """There is only one of thinkingBudget and thinkingLevel."""
     path, config = _get_generation_option(request, "thinkingConfig")
     _, budget = get_spelled_field(config, "thinkingBudget")
     _, level = get_spelled_field(config, "thinkingLevel")
     if budget is not None and level is not None:
-        yield path, "thinkingBudget beside thinkingLevel; send one of them"
+        yield path, "both thinkingBudget and thinkingLevel; send only one of them"
 
 
 OPTION_RULES: tuple[Rule, ...] = (

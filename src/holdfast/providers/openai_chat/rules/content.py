@@ -49,25 +49,25 @@ _NO_REQUIREMENT: tuple[tuple[str, ...], type] = ((), object)
 
 
 def _check_message_count(request: ChatView) -> Violations:
-    """There is at least one message, each an object."""
+    """The field messages is a list of at least one message, and each is an object."""
     messages = request.body.get("messages")
     if not isinstance(messages, list) or not messages:
-        yield "$.messages", f"messages is {get_json_type_name(messages)} with nothing in it; send at least one message"
+        yield "$.messages", f"messages is {get_json_type_name(messages)} without messages; send a list of at least one"
     for at, message in enumerate(request.messages):
         if not isinstance(message, dict):
             yield f"$.messages[{at}]", f"the message is {get_json_type_name(message)}; send an object with a role"
 
 
 def _check_roles(request: ChatView) -> Violations:
-    """A role is system, developer, user, assistant, tool or function."""
+    """The role of a message is system, developer, user, assistant, tool or function."""
     for at, message, role in request.message_objects:
         if role not in _ROLES:
             role_text = json.dumps(message.get("role"), default=str)
-            yield f"$.messages[{at}].role", f"role {role_text} is none of {', '.join(_ROLES)}; use one of them"
+            yield f"$.messages[{at}].role", f"role {role_text} is not one of {', '.join(_ROLES)}; use one of them"
 
 
 def _check_content_shape(request: ChatView) -> Violations:
-    """Content is text or parts, null only beside calls."""
+    """The content of a message is a string or a list of parts; null only if an assistant message has calls."""
     for at, message, role in request.message_objects:
         content = message.get("content")
         path = f"$.messages[{at}].content"
@@ -84,13 +84,13 @@ def _check_content_shape(request: ChatView) -> Violations:
 
 
 def _check_speaker_name(request: ChatView) -> Violations:
-    r"""The name of a speaker has no white space and no <|\/>."""
+    r"""The name in a message has 1 to 64 characters, without white space and <|\/>."""
     for at, message, role in request.message_objects:
         name = message.get("name")
         has_speaker_name = name is not None and role in ("system", "developer", "user", "assistant")
         if has_speaker_name and not (isinstance(name, str) and _SPEAKER_NAME.match(name)):
             problem = f"name {format_json_value(name)} has white space or one of <|\\/>, or over 64 characters"
-            yield f"$.messages[{at}].name", f"{problem}; clean it"
+            yield f"$.messages[{at}].name", f"{problem}; remove these characters"
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
@@ -101,17 +101,17 @@ def _get_part_type(part: object) -> object:
 
 
 def _check_part_shape(request: ChatView) -> Violations:
-    """A part is an object that names its type."""
+    """A part is an object with a type."""
     for at, index, part, _ in request.parts:
         if not isinstance(_get_part_type(part), str):
             yield (
                 f"$.messages[{at}].content[{index}]",
-                f"the part is {get_json_type_name(part)} without a type; name its type",
+                f"the part is {get_json_type_name(part)} without a type; add its type",
             )
 
 
 def _check_part_role(request: ChatView) -> Violations:
-    """Only a user message holds media; results and instructions are text."""
+    """Only user messages have images, audio and files; all others have text, and those of the assistant refusals."""
     for at, index, part, role in request.parts:
         kind = _get_part_type(part)
         allowed = _PART_TYPES_BY_ROLE.get(role, frozenset())
@@ -121,22 +121,22 @@ def _check_part_role(request: ChatView) -> Violations:
         # than this table.
         if role == "user" and kind not in _FOREIGN_PART_TYPES and kind != "refusal":
             continue
-        problem = f"{format_json_value(kind)} in a message of the role {role}, which takes {sorted(allowed)}"
-        yield f"$.messages[{at}].content[{index}].type", f"{problem}; move it"
+        problem = f"{format_json_value(kind)} is not allowed in a message of the role {role}, only {sorted(allowed)}"
+        yield f"$.messages[{at}].content[{index}].type", f"{problem}; move it to another message"
 
 
 def _check_known_part_type(request: ChatView) -> Violations:
-    """A part of a user message has a known type."""
+    """The type of a part in a user message is known."""
     known_types = _PART_TYPES_BY_ROLE["user"] | _FOREIGN_PART_TYPES | {"refusal"}
     for at, index, part, role in request.parts:
         kind = _get_part_type(part)
         if role == "user" and isinstance(kind, str) and kind not in known_types:
             path = f"$.messages[{at}].content[{index}].type"
-            yield path, f"part type {format_json_value(kind)} is not known; check that the server takes it"
+            yield path, f"part type {format_json_value(kind)} is not known; check that the server accepts it"
 
 
 def _check_part_fields(request: ChatView) -> Violations:
-    """A part has the fields of its type."""
+    """A part has the content that its type requires."""
     for at, index, part, _ in request.parts:
         keys, kind = _REQUIRED_PART_FIELDS.get(str(_get_part_type(part)), _NO_REQUIREMENT)
         value: Any = part
@@ -144,14 +144,20 @@ def _check_part_fields(request: ChatView) -> Violations:
             value = value.get(key) if isinstance(value, dict) else None
         if not isinstance(value, kind):
             path = f"$.messages[{at}].content[{index}].{'.'.join(keys)}"
-            yield path, f"the part's {keys[-1]} is {get_json_type_name(value)}; send it"
+            yield (
+                path,
+                f"{keys[-1]} of the part is {get_json_type_name(value)}; send the content that its type requires",
+            )
 
 
 def _check_refusal_alone(request: ChatView) -> Violations:
     """A refusal is the only part of its message."""
     for at, index, part, _ in request.parts:
         if _get_part_type(part) == "refusal" and len(request.messages[at]["content"]) != 1:
-            yield f"$.messages[{at}].content[{index}]", "a refusal beside other parts; it must be the only part"
+            yield (
+                f"$.messages[{at}].content[{index}]",
+                "the message has a refusal and other parts; send the refusal alone",
+            )
 
 
 def _check_image_count(request: ChatView) -> Violations:
@@ -161,7 +167,7 @@ def _check_image_count(request: ChatView) -> Violations:
         if _get_part_type(part) == "image_url":
             image_paths.append(f"$.messages[{at}].content[{index}]")
     if len(image_paths) > _MAX_IMAGES:
-        problem = f"{len(image_paths)} images, {_MAX_IMAGES} are allowed; replace the oldest by text"
+        problem = f"{len(image_paths)} images, but {_MAX_IMAGES} are allowed; replace the oldest by text"
         yield image_paths[_MAX_IMAGES], problem
 
 

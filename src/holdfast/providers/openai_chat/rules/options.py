@@ -48,11 +48,14 @@ def _check_foreign_fields(request: ChatView) -> Violations:
 
 
 def _check_tools(request: ChatView) -> Violations:
-    """There are 1 to 128 tools, each an object of a type."""
+    """The field tools is a list of 1 to 128 objects with a type."""
     tools = request.body.get("tools")
     if tools is not None and not (isinstance(tools, list) and 1 <= len(tools) <= _MAX_TOOLS):
         count = len(tools) if isinstance(tools, list) else get_json_type_name(tools)
-        yield "$.tools", f"tools is a list of 1 to {_MAX_TOOLS}, this is {count}; leave the key out or shorten it"
+        yield (
+            "$.tools",
+            f"tools must be a list of 1 to {_MAX_TOOLS}, but is {count}; shorten it, or leave the field out",
+        )
     for index, tool in enumerate(request.get_list("tools")):
         path = f"$.tools[{index}]"
         if not isinstance(tool, dict):
@@ -72,7 +75,7 @@ def _holds_foreign_functions(tool: Mapping[str, Any]) -> bool:
 
 
 def _check_tool_names(request: ChatView) -> Violations:
-    """The name of an offered function matches ^[a-zA-Z0-9_-]{1,64}$."""
+    """The name of a function in tools matches ^[a-zA-Z0-9_-]{1,64}$."""
     for index, tool in enumerate(request.get_list("tools")):
         kind = tool.get("type") if isinstance(tool, dict) else None
         if kind not in ("function", "custom"):
@@ -90,11 +93,11 @@ def _check_tool_choice(request: ChatView) -> Violations:
         value = request.body.get(key)
         # Without tools, "none" asks for nothing and is accepted.
         if value not in (None, "none") and not request.body.get("tools"):
-            yield f"$.{key}", f"{key} without tools; send tools or drop it"
+            yield f"$.{key}", f"{key} without tools; send tools, or drop {key}"
 
 
 def _check_max_tokens(request: ChatView) -> Violations:
-    """A limit of output tokens is at least 1."""
+    """max_tokens and max_completion_tokens are at least 1."""
     for key in ("max_tokens", "max_completion_tokens"):
         value = request.body.get(key)
         if value is not None and not (is_whole_number(value) and value >= 1):
@@ -102,13 +105,13 @@ def _check_max_tokens(request: ChatView) -> Violations:
 
 
 def _check_single_limit(request: ChatView) -> Violations:
-    """There is one limit of output tokens."""
+    """There is only one of max_tokens and max_completion_tokens."""
     if request.body.get("max_tokens") is not None and request.body.get("max_completion_tokens") is not None:
-        yield "$.max_tokens", "max_tokens beside max_completion_tokens; send the latter only"
+        yield "$.max_tokens", "both max_tokens and max_completion_tokens; send only max_completion_tokens"
 
 
 def _check_sampling(request: ChatView) -> Violations:
-    """Temperature lies from 0 to 2, top_p from 0 to 1, penalties from -2 to 2."""
+    """Temperature is from 0 to 2, top_p from 0 to 1, penalties are from -2 to 2."""
     return check_number_fields(request, _RANGES)
 
 
@@ -116,13 +119,13 @@ def _check_stop_sequences(request: ChatView) -> Violations:
     """There are at most 4 stop sequences."""
     count = len(request.get_list("stop"))
     if count > _MAX_STOPS:
-        yield "$.stop", f"{count} stop sequences, {_MAX_STOPS} are allowed; send fewer"
+        yield "$.stop", f"{count} stop sequences, but {_MAX_STOPS} are allowed; send fewer"
 
 
 def _check_stream_options(request: ChatView) -> Violations:
-    """stream_options needs stream."""
+    """stream_options needs stream: true."""
     if request.body.get("stream_options") is not None and not request.body.get("stream"):
-        yield "$.stream_options", "stream_options without stream; turn streaming on or leave it out"
+        yield "$.stream_options", "stream_options without stream; send stream: true, or leave stream_options out"
 
 
 OPTION_RULES: tuple[Rule, ...] = (

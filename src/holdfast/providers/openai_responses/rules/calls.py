@@ -86,24 +86,24 @@ def _find_pairing_faults(request: ResponsesView) -> Iterator[tuple[PairingFault,
 
 
 def _check_calls_answered(request: ResponsesView) -> Violations:
-    """Every call has its output behind it, paired by call_id."""
+    """Every call is followed by an output with its call_id."""
     if "item_reference" in request.items_by_kind:  # may stand for the output
         return
     for fault, item in _get_pairing_faults(request):
         is_answered_later = item.value.get("async") is True
         if fault is PairingFault.UNANSWERED and not is_answered_later:
-            problem = f"call {_get_pairing_id(item)} has no {_OUTPUT_BY_CALL[item.kind]} behind it"
-            yield f"{item.path}.call_id", f"{problem}; add one with that call_id or drop the call"
+            problem = f"call {_get_pairing_id(item)} has no {_OUTPUT_BY_CALL[item.kind]} after it"
+            yield f"{item.path}.call_id", f"{problem}; add one with that call_id, or drop the call"
 
 
 def _check_orphan_results(request: ResponsesView) -> Violations:
-    """Every output answers a call before it, here or where the conversation goes on from."""
+    """Every output has its call before it, in the request or in the stored conversation that it continues."""
     if _has_stored_items(request):
         return
     for fault, item in _get_pairing_faults(request):
         if fault is PairingFault.ORPHAN:
-            problem = f"{item.kind} {_get_pairing_id(item)} answers no {_CALL_BY_OUTPUT[item.kind]} before it"
-            yield f"{item.path}.call_id", f"{problem}; send the call too or drop the output"
+            problem = f"{item.kind} {_get_pairing_id(item)} has no {_CALL_BY_OUTPUT[item.kind]} before it"
+            yield f"{item.path}.call_id", f"{problem}; send the call too, or drop the output"
 
 
 def _check_single_use(request: ResponsesView) -> Violations:
@@ -125,8 +125,8 @@ def _check_call_id(request: ResponsesView) -> Violations:
                 f"the call_id is {format_json_value(id_)}; send the id of the call as a string",
             )
         elif len(id_) > _MAX_CALL_ID_CHARS:
-            problem = f"a call_id of {len(id_)} characters, {_MAX_CALL_ID_CHARS} are allowed"
-            yield f"{item.path}.call_id", f"{problem}; map call and output to a shorter one"
+            problem = f"the call_id has {len(id_)} characters, but {_MAX_CALL_ID_CHARS} are allowed"
+            yield f"{item.path}.call_id", f"{problem}; give call and output a shorter one"
 
 
 def _check_call_name(request: ResponsesView) -> Violations:
@@ -144,27 +144,30 @@ def _check_call_name(request: ResponsesView) -> Violations:
 
 
 def _check_reasoning_followed(request: ResponsesView) -> Violations:
-    """Reasoning is followed by the message or call that came of it."""
+    """A reasoning item is followed by the message or call that the model made with it."""
     for index, item in enumerate(request.items):
         if item.kind != "reasoning":
             continue
         is_last = index + 1 == len(request.items)
         if is_last or not request.items[index + 1].is_model_item:
-            problem = f"reasoning {item.value.get('id')} without the item that came of it"
-            yield item.path, f"{problem}; drop the reasoning or send its message or call behind it"
+            problem = f"reasoning {item.value.get('id')} is not followed by a message or call of the model"
+            yield item.path, f"{problem}; send the item that followed it, or drop the reasoning"
 
 
 def _check_unstored_items(request: ResponsesView) -> Violations:
-    """With store false no item is sent by its id alone."""
+    """With store: false, no item is sent by its id alone."""
     if request.body.get("store") is not False:
         return
     for item in request.iter_items("item_reference"):
-        yield f"{item.path}.id", f"item {item.value.get('id')} was never stored; send the item itself or drop it"
+        yield (
+            f"{item.path}.id",
+            f"item {item.value.get('id')} is not stored (store: false); send the item itself, or drop it",
+        )
     for item in request.iter_items("reasoning"):
         content = item.value.get("encrypted_content") or item.value.get("content")
         if item.value.get("id") is not None and not content:
-            problem = f"reasoning {item.value['id']} was never stored and has no encrypted_content"
-            yield f"{item.path}.encrypted_content", f"{problem}; send that or drop the reasoning"
+            problem = f"reasoning {item.value['id']} is not stored (store: false) and has no encrypted_content"
+            yield f"{item.path}.encrypted_content", f"{problem}; send encrypted_content, or drop the reasoning"
 
 
 # -- compaction --------------------------------------------------------------------------------------------------------
@@ -174,7 +177,7 @@ def _check_trigger_last(request: ResponsesView) -> Violations:
     """A compaction_trigger is the last item."""
     for item in request.iter_items("compaction_trigger"):
         if item.item_index != len(request.listed_items) - 1:
-            yield item.path, "a compaction_trigger before the end; make it the last item"
+            yield item.path, "the compaction_trigger is not the last item; move it to the end"
 
 
 CALL_RULES: tuple[Rule, ...] = (

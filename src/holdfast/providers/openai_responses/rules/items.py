@@ -68,7 +68,7 @@ _PHASES = (None, "commentary", "final_answer")
 
 
 def _check_input(request: ResponsesView) -> Violations:
-    """The input is text or a list of items, with something in it unless the history lies with the server."""
+    """The input is a string or a list of items; it may be empty only if the server has a stored history or prompt."""
     value = request.body.get("input")
     has_stored_input = request.is_continued or request.body.get("prompt") is not None
     if value is None and has_stored_input:
@@ -76,37 +76,37 @@ def _check_input(request: ResponsesView) -> Violations:
     if not isinstance(value, str | list):
         yield "$.input", f"input is {get_json_type_name(value)}; send a string or a list of items"
     elif value == [] and not has_stored_input:
-        yield "$.input", "there is no item; send at least one message"
+        yield "$.input", "input is an empty list; send at least one message"
 
 
 def _check_item_shape(request: ResponsesView) -> Violations:
-    """An item is an object that names its type, or a message's role."""
+    """An item is an object with a type, or with the role of a message."""
     if len(request.items) == len(request.listed_items):
         return
     valid_indexes = {item.item_index for item in request.items}
     for at, value in enumerate(request.listed_items):
         if at not in valid_indexes:
-            yield f"$.input[{at}]", f"the item is {get_json_type_name(value)} without a type; name its type"
+            yield f"$.input[{at}]", f"the item is {get_json_type_name(value)} without a type; add its type"
 
 
 def _check_foreign_items(request: ResponsesView) -> Violations:
-    """Items are those of this API."""
+    """There are no items of other APIs."""
     for item in request.iter_items(*sorted(_FOREIGN_ITEM_TYPES)):
-        yield f"{item.path}.type", f"{item.kind!r} is no item of this API; convert it to one"
+        yield f"{item.path}.type", f"{item.kind!r} is not an item type of this API; convert the item"
 
 
 def _check_known_item_type(request: ResponsesView) -> Violations:
-    """An item is of a kind that is known."""
+    """The type of an item is known."""
     for kind, items in request.items_by_kind.items():
         if kind in _KNOWN_ITEM_TYPES or kind in _FOREIGN_ITEM_TYPES:
             continue
-        problem = f"item type {format_json_value(kind)} is not known; check that the server takes it"
+        problem = f"item type {format_json_value(kind)} is not known; check that the server accepts it"
         for item in items:
             yield f"{item.path}.type", problem
 
 
 def _check_item_fields(request: ResponsesView) -> Violations:
-    """An item has the fields of its kind."""
+    """An item has the fields that its type requires."""
     for kind, field_types in _REQUIRED_FIELDS.items():
         for item in request.iter_items(kind):
             for key, field_type in field_types.items():
@@ -120,11 +120,11 @@ _TYPE_PHRASES: dict[type, str] = {str: "a string", list: "a list", bool: "true o
 
 
 def _check_roles(request: ResponsesView) -> Violations:
-    """A role is user, assistant, system or developer."""
+    """The role of a message is user, assistant, system or developer."""
     for item in request.iter_items("message"):
         if item.value.get("role") not in _ROLES:
             role_text = json.dumps(item.value.get("role"), default=str)
-            yield f"{item.path}.role", f"role {role_text} is none of {', '.join(_ROLES)}; use one of them"
+            yield f"{item.path}.role", f"role {role_text} is not one of {', '.join(_ROLES)}; use one of them"
 
 
 def _check_phase(request: ResponsesView) -> Violations:
@@ -133,7 +133,7 @@ def _check_phase(request: ResponsesView) -> Violations:
         if item.value.get("phase") not in _PHASES:
             yield (
                 f"{item.path}.phase",
-                f"phase {format_json_value(item.value['phase'])}; send commentary, final_answer or nothing",
+                f"phase is {format_json_value(item.value['phase'])}; send commentary or final_answer, or leave it out",
             )
 
 
@@ -149,16 +149,19 @@ def _iter_item_ids(request: ResponsesView) -> Iterator[tuple[ItemView, str]]:
 
 
 def _check_id_pattern(request: ResponsesView) -> Violations:
-    """An item's id has 1 to 64 letters, digits, dashes and underscores."""
+    """The id of an item has 1 to 64 letters, digits, dashes and underscores."""
     for item, id_ in _iter_item_ids(request):
         if len(id_) > _MAX_ID_CHARS:
-            yield f"{item.path}.id", f"an id of {len(id_)} characters, {_MAX_ID_CHARS} are allowed; leave the id out"
+            yield (
+                f"{item.path}.id",
+                f"the id has {len(id_)} characters, but {_MAX_ID_CHARS} are allowed; leave the id out",
+            )
         elif not _ID_PATTERN.match(id_):
             yield f"{item.path}.id", f"id {format_json_value(id_)} does not match ^[a-zA-Z0-9_-]+$; leave the id out"
 
 
 def _check_id_prefix(request: ResponsesView) -> Violations:
-    """The id of a call begins with fc, of a message with msg, of reasoning with rs."""
+    """The id of a function call begins with fc, of a message with msg, of reasoning with rs."""
     for kind, prefix in _ID_PREFIXES.items():
         for item in request.iter_items(kind):
             id_ = item.value.get("id")
@@ -170,21 +173,21 @@ def _check_id_prefix(request: ResponsesView) -> Violations:
 
 
 def _check_unique_ids(request: ResponsesView) -> Violations:
-    """Ids of items are unique; a local shell's output may have the id of its call."""
+    """The ids of items are unique, but a local_shell_call_output may have the id of its call."""
     items_by_id: dict[str, ItemView] = {}
     for item, id_ in _iter_item_ids(request):
         if item.kind == "local_shell_call_output":  # may name its call by ``id``
             continue
         first = items_by_id.setdefault(id_, item)
         if first is not item:
-            yield f"{item.path}.id", f"id {id_} was used at {first.path} already; drop the second item or its id"
+            yield f"{item.path}.id", f"id {id_} was already used at {first.path}; drop this item, or its id"
 
 
 # -- contents ----------------------------------------------------------------------------------------------------------
 
 
 def _check_content_shape(request: ResponsesView) -> Violations:
-    """The content or output of an item is a string or a list of parts."""
+    """The content of a message, and the output of a function, is a string or a list of parts."""
     for kind, key in CONTENT_FIELD_BY_KIND.items():
         for item in request.iter_items(kind):
             content = item.value.get(key)
@@ -201,14 +204,14 @@ def _get_part_path(item: ItemView, index: int) -> str:
 
 
 def _check_part_shape(request: ResponsesView) -> Violations:
-    """A part is an object that names its type."""
+    """A part is an object with a type."""
     for item, index, part in request.parts:
         if not isinstance(_get_part_type(part), str):
-            yield _get_part_path(item, index), f"the part is {get_json_type_name(part)} without a type; name its type"
+            yield _get_part_path(item, index), f"the part is {get_json_type_name(part)} without a type; add its type"
 
 
 def _check_part_role(request: ResponsesView) -> Violations:
-    """The assistant says output_text and refusals; all others, and tools, give input parts."""
+    """Assistant messages have output_text and refusal parts; other messages and outputs have input parts."""
     for item, index, part in request.parts:
         kind = _get_part_type(part)
         role = item.value.get("role")
@@ -217,12 +220,14 @@ def _check_part_role(request: ResponsesView) -> Violations:
         else:
             allowed = _INPUT_PART_TYPES
         if isinstance(kind, str) and kind not in allowed:
-            problem = f"{format_json_value(kind)} in an item of {role or item.kind}, which takes {sorted(allowed)}"
+            problem = (
+                f"{format_json_value(kind)} is not allowed in an item of {role or item.kind}, only {sorted(allowed)}"
+            )
             yield f"{_get_part_path(item, index)}.type", f"{problem}; convert it"
 
 
 def _check_part_fields(request: ResponsesView) -> Violations:
-    """A part has the text, address or file of its type."""
+    """A part has the text, URL or file that its type requires."""
     for item, index, part in request.parts:
         keys = _ALTERNATIVE_PART_FIELDS.get(str(_get_part_type(part)))
         if keys is not None and not any(isinstance(part.get(key), str) for key in keys):
@@ -247,12 +252,12 @@ def _iter_limited_strings(request: ResponsesView) -> Iterator[tuple[str, object,
 
 
 def _check_lengths(request: ResponsesView) -> Violations:
-    """Texts and outputs have at most 10,485,760 characters, images and compactions 20,971,520."""
+    """Texts and outputs have at most 10,485,760 characters; images and encrypted compactions 20,971,520."""
     if request.body_bytes <= _MAX_TEXT_CHARS:  # no string can be longer than its body
         return
     for path, value, max_length in _iter_limited_strings(request):
         if isinstance(value, str) and len(value) > max_length:
-            yield path, f"{len(value):,} characters, {max_length:,} are allowed; shorten it"
+            yield path, f"{len(value):,} characters, but {max_length:,} are allowed; shorten it"
 
 
 def _check_image_count(request: ResponsesView) -> Violations:
@@ -263,7 +268,7 @@ def _check_image_count(request: ResponsesView) -> Violations:
             images.append((item, index))
     if len(images) > _MAX_IMAGES:
         path = _get_part_path(*images[_MAX_IMAGES])
-        yield path, f"{len(images)} images, {_MAX_IMAGES} are allowed; replace the oldest by text"
+        yield path, f"{len(images)} images, but {_MAX_IMAGES} are allowed; replace the oldest by text"
 
 
 ITEM_RULES: tuple[Rule, ...] = (

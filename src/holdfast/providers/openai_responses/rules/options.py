@@ -44,36 +44,36 @@ def _check_foreign_fields(request: ResponsesView) -> Violations:
 
 
 def _check_history_source(request: ResponsesView) -> Violations:
-    """previous_response_id and conversation exclude each other."""
+    """There is only one of previous_response_id and conversation."""
     if request.body.get("previous_response_id") is not None and request.body.get("conversation") is not None:
-        yield "$.previous_response_id", "previous_response_id beside conversation; send one of them"
+        yield "$.previous_response_id", "both previous_response_id and conversation; send only one of them"
 
 
 def _check_context_management(request: ResponsesView) -> Violations:
-    """context_management is a list of compactions with a threshold of at least 1,000 tokens."""
+    """context_management is a list of compactions whose threshold is at least 1,000 tokens."""
     value = request.body.get("context_management")
     if value is not None and not isinstance(value, list):
         yield "$.context_management", f"context_management is {get_json_type_name(value)}; send a list"
     for index, entry in enumerate(request.get_list("context_management")):
         path = f"$.context_management[{index}]"
         if not isinstance(entry, dict) or entry.get("type") != "compaction":
-            yield f"{path}.type", "the only entry is {'type': 'compaction'}; send that"
+            yield f"{path}.type", "the type of the entry is not compaction; send {'type': 'compaction'}"
             continue
         threshold = entry.get("compact_threshold")
         if threshold is not None and not (is_whole_number(threshold) and threshold >= _MIN_COMPACTION_THRESHOLD):
-            problem = f"a threshold of {format_json_value(threshold)} tokens"
+            problem = f"the threshold is {format_json_value(threshold)} tokens"
             advice = f"send a whole number of at least {_MIN_COMPACTION_THRESHOLD:,}"
             yield f"{path}.compact_threshold", f"{problem}; {advice}"
 
 
 def _check_tools(request: ResponsesView) -> Violations:
-    """Tools are a list of objects with a type; a function has a name of letters, digits, dashes and underscores."""
+    """The field tools is a list of objects with a type; the name of a function matches ^[a-zA-Z0-9_-]{1,128}$."""
     value = request.body.get("tools")
     if value is not None and not isinstance(value, list):
         yield "$.tools", f"tools is {get_json_type_name(value)}; send a list of tools"
     for index, tool in enumerate(request.get_list("tools")):
         if not isinstance(tool, dict) or not isinstance(tool.get("type"), str):
-            yield f"$.tools[{index}]", f"the tool is {get_json_type_name(tool)} without a type; name its type"
+            yield f"$.tools[{index}]", f"the tool is {get_json_type_name(tool)} without a type; add its type"
         elif tool["type"] in ("function", "custom"):
             name = tool.get("name")
             if not is_tool_name(name):
@@ -82,7 +82,7 @@ def _check_tools(request: ResponsesView) -> Violations:
 
 
 def _check_tool_choice(request: ResponsesView) -> Violations:
-    """tool_choice is none, auto, required, or names a tool that is offered."""
+    """tool_choice is none, auto or required, or names one of the tools."""
     choice = request.body.get("tool_choice")
     if isinstance(choice, str):
         if choice not in _TOOL_CHOICES:
@@ -112,39 +112,45 @@ def _check_max_tokens(request: ResponsesView) -> Violations:
 
 
 def _check_sampling(request: ResponsesView) -> Violations:
-    """Temperature lies from 0 to 2, top_p from 0 to 1, top_logprobs from 0 to 20."""
+    """Temperature is from 0 to 2, top_p from 0 to 1, top_logprobs from 0 to 20."""
     return check_number_fields(request, _RANGES)
 
 
 def _check_truncation(request: ResponsesView) -> Violations:
-    """Truncation is auto or disabled."""
+    """The field truncation is auto or disabled."""
     value = request.body.get("truncation")
     # ``auto`` is valid, though it drops the oldest items silently.
     if value not in (None, "auto", "disabled"):
-        yield "$.truncation", f"truncation {format_json_value(value)}; send disabled"
+        yield "$.truncation", f"truncation is {format_json_value(value)}; send disabled"
 
 
 def _check_cache_key(request: ResponsesView) -> Violations:
     """prompt_cache_key has at most 64 characters."""
     value = request.body.get("prompt_cache_key")
     if isinstance(value, str) and len(value) > _MAX_CACHE_KEY_CHARS:
-        yield "$.prompt_cache_key", f"{len(value)} characters, {_MAX_CACHE_KEY_CHARS} are allowed; shorten it"
+        yield (
+            "$.prompt_cache_key",
+            f"prompt_cache_key has {len(value)} characters, but {_MAX_CACHE_KEY_CHARS} are allowed; shorten it",
+        )
 
 
 def _check_metadata(request: ResponsesView) -> Violations:
-    """Metadata are at most 16 pairs, keys of up to 64 characters, texts of up to 512."""
+    """The field metadata has at most 16 pairs, with keys of up to 64 characters and strings of up to 512."""
     value = request.body.get("metadata")
     if value is None:
         return
     if not isinstance(value, dict) or len(value) > _MAX_METADATA_PAIRS:
         count = len(value) if isinstance(value, dict) else get_json_type_name(value)
-        yield "$.metadata", f"metadata is an object of at most {_MAX_METADATA_PAIRS} pairs, this is {count}; send fewer"
+        yield (
+            "$.metadata",
+            f"metadata must be an object of at most {_MAX_METADATA_PAIRS} pairs, but is {count}; send fewer",
+        )
         return
     for key, text in value.items():
         is_valid_text = isinstance(text, str) and len(text) <= _MAX_METADATA_VALUE_CHARS
         if len(key) > _MAX_METADATA_KEY_CHARS or not is_valid_text:
-            problem = f"a key of {len(key)} characters with {get_json_type_name(text)}"
-            advice = f"send up to {_MAX_METADATA_KEY_CHARS} and a text of up to {_MAX_METADATA_VALUE_CHARS}"
+            problem = f"the key has {len(key)} characters and its value is {get_json_type_name(text)}"
+            advice = f"send up to {_MAX_METADATA_KEY_CHARS}, and a string of up to {_MAX_METADATA_VALUE_CHARS}"
             yield f"$.metadata.{key[:_MAX_METADATA_KEY_CHARS]}", f"{problem}; {advice}"
 
 
@@ -164,7 +170,7 @@ OPTION_RULES: tuple[Rule, ...] = (
 
 
 def _check_model_or_prompt(request: RequestView) -> Violations:
-    """A whole request names its model, or a stored prompt, which has one."""
+    """A whole request names its model, or a stored prompt that has one."""
     if request.body.get("prompt") is None:
         yield from check_model_named(request)
 
