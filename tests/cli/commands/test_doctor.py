@@ -103,7 +103,7 @@ def test_a_store_that_cannot_be(run, home, place, told):
         (":memory:", ""),
         ("new/folder/x.db", ""),
         ("file/x.db", "file, not a folder"),
-        ("file", "no database"),
+        ("file", "not a database"),
         ("", "empty"),
         (".", "give a file's path"),
     ],
