@@ -404,10 +404,7 @@ def test_a_session_of_a_store_that_is_not_there(run, home, command):
     """It is the store that is missing, and that is said; none is made by looking."""
     result = run(command, "4d56", "--store", "nosuch.db")
     assert result.exit_code == 2
-    assert (
-        "no session has an id that is or begins with '4d56': there is no store at nosuch.db; holdfast import"
-        in result.stderr
-    )
+    assert "no session is '4d56' or begins with it: there is no store at nosuch.db; holdfast import" in result.stderr
     assert not list(home.glob("nosuch.db*"))
 
 

@@ -59,7 +59,8 @@ def get_command_module(name: str) -> str:
     """Return the module of the command called ``name``."""
     module_name = name
     if name == "import":
-        module_name = "import_"  # ``import`` is a keyword of Python
+        # ``import`` is a keyword of Python.
+        module_name = "import_"
     return f"holdfast.cli.commands.{module_name}"
 
 

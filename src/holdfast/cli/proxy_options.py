@@ -157,7 +157,8 @@ def make_proxy_url(settings: Settings) -> str:
     if host in {"0.0.0.0", "::"}:  # noqa: S104  nothing is bound
         host = "127.0.0.1"
     if ":" in host:
-        host = f"[{host}]"  # the form of an IPv6 address in a URL
+        # The form of an IPv6 address in a URL.
+        host = f"[{host}]"
     return f"http://{host}:{settings.port}"
 
 

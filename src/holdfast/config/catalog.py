@@ -47,7 +47,8 @@ _DEFAULT_CACHES = {"anthropic": "anthropic-1024", "openai": "openai", "gemini": 
 if TYPE_CHECKING:
     ApiName: TypeAlias = str
 else:
-    ApiName = Literal[API_NAMES]  # so that a file with another name is refused with the list of them
+    # So that a file with another name is refused with the list of them.
+    ApiName = Literal[API_NAMES]
 NamePattern: TypeAlias = Annotated[str, Meta(min_length=1)]
 NamePatterns: TypeAlias = NamePattern | Annotated[tuple[NamePattern, ...], Meta(min_length=1)]
 """Patterns for the name of a model, ignoring case: one or several."""

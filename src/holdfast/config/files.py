@@ -127,7 +127,8 @@ def _has_directory_entry(path: Path) -> bool:
 
 def _read_config_file(path: Path) -> str:
     try:
-        if path.is_fifo():  # reading it would block
+        # Reading a named pipe would block.
+        if path.is_fifo():
             msg = f"{path}: is a pipe and no file; remove it"
             raise ConfigError(msg)
         return path.read_text("utf-8")

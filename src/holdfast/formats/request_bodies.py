@@ -108,7 +108,8 @@ def read_request_bodies(data: bytes) -> Recording:
     readable_lines = [row for row in lines if row.value is not None]
     log.skipped["line without messages"] = len(readable_lines) - len(bodies)
     log.skipped["shorter request"] = len(bodies) - 1
-    log.skipped = +log.skipped  # drops the kinds that were counted zero times
+    # Drops the kinds that were counted zero times.
+    log.skipped = +log.skipped
     leaf = _append_body(log, longest)
     for row in lines:
         if row.value is None:

@@ -35,7 +35,8 @@ from holdfast.proxy.settings import Settings, adapt_policy_to_proxy
 from holdfast.store.base import Quota, SessionStore
 from holdfast.store.open_store import open_store
 
-logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # ``health`` reports what goes wrong
+# ``health`` reports what goes wrong.
+logging.getLogger("uvicorn").addHandler(logging.NullHandler())
 SEND_ERROR_MESSAGE = "socket.send() raised exception."
 """Message that asyncio logs again and again while it sends to a client that left, which is normal."""
 logging.getLogger("asyncio").addFilter(lambda record: record.msg != SEND_ERROR_MESSAGE)

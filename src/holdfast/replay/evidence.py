@@ -63,7 +63,8 @@ def _iterate_line_excerpts(line: str, reference: Reference, needle: str) -> Iter
 def find_windows(text: str, reference: Reference) -> tuple[EvidenceWindow, ...]:
     """Return the distinct evidence windows of ``reference`` in ``text``, in order."""
     own_words = frozenset(_EVIDENCE_WORD.findall(reference[1]))
-    windows: dict[EvidenceWindow, None] = {}  # a dict, because a set has no order
+    # A dict, because a set has no order.
+    windows: dict[EvidenceWindow, None] = {}
     for excerpt in iter_excerpts(text, reference):
         words = frozenset(_EVIDENCE_WORD.findall(excerpt))
         windows[words - own_words] = None

@@ -376,7 +376,8 @@ def _compute_percentiles(seconds: Sequence[float]) -> tuple[float, float]:
     """Return the median and the 95th percentile of durations in seconds, in milliseconds."""
     if not seconds:
         return 0.0, 0.0
-    if len(seconds) == 1:  # ``quantiles`` needs two values
+    # ``quantiles`` needs two values.
+    if len(seconds) == 1:
         return seconds[0] * 1e3, seconds[0] * 1e3
     cut_points = quantiles(seconds, n=20, method="inclusive")
     return cut_points[9] * 1e3, cut_points[18] * 1e3

@@ -39,7 +39,8 @@ def get_tokenizer() -> tuple[str, TextCounter]:
     """Return name and counter of the best installed tokenizer: o200k from a wheel, else our own estimator."""
     try:
         with catch_warnings():
-            simplefilter("ignore", DeprecationWarning)  # the package loads its data in a deprecated way
+            # The package loads its data in a deprecated way.
+            simplefilter("ignore", DeprecationWarning)
             from bpe_openai import get_encoding
     except ImportError:
         return "estimate", estimate_text_tokens

@@ -103,7 +103,8 @@ class ProviderUpstream:
 
     def _choose_fault(self, upstream_request: UpstreamRequest) -> Fault | None:
         if upstream_request.endpoint == "count":
-            return None  # faults count requests for an answer, as the server does
+            # Faults count requests for an answer, as the server does.
+            return None
         number = next(self._answer_numbers)
         if not callable(self._faults):
             return find_due_fault(self._faults, number)

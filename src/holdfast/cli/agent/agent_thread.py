@@ -120,7 +120,9 @@ class AgentTerminal:
             allow=self._choose_permission(),
             hidden=KEY_VARIABLES,
         )
-        agent_configuration, session, put_event = self.order, self.session, self.queue.put
+        agent_configuration = self.order
+        session = self.session
+        put_event = self.queue.put
 
         async def go(scope: CancelScope) -> TaskOutcome:
             return await run_agent(
@@ -156,8 +158,10 @@ class AgentTerminal:
             return await do(self._scope)
 
         future = self._portal.start_task_soon(going)
-        finished: list[object] = []  # a list: ^C inside future.done() could leave its lock held
+        # A list, because ^C inside future.done() could leave its lock held.
+        finished: list[object] = []
         future.add_done_callback(finished.append)
+        # Wakes the wait for the next event, which would otherwise notice the end only after its timeout.
         future.add_done_callback(self.queue.put)
         is_stopping = False
         try:
@@ -170,6 +174,7 @@ class AgentTerminal:
                     if is_stopping:
                         raise KeyboardInterrupt from None
                     is_stopping = True
+                    # The scope belongs to the thread of the event loop and must be cancelled there.
                     self._portal.start_task_soon(self._cancel_scope)
                     if not self.end.signal_number:
                         self.screen.print_note("stopping; ^C again leaves at once", "yellow")
@@ -220,7 +225,10 @@ class AgentTerminal:
     def _choose_permission(self) -> PermissionCallback:
         if self.order.allows_all:
             return allow_command
-        return self._wait_for_permission if self.order.can_ask else deny_command
+        # Without a terminal nobody can answer, and a question would wait for ever.
+        if not self.order.can_ask:
+            return deny_command
+        return self._wait_for_permission
 
     async def _wait_for_permission(self, command: str) -> bool:
         if self._allows_all:
@@ -325,6 +333,7 @@ def handle_termination(screen: AgentScreen) -> Iterator[TerminationState]:
             signal.signal(signum, handler)
         if end.signal_number:
             name = signal.Signals(end.signal_number).name
-            with suppress(OSError):  # the terminal may be closed
+            # After SIGHUP the terminal may be closed.
+            with suppress(OSError):
                 screen.print_note(f"ended by {name}; nothing was left half-written", "yellow")
             raise Exit(128 + end.signal_number)

@@ -73,7 +73,8 @@ class _ProxyTask:
             )
         except Exception as error:  # noqa: BLE001  no fault of the proxy may end the program
             self.failure = error
-            with suppress(RuntimeError):  # raised if the proxy had already started
+            # Raised if the proxy had already started.
+            with suppress(RuntimeError):
                 task_status.started("")
 
 

@@ -403,7 +403,8 @@ def _plan_aider_launch(launch_request: LaunchRequest) -> LaunchPlan:
         _AIDER_BASE_VARIABLE: base_url,
         "OPENAI_API_BASE": base_url,
     }
-    if not variables.get("OPENAI_BASE_URL"):  # LiteLLM reads it before the others
+    # LiteLLM reads this variable before the others.
+    if not variables.get("OPENAI_BASE_URL"):
         environment["OPENAI_BASE_URL"] = base_url
     # An option overrides aider's files, and a variable does not.
     arguments = ("--openai-api-base", base_url) if own_urls else ()

@@ -89,6 +89,7 @@ def command(session: str, entry: str | None, name: str | None, store: str | None
         raise CommandError("--name needs an ENTRY to name; holdfast show lists them")
     if name and not name.strip():
         raise CommandError("--name cannot be only blanks; give a name with letters, or '' to remove one")
+    # A label is used in place of a message number, so it must not look like one.
     if name is not None and name.removeprefix("#").isdecimal():
         raise CommandError(
             f"--name {clean_single_line(name, 40)} is also a message number; give a name that is not a number"
@@ -106,6 +107,7 @@ def command(session: str, entry: str | None, name: str | None, store: str | None
 
 def _move_leaf(store: SessionStore, info: SessionInfo, entry: str, name: str | None) -> SessionInfo:
     """Make the session continue after ``entry``, and label that entry ``name`` unless it is None."""
+    # Nobody may append between the choice of the leaf and the move to it.
     with store.hold_lease(info.key):
         place = find_entry(store, info.key, load_branch_history(store, info.key), entry)
         store.set_leaf(info.key, find_continuation_leaf(store, info.key, place).id)

@@ -170,6 +170,7 @@ def command(**given: Any) -> None:
 def _load_context(options: ContextOptions) -> tuple[ContextBreakdown, SessionInfo]:
     """Load the request's contents, after recording decisions if asked to."""
     configuration = config.load_configuration()
+    # Only recording needs a store that can be written.
     with open_named_store(options.store, readonly=not options.record) as there:
         info, entry = find_session_or_entry(there, options.session)
         leaf = entry.id if entry is not None else None
@@ -216,9 +217,10 @@ def _preview_or_record(
     """Plan the decisions, record them if asked to and there are any, and return them with the resulting state."""
     inputs = make_session_plan_inputs(log, target)
     next_plan = preview_next_plan(log, target, policy, inputs)
+    # An empty decision in the log would be listed as one that can be undone.
     if record and next_plan.changes:
         return record_next_plan(store, key, log, target, policy, inputs)
-    return (next_plan, log.state)
+    return next_plan, log.state
 
 
 def describe_context(
@@ -269,12 +271,16 @@ def _iterate_context_parts(state: ConversationState, scale: float) -> Iterator[C
     tool_names: dict[str, str] = {}
     for sized_message, origin in zip(build_projection(state), list_projection_origins(state), strict=True):
         message = sized_message.message
-        tool_names.update((call.id, call.name) for call in message.calls)
+        # A result names only the id of its call, and its line shows the tool.
+        for call in message.calls:
+            tool_names[call.id] = call.name
         sizes = [count_part_tokens(part, estimate_text_tokens) for part in message.parts]
         # A message has overhead beside its parts, which the parts share.
         part_scale = scale * max(sized_message.tokens, sum(sizes)) / (sum(sizes) or 1)
         for part, size in zip(message.parts, sizes, strict=True):
-            tool_name = tool_names.get(part.call_id, "") if isinstance(part, ToolResult) else ""
+            tool_name = ""
+            if isinstance(part, ToolResult):
+                tool_name = tool_names.get(part.call_id, "")
             kind = _classify_part(sized_message, origin, part)
             yield ContextPart(origin, kind, round(part_scale * size), summarize_part(part, tool_name))
 
@@ -282,7 +288,10 @@ def _iterate_context_parts(state: ConversationState, scale: float) -> Iterator[C
 def _fit_parts_to_total(pieces: list[ContextPart], budget: int, *, exact: bool) -> list[ContextPart]:
     """Scale ``pieces`` down to ``budget`` tokens in total; with ``exact`` scale them up to it as well."""
     total = sum(piece.tokens for piece in pieces)
-    if not total or total == budget or (total < budget and not exact):
+    if not total or total == budget:
+        return pieces
+    # A measured total above the parts is not theirs: it becomes the unexplained rest.
+    if total < budget and not exact:
         return pieces
     # Each piece ends at its scaled running total, so that rounding errors do not add up.
     scaled_pieces = []

@@ -99,13 +99,16 @@ def command(session: str, moments: str | None, lines: int, store: str | None, *,
     Sizes are of whole requests, both measured with what was known at the later moment. A ~ marks an estimate; other
     sizes were counted by the provider.
     """
-    endpoints = _parse_moments(moments) if moments is not None else None
+    endpoints = None
+    if moments is not None:
+        endpoints = _parse_moments(moments)
     with open_named_store(store, readonly=True) as there, ProgressBar("comparing", is_wanted=not as_json):
         info, entry = find_session_or_entry(there, session)
         log = load_branch_history(there, info.key)
         if endpoints is not None:
             before, after = _load_sides(there, info.key, log, *endpoints)
         elif entry is not None:
+            # The request may be on another branch than the one that goes on.
             log = load_history_through_entry(there, info.key, log, entry)
             if isinstance(entry.body, REQUEST_BODIES):
                 entry = _check_was_sent(log.entries[find_request_position(log, entry)])
@@ -199,9 +202,12 @@ def _compare_moments(info: SessionInfo, before: DiffSide, after: DiffSide) -> tu
     """
     comparison = compare_requests(before.log, after.log)
     is_backward = _is_later_on_same_branch(before.log, after.log)
-    later, earlier = (before, after) if is_backward else (after, before)
-    later_messages, earlier_messages = comparison.after, comparison.before
+    later = after
+    earlier = before
+    later_messages = comparison.after
+    earlier_messages = comparison.before
     if is_backward:
+        later, earlier = earlier, later
         later_messages, earlier_messages = earlier_messages, later_messages
 
     size = measure_session_request(info, later.log.state)
@@ -211,12 +217,16 @@ def _compare_moments(info: SessionInfo, before: DiffSide, after: DiffSide) -> tu
         calibrated = copy_later_calibration(earlier.log.state, later.log.state)
         earlier_tokens = measure_session_request(info, calibrated).tokens
 
-    sizes = (size.tokens, earlier_tokens) if is_backward else (earlier_tokens, size.tokens)
-    comparison = scale_comparison(comparison, *sizes, size)
+    if is_backward:
+        comparison = scale_comparison(comparison, size.tokens, earlier_tokens, size)
+    else:
+        comparison = scale_comparison(comparison, earlier_tokens, size.tokens, size)
     # The provider counted the later request; the earlier one shares that count only where nothing differs.
     is_same_size = size.is_counted and comparison.before == comparison.after
-    is_before_counted = size.is_counted if is_backward else is_same_size
-    is_after_counted = is_same_size if is_backward else size.is_counted
+    is_before_counted = is_same_size
+    is_after_counted = size.is_counted
+    if is_backward:
+        is_before_counted, is_after_counted = is_after_counted, is_before_counted
     before_text = format_tokens(comparison.before, is_counted=is_before_counted)
     after_text = format_tokens(comparison.after, is_counted=is_after_counted)
     return comparison, _format_sides(comparison, before_text, after_text)

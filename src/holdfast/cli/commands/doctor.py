@@ -105,8 +105,10 @@ def command(ctx: click.Context, store: str | None, *, online: bool, verbose: boo
     windows = _list_windows()
     if as_json:
         print_json({"checks": msgspec.to_builtins(checks), "windows": windows})
+    elif verbose:
+        _print_checks(checks, windows)
     else:
-        _print_checks(checks, windows if verbose else [])
+        _print_checks(checks, [])
     if any(check.state == "wrong" for check in checks):
         ctx.exit(EXIT_WRONG)
 
@@ -127,7 +129,9 @@ def _check_python() -> DoctorCheck:
     except PackageNotFoundError:
         own = "not installed"
     text = f"holdfast {own}, Python {platform.python_version()} at {sys.executable}"
-    return DoctorCheck("version", "ok" if sys.version_info >= MIN_PYTHON else "wrong", text)
+    if sys.version_info < MIN_PYTHON:
+        return DoctorCheck("version", "wrong", text)
+    return DoctorCheck("version", "ok", text)
 
 
 def _check_store(option: str | None, *, quiet: bool) -> Iterator[DoctorCheck]:
@@ -162,8 +166,10 @@ def _check_disk_space(path: Path) -> Iterator[DoctorCheck]:
     text = describe_low_disk(path, _LOW_DISK_BYTES)
     if not text:
         return
-    is_full = bool(describe_low_disk(path, MIN_FREE_BYTES))
-    yield DoctorCheck("disk", "wrong" if is_full else "note", text)
+    if describe_low_disk(path, MIN_FREE_BYTES):
+        yield DoctorCheck("disk", "wrong", text)
+    else:
+        yield DoctorCheck("disk", "note", text)
 
 
 def _check_entries(store_url: str, *, quiet: bool) -> Iterator[DoctorCheck]:
@@ -188,18 +194,21 @@ def _describe_session_damage(store: SessionStore, info: SessionInfo) -> str:
     """Describe the unreadable entries of a session and the remedy, or return an empty string."""
     try:
         problems = store.find_damage(info.key)
-    except UnknownId:  # somebody removed it since the list was read
+    except UnknownId:
+        # Somebody removed the session since the list was read.
         return ""
     except EXPECTED_ERRORS as error:
         return describe_error(error)
     if not problems:
         return ""
+    # The first problem is shown without its own remedy, because repair is the remedy for all of them.
     first = problems[0].partition(";")[0]
     return f"{len(problems):,} of {info.entry_count:,} cannot be read: {first}; run holdfast repair to set them aside"
 
 
 def _check_permissions(path: Path) -> DoctorCheck:
     exposed_files = []
+    # The second one has the large texts of the same sessions.
     for file in (path, path.with_name(path.name + ".blobs")):
         if file.exists() and _get_file_mode(file) & GROUP_AND_OTHERS:
             exposed_files.append(file)
@@ -224,6 +233,7 @@ def _check_configuration() -> Iterator[DoctorCheck]:
     is_reported = False
     for scope, folder in folders:
         path = folder / config.CONFIG_FILE_NAME
+        # An error about a file begins with its path, and is shown at the line of that file.
         if fault.startswith(f"{path}: "):
             is_reported = True
             yield DoctorCheck(f"configuration ({scope})", "wrong", f"{path.absolute()}{fault.removeprefix(str(path))}")
@@ -232,6 +242,7 @@ def _check_configuration() -> Iterator[DoctorCheck]:
         yield DoctorCheck(f"configuration ({scope})", "ok", f"{path.absolute()}: {text}")
     if fault and not is_reported:
         yield DoctorCheck("configuration", "wrong", fault)
+    # Policies are built from the files, so they can only be checked if the files can be read.
     if not fault:
         yield from _check_policies(config.load_configuration())
 
@@ -344,6 +355,7 @@ def _check_proxies(settings: Settings, sources_by_proxy: dict[str, list[str]], t
 
     address = make_proxy_url(settings)
     has_proxy = False
+    # Also the configured address: a proxy may run there although no client is pointed at it.
     for proxy_url in dict.fromkeys([*filter(None, sources_by_proxy), address]):
         answer = probe_url(proxy_url, token, online=False)
         if not answer.proxy:
@@ -384,6 +396,7 @@ def _load_settings(leading: Collection[str]) -> Settings | str:
 
 def _list_windows() -> list[dict[str, object]]:
     """Return the windows in the order they are matched; the shipped ones if the user's files are invalid."""
+    # The faulty file itself is already reported as a check.
     if _catch_error(config.load_catalog):
         catalog = config.load_shipped_catalog()
     else:
@@ -453,6 +466,7 @@ def _make_windows_table(windows: list[dict[str, object]]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("window", justify="right", no_wrap=True)
     table.add_column("models")
+    # Many models share a window, so the table has a row for each window.
     by_size: dict[object, list[str]] = {}
     for line in windows:
         models = line["models"]

@@ -126,6 +126,7 @@ def _fix_file(
     except FormatError as error:
         advice = suggest_right_command(data)
         raise type(error)(f"{error}{advice and f' ({advice})'}") from None
+    # With --json the record on standard output already has the body.
     if is_file or not as_json:
         output.write(result.body)
     if as_json:
@@ -202,6 +203,7 @@ def _fix_lines(file: str, fix_options: FixOptions, output: _StandardOutput | Bin
 
 def fix_line(line: bytes, fix_options: FixOptions = FixOptions()) -> tuple[bytes, bool]:
     """Return the output for one line, and whether the request is valid; errors become part of the output."""
+    # A line that cannot be fixed must not stop the lines after it.
     try:
         result = fix_request_body(line, fix_options)
     except (HoldfastError, RecursionError) as error:

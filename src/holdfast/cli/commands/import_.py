@@ -144,9 +144,9 @@ def _import_recording(store: SessionStore, file: str, recording: Recording, key:
     _check_same_format(store, key, recording.format)
     parts = {key: recording}
     for number, part in enumerate(recording.sidechains, 1):
-        if part.session and part.session != recording.session:
-            own = part.session
-        else:
+        own = part.session
+        # A sub-agent may have no id of its own, or that of its parent.
+        if not own or own == recording.session:
             own = f"sidechain-{number}"
         parts[f"{own}@{key}"] = part
     added = already_there = 0
@@ -186,6 +186,7 @@ def _check_same_format(store: SessionStore, key: str, tool: str) -> None:
     """Raise ``FormatError`` if session ``key`` exists and belongs to another tool: the two would be mixed."""
     with suppress(UnknownId):
         there = store.get_session(key)
+        # The store accepts the beginning of a key, and then returns another session.
         if there.key == key and there.format != tool:
             owner = there.format or "Holdfast itself"
             raise FormatError(

@@ -122,7 +122,8 @@ def lint_request_body(
     case = parse_request_case(data)
     body = bytes(case.request) or data
     model = lint_options.model or case.model
-    with suppress(FormatError):  # the validator reports a body that is not an object
+    # The validator reports a body that is not an object.
+    with suppress(FormatError):
         body = set_body_model(body, model)
     return validate_request(
         body,

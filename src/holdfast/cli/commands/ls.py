@@ -158,12 +158,15 @@ def _get_session_size(store: SessionStore, info: SessionInfo, newest: Sequence[E
     None.
     """
     answer_places = [place for place, body in enumerate(newest) if isinstance(body, AnswerEntry)]
-    usage = _get_answer_usage(newest[answer_places[0]]) if answer_places else Usage()
+    usage = Usage()
+    if answer_places:
+        usage = _get_answer_usage(newest[answer_places[0]])
     has_request = any(isinstance(body, RequestEntry) for body in newest)
     if not usage.total and not has_request:
         return None, True
     if usage.total and _has_plausible_growth(newest, answer_places):
         return usage.total, True
+    # A damaged session is listed all the same, with the size that its answer reported.
     with suppress(HoldfastError):
         state = store.open_size_state(info.key)
         measured_request = state.usage.measured_request
@@ -178,8 +181,9 @@ def _has_plausible_growth(newest: Sequence[EntryBody], answer_places: Sequence[i
     if len(answer_places) < 2:
         return False
     at, before = answer_places[:2]
+    # A compaction shrinks the input, so its growth tells nothing.
     if any(isinstance(body, CompactionEntry) for body in newest[:before]):
-        return False  # a compaction shrinks the input, so its growth tells nothing
+        return False
     # In the log an answer follows its own message. That message (at + 1) was not part of the answer's input, while
     # the message of the answer before (before + 1) was new in it.
     messages_between = [body for body in newest[at + 2 : before + 2] if isinstance(body, MessageEntry)]
@@ -267,7 +271,10 @@ def format_age(at: int | None, now: float | None = None) -> str:
     """Format how long ago ``at`` (ms since 1970) was, in one unit."""
     if at is None:
         return "-"
-    seconds = (time.time() if now is None else now) - at / 1_000
+    if now is None:
+        now = time.time()
+    seconds = now - at / 1_000
+    # The largest unit first, so that the first one that fits is the one to show.
     for size, unit in _AGE_UNITS:
         if seconds >= size:
             return f"{int(seconds // size)} {unit} ago"

@@ -104,7 +104,8 @@ def command(session: str | None, store: str | None, *, as_json: bool) -> None:
         return
     import anyio
 
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ^C must end it: the thread waiting for input ignores a cancel
+    # ^C must end it, and the thread that waits for input ignores a cancellation.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     anyio.run(_run_mcp_server, place)
 
 
@@ -136,6 +137,7 @@ def make_mcp_server(environment: McpSource) -> Server[Any]:
         return types.ListToolsResult(tools=_list_mcp_tools())
 
     async def call_tool(_: ServerRequestContext[Any], params: types.CallToolRequestParams) -> types.CallToolResult:
+        # In a thread, because searching a long session would hold up the server's other messages.
         answer = await to_thread.run_sync(partial(answer_tool_call, environment, params.name, params.arguments or {}))
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=answer.text)], is_error=answer.is_error
@@ -183,13 +185,16 @@ def _make_mcp_tool(name: str, about: str, parameters: Mapping[str, Any], *requir
 
 def answer_tool_call(environment: McpSource, tool: str, arguments: Mapping[str, Any]) -> RecallAnswer:
     """Run a call of ``tool`` and return its answer; errors are answers too."""
+    # Opened for each call, because others write to the store while this server is running.
     try:
         with open_named_store(environment.store, readonly=True) as store:
             info, note = choose_session(store, environment)
             answer = _run_tool(store, info.key, tool, arguments)
     except EXPECTED_ERRORS as error:
         return RecallAnswer(describe_error(error), is_error=True)
-    return RecallAnswer(f"{note}\n{answer.text}", answer.is_error) if note else answer
+    if not note:
+        return answer
+    return RecallAnswer(f"{note}\n{answer.text}", answer.is_error)
 
 
 def choose_session(store: SessionStore, environment: McpSource) -> tuple[SessionInfo, str]:

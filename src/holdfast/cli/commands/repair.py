@@ -100,6 +100,7 @@ def command(
         raise CommandError("--store and FILE cannot be combined; give one of the two")
     if "" in files:
         raise CommandError("the file name is empty; give the name of a file")
+    # With --format the file is one of another tool, whatever its first bytes are.
     if files:
         paths = [(Path(file), not format_ and _is_sqlite_file(file)) for file in files]
     else:
@@ -131,7 +132,8 @@ def _is_sqlite_file(file: str) -> bool:
             return False
         with Path(file).open("rb") as content:
             return content.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
-    except OSError:  # reading it later reports the error
+    except OSError:
+        # Reading the file later reports the error.
         return False
 
 
@@ -144,6 +146,7 @@ def _repair_files(
 ) -> Iterator[RepairOutcome]:
     with ProgressBar(is_wanted=not quiet) as waiting:
         for path, is_store in paths:
+            # A file that cannot be repaired must not keep the others from it.
             try:
                 if is_store and path.is_dir():
                     yield RepairFailure(str(path), "this is a folder; give a file's path with --store")
@@ -163,7 +166,9 @@ def _repair_store_file(path: Path, waiting: ProgressBar, *, dry_run: bool) -> St
 
 def _read_schema_version(path: Path) -> int:
     """Return the version of a store's tables, or 0 if it cannot be read."""
-    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+    # Read-only, so that a check changes nothing.
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True)) as db:
         return int(db.execute("PRAGMA user_version").fetchone()[0])
     return 0
 
@@ -303,8 +308,11 @@ def _format_thing_count(count: int) -> str:
 
 
 def _format_location(finding: StoreRepairFinding) -> str:
+    # A fault of the whole database belongs to no session.
+    if not finding.session_key:
+        return ""
     entry = f", entry {finding.entry_id}" if finding.entry_id else ""
-    return f"session {finding.session_key}{entry}: " if finding.session_key else ""
+    return f"session {finding.session_key}{entry}: "
 
 
 def _encode_repair(outcome: RepairOutcome, *, dry_run: bool) -> dict[str, Any]:

@@ -145,7 +145,10 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     options = ReplayOptions(**given)
     replay_job = _make_replay_setup(options)
     check_replay_window(replay_job)
-    dump = RequestDumpFolder(options.dump) if options.dump else None
+    dump = None
+    # Made before the first file is read, so that a folder that cannot be written is reported at once.
+    if options.dump:
+        dump = RequestDumpFolder(options.dump)
     with ProgressBar(is_wanted=not options.as_json) as waiting:
         files = _list_files(options)
         outcomes: list[ReplayReport | ReplayFailure] = []
@@ -169,8 +172,12 @@ def _make_replay_setup(options: ReplayOptions) -> ReplayJob:
         names = list(PRESETS)
     configuration = config.load_configuration()
     # Cuts take three more runs a policy, so they are for figures (--json); a person sees a picture instead.
-    measures_cuts = options.as_json if options.cuts is None else options.cuts
-    pictured_policy = None if options.as_json else _choose_pictured_policy(options, names)
+    measures_cuts = options.cuts
+    if measures_cuts is None:
+        measures_cuts = options.as_json
+    pictured_policy = None
+    if not options.as_json:
+        pictured_policy = _choose_pictured_policy(options, names)
     return ReplayJob(
         policies=tuple(configuration.build_policy(name) for name in names),
         window=options.window,
@@ -235,6 +242,7 @@ def _replay_file(
     dump: RequestDumpFolder | None,
 ) -> Iterator[ReplayReport | ReplayFailure]:
     """Yield the outcome of each session in a file. Raises ``CommandError`` for wrong use, which ends the command."""
+    # Caught here and for each source: an unreadable file ends after the sessions that were read from it.
     try:
         for source in iter_recordings(file, session):
             yield _replay_source(source, replay_job, waiting, dump)
@@ -287,6 +295,7 @@ def _print_reports(
     for failure in outcomes:
         if isinstance(failure, ReplayFailure):
             error_lines.append(clean_single_line(prefix_file_name(failure.file, failure.error)))
+    # A single file that failed is simply the error of the command.
     if not reports and len(error_lines) == 1:
         raise CommandError(error_lines[0])
     for line in error_lines:
@@ -294,6 +303,7 @@ def _print_reports(
     if not reports:
         raise CommandError("no file could be replayed")
     out = make_console()
+    # A picture for each of many sessions would hide the tables, so it must be asked for.
     wants_picture = len(reports) == 1 or options.show is not None
     for number, report in enumerate(reports):
         if number:

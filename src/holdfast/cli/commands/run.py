@@ -97,6 +97,7 @@ def command(
     # Two proxies in a row would record and reduce every request twice.
     running = find_existing_proxy(get_command_client(client[0]), get_upstream_urls(effective_settings.settings), token)
     if running is not None:
+        # The token goes only to a client of a proxy that accepted it.
         prepare_with_token = partial(prepare, token=token if running[1].was_sent_token else "")
         _run_at_existing_proxy(
             ctx,
@@ -123,6 +124,7 @@ def command(
 def _find_program(ctx: click.Context, client: str) -> str:
     """Return the path of the program ``client``; if it is missing, exit with a shell's exit code."""
     path = shutil.which(client)
+    # Shells tell a file that cannot be executed (126) from a missing one (127), and scripts rely on it.
     if path is None and os.sep in client and Path(client).exists():
         _print_note(f"{client} is not an executable program; give the path of one")
         ctx.exit(EXIT_NOT_EXECUTABLE)
@@ -168,6 +170,7 @@ def _drop_url_variables(environment: Mapping[str, str]) -> dict[str, str]:
 @contextmanager
 def _silence_stderr() -> Iterator[None]:
     """Discard our standard error while the terminal is the client's; problems are reported at the end."""
+    # Programs without a console have no standard error.
     if sys.stderr is None:
         yield
         return

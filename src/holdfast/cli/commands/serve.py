@@ -98,6 +98,7 @@ def command(store: str | None, *, as_json: bool, **given: Any) -> None:
         given,
         as_json,
     )
+    # A plain relay records nothing, so it needs no store.
     if get_proxy_mode(effective_settings.settings, get_bypass_file(serving.store.url)) != "bypass":
         check_store_url(serving.store.url)
     health = anyio.run(_serve_proxy, serving, backend_options=get_loop_options())
@@ -117,6 +118,7 @@ async def _serve_proxy(serving: ProxyServeOptions) -> Health | None:
     stop = Event()
     sends, changes = create_memory_object_stream[tuple[Settings, Configuration]](1)
     async with create_task_group() as tasks, sends, changes:
+        # Both must listen before the proxy starts, because until then a signal ends the process at once.
         await tasks.start(_wait_for_signals, stop, tasks.cancel_scope)
         await tasks.start(_reload_on_hangup, serving, sends)
         try:
@@ -172,6 +174,7 @@ async def _reload_on_hangup(
         async for _ in signals:
             try:
                 effective_settings = load_effective_settings(serving.options)
+                # Built only to check it: the error must be reported here and not by the running proxy.
                 effective_settings.configuration.build_policy(effective_settings.settings.policy)
             except ConfigError as error:
                 _print_notice(f"not reloaded: {error}")
@@ -179,6 +182,7 @@ async def _reload_on_hangup(
             await updates.send((effective_settings.settings, effective_settings.configuration))
             mode_text = describe_proxy_mode(effective_settings.settings, get_bypass_file(serving.store.url))
             notice = f"reloaded: {clean_single_line(mode_text)}"
+            # Clients know the old token, so it is kept until a restart.
             if effective_settings.settings.token != serving.settings.token:
                 notice += "; the new token takes effect at the next start"
             _print_notice(notice)

@@ -119,7 +119,10 @@ def command(session: str, last: int | None, store: str | None, *, everything: bo
     the tokens left of it, a hidden one with ⟱; holdfast why explains either. A ~ marks an estimate, calibrated by the
     provider's counts in this session, as in holdfast context; other sizes were counted by the provider.
     """
-    max_lines = last or (None if as_json else DEFAULT_LINE_LIMIT)
+    max_lines = last
+    # A script gets all lines, a person the newest ones.
+    if last is None and not as_json:
+        max_lines = DEFAULT_LINE_LIMIT
     with open_named_store(store, readonly=True) as there, ProgressBar("reading", is_wanted=not as_json):
         info, entry = find_session_or_entry(there, session)
         end = entry.id if entry is not None else info.leaf_id
@@ -186,12 +189,14 @@ def make_entry_lines(
 ) -> Iterator[EntryLine]:
     """Yield a line for each of ``entries``, the last ones of ``state``, with tokens measured by ``size``."""
     visibility = list_message_visibility(state)
+    # The entries end where the state ends, so the number of the first message follows from the end.
     number = len(visibility) - sum(isinstance(entry.body, MessageEntry | BranchSummaryEntry) for entry in entries)
     for entry in entries:
         body = entry.body
         kind = _get_entry_kind(entry)
         if not isinstance(body, MessageEntry | BranchSummaryEntry):
             tokens = None
+            # A provider that reports no usage leaves 0, which is not a size.
             if isinstance(body, AnswerEntry):
                 tokens = body.usage.input or None
             yield EntryLine(
@@ -330,6 +335,7 @@ def _format_entry_head(line: EntryLine, ids: Mapping[str, str], width: int) -> s
     """Format the start of a line: its number and, if ``width`` allows, its id and its time."""
     number = f"#{line.message}" if line.message is not None else _KIND_MARKS.get(line.kind, "·")
     head = f"{number:>6} "
+    # In a narrow terminal the text of the message is worth more than its id and its time.
     if width >= _WIDTH_FOR_ID:
         longest_id = max(map(len, ids.values()))
         id_width = max(SHORT_ID, min(_MAX_ID_WIDTH, longest_id))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 import msgspec
@@ -207,9 +207,11 @@ def _compute_account_and_state(
 ) -> tuple[SessionSavings, ConversationState]:
     """Compute the savings of a session from its ``entries``, and return them with the state of its current branch."""
     hashes = collect_named_blobs(entries)
+    # A blob may be missing from the store's folder.
     sizes = [store.blobs.get_size(hash_) for hash_ in hashes if store.blobs.has_blob(hash_)]
 
-    targets: dict[tuple[str, int, RequestSetup, str], tuple[Target, Settings]] = {}  # of this session
+    # Most requests of a session share the four fields of the key, so each target is only found once.
+    targets: dict[tuple[str, int, RequestSetup, str], tuple[Target, Settings]] = {}
 
     def sized(state: ConversationState) -> RequestSize:
         key = state.last_request.model, state.last_request.configured_window, state.setup, state.policy_name
@@ -220,10 +222,9 @@ def _compute_account_and_state(
     account, state = compute_savings_and_state(info.key, entries, info.leaf_id, catalog, info.model, sized)
     # The compactions of an imported session are another tool's work, so the overflows they avoided do not count.
     avoided_overflows = 0 if info.format else account.avoided_overflows
-    if account.largest.from_client:
-        largest = _apply_effective_window(account.largest, state, places, info)
-    else:
-        largest = account.largest
+    largest = account.largest
+    if largest.from_client:
+        largest = _apply_effective_window(largest, state, places, info)
     account = replace(
         account,
         largest=largest,
@@ -354,9 +355,10 @@ def _print_costs(console: Any, account: SessionSavings) -> None:
         print_wrapped(console, Text(f"{hit}; {account.output:,} tokens out; {_format_call_costs(account)}{suffix}"))
     else:
         console.print("no answer reported usage, so the cost is unknown")
-    breaks = ", ".join(f"{clean_single_line(why)} {count:,}" for why, count in account.breaks.items())
+    breaks = ", ".join([f"{clean_single_line(why)} {count:,}" for why, count in account.breaks.items()])
     if breaks:
         cost = f"{format_tokens(account.rewritten)} tokens were written to the cache again"
+        # 0 dollars would look like a price of nothing if the prices are unknown.
         has_price = account.rewritten_dollars or not account.unpriced_calls
         suffix = ""
         if has_price:
@@ -460,12 +462,17 @@ def _print_stats_table(console: Console, columns: _StatsColumns, rows: list[tupl
     column_indexes = choose_columns([columns.heads, *rows], columns.spare, console.width)
     table = Table(box=None, padding=(0, COLUMN_GAP, 0, 0), pad_edge=False)
     widths = [max(map(len, column)) for column in zip(columns.heads, *rows, strict=True)]
-    is_wide = sum(width + COLUMN_GAP for width in widths) - COLUMN_GAP <= console.width
+    is_wide = sum(widths) + COLUMN_GAP * (len(widths) - 1) <= console.width
     for number, at in enumerate(column_indexes):
-        head = columns.heads[at] if is_wide else columns.heads[at].replace(" ", "\n")
-        table.add_column(head, justify="right" if number else "left", vertical="bottom", overflow="fold")
+        head = columns.heads[at]
+        # Figures are narrower than most headings, so headings on several lines save width.
+        if not is_wide:
+            head = head.replace(" ", "\n")
+        # The first column is a name, the others are figures.
+        justify: Literal["left", "right"] = "right" if number else "left"
+        table.add_column(head, justify=justify, vertical="bottom", overflow="fold")
     for row in rows:
-        table.add_row(*(row[at] for at in column_indexes))
+        table.add_row(*[row[at] for at in column_indexes])
     print_table(console, table)
     hidden_heads = [name for at, name in enumerate(columns.heads) if at not in column_indexes]
     if hidden_heads:

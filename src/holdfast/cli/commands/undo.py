@@ -143,6 +143,7 @@ def command(
         raise CommandError("--list lists all decisions in force; leave DECISION out")
     if window and (listed or decisions):
         raise CommandError("--window only forgets the learned window; give it without --list and DECISION")
+    # Listing writes nothing, so it also works on a store that cannot be written.
     with open_named_store(store, readonly=listed) as there:
         info = there.get_session(session)
         if listed:
@@ -196,6 +197,7 @@ def _describe_undo(
     id_, body = decision
     tokens = measure_request(state, *target_and_settings).tokens
     growth = measure_request(without, *target_and_settings).tokens - tokens
+    # The edits of a decision name their messages; for a compaction both states must be compared.
     if isinstance(body, DecisionEntry):
         rules = tuple(dict.fromkeys(edit.rule for edit in body.edits))
         # Several edits may concern one message, for example its parts.
@@ -230,7 +232,8 @@ def _remove_decision(
         return _fold_revoke(state, id_)
     measurement = state.usage.measured_request
     if measurement is not None and _find_first_changed_message(state, body, shown_indexes) < measurement.message_count:
-        measurement = replace(measurement, projection_digest=b"")  # what was counted had the decision
+        # The request that the provider counted had the decision, so its count does not hold without it.
+        measurement = replace(measurement, projection_digest=b"")
     saved_tokens = sum(edit.saves for edit in list_shown_edits(state, body))
     return replace(
         state,
@@ -274,6 +277,7 @@ def _find_first_changed_message(
 
 def _is_shown_differently(state: ConversationState, at: int, edits: list[Edit]) -> bool:
     """Return whether message ``at`` would look different without ``edits``; other edits may cover it as well."""
+    # Removed one by one: an equal edit of another decision stays.
     other_edits = list(state.view.edits[at])
     for edit in edits:
         other_edits.remove(edit)
@@ -289,9 +293,13 @@ def _is_shown_differently(state: ConversationState, at: int, edits: list[Edit]) 
 
 def _list_message_fates(conversation_state: ConversationState) -> list[tuple[MessageState, tuple[Edit, ...]]]:
     """Return how each message is shown, and by which edits."""
-    message_fates = []
+    message_fates: list[tuple[MessageState, tuple[Edit, ...]]] = []
     for index, state in enumerate(list_message_visibility(conversation_state)):
-        message_fates.append((state, () if state == "hidden" else conversation_state.view.edits.get(index, ())))
+        edits: tuple[Edit, ...] = ()
+        # Edits of a hidden message change nothing that is shown.
+        if state != "hidden":
+            edits = conversation_state.view.edits.get(index, ())
+        message_fates.append((state, edits))
     return message_fates
 
 
@@ -301,21 +309,19 @@ def undo_decisions(store: SessionStore, info: SessionInfo, *decisions: str) -> U
     with open_journal_at_leaf(store, key) as journal:
         revoked_ids = journal.revoke_decisions(*decisions or (None,))
     path = store.read_path(key, journal.leaf)
-    logs = [
-        build_branch_history(path[: at - len(revoked_ids)]) for at in range(len(revoked_ids))
-    ]  # each as it was just before
-    target_and_settings = get_target_and_settings(info, logs[0].state, config.load_configuration())
-    first, *also = [
-        _describe_undo(
-            _map_entry_times(log),
-            (id_, dict(log.state.view.active_decisions)[id_]),
-            target_and_settings,
-            log.state,
-            _fold_revoke(log.state, id_),
-        )
-        for log, id_ in zip(logs, revoked_ids, strict=True)
-    ]
-    before, after = (measure_request(state, *target_and_settings).tokens for state in (logs[0].state, journal.state))
+    count_before = len(path) - len(revoked_ids)
+    state_before = build_branch_history(path[:count_before]).state
+    target_and_settings = get_target_and_settings(info, state_before, config.load_configuration())
+    undone: list[UndoableDecision] = []
+    # Each revocation is one entry at the end of the log, so the log just before it ends one entry earlier.
+    for number, id_ in enumerate(revoked_ids):
+        log = build_branch_history(path[: count_before + number])
+        decision = (id_, dict(log.state.view.active_decisions)[id_])
+        without = _fold_revoke(log.state, id_)
+        undone.append(_describe_undo(_map_entry_times(log), decision, target_and_settings, log.state, without))
+    first, *also = undone
+    before = measure_request(state_before, *target_and_settings).tokens
+    after = measure_request(journal.state, *target_and_settings).tokens
     return UndoOutcome(key, first, before, after, tuple(also))
 
 
@@ -368,6 +374,7 @@ def _print_undo(info: SessionInfo, outcome: UndoOutcome | WindowChange) -> None:
 
 
 def _name_decision(decision: UndoableDecision, id_: str) -> str:
+    # A compaction is its own rule, which would only repeat the word.
     if decision.rules == (decision.kind,):
         rules = ""
     else:
@@ -377,8 +384,9 @@ def _name_decision(decision: UndoableDecision, id_: str) -> str:
 
 def _format_undo_effect(decision: UndoableDecision) -> str:
     subject = "message is" if decision.messages == 1 else "messages are"
-    size = f"{format_tokens(abs(decision.token_growth))} tokens {'more' if decision.token_growth >= 0 else 'fewer'}"
-    return f"{size}, {decision.messages:,} {subject} shown differently"
+    tokens = format_tokens(abs(decision.token_growth))
+    direction = "more" if decision.token_growth >= 0 else "fewer"
+    return f"{tokens} tokens {direction}, {decision.messages:,} {subject} shown differently"
 
 
 def _print_undoable(info: SessionInfo, decisions: UndoList, count: int, *, as_json: bool) -> None:

@@ -185,6 +185,7 @@ def _print_original(
     if as_json:
         print_json({"session": info.key, "message": number, "entry": entry.id, "text": "".join(pieces)})
         return
+    # As bytes, so that lone surrogates are replaced and do not raise, and piece by piece: a text may be very long.
     for piece in pieces:
         click.echo(piece.encode("utf-8", "replace"), nl=False)
     if sys.stdout is not None and sys.stdout.isatty():
@@ -223,6 +224,7 @@ def _get_message_number(log: BranchHistory, entry: Entry) -> int:
     kind = entry.body.__struct_config__.tag
     short = clean_single_line(entry.id[:SHORT_ID])
     hint = ""
+    # A decision has no text of its own, but its effect can be shown.
     if kind in {"decision", "compaction"}:
         hint = f"; holdfast diff SESSION ..{short} shows what it changed"
     raise CommandError(f"entry {short} is a {kind}, not a message; give a number as holdfast show prints it{hint}")
@@ -263,6 +265,7 @@ def _find_replacement(
     if state != "hidden":
         sized_messages = get_shown_messages(log.state, number)
         return MessageReplacement(size.scale_tokens(size_of(sized_messages)), _join_message_text(sized_messages))
+    # An edit that merges several messages shows its text at the first of them.
     covering_index = _find_covering_message(log.state, number)
     if covering_index is not None:
         sized_messages = get_shown_messages(log.state, covering_index)

@@ -32,7 +32,8 @@ def read_input_file(name: str) -> bytes:
         raise FormatError("the file name is empty; give the name of a file")
     if path.is_dir():
         raise FormatError(f"{name} is a folder; give the files in it, for example {path / '*.jsonl'}")
-    if path.is_char_device() or path.is_block_device():  # some, like /dev/zero, never end
+    # Some devices, like /dev/zero, never end.
+    if path.is_char_device() or path.is_block_device():
         raise FormatError(f"{name} is a device, not a file; give a file, or - for standard input")
     return read_pipe(path) if path.is_fifo() else path.read_bytes()
 

@@ -120,7 +120,8 @@ def replay_recording(
     bodies = dump.open_session(file) if dump else None
     rows: list[PolicyRow] = []
     errors: list[tuple[str, Exception]] = []
-    runs = 4 if replay_job.measures_cuts else 1  # each budget of cuts is a run of its own
+    # Each budget of cuts is a run of its own.
+    runs = 4 if replay_job.measures_cuts else 1
     for policy in replay_job.policies:
         waiting.begin_part(f"{Path(file).name}  {policy.name}", runs * len(session.steps))
         try:
@@ -128,7 +129,8 @@ def replay_recording(
         except EXPECTED_ERRORS as error:
             errors.append((policy.name, error))
     if not rows:
-        raise errors[-1][1]  # with all policies this is ours, whose message is the most helpful
+        # With all policies the last one is ours, and its message is the most helpful.
+        raise errors[-1][1]
     failures = [PolicyFailure(name, describe_error(error)) for name, error in errors]
     return ReplayReport(_make_subject(file, recording, study), tuple(rows), tuple(failures))
 

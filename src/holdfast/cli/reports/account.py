@@ -373,7 +373,8 @@ class _AccountFold:
         rules = []
         for rule in account.rules:
             past_savings = replace(rule, in_force=0, saved_tokens=0)
-            if past_savings != RuleSavings(rule.rule):  # a rule without past savings would be an empty line
+            # A rule without past savings would be an empty line.
+            if past_savings != RuleSavings(rule.rule):
                 rules.append(past_savings)
         return replace(account, said_tokens=0, saved_tokens=0, rules=tuple(rules))
 

@@ -127,7 +127,8 @@ def shorten_entry_ids(ids: Iterable[str]) -> dict[str, str]:
     sorted_ids = sorted(set(ids))
     short_ids = {}
     for at, id_ in enumerate(sorted_ids):
-        after = bisect_left(sorted_ids, f"{id_},", at)  # "," sorts right after "+", so this skips ids with a +
+        # "," sorts right after "+", so this skips ids with a +.
+        after = bisect_left(sorted_ids, f"{id_},", at)
         neighbors = (*sorted_ids[max(0, at - 1) : at], *sorted_ids[after : after + 1])
         common = max((_count_common_prefix(id_, neighbor) for neighbor in neighbors), default=0)
         short_ids[id_] = id_[: max(MIN_ID_LENGTH, common + 1)]

@@ -167,7 +167,8 @@ class _DryRunFold:
         if isinstance(body, AnswerEntry):
             self._apply_counted_size()
         if entry.id in self._refusals:
-            self._plan_request(is_refused=True)  # it would have been sent again, with the learned limits
+            # It would have been sent again, with the learned limits.
+            self._plan_request(is_refused=True)
 
     def _apply_counted_size(self) -> None:
         """Replace the newest request's estimate by the count in its answer, and scale the planned size likewise."""

@@ -107,13 +107,16 @@ def find_request_position(log: BranchHistory, entry: Entry) -> int:
         if isinstance(log.entries[place].body, RequestEntry):
             request_index = place
             break
-    if _is_unanswered_failure(entry):
-        since = log.entries[request_index + 1 : at] if request_index is not None else ()
-        has_new_messages = any(isinstance(log_entry.body, MessageEntry | AnswerEntry) for log_entry in since)
-        if request_index is None or has_new_messages:
-            return at
+    is_unanswered = _is_unanswered_failure(entry)
     if request_index is None:
+        if is_unanswered:
+            return at
         raise UnknownId(f"no request is recorded before entry {entry.id[:SHORT_ID]}; holdfast show --all lists the log")
+    # Messages after the last request belong to a request that was never sent, and this failure says why.
+    later_entries = log.entries[request_index + 1 : at]
+    has_new_messages = any(isinstance(log_entry.body, MessageEntry | AnswerEntry) for log_entry in later_entries)
+    if is_unanswered and has_new_messages:
+        return at
     return request_index
 
 
@@ -133,8 +136,13 @@ def describe_request(
     end = find_answer_or_failure(log.entries[at + 1 :])
     if not isinstance(entry.body, RequestEntry):
         return _describe_unsent_request(info, entry, state)
-    answer = end.body if end is not None and isinstance(end.body, AnswerEntry) else None
-    usage = answer.usage if answer is not None and answer.usage.input else None
+    answer = None
+    usage = None
+    if end is not None and isinstance(end.body, AnswerEntry):
+        answer = end.body
+        # A provider that reports no usage leaves 0, which is no count.
+        if answer.usage.input:
+            usage = answer.usage
     target, settings = get_target_and_settings(info, state, configuration)
     size = measure_request(state, target, settings)
 
@@ -227,7 +235,9 @@ def _explain_no_answer(end: Entry | None) -> str:
     """Explain why a request was not answered; empty if it was."""
     if end is None:
         return "no answer is recorded"
-    return f"{end.body.kind}: {end.body.reason}" if isinstance(end.body, FailureEntry) else ""
+    if not isinstance(end.body, FailureEntry):
+        return ""
+    return f"{end.body.kind}: {end.body.reason}"
 
 
 def _list_refusal_reasons(entries: Sequence[Entry], start: int, stop: int) -> list[str]:

@@ -153,10 +153,12 @@ def _compare_message(
     elif old is not None:
         kind = "hidden"
     elif message.entry in known_entries:
-        kind = "back"  # the first request knew it and did not show it
+        # The first request knew the message and did not show it.
+        kind = "back"
     else:
         kind = "new"
     rule = why = decided_by = ""
+    # A new message comes from the conversation and not from a decision.
     if kind != "new":
         rule, why, decided_by = causes.get_cause(message.number)
     old_lines = get_message_text_lines([old.sized_message]) if old is not None else []
@@ -185,6 +187,7 @@ class _ChangeCauses:
         """Rule, reason and entry, by message number."""
         self._compactions: list[tuple[int, tuple[str, str, str]]] = []
         """For each compaction that hides more than those added before it: its first kept message, and the cause."""
+        # The first cause that is found for a message stays, so the order of these two decides.
         self._add_decisions_missing_in(second, first)
         self._add_decisions_missing_in(first, second)
 

@@ -58,6 +58,7 @@ def get_session_target(
         setup=state.setup,
         catalog=catalog,
     )
+    # The recorded window belongs to the recorded model, and a window that was asked for wins.
     if window is not None or not state.last_request.configured_window or place.model != state.last_request.model:
         return place
     as_recorded = replace(
@@ -137,7 +138,8 @@ def remove_all_decisions(state: ConversationState) -> ConversationState:
         digest = get_projection_digest_at(plain, measurement.message_count)
         measurement = replace(measurement, projection_digest=digest, native_tokens=0)
     else:
-        measurement = replace(measurement, projection_digest=b"")  # equals no request, so it is not valid
+        # This digest equals that of no request, so the count is not valid.
+        measurement = replace(measurement, projection_digest=b"")
     return replace(plain, usage=replace(plain.usage, measured_request=measurement))
 
 
@@ -221,9 +223,13 @@ def build_state_at_request(entries: Sequence[Entry], at: int) -> ConversationSta
     """Return the state at the request at index ``at``, including the size that its answer or failure reported."""
     state = ConversationState.from_entries(entries[: at + 1])
     end = find_answer_or_failure(entries[at + 1 :])
-    return state if end is None else apply_entry(state, end)
+    if end is None:
+        return state
+    return apply_entry(state, end)
 
 
 def format_tokens(tokens: int, *, is_counted: bool = False) -> str:
     """Format a size; an estimate gets a ``~`` before it."""
-    return f"{tokens:,}" if is_counted else f"~{tokens:,}"
+    if is_counted:
+        return f"{tokens:,}"
+    return f"~{tokens:,}"

@@ -290,7 +290,8 @@ class _CodexFile:
         if is_repeated or self._is_summarizing or tokens.input_tokens <= 0:
             return
         self._total_usage = bytes(total)
-        self._open_answer = None  # a usage report ends an answer: the next items are another call's
+        # A usage report ends an answer: the next items are another call's.
+        self._open_answer = None
         answer = self._last_answer
         if answer is None or answer.usage is not None:
             return

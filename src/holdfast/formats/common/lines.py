@@ -148,7 +148,8 @@ def _decode_line(
 ) -> FileLine[T]:
     try:
         if not line.isascii():
-            line.decode()  # msgspec does not check the encoding of what it leaves raw
+            # msgspec does not check the encoding of what it leaves raw.
+            line.decode()
         return FileLine(number, line, line, shape.decode_strict(line), start=start)
     except DECODE_ERRORS as error:
         return _decode_line_leniently(number, line, shape, error, is_cut_off=is_cut_off, start=start)
@@ -186,7 +187,8 @@ def decode_document(data: bytes, shape: LenientDecoder[T]) -> FileLine[T]:
     """Return a whole file decoded as one JSON value, however many lines it has."""
     try:
         if not _is_utf8(data):
-            data.decode()  # raises the error that names the byte
+            # Raises the error that names the byte.
+            data.decode()
         return FileLine(1, data, data, shape.decode_strict(data))
     except DECODE_ERRORS as error:
         return _decode_line_leniently(1, data, shape, error, is_cut_off=False)
@@ -318,5 +320,6 @@ def format_iso_time(at: int | None) -> str:
     try:
         moment = _EPOCH + timedelta(milliseconds=at or 0)
     except OverflowError:
-        moment = _EPOCH  # a tool that reads the file needs some time, and a wrong one is better than no export
+        # A tool that reads the file needs some time, and a wrong one is better than no export.
+        moment = _EPOCH
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -245,7 +245,8 @@ def read_gemini_cli(data: bytes) -> Recording:
     for previous, row in file.damaged:
         parent = previous.last_entry_id if previous is not None else root
         file.log.add_damaged_line(row.number, row.raw, row.fault, parent)
-    file.log.skipped = +file.log.skipped  # drops the kinds that were counted zero times
+    # Drops the kinds that were counted zero times.
+    file.log.skipped = +file.log.skipped
     header = file.header.value if file.header is not None else None
     session = header.session if header is not None else None
     return file.log.finish_recording(

@@ -173,7 +173,8 @@ class _GeminiCliWriter:
             return
         parts = self._attach_to_answer(parts)
         if not parts and self.answer is not None:
-            self.message_of_entry[entry.id] = self.answer  # all its results are beside their calls
+            # All its results are beside their calls.
+            self.message_of_entry[entry.id] = self.answer
             return
         line |= {"type": "user", "content": parts}
         self._append_message(entry, _WrittenMessage(to_json(line)))
@@ -243,7 +244,8 @@ def _encode_gemini_parts(message: Message) -> list[dict[str, Any]]:
 def _encode_gemini_part(role: Role, part: Part) -> list[dict[str, Any]]:
     """Return one part as parts of the API; empty if the API has no form for it."""
     if isinstance(part, ToolCall | ToolResult):
-        part = replace(part, raw=None)  # its bytes have the id as sent, without the tool's name
+        # Its bytes have the id as sent, without the tool's name.
+        part = replace(part, raw=None)
     wire_parts = []
     for content in encode_messages(gemini.API_NAME, [Message(role, (part,))]):
         for wire_part in content.get("parts") or ():

@@ -208,7 +208,8 @@ class _OpencodeReader:
     def finish_recording(self) -> Recording:
         """Return the finished recording."""
         self._append_clearings(None)
-        self.log.skipped = +self.log.skipped  # drops the kinds that were counted zero times
+        # Drops the kinds that were counted zero times.
+        self.log.skipped = +self.log.skipped
         info = self.session_info
         leaf = self.last_entry_id if self.leaf is None else self.leaf
         return self.log.finish_recording(

@@ -259,7 +259,8 @@ class _OpencodeWriter:
         self.messages.append(message)
         self.message_ids[entry.id] = message_id
         if role == "user":
-            self.last_user_id = message_id  # answers name the user's message that they belong to
+            # Answers name the user's message that they belong to.
+            self.last_user_id = message_id
         return message
 
     def _make_id(self, kind: str, text: str) -> str:

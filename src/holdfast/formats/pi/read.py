@@ -342,7 +342,8 @@ def _append_pi_message(file: _PiFile, record: _PiRecord, name: str, parent: str 
     at = parse_millis(record.line.timestamp)
     try:
         message = PI_MESSAGE.decode_strict((file.reload_line(record).value or PiLine()).message)
-        convert_pi_message(message)  # only to see now whether it raises; a lazy body converts it again
+        # Only to see now whether it raises; a lazy body converts it again.
+        convert_pi_message(message)
     except (FormatError, *DECODE_ERRORS) as error:
         log.skipped["message (unreadable)"] += 1
         log.report_problem(number, f"the message is kept as a note: {error}")

@@ -115,7 +115,8 @@ def _write_pi_entry(source: WritableRecording, entry: Entry) -> Iterator[bytes]:
 
 def _copy_pi_line(line: bytes, id_: str, parent_id: str | None) -> bytes:
     """Return a line of a pi session with this id and parent; the same bytes if it has them already."""
-    if b'"hookMessage"' in line:  # cheap test first: only lines before version 3 have the role
+    # Cheap test first: only lines before version 3 have the role.
+    if b'"hookMessage"' in line:
         message = PI_LINE.decode_or_default(replace_bad_escapes(line)).message
         if PI_MESSAGE.decode_or_default(message).role == "hookMessage":
             line = set_json_fields(line, {"message": decode_raw_fields(message) | {"role": "custom"}})

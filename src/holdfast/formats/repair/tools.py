@@ -178,7 +178,8 @@ def _is_codex_header(value: JsonObject) -> bool:
 
 
 def _summarize_codex_line(number: int, value: JsonObject) -> LineSummary:
-    is_bare = "payload" not in value  # old files hold items without an envelope
+    # Old files hold items without an envelope.
+    is_bare = "payload" not in value
     item = value if is_bare else _get_object_or_empty(value.get("payload"))
     is_item = is_bare or value.get("type") == "response_item"
     kind = _get_text_or_empty(item.get("type"))

@@ -741,4 +741,4 @@ def build_unknown_id_error(kind: str, name: str) -> UnknownId:
         where = "`holdfast ls` lists the sessions"
     else:
         where = "`holdfast show` lists the entries"
-    return UnknownId(f"no {kind} has an id that is or begins with {name[:80]!r}; {where}")
+    return UnknownId(f"no {kind} is {name[:80]!r} or begins with it; {where}")

@@ -73,7 +73,8 @@ def _iterate_field_words(value: dict[str, Any], api: str) -> Iterator[str | int]
         if key == "encrypted_content":
             yield from _iterate_sealed_words(inner)
         elif key == "summary" and value.get("encrypted_content"):
-            continue  # the model reads the reasoning itself, not the summary for the client
+            # The model reads the reasoning itself, not the summary for the client.
+            continue
         elif key in _JSON_FIELDS and not isinstance(inner, str | list):
             yield msgspec.json.encode(inner).decode()
         elif key not in _UNREAD_FIELDS or (key == "data" and value.get("type") == "text"):

@@ -70,7 +70,8 @@ def _make_answer(answer_context: AnswerContext, answer: ScriptedAnswer) -> Model
     max_output = answer_context.request.max_output
     free_tokens = max(0, answer_context.window - answer_context.input_usage.total_input)
     if answer_context.prompt_size.dropped_tokens:
-        limit = max_output  # a prompt that was cut silently fills the window, and yet is answered
+        # A prompt that was cut silently fills the window, and yet is answered.
+        limit = max_output
     elif max_output is None:
         limit = free_tokens
     else:

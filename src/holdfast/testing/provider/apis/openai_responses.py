@@ -258,7 +258,8 @@ def encode_responses_late_error(
     """Encode a failed response as events; after other events of the response, only an event ``error``."""
     error = openai.make_openai_error_object(refusal)
     if before:
-        del error["type"]  # the event has a type of its own
+        # The event has a type of its own.
+        del error["type"]
         return _number_events(iter([{"type": "error"} | error]), before)
     model = decode_request_fields(request).get("model") or request.model
     response = _make_started_response(request, f"resp_{ticket.removeprefix('req_')}", model)

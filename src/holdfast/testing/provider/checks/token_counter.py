@@ -40,7 +40,8 @@ def _load_o200k() -> Callable[[str], int] | None:
     """Return the counting function of a real tokenizer, or None if its package is not installed."""
     try:
         with catch_warnings():
-            simplefilter("ignore", DeprecationWarning)  # the package opens its data in a deprecated way
+            # The package opens its data in a deprecated way.
+            simplefilter("ignore", DeprecationWarning)
             from bpe_openai import get_encoding
     except ImportError:
         return None

@@ -104,7 +104,8 @@ def _make_head(response: OutgoingResponse, *, has_length: bool = False) -> HeadS
 def find_fault_position(response: OutgoingResponse, fault: Fault) -> int:
     """Return the number of steps that are done before ``fault`` strikes; the first of them is the head."""
     if fault.kind == "error" and not response.is_stream:
-        return 1  # in place of the document, which cannot go on with an error
+        # In place of the document, which cannot go on with an error.
+        return 1
     piece_count = len(response.pieces)
     match fault.stage:
         case "first":

@@ -100,7 +100,8 @@ def serve_provider(
     """
     asgi_app = make_provider_app(provider, faults, on_request)
     with socket.create_server((LOOPBACK, port)) as listener:
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does so only for its own sockets
+        # asyncio sets this only for sockets that it makes itself.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         server = _StoppableServer(_make_provider_server_config(asgi_app))
         thread = Thread(target=server.run, args=([listener],), name="holdfast-provider", daemon=True)
         thread.start()

@@ -60,7 +60,8 @@ def decompress_body(body: bytes, encoding: str, max_bytes: int = MAX_BODY_BYTES)
     exceeds ``max_bytes`` once it is decompressed.
     """
     names = [item.strip().lower() for item in encoding.split(",") if item.strip()]
-    for name in reversed(names):  # the last one was applied last
+    # The last one was applied last.
+    for name in reversed(names):
         if name not in _DECODERS:
             raise FormatError(f"the content-encoding {name!r} is not known; send {', '.join(_DECODERS)} or none")
         body = _DECODERS[name](body, max_bytes + 1)  # one byte more tells a body that is too large
