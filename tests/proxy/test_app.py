@@ -30,8 +30,8 @@ def run(function):
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("api", APIS)
-def test_what_needs_no_change_passes_byte_for_byte(api, stream, proxied, strict):
-    """Both ways: the provider gets the client's own bytes, the client the provider's."""
+def test_proxy_forwards_unchanged_requests_and_answers_byte_for_byte(api, stream, proxied, strict):
+    """When nothing has to be reduced, the provider gets the client's own bytes and the client gets the provider's."""
     through, _, talking = proxied
     upstream, talk = strict(), talking(api, stream=stream)
     path = (
@@ -55,8 +55,10 @@ def test_what_needs_no_change_passes_byte_for_byte(api, stream, proxied, strict)
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_conversation_goes_on_past_its_window(api, proxied, strict):
-    """30 turns past the window: every answer comes, every request fits, the newest words are always in it."""
+def test_proxy_keeps_every_request_inside_the_configured_window(api, proxied, strict):
+    """A conversation 30 turns past its window is still answered, every request fits, and the newest message is always
+    sent.
+    """
     through, _, talking = proxied
     upstream, talk = strict(16_000), talking(api)
 
@@ -74,8 +76,10 @@ def test_a_conversation_goes_on_past_its_window(api, proxied, strict):
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("words", ["llama.cpp", "openai-tpm", "native"])
-def test_an_overflow_never_reaches_a_client(api, words, proxied):
-    """Nobody told the proxy of the small window, in whatever words the provider refuses: the answer comes."""
+def test_proxy_recovers_from_an_overflow_of_an_unknown_window(api, words, proxied):
+    """An overflow of a window that the proxy does not know never reaches the client, whatever the provider's
+    wording.
+    """
     through, upstreams, talking = proxied
     upstream, talk = upstreams(Provider(Strict(window=12_000, overflow=words))), talking(api)
 
@@ -91,8 +95,10 @@ def test_an_overflow_never_reaches_a_client(api, words, proxied):
 
 @pytest.mark.uncounted
 @pytest.mark.parametrize("api", example_counts.every_other(APIS))
-def test_a_restart_before_each_request_changes_no_byte(api, proxied, strict):
-    """same-after-restart on the wire: what goes up is a function of what the client sent and of the log."""
+def test_proxy_sends_the_same_bytes_after_restarts(api, proxied, strict):
+    """A request upstream depends only on the client's request and the log, so a restart before each changes no byte
+    (same-after-restart).
+    """
     through, _, talking = proxied
 
     async def whole(upstream):
@@ -114,8 +120,8 @@ def test_a_restart_before_each_request_changes_no_byte(api, proxied, strict):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_retry_sends_the_same_bytes(api, proxied, strict):
-    """The same request twice, and once more behind a restart, is the same request upstream."""
+def test_proxy_sends_the_same_bytes_for_a_retry(api, proxied, strict):
+    """A repeated request is sent upstream with the same bytes, also after a restart."""
     through, _, talking = proxied
     upstream, talk, store = strict(16_000), talking(api), MemoryStore()
 
@@ -134,8 +140,10 @@ def test_a_retry_sends_the_same_bytes(api, proxied, strict):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_what_cannot_be_made_to_fit_is_said_in_the_client_s_own_words(api, proxied, strict):
-    """Its own recovery starts: an overflow with numbers, by the status or the event that clients of this API read."""
+def test_proxy_reports_an_unfixable_overflow_in_the_words_of_the_api(api, proxied, strict):
+    """A request that cannot be made to fit gets an overflow error with numbers that clients of its API recognize, so
+    that their own recovery starts.
+    """
     through, _, talking = proxied
     upstream, talk = strict(8_000), talking(api)
     talk.fields |= {
@@ -161,8 +169,8 @@ def test_what_cannot_be_made_to_fit_is_said_in_the_client_s_own_words(api, proxi
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_observing_changes_nothing_and_records(api, proxied, strict):
-    """The provider's own overflow comes back as it came; what was said is in the store."""
+def test_observe_mode_forwards_everything_unchanged_and_records_it(api, proxied, strict):
+    """In observe mode the provider's overflow errors come back unchanged, and the conversation is in the store."""
     through, _, talking = proxied
     upstream, talk, store = strict(8_000), talking(api), MemoryStore()
 
@@ -186,8 +194,8 @@ def test_observing_changes_nothing_and_records(api, proxied, strict):
     assert store.list_sessions()
 
 
-def test_a_count_is_of_the_reduced_request(proxied, strict):
-    """Or its client would compact in the middle of its task."""
+def test_count_tokens_counts_the_reduced_request(proxied, strict):
+    """A token count covers the reduced request, or the client would compact in the middle of its task."""
     through, _, talking = proxied
     upstream, talk = strict(16_000), talking("anthropic")
 
@@ -203,8 +211,10 @@ def test_a_count_is_of_the_reduced_request(proxied, strict):
     assert 0 < run(go) < 16_000
 
 
-def test_a_count_of_a_request_to_come_is_of_the_reduced_one(proxied, strict):
-    """Gemini's takes a whole request, too: what stands beside its contents, and around it, keeps its bytes."""
+def test_gemini_count_tokens_reduces_only_the_contents(proxied, strict):
+    """Gemini's countTokens may carry a whole request: its contents are reduced, the bytes around them stay, and a
+    malformed one is relayed.
+    """
     through, _, talking = proxied
     upstream, talk = strict(16_000), talking("gemini")
     path = talk.path.replace("generateContent", "countTokens")
@@ -230,8 +240,10 @@ def test_a_count_of_a_request_to_come_is_of_the_reduced_one(proxied, strict):
     assert left == damaged
 
 
-def test_where_the_store_fails_requests_go_on_and_that_is_said_once(proxied, strict, capfd):
-    """By the decisions that there are; in a header, in /livez and on standard error."""
+def test_proxy_serves_unrecorded_and_reports_a_failing_store_once(proxied, strict, capfd):
+    """When the store fails, requests continue with the decisions already made; a header, /livez and one line on
+    standard error report it.
+    """
     through, _, talking = proxied
     upstream, talk, store = strict(16_000), talking("anthropic"), MemoryStore()
 
@@ -254,8 +266,10 @@ def test_where_the_store_fails_requests_go_on_and_that_is_said_once(proxied, str
     assert capfd.readouterr().err.count("not recorded") == 1
 
 
-def test_a_file_makes_it_a_plain_relay_at_once(proxied, strict, tmp_path):
-    """And back again when it is gone."""
+def test_bypass_file_switches_managing_off_and_on(proxied, strict, tmp_path):
+    """While the bypass file exists every request is relayed unchanged; once it is removed requests are managed
+    again.
+    """
     through, _, talking = proxied
     upstream, talk = strict(), talking("anthropic")
 
@@ -270,8 +284,8 @@ def test_a_file_makes_it_a_plain_relay_at_once(proxied, strict, tmp_path):
     assert run(go) == ["managed", "bypassed", "managed"]
 
 
-def test_where_the_file_cannot_be_looked_for_requests_go_on(proxied, strict, tmp_path):
-    """A folder that is not to be had any more switches nothing off, and costs nobody an answer."""
+def test_bypass_file_that_cannot_be_checked_is_ignored(proxied, strict, tmp_path):
+    """A bypass path that cannot be checked switches nothing off and fails no request."""
     through, _, talking = proxied
 
     async def go():
@@ -282,8 +296,8 @@ def test_where_the_file_cannot_be_looked_for_requests_go_on(proxied, strict, tmp
     assert run(go) == (200, "managed")
 
 
-def test_keys_go_up_and_are_never_stored(proxied, strict):
-    """no-keys-stored: no header of a client is in the log, in what is told, or in an answer."""
+def test_proxy_forwards_api_keys_and_never_stores_them(proxied, strict):
+    """No auth header of a client is in the log, in the health pages or in an answer (no-keys-stored)."""
     through, _, talking = proxied
     upstream, talk, store = strict(), talking("anthropic"), MemoryStore()
 
@@ -301,8 +315,8 @@ def test_keys_go_up_and_are_never_stored(proxied, strict):
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat"])
-def test_a_client_knows_its_own_server(api, proxied, strict):
-    """A model that nobody knows here: what its client wrote passes as it came, and turns stay in turn behind a cut."""
+def test_proxy_forwards_unknown_models_and_keeps_roles_alternating(api, proxied, strict):
+    """For an unknown model the client's bytes pass unchanged, and after a cut no two user messages are adjacent."""
     through, _, talking = proxied
     upstream, talk = strict(16_000), talking(api)
 
@@ -330,8 +344,10 @@ def test_a_client_knows_its_own_server(api, proxied, strict):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_what_is_decided_survives_a_newest_message_that_is_replaced(api, proxied, strict):
-    """Clients that put a reminder behind the newest words part from the log each turn: nothing is learned twice."""
+def test_proxy_keeps_decisions_when_the_newest_message_is_replaced(api, proxied, strict):
+    """A client that replaces a trailing reminder each turn starts a branch each turn, and learning the window still
+    costs at most 3 refusals.
+    """
     through, upstreams, talking = proxied
     upstream, talk = upstreams(Provider(Strict(window=12_000))), talking(api)
 
@@ -352,8 +368,8 @@ def test_what_is_decided_survives_a_newest_message_that_is_replaced(api, proxied
 
 
 @pytest.mark.parametrize("taken", ["tokens", "bytes"])
-def test_a_limit_that_was_lifted_may_be_forgotten(taken, proxied, strict, tmp_path):
-    """What a session learned of its window stays until somebody says so; a proxy that runs goes by that at once."""
+def test_forget_learned_window_takes_effect_in_a_running_proxy(taken, proxied, strict, tmp_path):
+    """A session keeps its learned window until it is told to forget it, and a running proxy applies that at once."""
     through, upstreams, talking = proxied
     small = Provider(Strict(window=12_000 if taken == "tokens" else 200_000))
     upstream, larger, talk = upstreams(small, most=40_000 * (taken == "bytes")), strict(200_000), talking("anthropic")
@@ -376,8 +392,10 @@ def test_a_limit_that_was_lifted_may_be_forgotten(taken, proxied, strict, tmp_pa
 
 
 @pytest.mark.parametrize("api", example_counts.every_other(APIS))
-def test_no_call_of_ours_is_made_unless_it_was_asked_for(api, proxied, strict):
-    """With the client's own login a summary is written by its model, or by the one named; else by nobody."""
+def test_proxy_makes_no_summary_call_unless_configured(api, proxied, strict):
+    """By default the proxy makes no model call of its own; with `summaries` set it uses the client's login and the
+    client's or the named model.
+    """
     through, _, talking = proxied
 
     async def go(upstream, **given):
@@ -405,8 +423,10 @@ LOGINS = [
 
 
 @pytest.mark.parametrize("login", LOGINS, ids=["claude", "chatgpt"])
-def test_the_login_of_a_subscription_asks_no_other_model(login, proxied, strict, capfd):
-    """It is for what its client asks: a summary is made without a model, which is said once, and by ``/livez``."""
+def test_proxy_never_uses_a_subscription_login_for_another_model(login, proxied, strict, capfd):
+    """With a subscription login the summary is made without a model; that is reported once, and as a note in
+    ``/livez``.
+    """
     through, _, talking = proxied
     upstream, talk = strict(16_000), talking("anthropic")
 
@@ -424,8 +444,8 @@ def test_the_login_of_a_subscription_asks_no_other_model(login, proxied, strict,
     assert [note.partition(":")[0] for note in livez["notes"]] == ["summaries are made without a model"]
 
 
-def test_a_key_in_the_address_goes_along_with_a_summary(proxied, strict):
-    """Gemini's key may stand there: whoever writes summaries for a request is asked with it, for a whole answer."""
+def test_summary_request_carries_the_key_from_the_query(proxied, strict):
+    """Gemini's key may be a query parameter: a summary request carries it too, and asks for an unstreamed answer."""
     through, _, talking = proxied
     upstream, talk = strict(16_000), talking("gemini")
     path = talk.path.replace(":generate", ":streamGenerate") + "?alt=sse&key=kelp-1"
@@ -442,8 +462,10 @@ def test_a_key_in_the_address_goes_along_with_a_summary(proxied, strict):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_what_is_only_looked_at_goes_out_however_large_it_is(api, proxied, strict):
-    """Also where we see no room at all beside its frame: the provider is asked, and says what it says."""
+def test_observe_mode_forwards_requests_larger_than_the_window(api, proxied, strict):
+    """In observe mode a request that leaves no room in the window is still forwarded, and the provider's answer is
+    returned.
+    """
     through, _, talking = proxied
     upstream, talk = strict(100_000), talking(api)
     talk.say("How high is the tide?")
@@ -464,8 +486,8 @@ def test_what_is_only_looked_at_goes_out_however_large_it_is(api, proxied, stric
 
 
 @pytest.mark.parametrize("api", example_counts.every_other(APIS))
-def test_two_proxies_on_one_store_send_what_one_would(api, proxied, strict):
-    """What is in memory never counts against the log: whoever is asked, the provider gets the same bytes."""
+def test_proxies_on_one_store_send_the_bytes_of_a_single_proxy(api, proxied, strict):
+    """Memory never overrides the log: two proxies that take turns on one store send the bytes that one would send."""
     through, _, talking = proxied
 
     async def go(upstream, replicas):

@@ -16,8 +16,10 @@ WORDS = "kelp on the rock, and the tide comes in. " * 200
 
 
 @pytest.mark.parametrize("api", STRICTEST_MODELS)
-def test_a_client_is_not_given_the_silence_of_a_server_that_read_nothing(api, proxied):
-    """Each of its answers has words, while what it sends grows on and on over what the server takes."""
+def test_proxy_retries_an_empty_answer_to_an_oversized_request(api, proxied):
+    """A server that answers an oversized request with an empty success is asked again with less, so every answer has
+    words.
+    """
     through, upstreams, talking = proxied
     gateway, talk = Silent(Provider(Strict(window=16_000))), talking(api)
 
@@ -30,8 +32,8 @@ def test_a_client_is_not_given_the_silence_of_a_server_that_read_nothing(api, pr
     assert gateway.silent == 1
 
 
-def test_a_stream_s_client_is_not_given_it_either(proxied):
-    """Nothing of it was passed on before it was judged."""
+def test_proxy_retries_an_empty_stream_before_passing_it_on(proxied):
+    """No event of a stream is passed on before the stream is known not to be empty."""
     through, upstreams, talking = proxied
     gateway, talk = Silent(Provider(Strict(window=16_000))), talking("openai-chat", stream=True)
 

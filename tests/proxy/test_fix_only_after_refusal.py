@@ -56,16 +56,18 @@ def asked(proxied, strict, messages, model, path="/v1/chat/completions", **field
 
 @pytest.mark.parametrize("model", ["local-7b", "qwen3-coder", "deepseek-chat", "openai/gpt-oss-20b"])
 @pytest.mark.parametrize("odd", [*ODD, *FINE])
-def test_a_server_of_ones_own_gets_what_its_client_wrote(odd, model, proxied, strict):
-    """Nobody knows here what it takes, so nothing is mended; what it refuses is sent again, mended, and answered."""
+def test_proxy_fixes_requests_to_unknown_servers_only_after_a_refusal(odd, model, proxied, strict):
+    """The rules of an unknown server are not known, so the client's bytes are sent first and the fixed request only
+    after a refusal.
+    """
     data, bodies, reply = asked(proxied, strict, {**ODD, **FINE}[odd], model)
     assert bodies[0] == data
     assert (reply.status_code, len(bodies)) == (200, 2 if odd in ODD else 1)
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_the_maker_gets_what_it_takes_and_all_of_it(odd, proxied, strict):
-    """Where OpenAI's rules hold, the first request keeps them; what tools gave back, and their calls, are all there."""
+def test_proxy_fixes_requests_to_openai_before_the_first_send(odd, proxied, strict):
+    """For OpenAI's own models the first request already follows its rules, and every call and result is still in it."""
     _, bodies, reply = asked(proxied, strict, ODD[odd], "gpt-5.1")
     assert (reply.status_code, len(bodies)) == (200, 1)
     shown = json.loads(bodies[0])["messages"]
@@ -76,16 +78,20 @@ def test_the_maker_gets_what_it_takes_and_all_of_it(odd, proxied, strict):
 
 
 @pytest.mark.parametrize("odd", ["no result", "unknown fields"])
-def test_what_is_refused_for_something_else_reaches_the_client(odd, proxied, strict):
-    """A refusal that no mending cures is the provider's word; what has its form already is not sent again for it."""
+def test_proxy_returns_refusals_that_no_fix_cures(odd, proxied, strict):
+    """A refusal that has nothing to do with the form reaches the client, and a request that is already in order is not
+    sent again.
+    """
     _, bodies, reply = asked(proxied, strict, {**ODD, **FINE}[odd], "local-7b", temperature=9)
     assert (reply.status_code, len(bodies)) == (400, 2 if odd in ODD else 1)
     assert "temperature" in reply.text
 
 
 @pytest.mark.parametrize("models", [("deepseek-chat",), ("deepseek-chat", "deepseek-reasoner")])
-def test_what_was_refused_once_goes_out_mended_from_then_on(models, proxied, strict):
-    """A server that keeps the maker's rules is not asked twice for each request of a session: once for each model."""
+def test_proxy_asks_once_per_model_before_fixing_every_request(models, proxied, strict):
+    """A server that enforces the rules refuses once per model and session; later requests are fixed before the first
+    send.
+    """
     through, upstream = proxied[0], strict(400_000)
     said = [*ODD["no result"]]
 
@@ -107,8 +113,8 @@ def looped(thought):
     return [USER, {"role": "assistant", "content": [*thought, block]}, {"role": "user", "content": [result]}]
 
 
-def test_what_the_maker_refuses_for_a_known_rule_is_mended_once_and_then_at_once(proxied, strict):
-    """A turn that began without thinking goes up as its client wrote it; refused for that, thinking is left off."""
+def test_proxy_drops_thinking_after_a_refusal_and_then_at_once(proxied, strict):
+    """A tool loop that began without thinking is sent as written; after the refusal thinking is left out at once."""
     through, upstream = proxied[0], strict(400_000)
     tool = {"name": "look", "input_schema": {"type": "object"}}
     more = {"max_tokens": 4_000, "tools": [tool], "thinking": {"type": "enabled", "budget_tokens": 1_024}}
@@ -135,8 +141,10 @@ class Stubborn(httpx2.AsyncBaseTransport):
         return httpx2.Response(400, json={"type": "error", "error": error})
 
 
-def test_what_is_refused_again_when_it_was_mended_reaches_the_client(proxied, strict):
-    """It is mended once: a provider that refuses that too is not asked for ever, and its words are the answer."""
+def test_proxy_fixes_a_refused_request_only_once(proxied, strict):
+    """A request that is refused again after the fix is not sent a third time, and the provider's error is the
+    answer.
+    """
     through, upstream = proxied[0], strict(400_000)
     upstream.inner = Stubborn()
     thinking = {"max_tokens": 4_000, "thinking": {"type": "enabled", "budget_tokens": 1_024}}
@@ -161,14 +169,14 @@ def shows(count):
 
 
 @pytest.mark.parametrize("count", [21, 100])
-def test_pictures_that_the_provider_takes_all_go_up(count, proxied, strict):
-    """Byte identity: a request that fits is not changed, be its pictures many."""
+def test_proxy_forwards_all_images_the_provider_accepts(count, proxied, strict):
+    """A request that fits is forwarded byte for byte, however many images it has."""
     data, bodies, reply = asked(proxied, strict, [shows(count)], "claude-sonnet-4-5", "/v1/messages", max_tokens=100)
     assert (bodies, reply.status_code) == ([data], 200)
 
 
-def test_a_large_document_goes_up(proxied, strict):
-    """Byte identity: 20 MB of base64, of which the Messages API takes 32."""
+def test_proxy_forwards_a_20_mb_document_unchanged(proxied, strict):
+    """20 MB of base64 are forwarded byte for byte, because the Messages API accepts 32 MB."""
     paper = base64.b64encode(b"%PDF" + b"\0" * 15_000_000).decode()
     source = {"type": "base64", "media_type": "application/pdf", "data": paper}
     said = [{"role": "user", "content": [{"type": "document", "source": source}, {"type": "text", "text": "what?"}]}]
@@ -176,8 +184,8 @@ def test_a_large_document_goes_up(proxied, strict):
     assert bodies == [data]
 
 
-def test_of_more_pictures_than_are_taken_the_newest_stay(proxied, strict):
-    """The newest message is left to the provider; refused for 101 pictures, it goes up with the newest 100."""
+def test_proxy_keeps_the_newest_100_images_after_a_refusal(proxied, strict):
+    """The newest message is sent as written; after a refusal for 101 images it is sent again with the newest 100."""
     data, bodies, reply = asked(proxied, strict, [shows(101)], "claude-sonnet-4-5", "/v1/messages", max_tokens=100)
     assert (bodies[0], reply.status_code) == (data, 200), reply.text
     assert bodies[-1].count(PICTURE.encode()) == 100
@@ -185,10 +193,9 @@ def test_of_more_pictures_than_are_taken_the_newest_stay(proxied, strict):
 
 @pytest.mark.parametrize("odd", ["empty ids", "an id twice", "long ids"])
 @pytest.mark.parametrize("how", ["one", "restarted", "forked", "forked anew", "forgotten"])
-def test_what_a_server_refused_once_goes_up_mended_from_then_on(how, odd, proxied, strict):
-    """The form that a server wants is in the log: a restart, another replica, and a branch beside this one go by it.
-
-    Nothing that overflows told, or that is told to be forgotten, changes it.
+def test_required_form_is_kept_in_the_log(how, odd, proxied, strict):
+    """The form that a server requires is in the log, so a restart, another replica and a sibling branch all apply it,
+    and forgetting the learned window does not change it.
     """
     through, _, _ = proxied
     upstream, store = strict(400_000), MemoryStore()

@@ -42,8 +42,10 @@ LONE = {
 
 
 @pytest.mark.parametrize("path", LONE)
-def test_a_client_s_compaction_that_fits_goes_as_it_came(path, proxied, strict):
-    """A large result in it is not shown short: nobody could read it back, and the summary is made of it."""
+def test_client_compaction_that_fits_is_forwarded_unchanged(path, proxied, strict):
+    """A large result in a client's compaction is not spilled, because the summary is made from it and it could not be
+    read back.
+    """
     through, *_ = proxied
     upstream, api = strict(200_000), "anthropic" if path == "/v1/messages" else "openai-responses"
     field = "messages" if api == "anthropic" else "input"
@@ -59,10 +61,9 @@ def test_a_client_s_compaction_that_fits_goes_as_it_came(path, proxied, strict):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_limit_of_bytes_is_learned_like_one_of_tokens(api, proxied):
-    """Who takes no more bytes than these gets a smaller conversation, and from then on without being asked first.
-
-    The newest words are a message of their own.
+def test_proxy_learns_a_byte_limit_from_a_413(api, proxied):
+    """After a 413 the conversation is made smaller, later requests keep to the learned byte limit, and the newest text
+    stays a message of its own.
     """
     through, upstreams, talking = proxied
     upstream, talk = upstreams(Provider(Strict(window=200_000)), most=30_000), talking(api)
@@ -81,8 +82,10 @@ def test_a_limit_of_bytes_is_learned_like_one_of_tokens(api, proxied):
     assert 1 <= len(upstream.bodies) - 16 <= 2
 
 
-def test_a_client_s_compaction_of_what_is_new_to_us_is_made_to_fit(proxied, strict):
-    """It is served from a reduced view like a turn, and nothing of it is kept; one that fits goes as it came."""
+def test_client_compaction_of_an_unknown_conversation_is_reduced(proxied, strict):
+    """A compaction of a conversation the proxy has not seen is reduced like a turn and not recorded; one that fits is
+    forwarded unchanged.
+    """
     through, _, talking = proxied
     upstream, talk, store = strict(16_000), talking("openai-responses"), MemoryStore()
     for number in range(30):
@@ -106,10 +109,9 @@ def test_a_client_s_compaction_of_what_is_new_to_us_is_made_to_fit(proxied, stri
 
 @pytest.mark.parametrize("words", ["native", "llama.cpp", "openai-tpm"])
 @pytest.mark.parametrize("known", [False, True], ids=["new to us", "talked on"])
-def test_a_client_s_compaction_that_is_refused_is_made_smaller(known, words, proxied):
-    """Nobody told of the small window, in whatever words it is refused: the compaction comes, and nothing of it stays.
-
-    No request goes up twice.
+def test_refused_responses_compact_is_retried_smaller(known, words, proxied):
+    """A refused ``/responses/compact`` is retried smaller whatever the wording, no request is sent twice, and nothing
+    of it is recorded.
     """
     through, upstreams, talking = proxied
     upstream, talk, store = (
@@ -146,10 +148,9 @@ SUMMARISE = "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\nYour ta
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_s_compaction_that_a_server_refuses_is_made_smaller(stream, proxied, strict):
-    """A session that is too large is often rescued by its client's ``/compact``: also the first that we hear of it.
-
-    It goes up once as it came, and nothing of it is kept.
+def test_refused_claude_code_compaction_is_retried_smaller(stream, proxied, strict):
+    """A ``/compact`` of Claude Code that the provider refuses, even as the first request seen, is sent once as written,
+    then smaller, and not recorded.
     """
     through, _, talking = proxied
     upstream, talk, store = strict(8_000), talking("anthropic", stream=stream), MemoryStore()
@@ -170,8 +171,8 @@ def test_a_client_s_compaction_that_a_server_refuses_is_made_smaller(stream, pro
     assert not store.list_sessions()
 
 
-def test_who_only_looks_asks_once_for_a_client_s_compaction(proxied, strict):
-    """Its refusal is its client's."""
+def test_observe_mode_returns_a_refused_client_compaction(proxied, strict):
+    """In observe mode a client's compaction is sent once, and its refusal is returned."""
     through, _, talking = proxied
     upstream, talk = strict(2_000), talking("anthropic")
     talk.say(WORDS * 3)
@@ -199,11 +200,9 @@ SYSTEMS = {
 
 @pytest.mark.parametrize("words", ["native", "ollama", "replicate"])
 @pytest.mark.parametrize("api", APIS)
-def test_an_overflow_that_nothing_helps_is_told_with_numbers_that_somebody_knows(api, words, proxied):
-    """A client sizes its own cut by them. The provider's stand as they are.
-
-    Where it told none they are those of what it refused, by our estimate: that is larger than what fits, by so much
-    that a client which cuts the difference cuts more than a word.
+def test_unfixable_overflow_is_reported_with_limit_and_size(api, words, proxied):
+    """A client sizes its own cut by these numbers: the provider's where it gave them, else our estimate, in which the
+    request exceeds the limit by a useful margin.
     """
     through, upstreams, talking = proxied
     upstream, talk = upstreams(Provider(Strict(window=8_000, overflow=words))), talking(api)
@@ -222,8 +221,10 @@ def test_an_overflow_that_nothing_helps_is_told_with_numbers_that_somebody_knows
         assert 0.5 * told.requested < told.limit < 0.9 * told.requested
 
 
-def test_that_nothing_fits_a_window_that_was_learned_is_said_once(proxied, strict, capfd):
-    """In the log, on standard error and in ``/livez``; each answer tells that it is ours, and nothing goes up."""
+def test_window_too_small_is_reported_once(proxied, strict, capfd):
+    """A learned window that fits nothing is reported once in the log and on standard error and in ``/livez``; each
+    request is refused locally and not sent.
+    """
     through, _, talking = proxied
     upstream, talk, store = strict(1_500), talking("anthropic"), MemoryStore()
 
@@ -246,8 +247,10 @@ def test_that_nothing_fits_a_window_that_was_learned_is_said_once(proxied, stric
     assert capfd.readouterr().err.count("WindowTooSmall") == 1
 
 
-def test_refusals_of_ours_are_counted_apart(proxied, strict):
-    """A foreign host, no token, too much, no such coding and nobody to ask: none was relayed, and none failed."""
+def test_local_refusals_are_counted_as_refused(proxied, strict):
+    """A foreign host, a missing token, an oversized body, an unknown coding and an unknown address count as refused,
+    not as relayed or failed.
+    """
     through, _, talking = proxied
     upstream, talk = strict(), talking("anthropic")
     talk.say("How high is the tide?")
@@ -279,8 +282,8 @@ def test_refusals_of_ours_are_counted_apart(proxied, strict):
     assert len(upstream.bodies) == 1
 
 
-def test_who_asks_the_proxy_and_nobody_else_is_greeted(proxied, strict):
-    """At its own address it says who it is, unless a client's headers tell whom it means."""
+def test_root_path_identifies_the_proxy(proxied, strict):
+    """GET and HEAD on the proxy's own root identify it, unless the client's headers name a provider."""
     through, _, _ = proxied
     upstream = strict()
 
@@ -295,8 +298,8 @@ def test_who_asks_the_proxy_and_nobody_else_is_greeted(proxied, strict):
     assert [one.url.path for one in upstream.sent] == ["/"]
 
 
-def test_what_somebody_behind_the_proxy_tells_of_itself_is_theirs(proxied, strict):
-    """A gateway has a ``/metrics`` too; where a path names it, it is asked."""
+def test_metrics_path_of_a_named_upstream_is_relayed(proxied, strict):
+    """A path that names an upstream relays ``/metrics`` to it, because gateways have one too."""
     through, _, _ = proxied
     upstream = strict()
 
@@ -309,8 +312,8 @@ def test_what_somebody_behind_the_proxy_tells_of_itself_is_theirs(proxied, stric
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_what_leads_back_to_the_proxy_is_refused_in_the_words_of_its_api(api, proxied, strict):
-    """A path that names the proxy itself would be asked for ever: its client is told whom to name."""
+def test_upstream_that_is_the_proxy_itself_is_refused(api, proxied, strict):
+    """A path that names the proxy itself would loop forever; it gets a 404 in the words of its API and is not sent."""
     through, _, talking = proxied
     upstream, talk = strict(), talking(api)
     talk.say("How high is the tide?")

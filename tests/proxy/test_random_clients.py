@@ -272,8 +272,10 @@ class World:
 @pytest.mark.counts
 @pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
-def test_whatever_clients_do_each_request_is_answered_and_nothing_is_lost(seed, proxied, tmp_path):
-    """No refusal reaches a client, newest words and laws go up, all that was said is in the log, which is sound."""
+def test_proxy_answers_random_clients_and_loses_nothing(seed, proxied, tmp_path):
+    """Whatever clients do, no refusal reaches them, their newest text and standing rules are sent, and everything they
+    sent is in a sound log.
+    """
     through, upstream_of, _ = proxied
     upstream = upstream_of(Provider(Strict(window=WINDOW), Speaker(random.Random(seed))))
     world = World(seed, upstream)

@@ -44,8 +44,8 @@ def sent(file, upstream, through, **given):
 
 
 @pytest.mark.parametrize("file", [file for file in SHAPES if file.stem != MENDED], ids=lambda file: file.stem)
-def test_every_recorded_request_goes_up_byte_for_byte(file, proxied, strict):
-    """With nothing to reduce, the provider gets the client's own bytes and the client the provider's."""
+def test_proxy_forwards_recorded_requests_byte_for_byte(file, proxied, strict):
+    """With nothing to reduce, the provider gets the recorded client's own bytes and the client gets the provider's."""
     upstream = strict(200_000, accepted_seals="any", binds_thinking="never")
     replies = sent(file, upstream, proxied[0])
     assert upstream.bodies == [data(line) for line in lines(file)]
@@ -64,8 +64,10 @@ def thinking(line):
 @pytest.mark.parametrize(
     "file", [file for file in CONVERSATIONS if lines(file)[-1]["path"] == "/v1/messages"], ids=lambda file: file.stem
 )
-def test_a_recorded_conversation_comes_in_the_middle_with_its_thinking(file, proxied, strict):
-    """Begun without the proxy, it goes up byte for byte from its first request here on, nothing of it unbound."""
+def test_proxy_forwards_recorded_thinking_from_the_middle_on(file, proxied, strict):
+    """A conversation begun without the proxy is forwarded byte for byte from its first proxied request, with all its
+    thinking.
+    """
     upstream, later = strict(200_000, accepted_seals="any"), lines(file)[-TURNS:]
     bodies = [thinking(line) for line in later]
 
@@ -80,16 +82,16 @@ def test_a_recorded_conversation_comes_in_the_middle_with_its_thinking(file, pro
 
 
 @pytest.mark.parametrize("file", CONVERSATIONS, ids=lambda file: file.stem)
-def test_a_recorded_conversation_is_one_session(file, proxied, strict):
-    """However a client spells and marks its requests, one conversation is one session, and every turn is managed."""
+def test_recorded_conversation_is_one_session(file, proxied, strict):
+    """However a client formats and labels its requests, one conversation is one session, and every turn is managed."""
     replies = sent(file, strict(200_000, accepted_seals="any", binds_thinking="never"), proxied[0])
     managed = [reply for reply in replies if reply.headers[STATE] == "managed"]
     assert len(managed) >= TURNS
     assert len({reply.headers[SESSION] for reply in managed}) == 1
 
 
-def test_what_a_client_gets_wrong_is_mended(proxied, strict, tmp_path):
-    """A request that the provider refuses as the client wrote it is answered through the proxy."""
+def test_proxy_fixes_a_recorded_request_the_provider_refuses(proxied, strict, tmp_path):
+    """A recorded request that the provider refuses as written is answered through the proxy."""
     file = next(file for file in SHAPES if file.stem == MENDED)
     bare, mended = strict(200_000, accepted_seals="any"), strict(200_000, accepted_seals="any")
     refused = sent(file, bare, proxied[0], bypass=tmp_path)

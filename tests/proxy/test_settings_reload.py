@@ -32,8 +32,8 @@ class Waiting(httpx2.AsyncBaseTransport):
         return httpx2.Response(400, json={"type": "error", "error": {"type": "invalid_request_error", "message": "no"}})
 
 
-def test_more_at_a_time_are_let_through_once_settings_say_so():
-    """Settings that are read again count for conversations too, without a start anew."""
+def test_configure_proxy_raises_the_concurrency_limit_at_once():
+    """A changed limit applies without a restart to requests that come after it."""
     told = Settings(anthropic="http://up", concurrent=1)
 
     async def go():
@@ -51,8 +51,8 @@ def test_more_at_a_time_are_let_through_once_settings_say_so():
     anyio.run(go)
 
 
-def test_a_stop_waits_as_long_as_settings_say_by_then():
-    """An answer that never ends holds the proxy up for the seconds of ``drain``, as they were read last."""
+def test_stop_waits_for_the_reloaded_drain_time():
+    """An answer that never ends delays the stop for the seconds of ``drain`` that were read last."""
 
     async def go():
         upstream, ready, stop = socket_proxy.Upstream(), asyncio.Event(), anyio.Event()

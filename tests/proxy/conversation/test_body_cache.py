@@ -38,8 +38,8 @@ def halves(count):
     ],
     ids=["a client's compaction is planned", "a new body is opened", "halves of characters are mended"],
 )
-def test_others_are_answered_while(path, data, proxied, strict):
-    """Requests that come behind a long one are answered before it goes up."""
+def test_long_parsing_and_planning_do_not_block_other_requests(path, data, proxied, strict):
+    """Requests that arrive after a long one are answered before that one is sent."""
     upstream, answered, others = strict(16_000), [], []
 
     async def go():
@@ -59,8 +59,8 @@ def test_others_are_answered_while(path, data, proxied, strict):
     assert len(others) > FEW
 
 
-def test_one_at_a_time_is_worked_on_aside():
-    """Threads that compute beside each other hold up the loop for longer than their work takes."""
+def test_run_off_loop_runs_one_job_at_a_time():
+    """Threads that compute in parallel would block the loop for longer than their work takes."""
     bodies, running, seen = BodyCache(), [], []
 
     def work(body):

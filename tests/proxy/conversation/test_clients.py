@@ -70,8 +70,8 @@ def scope(headers, lens=None):
         ("other", {}),
     ],
 )
-def test_who_says_so(family, headers):
-    """A client that names itself is known by that."""
+def test_identify_client_reads_the_headers(family, headers):
+    """A client that names itself in its headers is identified by them."""
     assert identify_client("anthropic", headers, lens_of()).family == family
 
 
@@ -83,16 +83,16 @@ def test_who_says_so(family, headers):
         ("openai-sdk", {"x-stainless-read-timeout": "600"}),
     ],
 )
-def test_what_is_built_on_an_sdk(family, told):
-    """What sends through OpenAI's SDK is told by what it does not leave as it is."""
+def test_identify_client_recognizes_libraries_on_the_openai_sdk(family, told):
+    """A library on top of OpenAI's SDK is identified by the SDK headers that it changes."""
     assert (
         identify_client("openai-chat", {"user-agent": "OpenAI/Python 3.54.0", **told}, lens_of("openai-chat")).family
         == family
     )
 
 
-def test_pi_and_aider_are_told_by_their_words():
-    """aider and pi before 1.0 say nowhere who they are: their system prompts do, wherever an API has its own."""
+def test_identify_client_recognizes_pi_and_aider_by_system_prompt():
+    """aider and pi before 1.0 do not name themselves, so their system prompt identifies them on every API."""
     js, raw = (
         {"user-agent": "OpenAI/JS 6.26.0", "x-stainless-lang": "js"},
         {"user-agent": "OpenAI/Python 2.20.0", "x-stainless-raw-response": "true", "x-stainless-read-timeout": "600.0"},
@@ -110,8 +110,8 @@ def test_pi_and_aider_are_told_by_their_words():
     assert identify_client("anthropic", {"user-agent": "litellm/1"}, lens_of(system=aider)).family == "aider"
 
 
-def test_a_scope_is_the_surest_name():
-    """Each name of a session makes a scope; our own header goes before the client's, a header before the body."""
+def test_identify_client_prefers_the_most_specific_scope():
+    """Each session name makes a scope; our header comes before the client's, and headers before the body."""
     names = [
         "x-holdfast-session",
         "x-claude-code-session-id",
@@ -131,22 +131,22 @@ def test_a_scope_is_the_surest_name():
     assert scope({}) == ""
 
 
-def test_a_subagent_is_a_scope_of_its_own():
-    """Claude Code's subagents share its session's name, and are told by their own."""
+def test_identify_client_gives_subagents_their_own_scope():
+    """Claude Code's subagents share the session's name and are distinguished by their own id."""
     main = {"x-claude-code-session-id": "s"}
     scopes = {scope(main | more) for more in ({}, {"x-claude-code-agent-id": "a"}, {"x-claude-code-agent-id": "b"})}
     assert len(scopes) == 3
 
 
 @pytest.mark.parametrize("told", ['{"device_id":"d","session_id":"s-1"}', "user_0f_account_1a_session_s-1"])
-def test_the_session_in_a_user(told):
-    """Claude Code's session stands in its user's name as well, in either form; the rest of that is no session."""
+def test_identify_client_reads_the_session_from_the_user_id(told):
+    """Claude Code's session is also in the user id, in either form; the rest of the id is ignored."""
     assert scope({}, lens_of(metadata={"user_id": told})) == scope({"x-session-id": "s-1"})
 
 
 @pytest.mark.parametrize("told", ["u-17", "", '{"device_id":"d"}', '{"session_id":5}', "[1"])
-def test_a_user_is_no_session(told):
-    """What names a user alone makes no scope."""
+def test_identify_client_ignores_user_ids_without_a_session(told):
+    """A value that only names a user makes no scope."""
     assert scope({}, lens_of(metadata={"user_id": told})) == ""
 
 
@@ -161,8 +161,8 @@ def test_a_user_is_no_session(told):
         ),
     ),
 )
-def test_nothing_a_client_sends_raises(headers, fields):
-    """Whatever stands in headers and fields, somebody sent it for something."""
+def test_identify_client_and_classify_purpose_never_raise(headers, fields):
+    """Any headers and fields give one of the three purposes."""
     lens = lens_of(**fields)
     assert classify_purpose(identify_client("anthropic", headers, lens), headers, lens, has_tools_before=True) in {
         "turn",
@@ -180,8 +180,8 @@ CLAUDE, CODEX, OPENCODE = (
 )
 
 
-def test_claude_code_asks_for_its_summary():
-    """Claude Code says so in the last words of the newest message, tools and all; elsewhere they are words."""
+def test_classify_purpose_recognizes_claude_code_compaction():
+    """Claude Code's compaction prompt is the last text of the newest message; elsewhere it is ordinary text."""
     asks = "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools."
     newest = {"role": "user", "content": [{"type": "text", "text": "Turn two"}, {"type": "text", "text": asks}]}
     listing = {"role": "system", "content": "Available agents"}
@@ -197,8 +197,8 @@ def test_claude_code_asks_for_its_summary():
     assert classify_purpose(OPENCODE, {}, lens_of("anthropic", newest, tools=TOOLS), has_tools_before=True) == "turn"
 
 
-def test_codex_labels_its_requests():
-    """Codex says what a request is for; where that cannot be read, its words and its trigger do."""
+def test_classify_purpose_recognizes_codex_compaction():
+    """Codex labels its requests; where the label is unreadable, its prompt and its trigger decide."""
     words = lens_of("openai-responses", user("Go."), user("You are performing a CONTEXT CHECKPOINT COMPACTION."))
     trigger = lens_of("openai-responses", user("Go."), {"type": "compaction_trigger"}, tools=TOOLS)
     plain = lens_of("openai-responses", tools=TOOLS)
@@ -210,8 +210,8 @@ def test_codex_labels_its_requests():
     assert classify_purpose(CODEX, turn, words, has_tools_before=False) == "turn"
 
 
-def test_a_trigger_is_anybodys():
-    """An API's own order to compact is one, whoever sends it; anywhere but at the end it is none."""
+def test_classify_purpose_recognizes_a_trailing_compaction_trigger():
+    """The API's compaction trigger counts for any client, and only at the end."""
     trigger = {"type": "compaction_trigger"}
     asked = lens_of("openai-responses", user("Go."), trigger)
     assert classify_purpose(ClientIdentity("openai-sdk"), {}, asked, has_tools_before=False) == "compaction"
@@ -220,8 +220,8 @@ def test_a_trigger_is_anybodys():
 
 
 @pytest.mark.parametrize(("family", "who"), [("opencode", "agent"), ("pi", "assistant")])
-def test_a_conversation_as_text(family, who):
-    """opencode and pi have the conversation summarised as one text, under a prompt and without tools."""
+def test_classify_purpose_recognizes_compaction_of_opencode_and_pi(family, who):
+    """opencode and pi send the conversation as one text under a summary prompt and without tools."""
     system = {"role": "system", "content": f"You are a context summarization {who}. You read conversations."}
     said = system, user("<conversation>\n[User]: Go.\n</conversation>")
     assert (
@@ -237,8 +237,8 @@ def test_a_conversation_as_text(family, who):
     )
 
 
-def test_titles_are_beside():
-    """A title is known by its prompt, before and after the first turn; with tools nothing is beside."""
+def test_classify_purpose_recognizes_title_requests():
+    """A title request is recognized by its prompt before and after the first turn; a request with tools is a turn."""
     system = {"role": "system", "content": "You are a title generator. You output ONLY a title."}
     said = system, user("Generate a title:"), user("Go.")
     for before in (False, True):
@@ -254,8 +254,8 @@ def test_titles_are_beside():
 
 
 @pytest.mark.parametrize("family", sorted(AGENTS))
-def test_small_requests_without_tools_are_beside(family):
-    """In a scope that had tools, a few messages without are no turn of the conversation; many are."""
+def test_classify_purpose_treats_small_requests_without_tools_as_side(family):
+    """In a scope that had tools a few messages without tools are a side request; many are a turn."""
     few = [user("Go.")] * MAX_SIDE_MESSAGES
     who = ClientIdentity(family, "s")
     assert classify_purpose(who, {}, lens_of("openai-chat", *few), has_tools_before=True) == "side"
@@ -268,8 +268,10 @@ def test_small_requests_without_tools_are_beside(family):
 
 @pytest.mark.parametrize("family", ["aider", "openai-sdk", "anthropic-sdk", "google-genai", "litellm", "other"])
 @pytest.mark.parametrize("tools", [None, [], TOOLS])
-def test_who_has_no_tools_takes_turns(family, tools):
-    """Where tools are no rule nothing is beside: a title of an unknown client is a short session, not a lost one."""
+def test_classify_purpose_of_clients_without_tools_is_turn(family, tools):
+    """Where a client need not use tools every request is a turn: a misjudged title costs a short session, not a lost
+    turn.
+    """
     said = {"role": "system", "content": "You are a title generator."}, user("Go.")
     lens = lens_of("openai-chat", *said, tools=tools, max_tokens=1)
     assert classify_purpose(ClientIdentity(family, "s"), {}, lens, has_tools_before=True) == "turn"
@@ -278,15 +280,15 @@ def test_who_has_no_tools_takes_turns(family, tools):
 @pytest.mark.parametrize(
     ("tools", "has"), [("[ ]", False), ("null", False), ("[\n\n]", False), ('[{"name":"a"}]', True)]
 )
-def test_tools_are_offered_or_not(tools, has):
-    """An empty list offers nothing, whatever its spaces; neither does a body without the field."""
+def test_has_tools_ignores_empty_lists(tools, has):
+    """An empty list, whatever its spaces, null and a missing field offer no tools."""
     body = '{"messages":[{"role":"user","content":"Go."}],"tools":' + tools + "}"
     assert has_tools(parse_request(body.encode(), "openai-chat")) is has
     assert not has_tools(lens_of())
 
 
-def test_who_had_tools_is_held():
-    """A client has had tools from its first request with any on; the one that had them first is forgotten first."""
+def test_tool_clients_remembers_a_bounded_number_of_clients():
+    """A client has had tools from its first request with any, and the client that had them first is forgotten first."""
     tooled, (plain, with_tools) = ToolClients(max_clients=2), (lens_of(), lens_of(tools=TOOLS))
     one, two, three = (ClientIdentity("pi", scope) for scope in "123")
     assert [tooled.has_had_tools(one, lens) for lens in (plain, with_tools, plain, with_tools)] == [

@@ -63,10 +63,9 @@ def leaves(store, key):
     ]
 
 
-def test_a_compacted_thread_is_one_session(proxied, strict):
-    """Before the client's compaction, in it and behind it; each of its beginnings is a branch, and goes up as it came.
-
-    So it is after a restart, and behind the next compaction.
+def test_codex_thread_stays_one_session_through_its_compactions(proxied, strict):
+    """Before, during and after Codex's own compaction a thread is one session with a branch for each start, also after
+    a restart.
     """
     store, upstream = MemoryStore(), strict(200_000)
 
@@ -93,8 +92,8 @@ def test_a_compacted_thread_is_one_session(proxied, strict):
     assert path[len(path) - 2].message.text == "five"
 
 
-def test_no_thread_speaks_in_another(proxied, strict):
-    """Threads of one session with one key for the cache and the same beginning are sessions of their own."""
+def test_codex_threads_are_separate_sessions(proxied, strict):
+    """Threads with the same cache key and the same beginning are sessions of their own."""
     store = MemoryStore()
 
     async def go():
@@ -118,8 +117,8 @@ def test_no_thread_speaks_in_another(proxied, strict):
     ],
     ids=["a session", "a key for the cache", "somebody else", "another client", "ours"],
 )
-def test_any_other_name_is_a_namespace(headers, proxied, strict):
-    """What begins otherwise is another session where a name may be of more than one conversation."""
+def test_other_session_names_only_scope_the_session_key(headers, proxied, strict):
+    """A name that may cover more than one conversation does not join conversations that begin differently."""
 
     async def go():
         async with proxied[0](strict(200_000), MemoryStore()) as client:
@@ -131,8 +130,8 @@ def test_any_other_name_is_a_namespace(headers, proxied, strict):
     assert one != other
 
 
-def test_a_compaction_of_its_own_waits_for_nobody_in_the_thread():
-    """What is not kept holds nobody up: it is answered while another answer in the same thread is on its way."""
+def test_codex_compaction_does_not_wait_for_the_thread():
+    """A client's compaction is not recorded, so it is answered while another answer of the thread is in progress."""
     told = {"user_agent": "codex_exec/0.169.0", "thread_id": "t1"}
     data = [
         socket_proxy.request("/v1/responses", socket_proxy.body("openai-responses", "one", stream=True), **told),

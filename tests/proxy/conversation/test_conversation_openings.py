@@ -37,10 +37,9 @@ async def told_the_time(client, talk, turns, more=lambda _: ""):
 @pytest.mark.uncounted
 @pytest.mark.parametrize("more", ["", " Notes so far." + " kelp" * 400], ids=["clock", "grows and shrinks"])
 @pytest.mark.parametrize("api", example_counts.spare(["openai-chat", "openai-responses"], keep=1))
-def test_a_system_message_that_tells_the_time_is_no_other_conversation(api, more, proxied, strict):
-    """What opens a conversation is its frame: one branch, no compaction more, and the newest words go up.
-
-    So it is behind a restart before each request, byte for byte.
+def test_changing_system_message_keeps_one_branch(api, more, proxied, strict):
+    """A leading system message belongs to the setup: a changing one keeps one branch, few extra compactions and the
+    same bytes after restarts.
     """
     through, _, talking = proxied
     plain, one, other = strict(16_000), strict(16_000), strict(16_000)
@@ -75,8 +74,10 @@ def test_a_system_message_that_tells_the_time_is_no_other_conversation(api, more
 
 @pytest.mark.parametrize("place", [-1, None], ids=["before the words", "behind them"])
 @pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
-def test_the_time_told_beside_the_newest_words_costs_what_is_new(api, place, proxied, strict):
-    """A system message that moves along parts the conversation at its end alone: what was decided stands."""
+def test_system_message_near_the_end_costs_only_the_new_part(api, place, proxied, strict):
+    """A system message that moves with the newest message forks the conversation only at its end, and earlier decisions
+    stay.
+    """
     through, _, talking = proxied
     upstream, talk, store = strict(16_000), talking(api), MemoryStore()
 
@@ -97,8 +98,8 @@ def test_the_time_told_beside_the_newest_words_costs_what_is_new(api, place, pro
     assert len(store.read_entries(session.key, "message")) <= 5 * 30
 
 
-def test_many_conversations_that_begin_alike_stay_as_short_as_they_are(proxied, strict):
-    """A branch from where many others part carries what that place taught, and not once for each of them."""
+def test_sibling_branches_do_not_accumulate_entries(proxied, strict):
+    """A branch at a common fork carries what was learned there once, not once for each sibling."""
     through, _, talking = proxied
     upstream, store = strict(), MemoryStore()
 
@@ -118,8 +119,8 @@ def test_many_conversations_that_begin_alike_stay_as_short_as_they_are(proxied, 
 
 
 @pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
-def test_nobody_else_s_instructions_go_up_whoever_writes_behind_the_log(api, proxied, strict):
-    """Two that begin alike have instructions of their own, and keep them behind what others undo or note."""
+def test_each_branch_keeps_its_own_system_message(api, proxied, strict):
+    """Two conversations that begin alike keep their own system message, whatever another writer appends."""
     through, _, talking = proxied
     upstream, store, field = strict(60_000), MemoryStore(), "input" if api == "openai-responses" else "messages"
     talks = [talking(api), talking(api)]

@@ -111,8 +111,10 @@ def seals(upstream, api):
 @pytest.mark.parametrize("restart", [False, True], ids=["on", "restarted"])
 @pytest.mark.parametrize("in_loop", [False, True], ids=["a turn", "a result"])
 @pytest.mark.parametrize("api", FIELDS)
-def test_it_goes_up_byte_for_byte(api, in_loop, restart, begun, proxied):
-    """The first request and every later one, also where the proxy starts anew before each, with all the thinking."""
+def test_proxy_forwards_signed_thinking_of_earlier_turns_unchanged(api, in_loop, restart, begun, proxied):
+    """The first and every later request is forwarded byte for byte with all thinking, also with a restart before
+    each.
+    """
     store = MemoryStore()
 
     async def go():
@@ -132,8 +134,8 @@ def test_it_goes_up_byte_for_byte(api, in_loop, restart, begun, proxied):
     assert not any(one.reply.dropped_blocks for one in upstream.provider.requests)
 
 
-def test_another_frame_unbinds_what_stood_before_it(begun, proxied):
-    """Nothing is refused: what was signed over the old system prompt goes, what comes behind the new one stays."""
+def test_new_system_prompt_drops_thinking_bound_to_the_old(begun, proxied):
+    """Thinking signed over the old system prompt is dropped and later thinking stays, so nothing is refused."""
 
     async def go():
         tides, upstream = await begun("anthropic")
@@ -150,8 +152,8 @@ def test_another_frame_unbinds_what_stood_before_it(begun, proxied):
 
 
 @pytest.mark.parametrize("api", FIELDS)
-def test_the_first_words_said_again_go_up_byte_for_byte(api, begun, proxied):
-    """Who takes back what was said first through the proxy parts from the log there: the frame is no other one."""
+def test_edited_first_message_through_the_proxy_is_forwarded_unchanged(api, begun, proxied):
+    """A client that edits its first proxied message forks the log there; the setup is the same, so no byte changes."""
 
     async def go():
         tides, upstream = await begun(api)
@@ -167,8 +169,8 @@ def test_the_first_words_said_again_go_up_byte_for_byte(api, begun, proxied):
     assert seals(upstream, api)[0] >= BEGUN
 
 
-def test_words_said_again_under_another_frame_are_refused_nothing(begun, proxied):
-    """Who takes back the first words and has another system prompt meanwhile loses what was signed over the old."""
+def test_edited_message_under_a_new_system_prompt_drops_bound_thinking(begun, proxied):
+    """A client that edits its message and changes the system prompt loses the thinking signed over the old one."""
 
     async def go():
         tides, upstream = await begun("anthropic")
@@ -183,8 +185,10 @@ def test_words_said_again_under_another_frame_are_refused_nothing(begun, proxied
     assert seals(upstream, "anthropic") == [6, 7, 0, 1]
 
 
-def test_what_is_counted_has_the_thinking_that_would_go_up(begun, proxied):
-    """All of it as it came, and behind another frame only what was said since: a count is not refused either."""
+def test_count_tokens_includes_the_thinking_that_would_be_sent(begun, proxied):
+    """A count has all thinking unchanged, and after a new system prompt only the thinking since, so it is not
+    refused.
+    """
 
     async def counted(client, tides):
         tides.talk.say("And how much is this?")

@@ -16,8 +16,8 @@ def picture(width):
     return {"type": "image", "source": source}
 
 
-def test_an_image_of_too_many_pixels_is_a_line(proxied, strict):
-    """Before it is sent, it alone; its neighbours stay, and the next request begins with the same bytes."""
+def test_proxy_replaces_an_image_with_too_many_pixels(proxied, strict):
+    """Only the oversized image becomes a line before the send, and the next request begins with the same bytes."""
     through, _, talk = proxied
     upstream, said = strict(), talk("anthropic")
     small, line = picture(8_000), {"type": "text", "text": "[Attached image/png]"}

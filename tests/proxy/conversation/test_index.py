@@ -62,8 +62,8 @@ def at(store, *said, key=KEY):
 # -- the key -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_key_is_family_scope_and_root():
-    """Each of the three makes another key; without a scope there is none in it."""
+def test_make_session_key_depends_on_family_scope_and_first_message():
+    """Client family, scope and first message each change the key, and a key without a scope omits it."""
     lens, other = lens_of(user("Go.")), lens_of(user("Stop."))
     key = make_session_key(ClientIdentity("pi", "0a"), lens)
     assert key.startswith("pi-0a-")
@@ -80,16 +80,16 @@ def test_a_key_is_family_scope_and_root():
     )
 
 
-def test_whom_an_address_names_is_part_of_a_root():
-    """What one server taught is not true of another; where a client names its session that name counts alone."""
+def test_make_session_key_depends_on_the_upstream_without_a_scope():
+    """What one server taught is not true of another; where the client names its session only that name counts."""
     lens = lens_of(user("Go."))
     keys = [make_session_key(PI, lens, base) for base in ("", "http://one", "http://two")]
     assert len({*keys}) == 3
     assert len({make_session_key(ClientIdentity("pi", "0a"), lens, base) for base in ("", "http://one")}) == 1
 
 
-def test_a_thread_is_a_key_of_its_own():
-    """However a thread begins it has one key, which no scope of the same name has; another thread has another."""
+def test_make_session_key_of_a_thread_ignores_the_first_message():
+    """A thread has one key however it begins, different from other threads and from a scope of the same name."""
     one, other = lens_of(user("Go.")), lens_of(user("Stop."))
     threads = [ClientIdentity("codex", scope, is_thread=True) for scope in ("0a", "0b")]
     keys = [make_session_key(who, lens) for who in threads for lens in (one, other)]
@@ -108,13 +108,13 @@ def test_a_thread_is_a_key_of_its_own():
         [{"role": "system", "content": "Today is Monday."}, user("Go on.")],
     ],
 )
-def test_the_same_words_are_the_same_root(said):
-    """How the words stand, a cache marker on them, and what stands before and behind them make no other key."""
+def test_make_session_key_ignores_the_form_of_the_first_message(said):
+    """Blocks, cache markers, system messages before and messages after the first user text do not change the key."""
     assert make_session_key(PI, lens_of(*said)) == make_session_key(PI, lens_of(user("Go on.")))
 
 
-def test_every_api_has_the_same_root():
-    """The same first words have one key on every API."""
+def test_make_session_key_is_the_same_on_every_api():
+    """The same first text gives one key on every API."""
     said = {
         "openai-chat": user("Go."),
         "openai-responses": user("Go."),
@@ -125,8 +125,8 @@ def test_every_api_has_the_same_root():
     }
 
 
-def test_there_is_always_a_key():
-    """A body with no words but a system's, or with no message at all, has one too."""
+def test_make_session_key_works_without_a_user_message():
+    """A body with only a system message, or with no message at all, has a valid key."""
     system = {"role": "system", "content": "Go."}
     assert make_session_key(PI, lens_of(system)) not in {
         make_session_key(PI, lens_of()),
@@ -138,8 +138,8 @@ def test_there_is_always_a_key():
 # -- the branch --------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_found_where_nothing_is():
-    """No session, an empty one, and one that begins otherwise have no branch to continue."""
+def test_find_leaf_is_none_without_a_matching_branch():
+    """A missing session, an empty one and one that begins differently have no branch to continue."""
     store = MemoryStore()
     assert at(store, "u1") is None
     store.create_session(KEY)
@@ -149,8 +149,8 @@ def test_nothing_is_found_where_nothing_is():
     assert at(store) is None
 
 
-def test_growth_and_retries_go_on_where_they_stood():
-    """The same again, and the same with more behind it, continue one branch: nothing is said twice."""
+def test_find_leaf_continues_one_branch_for_growth_and_retries():
+    """A retry and a longer conversation continue one branch, and nothing is stored twice."""
     store = MemoryStore()
     for said in (["u1"], ["u1"], ["u1", "a1", "u2"], ["u1", "a1", "u2"]):
         leaf = grown(store, *said)
@@ -159,8 +159,8 @@ def test_growth_and_retries_go_on_where_they_stood():
     assert [slot.message.text for slot in store.open_state(KEY, leaf).history.sized_messages] == ["u1", "a1", "u2"]
 
 
-def test_an_edited_past_is_a_branch():
-    """Each of two pasts is found again by its own words, and neither by those of the other."""
+def test_find_leaf_distinguishes_edited_histories():
+    """Each of two histories is found by its own messages; where both match equally the newest is taken."""
     store = MemoryStore()
     one = grown(store, "u1", "a1", "u2", "a2")
     other = grown(store, "u1", "a1", "u2 edited")
@@ -171,8 +171,8 @@ def test_an_edited_past_is_a_branch():
     assert at(store, "u1", "a1") == at(store, "u1", "a1", "u7") == other, "the newest of equals"
 
 
-def test_equal_words_are_counted():
-    """Who says the same again and again stands where as much was said, not where it was said first or last."""
+def test_find_leaf_counts_repeated_messages():
+    """A conversation that repeats a message is found at the right repetition, not at the first or the last."""
     store = MemoryStore()
     said = ["u go on", "a yes"] * 4
     leaf = grown(store, *said)
@@ -183,8 +183,8 @@ def test_equal_words_are_counted():
     assert len(store.read_tips(KEY)) == 2
 
 
-def test_an_answer_comes_back_in_other_bytes():
-    """Calls with other spaces, and an answer in pieces, are the answers that were given, on the right branch."""
+def test_find_leaf_matches_reformatted_answers():
+    """A call with other spaces and an answer in pieces match the recorded answer; other arguments do not."""
     store = MemoryStore()
     first = slots_of("u1")
     journal = Journal.open(store, KEY)
@@ -206,8 +206,8 @@ def test_an_answer_comes_back_in_other_bytes():
     assert [one.message for one in other.state.history.sized_messages] == [one.message for one in again]
 
 
-def test_a_text_that_was_cut_is_its_own():
-    """What was too long for an entry is found again by the whole text."""
+def test_find_leaf_matches_a_text_cut_at_append():
+    """A text that was cut for its entry is found by the whole text, and no other text matches."""
     store, policy = MemoryStore(), Policy().with_settings(results={"append_chars": 2_000})
     said = slots_of("u" + "x" * 5_000, "a1")
     journal = Journal.open(store, KEY, policy)
@@ -216,8 +216,8 @@ def test_a_text_that_was_cut_is_its_own():
     assert SessionIndexes(store).find_leaf(KEY, slots_of("u" + "y" * 5_000), policy.settings) is None
 
 
-def test_labels_are_no_leaves():
-    """A name beside the tree, and what is noted behind a message, change nothing of what is found."""
+def test_find_leaf_ignores_labels_and_notes():
+    """A label is not a leaf, and a note after a message does not change the match."""
     store = MemoryStore()
     leaf = grown(store, "u1", "a1")
     store.label_entry(KEY, leaf, "here")
@@ -227,8 +227,8 @@ def test_labels_are_no_leaves():
     assert at(store, "u1", "a1", "u2") == "n"
 
 
-def test_a_long_run_costs_what_it_is_long():
-    """Ten thousand messages of one side, none answered, are no trouble."""
+def test_find_leaf_handles_ten_thousand_unanswered_messages():
+    """Ten thousand user messages without an answer are found in linear time."""
     store = MemoryStore()
     said = [f"u{number}" for number in range(10_000)]
     store.create_session(KEY)
@@ -310,8 +310,8 @@ def some(steps, pick, more):
 
 
 @given(steps=paths, pick=st.integers(0, 30), more=st.lists(words, max_size=4))
-def test_it_is_what_a_look_at_every_branch_finds(steps, pick, more):
-    """On any tree that branch is found of which most is repeated, as following each leaf by itself tells."""
+def test_find_leaf_agrees_with_matching_every_branch(steps, pick, more):
+    """On any tree the leaf is the one of which most is repeated, as matching each branch by itself shows."""
     store, leaves, known, said = some(steps, pick, more)
     counts = [match_known_prefix(path, said, SETTINGS).client_count for path in known]
     assert SessionIndexes(store).find_leaf(KEY, said, SETTINGS) == newest_of_most(leaves, counts)
@@ -320,8 +320,8 @@ def test_it_is_what_a_look_at_every_branch_finds(steps, pick, more):
 @given(
     steps=paths, pick=st.integers(0, 30), more=st.lists(words, max_size=4), cuts=st.lists(st.booleans(), max_size=20)
 )
-def test_how_words_are_cut_up_is_all_the_same(steps, pick, more, cuts):
-    """That branch is found whose words, as one text for each side, the conversation begins with for longest."""
+def test_find_leaf_ignores_how_text_is_split_into_messages(steps, pick, more, cuts):
+    """The branch is found whose text, joined for each side, the conversation repeats for longest."""
     store, leaves, known, said = some(steps, pick, more)
     said = joined(said, cuts)
     ends = [[runs(path[: at + 1]) for at in range(len(path))] for path in known]
@@ -330,8 +330,8 @@ def test_how_words_are_cut_up_is_all_the_same(steps, pick, more, cuts):
 
 
 @given(steps=paths, pick=st.integers(0, 30), more=st.lists(words, max_size=4), read=st.integers(0, 30))
-def test_a_tree_that_is_followed_is_the_one_that_is_read(steps, pick, more, read):
-    """What was appended since a tree was looked at, told of or not, is found as if it were read anew."""
+def test_add_appended_keeps_the_index_equal_to_a_fresh_read(steps, pick, more, read):
+    """Entries appended since the last look-up, announced or not, are found as if the tree were read anew."""
     store, _, _, said = some(steps, pick, more)
     other = MemoryStore()
     other.create_session(KEY)
@@ -346,7 +346,7 @@ def test_a_tree_that_is_followed_is_the_one_that_is_read(steps, pick, more, read
     assert trees.find_leaf(KEY, said, SETTINGS) == SessionIndexes(store).find_leaf(KEY, said, SETTINGS)
 
 
-def test_many_conversations_that_begin_alike_cost_what_is_new_of_each():
+def test_find_leaf_reads_siblings_once():
     """A conversation is found among a thousand siblings without reading any of them again."""
     store, reads = MemoryStore(), []
     every = store.read_entries
@@ -363,8 +363,8 @@ def test_many_conversations_that_begin_alike_cost_what_is_new_of_each():
     assert trees.find_leaf(KEY, slots_of("u1", "a1", "u item 7", "a9"), SETTINGS) != journal.leaf
 
 
-def test_behind_what_somebody_else_appended_only_that_is_read():
-    """By turns with another process each look-up reads what is new since the one before, and no entry three times."""
+def test_find_leaf_reads_only_foreign_entries_since_the_last_look_up():
+    """With another process writing in turns each look-up reads what is new, and no entry is read three times."""
     store, reads = MemoryStore(), []
     every = store.read_entries
     store.read_entries = lambda key, kind=None, *, after=0: reads.append(every(key, kind, after=after)) or reads[-1]
@@ -399,8 +399,8 @@ class Looked(Struct):
         return self.slot.message
 
 
-def test_a_conversation_that_grew_is_looked_up_by_what_is_new():
-    """Of one that was looked up before only the new messages are looked at, and of another those where it parts."""
+def test_find_leaf_inspects_only_new_messages():
+    """Of a conversation looked up before only the new messages are inspected, of another only those after the fork."""
     store = MemoryStore()
     said = [f"{'ua'[number % 2]}{number}" for number in range(100)]
     grown(store, *said)
@@ -414,8 +414,8 @@ def test_a_conversation_that_grew_is_looked_up_by_what_is_new():
     assert len(counted) == 100
 
 
-def test_what_hangs_behind_a_label_is_followed():
-    """A recording may name an entry on its way: what was said behind that is found."""
+def test_find_leaf_follows_entries_behind_a_label():
+    """An imported recording may have a label inside its path; messages after it are found."""
     store = MemoryStore()
     one, two = slots_of("u1", "a1")
     store.import_entries(
@@ -429,8 +429,8 @@ def test_what_hangs_behind_a_label_is_followed():
     assert at(store, "u1", "a1", "u2") == "2"
 
 
-def test_a_session_that_was_begun_anew_is_another():
-    """A key that was removed and taken again has a tree of its own, however many entries it has."""
+def test_find_leaf_rebuilds_the_index_of_a_recreated_session():
+    """A key that was removed and created again has a tree of its own, however many entries it has."""
     store = MemoryStore()
     trees = SessionIndexes(store)
     first = grown(store, "u1", "a1")

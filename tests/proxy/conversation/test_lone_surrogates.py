@@ -37,8 +37,10 @@ PUT = {escaped: (b'\\ud83d"', b'\\ufffd"'), in_bytes: (b"\xed\xa0\xbd", b"\xef\x
 
 @pytest.mark.parametrize("write", PUT)
 @pytest.mark.parametrize("api", APIS)
-def test_a_conversation_with_one_goes_on(api, write, proxied):
-    """Its provider would refuse every request from then on; so it is shown U+FFFD, and nothing else is changed."""
+def test_proxy_replaces_lone_surrogates(api, write, proxied):
+    """The provider would refuse every later request, so a lone surrogate is sent as U+FFFD and nothing else is
+    changed.
+    """
     through, upstreams, talking = proxied
     upstream, talk, store = upstreams(Provider(Strict(window=200_000))), talking(api), MemoryStore()
     sent = []
@@ -72,8 +74,8 @@ class Lenient(httpx2.AsyncBaseTransport):
 
 @pytest.mark.parametrize("write", PUT)
 @pytest.mark.parametrize("api", APIS)
-def test_who_only_looks_changes_nothing_and_writes_it_down(api, write, proxied):
-    """The provider is sent what came, its answer comes as it came, and the conversation is one that is recorded."""
+def test_observe_mode_forwards_lone_surrogates_and_records_them(api, write, proxied):
+    """In observe mode requests and answers pass unchanged, and the conversation is recorded with U+FFFD."""
     through, upstreams, talking = proxied
     upstream, talk, store = Lenient(upstreams(Provider(Strict(window=200_000)))), talking(api), MemoryStore()
     sent = []
@@ -97,8 +99,8 @@ def test_who_only_looks_changes_nothing_and_writes_it_down(api, write, proxied):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_refusal_of_one_comes_as_it_came_to_who_only_looks(api, proxied):
-    """It is asked once, and written down."""
+def test_observe_mode_returns_the_refusal_of_a_lone_surrogate(api, proxied):
+    """In observe mode the request is sent once, and its refusal is returned unchanged."""
     through, upstreams, talking = proxied
     upstream, talk = upstreams(Provider(Strict(window=200_000))), talking(api)
     talk.say(CUT)
@@ -113,8 +115,8 @@ def test_a_refusal_of_one_comes_as_it_came_to_who_only_looks(api, proxied):
 
 
 @given(st.text(st.characters(exclude_categories=[]) | st.sampled_from('\\u d8\ud83d\ude00"')))
-def test_what_is_whole_stays_and_what_is_not_becomes_readable(text):
-    """By whatever is beside it: escapes of escapes, characters in two halves that make one."""
+def test_replace_surrogates_in_bytes_replaces_only_lone_ones(text):
+    """Lone surrogates are replaced, pairs and escaped backslashes stay, and the length does not change."""
     joined = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     for body, said in ((escaped(text), joined), (in_bytes(text), text)):
         told = replace_surrogates_in_bytes(body)

@@ -91,8 +91,8 @@ async def talked(through, upstream, talk, *, restarts):
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["on", "anew"])
 @pytest.mark.parametrize("api", FIELDS)
-def test_reasoning_that_a_client_leaves_out_stays_out(api, restarts, proxied):
-    """Every request goes up byte for byte: a server refuses the id of what it did not keep, say."""
+def test_proxy_does_not_restore_omitted_reasoning(api, restarts, proxied):
+    """Every request is forwarded byte for byte, because a server may refuse the id of an item it did not keep."""
     through, upstreams, talking = proxied
     upstream, talk = upstreams(Provider(Strict(window=200_000), ANSWERS)), talking(api)
     extra = FIELDS[api]
@@ -109,8 +109,8 @@ CHANGES = {
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["on", "anew"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_nothing_is_taken_out_of_what_is_left_out(change, restarts, proxied):
-    """Reasoning bound to another frame, or another model's, is refused: where none is sent back, no byte changes."""
+def test_proxy_changes_nothing_when_setup_or_model_changes_without_reasoning(change, restarts, proxied):
+    """Reasoning bound to another setup or model is refused; where none is sent back, no byte changes."""
     through, upstreams, talking = proxied
     upstream, talk = upstreams(Provider(Strict(window=200_000), ANSWERS)), talking("anthropic")
     body, extra = talk.body, {**FIELDS["anthropic"], "model": "claude-opus-5-5"}
@@ -120,8 +120,8 @@ def test_nothing_is_taken_out_of_what_is_left_out(change, restarts, proxied):
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["on", "anew"])
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_a_field_that_a_server_takes_from_nobody_is_not_sent(field, restarts, proxied):
-    """Compatible servers tell their reasoning in a field that they refuse in a request."""
+def test_proxy_does_not_send_back_reasoning_fields(field, restarts, proxied):
+    """Compatible servers return reasoning in a field that they refuse in a request."""
     through, _, talking = proxied
     server, bodies = speaking(field)
     assert anyio.run(lambda: talked(through, server, talking("openai-chat"), restarts=restarts)) == bodies
@@ -148,8 +148,8 @@ def answered(api, said):
 
 
 @pytest.mark.parametrize("api", TOOLS)
-def test_what_cannot_stand_alone_is_put_back(api, proxied):
-    """An item with an id wants its reasoning, and a call of Gemini its signature: a session that knows them helps."""
+def test_proxy_restores_reasoning_the_provider_requires(api, proxied):
+    """A Responses item with an id needs its reasoning and a Gemini call its signature, so the session adds them."""
     through, upstreams, talking = proxied
     call = ScriptedAnswer("", calls=(("read", {"path": "x"}),), thinking="hm")
     upstream, talk = upstreams(Provider(Strict(window=200_000), [call, ScriptedAnswer("ok")])), talking(api)
@@ -219,8 +219,8 @@ async def edited(through, upstream, talk, extra, *, pieces):
 
 @pytest.mark.parametrize("pieces", [False, True], ids=["whole", "pieces"])
 @pytest.mark.parametrize("api", FIELDS)
-def test_an_edit_brings_nothing_back(api, pieces, proxied):
-    """What a client left out of a message stays out of it where a decision of ours is about another part of it."""
+def test_edit_of_a_message_restores_no_reasoning(api, pieces, proxied):
+    """What a client left out of a message stays out when an edit of ours changes another part of it."""
     through, upstreams, talking = proxied
     upstream, talk = upstreams(Provider(Strict(window=200_000, accepted_seals="any"), ANSWERS)), talking(api)
     first, _ = anyio.run(lambda: edited(through, upstream, talk, FIELDS[api], pieces=pieces))
@@ -233,8 +233,8 @@ def test_an_edit_brings_nothing_back(api, pieces, proxied):
 
 @pytest.mark.parametrize("pieces", [False, True], ids=["whole", "pieces"])
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_an_edit_brings_no_field_back(field, pieces, proxied):
-    """Nor what a compatible server takes from nobody."""
+def test_edit_of_a_message_restores_no_reasoning_field(field, pieces, proxied):
+    """An edit does not send back the reasoning field of a compatible server."""
     through, _, talking = proxied
     server, bodies = speaking(field)
     _, said = anyio.run(lambda: edited(through, server, talking("openai-chat"), {}, pieces=pieces))

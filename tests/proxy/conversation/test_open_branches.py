@@ -44,10 +44,9 @@ async def turn(branches, key, *texts):
         session.journal.follow_conversation(said(*texts))
 
 
-def test_what_is_held_has_a_number_and_a_size():
-    """A branch counts as large as it is after its turn; those used longest ago go first, and the log has them all.
-
-    One that is too large alone is held, and takes no room from the others.
+def test_branch_pool_limits_number_and_bytes():
+    """The pool evicts the least recently used branches by number and bytes; an oversized one is held alone, and the log
+    has them all.
     """
 
     async def go():
@@ -68,8 +67,8 @@ def test_what_is_held_has_a_number_and_a_size():
     anyio.run(go)
 
 
-def test_who_talks_is_held_whatever_there_is_room_for():
-    """A branch that is being talked on stays, however many others come meanwhile; its size counts once it is done."""
+def test_branch_pool_keeps_branches_in_use():
+    """A branch in use stays in the pool however many others arrive, and counts with its size afterwards."""
 
     async def go():
         branches = opened(1, 4_500)
@@ -84,8 +83,8 @@ def test_who_talks_is_held_whatever_there_is_room_for():
 
 
 @pytest.mark.parametrize("at", ["count_foreign_writes", "find_leaf", "open_state"])
-def test_what_another_replica_decides_while_a_branch_is_opened_is_seen(at, monkeypatch):
-    """At whatever step of opening it comes: from the next request on it is in force, and nothing of it is undone."""
+def test_branch_pool_sees_a_decision_made_while_opening(at, monkeypatch):
+    """A compaction by another replica at any step of opening applies from the next request on and is not undone."""
     branches, words = opened(3, 100_000), [f"{number}" for number in range(5)]
     means, reached = branches._resources, []
 
@@ -119,8 +118,8 @@ def test_what_another_replica_decides_while_a_branch_is_opened_is_seen(at, monke
 
 
 @pytest.mark.parametrize("at", ["count_foreign_writes", "find_leaf", "open_state"])
-def test_a_branch_is_opened_where_it_was_found_wherever_others_go_meanwhile(at, monkeypatch):
-    """Two proxies and two branches of one session: who moves its leaf takes nobody else along."""
+def test_branch_pool_opens_the_found_leaf_when_the_session_leaf_moves(at, monkeypatch):
+    """Another proxy that moves the session's leaf does not move the branch that is being opened."""
     branches, there = opened(3, 1_000_000), ["0", "1", "2", "3", "4"]
     store, reached = branches._resources.store, []
     owner = MemoryStore if at == "open_state" else SessionIndexes

@@ -38,8 +38,10 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("api", ANSWERS)
-def test_it_is_told_nothing_and_refused_nothing(api, proxied):
-    """The first request goes up twice, every later one once, without what was sealed; the rest is as it came."""
+def test_proxy_drops_foreign_signatures_after_a_refusal(api, proxied):
+    """The first request is sent twice and every later one once, without the foreign sealed parts; the rest is
+    unchanged.
+    """
     through, upstreams, talking = proxied
     upstream, talk = (
         upstreams(Provider(Strict(tokenizer="words"), [ScriptedAnswer("more"), ScriptedAnswer("last")])),
@@ -60,8 +62,10 @@ def test_it_is_told_nothing_and_refused_nothing(api, proxied):
     assert all(b"Noted." in body for body in upstream.bodies)
 
 
-def test_a_past_that_its_client_had_compacted_gives_way_to_a_line(proxied):
-    """Codex sends it back sealed in every request: without it the session is over, and what the user said is there."""
+def test_proxy_replaces_a_sealed_compaction_with_a_line(proxied):
+    """Codex sends its sealed compaction in every request; without it the session continues, with the user's messages in
+    it.
+    """
     through, upstreams, talking = proxied
     upstream, talk = (
         upstreams(Provider(Strict(tokenizer="words"), [ScriptedAnswer("more"), ScriptedAnswer("last")])),
@@ -93,8 +97,8 @@ MENTIONED = [
 
 
 @pytest.mark.parametrize(("status", "code", "message", "times"), MENTIONED, ids=[one[1] for one in MENTIONED])
-def test_a_refusal_that_leaving_out_does_not_cure_costs_no_reasoning(status, code, message, times, proxied):
-    """The client is told of it as it came, and its next request has all that was sealed again."""
+def test_unrelated_refusal_drops_no_reasoning(status, code, message, times, proxied):
+    """The refusal is returned unchanged, and the next request has all sealed parts again."""
     through, upstreams, talking = proxied
     told = json.dumps({"error": {"message": message, "code": code}}).encode()
 

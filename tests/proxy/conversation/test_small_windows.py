@@ -26,8 +26,8 @@ def run(function):
 
 @pytest.mark.parametrize("told", [{}, {"window": 4_096}], ids=["learned", "configured"])
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_a_conversation_goes_on_in_a_window_of_4096(api, told, proxied, strict):
-    """The usual window of a local server: no error reaches the client, and the newest words are always upstream."""
+def test_proxy_keeps_a_conversation_in_a_window_of_4096(api, told, proxied, strict):
+    """In the usual window of a local server no error reaches the client, and the newest message is always sent."""
     through, _, talking = proxied
     upstream, talk = strict(4_096), talking(api)
 
@@ -43,8 +43,8 @@ def test_a_conversation_goes_on_in_a_window_of_4096(api, told, proxied, strict):
     assert refused == 0 if told else refused <= 2
 
 
-def test_what_does_not_fit_a_window_that_nobody_told_is_its_provider_s_to_refuse(proxied, strict):
-    """What is known or assumed of a model may be wrong: a system prompt larger than that goes on as it came."""
+def test_proxy_relays_requests_over_an_assumed_window(proxied, strict):
+    """What is assumed of a model may be wrong, so tools larger than the assumed window are forwarded unchanged."""
     through, _, talking = proxied
     upstream, talk = strict(1_000_000), talking("openai-chat")
     talk.say("How high is the tide?")
@@ -61,9 +61,10 @@ def test_what_does_not_fit_a_window_that_nobody_told_is_its_provider_s_to_refuse
 
 @pytest.mark.parametrize("after", [False, True], ids=["at first", "behind an answer"])
 @pytest.mark.parametrize("window", [0, 16_000], ids=["assumed", "configured"])
-def test_tools_that_are_too_large_are_their_client_s_fault(window, after, proxied, strict):
-    """Whatever was answered before: refused where the window was told, else its provider's to take, in its API's words;
-    all is well with what is Holdfast's own, and that is told."""
+def test_oversized_tools_do_not_degrade_the_proxy(window, after, proxied, strict):
+    """Oversized tools are refused with a configured window and relayed with an assumed one, the error is in the API's
+    words, and ``/livez`` stays ok.
+    """
     through, _, talking = proxied
     upstream, talk = strict(100_000, overflow="llama.cpp"), talking("openai-chat")
     talk.fields = {"model": "somebody-s-own"}
@@ -82,8 +83,8 @@ def test_tools_that_are_too_large_are_their_client_s_fault(window, after, proxie
     assert (livez["status"], [one["what"] for one in livez["troubles"]]) == ("ok", ["WindowTooSmall"])
 
 
-def test_a_refusal_of_ours_tells_the_size_of_the_whole_request(proxied, strict):
-    """Its tools and its system prompt too: clients reckon with it how much they cut."""
+def test_local_overflow_error_counts_tools_and_system_prompt(proxied, strict):
+    """The reported size covers tools and system prompt, because clients compute their cut from it."""
     through, _, talking = proxied
     upstream, talk = strict(1_000_000), talking("openai-chat")
     talk.say("How high is the tide?")
@@ -100,8 +101,10 @@ def test_a_refusal_of_ours_tells_the_size_of_the_whole_request(proxied, strict):
 
 
 @pytest.mark.parametrize("window", [100, 1_200])
-def test_what_fits_a_window_that_is_too_small_for_any_conversation_goes_on_as_it_came(window, proxied, strict, capfd):
-    """It is the provider's to take; what does not fit is refused with its own size, and that is said once."""
+def test_request_that_fits_a_tiny_window_is_relayed(window, proxied, strict, capfd):
+    """A request that fits a tiny window is relayed; one that does not is refused with its own size, which is reported
+    once.
+    """
     through, _, talking = proxied
     upstream, talk, store = strict(), talking("anthropic"), MemoryStore()
     talk.say("How high is the tide?")

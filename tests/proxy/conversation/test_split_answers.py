@@ -96,8 +96,10 @@ async def talked(through, upstream, talk, turns, *, restarts=False, spaced=False
 @pytest.mark.parametrize("spaced", [False, True], ids=["tight", "spaced"])
 @pytest.mark.parametrize("restarts", [False, True], ids=["on", "anew"])
 @pytest.mark.parametrize("api", FIELDS)
-def test_every_request_goes_up_byte_for_byte(api, restarts, spaced, proxied):
-    """Nothing is put together again, nothing that was left out is put back, and it is one conversation all the same."""
+def test_proxy_forwards_split_answers_byte_for_byte(api, restarts, spaced, proxied):
+    """An answer that comes back as several messages is not merged, omitted parts are not restored, and it stays one
+    session.
+    """
     through, upstreams, talking = proxied
     answers = [one for one in ANSWERS if api != "gemini" or not one.calls]  # its provider takes none in pieces
     upstream, talk = upstreams(Provider(Strict(window=200_000), answers)), talking(api)
@@ -106,8 +108,10 @@ def test_every_request_goes_up_byte_for_byte(api, restarts, spaced, proxied):
     assert b"hm " not in b"".join(sent)
 
 
-def test_a_call_that_its_provider_takes_behind_no_other_answer_goes_up_with_that(proxied):
-    """Gemini refuses what such a client sends; what it left out stays out."""
+def test_proxy_merges_a_split_call_for_gemini(proxied):
+    """Gemini refuses a call that is split from its answer, so both are sent as one message; omitted thoughts stay
+    out.
+    """
     through, upstreams, talking = proxied
     bare, mended = (upstreams(Provider(Strict(window=200_000), ANSWERS)) for _ in range(2))
     anyio.run(lambda: talked(through, mended, talking("gemini"), len(ANSWERS)))
@@ -118,8 +122,10 @@ def test_a_call_that_its_provider_takes_behind_no_other_answer_goes_up_with_that
 
 
 @pytest.mark.parametrize("api", FIELDS)
-def test_what_is_reduced_is_taken_too_and_brings_nothing_back(api, proxied):
-    """In a window that holds a part of the conversation, edited and compacted as it comes; by a strict provider."""
+def test_reduced_split_answers_are_accepted_without_reasoning(api, proxied):
+    """Split answers that are edited and compacted in a small window are accepted by the strict provider, and no
+    reasoning returns.
+    """
     through, upstreams, talking = proxied
     long = [
         replace(one, text=one.text + " And kelp." * 200 * (at % 3), thinking=f"hm {at}" * 50)
@@ -133,8 +139,8 @@ def test_what_is_reduced_is_taken_too_and_brings_nothing_back(api, proxied):
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat"])
-def test_calls_that_came_at_once_may_come_back_one_by_one(api, proxied):
-    """Each with its result behind it, as some clients keep them: it is their past, and goes up byte for byte."""
+def test_proxy_forwards_parallel_calls_sent_back_one_by_one(api, proxied):
+    """Parallel calls that a client sends back one by one, each with its result, are forwarded byte for byte."""
     through, upstreams, talking = proxied
     calls = (("read", {"path": "a"}), ("read", {"path": "b"}))
     upstream = upstreams(
@@ -178,8 +184,10 @@ def as_strings(item):
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["on", "anew"])
 @pytest.mark.parametrize("shaped", [in_two_texts, as_strings])
-def test_items_that_lack_nothing_go_up_as_they_came(shaped, restarts, proxied):
-    """Ids of Responses ask for what was left out; where nothing was, whatever its pieces, they ask for nothing."""
+def test_proxy_forwards_complete_responses_items_unchanged(shaped, restarts, proxied):
+    """Responses ids ask for omitted items only; where nothing is missing, however it is split, the request is
+    unchanged.
+    """
     through, upstreams, talking = proxied
     upstream, talk = upstreams(Provider(Strict(window=200_000), ANSWERS[1::2])), talking("openai-responses")
     store, sent = MemoryStore(), []

@@ -43,17 +43,18 @@ def talked(proxied, strict, model, words="", **fields):
 
 @pytest.mark.parametrize("model", ["claude-opus-5-5", "claude-haiku-5-5", "claude-opus-9"])
 @pytest.mark.parametrize("words", ["", "# Environment\nYou are in a folder."])
-def test_the_effort_of_the_newest_turn_reaches_the_model(proxied, strict, model, words):
-    """With words (Claude Code 2.1.332) or without (pi 1.6) it ends each request as it was written, past the window too,
-    also for a model that is newer than all known."""
+def test_effort_of_the_newest_turn_is_sent_unchanged(proxied, strict, model, words):
+    """The effort message, with text (Claude Code 2.1.332) or without (pi 1.6), ends each request as written, past the
+    window and for unknown newer models too.
+    """
     for turn, (reply, sent) in enumerate(talked(proxied, strict, model, words)):
         assert reply.status_code == 200, reply.text
         assert sent[-1] == level("high" if turn % 2 else "low", words)
     assert len(sent) < TURNS, "nothing gave way"
 
 
-def test_an_option_that_needs_a_beta_of_the_headers_is_its_clients_to_ask_for(proxied, strict):
-    """What is reduced is not held back for a beta that stands in no body: the window is never passed."""
+def test_option_that_needs_a_beta_header_does_not_stop_reductions(proxied, strict):
+    """A beta in the client's headers does not keep the proxy from reducing, so the window is never exceeded."""
     answered = talked(proxied, strict, "claude-opus-5-5", thinking=BOUND)
     assert {reply.status_code for reply, _ in answered} == {200}
     assert {reply.headers["x-holdfast-state"] for reply, _ in answered} == {"managed"}

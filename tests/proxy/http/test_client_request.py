@@ -57,16 +57,16 @@ def streamed(*told):
 
 
 @given(st.lists(st.tuples(st.floats(0, CLIENT_TIMEOUT - 1), st.binary(max_size=9)), min_size=1, max_size=20))
-def test_a_body_may_take_its_time(pieces):
-    """However slow a body is, all of it is received as long as something comes now and then."""
+def test_request_body_may_be_slow(pieces):
+    """However slow a body is, all of it is received as long as something arrives within the timeout."""
     body = b"".join(piece for _, piece in pieces)
     assert whole(*said(*pieces)) == body
     assert b"".join(streamed(*said(*pieces))) == body
 
 
 @pytest.mark.parametrize("before", [0, 1, 3])
-def test_a_body_that_does_not_come_is_given_up(before):
-    """Who says nothing more is told so, 408, and holds no place: nobody waits for ever."""
+def test_read_whole_body_times_out_with_408(before):
+    """A body that stops arriving raises ``BodyStalled`` with 408 after the timeout."""
 
     async def waited():
         with pytest.raises(BodyStalled) as raised:
@@ -77,21 +77,21 @@ def test_a_body_that_does_not_come_is_given_up(before):
 
 
 @pytest.mark.parametrize("before", [0, 2])
-def test_a_body_that_is_passed_on_and_stops_is_given_up_too(before):
-    """What streams through ends in the same way: its provider is not kept waiting, its client is told."""
+def test_iter_body_pieces_times_out(before):
+    """A streamed body that stops raises ``BodyStalled`` too, so that its provider does not wait."""
     with pytest.raises(BodyStalled):
         streamed(*said(*[(50, b"ab")] * before, ends=False))
 
 
 @pytest.mark.parametrize("read", [whole, streamed])
-def test_who_leaves_is_gone(read):
-    """A client that leaves in the middle of its body is told nothing."""
+def test_request_body_raises_client_left(read):
+    """A client that disconnects in the middle of its body raises ``ClientLeft``."""
     with pytest.raises(ClientLeft):
         read(*said((0, b"ab"), ends=False), (5, LEFT))
 
 
-def test_no_more_is_held_than_may_be():
-    """A body over the limit is given up where that is seen; one of the very size is taken."""
+def test_read_whole_body_stops_at_the_limit():
+    """A body over the limit is refused as soon as it exceeds it; one of exactly that size is accepted."""
     assert whole(*said((0, b"abc"), (0, b"de")), most=5) == b"abcde"
     with pytest.raises(BodyTooLarge):
         whole(*said((0, b"abc"), (0, b"def"), (0, b"ghi"), ends=False), most=5)

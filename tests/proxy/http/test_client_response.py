@@ -56,40 +56,42 @@ def sent(*told, **terms):
 # -- when they come ----------------------------------------------------------------------------------------------------
 
 
-def test_signs_come_until_the_first_piece_and_never_again():
-    """Every ``patience`` seconds a sign, behind a head of its own; later waits are the provider's, however long."""
+def test_deliver_pieces_sends_keep_alives_until_the_first_piece():
+    """A keep-alive is sent every ``patience`` seconds, after a head of its own, until the first piece and never after
+    it.
+    """
     signs = [(10, 200), (10, SIGN), (20, SIGN), (30, SIGN)]
     assert sent((35, HEAD), (0, b"a"), (100, b"b")) == [*signs, (35, b"a"), (135, b"b")]
 
 
-def test_a_quick_answer_has_no_sign():
-    """What comes within the patience comes as it is, with its own head."""
+def test_deliver_pieces_sends_no_keep_alive_for_a_quick_answer():
+    """An answer within the patience is sent as it is, with its own head."""
     assert sent((9.9, HEAD), (30, b"a")) == [(9.9, 201), (39.9, b"a")]
 
 
 @pytest.mark.parametrize("terms", [{"sign": b""}, {"patience": 0}, {"patience": -1}])
-def test_without_a_sign_or_patience_there_is_none(terms):
-    """An answer that is no stream has no sign, and a patience of 0 switches them off: it is no endless row of them."""
+def test_deliver_pieces_without_keep_alive_or_patience_only_waits(terms):
+    """An unstreamed answer has no keep-alive, and a patience of 0 or less switches them off."""
     assert sent((35, HEAD), (1, b"a"), **terms) == [(35, 201), (36, b"a")]
 
 
 @given(st.lists(st.integers(0, 40), max_size=6), st.integers(1, 15))
-def test_pieces_come_when_they_would_without(waits, patience):
-    """Whatever the pace: the pieces, their order and their times are the source's own."""
+def test_deliver_pieces_never_changes_order_or_times(waits, patience):
+    """Keep-alives change neither the pieces nor their order nor their times."""
     found = sent(*((seconds, b"%d" % number) for number, seconds in enumerate(waits)), patience=patience)
     pieces = [(at, body) for at, body in found if body not in (SIGN, 200)]
     assert pieces == [(sum(waits[: number + 1]), b"%d" % number) for number in range(len(waits))]
     assert len(found) - len(pieces) <= (waits[0] // patience + 1 if waits else 0)
 
 
-def test_a_sign_that_is_being_sent_goes_before_the_piece():
-    """A client that takes its time gets what was begun to its end: no two are sent at once, none after the answer."""
+def test_deliver_pieces_finishes_a_keep_alive_before_the_piece():
+    """A keep-alive that is being sent to a slow client ends before the piece; no two messages are sent at once."""
     found = sent((12, HEAD), (0, b"a"), takes=5)
     assert found == [(10, 200), (15, SIGN), (20, b"a")]
 
 
-def test_nothing_is_read_ahead():
-    """The next piece is asked for when the client has taken the last: a slow client slows the provider."""
+def test_deliver_pieces_never_reads_ahead():
+    """The next piece is requested only when the client has taken the last, so that a slow client slows the provider."""
     line = Line((0, HEAD), (0, b"a"), (0, b"b"), takes=60)
     asked = []
 
@@ -111,8 +113,8 @@ def test_nothing_is_read_ahead():
 @pytest.mark.parametrize("wait", [0, 25])
 @pytest.mark.parametrize("before", [(), ((1, HEAD),)])
 @pytest.mark.parametrize("sign", [SIGN, b""])
-def test_errors_of_the_source_come_out_as_they_are(wait, before, sign):
-    """Whatever the source raises, first or later, is raised where it is sent: the same error, in no group."""
+def test_deliver_pieces_raises_the_error_of_the_source(wait, before, sign):
+    """An error of the source is raised as the same object, not in an exception group."""
     error = UpstreamError("no answer came", "network")
     line = Line(*before, (wait, error), sign=sign)
     with pytest.raises(UpstreamError) as raised:
@@ -122,8 +124,8 @@ def test_errors_of_the_source_come_out_as_they_are(wait, before, sign):
 
 
 @pytest.mark.parametrize("breaks_at", [0, 1, 2, 3, 4])
-def test_errors_of_sending_come_out_as_they_are(breaks_at):
-    """A sign that cannot be sent ends the wait at once, as a piece would: the plain error, the source closed."""
+def test_deliver_pieces_raises_the_error_of_sending(breaks_at):
+    """A failed send raises its own error at once, also for a keep-alive, and closes the source."""
     line = Line((25, HEAD), (0, b"a"), (0, b"b"), breaks_at=breaks_at)
     with pytest.raises(ConnectionResetError):
         run_on_fake_clock(line.deliver)
@@ -131,8 +133,8 @@ def test_errors_of_sending_come_out_as_they_are(breaks_at):
 
 
 @pytest.mark.parametrize("seconds", [5, 15, 40])
-def test_who_is_cancelled_closes_the_source(seconds):
-    """Before the first sign, between signs and behind the first piece: nothing waits on."""
+def test_deliver_pieces_closes_the_source_when_cancelled(seconds):
+    """Cancellation closes the source before the first keep-alive, between them and after the first piece."""
     line = Line((35, HEAD), (1_000, b"b"))
 
     async def cancelled():
@@ -147,8 +149,8 @@ def test_who_is_cancelled_closes_the_source(seconds):
 # -- what is held ------------------------------------------------------------------------------------------------------
 
 
-def test_what_knew_whose_the_wait_was_is_let_go():
-    """From the first piece on nobody asks whose the wait is: whoever answers, with all it read, is held no longer."""
+def test_client_response_releases_the_wait_predicate():
+    """After the first piece the predicate that says whose wait it is, and everything it refers to, is released."""
 
     async def answered():
         line = outgoing.ClientResponse(Line().send)
@@ -175,8 +177,10 @@ def test_what_knew_whose_the_wait_was_is_let_go():
     ],
     ids=["a length", "no length that is one", "none"],
 )
-def test_who_is_sent_the_last_of_an_answer_may_ask_again(headers, then):
-    """It is told before that is sent: a client asks again as soon as it has all, whatever is left to be done here."""
+def test_client_response_signals_the_last_piece_before_sending_it(headers, then):
+    """``on_last_piece`` is called before the last piece is sent, because a client may send its next request as soon as
+    it has everything.
+    """
     told, sent = [], []
 
     async def send(message):

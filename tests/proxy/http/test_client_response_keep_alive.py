@@ -16,8 +16,8 @@ from holdfast.testing.upstream import ProviderUpstream
 SIGN = b": keep-alive\n\n"
 
 
-def test_every_api_has_a_sign_for_streams_alone():
-    """An answer in one piece has none: nothing may stand in it."""
+def test_keep_alive_bytes_exist_only_for_streams():
+    """Every API has a keep-alive for streams, and an unstreamed answer has none because it would corrupt it."""
     assert all(get_keep_alive_bytes(api, stream=True) for api in API_NAMES)
     assert not any(get_keep_alive_bytes(api, stream=False) for api in (*API_NAMES, ""))
     assert get_keep_alive_bytes("", stream=True) == b""
@@ -86,14 +86,16 @@ BY = {"anthropic": by_anthropic, "openai-chat": by_chat, "openai-responses": by_
 
 
 @pytest.mark.parametrize("api", API_NAMES)
-def test_the_official_clients_read_over_them(api):
-    """Each vendor's own SDK says the same of an answer with signs of life before it as of one without."""
+def test_official_clients_skip_keep_alives(api):
+    """Each vendor's SDK reads the same answer with and without keep-alives before it."""
     plain, kept = BY[api](signed(api, b"")), BY[api](signed(api, get_keep_alive_bytes(api, stream=True)))
     assert plain == kept
     assert kept.startswith("ok")
 
 
-def test_a_comment_is_nothing_for_googles_client():
-    """Why Gemini's sign is a blank line: its SDK takes a comment for broken JSON. If this fails, it can be one."""
+def test_google_client_fails_on_an_sse_comment():
+    """Gemini's keep-alive is a blank line because its SDK takes a comment for broken JSON; if this test fails, it can
+    be a comment.
+    """
     with pytest.raises(Exception, match="keep-alive"):
         by_gemini(signed("gemini", SIGN))

@@ -144,8 +144,8 @@ def cut(data, size):
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.parametrize("size", [1, 7, 1_000_000])
-def test_an_answer_is_what_httpx2_makes_of_it(name, method, size):
-    """Status, headers, body and what breaks it off, however its bytes arrive."""
+def test_direct_transport_matches_httpx2(name, method, size):
+    """Status, headers, body and error are those of httpx2's own transport, however the bytes are split."""
 
     async def both():
         async with server(partial(say, cut(ANSWERS[name], size))) as (url, _):
@@ -169,8 +169,8 @@ def run(play, use, **given):
     return asyncio.run(go())
 
 
-def test_what_arrives_at_once_is_one_piece():
-    """A hundred chunks that lie there are not a hundred steps."""
+def test_direct_transport_joins_chunks_that_arrived_together():
+    """A hundred chunks that are already buffered are one piece."""
     data = CHUNKED + b"4\r\nkelp\r\n" * 100 + b"0\r\n\r\n"
 
     async def use(transport, url, met):
@@ -182,8 +182,8 @@ def test_what_arrives_at_once_is_one_piece():
 
 
 @pytest.mark.parametrize("name", ["chunks", "a length", "nothing", "not modified", "hints first"])
-def test_a_connection_takes_the_next_request(name):
-    """As long as its answers come to their end."""
+def test_direct_transport_reuses_connections(name):
+    """A connection is reused as long as its answers are complete."""
 
     async def use(transport, url, met):
         found = [await answer(transport, request(url)) for _ in range(3)]
@@ -193,8 +193,8 @@ def test_a_connection_takes_the_next_request(name):
 
 
 @pytest.mark.parametrize("name", ["closes", "HTTP/1.0"])
-def test_a_connection_that_its_server_ends_takes_none(name):
-    """The next request goes out on another one."""
+def test_direct_transport_opens_a_new_connection_after_close(name):
+    """After an answer that closes its connection the next request opens another one."""
 
     async def use(transport, url, met):
         for _ in range(2):
@@ -204,8 +204,8 @@ def test_a_connection_that_its_server_ends_takes_none(name):
     assert run(partial(say, [ANSWERS[name]]), use) == 2
 
 
-def test_an_answer_that_nobody_read_to_its_end_ends_its_connection():
-    """The rest of it would stand before the next answer."""
+def test_direct_transport_closes_after_an_unread_answer():
+    """The unread rest would come before the next answer."""
 
     async def use(transport, url, met):
         reply = await transport.handle_async_request(request(url))
@@ -225,8 +225,10 @@ def test_an_answer_that_nobody_read_to_its_end_ends_its_connection():
 
 @pytest.mark.parametrize("kind", [partial(DirectTransport, 8, 60.0), partial(FullDuplexTransport, httpx2.Limits())])
 @pytest.mark.parametrize("name", ["a length", "chunks"])
-def test_a_second_answer_that_nobody_asked_for_is_given_to_nobody(name, kind):
-    """The connection that it came on is not used again: the next request may be another user's."""
+def test_transport_drops_an_unsolicited_second_answer(name, kind):
+    """A connection on which an unsolicited answer arrives is not used again, because the next request may be another
+    user's.
+    """
 
     async def use(_, url, met):
         async with kind() as transport:
@@ -248,8 +250,8 @@ def test_a_second_answer_that_nobody_asked_for_is_given_to_nobody(name, kind):
     ],
     ids=["a body behind HEAD", "two lengths", "chunks in HTTP/1.0", "an odd head"],
 )
-def test_a_connection_whose_answers_may_end_elsewhere_is_used_once(method, said):
-    """What is left of one would stand before the next answer."""
+def test_direct_transport_never_reuses_ambiguous_connections(method, said):
+    """Where the end of an answer is ambiguous, its rest could come before the next answer."""
 
     async def use(transport, url, met):
         for _ in range(2):
@@ -259,8 +261,8 @@ def test_a_connection_whose_answers_may_end_elsewhere_is_used_once(method, said)
     assert run(partial(again, said), use) == 2
 
 
-def test_what_came_before_a_slow_upload_began_is_no_answer_to_it():
-    """A kept connection on which something comes while the client takes its time is not used."""
+def test_direct_transport_ignores_bytes_that_arrive_before_an_upload():
+    """A kept connection on which bytes arrive before a slow upload starts is not used for it."""
 
     async def play(reader, writer):
         await heard(reader)
@@ -288,8 +290,8 @@ async def by_number(reader, writer):
         writer.write(OK + b"Content-Length: 5\r\n\r\nuser%d" % number)
 
 
-def test_who_has_given_an_answer_back_gets_nothing_of_the_next():
-    """Also where it goes on reading: the connection may serve another user by then."""
+def test_closed_answer_reads_nothing_of_the_next():
+    """Reading on from a closed answer raises, because the connection may serve another user by then."""
 
     async def use(transport, url, met):
         first = await transport.handle_async_request(request(url))
@@ -304,8 +306,8 @@ def test_who_has_given_an_answer_back_gets_nothing_of_the_next():
     assert run(by_number, use) == ([b"user2"], 1)
 
 
-def test_who_still_waits_for_an_answer_that_was_given_back_holds_up_nobody():
-    """The next request on its connection is woken by what answers it."""
+def test_reader_of_a_closed_answer_does_not_block_the_next():
+    """The next request on the connection gets its own wake-up, also when a reader still waits for the closed answer."""
 
     async def play(reader, writer):
         await heard(reader)
@@ -333,8 +335,8 @@ def test_who_still_waits_for_an_answer_that_was_given_back_holds_up_nobody():
     assert run(play, use) == ([b"kelp"], httpx2.StreamClosed, 1)
 
 
-def test_what_comes_when_nobody_asked_is_given_to_nobody():
-    """A connection on which something comes between two answers takes no further request."""
+def test_direct_transport_drops_connections_with_unsolicited_bytes():
+    """A connection on which bytes arrive between two answers takes no further request."""
 
     async def play(reader, writer):
         while await heard(reader):
@@ -352,8 +354,8 @@ def test_what_comes_when_nobody_asked_is_given_to_nobody():
     assert run(play, use) == ([b"kelp", b"kelp"], 2)
 
 
-def test_a_connection_that_its_server_ends_at_once_is_an_error():
-    """Also where that is known before anything was sent on it: nobody waits for an answer."""
+def test_direct_transport_raises_read_error_on_immediate_close():
+    """A connection closed by the server before anything was sent on it is an error, not a wait."""
 
     async def use(transport, url, met):
         connect = transport._connect
@@ -372,8 +374,10 @@ def test_a_connection_that_its_server_ends_at_once_is_an_error():
     assert run(leaves, use) is httpx2.ReadError
 
 
-def test_connections_that_lay_idle_are_closed():
-    """Those over the number that is kept, and those whose time is over or whose server left."""
+def test_direct_transport_closes_idle_connections():
+    """Idle connections are closed when there are more than are kept, when they expire and when their server closes
+    them.
+    """
 
     async def use(transport, url, met):
         replies = [await transport.handle_async_request(request(url)) for _ in range(4)]
@@ -392,8 +396,8 @@ def test_connections_that_lay_idle_are_closed():
     assert run(partial(again, ANSWERS["a length"]), use) == (2, 5, 1)
 
 
-def test_a_server_that_says_nothing_is_waited_for_as_long_as_was_said():
-    """A slow one is not: each byte begins the time anew."""
+def test_direct_transport_read_timeout_counts_silence_only():
+    """The read timeout starts anew with each byte, so a slow server is not cut off."""
 
     async def use(transport, url, met):
         asked = request(url)
@@ -415,8 +419,8 @@ def test_a_server_that_says_nothing_is_waited_for_as_long_as_was_said():
     assert run(silent, use)[2:] == (b"kelp", httpx2.ReadTimeout)
 
 
-def test_silence_in_an_answer_without_a_length_is_not_its_end():
-    """Half of an answer is none."""
+def test_direct_transport_times_out_in_an_answer_without_length():
+    """Silence in an answer that ends with its connection is a timeout, not the end."""
 
     async def use(transport, url, met):
         asked = request(url)
@@ -431,8 +435,8 @@ def test_silence_in_an_answer_without_a_length_is_not_its_end():
     assert run(silent, use) == (b"kelp", httpx2.ReadTimeout)
 
 
-def test_a_server_that_takes_nothing_is_waited_for_as_long_as_was_said():
-    """By the time for writing, not by the one for an answer."""
+def test_direct_transport_applies_the_write_timeout():
+    """A server that reads nothing is a write timeout, not a read timeout."""
 
     async def use(transport, url, met):
         asked = request(url, "POST", in_pieces(*[bytes(1_000_000)] * 40))
@@ -446,8 +450,8 @@ def test_a_server_that_takes_nothing_is_waited_for_as_long_as_was_said():
     assert run(waits, use) is httpx2.WriteTimeout
 
 
-def test_a_slow_client_holds_up_its_server():
-    """No more of an answer is held than is needed, and all of it comes."""
+def test_direct_transport_limits_held_bytes():
+    """A slow reader pauses the server: only a bounded part of the answer is held, and all of it arrives."""
     size = 20_000_000
 
     async def play(reader, writer):
@@ -477,8 +481,8 @@ async def in_pieces(*pieces):
         yield piece
 
 
-def test_a_body_goes_out_as_it_comes():
-    """In chunks where its length is not told, and as it is where it is."""
+def test_direct_transport_streams_request_bodies():
+    """A body without a length is sent in chunks, one with a length as it is."""
     came = []
 
     async def play(reader, writer):
@@ -500,7 +504,7 @@ def test_a_body_goes_out_as_it_comes():
 
 
 @pytest.mark.parametrize("length", ["4", "9"])
-def test_a_body_of_another_length_than_was_told_is_an_error(length):
+def test_direct_transport_rejects_a_body_of_the_wrong_length(length):
     """The server would wait for the rest, or take it for the next request."""
 
     async def use(transport, url, met):
@@ -515,8 +519,8 @@ def test_a_body_of_another_length_than_was_told_is_an_error(length):
     assert run(waits, use) == 0
 
 
-def test_a_refusal_in_the_middle_of_a_body_arrives():
-    """A server that reads no further has said why."""
+def test_direct_transport_returns_a_refusal_during_the_upload():
+    """A server that stops reading and refuses is heard."""
 
     async def play(reader, writer):
         await heard(reader)
@@ -531,8 +535,8 @@ def test_a_refusal_in_the_middle_of_a_body_arrives():
     assert run(play, use) == (413, b"kelp", 0)
 
 
-def test_a_refusal_whose_server_reads_no_more_ends_at_its_end():
-    """However much of the request is still to be sent, nothing more comes."""
+def test_direct_transport_ends_a_refusal_at_end_of_file():
+    """A refusal without a length ends when the server stops sending, however much is still to be uploaded."""
 
     async def play(reader, writer):
         await heard(reader)
@@ -555,8 +559,8 @@ def test_a_refusal_whose_server_reads_no_more_ends_at_its_end():
         {"content-length": "4", "transfer-encoding": "chunked"},
     ],
 )
-def test_a_body_whose_end_is_not_told_is_not_sent(headers):
-    """The server might take the rest of it for another request."""
+def test_direct_transport_refuses_ambiguous_request_framing(headers):
+    """The server might take the rest of the body for another request."""
 
     async def use(transport, url, met):
         asked = request(url, "POST", in_pieces(b"kelp"))
@@ -568,8 +572,8 @@ def test_a_body_whose_end_is_not_told_is_not_sent(headers):
     assert run(partial(say, [ANSWERS["chunks"]]), use) == 0
 
 
-def test_a_method_that_breaks_its_line_is_not_sent():
-    """What stands behind it would be another request."""
+def test_direct_transport_rejects_a_method_with_a_line_break():
+    """A line break would start another request."""
 
     async def use(transport, url, met):
         asked = request(url)
@@ -584,8 +588,8 @@ def test_a_method_that_breaks_its_line_is_not_sent():
 @pytest.mark.parametrize(
     "header", [("x-kelp", "a\r\nx-rock: b"), ("x-kelp: a\n", "b"), ("", "b"), ("x kelp", "b"), ("x-kelp:", "b")]
 )
-def test_a_header_that_breaks_its_line_is_not_sent(header):
-    """What stands behind it would be another header, or another request."""
+def test_direct_transport_rejects_malformed_headers(header):
+    """A line break would start another header or another request."""
 
     async def use(transport, url, met):
         asked = request(url)
@@ -596,8 +600,8 @@ def test_a_header_that_breaks_its_line_is_not_sent(header):
     run(partial(say, [ANSWERS["chunks"]]), use)
 
 
-def test_who_gives_up_waiting_closes_the_connection():
-    """Nobody reads its answer."""
+def test_cancelled_request_closes_its_connection():
+    """Nothing reads the answer of a cancelled request, so its connection is closed."""
 
     async def use(transport, url, met):
         waiting = asyncio.ensure_future(transport.handle_async_request(request(url)))
@@ -613,8 +617,8 @@ def test_who_gives_up_waiting_closes_the_connection():
     assert run(waits, use) == (True, 0)
 
 
-def test_who_gives_up_in_any_step_leaves_no_connection():
-    """Also in the turn of the loop in which it is made."""
+def test_request_cancelled_at_any_step_leaves_no_connection():
+    """A request cancelled at any step of the loop leaves no open connection, also in the step that creates it."""
 
     async def use(transport, url, met):
         for steps in range(25):
@@ -632,15 +636,15 @@ def test_who_gives_up_in_any_step_leaves_no_connection():
     run(waits, use)
 
 
-def test_a_port_is_the_one_that_was_said():
-    """Port 0 is none, and not the usual one."""
+def test_server_origin_keeps_port_zero():
+    """Port 0 is not the scheme's default port."""
     assert ServerOrigin.from_url(httpx2.URL("http://kelp:0/")).port == 0
     assert ServerOrigin.from_url(httpx2.URL("https://kelp/")).port == 443
 
 
 @pytest.mark.parametrize("url", [f"http://{HERE}:1/", "http://kelp.invalid/", "ftp://127.0.0.1/"])
-def test_a_server_that_cannot_be_reached_is_an_error(url):
-    """Of the kinds that httpx2 has for it."""
+def test_direct_transport_raises_httpx2_connect_errors(url):
+    """An unreachable server raises the error types that httpx2 has for it."""
 
     async def go():
         async with DirectTransport(2, 60.0) as transport:
@@ -673,8 +677,8 @@ XbDxFG4DRxeQ1EyNqdKEsoY53RmteJE+sQ==
 
 
 @pytest.mark.parametrize(("host", "error"), [("localhost", None), (HERE, httpx2.ConnectError)])
-def test_a_server_is_who_its_certificate_says(host, error, tmp_path, monkeypatch):
-    """One that is called otherwise gets no request, and no key."""
+def test_direct_transport_verifies_the_host_of_the_certificate(host, error, tmp_path, monkeypatch):
+    """A server whose certificate names another host gets no request and no key."""
     place = tmp_path / "kelp.pem"
     place.write_text(CERTIFICATE)
     monkeypatch.setenv("SSL_CERT_FILE", str(place))
@@ -698,8 +702,8 @@ def test_a_server_is_who_its_certificate_says(host, error, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("variable", ["http_proxy", "all_proxy", "no_proxy"])
-def test_a_proxy_of_the_network_is_asked_where_one_is_set(variable, monkeypatch):
-    """For all but servers on this machine; without one the server itself is."""
+def test_provider_client_honours_proxy_variables(variable, monkeypatch):
+    """A network proxy from the environment is used for every server but those of this machine."""
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)

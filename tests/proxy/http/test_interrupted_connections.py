@@ -69,8 +69,8 @@ def breaking(before, *, reset=False):
 @pytest.mark.parametrize("stage", EARLY)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("api", APIS)
-def test_an_upstream_that_breaks_off_early_is_an_error_in_the_words_of_the_api(api, stream, stage, ends, proxy):
-    """Nothing of the answer came out: the client gets one whole error, and its next try the answer."""
+def test_upstream_closing_before_the_answer_gives_a_complete_error(api, stream, stage, ends, proxy):
+    """When nothing was passed on yet, the client gets one complete error, and its next try gets the answer."""
     words = f"{api} {stream} {stage} {ends}"
     data = asked(api, words, stream=stream)
     proxy.upstream.play = breaking(EARLY[stage], reset=ends == "reset")
@@ -87,8 +87,8 @@ def test_an_upstream_that_breaks_off_early_is_an_error_in_the_words_of_the_api(a
 
 @pytest.mark.parametrize("ends", ["closed", "reset"])
 @pytest.mark.parametrize("api", APIS)
-def test_a_kept_connection_that_ends_meanwhile_is_no_error(api, ends, proxy):
-    """A provider ends a connection that lay idle just as a request comes on it: the request goes out on another."""
+def test_kept_connection_closed_by_the_provider_is_replaced(api, ends, proxy):
+    """A request that meets a connection the provider just closed is sent on another connection."""
     data, met = asked(api, f"kept {ends}"), []
 
     async def play(line, told):
@@ -106,10 +106,9 @@ def test_a_kept_connection_that_ends_meanwhile_is_no_error(api, ends, proxy):
 
 
 @pytest.mark.parametrize("stage", ["before the head", "inside the head"])
-def test_a_request_over_which_the_provider_fails_goes_out_twice_at_most(stage, proxy):
-    """However many connections are kept: the provider may have done the work, and is paid for each time.
-
-    One that has begun to answer has done it, so the request goes out once.
+def test_proxy_sends_a_failing_request_at_most_twice(stage, proxy):
+    """However many connections are kept, a failing request is sent at most twice, and once if an answer had begun,
+    because each send may be billed.
     """
 
     async def late(line, told):
@@ -129,8 +128,8 @@ def test_a_request_over_which_the_provider_fails_goes_out_twice_at_most(stage, p
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])
-def test_a_stream_that_breaks_off_before_its_first_words_is_an_error(api, proxy):
-    """An event that says nothing is no answer yet: the head was held, and the client gets a whole error."""
+def test_stream_closing_before_its_first_text_gives_a_complete_error(api, proxy):
+    """An event without text is not an answer yet: the head was held back, and the client gets a complete error."""
     proxy.upstream.play = breaking(lambda told: told.head + told.chunks[0])
     failed = proxy.send(asked(api, "nothing said", stream=True))
     assert failed.status >= 500, failed
@@ -140,8 +139,8 @@ def test_a_stream_that_breaks_off_before_its_first_words_is_an_error(api, proxy)
 
 @pytest.mark.parametrize("ends", ["closed", "reset"])
 @pytest.mark.parametrize("api", APIS)
-def test_a_whole_answer_that_breaks_off_in_its_body_is_an_error(api, ends, proxy):
-    """Half of a JSON value is no answer: the client is told that there was none."""
+def test_truncated_unstreamed_answer_gives_a_complete_error(api, ends, proxy):
+    """Half of a JSON value is not an answer, so the client gets an error."""
     proxy.upstream.play = breaking(lambda told: told.head + told.pieces[0][:-20], reset=ends == "reset")
     failed = proxy.send(asked(api, f"half {ends}"))
     assert failed.status >= 500, failed
@@ -151,8 +150,8 @@ def test_a_whole_answer_that_breaks_off_in_its_body_is_an_error(api, ends, proxy
 
 @pytest.mark.parametrize("inside", [False, True], ids=["between", "inside"])
 @pytest.mark.parametrize("api", APIS)
-def test_an_answer_that_breaks_off_later_breaks_off_for_the_client(api, inside, proxy):
-    """What came is given out byte for byte, no end is made up, and the conversation goes on behind it."""
+def test_stream_closing_later_is_cut_for_the_client(api, inside, proxy):
+    """What arrived is passed on byte for byte, no end is invented, and the conversation continues afterwards."""
     words, events = f"later {inside}", []
 
     async def play(line, told):
@@ -181,18 +180,17 @@ def test_an_answer_that_breaks_off_later_breaks_off_for_the_client(api, inside, 
 @pytest.mark.parametrize(
     "said", [b"SSH-2.0-OpenSSH_9.6\r\n", b"\x15\x03\x01\x00\x02\x02\x50", b"HTTP/1.1 nope\r\n\r\n"]
 )
-def test_an_upstream_that_speaks_no_http_is_an_error(said, proxy):
-    """Another protocol's words reach no client."""
+def test_upstream_that_speaks_another_protocol_gives_an_error(said, proxy):
+    """Bytes of another protocol do not reach the client."""
     proxy.upstream.play = breaking(lambda told: said)
     failed = proxy.send(asked("anthropic", repr(said)))
     assert failed.status >= 500
     assert failed.json["type"] == "error"
 
 
-def test_an_upstream_that_is_down_is_an_error():
-    """Nobody listens where the requests go: the client is told so at once, in its API's words, for every request.
-
-    No provider answered, so it failed, whether it was looked at or not.
+def test_upstream_that_is_down_gives_502_and_counts_as_failed():
+    """When nothing listens upstream every request gets an error in its API's words and counts as failed, whether it was
+    managed or relayed.
     """
     with socket_proxy.proxied() as proxy:
         proxy.call(lambda: _gone_elsewhere(proxy))
@@ -219,8 +217,8 @@ async def _gone_elsewhere(proxy):
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("api", APIS)
-def test_a_slow_upstream_is_waited_for(api, stream, proxy):
-    """An answer that comes byte by byte comes through, the same."""
+def test_slow_upstream_answer_is_complete(api, stream, proxy):
+    """An answer that arrives in small pieces is passed on whole."""
 
     async def play(line, told):
         data = b"".join([told.head, *told.chunks, told.end])
@@ -242,8 +240,8 @@ OVERFLOW = f'{{"type":"error","error":{TOO_LONG}}}'.encode()
 
 
 @pytest.mark.parametrize("ours", [True, False], ids=["ours", "the provider's"])
-def test_signs_of_life_come_while_the_wait_is_ours(ours):
-    """While another try is on its way a client hears that somebody is there; a slow provider speaks for itself."""
+def test_keep_alives_are_sent_only_while_the_proxy_retries(ours):
+    """The client gets keep-alives while the proxy retries; a slow provider sends its own."""
     every, heard = 0.05, []
     with socket_proxy.proxied(keepalive=every) as proxy:
 
@@ -271,8 +269,10 @@ def test_signs_of_life_come_while_the_wait_is_ours(ours):
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])
-def test_who_only_looks_holds_nothing_back(api):
-    """What a provider says before its model does comes as it comes: nothing else could take its place."""
+def test_observe_mode_passes_the_first_event_on_at_once(api):
+    """In observe mode the first event is passed on before the model says anything, because no retry could replace
+    it.
+    """
     came = []
     with socket_proxy.proxied(observe=True) as proxy:
 
@@ -299,8 +299,8 @@ def test_who_only_looks_holds_nothing_back(api):
         proxy.at_rest()
 
 
-def test_signs_of_life_come_while_a_model_says_nothing():
-    """Its provider has answered, and what that says meanwhile is held: who waits hears of somebody all the same."""
+def test_keep_alives_are_sent_while_the_first_events_are_held():
+    """While events without text are held back the client still gets keep-alives."""
     every = 0.05
     with socket_proxy.proxied(keepalive=every) as proxy:
 
@@ -319,8 +319,8 @@ def test_signs_of_life_come_while_a_model_says_nothing():
 
 
 @pytest.mark.parametrize("form", ["whole", "packed"])
-def test_no_sign_of_life_comes_before_what_is_no_stream(form):
-    """Who was asked for events may answer with one JSON, or pack them as nobody here reads it: that comes alone."""
+def test_no_keep_alive_is_sent_before_an_unstreamed_answer(form):
+    """A streamed request answered with plain JSON, or with a coding the proxy cannot read, gets that answer alone."""
     with socket_proxy.proxied(keepalive=0.05) as proxy:
 
         async def play(line, told):
@@ -347,8 +347,8 @@ async def _told(proxy):
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
 @pytest.mark.parametrize("part", ["head", "body"])
-def test_a_client_that_leaves_before_its_request_is_whole_asks_nobody(part, share, proxy):
-    """Half a request reaches no provider and no log."""
+def test_incomplete_request_is_neither_sent_nor_logged(part, share, proxy):
+    """Half a request reaches neither the provider nor the log."""
     head, _, rest = asked("anthropic", "half a request").partition(b"\r\n\r\n")
     sent = head[: int(len(head) * share)] if part == "head" else head + b"\r\n\r\n" + rest[: int(len(rest) * share)]
 
@@ -368,8 +368,10 @@ def test_a_client_that_leaves_before_its_request_is_whole_asks_nobody(part, shar
 @pytest.mark.parametrize("managed", [True, False], ids=["managed", "relayed"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("ends", ["closed", "reset"])
-def test_a_client_that_leaves_before_the_answer_cancels_the_call(ends, stream, managed, proxy):
-    """The provider sees its connection end at once: nobody pays for words that nobody reads. That is no answer."""
+def test_client_leaving_before_the_answer_cancels_the_call(ends, stream, managed, proxy):
+    """The provider's connection closes at once, so that nobody pays for an unread answer, and the request counts as
+    failed.
+    """
     left, words = anyio.Event, f"leaving {ends} {stream}"
     before = proxy.stats()["requests"]["all"]["failed"]
 
@@ -411,8 +413,8 @@ async def _leave(proxy, data, when, *, reset=False, read=0):
 
 @pytest.mark.parametrize("ends", ["closed", "reset"])
 @pytest.mark.parametrize("api", APIS)
-def test_a_client_that_leaves_inside_an_answer_cancels_the_call(api, ends, proxy):
-    """The provider sees its connection end; what was said is in the log, and the conversation goes on behind it."""
+def test_client_leaving_during_the_answer_cancels_the_call(api, ends, proxy):
+    """The provider's connection closes, the log keeps what was sent, and the conversation continues afterwards."""
     words = f"enough {ends}"
 
     async def go():
@@ -441,8 +443,8 @@ def test_a_client_that_leaves_inside_an_answer_cancels_the_call(api, ends, proxy
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_client_that_leaves_behind_the_last_event_was_answered(api, proxy):
-    """Some clients do not wait for the end of the body: the answer is whole in the log, and counts as one."""
+def test_client_leaving_after_the_last_event_counts_as_answered(api, proxy):
+    """A client that does not wait for the end of the body has a complete answer in the log and counts as managed."""
     before, words = proxy.stats()["requests"]["all"], "all was said"
 
     async def go():
@@ -466,8 +468,8 @@ def test_a_client_that_leaves_behind_the_last_event_was_answered(api, proxy):
     assert (after["managed"] - before["managed"], after["failed"] - before["failed"]) == (1, 0)
 
 
-def test_a_client_that_does_not_read_stops_the_provider(proxy):
-    """Back-pressure: what a client leaves unread is not piled up here, it waits with the provider."""
+def test_client_that_does_not_read_pauses_the_provider(proxy):
+    """Back-pressure reaches the provider: what the client leaves unread is not buffered here."""
     piece = b"data: " + b"x" * 65_000 + b"\n\n"
     most = 2_000  # pieces: 130 MB
 
@@ -497,8 +499,8 @@ def test_a_client_that_does_not_read_stops_the_provider(proxy):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_client_that_leaves_while_it_is_sent_to_is_nothing_that_went_wrong(api, proxied, strict, capfd):
-    """The answer is held up in the middle then, with a sign of life to come: all of it ends, and nobody is told."""
+def test_client_leaving_during_a_send_is_not_a_trouble(api, proxied, strict, capfd):
+    """A client that leaves while a send to it blocks ends the answer and the keep-alives without any report."""
     through, _, talking = proxied
     talk = talking(api, stream=api != "gemini")
     talk.say("What holds on to the rock?")
@@ -531,24 +533,24 @@ def test_a_client_that_leaves_while_it_is_sent_to_is_nothing_that_went_wrong(api
     assert capfd.readouterr().err == ""
 
 
-def test_pieces_of_an_answer_wait_for_no_acknowledgement():
-    """Whatever the proxy accepts sends at once, also on a kept connection: Nagle's wait would be 40 ms an answer."""
+def test_listener_sets_tcp_nodelay():
+    """Accepted connections have TCP_NODELAY, because Nagle's algorithm would delay each answer by 40 ms."""
     with _open_listener(Settings(port=0)) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_what_the_loop_says_of_clients_that_left_is_told_to_nobody(caplog):
-    """It would say so for each piece of an answer; whatever else it says is told."""
+def test_asyncio_warning_about_closed_clients_is_filtered(caplog):
+    """asyncio would warn for each piece sent to a client that left; its other warnings are kept."""
     loops = logging.getLogger("asyncio")
     loops.warning("socket.send() raised exception.")
     loops.warning("something else")
     assert caplog.messages == ["something else"]
 
 
-def test_a_stop_lets_answers_end():
-    """An answer under way when the proxy is told to stop comes to its end."""
+def test_stop_lets_answers_finish():
+    """An answer in progress when the proxy is stopped is completed."""
 
     async def slowly(line, told):
         await line.say(told.head)
@@ -566,8 +568,8 @@ def test_a_stop_lets_answers_end():
 
 
 @pytest.mark.parametrize(("api", "status"), [("anthropic", 529), ("openai-chat", 503), ("gemini", 503)])
-def test_a_stop_before_the_answer_is_said_in_the_words_of_the_api(api, status, capfd):
-    """Who still waits when time is up is told why, and may try again."""
+def test_stop_before_the_answer_gives_an_error_of_the_api(api, status, capfd):
+    """A client still waiting when the drain time is up gets a retryable error that says why."""
 
     async def silent(line, told):
         await line.left()
@@ -585,8 +587,10 @@ def test_a_stop_before_the_answer_is_said_in_the_words_of_the_api(api, status, c
     assert capfd.readouterr().err == ""
 
 
-def test_a_stop_that_cuts_answers_off(tmp_path, capfd):
-    """Where they take too long, what was said so far is in the log before the store is closed, and all is well."""
+def test_stop_records_answers_it_cuts_off(tmp_path, capfd):
+    """Answers that exceed the drain time are cut off, and what was sent of them is in the log before the store
+    closes.
+    """
 
     said = []
 

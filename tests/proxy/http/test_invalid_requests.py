@@ -66,8 +66,8 @@ GARBAGE = {
 
 @pytest.mark.parametrize("what", GARBAGE)
 @pytest.mark.parametrize("api", APIS)
-def test_a_body_that_is_no_conversation_is_for_its_provider_to_judge(api, what, proxy):
-    """It goes up byte for byte, and what the provider says of it comes down."""
+def test_proxy_forwards_unreadable_bodies_to_the_provider(api, what, proxy):
+    """A body that is not a conversation is forwarded byte for byte, and the provider's error is returned."""
     refusal = b'{"error":{"message":"not like this","type":"invalid_request_error"}}'
 
     async def refuse(line, told):
@@ -81,8 +81,8 @@ def test_a_body_that_is_no_conversation_is_for_its_provider_to_judge(api, what, 
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_json_that_was_cut_is_for_its_provider_to_judge(api, proxy):
-    """At whatever byte a body ends, it goes up as it came."""
+def test_proxy_forwards_truncated_json_to_the_provider(api, proxy):
+    """A body that ends at any byte is forwarded as it arrived."""
     data = socket_proxy.body(api, "cut", "short", "again")
     places = range(0, len(data), 1 if example_counts.IS_THOROUGH else 7)
     for at in places:
@@ -98,8 +98,8 @@ def test_json_that_was_cut_is_for_its_provider_to_judge(api, proxy):
         st.binary(max_size=12), st.sampled_from([b"null", b"[[]]", b'{"a":', b"\x00", b'"\\u0000"', b"-1e9"])
     ),
 )
-def test_a_damaged_body_is_answered(api, cut, put, running):
-    """Law: for a body with any bytes replaced somebody answers with a whole answer, and the proxy stays well."""
+def test_proxy_answers_any_damaged_body(api, cut, put, running):
+    """A body with any bytes replaced gets a complete answer below 500, and the proxy stays healthy."""
     data = socket_proxy.body(api, "What holds?", "A holdfast.", "And what holds the holdfast?")
     at = int(cut[0] * len(data))
     damaged = data[:at] + put + data[at + cut[1] :]
@@ -121,8 +121,8 @@ PACKED = {
 
 
 @pytest.mark.parametrize("coding", PACKED)
-def test_a_packed_body_is_unpacked(coding, proxy):
-    """The provider gets what was packed, and a conversation goes on whether it was packed or not."""
+def test_proxy_decompresses_request_bodies(coding, proxy):
+    """The provider gets the uncompressed body, and a compressed and an uncompressed request continue one session."""
     data = socket_proxy.body("anthropic", f"packed as {coding}")
     sent = socket_proxy.request(socket_proxy.PATHS["anthropic"], PACKED[coding](data), content_encoding=coding)
     one, other = proxy.send(sent), proxy.send(socket_proxy.request(socket_proxy.PATHS["anthropic"], data))
@@ -144,8 +144,8 @@ def test_a_packed_body_is_unpacked(coding, proxy):
     ],
     ids=["damaged", "cut", "empty frame", "brotli", "unknown", "bomb", "four times"],
 )
-def test_a_body_that_cannot_be_unpacked_is_refused(coding, data, status, proxy):
-    """The client is told what is wrong in its API's words; nothing goes up."""
+def test_proxy_refuses_bodies_it_cannot_decompress(coding, data, status, proxy):
+    """The client gets an error in its API's words, and nothing is sent upstream."""
     reply = proxy.send(socket_proxy.request(socket_proxy.PATHS["anthropic"], data, content_encoding=coding))
     assert (reply.status, reply.json["type"]) == (status, "error")
     assert proxy.upstream.heard == []
@@ -163,8 +163,8 @@ def test_a_body_that_cannot_be_unpacked_is_refused(coding, data, status, proxy):
         "/",
     ],
 )
-def test_a_wrong_content_type_changes_nothing(kind, proxy):
-    """What the body is, the body says; its type goes up as it came."""
+def test_proxy_ignores_the_content_type_of_requests(kind, proxy):
+    """The body decides how it is read, and its content type is forwarded unchanged."""
     data = socket_proxy.body("openai-chat", f"typed {kind}")
     reply = proxy.send(socket_proxy.request(socket_proxy.PATHS["openai-chat"], data, content_type=kind))
     assert reply.status == 200
@@ -177,8 +177,10 @@ def test_a_wrong_content_type_changes_nothing(kind, proxy):
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("way", ["length", "chunked"])
-def test_a_body_over_the_limit_is_refused(api, way, proxy):
-    """413 in the API's words with the limit in it, wherever the size is told; nothing goes up."""
+def test_proxy_refuses_bodies_over_the_limit(api, way, proxy):
+    """A body over the limit gets a 413 with the limit in its API's words, with a length or chunked, and nothing is sent
+    upstream.
+    """
     data = socket_proxy.body(api, "x" * MOST)
     if way == "length":
         reply = proxy.send(socket_proxy.request(socket_proxy.PATHS[api], data))
@@ -190,16 +192,16 @@ def test_a_body_over_the_limit_is_refused(api, way, proxy):
     assert proxy.upstream.heard == []
 
 
-def test_a_body_at_the_limit_is_taken(proxy):
-    """One byte less than too much is not too much."""
+def test_proxy_accepts_a_body_of_exactly_the_limit(proxy):
+    """A body of exactly the limit is accepted."""
     filled = MOST - len(socket_proxy.body("anthropic", ""))
     data = socket_proxy.body("anthropic", "x" * filled)
     assert len(data) == MOST
     assert proxy.send(socket_proxy.request(socket_proxy.PATHS["anthropic"], data)).status == 200
 
 
-def test_a_large_body_that_is_relayed_is_not_held(proxy):
-    """What nobody looks at passes through piece by piece, whatever its size, over every limit."""
+def test_proxy_streams_relayed_bodies_of_any_size(proxy):
+    """A relayed body passes piece by piece whatever its size, beyond every limit."""
     size, piece = (200 if example_counts.IS_THOROUGH else 24) * 1_000_000, bytes(1_000_000)
     before, most = _resident(), [0]
 
@@ -238,8 +240,10 @@ def _resident():
 
 
 @pytest.mark.parametrize("path", [socket_proxy.PATHS["anthropic"], "/v1/files", "/v1/messages/batches"])
-def test_a_body_that_stops_is_told_so(path, proxy, monkeypatch):
-    """Looked at or passed through, a client that says nothing more gets 408 in its API's form; its place is free."""
+def test_proxy_answers_a_stalled_body_with_408(path, proxy, monkeypatch):
+    """A client whose body stops gets a 408 in its API's form, whether it is parsed or relayed, and its slot is free
+    again.
+    """
     monkeypatch.setattr("holdfast.proxy.http.client_request.CLIENT_TIMEOUT", 0.2)
     reply = proxy.send(socket_proxy.request(path, content_length="50") + b'{"model"')
     assert (reply.status, reply.complete, reply.headers["x-holdfast-state"]) == (408, True, "refused")
@@ -262,8 +266,8 @@ def test_a_body_that_stops_is_told_so(path, proxy, monkeypatch):
         ("/", {"x-goog-api-key": "k"}),
     ],
 )
-def test_an_address_that_is_not_known_is_relayed(method, path, headers, proxy):
-    """Method, path, query and body go up as they came, and the answer comes down as it came."""
+def test_proxy_relays_unknown_paths_of_known_providers(method, path, headers, proxy):
+    """Method, path, query and body are forwarded as they arrived, and the answer returns unchanged."""
     data = b"" if method in ("GET", "OPTIONS") else b"any bytes \x00\xff"
     reply = proxy.send(socket_proxy.request(path, data, method, **headers))
     [heard] = proxy.upstream.heard
@@ -286,8 +290,8 @@ def test_an_address_that_is_not_known_is_relayed(method, path, headers, proxy):
         "/..;/",
     ],
 )
-def test_an_address_that_is_nobodys_is_told_so(path, proxy):
-    """A key goes to nobody whom it may not be for: the client is told that, and nothing goes up."""
+def test_proxy_refuses_paths_without_a_provider(path, proxy):
+    """A key is never sent to a provider it may not be for: the client gets a 404 that says what to do."""
     reply = proxy.send(socket_proxy.request(path, b"{}", authorization="Bearer k"))
     assert reply.status == 404
     assert (reply.json["error"]["type"], reply.json["error"]["code"]) == ("invalid_request_error", None), "no model"
@@ -300,10 +304,9 @@ def test_an_address_that_is_nobodys_is_told_so(path, proxy):
     [("/v1/messages", "managed"), ("/v1/messages/count_tokens", "relayed"), ("/v1/files", "relayed")],
 )
 @pytest.mark.parametrize("host", ["[v1.x]", "a" * 300])
-def test_an_upstream_that_is_nowhere_is_told_so(host, path, state, proxy):
-    """No answer comes from a host that cannot be asked, which is nothing that went wrong here.
-
-    What was done with the request stands in the head all the same.
+def test_proxy_reports_an_unreachable_upstream_with_502(host, path, state, proxy):
+    """A host that cannot be reached gives a 502 that is not a trouble of the proxy, and the state header is set all the
+    same.
     """
     reply = proxy.send(socket_proxy.request(f"/u/http://{host}:9{path}", socket_proxy.body("anthropic", "hi")))
     assert (reply.status, reply.complete) == (502, True)
@@ -332,8 +335,10 @@ def test_an_upstream_that_is_nowhere_is_told_so(host, path, state, proxy):
     ],
     ids=lambda headers: next(iter(headers)),
 )
-def test_hostile_headers_do_no_harm(headers, proxy):
-    """They are nobody's path, key or order; the request is answered, and no header of ours goes up."""
+def test_proxy_survives_hostile_headers(headers, proxy):
+    """Hostile header values never become paths, keys or SQL; the request is answered, and no header of ours is sent
+    upstream.
+    """
     data = socket_proxy.body("anthropic", f"with {next(iter(headers))}")
     reply = proxy.send(socket_proxy.request(socket_proxy.PATHS["anthropic"], data, **headers))
     assert reply.status == 200, reply
@@ -344,8 +349,8 @@ def test_hostile_headers_do_no_harm(headers, proxy):
     assert {one.name.partition(".")[0] for one in proxy.store.parent.iterdir()} == {"store"}
 
 
-def test_keys_pass_and_are_not_kept(proxy):
-    """Whatever a client is known by goes up untouched, and is nowhere in the store."""
+def test_proxy_never_writes_auth_headers_to_disk(proxy):
+    """Auth headers are forwarded unchanged and are in no file of the store."""
     secrets = {"authorization": "Bearer kelp-secret-1", "x-api-key": "kelp-secret-2", "cookie": "a=kelp-secret-3"}
     proxy.send(
         socket_proxy.request(socket_proxy.PATHS["anthropic"], socket_proxy.body("anthropic", "a word"), **secrets)
@@ -371,8 +376,8 @@ def test_keys_pass_and_are_not_kept(proxy):
     ],
     ids=lambda headers: "-".join(*headers.items()),
 )
-def test_a_foreign_page_is_turned_away(headers, path, proxy):
-    """A web page that reaches this machine by a name of its own gets nothing, and nothing goes up."""
+def test_proxy_refuses_foreign_hosts_and_origins(headers, path, proxy):
+    """A web page that reaches this machine by its own name gets a 403, and nothing is sent upstream."""
     reply = proxy.send(socket_proxy.request(path, b"{}", "POST" if path.startswith("/v1") else "GET", **headers))
     assert reply.status == 403
     assert reply.complete
@@ -392,15 +397,15 @@ def test_a_foreign_page_is_turned_away(headers, path, proxy):
     ],
     ids=["tls", "no http", "negative", "two lengths", "bad chunk", "long path", "nul"],
 )
-def test_what_is_no_http_is_turned_away(data, proxy):
-    """400 or nothing at all; nothing goes up, and the proxy goes on."""
+def test_proxy_refuses_invalid_http(data, proxy):
+    """Bytes that are not HTTP get a 400 or no answer, nothing is sent upstream, and the proxy keeps running."""
     reply = proxy.send(data)
     assert reply.status in (0, 400, 431), reply
     assert proxy.upstream.heard == []
 
 
-def test_a_request_with_a_length_and_chunks_is_no_second_request(proxy):
-    """What could be read as one request or as two is not passed on as two."""
+def test_proxy_never_splits_an_ambiguous_request(proxy):
+    """A request with both a length and chunks is never forwarded as two requests."""
     inner = b"0\r\n\r\nPOST /v1/files HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 0\r\n\r\n"
     head = socket_proxy.request(
         "/v1/files", content_length=str(len(inner)), transfer_encoding="chunked", connection="close"
@@ -409,9 +414,10 @@ def test_a_request_with_a_length_and_chunks_is_no_second_request(proxy):
     assert len(proxy.upstream.heard) <= 1
 
 
-def test_more_requests_than_may_be_at_a_time_are_told_to_wait():
-    """One too many is refused in its API's words, as overloaded, and was never one at a time; the others are
-    answered."""
+def test_proxy_refuses_requests_over_the_concurrency_limit():
+    """A request over the limit is refused as overloaded in its API's words and never counts as concurrent; the others
+    are answered.
+    """
     with socket_proxy.proxied(concurrent=3) as proxy:
         opened = []
 

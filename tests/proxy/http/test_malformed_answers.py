@@ -68,10 +68,9 @@ REFUSALS = {
 @pytest.mark.parametrize("what", REFUSALS)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("api", APIS)
-def test_a_refusal_comes_as_it_came(api, stream, what, proxy):
-    """Its status, headers and bytes are the provider's, whatever it is about: one that answers was reached.
-
-    Who is sent on comes to the same provider, by the way that it came.
+def test_proxy_returns_refusals_unchanged(api, stream, what, proxy):
+    """Status, headers and bytes are the provider's whatever the refusal, and a redirect leads through the proxy to the
+    same provider.
     """
     status, body = REFUSALS[what]
     before = proxy.stats()["requests"]["all"]
@@ -86,8 +85,8 @@ def test_a_refusal_comes_as_it_came(api, stream, what, proxy):
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/files"])
-def test_a_status_that_is_none_is_one_of_a_gateway(path, proxy):
-    """The server that speaks to clients knows no status of 600: its bytes come under one that there is."""
+def test_proxy_maps_an_invalid_status_to_502(path, proxy):
+    """The HTTP server cannot send a status of 600 or more, so its body is returned under 502."""
     proxy.upstream.play = saying(b"HTTP/1.1 999 Denied\r\ncontent-length: 2", b"no")
     told = proxy.send(socket_proxy.request(path, socket_proxy.body("anthropic", "a status that is none")))
     assert (told.status, told.body, told.complete) == (502, b"no", True)
@@ -97,8 +96,8 @@ def test_a_status_that_is_none_is_one_of_a_gateway(path, proxy):
 @pytest.mark.parametrize("status", [b"200 OK", b"400 Bad Request"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/files"])
-def test_what_is_packed_in_a_way_that_is_not_read_says_so(path, stream, status, coding, proxy):
-    """Nobody asked for it, and nobody here unpacks it: a client that can is told how."""
+def test_proxy_returns_answers_in_unknown_codings_with_their_coding(path, stream, status, coding, proxy):
+    """An answer the proxy cannot decompress is returned unchanged with its content-encoding."""
     packed = b"\x8b\x03\x80kelp\x03"
     kind = b"text/event-stream" if stream else b"application/json"
     fields = b"\r\ncontent-type: " + kind + b"\r\ncontent-length: 8\r\ncontent-encoding: " + coding.encode()
@@ -109,15 +108,15 @@ def test_what_is_packed_in_a_way_that_is_not_read_says_so(path, stream, status, 
     assert len(proxy.upstream.heard) == 1
 
 
-def test_a_name_that_no_host_can_have_is_told_so(proxy):
-    """It is the address that is wrong, and nothing of ours."""
+def test_proxy_reports_an_invalid_host_name_with_502(proxy):
+    """An invalid host name is an error of the address, not a trouble of the proxy."""
     told = proxy.send(socket_proxy.request("/u/http://xn--a/v1/models", method="GET"))
     assert told.status == 502
     assert "xn--a" in str(told.json["error"])
 
 
-def test_a_length_beside_chunks_says_nothing(proxy):
-    """The chunks count (RFC 9112, 6.3), so a client is not told the length."""
+def test_proxy_ignores_content_length_beside_chunks(proxy):
+    """With both, the chunks count (RFC 9112, 6.3), so the length is not passed to the client."""
     both = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 3"
     proxy.upstream.play = saying(both, b"8\r\nholdfast\r\n0\r\n\r\n", cut=True)
     told = proxy.send(socket_proxy.request("/v1/files", method="GET"))
@@ -125,8 +124,8 @@ def test_a_length_beside_chunks_says_nothing(proxy):
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])
-def test_an_event_that_never_ends_is_an_error(api, proxy, monkeypatch):
-    """Where nothing was given out yet: what came before it is no answer."""
+def test_oversized_event_before_any_text_gives_an_error(api, proxy, monkeypatch):
+    """An event that exceeds the limit before anything was passed on gives a complete error."""
     monkeypatch.setattr(replies, "SseReader", partial(SseReader, limit=2_000))
 
     async def play(line, told):
@@ -145,8 +144,10 @@ def test_an_event_that_never_ends_is_an_error(api, proxy, monkeypatch):
 @pytest.mark.parametrize("kind", [b"text/html; charset=utf-8", b"text/plain", b"application/json"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("api", APIS)
-def test_what_is_no_answer_comes_as_it_came(api, stream, kind, body, proxy):
-    """A gateway's page under a status of success is its client's to read: status, type and bytes are the gateway's."""
+def test_proxy_returns_html_and_text_pages_unchanged(api, stream, kind, body, proxy):
+    """A gateway's page under a status of success is returned with its status, type and bytes, and does not count as
+    failed.
+    """
     before = proxy.stats()["requests"]["all"]["failed"]
     proxy.upstream.play = saying(b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ncontent-length: %d" % (kind, len(body)), body)
     told = proxy.send(asked(api, f"a page {kind} {len(body)}", stream=stream))
@@ -163,8 +164,8 @@ LAST = {"a part of it": slice(0, -1), "nothing but its beginning": slice(0, 1)}
 @pytest.mark.parametrize("observe", [False, True], ids=["managed", "observed"])
 @pytest.mark.parametrize("part", LAST)
 @pytest.mark.parametrize("api", APIS)
-def test_a_stream_that_its_provider_ends_too_early_ends_as_it_came(api, part, observe, proxied):
-    """Its body came to its end: what the client makes of the words that it lacks is the client's business."""
+def test_stream_without_its_final_event_ends_as_it_arrived(api, part, observe, proxied):
+    """A body that ended properly is passed on unchanged, though its final event is missing."""
 
     async def play(line, told):
         cut = told._replace(pieces=told.pieces[LAST[part]])
@@ -183,8 +184,8 @@ def test_a_stream_that_its_provider_ends_too_early_ends_as_it_came(api, part, ob
 FAILED = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
 
 
-def test_an_error_inside_a_stream_ends_it_as_it_came(proxy):
-    """The client is told by the provider, in an answer that has an end."""
+def test_error_event_inside_a_stream_is_passed_on(proxy):
+    """The client gets the provider's error event and a complete body."""
 
     async def play(line, told):
         pieces = told._replace(pieces=(*told.pieces[:5], FAILED))
@@ -196,16 +197,16 @@ def test_an_error_inside_a_stream_ends_it_as_it_came(proxy):
     assert told.complete
 
 
-def test_a_status_of_success_without_an_answer_comes_as_it_came(proxy):
-    """It is not for us to say that it is none."""
+def test_proxy_returns_204_unchanged(proxy):
+    """A successful answer without a body is returned unchanged."""
     proxy.upstream.play = saying(b"HTTP/1.1 204 No Content")
     told = proxy.send(asked("anthropic", "nothing"))
     assert (told.status, told.body) == (204, b"")
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_stream_may_be_called_so_in_capitals(api, proxy):
-    """It is read event by event, and recorded as the answer that it is."""
+def test_content_type_of_a_stream_is_case_insensitive(api, proxy):
+    """A stream whose content type is in capitals is read event by event and recorded."""
 
     async def play(line, told):
         await line.say(told.head.replace(b"text/event-stream", b"Text/Event-Stream; Charset=UTF-8"))
@@ -251,8 +252,8 @@ async def halfway(proxy, data, half):
 @pytest.mark.parametrize("form", [lambda told: told, lines], ids=["events", "lines"])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.partition(";")[0] or "none")
 @pytest.mark.parametrize("api", APIS)
-def test_a_stream_may_be_called_anything(api, kind, form, proxy):
-    """Its client has the first words before the last are said, all of it as it came, and it is recorded."""
+def test_stream_with_any_content_type_is_passed_on_and_recorded(api, kind, form, proxy):
+    """Events or JSON lines under any content type are passed on while they arrive, unchanged, and are recorded."""
     if form is lines and kind == "application/json":
         return  # that is a whole answer, says who sends it
     pieces, half = [], asyncio.Event()
@@ -282,8 +283,8 @@ def is_answer(entry):
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", ""], ids=lambda kind: kind or "none")
 @pytest.mark.parametrize("api", APIS)
-def test_a_whole_answer_where_a_stream_was_asked_for_is_one(api, kind, proxy):
-    """Some servers do not stream whatever they are asked, and do not call their JSON so."""
+def test_unstreamed_answer_to_a_streamed_request_is_recorded(api, kind, proxy):
+    """Some servers never stream and mislabel their JSON; the answer is recorded all the same."""
     name = b"content-type: " + kind.encode() + b"\r\n" if kind else b""
 
     async def play(line, told):
@@ -298,8 +299,8 @@ def test_a_whole_answer_where_a_stream_was_asked_for_is_one(api, kind, proxy):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_whole_answer_may_be_called_a_stream(api, proxy):
-    """Some gateways call every answer so; where nobody asked for events, JSON is the answer that it is."""
+def test_unstreamed_answer_labelled_as_a_stream_is_recorded(api, proxy):
+    """Some gateways label every answer a stream; where none was requested, JSON is read as JSON."""
 
     async def play(line, told):
         await socket_proxy.well(line, told._replace(head=told.head.replace(b"application/json", b"text/event-stream")))
@@ -311,15 +312,15 @@ def test_a_whole_answer_may_be_called_a_stream(api, proxy):
 
 
 @pytest.mark.parametrize("address", ["example.com:443", "/v1/messages"])
-def test_no_tunnel_is_made(address, proxy):
-    """A client that takes this for a proxy of the other kind is told so; nothing goes up."""
+def test_proxy_refuses_connect(address, proxy):
+    """A client that uses the proxy as a forward proxy gets a 405, and nothing is sent upstream."""
     told = proxy.send(socket_proxy.request(address, method="CONNECT", x_api_key="k", content_length="-"))
     assert told.status == 405
     assert proxy.upstream.heard == []
 
 
-def test_without_httptools_answers_are_the_same(proxy, monkeypatch):
-    """Where it has no wheels, h11 parses requests and answers; no byte of them is another one."""
+def test_proxy_without_httptools_answers_the_same_bytes(proxy, monkeypatch):
+    """Where httptools has no wheels h11 parses requests and answers, and no byte differs."""
     sent = [asked(api, "hello", stream=stream) for api in APIS for stream in (True, False)]
     sent.append(socket_proxy.request("example.com:443", method="CONNECT", x_api_key="k", content_length="-"))
     proxy.upstream.play = socket_proxy.well
@@ -355,8 +356,8 @@ class Filling(httpx2.AsyncBaseTransport):
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])
-def test_an_answer_that_cannot_be_written_down_comes_to_its_end(api, stream, proxied, strict, capfd):
-    """All of it was given out before that is known: its client gets the end too, and it is told that it failed."""
+def test_answer_is_completed_when_the_store_fails_during_it(api, stream, proxied, strict, capfd):
+    """The answer was already passed on, so the client gets its end too, and the failure is reported."""
     through, _, talking = proxied
     upstream, talk, store = strict(), talking(api, stream=stream), MemoryStore()
     talk.say("Does it hold?")

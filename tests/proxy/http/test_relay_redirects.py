@@ -28,8 +28,10 @@ ASKED = "http://gateway.example:8080/api/v1/chat/completions?q=1"
         ("https://h:443/v1/messages", "https://h/v1/messages/", "/u/https://h/v1/messages/"),
     ],
 )
-def test_a_place_of_the_same_server_names_it(url, place, told):
-    """Also where TLS is asked for; another server gets no key by a redirect, and none goes out without TLS by one."""
+def test_rewrite_redirects_names_the_same_server(url, place, told):
+    """A redirect to the same server, also from http to https, leads through the proxy; no key goes to another server or
+    loses TLS.
+    """
     headers = [(b"Location", place.encode("latin-1")), (b"x-request-id", b"/v1")]
     given = [(b"Location", (told or place).encode("latin-1")), (b"x-request-id", b"/v1")]
     assert rewrite_redirects(307, headers, url) == given

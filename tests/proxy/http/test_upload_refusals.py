@@ -67,32 +67,34 @@ def refused(proxy, meet, kind, *, chunked=False, **headers):
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("status", [401, 413, 429])
 @pytest.mark.parametrize("kind", PATHS)
-def test_a_refusal_before_the_upload_was_read_reaches_the_client(kind, status, chunked, proxy):
-    """Status, headers and body are the server's, however the body is framed, though it closes the connection."""
+def test_early_refusal_of_an_upload_reaches_the_client(kind, status, chunked, proxy):
+    """Status, headers and body are the server's, however the body is framed, though the server closes the
+    connection.
+    """
     found = refused(proxy, refusing(status), kind, chunked=chunked)
     assert (found.status, found.headers.get("x-server"), found.body) == (status, "kelp", ANSWER)
 
 
-def test_a_refusal_reaches_a_client_that_expects_to_be_asked_for_its_body(proxy):
-    """``Expect: 100-continue`` changes nothing in that."""
+def test_early_refusal_reaches_a_client_with_expect_100(proxy):
+    """``Expect: 100-continue`` does not keep the refusal from the client."""
     found = refused(proxy, refusing(413), "passed through", expect="100-continue")
     assert (found.status, found.body) == (413, ANSWER)
 
 
-def test_a_refusal_behind_an_interim_answer_is_one(proxy):
-    """100 Continue is no answer; what follows it is."""
+def test_early_refusal_after_100_continue_reaches_the_client(proxy):
+    """100 Continue is not the answer; the refusal after it is."""
     found = refused(proxy, refusing(413, interim=b"HTTP/1.1 100 Continue\r\n\r\n"), "passed through")
     assert (found.status, found.body) == (413, ANSWER)
 
 
-def test_a_refusal_counts_though_the_server_leaves_the_connection_open(proxy):
-    """Nobody waits until a server closes that has refused and reads no more."""
+def test_early_refusal_counts_while_the_connection_stays_open(proxy):
+    """The client gets the refusal without waiting until the server closes the connection."""
     found = refused(proxy, refusing(429, closes=False), "passed through")
     assert (found.status, found.body) == (429, ANSWER)
 
 
-def test_a_server_that_answers_well_before_the_end_is_sent_all_of_it(proxy):
-    """Only a refusal ends an upload: a success may begin while the server still reads."""
+def test_early_success_does_not_end_the_upload(proxy):
+    """Only a refusal ends an upload, because a successful answer may begin while the server still reads."""
     heard = []
 
     async def meet(reader, writer):
@@ -107,8 +109,8 @@ def test_a_server_that_answers_well_before_the_end_is_sent_all_of_it(proxy):
     assert (found.status, found.body, heard) == (200, ANSWER, [SIZE])
 
 
-def test_a_server_that_closes_without_a_word_is_still_told_as_such(proxy):
-    """Where there is no answer the client is told that none came."""
+def test_upload_closed_without_an_answer_is_502(proxy):
+    """Where the server closes without an answer, the client gets a 502 that says so."""
 
     async def meet(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
@@ -127,8 +129,8 @@ def test_a_server_that_closes_without_a_word_is_still_told_as_such(proxy):
     ],
     ids=["damaged", "nobody to send it to"],
 )
-def test_an_answer_to_a_whole_body_waits_for_no_more_of_it(request_bytes, monkeypatch):
-    """A client that closes behind the answer gets its end at once where there is no rest that could come."""
+def test_refusal_of_a_complete_body_does_not_linger(request_bytes, monkeypatch):
+    """A client whose body is complete gets the end of the connection at once."""
     monkeypatch.setattr(incoming, "LINGER_SECONDS", 60.0)
     with socket_proxy.proxied() as proxy:
         began = time.monotonic()

@@ -46,8 +46,8 @@ def proxy():
 # -- livez -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_proxy_that_just_began_is_well(proxy):
-    """Nothing went wrong, and it says since when and what it does."""
+def test_build_livez_is_ok_at_the_start(proxy):
+    """A new proxy is ok and reports since when it runs and in which mode."""
     assert proxy.health.build_livez() == {
         "status": "ok",
         "mode": "manage",
@@ -58,8 +58,8 @@ def test_a_proxy_that_just_began_is_well(proxy):
     }
 
 
-def test_what_nobody_may_expect_is_said_once(proxy):
-    """It stands there from then on, and is no trouble: all is well."""
+def test_add_note_reports_each_note_once(proxy):
+    """A note stays in ``/livez`` from then on and is not a trouble, so the status stays ok."""
     assert [proxy.health.add_note(what) for what in ("no model is asked", "no model is asked", "so is this")] == [
         True,
         False,
@@ -70,8 +70,8 @@ def test_what_nobody_may_expect_is_said_once(proxy):
     assert found["notes"] == ["no model is asked", "so is this"]
 
 
-def test_trouble_is_said_once(proxy):
-    """The first time a thing goes wrong it is to be printed, and never again; it is counted each time."""
+def test_add_trouble_is_true_only_the_first_time(proxy):
+    """A trouble is to be printed the first time it occurs and only counted afterwards."""
     assert proxy.health.add_trouble("cannot record", "no space left") is True
     proxy.clock.advance(60)
     assert proxy.health.add_trouble("cannot record", "the disk\nis gone") is False
@@ -83,8 +83,8 @@ def test_trouble_is_said_once(proxy):
     assert found["troubles"] == [once, often]
 
 
-def test_what_went_wrong_last_stands_first(proxy):
-    """Whoever looks sees the newest trouble, however old the others are."""
+def test_build_livez_lists_the_newest_trouble_first(proxy):
+    """Troubles are sorted by when they last occurred."""
     for what in ("a", "b", "a"):
         proxy.clock.advance(1)
         proxy.health.add_trouble(what)
@@ -92,17 +92,18 @@ def test_what_went_wrong_last_stands_first(proxy):
 
 
 @pytest.mark.parametrize("state", REQUEST_OUTCOMES)
-def test_it_is_well_again_once_a_request_is_served_in_full(proxy, state):
-    """A request that began behind the trouble and was managed, or observed, ends it; one that was only passed on does
-    not. What went wrong is still told."""
+def test_health_recovers_after_a_managed_or_observed_request(proxy, state):
+    """A request that began after the trouble and was managed or observed ends it, one that was only relayed does not,
+    and the trouble stays listed.
+    """
     proxy.health.add_trouble("cannot record")
     proxy.asked(state)
     assert proxy.health.build_livez()["status"] == ("ok" if state in {"managed", "observed"} else "degraded")
     assert proxy.health.build_livez()["troubles"][0]["times"] == 1
 
 
-def test_a_request_from_before_the_trouble_does_not_end_it(proxy):
-    """What was under way when something went wrong says nothing of how it is since."""
+def test_health_ignores_requests_begun_before_the_trouble(proxy):
+    """A request that was in progress when something failed does not prove that it works again."""
     early = proxy.health.begin_request("anthropic")
     proxy.health.add_trouble("cannot record")
     early.finish("managed", 200)
@@ -112,8 +113,8 @@ def test_a_request_from_before_the_trouble_does_not_end_it(proxy):
 
 
 @given(st.lists(st.text(max_size=400), max_size=80))
-def test_troubles_have_a_bound(words):
-    """Whatever is said of them, and however many there are: so many are told apart, on a line each, and all count."""
+def test_add_trouble_keeps_a_bounded_list(words):
+    """However many troubles there are, the list and each line are bounded, and every occurrence is counted."""
     health = Timed().health
     firsts = [health.add_trouble(one, one) for one in words]
     told = health.build_livez()["troubles"]
@@ -122,8 +123,8 @@ def test_troubles_have_a_bound(words):
     assert all("\n" not in one["what"] + one["why"] and len(one["what"]) <= 300 >= len(one["why"]) for one in told)
 
 
-def test_what_is_beyond_the_bound_is_something_else(proxy):
-    """A trouble too many is counted with its like, said once, and leaves the others as they are."""
+def test_add_trouble_counts_excess_kinds_together(proxy):
+    """A kind of trouble beyond the bound is counted under one shared name, reported once, and changes no other."""
     for number in range(MAX_TROUBLES):
         proxy.health.add_trouble(f"trouble {number}")
     assert [proxy.health.add_trouble(what) for what in ("x", "y", "trouble 3")] == [True, False, False]
@@ -134,8 +135,8 @@ def test_what_is_beyond_the_bound_is_something_else(proxy):
 # -- stats -------------------------------------------------------------------------------------------------------------
 
 
-def test_requests_by_state_and_api(proxy):
-    """Each request counts once, in its state, under its API and under all; an API nobody knows is ``other``."""
+def test_build_stats_counts_requests_by_state_and_api(proxy):
+    """Each request counts once in its state, under its API and under ``all``; an unknown API is ``other``."""
     proxy.asked()
     proxy.asked("relayed", api="openai-chat")
     proxy.asked("failed", 0, api="", seconds=None)
@@ -149,8 +150,8 @@ def test_requests_by_state_and_api(proxy):
     assert all(tuple(states) == REQUEST_OUTCOMES for states in found.values())
 
 
-def test_a_request_ends_once(proxy):
-    """Who says twice that it ended changes nothing the second time."""
+def test_finish_counts_a_request_once(proxy):
+    """A second call of ``finish`` changes nothing."""
     request = proxy.asked()
     request.finish("failed", 500, 3.0)
     found = proxy.health.build_stats()
@@ -159,8 +160,8 @@ def test_a_request_ends_once(proxy):
 
 
 @given(st.lists(st.sampled_from(["begins", "is answered", "ends"]), max_size=60))
-def test_requests_under_way(steps):
-    """Now is how many began and are not answered, and most is the largest that now ever was."""
+def test_build_stats_tracks_concurrent_requests(steps):
+    """``now`` is how many requests began and are not answered, and ``most`` is the largest value it had."""
     health, waiting, answered, most = Timed().health, [], [], 0
     for step in steps:
         if step == "begins":
@@ -175,8 +176,8 @@ def test_requests_under_way(steps):
         assert health.in_progress == len(waiting)
 
 
-def test_what_is_refused_at_once_was_never_under_way(proxy):
-    """It counts as refused, under its API and under all, and leaves alone how many there are and were at once."""
+def test_count_refused_leaves_the_concurrent_count(proxy):
+    """A request that is refused at once counts as refused and never as one in progress."""
     under_way = proxy.health.begin_request("gemini")
     proxy.health.count_refused("gemini", 529)
     proxy.health.count_refused("", 404)
@@ -188,8 +189,8 @@ def test_what_is_refused_at_once_was_never_under_way(proxy):
     assert proxy.health.in_progress == 0
 
 
-def test_the_time_to_the_first_byte(proxy):
-    """It is counted once for each request that ended; one whose client got nothing has none."""
+def test_build_stats_reports_time_to_first_byte(proxy):
+    """The time is counted once for each finished request, and a request whose client got nothing has none."""
     for seconds in (0.2, 0.2, 0.2, 0.2, 30.0):
         proxy.asked(seconds=seconds)
     proxy.asked("failed", 0, seconds=None)
@@ -201,8 +202,8 @@ def test_the_time_to_the_first_byte(proxy):
     assert 15 < found["p95"] <= 30
 
 
-def test_stats_of_nothing(proxy):
-    """Before the first request everything is there, and 0 or nothing."""
+def test_build_stats_is_complete_before_the_first_request(proxy):
+    """Before the first request every figure is present, and is 0 or null."""
     found = proxy.health.build_stats()
     assert found["requests"] == {"all": dict.fromkeys(REQUEST_OUTCOMES, 0)}
     assert found["compactions"] == dict.fromkeys(COMPACTION_OUTCOMES, 0)
@@ -222,8 +223,8 @@ def happened(proxy):
         proxy.health.count_event(event)
 
 
-def test_stats_of_sessions(proxy):
-    """What the engine tells comes out under its names."""
+def test_build_stats_reports_the_engine_events(proxy):
+    """The engine's events are reported under their names."""
     happened(proxy)
     found = proxy.health.build_stats()
     assert found["sessions"] == 2
@@ -233,23 +234,23 @@ def test_stats_of_sessions(proxy):
 
 
 @pytest.mark.parametrize(("status", "avoided"), [(400, 0), (200, 1)])
-def test_a_refusal_that_reached_the_client_was_not_avoided(proxy, status, avoided):
-    """Where the request that was refused ended in an error, the answer to the next one avoids nothing."""
+def test_overflow_that_reached_the_client_is_not_avoided(proxy, status, avoided):
+    """When the refused request ended in an error, the next answer does not count as an avoided overflow."""
     proxy.health.count_event(events.RequestRefused("kelp", "context_window"))
     proxy.asked(status=status, session="kelp")
     proxy.health.count_event(events.AnswerRecorded("kelp"))
     assert proxy.health.build_stats()["overflows"]["avoided"] == avoided
 
 
-def test_the_mode_may_change(proxy):
-    """A proxy that is switched off while it runs says so."""
+def test_build_livez_reports_the_current_mode(proxy):
+    """The mode is read for each page, because a running proxy may be switched to bypass."""
     modes = iter(["bypass", "manage"])
     proxy.health.mode = lambda: next(modes)
     assert (proxy.health.build_livez()["mode"], proxy.health.build_stats()["mode"]) == ("bypass", "manage")
 
 
-def test_both_are_json(proxy):
-    """They go out as JSON just as they are, also where a trouble tells a file's name that is no text."""
+def test_livez_and_stats_are_valid_json(proxy):
+    """Both pages encode as JSON, also when a trouble contains a lone surrogate from a file name."""
     proxy.health.add_trouble("a\udc80b")
     proxy.asked()
     for told in (proxy.health.build_livez(), proxy.health.build_stats()):
@@ -259,8 +260,10 @@ def test_both_are_json(proxy):
 # -- metrics -----------------------------------------------------------------------------------------------------------
 
 
-def test_every_figure_of_metrics(proxy):
-    """Requests, managed, bypassed, overflows avoided, compactions, breaker, cache and time to first byte."""
+def test_build_metrics_has_every_figure(proxy):
+    """Requests, managed, bypassed, overflows avoided, compactions, breaker, cache and time to first byte are in
+    ``/metrics``.
+    """
     happened(proxy)
     proxy.asked()
     proxy.asked("bypassed", 502, api="gemini", seconds=2.0)
@@ -292,9 +295,10 @@ def test_every_figure_of_metrics(proxy):
     assert found['holdfast_time_to_first_byte_seconds_bucket{le="+Inf"}'] == 2
 
 
-def test_metrics_are_well_formed(proxy):
-    """Every name is ours and has one line that explains it and one of its kind, before its samples; counters alone end
-    with ``_total``, also where nothing was counted yet."""
+def test_build_metrics_is_well_formed(proxy):
+    """Every metric has our prefix, one HELP and one TYPE line before its samples, and only counters end with
+    ``_total``.
+    """
     proxy.asked()
     lines = proxy.health.build_metrics().splitlines()
     kinds = {line.split()[2]: line.split()[3] for line in lines if line.startswith("# TYPE ")}
@@ -318,9 +322,8 @@ def test_metrics_are_well_formed(proxy):
         max_size=100,
     )
 )
-def test_labels_have_a_bound(requests):
-    """However many sessions there are and whatever statuses come, no label has more than its few words, and no session
-    is named."""
+def test_build_metrics_bounds_its_labels(requests):
+    """However many sessions and statuses there are, labels have few values, and no session is named."""
     proxy = Timed()
     for api, state, status, key in requests:
         proxy.asked(state, status, api=api, session=f"session-{key}")
@@ -334,8 +337,8 @@ def test_labels_have_a_bound(requests):
 
 
 @given(st.lists(st.floats(0, 500), max_size=50))
-def test_the_histogram_is_one(seconds):
-    """Its buckets only grow, the last holds all, and sum and count are those of what was taken."""
+def test_build_metrics_has_a_consistent_histogram(seconds):
+    """Buckets never shrink, the last one holds all values, and sum and count match the values."""
     proxy = Timed()
     for one in seconds:
         proxy.asked(seconds=one)

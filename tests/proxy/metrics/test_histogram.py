@@ -20,7 +20,7 @@ def of(seconds):
     return made
 
 
-def test_nothing_was_counted():
+def test_histogram_quantile_is_none_without_values():
     """Without a value there is no quantile, and every bucket is empty."""
     empty = Histogram()
     assert (empty.quantile(0.5), empty.count, empty.sum) == (None, 0, 0)
@@ -28,14 +28,16 @@ def test_nothing_was_counted():
 
 
 @given(SECONDS)
-def test_buckets_hold_what_is_not_above_them(seconds):
-    """Each bucket counts all values up to its bound, the bound included; the last one counts them all."""
+def test_cumulate_counts_includes_the_bound(seconds):
+    """Each bucket counts all values up to and including its bound; the last one counts them all."""
     assert of(seconds).cumulate_counts() == [(bound, sum(one <= bound for one in seconds)) for bound in (*BOUNDS, inf)]
 
 
 @given(SECONDS, st.floats(0.01, 1))
-def test_a_quantile_lies_in_the_bucket_of_the_right_one(seconds, share):
-    """The true value and the told one lie between the same two bounds, and none is told that is above the largest."""
+def test_quantile_lies_in_the_bucket_of_the_true_value(seconds, share):
+    """The true and the reported quantile lie between the same two bounds, and the reported one never exceeds the
+    largest value.
+    """
     told = of(seconds).quantile(share)
     rank = max(1, -(-share * len(seconds) // 1))
     true = sorted(seconds)[min(len(seconds), int(rank)) - 1]
@@ -46,19 +48,19 @@ def test_a_quantile_lies_in_the_bucket_of_the_right_one(seconds, share):
 
 
 @given(SECONDS)
-def test_quantiles_grow(seconds):
-    """A larger share is never told to be under less."""
+def test_quantile_never_decreases_with_the_share(seconds):
+    """A larger share never has a smaller quantile."""
     made = of(seconds)
     found = [made.quantile(share / 10) for share in range(1, 11)]
     assert found == sorted(found)
 
 
-def test_a_clock_that_was_set_back():
-    """Less than nothing counts as nothing."""
+def test_histogram_counts_a_negative_time_as_zero():
+    """A clock that was set back gives a negative time, which counts as 0."""
     made = of([-5])
     assert (made.count, made.sum, made.quantile(1.0)) == (1, 0, 0)
 
 
-def test_it_is_exact_where_all_are_alike():
-    """With the values spread evenly over one bucket its middle is the median."""
+def test_quantile_interpolates_inside_a_bucket():
+    """With values spread evenly over one bucket its middle is the median."""
     assert of([1.1, 1.2, 1.3, 1.4, 1.5]).quantile(0.5) == pytest.approx(1.25)

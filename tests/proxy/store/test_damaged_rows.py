@@ -36,8 +36,10 @@ def went_on(folder):
         return state, proxy.send(socket_proxy.request("/livez", method="GET")).json, proxy.store
 
 
-def test_a_session_that_can_be_repaired_without_loss_is_recorded_on(tmp_path):
-    """The request is managed, the log goes on behind what was repaired, and that is told; the proxy is well."""
+def test_proxy_repairs_a_damaged_session_without_loss(tmp_path):
+    """A session that can be repaired without loss is repaired and recorded further, which is reported while the proxy
+    stays healthy.
+    """
     damaged(tmp_path, "parent = 99999")
     state, health, store = went_on(tmp_path)
     assert state == "managed"
@@ -48,8 +50,8 @@ def test_a_session_that_can_be_repaired_without_loss_is_recorded_on(tmp_path):
         assert db.execute("SELECT count(*) FROM entries WHERE kind = 'message'").fetchone() == (6,)
 
 
-def test_a_session_that_would_lose_words_is_left_alone(tmp_path):
-    """Where a repair would put a message aside, the request goes on unrecorded as before, and nothing is changed."""
+def test_proxy_leaves_a_session_whose_repair_would_lose_messages(tmp_path):
+    """Where a repair would set a message aside, the request continues unrecorded and the store is not changed."""
     damaged(tmp_path, "raw = x'00'")
     state, health, store = went_on(tmp_path)
     assert state == "unrecorded"

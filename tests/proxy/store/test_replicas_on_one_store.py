@@ -42,8 +42,10 @@ def compacted(store, key):
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses", "gemini"])
 @pytest.mark.parametrize("is_undone", [False, True])
-def test_a_retry_at_another_replica_goes_by_what_was_decided(proxied, strict, api, is_undone):
-    """What somebody decided or took back counts at each replica, though one has the conversation as it was before."""
+def test_retry_at_another_replica_applies_new_decisions(proxied, strict, api, is_undone):
+    """A compaction or an undo by another process applies at each replica, even one that holds the older conversation in
+    memory.
+    """
     through, _, talking = proxied
     store = MemoryStore()
 
@@ -66,10 +68,9 @@ def test_a_retry_at_another_replica_goes_by_what_was_decided(proxied, strict, ap
 
 
 @pytest.mark.parametrize("held", [50_000, 10])
-def test_what_one_replica_decides_for_a_turn_its_retry_at_another_shows(held, proxied, strict, monkeypatch):
-    """A conversation each turn of which is asked for at both is compacted as often as at one alone that is asked twice.
-
-    The same bytes go up for a retry, however few trees are held: other sessions come between.
+def test_retries_across_replicas_compact_as_often_as_at_one(held, proxied, strict, monkeypatch):
+    """Each turn sent to two replicas gives the same bytes and as many compactions as sent twice to one, however few
+    trees are held.
     """
     through, _, talking = proxied
     monkeypatch.setattr(SessionIndexes.__init__, "__defaults__", (held,))
@@ -90,8 +91,10 @@ def test_what_one_replica_decides_for_a_turn_its_retry_at_another_shows(held, pr
 
 
 @pytest.mark.parametrize("held", [50_000, 10])
-def test_a_replica_looks_once_whether_somebody_else_wrote(held, proxied, strict, monkeypatch):
-    """Conversations at one replica alone are read no more than once each, however often they ask or few are held."""
+def test_replica_reads_each_conversation_once(held, proxied, strict, monkeypatch):
+    """Conversations at a single replica are read in full at most once each, however often they are used or few are
+    held.
+    """
     through, _, talking = proxied
     monkeypatch.setattr(SessionIndexes.__init__, "__defaults__", (held,))
     store, reads = MemoryStore(), []
@@ -116,8 +119,8 @@ def test_a_replica_looks_once_whether_somebody_else_wrote(held, proxied, strict,
 
 @pytest.mark.parametrize("between", ["nothing", "a fork", "a count"])
 @pytest.mark.parametrize("is_undone", [False, True])
-def test_what_was_decided_elsewhere_counts_whoever_asks_first(proxied, strict, between, is_undone):
-    """A request of another branch that reads what is new of the session takes the news from nobody."""
+def test_decisions_elsewhere_apply_after_a_request_of_another_branch(proxied, strict, between, is_undone):
+    """A request of another branch that reads the session's new entries does not hide them from this one."""
     through, _, talking = proxied
     store = MemoryStore()
 
@@ -145,8 +148,8 @@ def test_what_was_decided_elsewhere_counts_whoever_asks_first(proxied, strict, b
     anyio.run(go)
 
 
-def test_a_retry_of_what_another_replica_answered_is_said_once(proxied, strict):
-    """Whatever else was asked in the session meanwhile."""
+def test_retry_of_another_replicas_answer_is_stored_once(proxied, strict):
+    """A message answered at one replica and retried at another is stored once, whatever came between."""
     through, _, talking = proxied
     store = MemoryStore()
 

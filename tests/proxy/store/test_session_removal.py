@@ -33,8 +33,8 @@ def said(place, key):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_it_begins_anew_with_the_next_request(api, proxied, strict, tmp_path, capfd):
-    """That one is made to fit and recorded whole, as if it were the first; its client notices nothing."""
+def test_removed_session_starts_anew_with_the_next_request(api, proxied, strict, tmp_path, capfd):
+    """The next request is made to fit and recorded whole as if it were the first, and its client notices nothing."""
     through, _, talking = proxied
     upstream, talk, place = strict(WINDOW), talking(api), tmp_path / "store.db"
 
@@ -54,8 +54,8 @@ def test_it_begins_anew_with_the_next_request(api, proxied, strict, tmp_path, ca
     assert users == [*(f"Note {number}: {WORDS}" for number in range(16)), "And now?"]
 
 
-def test_so_does_each_of_its_branches(proxied, strict, tmp_path):
-    """Two conversations with the same first words are of one session: what one begins anew, the other joins."""
+def test_branches_of_a_removed_session_join_the_new_one(proxied, strict, tmp_path):
+    """Two conversations with the same first message share a session, so what one starts anew the other joins."""
     through, _, talking = proxied
     upstream, place = strict(WINDOW), tmp_path / "store.db"
     talks = [talking("anthropic"), talking("anthropic")]
@@ -74,8 +74,8 @@ def test_so_does_each_of_its_branches(proxied, strict, tmp_path):
     assert len({reply.headers[SESSION] for reply in replies}) == 1
 
 
-def test_it_is_removed_while_its_answer_is_on_the_way(proxied, strict, tmp_path):
-    """Nothing of that answer is lost for its client, which brings it along."""
+def test_session_removed_during_an_answer_is_restored_by_the_client(proxied, strict, tmp_path):
+    """The client brings the answer along with its next request, so nothing is lost."""
     through, _, talking = proxied
     upstream, talk, place = strict(WINDOW), talking("anthropic"), tmp_path / "store.db"
     inner, keys = upstream.inner, []

@@ -89,8 +89,10 @@ def too_large(talk):
 @pytest.mark.parametrize("told", example_counts.spare([{}, {"window": WINDOW}], keep=1), ids=["learned", "configured"])
 @pytest.mark.parametrize("after", example_counts.spare([10, 0], keep=1), ids=["later", "from the start"])
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_a_conversation_goes_on_in_its_window(api, after, told, proxied, strict, capfd):
-    """No overflow reaches its client, its newest words are always upstream, nothing is written, and that is told."""
+def test_unrecorded_conversation_stays_inside_its_window(api, after, told, proxied, strict, capfd):
+    """While the store fails no overflow reaches the client, the newest message is always sent, nothing is written, and
+    that is reported.
+    """
     through, _, talking = proxied
     upstream, talk, store = strict(WINDOW, overflow="llama.cpp"), talking(api), Failing()
 
@@ -115,9 +117,10 @@ def test_a_conversation_goes_on_in_its_window(api, after, told, proxied, strict,
 
 
 @pytest.mark.parametrize("api", example_counts.every_other(STRICTEST_MODELS))
-def test_what_was_learned_and_decided_stands_until_something_is_recorded_again(api, proxied, strict):
-    """The window is learned by one refusal, and each request begins like the one before but where it is made smaller;
-    from when the store takes something again it goes by the log alone, and what fails later goes on from that."""
+def test_unrecorded_decisions_last_until_the_store_recovers(api, proxied, strict):
+    """One refusal teaches the window and unrecorded requests keep their prefix; once the store recovers the log alone
+    counts, and a later failure continues from it.
+    """
     through, _, talking = proxied
     upstream, talk, store, asked = strict(WINDOW, overflow="llama.cpp"), talking(api), Failing(), []
 
@@ -146,8 +149,8 @@ def goes_on(before, body):
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("reading", [None, StoreCorrupt("damaged"), StoreLocked("held")], ids=str)
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_an_overflow_that_nothing_helps_against_is_said_in_the_client_s_words(api, reading, stream, proxied, strict):
-    """By the provider's own numbers, also where nobody knows what was decided: the log cannot be read either."""
+def test_unfixable_overflow_is_reported_while_the_store_fails(api, reading, stream, proxied, strict):
+    """The client gets the provider's own numbers in its API's words, also when the log cannot be read."""
     through, _, talking = proxied
     upstream, talk, store = strict(WINDOW, overflow="llama.cpp"), talking(api, stream=stream), Failing()
     store.full, store.unread = StoreReadOnly("the disk is full"), reading
@@ -168,8 +171,8 @@ def test_an_overflow_that_nothing_helps_against_is_said_in_the_client_s_words(ap
 
 
 @pytest.mark.parametrize("status", ["401", "400", "500"])
-def test_any_other_refusal_comes_as_it_came(status, proxied, strict):
-    """Also where the log cannot be read: only what is too large is told anew."""
+def test_other_refusals_are_returned_unchanged_while_the_store_fails(status, proxied, strict):
+    """Only an overflow is rephrased; any other refusal is returned unchanged, also when the log cannot be read."""
     through, _, talking = proxied
     talk, store = talking("anthropic"), Failing()
     store.full = store.unread = StoreCorrupt("damaged")
@@ -188,8 +191,10 @@ def test_any_other_refusal_comes_as_it_came(status, proxied, strict):
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("status", ["401", "429", "500", "cut"])
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_a_refusal_that_cannot_be_written_down_is_not_asked_for_again(api, status, stream, observe, proxied, strict):
-    """It may have cost something, and is what a client waits for; that it is in no log is told."""
+def test_unrecorded_refusal_is_not_requested_again(api, status, stream, observe, proxied, strict):
+    """A refusal may have cost money and is what the client waits for, so it is returned, and the missing record is
+    reported.
+    """
     through, made, talking = proxied
     talk, failing = talking(api, stream=stream), Failing()
     failing.full, failing.forgetful = StoreLocked("held"), True
@@ -208,8 +213,8 @@ def test_a_refusal_that_cannot_be_written_down_is_not_asked_for_again(api, statu
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("is_cancelled", [False, True], ids=["left", "cancelled"])
-def test_who_leaves_while_nothing_can_be_recorded_asks_for_nothing_more(is_cancelled, stream, proxied):
-    """Its request was on its way once, and ends with it."""
+def test_client_leaving_while_the_store_fails_causes_no_retry(is_cancelled, stream, proxied):
+    """The request of a client that left was sent once and is not sent again."""
     _, _, talking = proxied
     talk, store, upstream = talking("anthropic", stream=stream), Failing(), Silent()
     store.full, store.forgetful = StoreLocked("held"), True
@@ -271,8 +276,8 @@ class Silent(httpx2.AsyncBaseTransport):
         return httpx2.Response(500)
 
 
-def test_a_lock_is_waited_for_no_more_often_than_there_is_a_use(proxied, strict):
-    """Who holds the database so that nobody reads it is waited for twice; then the request goes on as it came."""
+def test_proxy_waits_for_a_locked_store_at_most_twice(proxied, strict):
+    """A database that is locked for reading is tried twice; then the request is forwarded as it arrived."""
     through, _, talking = proxied
     upstream, talk, store = strict(), talking("anthropic"), Failing()
 
@@ -290,8 +295,8 @@ def test_a_lock_is_waited_for_no_more_often_than_there_is_a_use(proxied, strict)
 
 
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_what_fits_goes_up_byte_for_byte(api, proxied, strict):
-    """Once; and its answer comes as it came."""
+def test_unrecorded_request_that_fits_is_forwarded_unchanged(api, proxied, strict):
+    """A request that fits is sent once byte for byte, and its answer is returned unchanged."""
     through, _, talking = proxied
     upstream, talk, store = strict(), talking(api), Failing()
     store.full = StoreLocked("held")
@@ -307,8 +312,8 @@ def test_what_fits_goes_up_byte_for_byte(api, proxied, strict):
     assert (upstream.bodies, upstream.answers) == ([body], [reply.content])
 
 
-def test_no_model_writes_a_summary_that_would_be_forgotten(proxied, strict):
-    """Each turn would pay for one of its own: until something is recorded again an extract takes its place."""
+def test_no_model_summary_is_requested_while_the_store_fails(proxied, strict):
+    """Each turn would pay for a summary that is then forgotten, so an extract is used instead."""
     through, _, talking = proxied
     upstream, talk, store = strict(WINDOW), talking("anthropic"), Failing()
     store.full = StoreLocked("held")
@@ -323,8 +328,8 @@ def test_no_model_writes_a_summary_that_would_be_forgotten(proxied, strict):
     assert len(upstream.bodies[-1]) < len(json.dumps(talk.body())) * 0.7, "it was reduced"
 
 
-def test_a_stream_that_waits_for_us_is_told_that_it_is_not_recorded(proxied, strict):
-    """The head that goes out with the first sign of life tells the same as that of an answer."""
+def test_keep_alive_head_reports_the_unrecorded_state(proxied, strict):
+    """The head sent with the first keep-alive has the same state header as that of an answer."""
     through, _, talking = proxied
     upstream, talk, store = strict(WINDOW, overflow="llama.cpp"), talking("anthropic", stream=True), Failing()
     store.full = StoreLocked("held")
@@ -352,8 +357,10 @@ def test_a_stream_that_waits_for_us_is_told_that_it_is_not_recorded(proxied, str
 
 
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_a_request_that_is_too_large_of_itself_says_nothing_of_how_the_proxy_is(api, proxied, strict, capfd):
-    """It is refused in its API's words and told once; all is well with what is Holdfast's own."""
+def test_oversized_request_does_not_degrade_the_proxy(api, proxied, strict, capfd):
+    """A request whose system prompt exceeds the window is refused in its API's words and reported once, and ``/livez``
+    stays ok.
+    """
     through, _, talking = proxied
     upstream, talk = strict(WINDOW, overflow="llama.cpp"), talking(api)
     body = too_large(talk)
@@ -391,8 +398,8 @@ class Picky(httpx2.AsyncBaseTransport):
 
 
 @pytest.mark.parametrize("is_sound", [True, False], ids=["sound", "failing"])
-def test_what_something_helps_against_is_asked_for_again_though_nothing_can_be_recorded(is_sound, proxied, strict):
-    """A picture that is refused goes, and the rest is answered."""
+def test_refused_image_is_dropped_while_the_store_fails(is_sound, proxied, strict):
+    """A refused image is left out and the rest is answered, whether or not the store works."""
     through, _, talking = proxied
     talk, store, upstream = talking("anthropic"), Failing(), Picky(strict())
     store.full, store.forgetful = (None if is_sound else StoreLocked("held")), True
@@ -410,8 +417,8 @@ def test_what_something_helps_against_is_asked_for_again_though_nothing_can_be_r
 
 @pytest.mark.parametrize("status", ["error", "unfinished"])
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])
-def test_a_stream_that_its_provider_breaks_off_ends_though_nothing_can_be_recorded(api, status, proxied, strict):
-    """All of it was given out: the body ends as it does where it is written down."""
+def test_broken_stream_ends_the_same_while_the_store_fails(api, status, proxied, strict):
+    """The body was already passed on, so it ends as it does when the store works."""
     through, made, talking = proxied
     fault = f"{status}:middle" if status == "error" else status
     talk, failing = talking(api, stream=True), Failing()
@@ -426,8 +433,8 @@ def test_a_stream_that_its_provider_breaks_off_ends_though_nothing_can_be_record
     assert run(lambda: go(failing)) == run(lambda: go(MemoryStore()))
 
 
-def test_what_broke_off_and_is_in_no_log_is_told(proxied, strict):
-    """The client left, so nobody hears of it but who looks at how the proxy is."""
+def test_unrecorded_broken_answer_is_reported_in_livez(proxied, strict):
+    """When the client left and the broken answer cannot be recorded, ``/livez`` reports it."""
     through, _, talking = proxied
     talk, store, upstream = talking("anthropic"), Failing(), Silent()
     store.full, store.forgetful = StoreReadOnly("the disk is full"), True

@@ -72,8 +72,8 @@ class Full(MemoryStore):
         raise StoreReadOnly("the disk is full")
 
 
-def test_a_disk_that_has_room_again_is_written_again(proxied, strict, monkeypatch, capfd):
-    """The store is tried anew after a while, and not with every request; until then nothing is recorded."""
+def test_proxy_reopens_a_failed_store_after_an_interval(proxied, strict, monkeypatch, capfd):
+    """A failed store is tried again after an interval, not with every request; until then nothing is recorded."""
     through, _, talking = proxied
     upstream, talk, opened = strict(), talking("anthropic"), [MemoryStore(), Full()]
 
@@ -92,8 +92,8 @@ def test_a_disk_that_has_room_again_is_written_again(proxied, strict, monkeypatc
     assert capfd.readouterr().err == "holdfast: requests go on, but are not recorded: StoreReadOnly: the disk is full\n"
 
 
-def test_a_store_that_cannot_be_opened_anew_is_tried_again(proxied, strict, monkeypatch):
-    """Meanwhile requests go on and are not recorded; the old store stays open until there is another one."""
+def test_proxy_keeps_the_old_store_until_a_reopen_succeeds(proxied, strict, monkeypatch):
+    """While reopening fails requests continue unrecorded, and the next interval tries again."""
     through, _, talking = proxied
     monkeypatch.setattr(app, "REOPEN_INTERVAL", 0.0)
     talk, later = talking("anthropic"), [MemoryStore(), OSError(5, "disk"), StoreReadOnly("no room")]
@@ -118,8 +118,8 @@ class Gone(MemoryStore):
         raise StoreReplaced("it was taken away")
 
 
-def test_a_store_that_is_gone_again_and_again_holds_nobody_up(proxied, strict):
-    """A request opens it anew a few times, and goes on without."""
+def test_proxy_reopens_a_vanishing_store_a_bounded_number_of_times(proxied, strict):
+    """A request reopens a vanishing store a few times and then continues unrecorded."""
     through, _, talking = proxied
     opened = []
 
@@ -135,8 +135,8 @@ def test_a_store_that_is_gone_again_and_again_holds_nobody_up(proxied, strict):
     assert len(opened) <= 1 + app.MAX_REQUEST_RETRIES
 
 
-def test_a_client_that_leaves_meanwhile_leaves_no_branch_in_the_old_store(proxied, strict):
-    """The store is taken in one step: the next request of the session is recorded."""
+def test_client_leaving_during_a_reopen_keeps_the_session_recorded(proxied, strict):
+    """The store is replaced in one step, so the next request of the session is recorded."""
     through, _, talking = proxied
     upstream, talk = strict(), talking("anthropic")
 
@@ -155,8 +155,10 @@ def test_a_client_that_leaves_meanwhile_leaves_no_branch_in_the_old_store(proxie
 
 
 @pytest.mark.parametrize("what", ENDINGS)
-def test_the_next_request_begins_a_new_one(what, proxy, capfd):
-    """It is served and recorded in full, all that its client says; that is told once, and all is well again."""
+def test_proxy_records_into_a_new_store_after_the_file_is_removed(what, proxy, capfd):
+    """The next request is served and recorded whole in a new store, which is reported once, and the proxy is
+    healthy.
+    """
     asking = [(SAID[:1], "one"), (SAID, "one"), (SAID[:1], "another")]
     first = proxy.send(asked(*asking[0]))
     take_away(proxy, ENDINGS[what])
@@ -174,8 +176,8 @@ def test_the_next_request_begins_a_new_one(what, proxy, capfd):
 @pytest.mark.parametrize("is_first", [False, True], ids=["later", "first"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("api", socket_proxy.PATHS)
-def test_an_answer_that_was_on_its_way_is_in_the_new_one(api, stream, is_first, proxy):
-    """Its client was given all of it before anybody knew, and brings it along: it is in the log with its next words."""
+def test_answer_during_a_removal_is_recorded_with_the_next_request(api, stream, is_first, proxy):
+    """The client brings the unrecorded answer along, so it is in the new log with the next message."""
     if not is_first:
         proxy.send(asked(SAID[:1], api=api))
 
@@ -192,8 +194,8 @@ def test_an_answer_that_was_on_its_way_is_in_the_new_one(api, stream, is_first, 
     assert logged(proxy) == {reply.headers[SESSION]: [*said, ANSWER]}
 
 
-def test_sessions_that_talk_at_once_all_go_on(proxy):
-    """Whoever is first opens it, once; nobody's words are lost, and nobody's request goes up twice."""
+def test_concurrent_sessions_survive_a_removed_store(proxy):
+    """The store is reopened once, no session loses a message, and no request is sent twice."""
     names = [f"s{number}" for number in range(8)]
     for name in names:
         proxy.send(asked(SAID[:1], name))
@@ -217,8 +219,8 @@ def test_sessions_that_talk_at_once_all_go_on(proxy):
     assert len(proxy.upstream.heard) == len(names)
 
 
-def test_another_file_in_its_place_is_the_store(proxy):
-    """What that one knows of a session goes on there, as after a restart."""
+def test_proxy_continues_sessions_of_a_replaced_file(proxy):
+    """A session that the new file already has continues there, as after a restart."""
     first = proxy.send(asked(SAID[:1]))
     copy = proxy.store.with_name("copy.db")
     with open_store(proxy.store) as store, open_store(copy) as other:
@@ -243,8 +245,8 @@ class Taking(httpx2.AsyncBaseTransport):
         return await self._inner.handle_async_request(request)
 
 
-def test_settings_that_are_read_meanwhile_change_nothing_of_that(proxied, strict, tmp_path):
-    """What began by the old ones is in the new store, whole, and so is what begins by the new ones."""
+def test_settings_reload_during_a_removal_loses_nothing(proxied, strict, tmp_path):
+    """Requests begun under the old and the new settings are both whole in the new store."""
     through, _, talking = proxied
     upstream, talk, place = strict(), talking("anthropic"), tmp_path / "store.db"
 
