@@ -231,9 +231,9 @@ def closed_directory() -> Iterator[Path]:
 # -- the disk ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_latches(tmp_path: Path) -> None:
-    """refusal-ends-writing: the first refused write is a typed error and ends the writing; what was acknowledged is
-    there.
+def test_store_becomes_readonly_after_a_full_disk(tmp_path: Path) -> None:
+    """refusal-ends-writing: the first refused write is a typed error and ends writing, and acknowledged entries stay
+    readable.
     """
     store = open_store(tmp_path / "agent.db")
     store.create_session(SAMPLE_KEY)
@@ -256,8 +256,8 @@ def test_a_full_disk_latches(tmp_path: Path) -> None:
         assert store.append_entries(SAMPLE_KEY, make_message_chain("x", acknowledged[-1])).is_leaf_moved
 
 
-def test_an_import_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
-    """A disk that fills up in the middle of an import leaves the store without that session."""
+def test_import_entries_on_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    """A disk that fills up during an import leaves the store without that session."""
     big = [Entry("big", None, make_message_entry_body("x" * 3_000_000))]
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries("small", make_message_chain("ab"))
@@ -269,8 +269,8 @@ def test_an_import_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
         assert store.import_entries(SAMPLE_KEY, big).added_count == 1
 
 
-def test_a_blob_that_does_not_fit_has_no_name(tmp_path: Path) -> None:
-    """stored-once-verified: a blob that could not be written whole is not there, leaves nothing behind, and latches."""
+def test_store_content_on_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    """stored-once-verified: a blob that could not be written whole does not exist, leaves no file, and ends writing."""
     blobs = FileBlobStore(tmp_path)
     with small_files(1_000), pytest.raises(StoreReadOnly, match="5,000 bytes"):
         blobs.store_content("x" * 5_000)
@@ -281,9 +281,9 @@ def test_a_blob_that_does_not_fit_has_no_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("quota", [Quota(), Quota(blob_bytes=10**9)])
-def test_a_disk_that_fills_up_in_the_middle_of_a_text(tmp_path: Path, quota: Quota) -> None:
-    """stored-once-verified: of a text of many pieces that stops half-way nothing is left; with room again it is stored
-    and read.
+def test_long_blob_on_a_full_disk_leaves_nothing(tmp_path: Path, quota: Quota) -> None:
+    """stored-once-verified: nothing is left of a long text that failed half-way, and with room again it is stored and
+    read.
     """
     text = "a line of a long result\n" * 40_000
     with open_store(tmp_path / "agent.db", quota=quota) as store:
@@ -297,8 +297,8 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_text(tmp_path: Path, quota: Quo
         assert store.blobs.read_text(store.blobs.store_content(text)) == text
 
 
-def test_searching_needs_no_room(tmp_path: Path) -> None:
-    """Where the index cannot be written the same is found, by looking at every entry."""
+def test_search_session_works_on_a_full_disk(tmp_path: Path) -> None:
+    """Where the index cannot be written, every entry is scanned and the result is the same."""
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, make_message_chain(f"e{n}" for n in range(400)))
     size = (tmp_path / "agent.db").stat().st_size
@@ -307,14 +307,14 @@ def test_searching_needs_no_room(tmp_path: Path) -> None:
         assert len(store.search_session(SAMPLE_KEY, "text of", 1_000)) == 400
 
 
-def test_a_read_only_directory_is_searched(closed_directory: Path) -> None:
-    """Searching needs no write either."""
+def test_search_session_works_in_a_readonly_directory(closed_directory: Path) -> None:
+    """Searching needs no write."""
     with open_store(closed_directory / "agent.db") as store:
         assert [found.entry_id for found in store.search_session(SAMPLE_KEY, "text of")] == ["b", "a"]
 
 
-def test_a_read_only_directory_is_readable(closed_directory: Path) -> None:
-    """Reading needs no write: not to the file, not beside it. Writing says what is in the way."""
+def test_store_in_a_readonly_directory_is_readable(closed_directory: Path) -> None:
+    """Reading writes neither to the file nor beside it, and a write names what prevents it."""
     with open_store(closed_directory / "agent.db") as store:
         assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b"]
         with pytest.raises(StoreReadOnly, match=r"agent\.db.*give yourself access"):
@@ -329,9 +329,9 @@ def test_a_read_only_directory_is_readable(closed_directory: Path) -> None:
             store.blobs.store_content("text")
 
 
-def test_unfinished_changes_in_a_read_only_directory_are_not_passed_over(closed_directory: Path) -> None:
-    """nothing-lost: where the newest entries lie in a ``-wal`` that cannot be read, that is said and no older state
-    shown.
+def test_store_with_an_unreadable_wal_raises(closed_directory: Path) -> None:
+    """nothing-lost: where the newest entries are in a ``-wal`` that cannot be read, that is an error and no older state
+    is shown.
     """
     closed_directory.chmod(0o700)
     copy = closed_directory / "copy"
@@ -348,7 +348,7 @@ def test_unfinished_changes_in_a_read_only_directory_are_not_passed_over(closed_
         assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b", "c"]
 
 
-def test_a_store_cannot_be_made_in_a_read_only_directory(closed_directory: Path) -> None:
+def test_store_in_a_readonly_directory_cannot_be_created(closed_directory: Path) -> None:
     """A new store where nothing may be written is a typed error that names the file."""
     with open_store(closed_directory / "deep" / "other.db") as store:
         assert store.list_sessions() == []
@@ -356,8 +356,8 @@ def test_a_store_cannot_be_made_in_a_read_only_directory(closed_directory: Path)
             store.import_entries(SAMPLE_KEY, make_message_chain("a"))
 
 
-def test_an_unreadable_file_says_so(closed_directory: Path) -> None:
-    """A file that may not be read is an error with its name."""
+def test_unreadable_store_file_is_named_in_the_error(closed_directory: Path) -> None:
+    """A file that may not be read is an error with its name and what to do."""
     (closed_directory / "agent.db").chmod(0)
     told = pytest.raises(StoreError, match=r"agent\.db.*give yourself access")
     with open_store(closed_directory / "agent.db") as store, told:
@@ -368,7 +368,7 @@ def test_an_unreadable_file_says_so(closed_directory: Path) -> None:
 
 
 @pytest.mark.parametrize("count", example_counts.spare([40, 1, 2, 300], keep=1))
-def test_kill_keeps_what_was_acknowledged(tmp_path: Path, count: int) -> None:
+def test_killed_writer_keeps_acknowledged_entries(tmp_path: Path, count: int) -> None:
     """crash-keeps-acknowledged: after kill -9 the log is the acknowledged prefix and at most one entry more."""
     with script(APPENDS, tmp_path / "agent.db") as process:
         acknowledged = len([process.stdout.readline() for _ in range(count)])
@@ -385,8 +385,8 @@ def test_kill_keeps_what_was_acknowledged(tmp_path: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.03, 0.06, 0.09])
-def test_a_killed_import_is_all_or_nothing(tmp_path: Path, delay: float) -> None:
-    """An import that is killed is there whole or not at all, and can be repeated."""
+def test_killed_import_is_all_or_nothing(tmp_path: Path, delay: float) -> None:
+    """An import that is killed is stored whole or not at all, and can be repeated."""
     with script(IMPORTS, tmp_path / "agent.db") as process:
         _go(process)
         time.sleep(delay)
@@ -398,8 +398,8 @@ def test_a_killed_import_is_all_or_nothing(tmp_path: Path, delay: float) -> None
         assert again.added_count + again.known_count == 3_000
 
 
-def test_two_imports_at_once(tmp_path: Path) -> None:
-    """Two processes that import the same file: one adds it, the other waits and finds it there."""
+def test_concurrent_imports_add_the_file_once(tmp_path: Path) -> None:
+    """Of two processes that import the same file one adds it, and the other waits and finds it there."""
     with script(IMPORTS, tmp_path / "agent.db") as one, script(IMPORTS, tmp_path / "agent.db") as two:
         _go(one)
         _go(two)
@@ -409,8 +409,10 @@ def test_two_imports_at_once(tmp_path: Path) -> None:
         assert len(store.read_path(SAMPLE_KEY)) == 3_000
 
 
-def test_writers_of_one_session_fork(tmp_path: Path) -> None:
-    """one-writer: of two stores that go on from the same leaf one moves the label, the other forks; both are whole."""
+def test_concurrent_appends_from_one_leaf_fork(tmp_path: Path) -> None:
+    """one-writer: of two stores that append to the same leaf one moves the session's leaf, the other forks, and both
+    branches are whole.
+    """
     with open_store(tmp_path / "agent.db") as one, open_store(tmp_path / "agent.db") as two:
         one.import_entries(SAMPLE_KEY, make_message_chain("ab"))
         leaf = two.get_session(SAMPLE_KEY).leaf_id
@@ -422,8 +424,8 @@ def test_writers_of_one_session_fork(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_the_lease_dies_with_its_holder(tmp_path: Path) -> None:
-    """one-writer: another process's lease is respected while it lives and free the moment it is killed."""
+def test_lease_ends_when_its_process_is_killed(tmp_path: Path) -> None:
+    """one-writer: another process's lease is respected while it lives and free as soon as it is killed."""
     with script(HOLDS, tmp_path / "agent.db") as holder, open_store(tmp_path / "agent.db") as store:
         holder.stdout.readline()
         with pytest.raises(StoreLocked, match=SAMPLE_KEY), store.hold_lease(SAMPLE_KEY):
@@ -434,8 +436,10 @@ def test_the_lease_dies_with_its_holder(tmp_path: Path) -> None:
             pass
 
 
-def test_who_takes_the_lease_again_and_again_lets_others_in_between(tmp_path: Path) -> None:
-    """one-writer: a session that another process writes without a pause can be written: no paid answer is lost."""
+def test_lease_is_obtained_between_those_of_a_busy_process(tmp_path: Path) -> None:
+    """one-writer: a session that another process writes without pause can still be written, so no paid answer is
+    lost.
+    """
     with script(BUSY, tmp_path / "agent.db") as busy, open_store(tmp_path / "agent.db") as store:
         busy.stdout.readline()
         for _ in range(10):
@@ -444,7 +448,7 @@ def test_who_takes_the_lease_again_and_again_lets_others_in_between(tmp_path: Pa
                 pass
 
 
-def test_a_forked_child_holds_no_lease(tmp_path: Path) -> None:
+def test_forked_child_does_not_keep_the_lease(tmp_path: Path) -> None:
     """A child that outlives the holder does not keep the lease."""
     with script(HOLDS, tmp_path / "agent.db", "fork") as holder, open_store(tmp_path / "agent.db") as store:
         child = int(holder.stdout.readline())
@@ -458,20 +462,20 @@ def test_a_forked_child_holds_no_lease(tmp_path: Path) -> None:
             os.kill(child, signal.SIGKILL)
 
 
-def test_a_fork_beside_threads_that_write(tmp_path: Path) -> None:
-    """one-writer: whenever a process forks, its child has no lease of another thread, and can take one of its own."""
+def test_fork_beside_writing_threads_inherits_no_lease(tmp_path: Path) -> None:
+    """one-writer: whenever a process forks, its child holds no lease of another thread and can take its own."""
     with script(FORKS, tmp_path) as process:
         assert process.communicate()[0].split() == ["0"] * 80
 
 
-def test_a_child_that_leaves_the_block_it_was_forked_in(tmp_path: Path) -> None:
-    """What it has opened meanwhile stays open, though it has the numbers that its parent's lock had."""
+def test_forked_child_leaving_the_lease_closes_only_its_own_files(tmp_path: Path) -> None:
+    """Files that the child opened stay open, though they have the descriptor numbers that its parent's lock had."""
     with script(LEAVES, tmp_path) as process:
         assert process.communicate()[0].split() == ["0"]
 
 
-def test_a_forked_child_opens_a_store_of_its_own(tmp_path: Path) -> None:
-    """The parent's is refused there, whoever was using it, and leaving its block closes nothing of the parent's."""
+def test_forked_child_must_open_its_own_store(tmp_path: Path) -> None:
+    """The parent's store is refused in a forked child, and leaving its block closes nothing of the parent's."""
     with script(INHERITS, tmp_path / "agent.db") as process:
         refused, own, parents = process.communicate()[0].splitlines()
     assert "was opened in another process, from which this one was forked; open the store here too" in refused
@@ -479,8 +483,8 @@ def test_a_forked_child_opens_a_store_of_its_own(tmp_path: Path) -> None:
     assert parents == "the parent's: ['one', 'two']"
 
 
-def test_a_file_is_locked_for_whoever_opens_it_while_it_is_made(tmp_path: Path) -> None:
-    """A second store of the process that finds a new file half made keeps its locks when the maker closes it."""
+def test_store_opened_while_it_is_created_keeps_its_locks(tmp_path: Path) -> None:
+    """A second store of the process that finds a half-created file keeps its locks when the creator closes it."""
     with script(MAKES, tmp_path / "agent.db") as process:
         assert process.communicate()[0].split() == ["0"]
 
@@ -493,8 +497,8 @@ def _go(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 4_096, 40_000])
-def test_a_store_is_readable_where_files_cannot_grow(tmp_path: Path, limit: int) -> None:
-    """Reading needs no new file: where SQLite can make none beside the store, it is read as it stands."""
+def test_store_is_readable_where_files_cannot_grow(tmp_path: Path, limit: int) -> None:
+    """Reading needs no new file: where SQLite can create none beside the store, it is read as it is."""
     with open_store(tmp_path / "agent.db") as store:
         store.create_session(SAMPLE_KEY)
         store.append_entries(SAMPLE_KEY, make_message_chain(f"e{number}" for number in range(500)))
@@ -503,9 +507,9 @@ def test_a_store_is_readable_where_files_cannot_grow(tmp_path: Path, limit: int)
         assert len(store.read_tips(SAMPLE_KEY)) == 1
 
 
-def test_an_older_store_is_read_where_nothing_can_be_written(tmp_path: Path) -> None:
-    """refusal-ends-writing: whoever opens an older store reads it as it is; it is the first write that needs room for a
-    newer schema.
+def test_older_store_is_read_where_nothing_can_be_written(tmp_path: Path) -> None:
+    """refusal-ends-writing: an older store is read as it is, and only the first write needs room for the newer
+    schema.
     """
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("ab"))

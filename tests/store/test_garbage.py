@@ -51,8 +51,10 @@ def naming(store: SessionStore) -> list[Entry]:
     ]
 
 
-def test_a_log_names_its_blobs(store: SessionStore) -> None:
-    """Decisions, compactions and notes of what was capped name blobs, the first of them counts; nothing else does."""
+def test_collect_named_blobs_reads_decisions_compactions_and_notes(store: SessionStore) -> None:
+    """Decisions, compactions and notes of capped results name blobs, the first entry that does counts, and no other
+    entry does.
+    """
     entries = naming(store)
     named = collect_named_blobs(entries)
     assert {store.blobs.read_text(hash_): id_ for hash_, id_ in named.items()} == {
@@ -71,8 +73,10 @@ def test_a_log_names_its_blobs(store: SessionStore) -> None:
     )
 
 
-def test_only_what_nothing_names_is_unused(store: SessionStore) -> None:
-    """What a session names stays, also what a revoked decision names; the rest is listed with its size and goes."""
+def test_find_unused_blobs_lists_only_unnamed_blobs(store: SessionStore) -> None:
+    """A blob that a session names stays, even one of a revoked decision; the rest is listed with its size and
+    removed.
+    """
     store.import_entries(SAMPLE_KEY, naming(store))
     loose = store.blobs.store_content("nobody's")
     found = find_unused_blobs(store, now=LATER)
@@ -84,8 +88,8 @@ def test_only_what_nothing_names_is_unused(store: SessionStore) -> None:
     assert len(list(store.blobs.iter_hashes())) == 4
 
 
-def test_what_is_young_stays(store: SessionStore) -> None:
-    """A blob is stored before it is named: within the time of grace it is not touched."""
+def test_find_unused_blobs_spares_young_blobs(store: SessionStore) -> None:
+    """A blob is stored before it is named, so it is not touched within the grace period."""
     store.blobs.store_content("about to be named")
     found = find_unused_blobs(store)
     assert (found.blobs, found.young_count) == ((), 1)
@@ -94,8 +98,8 @@ def test_what_is_young_stays(store: SessionStore) -> None:
     assert len(find_unused_blobs(store, grace=-10).blobs) == 1
 
 
-def test_what_is_stored_again_meanwhile_stays(store: SessionStore) -> None:
-    """Somebody who stores a text that is there already finds it there afterwards."""
+def test_remove_unused_blobs_spares_blobs_stored_again(store: SessionStore) -> None:
+    """A text that is stored again after the listing is still there after the removal."""
     first, second = store.blobs.store_content("first"), store.blobs.store_content("second")
     found = find_unused_blobs(store, grace=-0.05)
     assert len(found.blobs) == 2
@@ -105,9 +109,9 @@ def test_what_is_stored_again_meanwhile_stays(store: SessionStore) -> None:
     assert store.blobs.read_text(second) == "second"
 
 
-def test_removing_a_session_frees_what_only_it_named(store: SessionStore) -> None:
-    """``preview_removal`` tells what goes with sessions; removing them touches no blob, and collecting takes just
-    those.
+def test_preview_removal_lists_exclusive_blobs(store: SessionStore) -> None:
+    """The preview lists the blobs that only these sessions name; removing a session deletes no blob, and collecting
+    deletes just those.
     """
     store.import_entries(SAMPLE_KEY, naming(store))
     store.import_entries(
@@ -129,8 +133,8 @@ def test_removing_a_session_frees_what_only_it_named(store: SessionStore) -> Non
     assert list_ids(store.read_path("other")) == ["a", "d"]
 
 
-def test_drafts_of_crashed_writers_go(tmp_path: Path) -> None:
-    """A draft goes once it is old; one that is being written is young."""
+def test_remove_unused_blobs_removes_old_drafts(tmp_path: Path) -> None:
+    """A draft is removed once it is old; a young one may still be being written."""
     with open_store(tmp_path / "agent.db") as store:
         store.blobs.store_content("text")
         folder = next((tmp_path / "agent.db.blobs").iterdir())
@@ -144,8 +148,8 @@ def test_drafts_of_crashed_writers_go(tmp_path: Path) -> None:
         assert [path.name for path in folder.glob(".*")] == [".aaaaaaaaaaaaaaaa.tmp"]
 
 
-def test_nothing_goes_where_a_log_cannot_be_read(tmp_path: Path) -> None:
-    """A damaged entry may have named any blob: that is an error, and everything stays."""
+def test_find_unused_blobs_raises_on_a_damaged_log(tmp_path: Path) -> None:
+    """A damaged entry may have named any blob, so it is an error and every blob stays."""
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, naming(store))
     with closing(sqlite3.connect(tmp_path / "agent.db", isolation_level=None)) as db:
@@ -156,7 +160,7 @@ def test_nothing_goes_where_a_log_cannot_be_read(tmp_path: Path) -> None:
         assert len(list(store.blobs.iter_hashes())) == 4
 
 
-def test_an_empty_store_has_nothing_to_collect(store: SessionStore) -> None:
-    """Where nothing is, nothing goes, and nothing is made."""
+def test_garbage_collection_of_an_empty_store_does_nothing(store: SessionStore) -> None:
+    """An empty store has nothing to remove, and nothing is created."""
     assert remove_unused_blobs(store, find_unused_blobs(store, now=LATER)).bytes == 0
     assert preview_removal(store, []) == []

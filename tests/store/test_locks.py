@@ -27,8 +27,10 @@ def waited(place: Path, key: str) -> float:
     return time.monotonic() - began
 
 
-def test_waits_for_one_lease_do_not_add_up(tmp_path: Path) -> None:
-    """Behind one that waited in vain all others together wait less, until one had it: then as long as before."""
+def test_lease_waits_do_not_add_up_after_a_timeout(tmp_path: Path) -> None:
+    """After a wait for a lease timed out, all following ones together wait less, until one gets it; then the full wait
+    applies again.
+    """
     with hold_session_lock(tmp_path, "x"):
         first, others = waited(tmp_path, "x"), sum(waited(tmp_path, "x") for _ in range(5))
     with hold_session_lock(tmp_path, "x"):
@@ -37,8 +39,8 @@ def test_waits_for_one_lease_do_not_add_up(tmp_path: Path) -> None:
         assert min(first, waited(tmp_path, "x")) > others
 
 
-def test_a_wait_in_vain_tells_nothing_of_other_sessions(tmp_path: Path) -> None:
-    """A session whose holder is busy for a moment is waited for, whatever became of another, and of the same later."""
+def test_lease_timeout_does_not_shorten_other_waits(tmp_path: Path) -> None:
+    """A timeout on one session shortens neither waits for another session nor later waits for the same one."""
     with hold_session_lock(tmp_path, "x"):
         waited(tmp_path, "x")
         assert is_waited_for(tmp_path, "y")

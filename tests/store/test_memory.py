@@ -42,8 +42,8 @@ class TestMemoryBlobs(BlobStoreRules):
 
 
 @given(log_strategy())
-def test_a_branch_that_was_taken_is_the_branch(log: list[Entry]) -> None:
-    """What another store read and this one holds makes the same requests, and goes on as it does there."""
+def test_adopt_session_equals_import_entries(log: list[Entry]) -> None:
+    """A session adopted from another store gives the same requests and continues as an imported one does."""
     taken, put = MemoryStore(), MemoryStore()
     taken.adopt_session(SessionInfo(SAMPLE_KEY, model="m"), log)
     put.import_entries(SAMPLE_KEY, log)

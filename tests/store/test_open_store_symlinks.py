@@ -12,11 +12,9 @@ from holdfast.store.open_store import open_store
 
 
 @pytest.mark.usefixtures("impatient")
-def test_all_ways_to_a_file_lead_to_one_store(tmp_path: Path) -> None:
-    """one-writer: by its own path and by links to it a store has the same leases and the same texts, and nothing beside
-    them.
-
-    A link to a folder on the way was the same place already.
+def test_open_store_through_links_is_one_store(tmp_path: Path) -> None:
+    """one-writer: by its own path and through links a store has the same leases and blobs, and nothing is created
+    beside the links.
     """
     file, link, second, folder = (tmp_path / way / "agent.db" for way in ("real", "a", "b", "folder"))
     with open_store(file) as store:
@@ -39,8 +37,8 @@ def test_all_ways_to_a_file_lead_to_one_store(tmp_path: Path) -> None:
     assert [*link.parent.iterdir(), *second.parent.iterdir()] == [link, second]
 
 
-def test_texts_beside_a_link_are_found(tmp_path: Path) -> None:
-    """What lies beside a link alone, where texts were put once, is read there."""
+def test_open_store_reads_blobs_beside_a_link(tmp_path: Path) -> None:
+    """Blobs that an earlier version stored beside a link are still read there."""
     file, link = tmp_path / "real" / "agent.db", tmp_path / "a" / "agent.db"
     with open_store(file) as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("a"))

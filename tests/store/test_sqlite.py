@@ -91,9 +91,9 @@ def edit(path: Path, statement: str, *values: object) -> None:
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o377])
-def test_files_are_private(tmp_path: Path, mask: int) -> None:
-    """private-files: files are 0600 and directories 0700 whatever the umask, with ``-wal``,
-    ``-shm``, locks and blobs.
+def test_sqlite_store_creates_private_files(tmp_path: Path, mask: int) -> None:
+    """private-files: files are 0600 and directories 0700 whatever the umask, including ``-wal``, ``-shm``, locks and
+    blobs.
     """
     with umask(mask), open_store(tmp_path / "deep" / "er" / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
@@ -107,8 +107,8 @@ def test_files_are_private(tmp_path: Path, mask: int) -> None:
             assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
 
-def test_reading_makes_no_file(tmp_path: Path) -> None:
-    """A store that was never written is empty, and stays a store that does not exist."""
+def test_sqlite_store_creates_no_file_when_reading(tmp_path: Path) -> None:
+    """A store that was never written reads as empty and still does not exist."""
     with open_store(tmp_path / "none" / "agent.db") as store:
         assert store.list_sessions() == []
         with pytest.raises(StoreError):
@@ -116,8 +116,8 @@ def test_reading_makes_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reader_sees_what_another_process_makes(tmp_path: Path) -> None:
-    """A store opened before the file was there finds it when it is."""
+def test_sqlite_store_finds_a_file_created_after_opening(tmp_path: Path) -> None:
+    """A store opened before its file existed finds it once another process creates it."""
     with open_store(tmp_path / "agent.db") as reader, open_store(tmp_path / "agent.db") as writer:
         assert reader.list_sessions() == []
         writer.import_entries(SAMPLE_KEY, make_message_chain("ab"))
@@ -126,16 +126,16 @@ def test_a_reader_sees_what_another_process_makes(tmp_path: Path) -> None:
         assert list_ids(reader.read_path(SAMPLE_KEY)) == ["a", "b", "c"]
 
 
-def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
-    """A file of no bytes (left by a crash, or by ``touch``) is a store without sessions."""
+def test_sqlite_store_accepts_an_empty_file(tmp_path: Path) -> None:
+    """A file of no bytes, left by a crash or by ``touch``, is a store without sessions."""
     (tmp_path / "agent.db").touch()
     with open_store(tmp_path / "agent.db") as store:
         assert store.list_sessions() == []
         assert store.import_entries(SAMPLE_KEY, make_message_chain("ab")).added_count == 2
 
 
-def test_links_and_other_things_are_not_followed(tmp_path: Path) -> None:
-    """private-files: a planted link to nothing, a FIFO and a directory are refused; nothing is created through them."""
+def test_sqlite_store_refuses_dangling_links_fifos_and_directories(tmp_path: Path) -> None:
+    """private-files: a dangling link, a FIFO and a directory are refused, and nothing is created through them."""
     (tmp_path / "link.db").symlink_to(tmp_path / "elsewhere.db")
     os.mkfifo(tmp_path / "fifo.db")
     (tmp_path / "dir.db").mkdir()
@@ -148,8 +148,8 @@ def test_links_and_other_things_are_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere.db").exists()
 
 
-def test_read_only_stores_take_no_write(tmp_path: Path) -> None:
-    """A store opened for reading refuses each writing verb and changes no byte."""
+def test_readonly_sqlite_store_refuses_writes(tmp_path: Path) -> None:
+    """A store opened for reading refuses a write and changes no byte."""
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
     before = (tmp_path / "agent.db").read_bytes()
@@ -160,8 +160,10 @@ def test_read_only_stores_take_no_write(tmp_path: Path) -> None:
     assert (tmp_path / "agent.db").read_bytes() == before
 
 
-def test_durability_is_what_was_asked_for(tmp_path: Path) -> None:
-    """durable-as-promised: ``process`` writes ahead without a flush for each commit, ``power`` flushes each."""
+def test_sqlite_file_sets_the_requested_durability(tmp_path: Path) -> None:
+    """durable-as-promised: ``process`` uses a write-ahead log without a flush for each commit, ``power`` flushes
+    each.
+    """
     for durability, level in (("process", 1), ("power", 2)):
         database = SqliteFile(tmp_path / f"{durability}.db", durability)  # type: ignore[arg-type]
         with database.write_transaction():
@@ -173,8 +175,8 @@ def test_durability_is_what_was_asked_for(tmp_path: Path) -> None:
 # -- versions and damage -----------------------------------------------------------------------------------------------
 
 
-def test_schema_is_versioned(tmp_path: Path) -> None:
-    """The version counts the steps, and a step that was released keeps its name and place."""
+def test_schema_version_counts_the_migrations(tmp_path: Path) -> None:
+    """The version is the number of migrations, and a released migration keeps its name and place."""
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("a"))
     with closing(sqlite3.connect(tmp_path / "agent.db")) as db:
@@ -189,8 +191,8 @@ def test_schema_is_versioned(tmp_path: Path) -> None:
     assert strict == (4,)
 
 
-def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
-    """A database of a later version is refused with its number and what to do, for reading and writing."""
+def test_sqlite_store_refuses_a_newer_schema(tmp_path: Path) -> None:
+    """A database of a later version is refused for reading and writing, with its number and what to do."""
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("a"))
     edit(tmp_path / "agent.db", "PRAGMA user_version = 99")
@@ -200,10 +202,9 @@ def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
                 verb()
 
 
-def test_an_older_schema_is_brought_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where an older schema cannot be read as it is, the first look, too, brings it up.
-
-    A step that fails leaves everything as it was.
+def test_sqlite_store_migrates_a_schema_it_cannot_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older schema that cannot be read as it is is migrated on the first read, and a failed migration changes
+    nothing.
     """
 
     def add(db: sqlite3.Connection) -> None:
@@ -250,8 +251,8 @@ def older(path: Path, schema: int) -> None:
 
 
 @pytest.mark.parametrize("schema", [1, 2, 3])
-def test_an_older_schema_is_read_as_it_is(tmp_path: Path, schema: int) -> None:
-    """Who opens an older store for reading reads it, searches it, and changes no byte of it."""
+def test_readonly_sqlite_store_reads_older_schemas(tmp_path: Path, schema: int) -> None:
+    """Reading and searching an older store read-only changes no byte of it."""
     older(tmp_path / "agent.db", schema)
     before = (tmp_path / "agent.db").read_bytes()
     with open_store(tmp_path / "agent.db", readonly=True) as store:
@@ -264,8 +265,8 @@ def test_an_older_schema_is_read_as_it_is(tmp_path: Path, schema: int) -> None:
 
 
 @pytest.mark.parametrize("schema", [1, 2, 3])
-def test_an_older_schema_becomes_the_newest(tmp_path: Path, schema: int) -> None:
-    """After its steps a store has the tables and indexes of one that was made today, and what was in it."""
+def test_migrated_store_has_the_newest_schema(tmp_path: Path, schema: int) -> None:
+    """After migration a store has the tables, indexes and content of one created today."""
     older(tmp_path / "old.db", schema)
     with open_store(tmp_path / "new.db") as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
@@ -280,8 +281,10 @@ def test_an_older_schema_becomes_the_newest(tmp_path: Path, schema: int) -> None
     assert found[0] == found[1]
 
 
-def test_the_first_schema_is_weighed_and_searched(tmp_path: Path) -> None:
-    """The second step counts what is there as if it had been counted from the start, and makes it searchable."""
+def test_migration_2_counts_bytes_and_indexes_text(tmp_path: Path) -> None:
+    """The second migration counts existing bytes as if they had been counted from the start, and makes the text
+    searchable.
+    """
     older(tmp_path / "old.db", 1)
     with open_store(tmp_path / "new.db") as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
@@ -296,8 +299,8 @@ def test_the_first_schema_is_weighed_and_searched(tmp_path: Path) -> None:
     assert held[0] == held[1] > 0
 
 
-def test_another_program_is_left_alone(tmp_path: Path) -> None:
-    """A database that is not ours gets none of our tables."""
+def test_sqlite_store_refuses_a_foreign_database(tmp_path: Path) -> None:
+    """A database of another program gets none of our tables."""
     edit(tmp_path / "agent.db", "CREATE TABLE theirs (x)")
     before = (tmp_path / "agent.db").read_bytes()
     with open_store(tmp_path / "agent.db") as store:
@@ -308,8 +311,8 @@ def test_another_program_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"not a database, only text that is long enough" * 40, b"\x00" * 5000, b"x"])
-def test_no_database_is_left_alone(tmp_path: Path, content: bytes) -> None:
-    """A file that is no database is refused with a clear error and keeps its bytes."""
+def test_sqlite_store_refuses_a_file_that_is_no_database(tmp_path: Path, content: bytes) -> None:
+    """A file that is not a database is refused with a clear error and keeps its bytes."""
     (tmp_path / "agent.db").write_bytes(content)
     with open_store(tmp_path / "agent.db") as store:
         for verb in (store.list_sessions, lambda: store.import_entries(SAMPLE_KEY, make_message_chain("a"))):
@@ -318,9 +321,9 @@ def test_no_database_is_left_alone(tmp_path: Path, content: bytes) -> None:
     assert (tmp_path / "agent.db").read_bytes() == content
 
 
-def test_damaged_pages_are_loud(tmp_path: Path) -> None:
-    """damage-is-an-error: overwritten pages end in ``StoreCorrupt`` or in the entries as they were, never in other
-    words.
+def test_sqlite_store_raises_on_damaged_pages(tmp_path: Path) -> None:
+    """damage-is-an-error: overwritten pages raise ``StoreCorrupt`` or leave the entries as they were, and never yield
+    other text.
     """
     entries = make_message_chain([f"e{n}" for n in range(300)])
     with open_store(tmp_path / "agent.db") as store:
@@ -337,8 +340,8 @@ def test_damaged_pages_are_loud(tmp_path: Path) -> None:
     assert loud > len(whole) // 4096 // 3
 
 
-def test_changed_bytes_are_noticed(tmp_path: Path) -> None:
-    """damage-is-an-error: a message whose stored bytes changed is named, and is not taken for what was said."""
+def test_read_path_raises_on_changed_bytes(tmp_path: Path) -> None:
+    """damage-is-an-error: a message whose stored bytes changed is named and never returned."""
     with SqliteStore(tmp_path / "agent.db", wire_decoders={"plain": plain}) as store:
         store.import_entries(SAMPLE_KEY, [wire("a", None, "yes"), wire("b", "a", "no")])
     edit(tmp_path / "agent.db", "UPDATE entries SET raw = ? WHERE id = 'b'", b'"yes"')
@@ -348,8 +351,8 @@ def test_changed_bytes_are_noticed(tmp_path: Path) -> None:
             store.read_path(SAMPLE_KEY)
 
 
-def test_every_damaged_entry_is_listed(tmp_path: Path) -> None:
-    """All that cannot be read is told, each by its id, and in what can be nothing is."""
+def test_find_damage_lists_every_damaged_entry(tmp_path: Path) -> None:
+    """Every unreadable entry is listed by its id, and an undamaged session has none."""
     with SqliteStore(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("abcd"))
         store.import_entries("other", make_message_chain("ab"))
@@ -362,9 +365,9 @@ def test_every_damaged_entry_is_listed(tmp_path: Path) -> None:
 # -- bytes -------------------------------------------------------------------------------------------------------------
 
 
-def test_wire_bytes_are_stored_once(tmp_path: Path) -> None:
-    """stored-once-verified: where the wire bytes tell the message, they alone are stored; the value is read from them
-    again.
+def test_wire_bytes_are_the_only_stored_form(tmp_path: Path) -> None:
+    """stored-once-verified: where the wire bytes decode to the message only they are stored, and the value is decoded
+    from them.
     """
     with SqliteStore(tmp_path / "agent.db", wire_decoders={"plain": plain}) as store:
         entry = wire("a", None, "hello")
@@ -375,8 +378,8 @@ def test_wire_bytes_are_stored_once(tmp_path: Path) -> None:
     assert row == (b'"hello"', None, None, b'{"line": 1}', "plain")
 
 
-def test_what_the_bytes_do_not_tell_is_stored_too(tmp_path: Path) -> None:
-    """loads-what-was-saved: a value that says more than its bytes comes back as it was, and so do the bytes."""
+def test_value_beyond_its_wire_bytes_is_stored_too(tmp_path: Path) -> None:
+    """loads-what-was-saved: a value that holds more than its bytes comes back as it was, and so do the bytes."""
     named = Message("tool", (ToolResult("c", "name that a reader looked up", (Text("x", raw=Raw(b"{ }")),)),))
     slot = replace(build_sized_message(named), api="plain", raw=Raw(b'"x"'))
     with SqliteStore(tmp_path / "agent.db", wire_decoders={"plain": plain}) as store:
@@ -385,8 +388,8 @@ def test_what_the_bytes_do_not_tell_is_stored_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, ROWS_AT_ONCE - 1, ROWS_AT_ONCE, ROWS_AT_ONCE + 1, 2 * ROWS_AT_ONCE + 3])
-def test_many_messages_are_stored_like_one(tmp_path: Path, count: int) -> None:
-    """However many are appended at once, each row is what it is when its message is appended alone."""
+def test_append_entries_stores_a_batch_like_single_appends(tmp_path: Path, count: int) -> None:
+    """However many messages are appended at once, each row equals the one of a single append."""
     named = [(f"e{n}", f"e{n - 1}" if n else None) for n in range(count)]
     entries = [
         replace(entry, body=replace(entry.body, recording_envelope=None))  # type: ignore[union-attr]
@@ -407,9 +410,9 @@ def test_many_messages_are_stored_like_one(tmp_path: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 2 * ROWS_AT_ONCE + 3])
-def test_what_sqlite_refuses_is_not_there_by_half(tmp_path: Path, count: int) -> None:
-    """nothing-lost, crash-keeps-acknowledged: where a row cannot be written, none of those before it in its statement
-    or its transaction is there.
+def test_failed_batch_insert_leaves_nothing(tmp_path: Path, count: int) -> None:
+    """nothing-lost, crash-keeps-acknowledged: when one row cannot be written, no other row of its statement or
+    transaction is stored.
     """
     plainly = [
         replace(build_sized_message(Message.from_text("user", one)), api="plain", raw=Raw(b'"%s"' % one.encode()))
@@ -431,8 +434,8 @@ def test_what_sqlite_refuses_is_not_there_by_half(tmp_path: Path, count: int) ->
         assert list_ids(store.read_path(SAMPLE_KEY)) == [f"e{count - 2}", "z"]
 
 
-def test_nothing_is_left_of_a_session_that_was_removed(tmp_path: Path) -> None:
-    """No table holds a row of it, nor names one; the other sessions have all of theirs."""
+def test_remove_session_deletes_all_its_rows(tmp_path: Path) -> None:
+    """No table keeps a row of the removed session or refers to one, and other sessions keep all of theirs."""
     tables = ("sessions", "entries", "checkpoints", "searched")
     with open_store(tmp_path / "agent.db") as store, closing(sqlite3.connect(tmp_path / "agent.db")) as db:
         for key in (SAMPLE_KEY, "other"):
@@ -449,8 +452,8 @@ def test_nothing_is_left_of_a_session_that_was_removed(tmp_path: Path) -> None:
         assert store.read_path("other") == path
 
 
-def test_messages_stand_among_what_is_no_message(tmp_path: Path) -> None:
-    """A note, or a message that needs more columns, amid many that need only theirs: all are there, in order."""
+def test_append_entries_keeps_the_order_of_mixed_kinds(tmp_path: Path) -> None:
+    """A note, or a message that needs more columns, between many plain messages keeps its place."""
     count = 2 * ROWS_AT_ONCE
     entries = [wire(f"e{n}", f"e{n - 1}" if n else None, f"text {n}") for n in range(count)]
     plainly = [replace(entry, body=replace(entry.body, recording_envelope=None)) for entry in entries]  # type: ignore[union-attr]
@@ -462,16 +465,16 @@ def test_messages_stand_among_what_is_no_message(tmp_path: Path) -> None:
         assert drop_sequence_numbers(store.read_path(SAMPLE_KEY)) == mixed
 
 
-def test_an_unknown_form_says_which(tmp_path: Path) -> None:
-    """Bytes in a form that this version does not read are an error that names the form."""
+def test_unknown_wire_format_is_named_in_the_error(tmp_path: Path) -> None:
+    """Bytes in a format that this version cannot decode are an error that names the format."""
     with SqliteStore(tmp_path / "agent.db", wire_decoders={"plain": plain}) as store:
         store.import_entries(SAMPLE_KEY, [wire("a", None, "hello")])
     with SqliteStore(tmp_path / "agent.db", wire_decoders={}) as store, pytest.raises(StoreCorrupt, match="'plain'"):
         store.read_path(SAMPLE_KEY)
 
 
-def test_an_import_may_be_measured_anew(tmp_path: Path) -> None:
-    """A better estimator or reader does not make the same file another: bytes and parent are what counts."""
+def test_import_entries_ignores_changed_sizes(tmp_path: Path) -> None:
+    """A better estimator or reader does not make a known file a new one: only bytes and parent count."""
     spoken = build_sized_message(Message.from_text("user", "no bytes"))
     bodies = [wire("a", None, "hello").body, MessageEntry(spoken), BranchSummaryEntry(spoken, "b")]
     entries = [Entry(f"e{n}", f"e{n - 1}" if n else None, body) for n, body in enumerate(bodies)]
@@ -491,8 +494,8 @@ def test_an_import_may_be_measured_anew(tmp_path: Path) -> None:
 # -- cost --------------------------------------------------------------------------------------------------------------
 
 
-def test_opening_costs_the_active_branch(tmp_path: Path) -> None:
-    """opening-costs-one-branch: opening decodes the kept tail and what came later, however long the history; a list
+def test_open_state_decodes_only_the_active_part(tmp_path: Path) -> None:
+    """opening-costs-one-branch: opening decodes the kept tail and later entries, however long the history; listing
     decodes nothing.
     """
     decoded = []
@@ -514,11 +517,9 @@ def test_opening_costs_the_active_branch(tmp_path: Path) -> None:
             assert len(decoded) == 6
 
 
-def test_a_session_is_read_in_order_without_sorting_it(tmp_path: Path) -> None:
-    """opening-costs-one-branch: the entries of a session come one by one in their order, whatever other sessions there
-    are beside it.
-
-    Those of a kind, but for messages, are found without a look at the others.
+def test_entry_queries_use_indexes_without_sorting(tmp_path: Path) -> None:
+    """opening-costs-one-branch: entries of a session come in order from an index, and those of a rare kind are found
+    without scanning the others.
     """
     beside, every = (
         "(SELECT session FROM sessions WHERE key = 'k')",
@@ -547,9 +548,9 @@ def test_a_session_is_read_in_order_without_sorting_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [2**63, -(2**63), 10**30])
-def test_a_time_that_no_column_holds_is_none(tmp_path: Path, at: int) -> None:
-    """loads-what-was-saved: an entry of such a time is stored without it, and the session began with those that have
-    one.
+def test_entry_time_beyond_64_bits_is_dropped(tmp_path: Path, at: int) -> None:
+    """loads-what-was-saved: an entry with a time that no column can hold is stored without one, and the session's times
+    ignore it.
     """
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, [replace(entry, time_ms=at) for entry in make_message_chain("ab")])
@@ -561,10 +562,8 @@ def test_a_time_that_no_column_holds_is_none(tmp_path: Path, at: int) -> None:
         assert abs(store.get_session(SAMPLE_KEY).created_at) < 2**63 > store.get_session(SAMPLE_KEY).updated_at
 
 
-def test_ids_of_a_batch_ascend() -> None:
-    """unique-entry-ids: ids drawn together are as many as were asked for, all different, of 32 hex digits, in ascending
-    order.
-    """
+def test_make_entry_ids_returns_ascending_unique_ids() -> None:
+    """unique-entry-ids: a batch has as many ids as requested, all different, of 32 hex digits, in ascending order."""
     drawn = [make_entry_ids(count) for count in (0, 1, 2, 1_000)]
     assert list(map(len, drawn)) == [0, 1, 2, 1_000]
     assert len({id_ for batch in drawn for id_ in batch}) == 1_003
@@ -573,9 +572,9 @@ def test_ids_of_a_batch_ascend() -> None:
     assert len({id_[:4] for id_ in drawn[-1]}) > 900  # so the first few digits still tell them apart
 
 
-def test_who_read_the_bytes_is_not_asked_again(tmp_path: Path) -> None:
-    """loads-what-was-saved, stored-once-verified: where it is who reads them back that made a message of its bytes,
-    nothing is proven; else it is.
+def test_append_entries_verifies_only_foreign_decoders(tmp_path: Path) -> None:
+    """loads-what-was-saved, stored-once-verified: bytes decoded by the store's own decoder are not decoded again,
+    others are verified.
     """
     decoded = []
 
@@ -602,8 +601,8 @@ def compaction(name: str, parent: str, keep: int) -> Entry:
 
 
 @pytest.mark.parametrize("damage", ["DELETE FROM checkpoints", "UPDATE checkpoints SET state = x'c0ffee'"])
-def test_checkpoints_are_disposable(tmp_path: Path, damage: str) -> None:
-    """A lost or unreadable checkpoint costs a walk from the root, and changes nothing else."""
+def test_damaged_checkpoint_costs_only_a_full_fold(tmp_path: Path, damage: str) -> None:
+    """A missing or unreadable checkpoint costs a walk from the root and changes nothing else."""
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, make_long_session())
     edit(tmp_path / "agent.db", damage)
@@ -616,8 +615,8 @@ def test_checkpoints_are_disposable(tmp_path: Path, damage: str) -> None:
         assert store.read_active_entries(SAMPLE_KEY).compaction is not None
 
 
-def test_a_bit_that_a_disk_turned_in_a_checkpoint_changes_nothing() -> None:
-    """Each bit of a checkpoint counts: one that is not what was stored is none, whether it can be read or not."""
+def test_decode_checkpoint_rejects_flipped_bits() -> None:
+    """A checkpoint with any flipped bit is rejected or equal to the stored one."""
     branch = ConversationState.from_entries(make_long_session())
     saved = encode_checkpoint(branch, [], CompactionEntry(9, Message.from_text("user", "summary"), 5))
     assert saved is not None
@@ -632,8 +631,8 @@ def test_a_bit_that_a_disk_turned_in_a_checkpoint_changes_nothing() -> None:
     assert all(one in (None, whole) for one in found)  # base64 has bits that say nothing
 
 
-def test_an_older_sqlite_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where this Python's SQLite cannot read a store, it says so whatever is done, and a sound file is not mended."""
+def test_sqlite_store_refuses_an_old_sqlite_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a SQLite too old for the store every operation says so, and ``repair_store`` does not touch the file."""
     file = tmp_path / "agent.db"
     with open_store(file) as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("a"))
@@ -657,8 +656,8 @@ def test_an_older_sqlite_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 # -- others at work ----------------------------------------------------------------------------------------------------
 
 
-def test_a_long_transaction_elsewhere_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A verb that another writer holds up ends in ``StoreLocked``, wrote nothing and works later."""
+def test_append_entries_raises_store_locked_after_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write blocked by another writer raises ``StoreLocked``, writes nothing and works later."""
     monkeypatch.setattr("holdfast.store.sql.database.BUSY_WAIT", 0.05)
     with open_store(tmp_path / "agent.db") as store, closing(_hold(store, tmp_path / "agent.db")) as other:
         with pytest.raises(StoreLocked, match="try again"):
@@ -668,8 +667,10 @@ def test_a_long_transaction_elsewhere_is_waited_for(tmp_path: Path, monkeypatch:
         assert store.append_entries(SAMPLE_KEY, make_message_chain("b", "a")).is_leaf_moved
 
 
-def test_waits_for_others_do_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind a write that waited in vain all others together wait less, until one was done: then as long as before."""
+def test_lock_waits_do_not_add_up_after_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a write timed out, all following ones together wait less, until one succeeds; then the full wait applies
+    again.
+    """
     monkeypatch.setattr("holdfast.store.sql.database.BUSY_WAIT", 1.0)
     monkeypatch.setattr("holdfast.store.sql.database.BRIEF_WAIT", 0.01)
 
@@ -681,8 +682,8 @@ def test_waits_for_others_do_not_add_up(tmp_path: Path, monkeypatch: pytest.Monk
         assert min(first, _waited(store)) > others
 
 
-def test_waits_of_many_sessions_do_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once behind a wait in vain nobody waits: twenty that come together wait as long as two, whoever they are."""
+def test_lock_waits_of_many_writers_do_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right after a timeout twenty writers together wait less than one full wait."""
     monkeypatch.setattr("holdfast.store.sql.database.BUSY_WAIT", 2.0)
     monkeypatch.setattr("holdfast.store.sql.database.BRIEF_WAIT", 0.4)
     with open_store(tmp_path / "agent.db") as store, closing(_hold(store, tmp_path / "agent.db")) as other:
@@ -693,8 +694,8 @@ def test_waits_of_many_sessions_do_not_add_up(tmp_path: Path, monkeypatch: pytes
         assert store.append_entries(SAMPLE_KEY, make_message_chain("b", "a")).is_leaf_moved
 
 
-def test_waits_to_open_do_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that another program keeps locked before it is ours is waited for once, and not at each try."""
+def test_lock_waits_at_creation_do_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A locked file that is not yet a store is waited for once, not at each attempt."""
     monkeypatch.setattr("holdfast.store.sql.database.BUSY_WAIT", 1.0)
     monkeypatch.setattr("holdfast.store.sql.database.BRIEF_WAIT", 0.01)
     with closing(sqlite3.connect(tmp_path / "agent.db", isolation_level=None)) as other:
@@ -706,8 +707,8 @@ def test_waits_to_open_do_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert first > others
 
 
-def test_who_comes_much_later_waits_as_long_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that waited in vain tells nothing of a writer that another meets later, who is done soon."""
+def test_lock_wait_is_full_again_some_time_after_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timeout says nothing about a writer that is met much later and finishes soon."""
     monkeypatch.setattr("holdfast.store.sql.database.BUSY_WAIT", 0.5)
     monkeypatch.setattr("holdfast.store.sql.database.BRIEF_WAIT", 0.0)
     with open_store(tmp_path / "agent.db") as store, closing(_hold(store, tmp_path / "agent.db")) as other:
@@ -735,7 +736,7 @@ def _hold(store: SessionStore, path: Path) -> sqlite3.Connection:
     return other
 
 
-def test_an_interrupt_leaves_nothing_half_done(tmp_path: Path) -> None:
+def test_import_entries_interrupted_changes_nothing(tmp_path: Path) -> None:
     """^C in the middle of an import leaves the store as it was, and usable."""
     seen = []
 
@@ -753,8 +754,8 @@ def test_an_interrupt_leaves_nothing_half_done(tmp_path: Path) -> None:
         assert store.import_entries(SAMPLE_KEY, entries).added_count == 5
 
 
-def test_opening_loads_only_what_it_needs() -> None:
-    """Importing ``holdfast.store`` loads no sqlite3; a store in memory needs none either."""
+def test_memory_store_does_not_import_sqlite3() -> None:
+    """Importing ``holdfast.store`` and using a memory store do not load sqlite3."""
     script = (
         "import sys, holdfast.store.open_store as s; s.open_store(':memory:').create_session('x'); "
         "sys.exit('sqlite3' in sys.modules)"
@@ -762,8 +763,8 @@ def test_opening_loads_only_what_it_needs() -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-def test_nothing_is_made_beside_a_file_that_is_no_database(tmp_path: Path) -> None:
-    """Who names the wrong file is told so before a session's lock is made beside it."""
+def test_hold_lease_creates_nothing_beside_a_wrong_file(tmp_path: Path) -> None:
+    """A file that is not a database is refused before a lock is created beside it."""
     notes = tmp_path / "notes.txt"
     notes.write_text("hello " * 200)
     with open_store(notes) as store, pytest.raises(StoreCorrupt, match="no database"), store.hold_lease(SAMPLE_KEY):

@@ -42,8 +42,8 @@ def decoded(held: bytes) -> str:
 
 
 @given(contents, st.integers(1, 7), st.integers(-3, 45), st.none() | st.integers(-3, 45))
-def test_a_page_is_a_slice(held: bytes, size: int, start: int, stop: int | None) -> None:
-    """Wherever the pieces part a character, whatever bytes there are."""
+def test_read_blob_characters_equals_a_slice(held: bytes, size: int, start: int, stop: int | None) -> None:
+    """A page equals the slice of the whole text wherever pieces split a character and whatever the bytes are."""
     read, whole = reading(held, size), decoded(held)
     known = index_blob_text(read)
     assert known.characters == len(whole)
@@ -53,8 +53,8 @@ def test_a_page_is_a_slice(held: bytes, size: int, start: int, stop: int | None)
 
 
 @given(texts, st.integers(1, 9))
-def test_encoding_in_pieces_changes_nothing(text: str, size: int) -> None:
-    """Lone surrogates that stand side by side stay two, wherever a piece ends."""
+def test_iter_content_bytes_equals_encoding_at_once(text: str, size: int) -> None:
+    """Adjacent lone surrogates stay two, wherever a piece ends."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pages, "BLOB_PIECE_BYTES", size)
         assert b"".join(iter_content_bytes(text)) == text.encode("utf-8", "surrogatepass")
@@ -64,8 +64,8 @@ def test_encoding_in_pieces_changes_nothing(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("letter", ["a", "\u00e9", "\U0001f980"])
-def test_reading_all_pages_is_linear(letter: str) -> None:
-    """Each page reads the pieces it lies in and no other, however far behind it is."""
+def test_reading_all_pages_reads_each_piece_about_once(letter: str) -> None:
+    """Each page reads only the pieces it lies in, however far into the text it is."""
     held = (letter * 600_000).encode()
     told: list[int] = []
     read = reading(held, BLOB_PIECE_BYTES, told)

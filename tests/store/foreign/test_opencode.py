@@ -101,8 +101,8 @@ def held(file: Path) -> Path:
     return file
 
 
-def test_sessions_of_a_database(held: Path) -> None:
-    """Each session that is no sub-agent's is listed; those of its sub-agents come with it, and theirs."""
+def test_list_root_sessions_lists_sessions_with_their_sidechains(held: Path) -> None:
+    """Each root session is listed, and its sub-agents' sessions, nested ones too, come with it."""
     first, second = all_of(held)
     assert (first.session, first.title, first.cwd, first.model) == ("ses_a", "about ses_a", "/w", "m")
     assert words(first) == [f"ses_a {number}" for number in range(4)]
@@ -110,14 +110,14 @@ def test_sessions_of_a_database(held: Path) -> None:
     assert (words(second), second.sidechains) == (["ses_b 0", "ses_b 1"], ())
 
 
-def test_a_database_says_what_its_export_says(held: Path) -> None:
-    """The same session has the same entries, read from rows and read from the JSON that is made of them."""
+def test_opencode_database_equals_its_json_export(held: Path) -> None:
+    """A session has the same entries read from rows and read from the JSON made from them."""
     first = all_of(held)[0]
     assert read_recording(export_bytes(first, "opencode-json")).entries == first.entries
 
 
-def test_blanks_that_another_tool_wrote_do_not_count(tmp_path: Path) -> None:
-    """A call keeps its blanks in a database of ours; importing that behind its export adds nothing."""
+def test_opencode_call_ids_ignore_json_whitespace(tmp_path: Path) -> None:
+    """A call keeps its whitespace in a database we wrote, and importing that after its export adds nothing."""
     body = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": [CALL]}]}
     recording = read_recording(json.dumps(body).encode())
     file = tmp_path / "new.db"
@@ -126,8 +126,8 @@ def test_blanks_that_another_tool_wrote_do_not_count(tmp_path: Path) -> None:
     assert [entry.id for entry in all_of(file)[0].entries] == [entry.id for entry in exported.entries]
 
 
-def test_one_session_by_its_beginning(held: Path) -> None:
-    """An id may be given by its beginning; one that fits none or several is refused with those there are."""
+def test_list_root_sessions_accepts_a_unique_prefix(held: Path) -> None:
+    """A session may be named by a unique prefix; an unknown or ambiguous one is refused with the existing ids."""
     with foreign.open_opencode_database(held) as there:
         assert [one.id for one in there.list_root_sessions("ses_c")] == ["ses_c"]
         with pytest.raises(UnknownId, match=r"several sessions begin with 'ses_'.*ses_a, ses_b"):
@@ -136,8 +136,8 @@ def test_one_session_by_its_beginning(held: Path) -> None:
             there.list_root_sessions("x")
 
 
-def test_what_is_not_folded_in_yet_is_read(held: Path) -> None:
-    """What lies in the -wal of an opencode that runs is read, and nothing is written to the folder."""
+def test_opencode_database_reads_the_wal_without_writing(held: Path) -> None:
+    """Changes in the ``-wal`` of a running opencode are read, and nothing is written to the folder."""
     with closing(sqlite3.connect(held)) as db:
         db.execute("PRAGMA journal_mode = WAL")
         talk(db, "ses_new")
@@ -151,8 +151,8 @@ def _folder(place: Path) -> dict[str, bytes]:
     return {one.name: one.read_bytes() for one in place.iterdir()}
 
 
-def test_a_folder_that_takes_no_file(held: Path) -> None:
-    """A database that uses a -wal is read where nothing can be written beside it."""
+def test_opencode_database_in_wal_mode_is_read_without_new_files(held: Path) -> None:
+    """A database in WAL mode is read where nothing can be created beside it."""
     with closing(sqlite3.connect(held)) as db:
         db.execute("PRAGMA journal_mode = WAL")
     before = _folder(held.parent)
@@ -160,16 +160,16 @@ def test_a_folder_that_takes_no_file(held: Path) -> None:
     assert _folder(held.parent) == before
 
 
-def test_a_database_that_changes_meanwhile(held: Path) -> None:
-    """What was read while opencode folded changes into the file does not count."""
+def test_opencode_database_changed_while_open_raises_store_locked(held: Path) -> None:
+    """What was read while opencode checkpointed its file is discarded."""
     with foreign.open_opencode_database(held) as there:
         os.utime(held, ns=(1, 1))
         with pytest.raises(StoreLocked, match="try again"):
             there.read_recording("ses_a")
 
 
-def test_older_versions_have_fewer_columns(tmp_path: Path) -> None:
-    """Only what a session cannot do without has to be there."""
+def test_opencode_database_needs_only_the_essential_columns(tmp_path: Path) -> None:
+    """Only the columns that a session cannot do without are required."""
     with closing(sqlite3.connect(tmp_path / "old.db")) as db:
         db.executescript(
             "CREATE TABLE session (id TEXT); CREATE TABLE message (id TEXT, session_id TEXT, data TEXT);"
@@ -182,8 +182,8 @@ def test_older_versions_have_fewer_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["part", "message", "session"])
-def test_a_database_of_something_else(file: Path, missing: str) -> None:
-    """A database without one of the tables is refused, and what is missing is named."""
+def test_opencode_database_without_a_table_is_refused(file: Path, missing: str) -> None:
+    """A database that lacks a table is refused with the name of the missing table."""
     with closing(sqlite3.connect(file)) as db:
         db.execute(f"DROP TABLE {missing}")
         db.commit()
@@ -192,8 +192,8 @@ def test_a_database_of_something_else(file: Path, missing: str) -> None:
 
 
 @pytest.mark.parametrize("part", [b"\xff\xfe", b"{broken", "[1]", 5, "", b"{}"])
-def test_parts_that_are_damaged(file: Path, part: Any) -> None:
-    """A part that is no object is kept as a note and reported; all others are read."""
+def test_damaged_opencode_part_is_kept_as_a_note(file: Path, part: Any) -> None:
+    """A part that is not an object is kept as a note and reported, and all others are read."""
     with closing(sqlite3.connect(file)) as db:
         talk(db, "ses_a")
         said(db, "ses_a", 2, USER, part, TEXT)
@@ -206,8 +206,8 @@ def test_parts_that_are_damaged(file: Path, part: Any) -> None:
     assert "prt_msg_ses_a_0020" in recording.problems[0].message
 
 
-def test_messages_that_are_damaged(file: Path) -> None:
-    """A message that is no object is kept as a note and reported; the others are read."""
+def test_damaged_opencode_message_is_kept_as_a_note(file: Path) -> None:
+    """A message that is not an object is kept as a note and reported, and the others are read."""
     with closing(sqlite3.connect(file)) as db:
         talk(db, "ses_a")
         said(db, "ses_a", 2, b'{"role":', TEXT)
@@ -219,8 +219,8 @@ def test_messages_that_are_damaged(file: Path) -> None:
     assert words(read_recording(export_bytes(recording, "opencode-json"))) == words(recording)
 
 
-def test_a_torn_file(held: Path) -> None:
-    """A file that was cut, or overwritten in the middle, is an error that says what to do; no traceback of SQLite's."""
+def test_truncated_opencode_database_is_a_format_error(held: Path) -> None:
+    """A truncated or overwritten file is an error that says what to do, not SQLite's traceback."""
     whole = held.read_bytes()
     for torn in (whole[:300], whole[: len(whole) // 2], whole[:4096] + bytes(len(whole) - 4096)):
         held.write_bytes(torn)
@@ -228,8 +228,8 @@ def test_a_torn_file(held: Path) -> None:
             all_of(held)
 
 
-def test_a_file_that_is_no_database(tmp_path: Path) -> None:
-    """What a database is, the first bytes tell."""
+def test_is_sqlite_file_reads_the_first_bytes(tmp_path: Path) -> None:
+    """A wrong header, a directory and a missing file are not SQLite files."""
     (tmp_path / "x").write_bytes(b"SQLite format 2\x00")
     assert not foreign.is_sqlite_file(tmp_path / "x")
     assert not foreign.is_sqlite_file(tmp_path)
@@ -251,15 +251,17 @@ def again(held: Path, tmp_path: Path) -> tuple[Path, Path]:
     return held, new
 
 
-def test_there_and_back(again: tuple[Path, Path]) -> None:
-    """A database made of what was read has the same entries, sub-agents' too, under the same ids."""
+def test_build_opencode_database_round_trips_entries(again: tuple[Path, Path]) -> None:
+    """A database built from what was read has the same entries under the same ids, sub-agents' too."""
     old, new = (all_of(file) for file in again)
     every = [[one.entries for found in read for one in (found, *found.sidechains)] for read in (old, new)]
     assert every[0] == every[1]
 
 
-def test_rows_are_those_of_the_tool(again: tuple[Path, Path]) -> None:
-    """Ids, owners, times and JSON of messages and parts are those that were read; the schema holds together."""
+def test_build_opencode_database_keeps_rows_and_integrity(again: tuple[Path, Path]) -> None:
+    """Ids, owners, times and JSON of messages and parts are those that were read, and the database passes SQLite's
+    checks.
+    """
     old, new = (sqlite3.connect(file) for file in again)
     with closing(old), closing(new):
         for what in ("id, session_id, time_created FROM message", "id, message_id, session_id, data FROM part"):

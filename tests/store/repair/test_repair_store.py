@@ -87,8 +87,8 @@ def mended(path: Path) -> StoreRepairReport:
     return found
 
 
-def test_a_sound_store_is_not_touched(file: Path) -> None:
-    """Where nothing is wrong nothing is written, and nothing lies beside the file."""
+def test_repair_store_leaves_an_undamaged_store_untouched(file: Path) -> None:
+    """An undamaged store is not written, and nothing is created beside it."""
     before, beside = file.read_bytes(), sorted(file.parent.iterdir())
     found = repair_store(file)
     assert found.is_undamaged
@@ -97,16 +97,18 @@ def test_a_sound_store_is_not_touched(file: Path) -> None:
     assert sorted(file.parent.iterdir()) == beside
 
 
-def test_no_store_is_fine(tmp_path: Path) -> None:
-    """A file that is not there needs no repair and is not made."""
+def test_repair_store_ignores_a_missing_file(tmp_path: Path) -> None:
+    """A missing file needs no repair and is not created."""
     assert repair_store(tmp_path / "none.db").is_undamaged
     assert not (tmp_path / "none.db").exists()
 
 
 @settings(max_examples=12)
 @given(st.lists(hypothesis_strategies.log_strategy(), min_size=1, max_size=3))
-def test_whatever_was_stored_is_sound(tmp_path_factory: pytest.TempPathFactory, logs: list[list[Entry]]) -> None:
-    """No log that a store takes is taken for damaged."""
+def test_repair_store_finds_no_damage_in_stored_logs(
+    tmp_path_factory: pytest.TempPathFactory, logs: list[list[Entry]]
+) -> None:
+    """No log that a store accepts is reported as damaged."""
     path = tmp_path_factory.mktemp("store") / "agent.db"
     with open_store(path) as store:
         for number, log in enumerate(logs):
@@ -118,8 +120,8 @@ def test_whatever_was_stored_is_sound(tmp_path_factory: pytest.TempPathFactory, 
 
 
 @pytest.mark.parametrize("entry", [entry.id for entry in make_long_session()])
-def test_a_session_repaired_without_loss_puts_no_row_aside(file: Path, entry: str) -> None:
-    """A row whose bytes changed stays as it is: no stand-in takes its place, and nothing is in quarantine."""
+def test_repair_damage_never_quarantines_rows(file: Path, entry: str) -> None:
+    """A row whose bytes changed stays as it is: no placeholder replaces it, and the quarantine is empty."""
     edit(file, "UPDATE entries SET identity = x'00' WHERE id = ? AND session = 1", entry)
     before = rows(file, "SELECT * FROM entries")
     with open_store(file) as store:
@@ -130,8 +132,10 @@ def test_a_session_repaired_without_loss_puts_no_row_aside(file: Path, entry: st
     assert rows(file, "SELECT name FROM sqlite_master WHERE name = 'quarantine'") == []
 
 
-def test_a_session_is_repaired_beside_what_cannot_be(file: Path) -> None:
-    """What can be put right is, in that session alone; a row whose parent is gone, and another session, stay."""
+def test_repair_damage_fixes_only_what_loses_nothing(file: Path) -> None:
+    """What can be repaired without loss is, in that session alone; a row whose parent is gone and other sessions stay
+    as they are.
+    """
     edit(file, "UPDATE entries SET identity = x'00' WHERE id = 'x' AND session = 1")
     edit(file, "UPDATE entries SET parent = parent - 1 WHERE id = 'm3' AND session = 1")
     edit(file, "UPDATE entries SET parent = parent - 1 WHERE id = 'd' AND session = 2")
@@ -147,8 +151,8 @@ def test_a_session_is_repaired_beside_what_cannot_be(file: Path) -> None:
     assert not list(file.parent.glob("*.bak*"))
 
 
-def test_a_store_that_is_only_read_is_not_repaired(file: Path) -> None:
-    """Nobody who opened a store to read writes it."""
+def test_repair_damage_of_a_readonly_store_writes_nothing(file: Path) -> None:
+    """A store opened for reading is not repaired."""
     edit(file, "UPDATE entries SET parent = parent - 1 WHERE id = 'm3' AND session = 1")
     before = file.read_bytes()
     with open_store(file, readonly=True) as store:
@@ -159,9 +163,9 @@ def test_a_store_that_is_only_read_is_not_repaired(file: Path) -> None:
 # -- rows whose bytes changed ------------------------------------------------------------------------------------------
 
 
-def test_a_changed_message_gives_way_to_a_stand_in(file: Path) -> None:
-    """nothing-lost: a message whose bytes changed is put aside with the reason; all else stays, in its place and its
-    words.
+def test_repair_store_replaces_a_changed_message_with_a_placeholder(file: Path) -> None:
+    """nothing-lost: a message whose bytes changed is quarantined with the reason, and every other entry keeps its place
+    and content.
     """
     edit(file, "UPDATE entries SET body = ? WHERE id = 'c' AND session = 2", b'{"type":"message"}')
     found = mended(file)
@@ -181,9 +185,9 @@ def test_a_changed_message_gives_way_to_a_stand_in(file: Path) -> None:
 
 
 @pytest.mark.parametrize("entry", [entry.id for entry in make_long_session()])
-def test_any_row_may_be_damaged(file: Path, entry: str) -> None:
-    """parent-first: whatever row is damaged, every other entry keeps its parent and its words, and slots keep their
-    numbers.
+def test_repair_store_handles_damage_in_any_row(file: Path, entry: str) -> None:
+    """parent-first: whichever row is damaged, every other entry keeps its parent and content, and message numbers do
+    not change.
     """
     edit(file, "UPDATE entries SET identity = x'00' WHERE id = ? AND session = 1", entry)
     found = mended(file)
@@ -197,8 +201,8 @@ def test_any_row_may_be_damaged(file: Path, entry: str) -> None:
         assert slots == [isinstance(one.body, MessageEntry) for one in whole]
 
 
-def test_an_answer_is_replaced_by_an_answer(file: Path) -> None:
-    """Behind a request stands what a model said, so the stand-in is the model's too: roles still take turns."""
+def test_repair_store_replaces_an_answer_with_an_assistant_message(file: Path) -> None:
+    """The placeholder of an answer has the assistant's role, so that roles still alternate."""
     with open_store(file) as store:
         said = store.get_entry(SAMPLE_KEY, "m2").body
         assert isinstance(said, MessageEntry)
@@ -211,8 +215,8 @@ def test_an_answer_is_replaced_by_an_answer(file: Path) -> None:
         assert (body.sized_message.message.role, body.sized_message.message.text) == ("assistant", STAND_IN_TEXT)
 
 
-def test_a_damaged_label_goes(file: Path) -> None:
-    """Nothing hangs on a label, so it needs no stand-in; it is in quarantine."""
+def test_repair_store_quarantines_a_damaged_label(file: Path) -> None:
+    """Nothing depends on a label, so it is quarantined without a placeholder."""
     edit(file, "UPDATE entries SET body = x'00' WHERE kind = 'label'")
     assert kinds(mended(file)) == ["entry"]
     assert rows(file, "SELECT kind FROM quarantine") == [("label",)]
@@ -220,8 +224,8 @@ def test_a_damaged_label_goes(file: Path) -> None:
         assert store.read_labels(SAMPLE_KEY) == {}
 
 
-def test_a_form_of_another_version_is_no_damage(file: Path) -> None:
-    """Bytes that are as they were stored are left, though this version cannot read them."""
+def test_repair_store_keeps_formats_of_other_versions(file: Path) -> None:
+    """Bytes that are as they were stored are not damage, though this version cannot decode them."""
     edit(file, "UPDATE entries SET api = 'martian' WHERE id = 'c' AND session = 2")
     assert repair_store(file).is_undamaged
 
@@ -229,8 +233,8 @@ def test_a_form_of_another_version_is_no_damage(file: Path) -> None:
 # -- places ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_digest_tells_the_parent(file: Path) -> None:
-    """A parent that was overwritten is found again: the digest of an entry covers where it hangs."""
+def test_repair_store_restores_an_overwritten_parent(file: Path) -> None:
+    """The digest of an entry covers its parent, so an overwritten parent is found again."""
     (first,) = rows(file, "SELECT seq FROM entries WHERE id = 'a' AND session = 2")
     edit(file, "UPDATE entries SET parent = ? WHERE id = 'd' AND session = 2", *first)
     found = mended(file)
@@ -241,8 +245,8 @@ def test_the_digest_tells_the_parent(file: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", [["c"], ["b", "c"], ["a"], ["a", "b", "c", "d"]])
-def test_what_hangs_on_lost_rows_stays_reachable(file: Path, gone: list[str]) -> None:
-    """Where rows are gone stand-ins take their places, as many messages as are missing; what follows is all there."""
+def test_repair_store_replaces_lost_rows_with_placeholders(file: Path, gone: list[str]) -> None:
+    """Lost rows get as many placeholder messages as are missing, and everything after them is there."""
     marks = ", ".join("?" * len(gone))
     edit(file, f"DELETE FROM entries WHERE session = 2 AND id IN ({marks})", *gone)
     found = mended(file)
@@ -255,8 +259,8 @@ def test_what_hangs_on_lost_rows_stays_reachable(file: Path, gone: list[str]) ->
         assert words.count(STAND_IN_TEXT) == len(gone)
 
 
-def test_all_that_hung_on_one_lost_row_stays_together(file: Path) -> None:
-    """Two branches that parted at a row that is gone part at its stand-in."""
+def test_repair_store_gives_siblings_one_placeholder_parent(file: Path) -> None:
+    """Two branches that forked at a lost row fork at its placeholder."""
     with open_store(file) as store:
         words = Entry("y", "c", MessageEntry(build_sized_message(Message.from_text("user", "else"))))
         store.append_entries("other", [words])
@@ -268,8 +272,8 @@ def test_all_that_hung_on_one_lost_row_stays_together(file: Path) -> None:
         assert (one[3].body, other[3].body) == (make_message_chain("abcdef")[3].body, words.body)
 
 
-def test_depth_and_base_are_counted_anew(file: Path) -> None:
-    """Columns that follow from the tree are put right by it."""
+def test_repair_store_recomputes_depth_and_base(file: Path) -> None:
+    """Columns derived from the tree are recomputed from it."""
     edit(file, "UPDATE entries SET depth = 99, base = 7 WHERE id = 'e' AND session = 2")
     assert kinds(mended(file)) == ["index"]
 
@@ -295,11 +299,11 @@ _WOUNDS = (
     hypothesis_strategies.log_strategy(),
     st.lists(st.tuples(st.sampled_from(_WOUNDS), st.integers(1, 30)), min_size=1, max_size=4),
 )
-def test_whatever_is_damaged_is_mended_for_good(
+def test_repair_store_fixes_any_damage_in_one_run(
     tmp_path_factory: pytest.TempPathFactory, log: list[Entry], wounds: list[tuple[str, int]]
 ) -> None:
-    """nothing-lost, parent-first: however rows are damaged, those that are not are all there, reachable, and the next
-    repair is idle.
+    """nothing-lost, parent-first: however rows are damaged, the undamaged ones are all there and reachable, and the
+    next repair finds nothing.
     """
     path = tmp_path_factory.mktemp("store") / "agent.db"
     with open_store(path) as store:
@@ -324,16 +328,16 @@ def test_whatever_is_damaged_is_mended_for_good(
 # -- what is derived ---------------------------------------------------------------------------------------------------
 
 
-def test_sessions_say_what_is_so(file: Path) -> None:
-    """The list of sessions is counted anew; a leaf that is nowhere gives way to the last entry."""
+def test_repair_store_recomputes_session_rows(file: Path) -> None:
+    """Entry counts are recomputed, and a leaf that does not exist becomes the last entry."""
     edit(file, "UPDATE sessions SET entries = 3, leaf = 'nowhere' WHERE key = 'other'")
     assert kinds(mended(file)) == ["session"]
     with open_store(file) as store:
         assert (store.get_session("other").leaf_id, store.get_session("other").entry_count) == ("f", 6)
 
 
-def test_entries_without_a_session_get_one(file: Path) -> None:
-    """Entries whose session is gone from the list are listed again."""
+def test_repair_store_restores_a_missing_session_row(file: Path) -> None:
+    """Entries whose session is missing from the list are listed again."""
     edit(file, "DELETE FROM sessions WHERE key = 'other'")
     assert "session" in kinds(mended(file))
     with open_store(file) as store:
@@ -341,8 +345,8 @@ def test_entries_without_a_session_get_one(file: Path) -> None:
 
 
 @pytest.mark.parametrize("few", [0, MIN_OUTLINE_ENTRIES])
-def test_checkpoints_are_made_anew(file: Path, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    """A checkpoint that cannot be read is made again, the same; so is what stands beside the leaf of an import."""
+def test_repair_store_rebuilds_checkpoints(file: Path, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    """An unreadable checkpoint, also the one of an imported leaf, is rebuilt to the same state."""
     monkeypatch.setattr("holdfast.store.tree.tree.MIN_OUTLINE_ENTRIES", few)
     with open_store(file) as store:
         for info in store.list_sessions():
@@ -353,8 +357,8 @@ def test_checkpoints_are_made_anew(file: Path, monkeypatch: pytest.MonkeyPatch, 
     assert rows(file, "SELECT seq, state FROM checkpoints ORDER BY seq") == before
 
 
-def test_indexes_are_made_anew(file: Path) -> None:
-    """An index of SQLite's that differs from its table, and the index of words, are derived: they are made again."""
+def test_repair_store_rebuilds_indexes(file: Path) -> None:
+    """A damaged SQLite or search index is derived data and is rebuilt."""
     with open_store(file) as store:
         assert store.search_session(SAMPLE_KEY, "result")
     edit(file, "UPDATE words_data SET block = zeroblob(40) WHERE id > 10")
@@ -363,8 +367,10 @@ def test_indexes_are_made_anew(file: Path) -> None:
         assert store.search_session(SAMPLE_KEY, "result")
 
 
-def test_a_text_that_the_log_still_says_is_stored_again(file: Path) -> None:
-    """A blob that is gone is made again from the message it was taken from; one that nothing says is told as lost."""
+def test_repair_store_restores_blobs_from_messages(file: Path) -> None:
+    """A missing blob is restored from the message it was taken from; one that no message contains is reported as
+    lost.
+    """
     text = "long output " * 50
     result = ToolResult("c", "bash", (Text(text),))
     with open_store(file) as store:
@@ -385,8 +391,8 @@ def test_a_text_that_the_log_still_says_is_stored_again(file: Path) -> None:
 # -- files that SQLite cannot read -------------------------------------------------------------------------------------
 
 
-def test_numbers_out_of_order_are_no_circle(tmp_path: Path) -> None:
-    """A row whose number was overwritten by a smaller one does not lead back for ever; the rows behind it are read."""
+def test_iter_readable_rows_handles_row_numbers_out_of_order(tmp_path: Path) -> None:
+    """A row number overwritten by a smaller one causes no endless loop, and the rows after it are read."""
     path = tmp_path / "some.db"
     with closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE some (number INTEGER PRIMARY KEY, word TEXT)")
@@ -402,8 +408,8 @@ def test_numbers_out_of_order_are_no_circle(tmp_path: Path) -> None:
     assert read == [(f"word{n}",) for n in (1, 2, 3, 4, 5, 7, 8, 9)]
 
 
-def test_what_can_be_read_is_saved(tmp_path: Path) -> None:
-    """damage-is-an-error: pages that are overwritten take what lies on them; all else is in a new file, the old one
+def test_repair_store_saves_readable_rows_into_a_new_file(tmp_path: Path) -> None:
+    """damage-is-an-error: overwritten pages lose only their own rows; the rest is in a new file, with the old one
     beside it.
     """
     path, entries = tmp_path / "agent.db", make_message_chain([f"e{n}" for n in range(400)])
@@ -428,10 +434,8 @@ def test_what_can_be_read_is_saved(tmp_path: Path) -> None:
     assert (path.stat().st_mode & 0o777) == 0o600
 
 
-def test_any_page_may_be_damaged(tmp_path: Path) -> None:
-    """damage-is-an-error: whatever page is overwritten, the header too: all that lies on other pages is read, and
-    nothing else.
-    """
+def test_repair_store_handles_damage_in_any_page(tmp_path: Path) -> None:
+    """damage-is-an-error: whichever page is overwritten, even the header, exactly the rows on other pages are read."""
     path, entries = tmp_path / "agent.db", make_message_chain([f"e{n}" for n in range(120)])
     with open_store(path) as store:
         store.import_entries(SAMPLE_KEY, entries)
@@ -450,8 +454,8 @@ def test_any_page_may_be_damaged(tmp_path: Path) -> None:
         assert len(there) == 120 - whole[at : at + 8192].count(b"text of e")
 
 
-def test_long_messages_and_the_log_are_read_page_by_page(tmp_path: Path) -> None:
-    """Messages that lie on many pages, and pages that are in the write-ahead log alone, are found without a header."""
+def test_sqlite_pages_reads_overflow_pages_and_the_wal(tmp_path: Path) -> None:
+    """Messages on many pages and pages that are only in the write-ahead log are found without a header."""
     path = tmp_path / "agent.db"
     long = [Entry("long", "e9", MessageEntry(build_sized_message(Message.from_text("user", "é" * 60_000))))]
     with open_store(path) as store:
@@ -475,8 +479,8 @@ def test_long_messages_and_the_log_are_read_page_by_page(tmp_path: Path) -> None
         assert store.read_path(SAMPLE_KEY)[-1] == entry
 
 
-def test_what_was_deleted_stays_deleted(tmp_path: Path) -> None:
-    """Pages that are free still hold rows where SQLite does not wipe them; those are not read."""
+def test_sqlite_pages_ignores_free_pages(tmp_path: Path) -> None:
+    """Free pages may still hold deleted rows, and those are not read."""
     path = tmp_path / "agent.db"
     with open_store(path) as store:
         store.import_entries(SAMPLE_KEY, make_message_chain([f"e{n}" for n in range(600)]))
@@ -486,8 +490,8 @@ def test_what_was_deleted_stays_deleted(tmp_path: Path) -> None:
     assert len([number for number, values in SqlitePages(path).iter_rows() if len(values) == 16]) == 10
 
 
-def test_where_nothing_can_be_read_nothing_is_replaced(tmp_path: Path) -> None:
-    """A file of which nothing is left is not replaced by an empty one."""
+def test_repair_store_keeps_a_file_it_cannot_read_at_all(tmp_path: Path) -> None:
+    """A file without one readable entry is not replaced by an empty one."""
     path = tmp_path / "agent.db"
     with open_store(path) as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("abc"))
@@ -502,8 +506,8 @@ def test_where_nothing_can_be_read_nothing_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"x" * 4096, b"short", *(b"SQLite format 3\x00" + end for end in (b"", b"\xff" * 5000))]
 )
-def test_what_is_no_store_is_left_alone(tmp_path: Path, content: bytes) -> None:
-    """A file that is none of ours is an error and stays as it is."""
+def test_repair_store_refuses_a_file_that_is_no_store(tmp_path: Path, content: bytes) -> None:
+    """A file that is not a store is an error and stays as it is."""
     path = tmp_path / "agent.db"
     path.write_bytes(content)
     for dry_run in (True, False):
@@ -513,8 +517,8 @@ def test_what_is_no_store_is_left_alone(tmp_path: Path, content: bytes) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_another_program_is_left_alone(tmp_path: Path) -> None:
-    """A database of another program, or of a newer version, is not touched."""
+def test_repair_store_refuses_a_foreign_database(tmp_path: Path) -> None:
+    """A database of another program is not touched."""
     path = tmp_path / "agent.db"
     edit(path, "CREATE TABLE theirs (x)")
     before = path.read_bytes()
@@ -523,8 +527,8 @@ def test_another_program_is_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_store_in_use_is_mended_too(file: Path) -> None:
-    """Somebody who has the store open goes on with it as it is afterwards."""
+def test_repair_store_repairs_rows_of_an_open_store(file: Path) -> None:
+    """Another store object that is open on the file continues with the repaired rows."""
     with open_store(file) as store:
         assert store.read_path("other")
         edit(file, "UPDATE entries SET identity = x'00' WHERE id = 'c' AND session = 2")
@@ -579,8 +583,8 @@ def names(path: Path) -> list[str]:
     return sorted(one.name for one in path.parent.iterdir() if one.is_file())
 
 
-def test_a_store_that_another_program_has_open_gets_no_new_file(tmp_path: Path) -> None:
-    """Words said to a program that writes on into the old file would be lost: it is named, and nothing is changed."""
+def test_repair_store_refuses_to_replace_a_file_in_use(tmp_path: Path) -> None:
+    """Another program would write on into the old file, so it is named and nothing is changed."""
     path = tmp_path / "agent.db"
     with open_store(path) as store:
         store.import_entries("session", make_message_chain([f"e{n}" for n in range(400)]))
@@ -603,8 +607,8 @@ def test_a_store_that_another_program_has_open_gets_no_new_file(tmp_path: Path) 
     assert names(path) == ["agent.db", Path(found.backup).name]
 
 
-def test_nothing_is_written_into_a_file_that_was_replaced(tmp_path: Path) -> None:
-    """A store that is still open when a new file takes its place acknowledges nothing more, and loses nothing."""
+def test_open_store_refuses_writes_after_its_file_was_replaced(tmp_path: Path) -> None:
+    """A store that is still open when its file is replaced acknowledges nothing more and loses nothing."""
     path = tmp_path / "agent.db"
     broken(path)
     with open_store(path) as store:
@@ -619,8 +623,10 @@ def test_nothing_is_written_into_a_file_that_was_replaced(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("also", ["-wal", "-shm"])
-def test_nothing_is_written_where_the_next_reader_does_not_look(also: str, tmp_path: Path) -> None:
-    """Without its ``-wal`` what is written is nowhere; what was acknowledged is in the file once that is closed."""
+def test_sqlite_store_refuses_writes_after_its_wal_is_removed(also: str, tmp_path: Path) -> None:
+    """Without its ``-wal`` a write would be lost, so it raises, and acknowledged entries are in the file once it is
+    closed.
+    """
     file = tmp_path / "store.db"
     with SqliteStore(file) as store:
         store.create_session("k")
@@ -635,8 +641,8 @@ def test_nothing_is_written_where_the_next_reader_does_not_look(also: str, tmp_p
 
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["gone", "replaced"])
-def test_what_was_only_read_is_known_to_be_gone_too(tmp_path: Path, *, is_there: bool) -> None:
-    """Who read a store may not go on in another one, which knows nothing of what was read; nothing is made."""
+def test_store_that_only_read_refuses_writes_after_its_file_is_gone(tmp_path: Path, *, is_there: bool) -> None:
+    """A store that was only read may not write into another file at its path, and nothing is created."""
     path, copy = tmp_path / "agent.db", tmp_path / "copy.db"
     for one in (path, copy):
         broken(one)
@@ -652,8 +658,8 @@ def test_what_was_only_read_is_known_to_be_gone_too(tmp_path: Path, *, is_there:
     assert path.exists() == is_there
 
 
-def test_a_store_is_at_its_path_all_the_while(tmp_path: Path) -> None:
-    """The new file takes the place of the old one by one rename, and neither leaves anything of SQLite's behind."""
+def test_repair_store_replaces_the_file_by_one_rename(tmp_path: Path) -> None:
+    """There is a store at the path at every moment, and nothing of SQLite's is left behind."""
     path = tmp_path / "agent.db"
     broken(path)
     subprocess.run([sys.executable, "-c", WATCHED, path], check=True)
@@ -661,8 +667,10 @@ def test_a_store_is_at_its_path_all_the_while(tmp_path: Path) -> None:
     assert repair_store(path).is_undamaged
 
 
-def test_a_write_ahead_log_goes_with_the_old_file(tmp_path: Path) -> None:
-    """Where SQLite cannot open the file its log is read, kept with it, and not found by the new one; a link stays."""
+def test_repair_store_keeps_the_wal_with_the_old_file(tmp_path: Path) -> None:
+    """The write-ahead log of an unreadable file is read, kept with the backup and not found by the new file; a link
+    stays a link.
+    """
     path, link = tmp_path / "agent.db", tmp_path / "link.db"
     link.symlink_to(path)
     with open_store(path) as store:
@@ -692,10 +700,8 @@ def test_a_write_ahead_log_goes_with_the_old_file(tmp_path: Path) -> None:
         assert "late" in list_ids(store.read_path(SAMPLE_KEY))
 
 
-def test_an_entry_whose_number_became_nought_is_gone_on_from(tmp_path: Path) -> None:
-    """damage-is-an-error: a flipped bit can make number 1 the number 0, and nothing else is wrong then: what follows
-    hangs on it.
-    """
+def test_store_accepts_an_entry_numbered_zero(tmp_path: Path) -> None:
+    """damage-is-an-error: a flipped bit can make row 1 row 0; nothing else is wrong then, and new entries follow it."""
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("a"))
     edit(tmp_path / "agent.db", "UPDATE entries SET seq = 0")
@@ -705,8 +711,8 @@ def test_an_entry_whose_number_became_nought_is_gone_on_from(tmp_path: Path) -> 
         assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b"]
 
 
-def test_a_value_that_cannot_be_read_beside_its_bytes(tmp_path: Path) -> None:
-    """What a message came in is proven by its digest: where what was read of it is damaged, it is read again."""
+def test_repair_store_decodes_a_damaged_value_from_its_wire_bytes(tmp_path: Path) -> None:
+    """The digest proves the wire bytes, so a damaged decoded value is decoded from them again."""
     came = Raw(b'{"role":"tool","tool_call_id":"c","content":"what it found"}')
     found = Message("tool", (ToolResult("c", "read", (Text("what it found"),)),))
     said = MessageEntry(replace(build_sized_message(found), api="openai-chat", raw=came))
@@ -726,10 +732,8 @@ def test_a_value_that_cannot_be_read_beside_its_bytes(tmp_path: Path) -> None:
     ("sound", "damaged"),
     [(b"model TEXT NOT NULL", b"mo\xe4el TEXT NOT NULL"), (b"CREATE INDEX entries_s", b"CRE\xc1TE INDEX entries_s")],
 )
-def test_a_schema_that_is_no_text_is_gone_round(file: Path, sound: bytes, damaged: bytes) -> None:
-    """damage-is-an-error: a column that is called otherwise, and words of SQLite that are no text: told, and nothing is
-    lost.
-    """
+def test_repair_store_recovers_from_a_damaged_schema(file: Path, sound: bytes, damaged: bytes) -> None:
+    """damage-is-an-error: a renamed column or schema text that is not UTF-8 is reported, and nothing is lost."""
     with open_store(file) as store:
         before = {info.key: drop_sequence_numbers(store.read_entries(info.key)) for info in store.list_sessions()}
     file.write_bytes(file.read_bytes().replace(sound, damaged, 1))
@@ -742,8 +746,8 @@ def test_a_schema_that_is_no_text_is_gone_round(file: Path, sound: bytes, damage
         } == before
 
 
-def test_a_kind_that_is_no_text_is_put_aside(file: Path) -> None:
-    """damage-is-an-error: bytes of a row that are no text where one should be are damage of that row alone."""
+def test_repair_store_quarantines_a_row_whose_kind_is_not_text(file: Path) -> None:
+    """damage-is-an-error: bytes that are not text where text should be damage only their own row."""
     edit(file, "UPDATE entries SET kind = CAST(x'6de9' AS TEXT) WHERE id = 'm2'")
     with open_store(file) as store, pytest.raises(StoreCorrupt, match=r"`holdfast repair` saves what can be read"):
         store.read_entries(SAMPLE_KEY)

@@ -53,8 +53,8 @@ def found(path: Path, query: str, *, readonly: bool = False) -> list[str]:
 
 
 @given(st.text(max_size=30))
-def test_terms_are_what_was_written(text: str) -> None:
-    """Each term of a query stands in the query, in small letters; one in quotes keeps its blanks."""
+def test_parse_search_terms_returns_lowercase_parts_of_the_query(text: str) -> None:
+    """Each term occurs in the lowercase query, and a quoted term keeps its spaces."""
     for term in parse_search_terms(text):
         assert term in lower_keeping_length(text)
         assert term.strip()
@@ -62,15 +62,15 @@ def test_terms_are_what_was_written(text: str) -> None:
 
 
 @given(st.text(max_size=30))
-def test_small_letters_keep_their_places(text: str) -> None:
-    """A match is marked where it stands: no character becomes two."""
+def test_lower_keeping_length_keeps_positions(text: str) -> None:
+    """A match is marked by position, so no character may become two."""
     assert [one[:1].lower()[:1] for one in text] == list(lower_keeping_length(text)) or len(
         lower_keeping_length(text)
     ) == len(text)
 
 
-def test_a_text_in_pieces_is_one_text(tmp_path: Path) -> None:
-    """Words of a model stand where its text was parted, as a streamed answer's is: they are found and shown whole."""
+def test_search_session_joins_text_parts(tmp_path: Path) -> None:
+    """A word split over two parts, as in a streamed answer, is found and shown whole."""
     pieces = Message("assistant", (Text("The limit stands in configuration_loa"), Text("der.py.")))
     with open_store(tmp_path / "agent.db") as store, open_store(":memory:") as memory:
         for one in (store, memory):
@@ -81,8 +81,8 @@ def test_a_text_in_pieces_is_one_text(tmp_path: Path) -> None:
 
 
 @given(st.text(min_size=3, max_size=20), st.integers(0, 20), st.integers(1, 12), st.sampled_from([str, str.swapcase]))
-def test_the_index_misses_nothing(text: str, start: int, length: int, spelled: type[str]) -> None:
-    """Whatever a search would find in a text is a candidate: any characters, upper and lower case."""
+def test_index_candidates_include_every_match(text: str, start: int, length: int, spelled: type[str]) -> None:
+    """Every text that a search would match is a candidate, for any characters in either case."""
     wanted = parse_search_terms(spelled(text[start : start + length]))
     asked = indexing.build_match_query(wanted)
     if not asked or not all(term in lower_keeping_length(text) for term in wanted):
@@ -97,8 +97,8 @@ def test_the_index_misses_nothing(text: str, start: int, length: int, spelled: t
         assert indexing.find_candidate_seqs(db, 2, asked) == [4]
 
 
-def test_appending_costs_the_index_nothing(tmp_path: Path) -> None:
-    """There is no index before the first search, and what comes later waits for the next one."""
+def test_search_index_is_built_at_the_first_search(tmp_path: Path) -> None:
+    """There is no index before the first search, and later entries are indexed at the next one."""
     path = tmp_path / "agent.db"
     with open_store(path) as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
@@ -111,8 +111,10 @@ def test_appending_costs_the_index_nothing(tmp_path: Path) -> None:
     assert rows(path, "SELECT upto FROM searched") == [(3,)]
 
 
-def test_the_index_holds_no_text_and_goes_with_its_session(tmp_path: Path) -> None:
-    """Removing a session empties the index, which is made again for another session when that is searched."""
+def test_search_index_is_emptied_when_a_session_is_removed(tmp_path: Path) -> None:
+    """The index stores no text; removing a session empties it, and the next search of another session builds it
+    again.
+    """
     path = tmp_path / "agent.db"
     with open_store(path) as store:
         store.import_entries("other", make_message_chain("ab"))
@@ -126,10 +128,9 @@ def test_the_index_holds_no_text_and_goes_with_its_session(tmp_path: Path) -> No
         assert rows(path, "SELECT count(*) FROM words") == [(2,)]
 
 
-def test_an_index_of_an_older_rule_is_made_anew(tmp_path: Path) -> None:
-    """What an older version left out of its index is found: by who only reads at once, by who writes with a new index.
-
-    So it is in a store of the schema before, of which nothing tells the rule.
+def test_search_index_of_an_older_version_is_rebuilt(tmp_path: Path) -> None:
+    """Text that an older version did not index is found at once when reading and with a new index when writing, also
+    from a schema without the rule number.
     """
     path = tmp_path / "agent.db"
     summary = Entry("s", "b", CompactionEntry(2, Message.from_text("user", "the zebra was found"), author="model"))
@@ -156,8 +157,8 @@ def test_an_index_of_an_older_rule_is_made_anew(tmp_path: Path) -> None:
     assert told == [(6, 6)]
 
 
-def test_the_rule_of_the_index_has_a_number() -> None:
-    """Whoever changes what is indexed of an entry raises ``INDEX_VERSION``: older indexes are not asked then."""
+def test_index_version_changes_with_the_indexed_text() -> None:
+    """Whoever changes what is indexed of an entry must raise ``INDEX_VERSION``, so that older indexes are not used."""
     samples = [Entry(f"e{at}", None, body) for at, body in enumerate(make_all_entry_bodies())]
     said = [searching.get_searchable_text(entry) if is_searchable_entry(entry) else None for entry in samples]
     made = (indexing.GRAM_CHARS, indexing.MAX_INDEXED_CHARS, indexing.ALWAYS_CANDIDATE, said)
@@ -165,8 +166,8 @@ def test_the_rule_of_the_index_has_a_number() -> None:
     assert known[indexing.INDEX_VERSION] == blake2b(repr(made).encode(), digest_size=8).hexdigest()
 
 
-def test_reading_searches_without_writing(tmp_path: Path) -> None:
-    """A store that is open for reading finds what is indexed and what is not, and its file keeps its bytes."""
+def test_search_session_of_a_readonly_store_writes_nothing(tmp_path: Path) -> None:
+    """A read-only store finds indexed and unindexed text, and its file keeps its bytes."""
     path = tmp_path / "agent.db"
     with open_store(path) as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
@@ -177,15 +178,15 @@ def test_reading_searches_without_writing(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_search_makes_no_store(tmp_path: Path) -> None:
-    """Looking for something where nothing is leaves nothing there."""
+def test_search_session_creates_no_store(tmp_path: Path) -> None:
+    """A search in a store that does not exist creates nothing."""
     with open_store(tmp_path / "agent.db") as store, pytest.raises(LookupError):
         store.search_session(SAMPLE_KEY, "anything")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_index_is_disposable(tmp_path: Path) -> None:
-    """An index that is gone changes no answer, for any session, and is made again."""
+def test_search_session_rebuilds_a_missing_index(tmp_path: Path) -> None:
+    """A missing index changes no result for any session, and is built again."""
     path = tmp_path / "agent.db"
     with open_store(path) as store:
         for key in (SAMPLE_KEY, "other"):
@@ -200,8 +201,8 @@ def test_the_index_is_disposable(tmp_path: Path) -> None:
     assert rows(path, "SELECT count(*) FROM words") == [(5,)]
 
 
-def test_without_fts5_the_same_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where SQLite has no such index every entry is looked at, and appending goes on."""
+def test_search_session_works_without_fts5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without FTS5 every entry is scanned, and appending and removing still work."""
     monkeypatch.setattr(indexing, "_CREATE_TABLE", "CREATE VIRTUAL TABLE words USING no_such_module(text)")
     path = tmp_path / "agent.db"
     with open_store(path) as store:
@@ -211,8 +212,8 @@ def test_without_fts5_the_same_is_found(tmp_path: Path, monkeypatch: pytest.Monk
         store.remove_session(SAMPLE_KEY)
 
 
-def test_long_texts_and_many_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text that is too long for the index is found by looking into it; many are indexed in several steps."""
+def test_search_session_finds_long_and_many_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text too long for the index is scanned, and many texts are indexed in several batches."""
     monkeypatch.setattr(indexing, "MAX_INDEXED_CHARS", 500)
     monkeypatch.setattr(indexing, "INDEX_BATCH_CHARS", 100)
     path = tmp_path / "agent.db"
@@ -229,8 +230,8 @@ def test_long_texts_and_many_are_found(tmp_path: Path, monkeypatch: pytest.Monke
     assert rows(path, "SELECT count(*) FROM words") == [(9,)]
 
 
-def test_candidates_are_read_as_they_are_needed(tmp_path: Path) -> None:
-    """A search that finds enough reads no further."""
+def test_search_entries_stops_at_the_limit(tmp_path: Path) -> None:
+    """A search that has found enough reads no further."""
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, make_long_session())
         entries = iter(store.read_entries(SAMPLE_KEY, "message"))
@@ -238,15 +239,15 @@ def test_candidates_are_read_as_they_are_needed(tmp_path: Path) -> None:
         assert len(list(entries)) > 5
 
 
-def test_notes_are_not_words(tmp_path: Path) -> None:
-    """What nobody said is not found."""
+def test_search_session_ignores_notes(tmp_path: Path) -> None:
+    """Notes are not messages and are not found."""
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, [Entry("n", None, NoteEntry("a setting", b"zebra", {"of": "zebra"}))])
         assert store.search_session(SAMPLE_KEY, "zebra") == []
 
 
-def test_a_session_that_goes_while_it_is_searched(tmp_path: Path) -> None:
-    """Somebody removes a session between the first look at it and the second: it is told as one that is not there."""
+def test_search_session_raises_unknown_id_for_a_session_removed_meanwhile(tmp_path: Path) -> None:
+    """A session removed by another process during the search is reported as unknown."""
 
     class Late(SqliteStore):
         def _prepare_search(self, key: str, search_terms: Sequence[str], tick: ProgressCallback) -> None:
@@ -260,8 +261,8 @@ def test_a_session_that_goes_while_it_is_searched(tmp_path: Path) -> None:
             store.search_session(SAMPLE_KEY, "text of b")
 
 
-def test_a_search_looks_at_nothing_that_other_sessions_say(tmp_path: Path) -> None:
-    """However many said the same words before, a search of one session takes the same work."""
+def test_search_session_cost_is_independent_of_other_sessions(tmp_path: Path) -> None:
+    """However many other sessions contain the same words, a search of one session does the same work."""
     needed: list[int] = []
     with open_store(tmp_path / "agent.db") as store:
         for count in (4, 36):
@@ -279,8 +280,8 @@ def test_a_search_looks_at_nothing_that_other_sessions_say(tmp_path: Path) -> No
     assert needed[1] < 1.5 * needed[0]
 
 
-def test_an_older_process_that_writes_the_index_loses_nothing(tmp_path: Path) -> None:
-    """Where another session was indexed by another rule meanwhile, all of this one is indexed anew."""
+def test_search_index_is_rebuilt_after_an_older_process_wrote_it(tmp_path: Path) -> None:
+    """Where an older process indexed another session meanwhile, this session is indexed from the start."""
     path = tmp_path / "agent.db"
     with open_store(path) as store:
         for key in (SAMPLE_KEY, "other"):

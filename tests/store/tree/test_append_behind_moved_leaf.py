@@ -20,8 +20,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> SessionStore:
     return open_store(tmp_path / "agent.db" if request.param == "disk" else ":memory:")
 
 
-def test_what_goes_onward_is_written_behind_the_leaf_alone(store: SessionStore) -> None:
-    """Behind the session's leaf it is appended as ever; anywhere else nothing is written, and the answer says so."""
+def test_append_entries_onward_writes_only_at_the_leaf(store: SessionStore) -> None:
+    """With ``onward`` entries are appended at the session's leaf; anywhere else nothing is written and the result says
+    so.
+    """
     with store:
         store.create_session(SAMPLE_KEY)
         assert store.append_entries(SAMPLE_KEY, make_message_chain("ab"), onward=True).is_leaf_moved
@@ -34,8 +36,10 @@ def test_what_goes_onward_is_written_behind_the_leaf_alone(store: SessionStore) 
         assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b", "c"]
 
 
-def test_a_journal_finds_what_others_did_when_it_writes(store: SessionStore) -> None:
-    """What was decided behind its leaf counts in it, and what was said there makes it a branch, at the next verb."""
+def test_journal_append_notices_other_writers(store: SessionStore) -> None:
+    """A decision appended by another writer applies at the next append, and a message of another writer makes the
+    journal a branch.
+    """
     with store:
         journal = Journal.open(store, SAMPLE_KEY)
         journal.append(Message.from_text("user", "one"))
