@@ -73,8 +73,8 @@ def words(line: dict[str, Any]) -> str:
     return "\n".join(str(block.get("text") or block.get("content") or block.get("input") or "") for block in content)
 
 
-def test_size(session: Path) -> None:
-    """At least 400 messages, 8 to 14 of them a user's words, in under 3 MB."""
+def test_example_session_size(session: Path) -> None:
+    """The session has at least 400 messages, 8 to 14 of them typed by the user, in under 3 MB."""
     answers = {line["message"]["id"] for line in lines(session) if line["type"] == "assistant"}
     users = [line for line in lines(session) if line["type"] == "user"]
     spoken = [line for line in users if isinstance(line["message"]["content"], str)]
@@ -83,20 +83,20 @@ def test_size(session: Path) -> None:
     assert session.stat().st_size < 3_000_000
 
 
-def test_results(session: Path) -> None:
-    """Three tool results are over 50 KB, none is over 100 KB."""
+def test_example_session_has_large_results(session: Path) -> None:
+    """Three tool results exceed 50 KB, and none exceeds 100 KB."""
     sizes = [len(block["content"].encode()) for line in lines(session) for block in blocks(line, "tool_result")]
     assert sum(size > 50_000 for size in sizes) >= 3
     assert max(sizes) <= 102_400
 
 
-def test_overflows(session: Path) -> None:
-    """The conversation outgrows a window of 64,000 at least twice: over 150,000 tokens in all."""
+def test_example_session_overflows_a_64k_window_twice(session: Path) -> None:
+    """The conversation exceeds a window of 64,000 at least twice: over 150,000 tokens in all."""
     assert sum(estimate_text_tokens(words(line)) for line in lines(session)) > 150_000
 
 
-def test_pairing(session: Path) -> None:
-    """Each call has an id of its own and one result, which comes before the next answer."""
+def test_example_session_pairs_calls_and_results(session: Path) -> None:
+    """Each call has its own id and one result, which comes before the next answer."""
     open_calls: set[str] = set()
     known: set[str] = set()
     message = ""
@@ -114,8 +114,8 @@ def test_pairing(session: Path) -> None:
     assert not open_calls
 
 
-def test_tree(session: Path) -> None:
-    """Each line but the first hangs under an earlier one, and the lines of one answer say the same usage."""
+def test_example_session_is_one_tree(session: Path) -> None:
+    """Each line but the first has an earlier parent, and the lines of one answer report the same usage."""
     known: set[str | None] = {None}
     usage: dict[str, Any] = {}
     for line in lines(session):
@@ -128,8 +128,8 @@ def test_tree(session: Path) -> None:
     assert sum("uuid" in line and line["parentUuid"] is None for line in lines(session)) == 1
 
 
-def test_kinds(session: Path) -> None:
-    """The other kinds of line are there, several blocks in one answer too; no compaction is recorded."""
+def test_example_session_has_every_kind_of_line(session: Path) -> None:
+    """Every other kind of line and several blocks in one answer occur, and no compaction is recorded."""
     found = lines(session)
     assert {line["type"] for line in found} == {"user", "assistant", "progress", "system", "file-history-snapshot"}
     ids = [line["message"]["id"] for line in found if line["type"] == "assistant"]
@@ -138,8 +138,8 @@ def test_kinds(session: Path) -> None:
     assert any(blocks(line, "thinking") for line in found)
 
 
-def test_clock(session: Path) -> None:
-    """Time never goes back; two pauses are over five minutes and a third is over an hour."""
+def test_example_session_times_have_pauses(session: Path) -> None:
+    """Time never goes back, two pauses exceed five minutes and a third exceeds an hour."""
     stamps = [datetime.fromisoformat(line["timestamp"]) for line in lines(session) if "timestamp" in line]
     gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(stamps)]
     assert min(gaps) >= 0
@@ -147,8 +147,8 @@ def test_clock(session: Path) -> None:
     assert sum(gap > 3_600 for gap in gaps) == 1
 
 
-def test_neutral(session: Path) -> None:
-    """No path of the machine that made it: everything happens under one neutral directory."""
+def test_example_session_contains_no_local_paths(session: Path) -> None:
+    """No path of the machine that made it occurs: everything is in one neutral directory."""
     text = session.read_text("utf-8")
     for path in {str(ROOT), sys.prefix, str(Path(tempfile.gettempdir(), tempfile.gettempprefix()))} - {HOME, "/usr"}:
         assert path not in text
@@ -161,8 +161,8 @@ def test_neutral(session: Path) -> None:
         assert all(path.startswith((HOME, "/usr/")) for path in re.findall(r'^  File "(/[^"]+)', output, re.MULTILINE))
 
 
-def test_leans_on_the_past(session: Path) -> None:
-    """The last answer names an error that no tool showed for two hundred lines."""
+def test_example_session_ends_with_an_old_reference(session: Path) -> None:
+    """The last answer names an error that no tool has shown for two hundred lines."""
     found = lines(session)
     last_shown = max(at for at, line in enumerate(found) if "HF-E5127" in str(blocks(line, "tool_result")))
     assert "HF-E5127" in words(found[-1])
@@ -170,6 +170,6 @@ def test_leans_on_the_past(session: Path) -> None:
 
 
 @pytest.mark.long
-def test_same_bytes(source: Path, anew: Path, tmp_path: Path) -> None:
+def test_make_long_session_is_deterministic(source: Path, anew: Path, tmp_path: Path) -> None:
     """The same sources give the same bytes."""
     assert make(source, tmp_path / "again.jsonl").read_bytes() == anew.read_bytes()

@@ -124,8 +124,8 @@ def queued(talk):
 @pytest.mark.uncounted
 @pytest.mark.parametrize("shape", [pasted, batches, giants, pytest.param(long_turn, marks=pytest.mark.long), queued])
 @pytest.mark.parametrize(("window", "frame"), SETTINGS)
-def test_every_request_is_valid_fits_and_keeps_the_words_of_the_user(shape, window, frame):
-    """Whatever a session looks like: no request is invalid or over the window, and no unseen words are missing."""
+def test_measure_policy_holdfast_sends_valid_fitting_requests(shape, window, frame):
+    """On any shape of session no request is invalid or over the window, and no unseen user text is missing."""
     talk = Talk()
     shape(talk)
     place = get_target("anthropic", "claude-sonnet-4-5", window=window, setup=RequestSetup("t", frame, is_exact=True))
@@ -136,8 +136,8 @@ def test_every_request_is_valid_fits_and_keeps_the_words_of_the_user(shape, wind
     assert (made.invalid_requests, made.over_window, made.user_words_missing) == (0, 0, 0)
 
 
-def test_a_request_that_is_refused_for_two_reasons_is_one():
-    """Too many images, which nothing takes away here, in words over the window: one request of two is not taken."""
+def test_measure_policy_counts_a_doubly_refused_request_once():
+    """A request with too many images and over the window is one refused request of two."""
     talk = Talk()
     picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
     talk.user("go")
@@ -155,7 +155,7 @@ def test_a_request_that_is_refused_for_two_reasons_is_one():
 
 
 @pytest.mark.long
-def test_the_same_bytes_whatever_the_hash_seed(tmp_path):
+def test_replay_sends_the_same_bytes_with_any_hash_seed(tmp_path):
     """Two processes with different hash seeds send the same requests, byte for byte."""
     talk = Talk()
     long_turn(talk)

@@ -32,8 +32,8 @@ def sent(policy: Policy) -> list[SimulatedRequest]:
     )
 
 
-def test_a_summary_is_charged_for_a_request_that_could_be_sent():
-    """What a model reads for its summary is the request as it stood, valid, and begins as the one before it did."""
+def test_simulate_session_charges_summaries_for_valid_requests():
+    """The request a model reads for its summary is the request as it was, valid, and begins like the one before it."""
     made = sent(Policy.preset("pi"))
     compacted = [at for at, one in enumerate(made) if one.before_compaction]
     assert compacted
