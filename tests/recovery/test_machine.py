@@ -84,13 +84,13 @@ CUT = DecisionEntry((Edit(Span(0, 1), (), "truncate"),))
 # -- the ladder --------------------------------------------------------------------------------------------------------
 
 
-def test_an_overflow_compacts_twice_then_cuts_then_drops_media_then_falls_back_then_stops():
-    """bounded-attempts: the steps in their order, two compactions and one truncation."""
+def test_decide_next_action_takes_overflow_steps_in_order():
+    """bounded-attempts: the overflow steps follow in their order, with two compactions and one truncation."""
     assert list_actions(*[TOO_LARGE] * 6) == ["compact", "compact", "truncate", "media", "fallback", "Stop"]
 
 
-def test_media_go_before_a_second_compaction():
-    """A picture that is still shown after a compaction is a line before the message that it came with is folded."""
+def test_decide_next_action_drops_media_before_a_second_compaction():
+    """An image still shown after a compaction is replaced before the message it came with is summarized."""
     shown = refused("context_window", has_media=True)
     state, _ = decide_next_action(start_recovery(log(), OURS), shown)
     steps = []
@@ -102,8 +102,8 @@ def test_media_go_before_a_second_compaction():
 
 
 @pytest.mark.parametrize("outcome", SUMMARY_TOO_LARGE_MESSAGES)
-def test_a_summary_that_could_not_be_asked_for_ends_the_run(outcome):
-    """[C] nothing else is tried, with a text that says whether a message was kept beside what was to be summarized."""
+def test_decide_next_action_stops_when_a_summary_is_impossible(outcome):
+    """[C] nothing else is tried, and the text says whether a message was kept beside what was to be summarized."""
     actions, _ = done(TOO_LARGE, NoProgress(outcome), TOO_LARGE)
     assert (actions[1].kind, actions[1].rule) == (CONTEXT_OVERFLOW_KIND, "summary_too_large")
     assert actions[1].why == SUMMARY_TOO_LARGE_MESSAGES[outcome]
@@ -111,8 +111,8 @@ def test_a_summary_that_could_not_be_asked_for_ends_the_run(outcome):
     assert done(NoProgress(outcome))[0][0].kind == CONTEXT_OVERFLOW_KIND
 
 
-def test_what_was_useless_goes_on_without_a_request():
-    """A step that made nothing smaller is followed by the next one; a compaction that was useless is not made twice."""
+def test_decide_next_action_skips_useless_steps():
+    """A step that made nothing smaller is followed by the next one, and a useless compaction is not repeated."""
     useless = NoProgress("nothing_to_compact")
     assert list_actions(TOO_LARGE, useless, useless, useless, useless) == [
         "compact",
@@ -123,34 +123,38 @@ def test_what_was_useless_goes_on_without_a_request():
     ]
 
 
-def test_a_failed_summary_is_never_answered_with_another_compaction():
-    """BEHAVIOUR 15: not in this run, whatever is refused later."""
+def test_decide_next_action_never_compacts_after_a_failed_summary():
+    """BEHAVIOUR 15: there is no other compaction in this run, whatever is refused later."""
     assert "compact" not in list_actions(TOO_LARGE, NoProgress("provider_error"), *[TOO_LARGE] * 4)[1:]
 
 
-def test_a_compaction_that_fails_before_any_request_climbs_without_compacting():
-    """Nothing was refused yet: the other overflow steps are tried, and the end tells of the compaction."""
+def test_decide_next_action_after_a_failed_first_compaction():
+    """When a compaction fails before anything was refused, the other overflow steps are tried, and the end names the
+    compaction.
+    """
     events = [NoProgress("timed_out")] * 4
     assert list_actions(*events) == ["truncate", "media", "fallback", "Stop"]
     assert done(*events)[0][-1].rule == "compaction_failed"
 
 
 @pytest.mark.parametrize("kind", sorted(OVERFLOW_KINDS))
-def test_the_kind_picks_the_first_overflow_step(kind):
-    """DESIGN 7: the output where it was counted in, media where bytes were too many, else a compaction."""
+def test_decide_next_action_picks_the_first_step_by_kind(kind):
+    """DESIGN 7: the first step is the output where it was counted in, media where there were too many bytes, else a
+    compaction.
+    """
     first = {"input_plus_output": "output", "request_bytes": "media", "oversized_part": "media"}
     assert list_actions(refused(kind)) == [first.get(kind, "compact")]
 
 
 @pytest.mark.parametrize("kind", sorted(FIRST_STEP_BY_KIND))
-def test_another_entry_is_taken_once(kind):
-    """A kind that enters elsewhere goes on with the ladder; a picture that no API takes has no ladder."""
+def test_decide_next_action_takes_a_special_first_step_once(kind):
+    """A kind with its own first step continues with the ordinary steps; a refused image has no further step."""
     again = list_actions(*[refused(kind)] * 2)
     assert again == [FIRST_STEP_BY_KIND[kind], "Stop" if kind == "media" else "compact"]
 
 
-def test_a_refused_picture_ends_as_what_it_is():
-    """No overflow, no word of one."""
+def test_refused_image_stops_with_kind_media():
+    """A refused image is not reported as an overflow."""
     assert done(*[refused("media")] * 2)[0][-1].kind == "media"
 
 
@@ -158,44 +162,44 @@ def test_a_refused_picture_ends_as_what_it_is():
 
 
 @pytest.mark.parametrize("kind", sorted({*VERDICT_KINDS} - OVERFLOW_KINDS - TRANSIENT - {"media"}))
-def test_what_time_does_not_heal_is_not_sent_again(kind):
-    """retries-shrink: the same request is never sent twice to a refusal that will not change."""
+def test_decide_next_action_stops_at_permanent_refusals(kind):
+    """retries-shrink: the same request is never sent again after a refusal that will not change."""
     (stop,), _ = done(refused(kind))
     assert (stop.kind, stop.rule) == (kind, "permanent")
 
 
 @pytest.mark.parametrize("kind", VERDICT_KINDS)
-def test_nothing_is_done_once_the_client_has_bytes(kind):
-    """DESIGN 7: after bytes of an answer have gone out, every refusal ends the run."""
+def test_decide_next_action_stops_once_the_answer_has_started(kind):
+    """DESIGN 7: after bytes of an answer reached the client every refusal ends the run."""
     (stop,), _ = done(refused(kind, has_answer_started=True))
     assert stop.rule == "seen"
 
 
 @pytest.mark.parametrize("kind", sorted({*OVERFLOW_KINDS, "media"}))
-def test_emergency_recovery_can_be_switched_off(kind):
-    """BEHAVIOUR 8: a switch of its own; the end names it. What waiting heals is still waited for."""
+def test_recovery_enabled_false_stops_at_overflows(kind):
+    """BEHAVIOUR 8: recovery has its own switch, the stop names it, and transient faults are still retried."""
     (stop,), _ = done(refused(kind), settings=Policy().with_settings(recovery={"enabled": False}).settings)
     assert stop.rule == "switched_off"
     assert "recovery.enabled" in stop.why
     assert list_actions(BUSY, settings=Policy().with_settings(recovery={"enabled": False}).settings) == ["Retry"]
 
 
-def test_a_ceiling_of_a_minute_is_compacted_under_or_ends_the_run_by_a_setting():
-    """DESIGN 7: the window shrinks to it; OpenClaw since 2026.9 spends no calls on it."""
+def test_rate_ceiling_is_compacted_under_or_stops_by_setting():
+    """DESIGN 7: the window shrinks to a per-minute ceiling; OpenClaw since 2026.9 stops instead."""
     terminal = Policy.preset("openclaw").with_settings(**OPENCLAW_2026_9).settings
     assert list_actions(refused("tpm_ceiling")) == ["compact"]
     assert done(refused("tpm_ceiling"), settings=terminal)[0][0].rule == "terminal"
 
 
 @pytest.mark.parametrize("status", [404, 405, 414, 501])
-def test_a_wrong_address_is_no_bad_luck(status):
-    """These statuses count as the server's, and no waiting changes them."""
+def test_decide_next_action_never_retries_a_wrong_address(status):
+    """These statuses count as the server's, and waiting does not change them."""
     assert list_actions(refused("server", status=status)) == ["Stop"]
     assert list_actions(refused("server", status=500)) == ["Retry"]
 
 
-def test_after_the_end_there_is_only_the_end():
-    """A machine that has stopped stays where it is."""
+def test_decide_next_action_after_a_stop_returns_the_same_stop():
+    """A machine that has stopped stays stopped."""
     actions, state = done(refused("auth"), TOO_LARGE, BUSY, NoProgress("cancelled"))
     assert len({*actions}) == 1
     assert not compute_termination_rank(state)[0]
@@ -204,15 +208,15 @@ def test_after_the_end_there_is_only_the_end():
 # -- waiting -----------------------------------------------------------------------------------------------------------
 
 
-def test_each_wait_is_twice_the_last_up_to_a_cap():
-    """The same bytes again: 0.5 s, 1 s, 2 s … 30 s; nothing in it is random."""
+def test_retry_waits_double_up_to_a_cap():
+    """The same bytes are sent again after 0.5 s, 1 s, 2 s … 30 s, without randomness."""
     actions, _ = done(*[BUSY] * 9)
     assert [one.seconds for one in actions[:-1]] == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert actions[-1].rule == "retry_limit"
 
 
-def test_the_wait_that_a_provider_asks_for_counts():
-    """It knows best; where it asks for longer than we wait, the run ends with that reason and the provider's kind."""
+def test_retry_honours_the_wait_of_the_provider():
+    """The provider's wait is used; one longer than the limit ends the run with that reason and the provider's kind."""
     assert done(refused("rate_limit", retry_after=42.0))[0] == [Retry(42.0)]
     (stop,), _ = done(refused("rate_limit", retry_after=3_600.0))
     assert (stop.kind, stop.rule) == ("rate_limit", "wait_too_long")
@@ -222,26 +226,26 @@ def test_the_wait_that_a_provider_asks_for_counts():
 @pytest.mark.parametrize(
     ("told", "seconds"), [(-5.0, 0.0), (0.0, 0.0), (math.nan, 0.5), (math.inf, None), (300.0, 300)]
 )
-def test_odd_waits_are_no_trouble(told, seconds):
-    """A header may hold anything that a float holds."""
+def test_compute_retry_delay_handles_odd_headers(told, seconds):
+    """A header may hold any float, and each gives a delay or None."""
     assert compute_retry_delay(0, told, OURS) == seconds
 
 
-def test_no_number_of_retries_is_too_many_to_reckon():
-    """The doubling is capped before it is computed."""
+def test_compute_retry_delay_caps_before_doubling():
+    """The doubling is capped before it is computed, so any number of retries works."""
     assert compute_retry_delay(10**9, None, OURS) == OURS.retry.cap_seconds
 
 
 @pytest.mark.parametrize(
     ("tried", "told", "seconds"), [(1, None, 0.5), (2, None, 1.0), (2, 3.0, 3.0), (3, 0.1, 2.0), (10**9, 1e9, 5.0)]
 )
-def test_nobody_waits_long_for_a_summary(tried, told, seconds):
-    """A wait for a summary doubles, or is as long as the provider says, and never longer than its cap."""
+def test_compute_summary_retry_delay_is_capped(tried, told, seconds):
+    """The delay doubles or is the provider's, and never exceeds its cap."""
     assert compute_summary_retry_delay(tried, told, OURS) == seconds
 
 
-def test_retries_and_overflow_steps_are_counted_apart():
-    """Bad luck between two overflow steps takes none of them away, and an overflow step gives no retry back."""
+def test_retries_and_overflow_steps_are_counted_separately():
+    """A transient fault between two overflow steps uses up neither, and an overflow step gives no retry back."""
     assert list_actions(BUSY, TOO_LARGE, BUSY, TOO_LARGE, BUSY) == ["Retry", "compact", "Retry", "compact", "Retry"]
     assert done(BUSY, TOO_LARGE, BUSY)[0][-1] == Retry(1.0)
 
@@ -249,28 +253,30 @@ def test_retries_and_overflow_steps_are_counted_apart():
 # -- what the log says -------------------------------------------------------------------------------------------------
 
 
-def test_what_was_used_up_since_the_last_answer_stays_used_up_after_a_restart():
-    """bounded-attempts: compactions and truncations are folded from entries."""
+def test_start_recovery_subtracts_steps_in_the_log():
+    """bounded-attempts: compactions and truncations since the last answer are counted from the log, also after a
+    restart.
+    """
     assert list_actions(TOO_LARGE, TOO_LARGE, branch=log(COMPACTED)) == ["compact", "truncate"]
     assert list_actions(TOO_LARGE, branch=log(COMPACTED, COMPACTED)) == ["truncate"]
     assert list_actions(TOO_LARGE, branch=log(COMPACTED, COMPACTED, CUT)) == ["media"]
 
 
-def test_an_answer_gives_everything_back():
-    """Between answers means between answers."""
+def test_start_recovery_after_an_answer_has_all_steps():
+    """The limits apply between answers, so an answer restores every step."""
     assert start_recovery(log(COMPACTED, CUT, AnswerEntry("")), OURS) == start_recovery(ConversationState(), OURS)
 
 
-def test_an_open_breaker_leaves_the_overflow_steps_that_do_not_compact():
-    """BEHAVIOUR 18: what failed three times is not tried again, and the turn goes on with the next overflow step."""
+def test_open_breaker_skips_compaction_steps():
+    """BEHAVIOUR 18: after three failures compaction is not tried, and the run continues with the next overflow step."""
     failed = FailureEntry("not_smaller")
     assert list_actions(TOO_LARGE, branch=log(failed, failed)) == ["compact"]
     assert list_actions(TOO_LARGE, branch=log(failed, failed, failed)) == ["truncate"]
     assert list_actions(TOO_LARGE, branch=log(*[FailureEntry(FAILURE_OVERFLOW)] * 5)) == ["compact"]
 
 
-def test_a_breaker_that_cooled_down_leaves_one_more_compaction():
-    """BEHAVIOUR 18: after the cool-down one is tried again; where that fails too the breaker is open as before."""
+def test_cooled_breaker_allows_one_compaction():
+    """BEHAVIOUR 18: after the cool-down one compaction is tried, and if it fails the breaker is open again."""
     failed = FailureEntry("not_smaller")
     branch = log(failed, failed, failed)
     state = start_recovery(branch, OURS, is_breaker_cooled=True)
@@ -283,8 +289,8 @@ def test_a_breaker_that_cooled_down_leaves_one_more_compaction():
     assert start_recovery(again, OURS).compact == 0
 
 
-def test_compactions_that_nobody_pressed_for_count_too():
-    """The planner compacts of its own accord: the sum stays under the limit."""
+def test_subtract_used_steps_counts_the_planners_compactions():
+    """Compactions that the planner makes by itself count too, so the sum stays under the limit."""
     branch = log()
     state = start_recovery(branch, OURS)
     branch = apply_entry(branch, Entry("c", None, COMPACTED))
@@ -293,8 +299,8 @@ def test_compactions_that_nobody_pressed_for_count_too():
     assert compute_termination_rank(subtract_used_steps(pressed, branch)) == compute_termination_rank(pressed)
 
 
-def test_what_is_sealed_is_left_out_once():
-    """With nothing sealed any more the same refusal is one for good; nothing else is used up by it."""
+def test_decide_next_action_drops_signatures_once():
+    """A signature refusal drops the signed parts once and uses up no other step; the second one is permanent."""
     actions, state = done(SEALED)
     assert actions == [DropSignatures()]
     assert decide_next_action(state, TOO_LARGE)[1] == Shrink("compact")
@@ -304,8 +310,8 @@ def test_what_is_sealed_is_left_out_once():
     assert isinstance(done(refused("invalid_history"))[0][0], Stop)
 
 
-def test_what_is_only_looked_at_is_sent_again_and_no_more():
-    """Nothing of it may change: what may pass is waited for, every other refusal is for good at once."""
+def test_unchangeable_request_is_only_retried():
+    """When the request may not change, transient faults are retried and every other refusal stops at once."""
     state = start_recovery(log(), OURS, can_change_request=False)
     assert compute_termination_rank(state) == (1, *[0] * 6, OURS.retry.max_retries)
     assert compute_termination_rank(subtract_used_steps(state, log(COMPACTED))) == compute_termination_rank(state)
@@ -321,8 +327,8 @@ def test_what_is_only_looked_at_is_sent_again_and_no_more():
 @pytest.mark.parametrize(
     "settings", [Policy().with_settings(recovery={"enabled": False}).settings, Policy.preset("append-only").settings]
 )
-def test_who_changes_nothing_leaves_nothing_out(settings):
-    """Where recovery is switched off, or has no overflow step, what is sealed is refused for good at once."""
+def test_signatures_are_not_dropped_without_recovery(settings):
+    """Where recovery is off or has no steps, or the answer has started, a signature refusal stops the run."""
     assert isinstance(done(SEALED, settings=settings)[0][0], Stop)
     assert isinstance(done(refused("invalid_history", is_signature_error=True, has_answer_started=True))[0][0], Stop)
 
@@ -339,14 +345,16 @@ def test_who_changes_nothing_leaves_nothing_out(settings):
         ("opencode", ["compact", "compact", "truncate", "media", "fallback", "Stop"]),
     ],
 )
-def test_presets_have_their_own_ladders(name, ladder):
-    """[O] three compactions and a truncation, [P] one compaction; where nothing is changed, nothing recovers."""
+def test_presets_have_their_own_overflow_steps(name, ladder):
+    """[O] three compactions and a truncation, [P] one compaction; append-only, which changes nothing, recovers from
+    nothing.
+    """
     settings = Policy.preset(name).settings
     assert list_actions(*[TOO_LARGE] * len(ladder), settings=settings) == ladder
 
 
-def test_the_bound_is_reached_and_no_more():
-    """Every retry and every overflow step used: as many requests as ``compute_max_requests`` says."""
+def test_compute_max_requests_is_reached_exactly():
+    """When every retry and every overflow step is used, as many requests are sent as ``compute_max_requests`` says."""
     events = [*[BUSY] * 8, SEALED, refused("input_plus_output"), *[TOO_LARGE] * 5]
     actions, state = done(*events)
     assert not any(isinstance(one, Stop) for one in actions)
@@ -358,8 +366,10 @@ def test_the_bound_is_reached_and_no_more():
 # -- the last word -----------------------------------------------------------------------------------------------------
 
 
-def test_the_last_word_tells_what_was_measured_the_limit_the_floor_and_two_things_to_do():
-    """BEHAVIOUR 15."""
+def test_format_stop_message_has_sizes_limit_steps_and_advice():
+    """BEHAVIOUR 15: the text has the measured size, the limit, the smallest request, the steps tried and two things to
+    do.
+    """
     actions, state = done(*[TOO_LARGE] * 6)
     text = format_stop_message(
         actions[-1], state.overflow, window=32_768, min_tokens=9_800, provider_message="  prompt is\ntoo long "
@@ -369,8 +379,8 @@ def test_the_last_word_tells_what_was_measured_the_limit_the_floor_and_two_thing
 
 
 @pytest.mark.parametrize("kind", VERDICT_KINDS)
-def test_every_end_names_its_kind_and_two_things_to_do(kind):
-    """Errors: what happened, the numbers, things to do."""
+def test_format_stop_message_names_the_kind_and_two_remedies(kind):
+    """Every stop message names its kind and two things to do."""
     actions, state = done(*[refused(kind)] * 16)
     text = format_stop_message(actions[-1], state.overflow)
     assert kind in text
@@ -386,14 +396,16 @@ def test_every_end_names_its_kind_and_two_things_to_do(kind):
         ("context_window", "a larger window"),
     ],
 )
-def test_what_can_be_done_is_about_what_went_wrong(kind, cure):
-    """Who waits for a provider is not sent to look for a fault in the request, nor the other way round."""
+def test_format_stop_message_advice_matches_the_kind(kind, cure):
+    """A transient fault gives no advice about the request, and a fault of the request no advice to wait."""
     actions, state = done(*[refused(kind)] * 16)
     assert cure in format_stop_message(actions[-1], state.overflow)
 
 
-def test_the_advice_is_what_would_have_helped():
-    """Longer waits where one was wanted, more tries where they ran out; at a wrong address neither helps."""
+def test_format_stop_message_advises_the_setting_that_would_help():
+    """The advice is a longer wait where one was requested, more retries where they ran out, and neither at a wrong
+    address.
+    """
     ends = {
         "`retry.max_retries`": [refused("rate_limit", retry_after=1.0)] * 16,
         "`retry.max_wait_seconds`": [refused("rate_limit", retry_after=9_000.0)],
@@ -406,14 +418,14 @@ def test_the_advice_is_what_would_have_helped():
     assert "ask again" not in text
 
 
-def test_what_another_key_sealed_wants_that_key():
-    """Nothing is wrong with the shape of such a request, and no other model takes it."""
+def test_format_stop_message_of_foreign_signatures_names_the_key():
+    """The request's form is in order, so the advice is the key and account that signed it."""
     actions, state = done(SEALED, SEALED)
     assert "the key and account that it was made with, or" in format_stop_message(actions[-1], state.overflow)
 
 
-def test_a_provider_says_no_more_than_a_few_lines():
-    """Its words are cut, an HTML page is no error text."""
+def test_format_stop_message_truncates_the_provider_message():
+    """The provider's message is cut to a few lines, and an HTML page is not an error text."""
     assert (
         len(format_stop_message(Stop("server", "why"), refused("server", status=502), provider_message="<p>" * 1_000))
         < 700

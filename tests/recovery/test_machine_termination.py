@@ -95,8 +95,8 @@ logs = st.lists(bodies, max_size=12).map(
 
 
 @given(logs, rules, st.lists(events, min_size=1, max_size=80))
-def test_the_rank_falls_with_every_event_until_the_run_ends(branch, settings, told):
-    """Lexicographically, and no part of it ever rises; behind the end nothing moves."""
+def test_compute_termination_rank_falls_with_every_event(branch, settings, told):
+    """The rank falls lexicographically, no part of it ever rises, and after the stop nothing changes."""
     state = start_recovery(branch, settings)
     for event in told:
         before, (state, action) = state, decide_next_action(state, event)
@@ -113,10 +113,8 @@ def test_the_rank_falls_with_every_event_until_the_run_ends(branch, settings, to
 
 
 @given(logs, rules, st.data())
-def test_every_run_ends_within_its_bound_of_requests(branch, settings, data):
-    """However unlucky: the first request, and one for each action that sends one, are never more than
-    ``compute_max_requests``.
-    """
+def test_recovery_never_exceeds_compute_max_requests(branch, settings, data):
+    """The first request and one for each action that sends one are never more than ``compute_max_requests``."""
     state, requests, action = start_recovery(branch, settings), 1, None
     while not isinstance(action, Stop):
         event = data.draw(events)
@@ -127,9 +125,9 @@ def test_every_run_ends_within_its_bound_of_requests(branch, settings, data):
 
 
 @given(logs, rules, st.lists(events, max_size=30) | st.lists(st.nothing()), refusals | passing)
-def test_what_is_refused_for_good_is_never_sent_again(branch, settings, told, event):
-    """retries-shrink: the same bytes go out again for what may pass, and a smaller request for what was too large, or
-    never.
+def test_decide_next_action_retries_only_transient_refusals(branch, settings, told, event):
+    """retries-shrink: the same bytes are sent again only after a transient fault, and a smaller request only after an
+    overflow.
     """
     state = start_recovery(branch, settings)
     for one in told:
@@ -149,8 +147,8 @@ def test_what_is_refused_for_good_is_never_sent_again(branch, settings, told, ev
 
 
 @given(logs, rules, st.lists(events, max_size=30))
-def test_what_is_sealed_is_left_out_once(branch, settings, told):
-    """The same refusal again, with nothing sealed any more, is refused for good."""
+def test_signatures_are_dropped_at_most_once(branch, settings, told):
+    """In any run the signed parts are dropped at most once, and never without recovery steps."""
     state, actions = start_recovery(branch, settings), []
     for event in told:
         state, action = decide_next_action(state, event)
@@ -159,8 +157,8 @@ def test_what_is_sealed_is_left_out_once(branch, settings, told):
 
 
 @given(logs, rules, st.lists(events, max_size=30))
-def test_no_overflow_step_is_pressed_more_often_than_it_may(branch, settings, told):
-    """bounded-attempts, with what the log had used up before."""
+def test_overflow_steps_never_exceed_their_limits(branch, settings, told):
+    """bounded-attempts: no step is taken more often than allowed, including what the log had used up before."""
     state, pressed = start_recovery(branch, settings), []
     for event in told:
         state, action = decide_next_action(state, event)
@@ -173,8 +171,8 @@ def test_no_overflow_step_is_pressed_more_often_than_it_may(branch, settings, to
 
 
 @given(logs, rules, st.lists(events, max_size=10))
-def test_a_useless_compaction_is_the_last_one(branch, settings, told):
-    """What did not get smaller is not summarised once more, however many compactions there might be."""
+def test_no_compaction_follows_a_useless_one(branch, settings, told):
+    """After a compaction that made nothing smaller there is no other one, however many are allowed."""
     state, useless = start_recovery(branch, settings), 0
     for event in (ProviderRefusal("context_window", is_overflow=True), *told):
         state, action = decide_next_action(state, event)
@@ -185,8 +183,8 @@ def test_a_useless_compaction_is_the_last_one(branch, settings, told):
 
 
 @given(rules, refusals, st.integers(0, 10**6), st.integers(0, 10**6), st.text(max_size=2_000))
-def test_every_end_can_be_told(settings, event, window, floor, said):
-    """Whatever the numbers and the provider's words are, there is a text, of bounded length."""
+def test_format_stop_message_is_bounded_for_any_stop(settings, event, window, floor, said):
+    """Whatever the numbers and the provider's message are, there is a text of bounded length."""
     _, action = decide_next_action(start_recovery(ConversationState(), settings), event)
     if isinstance(action, Stop):
         assert len(format_stop_message(action, event, window=window, min_tokens=floor, provider_message=said)) < 1_200
@@ -274,6 +272,6 @@ TestRun = Run.TestCase
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
-def test_every_preset_has_a_bound_that_can_be_waited_for(name):
-    """retries-shrink and bounded-attempts are relaxed by no preset as far as to have no bound."""
+def test_every_preset_has_a_small_request_bound(name):
+    """retries-shrink and bounded-attempts: no preset relaxes the limits so far that a run is unbounded."""
     assert 1 < compute_max_requests(PRESETS[name].settings) < 64
