@@ -99,8 +99,8 @@ def asked(client, **options):
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_does_not_go_with_a_compaction_stays_out():
-    """On the Messages API what only shapes an answer is left out, all else stays, and the beta is asked for."""
+def test_compaction_request_of_anthropic_drops_answer_options():
+    """Options that only shape an answer are left out, everything else stays, and the beta is requested."""
     order = build_native_compaction_request(ANTHROPIC, encoded(FULL))
     kept = {key: FULL[key] for key in ("model", "max_tokens", "system", "tools", "thinking", "messages")}
     shaped = {
@@ -114,20 +114,20 @@ def test_what_does_not_go_with_a_compaction_stays_out():
 
 
 @pytest.mark.parametrize("choice", [{"type": "auto"}, {"type": "none"}])
-def test_a_choice_that_forces_nothing_stays(choice):
+def test_compaction_request_keeps_a_tool_choice_that_forces_nothing(choice):
     """Only forced calls do not go with a compaction."""
     order = build_native_compaction_request(ANTHROPIC, encoded({**FULL, "tool_choice": choice}))
     assert decoded(order.body)["tool_choice"] == choice
 
 
-def test_the_messages_keep_their_bytes():
-    """The compaction request shows the messages as they stand in the body, spaces and all."""
+def test_compaction_request_keeps_the_bytes_of_messages():
+    """The compaction request has the messages as they are in the body, including spaces."""
     body = b'{"model":"m","max_tokens":9,"messages":[ {"role" : "user", "content":"\\u006b"} ]}'
     assert b'[ {"role" : "user", "content":"\\u006b"} ]' in build_native_compaction_request(ANTHROPIC, body).body
 
 
-def test_the_endpoint_gets_the_fields_that_it_takes():
-    """``/responses/compact`` gets model, input, instructions and cache fields, and nothing of tools or streams."""
+def test_compaction_request_of_responses_has_only_accepted_fields():
+    """``/responses/compact`` gets model, input, instructions and cache fields, but no tools or stream option."""
     body = {
         "model": GPT,
         "input": [{"role": "user", "content": "go"}],
@@ -144,8 +144,8 @@ def test_the_endpoint_gets_the_fields_that_it_takes():
 
 
 @pytest.mark.parametrize("given", ["go", [{"role": "user", "content": "go"}]])
-def test_a_trigger_is_the_last_item(given):
-    """Asked for inside, the request stays as it is, with the trigger behind its input, which may be a text."""
+def test_compaction_request_in_band_appends_a_trigger(given):
+    """An in-band request stays as it is, with the trigger after its input, which may be a string."""
     body = {"model": GPT, "input": given, "tools": [], "stream": True, "context_management": [{"type": "compaction"}]}
     order = build_native_compaction_request(RESPONSES, encoded(body), in_band=True)
     assert order.endpoint == "generate"
@@ -153,8 +153,8 @@ def test_a_trigger_is_the_last_item(given):
     assert decoded(order.body) == {"model": GPT, "input": items, "tools": []}
 
 
-def test_instructions_say_what_counts():
-    """Instructions go into the field of each way; on Responses behind the request's own. Blank ones are none."""
+def test_compaction_request_writes_the_instructions():
+    """Instructions go into the field of each API, on Responses after the request's own; blank ones are ignored."""
     plain = build_native_compaction_request(ANTHROPIC, encoded(FULL), instructions="  ")
     assert decoded(plain.body)["compaction"] == {"type": "summarize"}
     told = decoded(build_native_compaction_request(ANTHROPIC, encoded(FULL), instructions="the kelp").body)[
@@ -171,8 +171,8 @@ def test_instructions_say_what_counts():
 
 
 @pytest.mark.parametrize("api", ["openai-chat", "gemini"])
-def test_others_compact_nothing(api):
-    """An API without compaction is a ConfigError that says what else there is."""
+def test_compaction_request_is_rejected_for_other_apis(api):
+    """The ``ConfigError`` for an API without compaction says what else is possible."""
     with pytest.raises(ConfigError, match="let a model write the summary"):
         build_native_compaction_request(api, b"{}")
 
@@ -193,13 +193,13 @@ def test_others_compact_nothing(api):
         ("gemini", "gemini-3-pro", False),
     ],
 )
-def test_which_models_can(api, model, can):
-    """Claude from 4.6 on where its page lists it, not on Bedrock; OpenAI's models by Responses; nobody else."""
+def test_can_compact_natively_for_known_models(api, model, can):
+    """Claude from 4.6 on except on Bedrock, OpenAI's models over Responses, and no others."""
     assert can_compact_natively(get_target(api, model)) is can
 
 
-def test_the_catalogue_has_the_last_word():
-    """A line of the user's own says what a server can, where that is not what its name tells."""
+def test_can_compact_natively_prefers_the_users_catalog():
+    """A catalog line of the user says what a server can do, if its name does not."""
     lines = (CatalogModel("qwen3-*", compacts=True), CatalogModel("claude-*", compacts=False))
     mine = Catalog(lines).merge_before(load_shipped_catalog())
     assert can_compact_natively(get_target(RESPONSES, "qwen3-coder", catalog=mine))
@@ -211,8 +211,8 @@ def test_the_catalogue_has_the_last_word():
 
 @pytest.mark.parametrize("options", [{}, {"in_band": True}])
 @pytest.mark.parametrize("api", [ANTHROPIC, RESPONSES])
-def test_what_was_made_is_the_next_history(api, options):
-    """The strict provider compacts, and takes the items as the beginning of the next request as they are."""
+def test_native_compaction_starts_the_next_history(api, options):
+    """The strict provider compacts, and accepts the items unchanged as the beginning of the next request."""
     client = talked(api)
     found, order = asked(client, **options if api == RESPONSES else {})
     assert isinstance(found, NativeCompactionResult)
@@ -227,8 +227,8 @@ def test_what_was_made_is_the_next_history(api, options):
         assert client.provider.requests[-1].tokens < before
 
 
-def test_a_message_of_the_assistants_holds_the_block():
-    """On the Messages API the block comes back in a message of the assistant's, byte for byte."""
+def test_parse_native_compaction_wraps_the_block_in_a_message():
+    """On the Messages API the block comes back in an assistant message, byte for byte."""
     block = '{"type": "compaction", "content": "so far", "signature":"s"}'
     told = parse_answer(ANTHROPIC, f'{{"role":"assistant","content":[{block}],"stop_reason":"compaction"}}'.encode())
     found = parse_native_compaction(ANTHROPIC, told)
@@ -236,8 +236,8 @@ def test_a_message_of_the_assistants_holds_the_block():
     assert found.tokens == 2
 
 
-def test_words_that_can_be_read_are_counted():
-    """A server that tells too few tokens does not make its compaction smaller than it is."""
+def test_parse_native_compaction_counts_readable_text():
+    """A server that reports too few tokens does not make its compaction smaller than it is."""
     told = {"role": "assistant", "content": [{"type": "compaction", "content": "kelp " * 500}]}
     found = parse_native_compaction(
         ANTHROPIC, parse_answer(ANTHROPIC, msgspec.json.encode(told | {"usage": {"output_tokens": 5}}))
@@ -245,8 +245,8 @@ def test_words_that_can_be_read_are_counted():
     assert found.tokens > 400
 
 
-def test_beside_it_stand_texts_of_the_users():
-    """Texts from their source follow the compaction as the user's, and count."""
+def test_append_user_texts_adds_counted_user_messages():
+    """Restored texts follow the compaction as user messages, and count."""
     for api, kind in ((ANTHROPIC, "text"), (RESPONSES, "input_text")):
         found = NativeCompactionResult((msgspec.Raw(b"{}"),), 5).append_user_texts(api, ("rules are rules", "skills"))
         assert found.tokens > 6
@@ -270,8 +270,8 @@ def test_beside_it_stand_texts_of_the_users():
         (RESPONSES, {"output": [{"type": "message", "role": "assistant", "content": []}], "status": "completed"}),
     ],
 )
-def test_an_empty_compaction_keeps_the_history(api, body):
-    """Null, an empty text, words in place of a compaction, or nothing at all: the history stays, by its word."""
+def test_parse_native_compaction_rejects_an_empty_compaction(api, body):
+    """Null, an empty text, text in place of a compaction, or nothing at all keeps the history."""
     found = parse_native_compaction(api, parse_answer(api, encoded({"role": "assistant", **body})))
     assert isinstance(found, NativeCompactionFailure)
     assert (found.outcome, found.is_retryable) == ("summary_rejected", False)
@@ -279,8 +279,8 @@ def test_an_empty_compaction_keeps_the_history(api, body):
 
 
 @pytest.mark.parametrize("api", [ANTHROPIC, RESPONSES])
-def test_a_damaged_compaction_is_none(api):
-    """One with bytes that are no text was sealed otherwise than it came: it is asked for again."""
+def test_parse_native_compaction_retries_a_damaged_compaction(api):
+    """Bytes that are no text may have broken the signed data, so the compaction is requested again."""
     client = talked(api)
     order = build_native_compaction_request(api, encoded(client.body))
     body = spoken(
@@ -304,8 +304,8 @@ def test_a_damaged_compaction_is_none(api):
     ],
 )
 @pytest.mark.parametrize("status", [400, 503])
-def test_error_codes_say_whether_to_ask_again(code, outcome, again, status):
-    """Of the codes of a compaction one passes by itself, whatever its status; where nothing is to do is no failure."""
+def test_parse_native_compaction_maps_error_codes(code, outcome, again, status):
+    """Only one of the codes is transient, whatever its status; nothing to summarize is no failure."""
     refusal = RefusalReply(status, "invalid_request_error", "no", details={"error_code": code})
     told = parse_answer(ANTHROPIC, spoken(ANTHROPIC, refusal))
     found = parse_native_compaction(
@@ -326,8 +326,8 @@ def test_error_codes_say_whether_to_ask_again(code, outcome, again, status):
         (400, "prompt is too long: 210000 tokens > 200000 maximum", False),
     ],
 )
-def test_other_errors_are_tried_again_where_only_the_provider_is_at_fault(status, message, again):
-    """Rate limits and broken servers pass; keys, addresses and an overflow do not."""
+def test_parse_native_compaction_retries_provider_faults_only(status, message, again):
+    """Rate limits and failing servers are transient; wrong keys, models and an overflow are not."""
     report = ErrorReport(ANTHROPIC, status, message=message, headers={"retry-after": "3"})
     found = parse_native_compaction(
         ANTHROPIC, msgspec.structs.replace(parse_answer(ANTHROPIC, b'{"content":[]}'), error=report)
@@ -351,8 +351,8 @@ def test_other_errors_are_tried_again_where_only_the_provider_is_at_fault(status
     ),
     st.sampled_from(["content", "output"]),
 )
-def test_no_answer_breaks_it(api, value, field):
-    """Whatever a server answers, there is a compaction or a word for why there is none."""
+def test_parse_native_compaction_accepts_any_answer(api, value, field):
+    """Whatever a server answers, the result is a compaction or the reason why there is none."""
     for held in (value, [{"type": "compaction", "content": value, "encrypted_content": value}]):
         found = parse_native_compaction(api, parse_answer(api, encoded({field: held, "role": "assistant"})))
         assert isinstance(found, NativeCompactionResult | NativeCompactionFailure)
@@ -361,8 +361,8 @@ def test_no_answer_breaks_it(api, value, field):
 # -- at a threshold ----------------------------------------------------------------------------------------------------
 
 
-def test_threshold_options_are_what_the_providers_take():
-    """The fields pass lint and the strict provider, which then compacts above them."""
+def test_server_compaction_fields_are_valid():
+    """The fields pass the validator and the strict provider, which then compacts above the threshold."""
     for api, tokens in ((ANTHROPIC, 50_000), (RESPONSES, 1_000)):
         client = ProviderClient(Provider(WORDS), api, **build_server_compaction_fields(api, tokens))
         beta = ",".join(find_required_betas(api, encoded(client.body)))
@@ -375,8 +375,8 @@ def test_threshold_options_are_what_the_providers_take():
     assert (paused["pause_after_compaction"], paused["instructions"]) == (True, "kelp")
 
 
-def test_clearing_options_are_what_anthropic_takes():
-    """All the fields of clearing pass lint with their beta, beside a compaction too, clearing first."""
+def test_result_clearing_fields_are_valid():
+    """All fields of clearing pass the validator with their beta, also beside a compaction, which comes second."""
     cleared = build_result_clearing_fields(30_000, keep=2, at_least=5_000, exclude=["todo"], inputs=True)
     edit = cleared["context_management"]["edits"][0]
     assert edit == {
@@ -398,15 +398,15 @@ def test_clearing_options_are_what_anthropic_takes():
 
 
 @pytest.mark.parametrize(("api", "tokens"), [(ANTHROPIC, 49_999), (RESPONSES, 999)])
-def test_a_threshold_that_is_refused_is_refused_here(api, tokens):
-    """Under the provider's least threshold the error says its number."""
+def test_server_compaction_fields_reject_a_threshold_too_low(api, tokens):
+    """The error for a threshold below the provider's minimum states the number."""
     with pytest.raises(ConfigError, match=f"{tokens:,}"):
         build_server_compaction_fields(api, tokens)
     assert build_server_compaction_fields(api, tokens + 1)
 
 
-def test_others_have_no_threshold():
-    """Where the API has none, the error says what else there is."""
+def test_server_compaction_fields_are_rejected_for_other_apis():
+    """The error for an API without them says what else is possible."""
     with pytest.raises(ConfigError, match="compact with a model"):
         build_server_compaction_fields("gemini", 100_000)
 
@@ -436,14 +436,14 @@ BLOCK = {"type": "compaction", "content": "so far", "signature": "s"}
         ({"context_management": 7}, ()),
     ],
 )
-def test_a_body_says_which_betas_it_needs(fields, needed):
-    """The features follow from what stands in a body; words that only quote a block need none; nor do other APIs."""
+def test_find_required_betas_reads_the_body(fields, needed):
+    """The betas follow from the body; text that only quotes a block needs none, and other APIs have none."""
     assert find_required_betas(ANTHROPIC, encoded({"model": CLAUDE, "messages": [], **fields})) == needed
     assert find_required_betas(RESPONSES, encoded(fields)) == ()
 
 
-def test_betas_join_those_of_the_caller():
-    """A caller's own features stay, each once, whatever the case of the header; without any there is no header."""
+def test_add_beta_header_merges_the_betas_of_the_caller():
+    """The caller's betas stay, each once, whatever the case of the header; without any there is no header."""
     own = {"Anthropic-Beta": "a, b", "X-Kelp": "1"}
     assert add_beta_header(own, ["b", "c"]) == {"anthropic-beta": "a,b,c", "x-kelp": "1"}
     assert add_beta_header({}, ()) == {}
@@ -467,8 +467,8 @@ def over_threshold(api):
 
 
 @pytest.mark.parametrize("api", [ANTHROPIC, RESPONSES])
-def test_what_a_threshold_made_takes_the_place_of_the_head(api):
-    """The compaction of a streamed answer becomes one of the log: its items in front, gone from the answer itself."""
+def test_compaction_from_answer_replaces_the_head(api):
+    """The compaction in a streamed answer becomes an entry of the log: its items come first and leave the answer."""
     client, told, beta = over_threshold(api)
     assert count_parts_before_compaction(told.message) == 1
     found = build_compaction_from_answer(api, client.model, told.message, 7, Message.from_text("user", "the twin"))
@@ -489,16 +489,16 @@ def test_what_a_threshold_made_takes_the_place_of_the_head(api):
 
 
 @pytest.mark.parametrize("api", [ANTHROPIC, RESPONSES])
-def test_an_answer_that_compacted_is_no_truncation(api):
-    """The size of the request is compared with all that was read of it, not with what a compaction left."""
+def test_request_usage_of_a_compacting_answer_is_no_truncation(api):
+    """The estimate is compared with everything the provider read, not with what a compaction left."""
     _, told, _ = over_threshold(api)
     assert told.request_usage.input > 50_000
     assert classify_error(told.to_report(60_000, 200_000)).kind == "content"
     assert classify_error(told.to_report(600_000, 900_000)).kind == "silent_truncation"
 
 
-def test_what_was_cleared_was_sent():
-    """Tokens that context editing left out count in the size of the request; streamed or not, they are found."""
+def test_request_usage_includes_cleared_tokens():
+    """Tokens that context editing cleared count in the size of the request, streamed or not."""
     edits = [
         {"type": "clear_tool_uses_20250919", "cleared_tool_uses": 9, "cleared_input_tokens": 40_000},
         {"type": "x"},
@@ -525,8 +525,8 @@ def test_what_was_cleared_was_sent():
     )
 
 
-def test_an_answer_without_one_takes_nothing():
-    """Plain answers, and a compaction that failed (null), leave the log as it is."""
+def test_compaction_from_answer_is_none_without_a_compaction():
+    """A plain answer, or a compaction that failed (null), leaves the log as it is."""
     null = Opaque("compaction", msgspec.Raw(b'{"type":"compaction","content":null}'))
     for parts in ((Text("hi"),), (null, Text("hi")), (Opaque("other", msgspec.Raw(b"{}")),), ()):
         assert (
@@ -537,8 +537,10 @@ def test_an_answer_without_one_takes_nothing():
         )
 
 
-def test_of_several_the_newest_counts():
-    """Where an answer compacted twice all before the newer one goes; words between them stay in the twin."""
+def test_compaction_from_answer_takes_the_newest():
+    """If an answer compacted twice, everything before the newer one is hidden; text in between stays in the readable
+    summary.
+    """
     one, two = (Opaque("compaction", msgspec.Raw(encoded({**BLOCK, "content": word}))) for word in ("one", "two"))
     parts = (one, Thinking("hm"), Text("said between"), two, Text("at last"))
     found = build_compaction_from_answer(
@@ -549,8 +551,10 @@ def test_of_several_the_newest_counts():
     assert decoded(found.native)["items"] == [{"role": "assistant", "content": [{**BLOCK, "content": "two"}]}]
 
 
-def test_what_was_taken_over_counts_once():
-    """What an answer compacted is counted in front and no more in the answer; elsewhere its twin has its own size."""
+def test_compaction_from_answer_is_counted_once():
+    """What an answer compacted counts as the head and no longer in the answer; other models count the readable
+    summary.
+    """
     block = Opaque("compaction", msgspec.Raw(encoded({**BLOCK, "content": "kelp on the rock " * 40})))
     answered = Message("assistant", (block, Text("at last")))
     twin = Message.from_text("user", "the twin " * 400)
@@ -575,8 +579,8 @@ def test_what_was_taken_over_counts_once():
     )
 
 
-def test_a_lens_opens_what_was_made():
-    """The items are messages that the lens reads: an opaque part of the API's own kind."""
+def test_parse_request_reads_compaction_items():
+    """The items are messages that ``parse_request`` reads: an opaque part of the API's own kind."""
     client = talked(ANTHROPIC)
     found, _ = asked(client)
     body = encoded({"model": CLAUDE, "max_tokens": 9, "messages": list(found.items)})

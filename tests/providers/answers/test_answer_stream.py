@@ -96,15 +96,15 @@ SERVED = {"type": "message", "input_tokens": 23_000, "output_tokens": 1_000}
         ),
     ],
 )
-def test_usage_has_one_sense(api, told, wanted):
-    """``input`` is the whole prompt and ``output`` all that was made, whatever an API's fields leave out."""
+def test_parse_usage_has_one_meaning_for_all_apis(api, told, wanted):
+    """``input`` is the whole prompt and ``output`` everything generated, whatever an API's own fields leave out."""
     assert parse_window_usage(api, raw(told)) == wanted
     assert parse_billed_usage(api, raw(told)) == wanted
     assert wanted.total == wanted.input + wanted.output
 
 
-def test_the_window_is_the_last_message_and_the_bill_is_everything():
-    """Of Anthropic's iterations the last message counts for the window, never a compaction; all count for the bill."""
+def test_parse_usage_separates_window_from_billed_iterations():
+    """Of Anthropic's iterations the last message counts for the window, never a compaction; all of them are billed."""
     top = {"input_tokens": 23_000, "output_tokens": 1_000}
     for iterations in ([COMPACTING, SERVED], [SERVED, COMPACTING]):
         told = raw(top | {"iterations": iterations})
@@ -127,15 +127,15 @@ def test_the_window_is_the_last_message_and_the_bill_is_everything():
 
 @pytest.mark.parametrize("told", [None, b"null", b"{}", b"[1]", b'"x"', b'{"a":{}}', b'{"a":"1"}'])
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses", "gemini"])
-def test_no_numbers_are_no_usage(api, told):
-    """Usage that is missing, null or of another shape is nothing, not zeros."""
+def test_parse_usage_returns_none_without_counts(api, told):
+    """Usage that is missing, null or of another shape is None, not zeros."""
     assert parse_window_usage(api, told) is None
     assert parse_billed_usage(api, told) is None
 
 
 @pytest.mark.parametrize("count", [-5, "7", None, [1], 1e300, True])
-def test_odd_counts_do_no_harm(count):
-    """A negative count is none, a number out of all bounds is bounded, other things count for nothing."""
+def test_parse_usage_bounds_odd_counts(count):
+    """A negative count is 0, a huge one is bounded, and other types count as nothing."""
     found = parse_window_usage("openai-chat", raw({"prompt_tokens": count, "completion_tokens": 3}))
     assert found is not None
     assert 0 <= found.input <= 2**53
@@ -208,8 +208,8 @@ NO = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "r
         ("gemini", {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}}, "content_filter", "PROHIBITED_CONTENT"),
     ],
 )
-def test_why_it_stopped(api, body, stop, native):
-    """Each API's reason becomes one of a closed list, its own word stays, and a word nobody knows is unknown."""
+def test_parse_answer_maps_stop_reasons(api, body, stop, native):
+    """Each API's reason is mapped to a closed list, its own word is kept, and an unknown word becomes ``unknown``."""
     said = parse_answer(api, raw(body))
     assert (said.stop_reason, said.native_stop_reason, said.error) == (stop, native, None)
 
@@ -217,8 +217,8 @@ def test_why_it_stopped(api, body, stop, native):
 # -- what goes into the history ----------------------------------------------------------------------------------------
 
 
-def test_history_is_what_a_request_takes_back():
-    """Empty fields, annotations and the sound itself stay behind; a call without words has content null."""
+def test_parse_answer_keeps_in_history_only_what_requests_accept():
+    """Empty fields, annotations and audio data are dropped; a call without text has content null."""
     told = {"role": "assistant", "content": "", "refusal": None, "annotations": [], "tool_calls": [CHAT_CALL]}
     (element,) = parse_answer("openai-chat", raw(chat("tool_calls", **told))).history_elements
     assert json.loads(element) == {"role": "assistant", "content": None, "tool_calls": [CHAT_CALL]}
@@ -241,14 +241,14 @@ def test_history_is_what_a_request_takes_back():
         ("gemini", {"candidates": [{"content": {"role": "model"}, "finishReason": "STOP"}]}),
     ],
 )
-def test_an_empty_answer_has_no_history(api, body):
-    """An answer without a word is no message that any API would take back."""
+def test_parse_answer_without_content_has_no_history(api, body):
+    """An answer without content is a message that no API would accept back."""
     said = parse_answer(api, raw(body))
     assert (said.history_elements, said.message.parts) == ((), ())
 
 
-def test_unknown_blocks_and_items_are_kept():
-    """What nobody knows yet is an opaque part with its bytes, and goes back as it came."""
+def test_parse_answer_keeps_unknown_blocks_and_items():
+    """An unknown block is an opaque part with its bytes, and is sent back unchanged."""
     block = {"type": "of_tomorrow", "n": 123456789012345678901234567890, "f": 1.10}
     said = parse_answer("anthropic", b'{"content":[' + raw(block) + b"]}")
     assert said.message.parts[0].kind == "of_tomorrow"
@@ -258,16 +258,16 @@ def test_unknown_blocks_and_items_are_kept():
     assert isinstance(said.message.parts[0], Opaque)
 
 
-def test_the_first_choice_is_the_answer():
-    """Of several choices or candidates the one with the smallest index counts, wherever it stands."""
+def test_parse_answer_takes_the_choice_with_the_smallest_index():
+    """Of several choices or candidates the one with the smallest index counts, in any order."""
     choices = [{"index": n, "message": {"content": str(n)}, "finish_reason": "stop"} for n in (2, 0, 1)]
     assert parse_answer("openai-chat", raw({"choices": choices})).message.text == "0"
     deltas = [{"choices": [{"index": n, "delta": {"content": str(n)}}]} for n in (1, 0, 1, 0)]
     assert folded("openai-chat", *deltas).message.text == "00"
 
 
-def test_half_a_surrogate_pair_is_a_character_again():
-    """Text that no JSON reader takes becomes U+FFFD instead of an error; the rest of the answer stands."""
+def test_parse_answer_replaces_lone_surrogates():
+    """Text that no JSON decoder accepts becomes U+FFFD instead of an error; the rest of the answer is kept."""
     said = parse_answer("anthropic", b'{"content":[{"type":"text","text":"a\\ud83d"}],"stop_reason":"end_turn"}')
     assert (said.message.text, said.stop_reason) == ("a\ufffd", "end")
     said = folded("openai-chat", b'{"choices":[{"delta":{"content":"a\xff"}}]}')
@@ -285,8 +285,8 @@ def test_half_a_surrogate_pair_is_a_character_again():
         (b'{"choices":[{"delta":{"conte\xffnt":"a"}}]}', True),
     ],
 )
-def test_an_answer_tells_that_it_came_damaged(body, damaged):
-    """It did where something in it was no text: not where the model says U+FFFD, or something is no JSON for others."""
+def test_is_damaged_marks_answers_with_bytes_that_are_not_text(body, damaged):
+    """Lone surrogates and invalid UTF-8 are damage; a U+FFFD by the model, or an event that is no JSON, is not."""
     assert folded("openai-chat", {"choices": []}, body).is_damaged == damaged
     if body.startswith(b"{"):
         assert parse_answer("openai-chat", body.replace(b"delta", b"message")).is_damaged == damaged
@@ -295,8 +295,8 @@ def test_an_answer_tells_that_it_came_damaged(body, damaged):
 @pytest.mark.parametrize(
     "stream", [b"data: {\xff\n\n", b"event: x\nda\xffta: {}\n\n", b"data: {}\n\xff\ndata: {}\n\n", b"\xffdata: {}\n\n"]
 )
-def test_words_that_a_stream_lost_are_damage(stream):
-    """An event that nobody can read, or whose line or end is lost, takes its words along; a comment has none."""
+def test_is_damaged_marks_streams_that_lost_an_event(stream):
+    """An unreadable event, line or event end may have lost text; a comment has none to lose."""
     fold = AnswerStream("anthropic")
     for event in SseReader().feed(b": ping\n\ndata: {}\n\ndata: none\n\n" + stream):
         assert not fold.build_answer().is_damaged
@@ -307,8 +307,8 @@ def test_words_that_a_stream_lost_are_damage(stream):
 # -- events ------------------------------------------------------------------------------------------------------------
 
 
-def test_anthropic_corrects_usage_and_model_on_the_way():
-    """The end of a message overrides what its beginning said, null does not, and a fallback names who served it."""
+def test_answer_stream_takes_later_usage_and_model_of_anthropic():
+    """The end of a message overrides its start, null does not, and a fallback block names the model that answered."""
     start = {"id": "m", "model": "a", "role": "assistant", "content": [], "usage": CALL, "stop_reason": None}
     said = folded(
         "anthropic",
@@ -327,8 +327,8 @@ def test_anthropic_corrects_usage_and_model_on_the_way():
     assert said.usage == Usage(241, 9, 200, 30)
 
 
-def test_arguments_that_were_cut_are_kept_as_text():
-    """Half an object is no input of a tool; what came of it is kept inside of one."""
+def test_answer_stream_wraps_truncated_arguments_in_an_object():
+    """Half an object is no tool input, so the text received so far is kept inside an object."""
     use = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
     said = folded(
         "anthropic",
@@ -341,8 +341,8 @@ def test_arguments_that_were_cut_are_kept_as_text():
     assert not said.is_complete
 
 
-def test_deltas_of_tomorrow_add_their_words():
-    """A kind of delta nobody knows grows the field it names, as every kind so far does."""
+def test_answer_stream_appends_unknown_deltas_to_their_field():
+    """An unknown kind of delta extends the field that it names, like every known kind."""
     said = folded(
         "anthropic",
         {"type": "content_block_start", "index": 0, "content_block": {"type": "new", "notes": "a"}},
@@ -352,8 +352,8 @@ def test_deltas_of_tomorrow_add_their_words():
     assert json.loads(said.history_elements[0])["content"] == [{"type": "new", "notes": "abc", "n": 1}]
 
 
-def test_a_signature_comes_whole():
-    """A signature and a compaction are told in one piece: a second one stands in for the first."""
+def test_answer_stream_replaces_a_repeated_signature():
+    """A signature comes in one piece, so a second one replaces the first."""
     said = folded(
         "anthropic",
         {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": "a"}},
@@ -362,8 +362,8 @@ def test_a_signature_comes_whole():
     assert said.message.parts[0].signature.data == "t"
 
 
-def test_blocks_stand_in_the_order_of_their_index():
-    """Blocks are in the order of their index, and input that came whole is not undone by an empty delta."""
+def test_answer_stream_orders_blocks_by_index():
+    """Blocks are in the order of their index, and an empty delta does not undo complete input."""
     use = {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}
     said = folded(
         "anthropic",
@@ -374,8 +374,8 @@ def test_blocks_stand_in_the_order_of_their_index():
     assert json.loads(said.history_elements[0])["content"] == [{"type": "text", "text": "x"}, use]
 
 
-def test_lists_without_index_are_joined():
-    """Elements that nothing numbers (citations, token probabilities) stand one behind the other."""
+def test_answer_stream_concatenates_lists_without_index():
+    """Elements without an index (citations, token probabilities) are appended."""
     fold = AnswerStream("openai-chat")
     for n in (1, 2):
         delta = {"annotations": [{"type": "url_citation", "n": n}], "content": "a"}
@@ -410,14 +410,14 @@ def fragment(index, identity=None, name=None, arguments=None):
     ],
     ids=["interleaved", "one index for all", "no index", "names and ids repeated"],
 )
-def test_fragments_of_calls_find_their_call(chunks):
-    """Calls are put together by index, and by id where a server gives all the same index or none."""
+def test_answer_stream_joins_call_fragments_by_index_or_id(chunks):
+    """Calls are joined by index, and by id if a server gives all of them the same index or none."""
     calls = folded("openai-chat", *chunks).message.calls
     assert [(call.id, call.name, call.arguments) for call in calls] == [("a", "f", "{}"), ("b", "g", "{}")]
 
 
-def test_calls_without_a_type_get_one():
-    """Servers that leave ``type`` out of calls, whole or in chunks: a request has it, and calls stand by ``index``."""
+def test_answer_stream_adds_a_missing_call_type():
+    """Some servers omit ``type`` in calls, streamed or not; a request needs it, and calls are ordered by ``index``."""
     first, second = ({"id": name, "function": {"name": name, "arguments": "{}"}} for name in "ab")
     typed = [call | {"type": "function"} for call in (first, second)]
     deltas = [{"tool_calls": [call | {"index": index}]} for index, call in ((1, second), (0, first))]
@@ -431,21 +431,21 @@ def test_calls_without_a_type_get_one():
         assert [found for found in validate_request(raw(asked), "openai-chat") if found.level == "error"] == []
 
 
-def test_custom_calls_without_a_type():
-    """A call with ``custom`` in place of ``function`` is of that type."""
+def test_parse_answer_adds_the_type_of_custom_calls():
+    """A call with ``custom`` in place of ``function`` gets that type."""
     call = {"id": "a", "custom": {"name": "x", "input": "y"}}
     (element,) = parse_answer("openai-chat", raw(chat("tool_calls", tool_calls=[call]))).history_elements
     assert json.loads(element)["tool_calls"] == [call | {"type": "custom"}]
 
 
-def test_a_call_without_index_goes_on_in_the_last_one():
+def test_answer_stream_appends_a_bare_fragment_to_the_last_call():
     """A fragment with neither index nor id belongs to the call before it."""
     said = folded("openai-chat", fragment(None, "a", "f", '{"x"'), fragment(None, None, None, ": 1}"))
     assert [(call.id, call.arguments) for call in said.message.calls] == [("a", '{"x": 1}')]
 
 
-def test_reasoning_beside_the_content():
-    """Reasoning of compatible servers is thinking, and its details are put together by their index."""
+def test_answer_stream_joins_reasoning_of_compatible_servers():
+    """Reasoning beside the content is thinking, and its details are joined by their index."""
     details = [{"index": 0, "type": "reasoning.text", "text": text, "format": "x"} for text in ("th", "ink")]
     deltas = [
         {"reasoning": "a", "reasoning_details": [details[0]]},
@@ -457,16 +457,16 @@ def test_reasoning_beside_the_content():
     assert kept == [{"index": 0, "type": "reasoning.text", "text": "think", "format": "x"}]
 
 
-def test_chat_is_complete_without_its_mark():
-    """A reason or ``[DONE]`` ends a stream of Chat: some servers send only one of them."""
+def test_answer_stream_of_chat_ends_with_a_reason_or_done():
+    """Some servers send only one of the finish reason and ``[DONE]``; either completes the answer."""
     words = {"choices": [{"delta": {"content": "a"}}]}
     assert not folded("openai-chat", words).is_complete
     assert folded("openai-chat", words, b"[DONE]").is_complete
     assert folded("openai-chat", words, {"choices": [{"delta": {}, "finish_reason": "stop"}]}).is_complete
 
 
-def test_what_is_done_wins_over_what_was_added():
-    """An item that was done replaces the one that was added, whose encrypted content may be unfinished."""
+def test_answer_stream_prefers_done_items_over_added_ones():
+    """A done item replaces the added one, whose encrypted content may be unfinished."""
     item = {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "half"}
     said = folded(
         "openai-responses",
@@ -477,8 +477,8 @@ def test_what_is_done_wins_over_what_was_added():
     assert [part.signature.data for part in said.message.parts] == ["whole"]
 
 
-def test_words_of_an_unfinished_item_are_kept():
-    """When a stream of Responses is cut, what the deltas brought is there."""
+def test_answer_stream_keeps_the_deltas_of_a_truncated_stream():
+    """If a Responses stream is cut, the answer has what its deltas brought."""
     added = {"type": "response.output_item.added", "output_index": 1, "item": ITEM_CALL | {"arguments": ""}}
     words = {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": "hi"}
     message = {"type": "response.output_item.added", "output_index": 0, "item": NO | {"content": []}}
@@ -489,8 +489,8 @@ def test_words_of_an_unfinished_item_are_kept():
     assert not said.is_complete
 
 
-def test_signed_parts_stay_apart():
-    """Words join their neighbours of the same kind; a signature, and what stands behind it, is never merged."""
+def test_answer_stream_never_merges_signed_parts_of_gemini():
+    """Texts are joined with neighbours of the same kind; a signed part, and the text after it, is never merged."""
     parts = [
         [{"text": "a", "thought": True}],
         [{"text": "b", "thought": True}, {"text": "c"}],
@@ -511,7 +511,7 @@ def test_signed_parts_stay_apart():
     ]
 
 
-def test_arguments_of_gemini_in_pieces():
+def test_answer_stream_joins_partial_arguments_of_gemini():
     """A call whose arguments come in pieces is one call with all of them, and keeps its signature."""
 
     def part(**call):
@@ -563,8 +563,8 @@ AWAY = {"code": 503, "status": "UNAVAILABLE", "message": "try later"}
         ("gemini", {"error": AWAY}, "UNAVAILABLE", "try later", 503),
     ],
 )
-def test_an_error_behind_http_200(api, event, code, message, status):
-    """An error inside of a stream is recognised, its event is kept whole, and the answer is not complete."""
+def test_answer_stream_recognizes_errors_inside_a_stream(api, event, code, message, status):
+    """The event of an error is kept whole, and the answer is not complete."""
     said = folded(api, event)
     assert said.error is not None
     assert (said.error.code, said.error.message, said.error.status, said.stop_reason) == (
@@ -576,8 +576,8 @@ def test_an_error_behind_http_200(api, event, code, message, status):
     assert (said.error.provider, json.loads(said.error.body), said.is_complete) == (api, event, False)
 
 
-def test_an_error_body_is_an_answer_with_an_error():
-    """The body of an error says nothing else, so it can go where answers go."""
+def test_parse_answer_returns_an_error_body_as_an_error():
+    """An error body becomes an answer with nothing but its error."""
     body = {"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long"}}
     said = parse_answer("anthropic", raw(body))
     assert said.error is not None
@@ -589,8 +589,8 @@ def test_an_error_body_is_an_answer_with_an_error():
     )
 
 
-def test_an_answer_is_judged_by_the_classifier():
-    """What a stream ends with goes to the classifier as it is: its error, or its reason and usage."""
+def test_to_report_passes_errors_reasons_and_usage_to_the_classifier():
+    """The classifier gets the error of a stream, or the stop reason and usage of an answer."""
     assert classify_error(folded("openai-responses", FAILED).to_report()).kind == "context_window"
     full = claude("model_context_window_exceeded") | {"usage": CALL}
     verdict = classify_error(parse_answer("anthropic", raw(full)).to_report(window=245))
@@ -602,13 +602,13 @@ def test_an_answer_is_judged_by_the_classifier():
 
 
 @pytest.mark.parametrize("error", [None, {}, "", False])
-def test_an_empty_error_is_none(error):
+def test_parse_answer_ignores_an_empty_error_field(error):
     """Some servers send ``error`` with nothing in it beside a good answer."""
     assert parse_answer("openai-chat", raw(chat("stop") | {"error": error})).error is None
 
 
-def test_an_error_of_a_choice_and_an_answer_in_the_background():
-    """An error beside a choice counts; a response that is not finished is not complete, and no error either."""
+def test_parse_answer_reads_choice_errors_and_unfinished_responses():
+    """An error beside a choice counts; an unfinished response is not complete and is no error."""
     broken = chat("error")
     broken["choices"][0]["error"] = {"message": "upstream", "code": 502}
     said = parse_answer("openai-chat", raw(broken))
@@ -622,15 +622,15 @@ def test_an_error_of_a_choice_and_an_answer_in_the_background():
     assert parse_answer("openai-responses", raw(responses("completed"))).is_complete
 
 
-def test_the_first_error_counts():
-    """What follows an error is its consequence."""
+def test_answer_stream_keeps_the_first_error():
+    """Later errors are consequences of the first."""
     said = folded("openai-chat", {"error": "first"}, {"error": "second"})
     assert said.error is not None
     assert said.error.message == "first"
 
 
-def test_an_event_named_error_is_one():
-    """The name of an event is enough, for servers whose data does not say so."""
+def test_answer_stream_recognizes_an_error_by_the_event_name():
+    """Some servers name the event ``error`` but do not say so in its data."""
     fold = AnswerStream("openai-chat")
     for event in SseReader().feed(b'event: error\ndata: {"message": "gone", "code": "x"}\n\n'):
         fold.add_event(event)
@@ -671,21 +671,21 @@ def test_an_event_named_error_is_one():
         ("gemini", {"usageMetadata": {"promptTokenCount": 1}}, False),
     ],
 )
-def test_what_is_meaningful(api, event, wanted):
-    """Only what the model said is meaningful: until then another try can take the place of this one."""
+def test_add_event_returns_whether_the_answer_has_begun(api, event, wanted):
+    """Only output of the model begins an answer; until then another attempt can replace this one."""
     assert AnswerStream(api).add_event(StreamEvent(raw(event))) is wanted
 
 
 @pytest.mark.parametrize("data", [b"", b"[DONE]", b"ping", b"null", b"7"])
-def test_events_without_an_object_mean_nothing(data):
-    """Keep-alives and marks are not meaningful; data that is no JSON is counted."""
+def test_add_event_ignores_events_without_an_object(data):
+    """Keep-alives and end marks begin no answer; data that is no JSON is counted."""
     fold = AnswerStream("openai-chat")
     assert not fold.add_event(StreamEvent(data))
     assert fold.unreadable_events == (data == b"ping")
 
 
-def test_wrong_use_is_a_typed_error():
-    """An API nobody knows and a body that is no object are errors that say what to do."""
+def test_parse_answer_rejects_unknown_apis_and_non_objects():
+    """The error for an unknown API lists the known ones; a body that is no object is a ``FormatError``."""
     with pytest.raises(UnrecognizedContent, match="the APIs are anthropic"):
         AnswerStream("bedrock")
     with pytest.raises(UnrecognizedContent, match="the APIs are anthropic"):

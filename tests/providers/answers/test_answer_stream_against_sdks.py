@@ -73,8 +73,8 @@ def claude_events():
     yield {"type": "message_stop"}
 
 
-def test_anthropic_folds_as_its_sdk():
-    """The events are the SDK's own, and its fold of them is the body that we make of them."""
+def test_answer_stream_of_anthropic_matches_its_sdk():
+    """The test events are valid for the SDK, and its accumulated message equals the body built here."""
     known, snapshot, buffers = TypeAdapter(BetaRawMessageStreamEvent), None, {}
     for body in claude_events():
         event = known.validate_python(body)
@@ -108,8 +108,8 @@ def chat_chunks():
     yield head | {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 7, "total_tokens": 16}}
 
 
-def test_chat_folds_as_its_sdk():
-    """The chunks are the SDK's own, and its fold of them says the same as ours."""
+def test_answer_stream_of_chat_matches_its_sdk():
+    """The test chunks are valid for the SDK, and its accumulated completion says the same as the answer built here."""
     state = ChatCompletionStreamState()
     for body in chat_chunks():
         state.handle_chunk(ChatCompletionChunk.model_validate(body))
@@ -157,8 +157,8 @@ def responses_events():
     yield {"type": "response.completed", "response": ended}
 
 
-def test_responses_are_read_by_their_sdk():
-    """The events are the SDK's own, and the body we make of them is the response that the last one repeats."""
+def test_answer_stream_of_responses_is_valid_for_its_sdk():
+    """The body built from the events is the response that the last event repeats."""
     known = TypeAdapter(ResponseStreamEvent)
     bodies = [body | {"sequence_number": number} for number, body in enumerate(responses_events())]
     last = [known.validate_python(body) for body in bodies][-1]
@@ -180,8 +180,8 @@ def gemini_chunks():
     yield {"usageMetadata": usage, "responseId": "r"}
 
 
-def test_gemini_is_read_by_its_sdk():
-    """The chunks and the body we make of them are the SDK's own types, and its words and calls are ours."""
+def test_answer_stream_of_gemini_is_valid_for_its_sdk():
+    """The SDK reads the same text, calls and usage from the body built here."""
     for body in gemini_chunks():
         GenerateContentResponse.model_validate(body)
     ours, said = folded("gemini", gemini_chunks())

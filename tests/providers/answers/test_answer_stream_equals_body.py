@@ -320,8 +320,8 @@ STREAMS = {
 
 @pytest.mark.parametrize("api", APIS)
 @given(data=st.data())
-def test_a_stream_says_what_the_body_says(api, data):
-    """The folded answer equals the answer of the body that is not streamed, and its history decodes to its message."""
+def test_answer_stream_equals_the_answer_of_the_body(api, data):
+    """The streamed answer equals the answer of the unstreamed body, and its history decodes to its message."""
     body, stream = data.draw(STREAMS[api])
     whole = parse_answer(api, json.dumps(body).encode())
     assert plain(fold(api, stream)) == plain(whole)
@@ -332,8 +332,8 @@ def test_a_stream_says_what_the_body_says(api, data):
 
 
 @given(gemini_streams(), st.lists(st.integers(0, 3_000), max_size=5))
-def test_an_array_says_what_the_events_say(drawn, cuts):
-    """Gemini's chunks in a JSON array, however cut, are the same answer as in events."""
+def test_json_array_reader_gives_the_same_answer_as_events(drawn, cuts):
+    """Gemini's chunks in a JSON array, however chunked, give the same answer as server-sent events."""
     _, stream = drawn
     array = b"[" + b"\n,\r\n".join(event.data for event in SseReader().feed(stream)) + b"]"
     folded, reader, start = AnswerStream("gemini"), JsonArrayReader(), 0
@@ -346,8 +346,8 @@ def test_an_array_says_what_the_events_say(drawn, cuts):
 
 @pytest.mark.parametrize("api", APIS)
 @given(data=st.data())
-def test_a_cut_stream_is_not_complete(api, data):
-    """Cut at any byte before the API's last word, an answer has what was said so far and is not complete."""
+def test_answer_stream_cut_before_its_end_is_not_complete(api, data):
+    """Cut at any byte before the API's final event, an answer has what arrived so far and is not complete."""
     _, stream = data.draw(STREAMS[api])
     last = {"anthropic": b"message_stop", "openai-chat": b'"finish_reason"', "gemini": b'"finishReason"'}
     end = stream.rindex(last.get(api, b'"type": "response.'))
@@ -379,8 +379,8 @@ def spoilt(draw, value, depth=0):
 
 @pytest.mark.parametrize("api", APIS)
 @given(data=st.data())
-def test_nothing_in_a_stream_raises(api, data):
-    """Any JSON in any place of an event, events lost, doubled and out of order: an answer, never an exception."""
+def test_answer_stream_never_raises_on_malformed_events(api, data):
+    """Any JSON in any place of an event, and events lost, doubled or out of order, give an answer and no exception."""
     body, stream = data.draw(STREAMS[api])
     found = [event for event in SseReader().feed(stream) if event.data.startswith(b"{")]
     chosen = data.draw(st.lists(st.sampled_from(found), max_size=6)) if found else []
@@ -400,8 +400,8 @@ PADDED = {"openai-chat": {"id": "chatcmpl-1", "created": 1, "model": "kelp", "us
 
 @pytest.mark.parametrize("api", APIS[:3])
 @given(data=st.data())
-def test_what_is_taken_at_once_says_the_same(api, data):
-    """Events as most are, which one step takes, say what they say field by field, odd events between them or not."""
+def test_answer_stream_fast_path_equals_full_decoding(api, data):
+    """Text events taken by the fast path give the same answer as full decoding, with malformed events in between."""
     _, stream = data.draw(STREAMS[api])
     quick, slow = AnswerStream(api), AnswerStream(api)
     slow._accumulator.add_text_delta = lambda _: None
@@ -417,8 +417,8 @@ def test_what_is_taken_at_once_says_the_same(api, data):
     assert plain(quick.build_answer()) == plain(slow.build_answer())
 
 
-def test_the_last_chunk_says_what_stands_around_the_words():
-    """The head of the newest chunk counts, also where one in between was an odd one with a head of its own."""
+def test_answer_stream_takes_the_head_of_the_newest_chunk():
+    """The head of the newest chunk counts, also if a chunk in between needed full decoding."""
     folded = AnswerStream("openai-chat")
     for model, odd in (("a", {}), ("b", {"new": 1}), ("a", {})):
         chunk = {"model": model, "choices": [{"index": 0, "delta": {"content": model}}]} | odd
@@ -426,8 +426,8 @@ def test_the_last_chunk_says_what_stands_around_the_words():
     assert (folded.build_answer().model, folded.build_answer().message.text) == ("a", "aba")
 
 
-def test_parts_of_a_summary_stay_apart():
-    """On Responses words belong to the part of the item that their index says, in a summary too."""
+def test_answer_stream_keeps_summary_parts_of_responses_apart():
+    """A delta belongs to the part with its index, in reasoning summaries too."""
     folded = AnswerStream("openai-responses")
     for at, words in ((0, "one"), (1, "tw"), (1, "o")):
         delta = {"type": "response.reasoning_summary_text.delta", "output_index": 0, "summary_index": at}
@@ -437,7 +437,7 @@ def test_parts_of_a_summary_stay_apart():
 
 
 @given(st.sampled_from(APIS), st.binary(max_size=40) | ANY_JSON.map(lambda one: json.dumps(one).encode()))
-def test_any_bytes_are_a_typed_answer(api, body):
+def test_parse_answer_rejects_any_other_bytes_with_format_error(api, body):
     """A body that is no JSON object is a ``FormatError``; as the data of an event it changes nothing."""
     folded = AnswerStream(api)
     folded.add_event(StreamEvent(body))

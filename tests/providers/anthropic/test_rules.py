@@ -147,8 +147,8 @@ def broken(body, **more):
         ),
     ],
 )
-def test_findings_name_the_place(body, rule, path):
-    """A finding says where the request breaks the rule."""
+def test_validate_request_reports_the_path_of_a_finding(body, rule, path):
+    """A finding has the path at which the request breaks the rule."""
     assert (rule, path) in broken(body)
 
 
@@ -193,28 +193,28 @@ def test_findings_name_the_place(body, rule, path):
         ask("x", [THOUGHT, text()], compaction={"type": "summarize"}, betas=["compact-2026-09-04"]),
     ],
 )
-def test_these_are_taken(body):
-    """Merging, paused turns, calls made by a server tool, threads and unknown models are not held against a request."""
+def test_validate_request_accepts_lenient_forms_of_anthropic(body):
+    """Merged roles, paused turns, calls by server tools, threads and unknown models are no findings."""
     assert broken(body) == []
 
 
-def test_a_model_that_thinks_by_itself_is_not_off():
-    """Without a word about thinking, it is off only on models that do not think unasked."""
+def test_validate_request_knows_models_that_think_by_default():
+    """Without a thinking option, thinking is off only on models that do not think by default."""
     rules = {model: {rule for rule, _ in broken(ask("x", [THOUGHT, text()], model=model))} for model in (OLD, NEWER)}
     assert "anthropic.thinking-off" in rules[OLD]
     assert "anthropic.thinking-off" not in rules[NEWER]
 
 
 @pytest.mark.parametrize("listed", [1.5, True, "x", {"a": 1}, None])
-def test_betas_that_are_no_list_say_nothing(listed):
-    """A body's betas that are no list leave those of the headers alone, told or not."""
+def test_validate_request_ignores_body_betas_that_are_no_list(listed):
+    """Malformed betas in the body leave those of the headers in force."""
     body = ask("a", betas=listed, compaction={"type": "summarize"})
     assert broken(body, betas=["compact-2026-09-04"]) == []
     assert broken(body) == [("anthropic.compaction-beta", "$.compaction")]
 
 
-def test_betas_of_the_headers_count():
-    """Beta features asked for in the headers are as good as those in the body."""
+def test_validate_request_counts_betas_of_the_headers():
+    """Beta features requested in the headers count like those in the body."""
     body = ask("a", compaction={"type": "summarize"})
     assert broken(body, betas=["compact-2026-09-04"]) == []
     edits = {"edits": [{"type": "clear_tool_uses_20250919"}]}
@@ -235,6 +235,6 @@ def test_betas_of_the_headers_count():
         (b"\x89PNG", None),
     ],
 )
-def test_pixels_are_read_from_the_head(head, size):
-    """Width and height come from the first bytes of each image format; what cannot be told is nothing."""
+def test_read_image_size_reads_the_header_of_each_format(head, size):
+    """Width and height come from the first bytes of the image; an unknown format gives None."""
     assert read_image_size(base64.b64encode(head).decode()) == size

@@ -67,8 +67,8 @@ def is_of_seals(said):
 
 
 @pytest.mark.parametrize(("code", "message"), SEALED)
-def test_a_seal_that_is_taken_no_more_is_known(code, message):
-    """By its code or its words, also where a gateway put them into a text of its own; it is no overflow."""
+def test_is_signature_error_recognizes_rejected_signatures(code, message):
+    """Rejected signed data is recognized by code or wording, also inside a gateway's text, and is no overflow."""
     said = report(code, message)
     inner = ErrorReport("", 400, body=msgspec.json.encode({"error": {"message": bytes(said.body).decode()}}))
     assert is_of_seals(said)
@@ -78,19 +78,19 @@ def test_a_seal_that_is_taken_no_more_is_known(code, message):
 
 
 @pytest.mark.parametrize(("code", "message"), SEALED)
-def test_it_is_known_inside_of_a_stream(code, message):
-    """There the status is that of the stream, or none at all, and the kind of the error decides."""
+def test_is_signature_error_recognizes_errors_inside_a_stream(code, message):
+    """In a stream the status is 200 or missing, and the kind of the error decides."""
     body = msgspec.json.encode({"type": "error", "code": code, "message": message})
     assert all(is_of_seals(ErrorReport("", status, body=body)) for status in (None, 200))
 
 
 @pytest.mark.parametrize(("code", "message"), OTHER)
-def test_other_errors_are_none(code, message):
-    """What is missing, misplaced, too large, of a key or of a parameter is cured by nothing that is left out."""
+def test_is_signature_error_is_false_for_other_errors(code, message):
+    """Leaving out signed data cures nothing that is missing, misplaced, too large, or about a key or parameter."""
     assert not is_of_seals(report(code, message))
 
 
 @pytest.mark.parametrize(("status", "code", "message"), ELSEWHERE)
-def test_what_only_mentions_a_seal_is_none(status, code, message):
-    """A key, a limit and a server that fails say by their status, or their kind, that the request is not wrong."""
+def test_is_signature_error_is_false_for_mere_mentions(status, code, message):
+    """A wrong key, a limit or a failing server is recognized by status or kind, whatever its text mentions."""
     assert not is_of_seals(report(code, message, status))

@@ -53,13 +53,13 @@ def told(*blocks):
         ([answered(USE, GIVEN), told(MADE_UP, WORDS)], [answered(USE), told(GIVEN), told(WORDS)]),
     ],
 )
-def test_a_result_in_an_answer_stands_behind_it(history, sent):
-    """The real result of a call is the one that goes out, though it stood in the assistant's message."""
+def test_fix_request_moves_a_result_out_of_an_answer(history, sent):
+    """The real result of a call is sent, although it was in the assistant's message."""
     assert mended("anthropic", ASKED, *history) == [ASKED, *sent]
 
 
-def test_a_response_of_the_models_stands_behind_its_call():
-    """Gemini: a response in a content of the model moves into one of the user's."""
+def test_fix_request_moves_a_gemini_response_to_a_user_content():
+    """Gemini: a response in a content of the model moves to a user content after it."""
     call, response = {"functionCall": {"name": "f", "args": {}}}, {"functionResponse": {"name": "f", "response": {}}}
     asked = {"role": "user", "parts": [{"text": "q"}]}
     sent = mended("gemini", asked, {"role": "model", "parts": [call, response]})
@@ -78,15 +78,15 @@ def spoken(name, *, response=None):
 
 
 @pytest.mark.parametrize("name", ["", "other", "f.x"])
-def test_the_one_response_answers_the_one_call(name):
-    """Gemini: a response without a name, or with another, is the answer where one call and one response meet."""
+def test_fix_request_names_the_one_response_after_the_one_call(name):
+    """Gemini: a response with a missing or wrong name is the answer if there is one call and one response."""
     asked = {"role": "user", "parts": [{"text": "q"}]}
     sent = mended("gemini", asked, spoken("f"), spoken(name, response="REAL"))
     assert sent == [asked, spoken("f"), spoken("f", response="REAL")]
 
 
-def test_responses_of_other_numbers_answer_nothing():
-    """Gemini: two calls and one response that names neither: which it answers is not known."""
+def test_fix_request_does_not_guess_among_several_calls():
+    """Gemini: with two calls and one response that names neither, both calls get an error result."""
     asked = {"role": "user", "parts": [{"text": "q"}]}
     calls = {"role": "model", "parts": [*spoken("f")["parts"], *spoken("g")["parts"]]}
     sent = mended("gemini", asked, calls, spoken("other", response="REAL"))
@@ -99,15 +99,15 @@ def chat_calls(*ids):
 
 
 @pytest.mark.parametrize("named", [{}, {"tool_call_id": ""}])
-def test_a_tool_message_without_an_id_answers_the_open_call(named):
-    """Chat: right behind an answer with one call that has no other result, a nameless result is that call's."""
+def test_fix_request_gives_a_nameless_tool_message_the_open_call(named):
+    """Chat: right after an answer with one unanswered call, a result without an id belongs to that call."""
     other = {"role": "tool", "tool_call_id": "c2", "content": "REAL2"}
     sent = mended("openai-chat", ASKED, chat_calls("c1", "c2"), other, {"role": "tool", "content": "REAL1", **named})
     assert sent == [ASKED, chat_calls("c1", "c2"), other, {"role": "tool", "tool_call_id": "c1", "content": "REAL1"}]
 
 
-def test_a_tool_message_behind_words_answers_nothing():
-    """Chat: the answer right before it is the one that a nameless result may answer."""
+def test_fix_request_does_not_match_a_tool_message_after_text():
+    """Chat: a result without an id may only answer the answer right before it."""
     words = {"role": "assistant", "content": "w"}
     sent = mended("openai-chat", ASKED, chat_calls("c1"), words, {"role": "tool", "content": "REAL"}, ASKED)
     assert sent[2] == {"role": "tool", "tool_call_id": "c1", "content": SYNTHETIC_RESULT_TEXT}
@@ -116,8 +116,10 @@ def test_a_tool_message_behind_words_answers_nothing():
 # -- calls that lie elsewhere ------------------------------------------------------------------------------------------
 
 
-def test_a_response_to_a_call_in_the_cache_stays():
-    """Gemini: with cachedContent the first content may answer a call of the cache, called again later or not."""
+def test_fix_request_keeps_a_response_to_a_cached_call():
+    """Gemini: with cachedContent the first content may answer a cached call, whether it is called again later or
+    not.
+    """
     first = spoken("f", response="CACHED")
     empty = {"role": "user", "parts": []}
     again = [spoken("f"), spoken("f", response="REAL"), {"role": "model", "parts": [{"text": "w"}]}]
@@ -142,16 +144,16 @@ OPEN = {"type": "function_call", "call_id": "z", "name": "f", "arguments": "{}"}
 
 
 @pytest.mark.parametrize("named", [{"id": "lsh_1"}, {"id": "c1"}, {"id": "lsh_1", "call_id": "c1"}])
-def test_a_local_shells_output_names_either_id(named):
-    """Responses: both readings are taken, and a repair elsewhere leaves the real output where it is."""
+def test_fix_request_accepts_either_id_of_a_local_shell_call(named):
+    """Responses: both ids are accepted, and a fix elsewhere leaves the real output in place."""
     output = {"type": "local_shell_call_output", "output": "REAL", **named}
     body = {"model": "gpt-5", "input": [ASKED, TYPED, output]}
     assert validate_request(body, "openai-responses") == ()
     assert mended("openai-responses", ASKED, TYPED, output, OPEN)[:4] == [ASKED, TYPED, output, OPEN]
 
 
-def test_a_shell_that_never_ran_did_not_succeed():
-    """Responses: the made-up output of a shell's call ends in an error."""
+def test_fix_request_ends_a_made_up_shell_output_with_an_error():
+    """Responses: the made-up output of a shell call has exit code 1."""
     call = {"type": "shell_call", "id": "sh_1", "call_id": "c", "action": {"commands": ["ls"]}}
     chunk = mended("openai-responses", ASKED, call)[2]["output"][0]
     assert (chunk["stdout"], chunk["outcome"]) == (SYNTHETIC_RESULT_TEXT, {"type": "exit", "exit_code": 1})
@@ -169,8 +171,8 @@ SHOT = {"type": "computer_call_output", "call_id": "c", "output": {"type": "comp
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": []}
 
 
-def test_a_call_for_a_screenshot_goes_without_one():
-    """Responses: no screenshot can be made up; the call goes, with the reasoning that only it came of."""
+def test_fix_request_drops_a_computer_call_without_a_screenshot():
+    """Responses: no screenshot can be made up, so the call is dropped with the reasoning that belongs only to it."""
     assert mended("openai-responses", ASKED, THOUGHT, SCREEN) == [ASKED]
     assert mended("openai-responses", ASKED, THOUGHT, SCREEN, ASKED) == [ASKED, ASKED]
     assert mended("openai-responses", SHOT, ASKED, THOUGHT, SCREEN) == [ASKED]
@@ -190,22 +192,22 @@ FETCHED = {
 
 
 @pytest.mark.parametrize("more", [[], [answered(FETCHED, WORDS)]])
-def test_a_deferred_call_outlives_a_repair(more):
-    """Anthropic: what a server does once the client has answered stays, whatever else is repaired."""
+def test_fix_request_keeps_a_deferred_server_call(more):
+    """Anthropic: a server call that runs after the client has answered stays, whatever else is fixed."""
     history = [ASKED, answered(FETCH, USE), told(GIVEN), *more]
     assert mended("anthropic", *history, told({"type": "text", "text": ""})) == history
 
 
-def test_a_deferred_call_goes_where_the_user_speaks():
-    """Anthropic: words behind the results, or an answer without what was waited for, end the wait."""
+def test_fix_request_drops_a_server_call_that_waits_in_vain():
+    """Anthropic: text after the results, or an answer without the awaited result, ends the wait."""
     sent = [ASKED, answered(USE), told(GIVEN, WORDS)]
     assert mended("anthropic", ASKED, answered(FETCH, USE), told(GIVEN, WORDS)) == sent
     sent = [ASKED, answered(USE), told(GIVEN), answered(WORDS), ASKED]
     assert mended("anthropic", ASKED, answered(FETCH, USE), told(GIVEN), answered(WORDS), ASKED) == sent
 
 
-def test_a_client_does_not_share_an_id_with_a_server():
-    """Anthropic: of two calls with one id in one message, the client's gets another."""
+def test_fix_request_renames_a_client_call_with_a_server_id():
+    """Anthropic: of two calls with one id in a message, the client's call gets another id."""
     mine = USE | {"id": "srvtoolu_1"}
     sent = mended("anthropic", ASKED, answered(FETCH, FETCHED, mine), told(GIVEN | {"tool_use_id": "srvtoolu_1"}))
     assert sent[1]["content"][:2] == [FETCH, FETCHED]
@@ -221,8 +223,8 @@ ORPHANS = {
 
 
 @pytest.mark.parametrize("api", ORPHANS)
-def test_a_history_without_its_calls_takes_linear_time(api, grows_slowly):
-    """Results whose calls a client cut away are told in time that grows with their number."""
+def test_fix_request_takes_linear_time_for_orphan_results(api, grows_slowly):
+    """Results whose calls a client cut away are fixed in time proportional to their number."""
 
     def mending(count):
         body = {"model": MODELS[api], FIELDS[api]: [ORPHANS[api](number) for number in range(count)]}

@@ -35,8 +35,8 @@ def text(words, **more):
 MARK = {"cache_control": {"type": "ephemeral"}}
 
 
-def test_too_many_breakpoints():
-    """Of more than four cache breakpoints so many go that four are left; no word goes with them."""
+def test_fix_request_removes_surplus_breakpoints():
+    """Of more than four cache breakpoints four are left, and no text is lost."""
     content = [text(str(number), **MARK) for number in range(6)]
     body, rules, valid = mended("anthropic", messages=[{"role": "user", "content": content}])
     assert valid
@@ -47,8 +47,8 @@ def test_too_many_breakpoints():
 
 
 @pytest.mark.parametrize(("width", "number", "left"), [(2_560, 21, 20), (2_000, 21, 21), (9_000, 1, 0)])
-def test_images_over_what_is_taken_give_way_to_a_line(width, number, left):
-    """Beside a large image 20 go and the oldest do not; none that is over 8,000 pixels. A line stands for each."""
+def test_fix_request_replaces_surplus_images_by_a_line(width, number, left):
+    """Of large images the newest 20 stay and none over 8,000 pixels; a line replaces each of the others."""
     head = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", width, 10)
     source = {"type": "base64", "media_type": "image/png", "data": b64encode(head).decode()}
     shot = {"role": "user", "content": [{"type": "image", "source": source}]}
@@ -60,8 +60,8 @@ def test_images_over_what_is_taken_give_way_to_a_line(width, number, left):
     assert kinds == ["text"] * (number - left) + ["image"] * left
 
 
-def test_what_is_mended_leaves_the_rest_its_bytes():
-    """A message that is written anew leaves all others, and all other fields, byte for byte."""
+def test_fix_request_keeps_the_bytes_of_everything_else():
+    """A rewritten message leaves all others, and all other fields, byte for byte."""
     first = b'{ "role":"user" , "content": "\\u4f60" }'
     raw = b'{"model":"claude-sonnet-4-5", "messages":[%s,{"role":"assistant","content":"a","name":"x"},%s]}'
     made = fix_request(raw % (first, first), "anthropic")
@@ -70,8 +70,8 @@ def test_what_is_mended_leaves_the_rest_its_bytes():
     assert b'"name"' not in made.body
 
 
-def test_an_item_that_came_twice_keeps_one_name():
-    """Responses: an item that stands twice is sent twice, the second time without the id that names the first."""
+def test_fix_request_removes_the_id_of_a_repeated_item():
+    """Responses: an item that occurs twice is sent twice, the second time without its id."""
     said = {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
     asked = {"type": "message", "role": "user", "content": "go"}
     body, rules, valid = mended("openai-responses", input=[asked, said, asked, said, asked])
@@ -81,16 +81,16 @@ def test_an_item_that_came_twice_keeps_one_name():
     assert body["input"][3] == {key: value for key, value in said.items() if key != "id"}
 
 
-def test_a_result_for_a_call_that_the_server_holds():
-    """With a history on the server an output needs no call here, also where something else is mended."""
+def test_fix_request_keeps_outputs_for_calls_on_the_server():
+    """Responses: with the history on the server an output needs no call here, also if something else is fixed."""
     output = {"type": "function_call_output", "call_id": "c", "output": "r"}
     body, _, valid = mended("openai-responses", previous_response_id="resp_1", input=[output, {"role": "user"}])
     assert valid
     assert output in body["input"]
 
 
-def test_options_that_have_one_right_mending():
-    """A threshold under the least is the least, edits in the wrong order change places, forced tools go."""
+def test_fix_request_reorders_context_edits():
+    """Context edits in the wrong order are reordered, the one right change for this rule."""
     edits = [{"type": "clear_tool_uses_20250919"}, {"type": "clear_thinking_20251015"}]
     body, rules, valid = mended(
         "anthropic", messages=[{"role": "user", "content": "a"}], context_management={"edits": edits}
@@ -101,8 +101,8 @@ def test_options_that_have_one_right_mending():
 
 
 @pytest.mark.parametrize("role", ["human", "ai", "model", "developer", "tool", 3])
-def test_a_message_of_an_unknown_role_is_somebodys(role):
-    """A role of another API is the one that means the same; one that means nothing is the user's."""
+def test_fix_request_maps_unknown_roles(role):
+    """A role of another API becomes the one with the same meaning; any other becomes user."""
     messages = [{"role": "user", "content": "go"}, {"role": role, "content": "hello"}, {"role": "user", "content": "x"}]
     body, _, valid = mended("anthropic", messages=messages)
     assert valid
@@ -110,15 +110,15 @@ def test_a_message_of_an_unknown_role_is_somebodys(role):
     assert [one["role"] for one in body["messages"] if "hello" in str(one)] == [mine]
 
 
-def test_what_is_no_request_is_a_typed_error():
+def test_fix_request_rejects_bodies_that_are_no_request():
     """Bytes that are no JSON object of this shape raise ``FormatError`` with what to do."""
     for data in (b"", b"[", b"3", b'{"messages":[3],"messages":[]}'):
         with pytest.raises(FormatError):
             fix_request(data, "anthropic")
 
 
-def test_blocks_of_a_servers_tool_carry_their_id():
-    """Anthropic: a server's call and result are sealed with its id, a client's call with the id of its caller."""
+def test_decode_messages_signs_server_tool_blocks_with_their_id():
+    """Anthropic: a server's call and result have its id as signature, and a client's call has that of its caller."""
     use = {"type": "server_tool_use", "id": "s1", "name": "code_execution", "input": {}}
     call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
     call["caller"] = {"type": "code_execution_20250825", "tool_id": "s1"}
@@ -165,16 +165,16 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("api", "body"), WORDS)
-def test_words_in_any_form_are_said_in_the_apis_own(api, body):
-    """What a user or a system prompt says under another key, in another type or outside a list stays."""
+def test_fix_request_keeps_text_under_foreign_keys(api, body):
+    """Text of a user or system prompt under another key, in another type or outside a list is rewritten, not lost."""
     said, _, valid = mended(api, **body)
     assert valid
     assert "KEEP" in json.dumps(said)
     assert fix_request(json.dumps(said).encode(), api).fixes == ()
 
 
-def test_two_words_under_two_keys_are_both_kept():
-    """Words beside the content, under a key of another API, are put behind it; the same words are not said twice."""
+def test_fix_request_keeps_text_under_two_keys():
+    """Text beside the content, under a key of another API, is appended; the same text is not repeated."""
     both, _, valid = mended("anthropic", messages=[{"role": "user", "content": "a", "text": "b"}])
     assert valid
     assert both["messages"][0]["content"] == [text("a"), text("b")]
@@ -183,8 +183,8 @@ def test_two_words_under_two_keys_are_both_kept():
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
-def test_a_system_message_at_the_start_is_the_system_prompt(role):
-    """Anthropic and Gemini have a field for it: there it goes, behind what stands there, its breakpoint with it."""
+def test_fix_request_moves_leading_system_messages_to_the_prompt(role):
+    """Anthropic and Gemini have a field for it: the text is appended there with its breakpoint."""
     lead = [{"role": role, "content": [text("S", **MARK)]}, {"role": role, "content": "T"}]
     body, rules, valid = mended("anthropic", messages=[*lead, HI])
     assert (valid, rules) == (True, ["system"])
@@ -200,8 +200,8 @@ def test_a_system_message_at_the_start_is_the_system_prompt(role):
     assert body["contents"] == contents[1:]
 
 
-def test_a_system_message_alone_is_the_users():
-    """Where nothing else is said, a system message is not moved: a request without a message is none."""
+def test_fix_request_turns_a_lone_system_message_into_a_user_message():
+    """A request needs a message, so a system message that is the only one is not moved."""
     body, _, valid = mended("anthropic", messages=[{"role": "system", "content": "S"}])
     assert valid
     assert body["messages"][0]["role"] == "user"
@@ -216,8 +216,8 @@ GIVEN = [({"R": 1}, '{"R": 1}'), (12, "12"), (True, "true"), ({"type": "text", "
 
 
 @pytest.mark.parametrize(("given", "said"), GIVEN)
-def test_what_a_tool_gave_back_is_told_as_json(given, said):
-    """A result that is neither text nor blocks is no lost result: it is told as the JSON it is."""
+def test_fix_request_writes_a_non_text_result_as_json(given, said):
+    """A result that is neither text nor blocks is not lost: it is written as its JSON."""
     use = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "t", "content": given}
     turns = [HI, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
@@ -231,8 +231,8 @@ def test_what_a_tool_gave_back_is_told_as_json(given, said):
     assert body["messages"][2] == {**tool, "content": said}
 
 
-def test_a_result_inside_a_result_keeps_its_words():
-    """A result that stands in another one is said in words there."""
+def test_fix_request_flattens_a_result_inside_a_result():
+    """A result nested in another one becomes text there."""
     use = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "t", "content": [NESTED]}
     turns = [HI, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
@@ -241,8 +241,8 @@ def test_a_result_inside_a_result_keeps_its_words():
     assert body["messages"][2]["content"] == [{**result, "content": [text("R")]}]
 
 
-def test_an_output_that_is_an_object_is_told_as_json():
-    """Responses: the output of a call as an object is its JSON; a chat's tool message is an output."""
+def test_fix_request_writes_an_object_output_as_json():
+    """Responses: the output of a call as an object is written as its JSON; a chat tool message becomes an output."""
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c", "output": {"x": "R"}}
     asked = {"role": "user", "content": "go"}
@@ -255,8 +255,8 @@ def test_an_output_that_is_an_object_is_told_as_json():
     assert body["input"][2] == {**output, "output": "R"}
 
 
-def test_ids_that_are_numbers():
-    """An id that is a number on both sides is the same string on both."""
+def test_fix_request_turns_numeric_ids_into_strings():
+    """A numeric id of a call and its result becomes the same string in both."""
     use = {"type": "tool_use", "id": 7, "name": "f", "input": {}}
     result = {"type": "tool_result", "tool_use_id": 7, "content": "R"}
     turns = [HI, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
@@ -272,8 +272,8 @@ def test_ids_that_are_numbers():
 
 
 @pytest.mark.parametrize(("api", "field"), [("openai-chat", "messages"), ("openai-responses", "input")])
-def test_a_result_in_another_apis_form_keeps_its_text(api, field):
-    """A result or a call of Anthropic's in a user's message is said in words, not named as an attachment."""
+def test_fix_request_keeps_text_of_foreign_calls_and_results(api, field):
+    """Anthropic's result or call in a user message is written as text, not as the name of an attachment."""
     result = {"type": "tool_result", "tool_use_id": "t", "content": [text("REAL1")]}
     use = {"type": "tool_use", "id": "t", "name": "search", "input": {"q": "REAL2"}}
     body, _, valid = mended(api, **{field: [{"role": "user", "content": [result, use]}]})
@@ -285,8 +285,8 @@ def test_a_result_in_another_apis_form_keeps_its_text(api, field):
 
 
 @pytest.mark.parametrize("held", ["cachedContent", "cached_content"])
-def test_a_cached_content_holds_the_calls_before(held):
-    """Gemini: a response to a call that lies in the cached content stays; a field that is null holds nothing."""
+def test_fix_request_keeps_responses_to_calls_in_cached_content(held):
+    """Gemini: a response to a call in the cached content stays; a field that is null holds no call."""
     response = {"functionResponse": {"name": "f", "response": {"output": "REAL"}}}
     contents = [{"role": "user", "parts": [response]}, {"role": "user", "parts": [{"text": ""}, {"text": "x"}]}]
     assert "REAL" in str(mended("gemini", contents=contents, **{held: "cachedContents/a"})[0])
@@ -296,8 +296,8 @@ def test_a_cached_content_holds_the_calls_before(held):
 # -- around the history ------------------------------------------------------------------------------------------------
 
 
-def test_breakpoints_in_many_messages():
-    """The surplus goes in one step, the oldest of the messages first; those on the tools and the system stay."""
+def test_fix_request_removes_the_oldest_surplus_breakpoints_at_once():
+    """The oldest breakpoints of messages are removed in one step; those on tools and system prompt stay."""
     turns = [{"role": ("user", "assistant")[at % 2], "content": [text(str(at), **MARK)]} for at in range(7)]
     body, rules, valid = mended("anthropic", system=[text("S", **MARK)], messages=turns)
     assert (valid, rules) == (True, ["anthropic.cache-count"])
@@ -309,8 +309,8 @@ def test_breakpoints_in_many_messages():
     assert str(body["messages"]).count("cache_control") == 3
 
 
-def test_of_a_block_only_the_unknown_field_goes():
-    """Citations and breakpoints of a block stay when a field that no such block has goes."""
+def test_fix_request_removes_only_the_unknown_field_of_a_block():
+    """Citations and breakpoints of a block stay when an unknown field is removed."""
     cited = {"type": "char_location", "cited_text": "c", "document_index": 0, "start_char_index": 0}
     block = text("T", citations=[cited], **MARK)
     body, rules, valid = mended(
@@ -320,7 +320,7 @@ def test_of_a_block_only_the_unknown_field_goes():
     assert body["messages"][1]["content"] == [block]
 
 
-def test_a_key_with_dots_is_found():
+def test_json_tree_parse_path_finds_keys_with_dots():
     """A path whose key has dots or brackets in it leads to that key."""
     body, _, valid = mended("anthropic", messages=[{**HI, "a.b": 1, "c[0].d": 2}])
     assert valid
@@ -333,8 +333,8 @@ def test_a_key_with_dots_is_found():
     assert tree.parse_path("$") == ()
 
 
-def test_many_places_at_once():
-    """Places are filled and emptied together, what is not there stays so, and the outer of two changes is made."""
+def test_replace_json_at_paths_changes_many_places_at_once():
+    """Places are set and removed together, missing ones stay missing, and the outer of two nested changes wins."""
     raw = Raw(b'{"a": [1, {"b": 2, "c": 3}], "d": 4}')
     new = replace_json_at_paths(raw, {("a", 0): None, ("a", 1, "b"): b"5", ("x",): b"6", ("a", 7): None})
     assert json.loads(new) == {"a": [{"b": 5, "c": 3}], "d": 4}
@@ -342,8 +342,10 @@ def test_many_places_at_once():
     assert json.loads(replace_json_at_paths(raw, {("d",): None})) == {"a": [1, {"b": 2, "c": 3}]}
 
 
-def test_a_tool_that_stands_twice():
-    """The very same tool a second time goes; another one of the same name stays, for somebody to say which."""
+def test_fix_request_removes_an_identical_duplicate_tool():
+    """An identical second tool is removed; a different one of the same name stays, as only the caller knows which to
+    keep.
+    """
     tool = {"name": "f", "input_schema": {"type": "object"}}
     body, _, valid = mended("anthropic", messages=[HI], tools=[tool, tool, {**tool, "name": "g"}, tool])
     assert valid
@@ -356,8 +358,8 @@ def test_a_tool_that_stands_twice():
     assert body["tools"] == [{"functionDeclarations": [{"name": "f"}]}]
 
 
-def test_too_many_stop_sequences_are_told():
-    """Nobody knows which of too many stop sequences may go: they stay, and are a finding."""
+def test_fix_request_leaves_too_many_stop_sequences():
+    """Nobody knows which stop sequences can be dropped: they stay, and are a finding."""
     config = {"stopSequences": list("abcdef")}
     body, rules, valid = mended("gemini", contents=[{"parts": [{"text": "a"}]}], generationConfig=config)
     assert (body["generationConfig"], rules, valid) == (config, [], False)
@@ -365,16 +367,16 @@ def test_too_many_stop_sequences_are_told():
     assert (body["stop"], rules, valid) == (list("abcde"), [], False)
 
 
-def test_a_conversation_holds_what_was_said_before():
-    """Responses: of a conversation and a previous response the conversation stays, which holds the response too."""
+def test_fix_request_prefers_conversation_to_previous_response():
+    """Responses: of both fields the conversation stays, because it contains the response too."""
     body, rules, valid = mended("openai-responses", input="a", previous_response_id="resp_1", conversation="conv_1")
     assert (valid, rules) == (True, ["openai-responses.history"])
     assert "previous_response_id" not in body
     assert body["conversation"] == "conv_1"
 
 
-def test_the_model_that_is_asked_for_wins():
-    """The rules are those of the model that is asked for, also where the body names another one."""
+def test_fix_request_uses_the_rules_of_the_given_model():
+    """The rules are those of the given model, also if the body names another one."""
     prefill = json.dumps({"model": "claude-sonnet-4-5", "messages": [HI, {"role": "assistant", "content": "a"}]})
     raw = prefill.encode()
     assert fix_request(raw, "anthropic").body is raw
@@ -390,8 +392,8 @@ def test_the_model_that_is_asked_for_wins():
 # -- laws --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_change_that_does_not_help_is_not_made():
-    """What stays refused keeps its bytes: nothing is changed for a rule that is broken afterwards all the same."""
+def test_fix_request_makes_no_change_that_does_not_help():
+    """What stays refused keeps its bytes: nothing changes for a rule that would still be broken."""
     raw = b'{"model": "claude-sonnet-4-5", "max_tokens": "many", "messages": [{"role":"user", "content":"a"}, 3]}'
     made = fix_request(raw, "anthropic")
     assert [edit.rule for edit in made.fixes] == ["anthropic.shape"]
@@ -402,8 +404,8 @@ def test_a_change_that_does_not_help_is_not_made():
 
 
 @pytest.mark.parametrize("extra", [{"id": "x"}, {"cache_control": 3}], ids=["field", "value"])
-def test_many_findings_take_linear_time(extra, grows_slowly):
-    """Blocks that are refused are mended in time that grows with their number."""
+def test_fix_request_takes_linear_time_for_many_findings(extra, grows_slowly):
+    """Refused blocks are fixed in time proportional to their number."""
 
     def mending(count):
         blocks = [text("y" * 200, **extra) for _ in range(count)]
@@ -462,8 +464,10 @@ def bent(value, rng):
 
 
 @pytest.mark.parametrize("api", API_NAMES)
-def test_any_form_keeps_the_laws(api):
-    """Whatever form a body has: mended once for all or a typed error, and no word of a user or a system goes."""
+def test_fix_request_is_idempotent_and_keeps_text_of_any_form(api):
+    """Whatever form a body has, it is fixed once for all or is a typed error, and no text of a user or system prompt
+    is lost.
+    """
     form = API_SPECS[api]
     for seed in range(150):
         body = {"model": MODELS[api], "system": "S", form.messages_field: CALLS[api]}

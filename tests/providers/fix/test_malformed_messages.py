@@ -37,8 +37,8 @@ def given(id_, words="ok"):
 
 
 @pytest.mark.parametrize("beside", [[], [{"type": "text", "text": "I see"}]])
-def test_a_result_in_an_answer_that_answers_nothing_keeps_its_words(beside):
-    """A user tells it, as one that stands in a user's message without its call; what stood beside it stays."""
+def test_fix_request_turns_an_orphan_in_an_answer_into_user_text(beside):
+    """An orphan result in an answer becomes user text, like one in a user message; its neighbours stay."""
     body, _ = mended("anthropic", messages=[HI, answer(*beside, given("t1", "REAL")), HI])
     told = {"type": "text", "text": "[Result of a tool call that is not here]"}
     messages = [one for one in body["messages"] if one != HI]
@@ -51,8 +51,8 @@ def text(words):
 
 @pytest.mark.parametrize("key", ["thoughtSignature", "thought_signature"])
 @pytest.mark.parametrize("signature", [5, {"a": 1}, ["x"]])
-def test_a_signature_that_is_no_text_goes_alone(key, signature):
-    """Gemini: the words of a part stay where its signature is none."""
+def test_fix_request_removes_only_a_malformed_signature(key, signature):
+    """Gemini: the text of a part stays if its signature is malformed."""
     said = [{"role": "user", "parts": [{"text": "a"}]}, {"role": "model", "parts": [{"text": "KEEP", key: signature}]}]
     body, _ = mended("gemini", contents=[*said, said[0]])
     assert body["contents"] == [said[0], {"role": "model", "parts": [{"text": "KEEP"}]}, said[0]]
@@ -60,8 +60,8 @@ def test_a_signature_that_is_no_text_goes_alone(key, signature):
 
 @pytest.mark.parametrize("call", [{}, {"call_id": None}, {"call_id": ""}, {"id": "fc_1"}])
 @pytest.mark.parametrize("output", [{}, {"call_id": None}])
-def test_an_item_of_a_call_without_an_id_is_answered_by_the_one_behind_it(call, output):
-    """Responses, as on Chat: a call keeps its arguments and its output, under an id that both have now."""
+def test_fix_request_pairs_adjacent_items_without_call_ids(call, output):
+    """Responses: a call without an id keeps its arguments and the output after it; both get one id."""
     asked = {"type": "function_call", "name": "sh", "arguments": '{"cmd":"make"}', **call}
     body, _ = mended(
         "openai-responses", input=[HI, asked, {"type": "function_call_output", "output": "done", **output}]
@@ -72,8 +72,8 @@ def test_an_item_of_a_call_without_an_id_is_answered_by_the_one_behind_it(call, 
     assert first["call_id"]
 
 
-def test_what_is_told_of_results_is_what_moved():
-    """A result that stands where it should is not told as moved, nor its message as one that answers nothing."""
+def test_fix_request_reports_only_results_that_moved():
+    """A result in its right place is not reported as moved, nor its message as an orphan."""
     body, told = mended(
         "anthropic", messages=[HI, answer(use("a"), use("b")), {"role": "user", "content": [given("a")]}]
     )
@@ -84,8 +84,8 @@ def test_what_is_told_of_results_is_what_moved():
     assert told == [("pairing", "1 result(s) put behind their calls", "$.messages[2]")]
 
 
-def test_a_message_that_goes_is_told_where_its_neighbours_become_one():
-    """An empty answer between two users goes: that is told, and that they are one now."""
+def test_fix_request_reports_a_removed_message_and_a_merge():
+    """An empty answer between two user messages is removed; the fix reports that and the merge of its neighbours."""
     raw = json.dumps({"messages": [HI, {"role": "assistant", "content": ""}, HI]}).encode()
     made = fix_request(raw, "anthropic")
     assert [(edit.rule, edit.why) for edit in made.fixes] == [
@@ -93,8 +93,8 @@ def test_a_message_that_goes_is_told_where_its_neighbours_become_one():
     ]
 
 
-def test_a_change_of_tools_goes_with_its_tool():
-    """What removes a tool that is not offered goes whole."""
+def test_fix_request_removes_a_tool_change_for_an_unknown_tool():
+    """A removal of a tool that is not offered is dropped as a whole."""
     gone = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "rm"}}
     tools = [{"name": "ls", "input_schema": {"type": "object"}}]
     body, _ = mended(
@@ -103,8 +103,8 @@ def test_a_change_of_tools_goes_with_its_tool():
     assert "tool_removal" not in json.dumps(body)
 
 
-def test_a_developer_is_the_system():
-    """Anthropic: what a developer says between two users is told as a system message is, not as the user's words."""
+def test_fix_request_treats_a_developer_message_as_system():
+    """Anthropic: a developer message between two user messages is written like a system message, not like user text."""
     sent = [
         mended("anthropic", messages=[HI, {"role": role, "content": "never touch prod"}, HI])[0]["messages"]
         for role in ("developer", "system", "System")
@@ -147,8 +147,8 @@ def spoilt(api):
 
 @pytest.mark.long
 @pytest.mark.parametrize("api", TOLD)
-def test_an_orphan_beside_what_cannot_be_read_keeps_its_words(api):
-    """Whatever is wrong with the message beside it, or in its own, what a tool gave back is still said."""
+def test_fix_request_keeps_orphan_text_beside_malformed_messages(api):
+    """Whatever is wrong with its own message or the one beside it, the output of a tool stays in the request."""
     field = API_SPECS[api].messages_field
     for odd in spoilt(api):
         for listed in ([SPEAKS[api], TOLD[api], odd], [SPEAKS[api], odd, TOLD[api]], [SPEAKS[api], odd]):
@@ -156,8 +156,8 @@ def test_an_orphan_beside_what_cannot_be_read_keeps_its_words(api):
             assert (b"REAL" in made.body) is ("REAL" in json.dumps(listed)), listed
 
 
-def test_a_field_that_cannot_be_read_is_told():
-    """Chat: a result whose name is no text is told in words, without the name, and that is what is told of it."""
+def test_fix_request_reports_a_removed_malformed_field():
+    """Chat: a result whose name is no string is written as text without the name, and the fix says so."""
     odd = {"role": "tool", "tool_call_id": "x", "content": "REAL", "name": 7}
     with pytest.raises(FormatError):
         API_SPECS["openai-chat"].decode_message(json.dumps(odd).encode())
@@ -173,8 +173,8 @@ WORDED = [{"content": "KEEP"}, {"value": "KEEP"}, {"text": {"value": "KEEP"}}, {
 @pytest.mark.parametrize("worded", WORDED, ids=str)
 @pytest.mark.parametrize("kind", ["text", "input_text"])
 @pytest.mark.parametrize("api", TOLD)
-def test_words_under_another_key_are_words(api, kind, worded):
-    """A block of words that has them where another library, or the API of assistants, has them says them here."""
+def test_fix_request_reads_text_under_keys_of_other_libraries(api, kind, worded):
+    """A text block as another library or the Assistants API writes it becomes a text block of this API."""
     key = "parts" if api == "gemini" else "content"
     body, edits = mended(api, **{API_SPECS[api].messages_field: [{"role": "user", key: [{"type": kind, **worded}]}]})
     right = {"text": "KEEP"} if api == "gemini" else text("KEEP")

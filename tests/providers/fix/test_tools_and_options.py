@@ -50,16 +50,16 @@ def answer(*blocks):
     ],
     ids=["behind a user", "two", "beside words", "two in one"],
 )
-def test_the_newest_summary_stands_first(history, sent):
-    """Of blocks that stand for older turns the newest is the first block of all; no user's word goes with the rest."""
+def test_fix_request_moves_the_newest_compaction_block_to_the_front(history, sent):
+    """Of several compaction blocks the newest becomes the first block, and no user text is lost with the others."""
     body, told, valid = mended("anthropic", max_tokens=9, messages=history, betas=["compact-2026-09-04"])
     assert valid
     assert body["messages"] == sent
     assert all("drop" not in why and "keep" not in why for _, why, _ in told)
 
 
-def test_a_summary_stays_where_an_edit_that_compacts_meets_it():
-    """Of the two ways to compact the one that has a summary to show stays."""
+def test_fix_request_keeps_the_compaction_block_over_the_edit():
+    """Of two ways to compact, the one that has a summary to show stays."""
     edits = [{"type": "compact_20260112"}]
     body, _, valid = mended(
         "anthropic", max_tokens=9, messages=[answer(summary("S")), HI], context_management={"edits": edits}
@@ -129,8 +129,10 @@ CALLS = {
 
 
 @pytest.mark.parametrize("api", list(CALLS))
-def test_a_tool_is_offered_under_the_name_of_its_calls(api):
-    """A name that the API does not take is the same other one in tools, calls, results and the choice; no tool goes."""
+def test_fix_request_renames_a_tool_everywhere_alike(api):
+    """A name that the API refuses is replaced by the same one in tools, calls, results and the choice; no tool is
+    lost.
+    """
     odd = "fs/read" if api == "gemini" else "fs.read"  # Gemini takes dots
     field, history, more = CALLS[api]
     raw = {field: history, "tools": tools_of(api, "fs.read", "ls"), **more}
@@ -143,8 +145,8 @@ def test_a_tool_is_offered_under_the_name_of_its_calls(api):
     assert [why for _, why, _ in told if "rename" in why] == []
 
 
-def test_two_tools_never_become_one():
-    """Where the name that a tool would get is another tool's, it keeps its own, and is a finding."""
+def test_fix_request_never_renames_a_tool_to_a_taken_name():
+    """A tool whose new name is taken keeps its own and remains a finding."""
     tools = tools_of("openai-responses", "fs.read", "fs_read")
     body, _, valid = mended("openai-responses", input=[HI], tools=tools)
     assert not valid
@@ -158,8 +160,8 @@ def test_two_tools_never_become_one():
 
 
 @pytest.mark.parametrize("said", ['{"path": "a.py"}', '{ "path":"a.py" }'])
-def test_an_input_that_is_a_string_is_the_object_it_says(said):
-    """The pieces of a stream that a client joined are no object yet: what is sent is the one that they say."""
+def test_fix_request_parses_tool_input_that_is_a_string(said):
+    """Joined stream fragments are a string, not an object; the object that the string holds is sent."""
     use = {"type": "tool_use", "id": "t", "name": "read", "input": said}
     given = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]}
     body, _, valid = mended("anthropic", max_tokens=9, messages=[HI, answer(use), given])
@@ -176,8 +178,10 @@ def test_an_input_that_is_a_string_is_the_object_it_says(said):
 @pytest.mark.parametrize(
     ("asked", "most", "sent"), [(500, 64_000, 1_024), (1_023, 4_000, 1_024), (20_000, 16_000, 14_976)]
 )
-def test_a_budget_moves_no_further_than_it_must(asked, most, sent):
-    """A thinking budget under the least is the least, one over ``max_tokens`` leaves 1,024; the new number is told."""
+def test_fix_request_moves_a_thinking_budget_as_little_as_possible(asked, most, sent):
+    """A budget below the minimum becomes the minimum, one above ``max_tokens`` leaves 1,024; the new number is
+    reported.
+    """
     body, told, valid = mended(
         "anthropic",
         model="claude-sonnet-4-5",
@@ -191,8 +195,8 @@ def test_a_budget_moves_no_further_than_it_must(asked, most, sent):
     assert told[0][1].endswith(f": it is {sent} now")
 
 
-def test_what_is_told_is_what_was_done():
-    """A change is told with what broke the rule and what was done, at the place that changed, not with advice."""
+def test_fix_request_reports_what_was_wrong_and_what_was_done():
+    """A fix names what broke the rule and the change, at the place that changed, without advice."""
     mark = {"cache_control": {"type": "ephemeral"}}
     content = [{"type": "text", "text": str(at), **mark} for at in range(5)]
     _, told, _ = mended("anthropic", max_tokens=9, messages=[{"role": "user", "content": content}])
@@ -214,8 +218,8 @@ CUT = [(rb"\ud83d", rb"\ufffd"), (b"\xed\xa0\xbd", b"\xef\xbf\xbd")]
 
 
 @pytest.mark.parametrize(("half", "sign"), CUT)
-def test_half_of_a_character_gives_way_to_a_sign(half, sign):
-    """A body that nobody can read for the half of an emoji in it is told by its place, and is the same with U+FFFD."""
+def test_fix_request_replaces_lone_surrogates(half, sign):
+    """Half an emoji makes a body unreadable; its path is reported and it becomes U+FFFD."""
     raw = b'{"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "a %s \\ud83d\\ude00"}]}'
     body = raw % half
     found = validate_request(body, "anthropic")
@@ -226,8 +230,8 @@ def test_half_of_a_character_gives_way_to_a_sign(half, sign):
     assert [(edit.rule, edit.path) for edit in made.fixes] == [("characters", "$.messages[0].content")]
 
 
-def test_half_of_a_character_in_a_key():
-    """What holds the key is its place."""
+def test_find_lone_surrogate_path_names_the_object_of_a_key():
+    """The path of a lone surrogate in a key is that of the object with the key."""
     assert find_lone_surrogate_path(rb'{"a": [1, {"b": {"\ud83d": 2}}]}') == "$.a[1].b"
     assert find_lone_surrogate_path(rb'{"a": "\ud83d\ude00"}') == ""
     assert find_lone_surrogate_path(rb'{"a": "\ud83d') == ""
@@ -255,8 +259,8 @@ def image(pixels):
     ],
     ids=["few", "one too many", "beside small ones", "all the large ones", "one far too large", "both"],
 )
-def test_as_few_large_images_go_as_must(shown, gone):
-    """Up to 20 images may be large: a line stands for the oldest that are too many, and for what no request shows."""
+def test_fix_request_replaces_as_few_large_images_as_possible(shown, gone):
+    """Up to 20 images may be large: a line replaces the oldest surplus ones, and those too large for any request."""
     body = {"model": "claude-sonnet-4-5", "max_tokens": 9}
     body["messages"] = [{"role": "user", "content": [image(pixels) for pixels in shown]}]
     made = fix_request(json.dumps(body).encode(), "anthropic")

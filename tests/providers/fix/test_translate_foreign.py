@@ -96,8 +96,8 @@ def mended(api, *listed):
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=NAMES)
 @drawn(data=st.data())
-def test_a_conversation_in_the_place_of_anothers(of, to, data):
-    """Of messages that another API wrote, all or some, each picture's bytes, each call and its result's words stay."""
+def test_fix_request_translates_a_foreign_conversation(of, to, data):
+    """For messages written by another API, all or some, every picture, call and result text is kept."""
     messages = data.draw(conversation_strategy(turns=3, api=of, thinking=False, system=False))
     whose = [data.draw(st.sampled_from([of, of, to])) for _ in messages]
     written = {
@@ -118,8 +118,8 @@ def test_a_conversation_in_the_place_of_anothers(of, to, data):
 
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=NAMES)
-def test_a_picture_is_shown(of, to):
-    """A picture in another API's form is one in this API's, beside the words as they stood; that is what is told."""
+def test_fix_request_translates_a_foreign_picture(of, to):
+    """A picture in another API's form becomes one in this API's form, beside its text, and that is reported."""
     word = {"text": "see"} if to == "gemini" else {"type": "input_text" if "resp" in to else "text", "text": "see"}
     sent, why = mended(to, {"role": "user", key(to): [word, PICTURES[of]]})
     assert sent[0][key(to)] == [word, PICTURES[to]]
@@ -128,8 +128,8 @@ def test_a_picture_is_shown(of, to):
 
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=NAMES)
-def test_calls_and_results_are_carried_over(of, to):
-    """A call and its result in another API's form are those of this API, and still answer each other."""
+def test_fix_request_translates_foreign_calls_and_results(of, to):
+    """A call and its result in another API's form become those of this API and still belong together."""
     go = {"role": "user", key(to): [{"text": "go"}] if to == "gemini" else "go"}
     sent, why = mended(to, go, *LISTS[of])
     assert sent[0] == go
@@ -141,8 +141,8 @@ def test_calls_and_results_are_carried_over(of, to):
 
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=NAMES)
-def test_lint_names_whose_form_it_is(of, to):
-    """The finding at a picture, a call and a result says what it is, in whose form, and what stands here for it."""
+def test_validate_request_names_the_api_of_a_foreign_block(of, to):
+    """The finding says what the block is, whose form it has, and what to write instead."""
     shown = validate_request(request(to, [{"role": "user", key(to): [PICTURES[of]]}]), to)
     place = f"$.{API_SPECS[to].messages_field}[0].{key(to)}[0]"
     assert shown
@@ -157,8 +157,8 @@ def test_lint_names_whose_form_it_is(of, to):
     assert not any("is null" in one for one in found)
 
 
-def test_many_foreign_messages_take_linear_time(grows_slowly):
-    """A long history in another API's form is carried over in time that grows with its length."""
+def test_fix_request_takes_linear_time_for_foreign_messages(grows_slowly):
+    """A long history in another API's form is translated in time proportional to its length."""
 
     def mending(count):
         raw = request("openai-chat", [HI, *LISTS["anthropic"] * count])
@@ -167,8 +167,8 @@ def test_many_foreign_messages_take_linear_time(grows_slowly):
     grows_slowly(mending, 30)
 
 
-def test_many_foreign_pictures_take_linear_time(grows_slowly):
-    """Two thousand pictures of another API's in one message are told and carried over in time that grows with them."""
+def test_fix_request_takes_linear_time_for_foreign_pictures(grows_slowly):
+    """Two thousand foreign pictures in one message are reported and translated in proportional time."""
 
     def mending(count):
         raw = request("gemini", [{"role": "user", "parts": [PICTURES["openai-chat"]] * count}])
@@ -187,8 +187,8 @@ def mixture(rng):
 
 
 @pytest.mark.parametrize("api", API_NAMES)
-def test_any_mixture_becomes_valid(api):
-    """Whatever stands behind what, of whichever API: mended once for all, and no word of a user goes."""
+def test_fix_request_makes_any_mixture_of_apis_valid(api):
+    """Elements of any API in any order are fixed once for all, and no user text is lost."""
     for seed in range(400):
         raw = request(api, mixture(Random(seed)))
         made = fix_request(raw, api)
@@ -208,16 +208,16 @@ def answer(*content, **more):
     return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": [*content], **more}]}
 
 
-def test_a_picture_in_a_result():
-    """Anthropic: a picture of Chat's in a result is shown in it, and the result keeps its breakpoint."""
+def test_fix_request_translates_a_picture_in_a_result():
+    """Anthropic: a Chat picture in a result is shown in it, and the result keeps its breakpoint."""
     words, mark = {"type": "text", "text": "w"}, {"cache_control": {"type": "ephemeral"}}
     sent, why = mended("anthropic", HI, USE, answer(words, PICTURES["openai-chat"], **mark), HI)
     assert sent == [HI, USE, answer(words, PICTURES["anthropic"], **mark), HI]
     assert len(why) == 1
 
 
-def test_a_picture_in_a_tool_message():
-    """Chat: no result shows a picture, of whichever API; a user shows it behind the results, and a line names it."""
+def test_fix_request_moves_pictures_of_tool_messages_to_the_user():
+    """Chat: results cannot show pictures, so a user message after them does, and a line names each picture."""
     for picture in PICTURES.values():
         call, result = LISTS["openai-chat"]
         sent, why = mended("openai-chat", HI, call, result | {"content": [picture]})
@@ -238,21 +238,21 @@ SOUND = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}
         ("openai-chat", {"type": "image", "source": {"type": "file", "file_id": "f"}}, "[Attached image]"),
     ],
 )
-def test_what_has_no_place_is_a_line_that_is_told(api, part, line):
-    """Where this API shows no such thing a line names it, and the change says which and why."""
+def test_fix_request_replaces_what_has_no_form_by_a_line(api, part, line):
+    """A line names what this API cannot show, and the fix reports what and why."""
     sent, why = mended(api, {"role": "user", "content": [part]})
     assert line in json.dumps(sent)
     assert f"'{line}' stands there: {API_SPECS[api].display_name} has no other form for it" in why[-1]
 
 
-def test_a_picture_by_its_bare_address():
-    """Chat's picture whose address is no object, as some libraries write it, is a picture all the same."""
+def test_fix_request_translates_an_image_url_that_is_a_string():
+    """Some libraries write Chat's ``image_url`` as a string; it is a picture all the same."""
     bare = {"type": "image_url", "image_url": PICTURES["openai-chat"]["image_url"]["url"]}
     assert mended("anthropic", {"role": "user", "content": [bare]})[0][0]["content"] == [PICTURES["anthropic"]]
 
 
-def test_documents_and_thinking():
-    """A document of words stays its words; another API's thinking stays behind, and that is told."""
+def test_fix_request_keeps_document_text_and_drops_foreign_thinking():
+    """A text document becomes its text; another API's thinking is dropped, and that is reported."""
     source = {"type": "text", "media_type": "text/plain", "data": "KEEP"}
     sent, _ = mended("openai-chat", {"role": "user", "content": [{"type": "document", "source": source}]})
     assert sent == [{"role": "user", "content": "KEEP"}]
@@ -261,15 +261,15 @@ def test_documents_and_thinking():
     assert why == ["1 × thinking: sealed by another API: OpenAI Chat Completions has no other form for it"]
 
 
-def test_calls_beside_blocks():
-    """A signed thought stays where a router put Chat's calls beside it."""
+def test_fix_request_keeps_signed_thinking_beside_chat_calls():
+    """Signed thinking stays if a router put Chat's calls beside it."""
     sent, _ = mended("anthropic", HI, THOUGHTS[0] | {"tool_calls": [CALL]}, LISTS["openai-chat"][1])
     answered = {"role": "assistant", "content": [*THOUGHTS[0]["content"], *USE["content"]]}
     assert sent == [HI, answered, LISTS["anthropic"][1]]
 
 
-def test_calls_of_the_same_name():
-    """Gemini's calls without ids, one behind the other and across words, are answered in their order."""
+def test_fix_request_pairs_gemini_calls_of_one_name_in_order():
+    """Gemini's calls without ids, adjacent or with text in between, are answered in their order."""
     calls = [{"functionCall": {"name": "sh", "args": {"a": number}}} for number in (1, 2)]
     results = [{"functionResponse": {"name": "sh", "response": {"output": word}}} for word in ("one", "two")]
     asked = {"role": "model", "parts": [calls[0], {"text": "and"}, calls[1]]}
@@ -297,8 +297,8 @@ CHOICES = {
 
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "with a history"])
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=NAMES)
-def test_tools_are_offered_in_this_apis_form(of, to, alone):
-    """Tools in another API's form, with its history or beside words of this one's, are offered as this one has them."""
+def test_fix_request_translates_foreign_tools(of, to, alone):
+    """Tools in another API's form become those of this API, with a foreign history or with messages of this API."""
     go = {"role": "user", key(to): [{"text": "go"}] if to == "gemini" else "go"}
     body = {**json.loads(request(to, [go, *([] if alone else LISTS[of])])), "tools": [TOOLS[of]]}
     made = fix_request(json.dumps(body).encode(), to)
@@ -312,8 +312,10 @@ def test_tools_are_offered_in_this_apis_form(of, to, alone):
 
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=NAMES)
-def test_lint_names_whose_form_a_tool_is_offered_in(of, to):
-    """No API takes a tool in another one's form: the finding stands at the tool and says whose it is, what to write."""
+def test_validate_request_names_the_api_of_a_foreign_tool(of, to):
+    """No API accepts a tool in another's form: the finding is at the tool and says whose form it has and what to
+    write.
+    """
     go = {"role": "user", key(to): [{"text": "go"}] if to == "gemini" else "go"}
     body = {**json.loads(request(to, [go])), "tools": [TOOLS[to], TOOLS[of]]}
     found = validate_request(json.dumps(body).encode(), to)
@@ -325,8 +327,8 @@ def test_lint_names_whose_form_a_tool_is_offered_in(of, to):
 
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=NAMES)
-def test_the_tool_that_must_be_called_stays_chosen(of, to):
-    """Beside tools in another API's form stands its choice of one of them, which is said as this API says it."""
+def test_fix_request_translates_the_tool_choice_of_foreign_tools(of, to):
+    """A foreign choice of one tool beside foreign tools is translated too."""
     go = {"role": "user", key(to): [{"text": "go"}] if to == "gemini" else "go"}
     made = fix_request(json.dumps({**json.loads(request(to, [go])), "tools": [TOOLS[of]], **CHOICES[of]}).encode(), to)
     assert made.is_valid
@@ -335,8 +337,8 @@ def test_the_tool_that_must_be_called_stays_chosen(of, to):
     assert sent.keys() == {*json.loads(request(to, [go])), "tools", *CHOICES[to]}
 
 
-def test_a_tool_that_only_another_api_has_is_told():
-    """A search of Gemini's beside its functions has no form elsewhere: the functions are carried over, that is told."""
+def test_fix_request_reports_tools_only_another_api_has():
+    """Gemini's search has no form elsewhere: the functions beside it are translated, and its loss is reported."""
     tool = {**TOOLS["gemini"], "googleSearch": {}}
     made = fix_request(json.dumps({**json.loads(request("anthropic", [HI])), "tools": [tool]}).encode(), "anthropic")
     assert made.is_valid
@@ -346,8 +348,8 @@ def test_a_tool_that_only_another_api_has_is_told():
 # -- results of odd forms ----------------------------------------------------------------------------------------------
 
 
-def test_a_nameless_function_answers_the_open_call():
-    """Chat: a result of a function that does not say its name has that of the one call before it."""
+def test_fix_request_names_a_function_result_after_the_open_call():
+    """Chat: a function result without a name gets that of the one call before it."""
     result = {"role": "function", "content": "REAL"}
     assert mended("openai-chat", HI, ASKS, result)[0] == [HI, ASKS, {**result, "name": "g"}]
     assert mended("openai-chat", HI, ASKS, {**result, "name": ""})[0] == [HI, ASKS, {**result, "name": "g"}]
@@ -356,16 +358,16 @@ def test_a_nameless_function_answers_the_open_call():
 
 
 @pytest.mark.parametrize("before", [[], [ASKS, {"role": "function", "name": "g", "content": "r"}]])
-def test_a_nameless_function_without_a_call_is_told(before):
-    """Chat: where no call waits for it, what a function gave back is told in words."""
+def test_fix_request_turns_an_unmatched_function_result_into_text(before):
+    """Chat: without an open call the output of a function becomes user text."""
     sent, _ = mended("openai-chat", HI, *before, {"role": "function", "content": "REAL"})
     assert sent[:-1] == [HI, *before]
     assert sent[-1]["role"] == "user"
     assert "REAL" in json.dumps(sent[-1])
 
 
-def test_functions_of_old_elsewhere():
-    """Chat's old calls and results, which have no ids, are a call and its result in any other API."""
+def test_fix_request_translates_the_old_function_form_of_chat():
+    """Chat's old calls and results without ids become a call and its result in any other API."""
     for api in ("anthropic", "openai-responses", "gemini"):
         sent, _ = mended(api, HI, ASKS, {"role": "function", "name": "g", "content": "REAL"})
         assert exchanges(said(api, request(api, sent))) == [("g", {}, "REAL")]
@@ -377,8 +379,8 @@ GIVEN = [5, True, {"R": 1}, ["a", {"R": 1}], ["a", {"type": "json", "json": 1}],
 @pytest.mark.parametrize("given", GIVEN, ids=json.dumps)
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])
 @pytest.mark.parametrize("of", ["anthropic", "openai-chat", "openai-responses"])
-def test_what_a_tool_gave_back_in_any_form(of, api, given):
-    """A number, an object or a list of anything that a tool gave back is told in words, as JSON; nothing of it goes."""
+def test_fix_request_keeps_tool_output_of_any_form(of, api, given):
+    """A number, an object or a list of anything returned by a tool is kept as JSON text."""
     call, result = json.loads(json.dumps(LISTS[of]))
     holder = result["content"][0] if of == "anthropic" else result
     holder["output" if of == "openai-responses" else "content"] = given
@@ -389,8 +391,8 @@ def test_what_a_tool_gave_back_in_any_form(of, api, given):
 
 
 @pytest.mark.parametrize("to", API_NAMES)
-def test_a_result_that_stands_in_an_answer_keeps_its_words(to):
-    """What a tool gave back may stand in the answer that called it: it goes behind that, as the tool's."""
+def test_fix_request_moves_a_foreign_result_out_of_an_answer(to):
+    """A result inside the answer that called the tool is moved after it, as the tool's."""
     blocks = [
         {"type": "tool_use", "id": "c1", "name": "f", "input": {}},
         {"type": "tool_result", "tool_use_id": "c1", "content": "It is 42."},
@@ -403,8 +405,8 @@ def test_a_result_that_stands_in_an_answer_keeps_its_words(to):
 
 
 @pytest.mark.parametrize("blanks", [(",", ":"), (", ", ": ")])
-def test_thinking_beside_something_foreign_keeps_its_bytes(blanks):
-    """A signature is over the very bytes, however the body is spaced."""
+def test_fix_request_keeps_signed_thinking_byte_for_byte(blanks):
+    """A signature covers the exact bytes, however the body is spaced."""
     thought = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
     answer = {"role": "assistant", "content": [thought, {"functionCall": {"name": "f", "args": {}}}]}
     result = {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"output": "42"}}}]}

@@ -60,8 +60,8 @@ def turned(body, to, model="m", **options):
 
 
 @pytest.mark.parametrize(("first", "second"), list(product(API_NAMES, API_NAMES)))
-def test_from_any_api_to_any(first, second):
-    """Words, calls, results, tools, choice, limit and sampling arrive over any two APIs, and come back to the first."""
+def test_convert_request_keeps_everything_between_any_two_apis(first, second):
+    """Text, calls, results, tools, choice, limit and sampling survive any two conversions and the way back."""
     body, _ = turned(turned(ANTHROPIC, first)[0], second)
     assert said(body, second) == said(ANTHROPIC, "anthropic")
     again, _ = turned(body, "anthropic")
@@ -72,8 +72,8 @@ def test_from_any_api_to_any(first, second):
     }
 
 
-def test_the_forms_of_each_api():
-    """Tools and options stand in each API where it has them."""
+def test_convert_request_writes_tools_and_options_in_each_form():
+    """Tools and options are where each API has them."""
     chat, _ = turned(ANTHROPIC, "openai-chat")
     assert chat["tools"] == [
         {"type": "function", "function": {"name": "ls", "description": "Lists.", "parameters": SCHEMA}}
@@ -117,22 +117,22 @@ def test_the_forms_of_each_api():
         {"type": "tool", "name": "ls"},
     ],
 )
-def test_the_choice_of_tools(api, choice):
-    """Which tool may be called is asked for in each API's words."""
+def test_convert_request_converts_the_tool_choice(api, choice):
+    """The choice survives the conversion to each API and back."""
     there, _ = turned(ANTHROPIC | {"tool_choice": choice}, api)
     assert turned(there, "anthropic")[0]["tool_choice"] == choice
 
 
-def test_parallel_calls():
-    """One call at a time is asked for on three APIs; Gemini has no word for it."""
+def test_convert_request_converts_parallel_calls():
+    """One call at a time can be requested on three APIs; Gemini has no option for it."""
     body = ANTHROPIC | {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
     assert turned(body, "openai-chat")[0]["parallel_tool_calls"] is False
     assert turned(turned(body, "openai-responses")[0], "anthropic")[0]["tool_choice"] == body["tool_choice"]
     assert "parallel_calls has no form there" in turned(body, "gemini")[1]
 
 
-def test_what_has_no_form_is_told():
-    """Thinking, parts, tools and fields that stay behind are each named, and how many."""
+def test_convert_request_notes_everything_without_a_form():
+    """Dropped thinking, parts, tools and fields are each named in a note, with their number."""
     body = ANTHROPIC | {
         "metadata": {},
         "top_k": 3,
@@ -164,8 +164,8 @@ def test_what_has_no_form_is_told():
     )
 
 
-def test_limits_of_the_messages_api():
-    """The Messages API is told a limit where none was asked for, and no temperature over 1."""
+def test_convert_request_adds_the_limits_of_anthropic():
+    """The Messages API gets a limit if none was set, and no temperature over 1."""
     out, notes = turned(
         {"model": "gpt", "temperature": 1.7, "messages": [{"role": "user", "content": "a"}]}, "anthropic"
     )
@@ -173,7 +173,7 @@ def test_limits_of_the_messages_api():
     assert len(notes) == 2
 
 
-def test_geminis_own_spellings_are_read():
+def test_convert_request_reads_both_spellings_of_gemini():
     """Both spellings of Gemini's fields are read, and its types become those of JSON Schema."""
     tool = {
         "function_declarations": [
@@ -192,16 +192,16 @@ def test_geminis_own_spellings_are_read():
     assert [note.split(":")[0] for note in notes] == ["the tool googleSearch", "the field generationConfig.seed"]
 
 
-def test_the_same_api_keeps_the_bytes():
-    """A request that speaks the API already changes its model and nothing else."""
+def test_convert_request_to_the_same_api_changes_only_the_model():
+    """All other bytes stay."""
     raw = b'{"messages" : [{"role":"user","content":"\\u4f60"}], "model": "a" }'
     assert convert_request(raw, "openai-chat")[0] is raw
     assert convert_request(raw, "openai-chat", "b") == (raw.replace(b'"a"', b'"b"'), ())
 
 
 @pytest.mark.parametrize("api", API_NAMES)
-def test_odd_fields_raise_nothing_but_our_errors(api):
-    """Options of wrong types are passed over."""
+def test_convert_request_ignores_options_of_wrong_types(api):
+    """Malformed options are skipped; an unknown API and malformed JSON raise typed errors."""
     odd = {
         "tools": [5, {"function": 5}, {"functionDeclarations": [5]}],
         "tool_choice": 5,
@@ -260,13 +260,15 @@ TEXT_DOCUMENT = {
         ("gemini", [{"text": f"[notes]\n{WORDS}"}]),
     ],
 )
-def test_a_document_of_words_stays_words(to, expected):
-    """Plain text is a text under its title."""
+def test_convert_request_turns_a_text_document_into_text(to, expected):
+    """Plain text becomes a text under its title."""
     assert arrived("anthropic", to, TEXT_DOCUMENT) == (expected, [])
 
 
-def test_a_document_of_bytes_becomes_words():
-    """Text in base64 is a text under its name; bytes that are no UTF-8 go as a file where there is a form for one."""
+def test_convert_request_decodes_base64_text_documents():
+    """Text in base64 becomes a text under its name; bytes that are no UTF-8 stay a file if the API has a form for
+    it.
+    """
     blob = {"inlineData": {"mimeType": "text/plain", "data": PACKED}}
     assert arrived("gemini", "anthropic", blob) == (WORDS, [])
     packed = {"type": "file", "file": {"filename": "a.csv", "file_data": f"data:text/csv;base64,{PACKED}"}}
@@ -275,15 +277,15 @@ def test_a_document_of_bytes_becomes_words():
     assert arrived("openai-chat", "gemini", odd) == ([{"inlineData": {"mimeType": "text/csv", "data": "/w=="}}], [])
 
 
-def test_a_data_url_need_not_be_base64():
-    """The plain data of a data URL are packed, not taken for base64."""
+def test_convert_request_encodes_plain_data_urls():
+    """The plain data of a data URL are encoded, not mistaken for base64."""
     picture = {"type": "image_url", "image_url": {"url": "data:image/png,%89PNG"}}
     source = {"type": "base64", "media_type": "image/png", "data": b64encode(b"\x89PNG").decode()}
     assert arrived("openai-chat", "anthropic", picture)[0] == [{"type": "image", "source": source}]
 
 
-def test_the_words_of_other_documents_and_searches_stay():
-    """A document of words and pictures and what a search found keep their words."""
+def test_convert_request_keeps_text_of_documents_and_search_results():
+    """A document of text and pictures, and a search result, keep their text."""
     inner = [{"type": "text", "text": "inner"}, {"type": "image", "source": {}}]
     made = {"type": "document", "source": {"type": "content", "content": inner}}
     found = {"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "found"}]}
@@ -292,8 +294,8 @@ def test_the_words_of_other_documents_and_searches_stay():
     assert notes == []
 
 
-def test_the_words_of_a_summary_stay():
-    """What the Messages API compacted keeps its words elsewhere, and it is told."""
+def test_convert_request_keeps_the_text_of_a_compaction_block():
+    """Anthropic's compaction block becomes text in other APIs, and a note says so."""
     summary = {"role": "assistant", "content": [{"type": "compaction", "content": "said"}]}
     out, notes = turned(ANTHROPIC | {"messages": [summary, {"role": "user", "content": "go on"}]}, "openai-chat")
     assert "said" in json.dumps(out["messages"])
@@ -320,8 +322,8 @@ ELSEWHERE = [
 
 
 @pytest.mark.parametrize(("api", "part"), ELSEWHERE)
-def test_ids_of_files_stay_with_their_provider(api, part):
-    """A file that lies with one provider is a line at another, and told; OpenAI knows its files on both its APIs."""
+def test_convert_request_replaces_file_ids_of_other_providers(api, part):
+    """A file at one provider becomes a line at another, with a note; OpenAI's two APIs share their files."""
     house = {"openai-chat": "openai", "openai-responses": "openai"}
     for to in API_NAMES:
         if house.get(to, to) != house.get(api, api):
@@ -333,8 +335,8 @@ def test_ids_of_files_stay_with_their_provider(api, part):
     assert both == ([{"type": "input_file", "file_id": "file-a"}], [])
 
 
-def test_media_without_a_form_are_a_line_and_told():
-    """A document's address on Chat, a video and sound on the Messages API leave a line, and it is told."""
+def test_convert_request_replaces_media_without_a_form_by_a_line():
+    """A document URL on Chat and a video on the Messages API become a line, with a note."""
     paper = {"type": "document", "source": {"type": "url", "url": "https://x/a.pdf"}}
     parts, notes = arrived("anthropic", "openai-chat", paper, {"type": "text", "text": "a"})
     assert parts[0] == {"type": "text", "text": "[Attached document]"}
@@ -360,8 +362,8 @@ def with_results(*results):
     }
 
 
-def test_a_user_shows_what_tools_have_shown():
-    """Chat's results are words: their images follow in a user's message behind the whole batch, and it is told."""
+def test_convert_request_moves_result_images_to_a_user_message():
+    """Chat's results are text: their images follow in a user message after the whole batch, with a note."""
     out, notes = turned(with_results([{"type": "text", "text": "one"}, IMAGE], "two"), "openai-chat", "gpt-5")
     roles = [message["role"] for message in out["messages"]]
     assert roles == ["system", "user", "assistant", "tool", "tool", "user"]
@@ -371,15 +373,15 @@ def test_a_user_shows_what_tools_have_shown():
     assert validate_request(json.dumps(out).encode(), "openai-chat") == ()
 
 
-def test_images_of_results_that_stand_apart():
-    """Each result may be a message of its own; still nothing stands between them."""
+def test_convert_request_keeps_separate_results_adjacent():
+    """Each result may be a message of its own; nothing is put between them."""
     apart, _ = turned(with_results([IMAGE], [IMAGE]), "openai-responses", "gpt-5.5")
     out, _ = turned(apart, "openai-chat", "gpt-5")
     assert [message["role"] for message in out["messages"]][2:] == ["assistant", "tool", "tool", "user", "user"]
 
 
-def test_names_are_mapped_everywhere_alike():
-    """Two tools stay two, and calls, results, tools and the choice of one say the same new name."""
+def test_convert_request_maps_tool_names_everywhere_alike():
+    """Two tools stay two, and calls, results, tools and the choice use the same new name."""
     call = [{"functionCall": {"name": name, "args": {}}} for name in ("a.b", "a_b")]
     back = [{"functionResponse": {"name": name, "response": {"output": name}}} for name in ("a.b", "a_b")]
     body = {
@@ -399,8 +401,8 @@ def test_names_are_mapped_everywhere_alike():
 
 
 @given(st.lists(st.text(max_size=140), max_size=8))
-def test_no_two_names_become_one(names):
-    """Whatever tools are called, every API gets names that it takes, no two alike, and valid ones stay."""
+def test_map_invalid_tool_names_keeps_names_distinct_and_valid(names):
+    """Whatever tools are called, every API gets valid and distinct names, and valid ones stay."""
     for api in API_NAMES:
         rules = get_api_dialect(api, "")
         new = map_invalid_tool_names(names, rules)
@@ -429,8 +431,8 @@ CHAT_OPTIONS = {
 SAME = ("metadata", "store", "service_tier", "prompt_cache_key", "user", "safety_identifier", "top_logprobs")
 
 
-def test_options_with_an_equivalent():
-    """What both APIs of OpenAI have goes over and comes back, each in its own form; nothing is told as lost."""
+def test_convert_request_converts_options_between_openai_apis():
+    """Options that both APIs of OpenAI have survive the way there and back, each in its form, without a note."""
     body = {"model": "gpt-5", "messages": [{"role": "user", "content": "x"}]} | CHAT_OPTIONS
     out, notes = turned(body, "openai-responses", "gpt-5")
     assert notes == ()
@@ -444,8 +446,8 @@ def test_options_with_an_equivalent():
     assert ({key: back.get(key) for key in CHAT_OPTIONS}, notes) == (CHAT_OPTIONS, ())
 
 
-def test_geminis_options_with_an_equivalent():
-    """Seed, penalties, probabilities and the form of the answer go from Gemini to Chat and back."""
+def test_convert_request_converts_options_between_gemini_and_chat():
+    """Seed, penalties, probabilities and the answer format survive the way there and back."""
     config = {"seed": 1, "frequencyPenalty": 0.5, "presencePenalty": 0.25, "responseLogprobs": True, "logprobs": 2}
     config |= {"responseMimeType": "application/json", "responseSchema": {"type": "OBJECT"}}
     body = {"contents": [{"parts": [{"text": "json"}]}], "generationConfig": config | {"candidateCount": 1}}
@@ -492,8 +494,8 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("api", "fields", "schema", "lost"), ANSWERS)
-def test_the_form_of_an_answer_for_the_messages_api(api, fields, schema, lost):
-    """A schema goes over, its objects closed as it must be there; any JSON has no form there, and words need none."""
+def test_convert_request_converts_the_answer_schema_for_anthropic(api, fields, schema, lost):
+    """A schema is converted with its objects closed, as required there; free JSON has no form, and text needs none."""
     said = (
         {"contents": [{"parts": [{"text": "x"}]}]}
         if api == "gemini"
@@ -506,8 +508,8 @@ def test_the_form_of_an_answer_for_the_messages_api(api, fields, schema, lost):
     assert not validate_request(json.dumps(out).encode(), "anthropic", model="claude-opus-4-8")
 
 
-def test_of_the_messages_apis_output_config_only_the_form_goes_over():
-    """Its effort is another scale; what it has beside the form is told."""
+def test_convert_request_converts_only_the_format_of_output_config():
+    """Anthropic's effort is another scale; a note names what is dropped."""
     body = ANTHROPIC | {"output_config": {"effort": "max", "format": ANTHROPIC["output_config"]["format"]}}
     out, notes = turned(body, "openai-responses", "gpt-5")
     assert out["text"]["format"] == {
@@ -519,14 +521,14 @@ def test_of_the_messages_apis_output_config_only_the_form_goes_over():
     assert not any("format" in note for note in notes)
 
 
-def test_fields_inside_fields_are_told():
-    """Of a field that is read in part, the rest is told by its path."""
+def test_convert_request_notes_nested_fields_by_path():
+    """The unread rest of a partly converted field is named by its path."""
     body = {"model": "gpt-5", "input": "x", "reasoning": {"effort": "low", "summary": "auto"}, "include": ["x"]}
     assert turned(body, "openai-chat")[1] == ("the field include: left out", "the field reasoning.summary: left out")
 
 
-def test_a_choice_among_some_tools_is_told():
-    """That only some tools may be called has no form elsewhere, and nobody finds out by a surprising call."""
+def test_convert_request_notes_a_choice_among_some_tools():
+    """A restriction to some tools has no form elsewhere, so a note says so before a surprising call happens."""
     body = {
         "contents": [{"parts": [{"text": "x"}]}],
         "tools": [{"functionDeclarations": [{"name": name} for name in "fgh"]}],
@@ -559,15 +561,15 @@ RESULT = {"type": "function_call_output", "call_id": "c", "output": "real"}
         ({"contents": [{"parts": [{"text": "x"}]}], "cachedContent": "cachedContents/1"}, "cachedContent"),
     ],
 )
-def test_history_that_lies_with_the_provider(body, where):
-    """A request that only refers to what was said cannot be one of another API: that is said, nothing is made up."""
+def test_convert_request_rejects_a_history_stored_by_the_provider(body, where):
+    """A request that only refers to earlier messages cannot be converted: the error says so, and nothing is made up."""
     with pytest.raises(FormatError, match=f"{where}.* lies with the provider.*put the messages"):
         turned(body, "anthropic", api="gemini" if "contents" in body else "openai-responses")
 
 
 @pytest.mark.parametrize("to", API_NAMES)
-def test_a_system_prompt_alone(to):
-    """A request with a system prompt and nothing else is valid on Chat, so it is elsewhere."""
+def test_convert_request_keeps_a_lone_system_prompt_valid(to):
+    """A request with only a system prompt is valid on Chat, so its conversion is valid too."""
     body = {"model": "gpt-5", "messages": [{"role": "system", "content": "Be kind."}]}
     out, _ = turned(body, to, MODELS[to])
     raw = json.dumps(out).encode()
@@ -576,8 +578,8 @@ def test_a_system_prompt_alone(to):
 
 
 @given(conversation_strategy(turns=3, steps=3, longest=80), st.sampled_from(list(product(API_NAMES, API_NAMES))))
-def test_sound_conversations_are_sound_elsewhere(messages, way):
-    """valid-request: what is valid on one API is valid on any other, converted and repaired; no word of a user is
+def test_convert_request_keeps_valid_conversations_valid(messages, way):
+    """valid-request: what is valid on one API is valid on any other, converted and fixed, and no user text is
     missing.
     """
     first, second = way

@@ -51,8 +51,8 @@ def exchanges(messages):
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=[" to ".join(pair) for pair in PAIRS])
 @given(data=st.data())
-def test_what_one_api_reads_another_writes(of, to, data):
-    """Calls, results, words and pictures that one API's reader read go out in the form of the other, and are valid."""
+def test_encode_messages_writes_messages_of_any_reader(of, to, data):
+    """Calls, results, text and pictures decoded by one API are encoded in the form of another, and are valid."""
     said = data.draw(conversation_strategy(turns=3, api=of, thinking=False, system=False))
     read = decode_messages(of, encode_messages(of, said))
     sent = encode_messages(to, apply(read, plan(read, get_target(to, STRICTEST_MODELS[to]))))
@@ -74,8 +74,8 @@ def test_what_one_api_reads_another_writes(of, to, data):
 
 @pytest.mark.parametrize("api", WIRE)
 @given(data=st.data())
-def test_an_apis_own_bytes_stay(api, data):
-    """What was read by its own API is the same object."""
+def test_drop_foreign_bytes_keeps_messages_of_the_own_api(api, data):
+    """A message decoded by its own API is returned as the same object."""
     said = data.draw(conversation_strategy(turns=3, api=api))
     for message in decode_messages(api, encode_messages(api, said)):
         assert drop_foreign_bytes(message, api) is message
@@ -168,10 +168,9 @@ def lists(api):
 
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=[" to ".join(pair) for pair in PAIRS])
-def test_no_field_of_one_api_reaches_another(of, to):
-    """``encode_messages`` for one API writes only fields and types that its provider knows, whoever read the list.
-
-    What no reader could take apart stays as it came, and a breakpoint on words where nothing tells whose they are.
+def test_encode_messages_writes_no_field_of_another_api(of, to):
+    """Only fields and types that the provider knows are written, whoever decoded the list; unparsed messages stay as
+    they are, and so does a breakpoint on text of unknown origin.
     """
     for listed in lists(of):
         read = decode_messages(of, listed)
@@ -183,8 +182,8 @@ def test_no_field_of_one_api_reaches_another(of, to):
 
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=[" to ".join(pair) for pair in PAIRS])
-def test_no_field_of_one_api_is_left_in_what_is_converted(of, to):
-    """A whole body made one of another API has no field or type in its messages that its provider does not know."""
+def test_convert_request_leaves_no_field_of_another_api(of, to):
+    """The messages of a converted body have no field or type that the provider does not know."""
     for listed in lists(of):
         body = json.dumps({"model": "m", API_SPECS[of].messages_field: listed}).encode()
         with suppress(FormatError):  # a part of the history lies with the provider
@@ -193,15 +192,15 @@ def test_no_field_of_one_api_is_left_in_what_is_converted(of, to):
 
 
 @pytest.mark.parametrize("api", WIRE)
-def test_every_case_of_an_api_is_written_by_it_as_it_came(api):
-    """Its own fields stay, whatever they are called."""
+def test_drop_foreign_bytes_keeps_every_case_of_the_own_api(api):
+    """An API's own fields stay, whatever they are called."""
     for listed in lists(api):
         for message in decode_messages(api, listed):
             assert drop_foreign_bytes(message, api) is message
 
 
-def test_a_breakpoint_stays_where_a_router_takes_it():
-    """Chat: words that are marked for the cache keep the mark, unless they came with what only another API has."""
+def test_encode_messages_keeps_router_breakpoints_in_chat():
+    """Chat: text with a cache breakpoint keeps it, unless it came with fields that only another API has."""
     marked = [{"role": "user", "content": [{"type": "text", "text": "q", **MARK}]}]
     assert encode_messages("openai-chat", decode_messages("openai-chat", marked)) == marked
     call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]}
@@ -209,16 +208,16 @@ def test_a_breakpoint_stays_where_a_router_takes_it():
     assert sent[0] == {"role": "user", "content": "q"}
 
 
-def test_a_word_is_no_field():
-    """Chat: words that are, or end with, the name of another API's field keep what stands beside them."""
+def test_encode_messages_takes_no_text_for_a_field_name():
+    """Chat: text that equals or contains the name of another API's field changes nothing."""
     for word in ("citations", 'it says "citations"', "cache_control"):
         marked = [{"role": "user", "content": [{"type": "text", "text": word, **MARK}]}]
         assert encode_messages("openai-chat", decode_messages("openai-chat", marked)) == marked
 
 
 @pytest.mark.parametrize("to", ["anthropic", "gemini", "openai-responses"])
-def test_a_refusal_is_words_elsewhere(to):
-    """What a model refused in Chat, beside the content or in it, is said in every other API."""
+def test_encode_messages_writes_a_chat_refusal_as_text(to):
+    """A refusal in Chat, beside the content or in it, becomes text in every other API."""
     beside = {"role": "assistant", "content": None, "refusal": "I will not."}
     inside = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]}
     for one in (beside, inside):

@@ -51,12 +51,12 @@ def broken(body):
         (ask(5), "openai-chat.messages", "$.messages[0]"),
     ],
 )
-def test_findings_name_the_place(body, rule, path):
-    """A finding says where the request breaks the rule."""
+def test_validate_request_reports_the_path_of_a_finding(body, rule, path):
+    """A finding has the path at which the request breaks the rule."""
     assert (rule, path) in broken(body)
 
 
-def test_order_and_repeated_ids_are_free():
-    """Chat has no alternation, no first and no last role, and takes ids again in a later turn."""
+def test_validate_request_allows_any_role_order_and_repeated_ids():
+    """Chat has no alternation, no first and no last role, and accepts repeated ids in a later turn."""
     answer = {"role": "assistant", "content": "a"}
     assert broken(ask(answer, USER, USER, {"role": "system", "content": "s"}, answer)) == []

@@ -60,8 +60,10 @@ def bare(part):
     return part if isinstance(part, Opaque) else replace(part, raw=None)
 
 
-def test_a_group_is_one_answer():
-    """Reasoning, words, calls and server calls between two words of others are one message; each keeps its item."""
+def test_decode_message_joins_adjacent_model_items():
+    """Reasoning, text, calls and server calls without other items in between are one message; each part keeps its
+    item.
+    """
     message = decode_message(Raw(GROUP))
     assert plain(message) == Message(
         "assistant",
@@ -123,8 +125,8 @@ def test_a_group_is_one_answer():
         ),
     ],
 )
-def test_what_an_item_says(raw, wanted):
-    """Each kind of item that is read becomes its part, and goes out as it came."""
+def test_decode_message_reads_every_kind_of_item(raw, wanted):
+    """Each kind of item that is interpreted becomes its part, and is sent unchanged."""
     message = decode_message(Raw(raw))
     assert plain(message) == wanted
     if not raw.startswith(b'"'):
@@ -143,8 +145,8 @@ def test_what_an_item_says(raw, wanted):
         ("kind_of_tomorrow_output", "tool"),
     ],
 )
-def test_what_the_client_made_and_nobody_reads_stands_alone(kind, role):
-    """What the client made and nobody reads is a message of its own that starts no turn and answers no call."""
+def test_decode_message_keeps_unknown_client_items_as_messages(kind, role):
+    """An uninterpreted client item is a message of its own that starts no turn and answers no call."""
     raw = b'{ "type":"' + kind.encode() + b'", "id": "x", "odd": [1, 2e400] }'
     message = decode_message(Raw(raw))
     assert message == Message(role, (Opaque("message", Raw(raw)),))
@@ -154,16 +156,16 @@ def test_what_the_client_made_and_nobody_reads_stands_alone(kind, role):
 @pytest.mark.parametrize(
     "kind", ["compaction", "mcp_call", "image_generation_call", "computer_call", "tomorrow", "program"]
 )
-def test_what_the_model_made_and_nobody_reads_is_a_part_of_its_answer(kind):
-    """An item of the model's that is not interpreted survives byte for byte inside the answer."""
+def test_decode_message_keeps_unknown_model_items_in_the_answer(kind):
+    """An uninterpreted item of the model survives byte for byte inside the answer."""
     raw = b'{"type":"' + kind.encode() + b'","id":5,"call_id":null,"content":{"a":1.0e5}}'
     message = decode_message(Raw(SAID + b"," + raw))
     assert message.parts[1] == Opaque(kind, Raw(raw))
     assert encode_message(message) == [SAID, raw]
 
 
-def test_pieces_of_one_item_stay_together():
-    """Several pieces of one message item go out as the item they came in; an edit changes its own piece alone."""
+def test_encode_message_keeps_the_pieces_of_an_item_together():
+    """Several pieces of one message item are sent as that item; an edit changes its own piece only."""
     message = decode_message(Raw(TWO))
     assert [getattr(part, "text", "") for part in message.parts] == ["a", "no", ""]
     assert message.parts[2].kind == "content.new_kind"
@@ -176,8 +178,8 @@ def test_pieces_of_one_item_stay_together():
     assert json.loads(encode_message(message)[0])["content"] == json.loads(TWO)["content"]
 
 
-def test_an_edit_in_a_group_changes_its_own_item_alone():
-    """Behind one edited call all other items stand as they came; the edited one keeps its fields, but not its id."""
+def test_encode_message_changes_only_the_edited_item_of_an_answer():
+    """After an edited call all other items stay as they were; the edited one keeps its fields but not its id."""
     message = decode_message(Raw(GROUP))
     call = replace(message.parts[2], arguments='{"p":2}', raw=None)
     out = encode_message(replace(message, parts=(*message.parts[:2], call, *message.parts[3:])), Raw(GROUP))
@@ -191,8 +193,8 @@ def test_an_edit_in_a_group_changes_its_own_item_alone():
     }
 
 
-def test_an_item_of_several_pieces_stays_beside_an_edit():
-    """An item of several pieces that no edit touched keeps its bytes, also where its neighbour is edited or gone."""
+def test_encode_message_keeps_an_item_of_pieces_beside_an_edit():
+    """An untouched item of several pieces keeps its bytes, also if its neighbour is edited or removed."""
     group = Raw(TWO + b"," + CALL + b"," + SECOND)
     message = decode_message(group)
     call = replace(message.parts[3], arguments="{}", raw=None)
@@ -200,8 +202,8 @@ def test_an_item_of_several_pieces_stays_beside_an_edit():
         assert encode_message(replace(message, parts=parts), group)[0] == TWO
 
 
-def test_an_edited_text_keeps_its_phase():
-    """Fields of a message item that an edit does not touch stay, as does the form of its content."""
+def test_encode_message_keeps_other_fields_of_an_edited_text():
+    """Fields of a message item that an edit does not touch stay, and so does the form of its content."""
     message = decode_message(Raw(SAID))
     (out,) = encode_message(replace(message, parts=(Text("b"),)), Raw(SAID))
     assert json.loads(out) == {
@@ -215,8 +217,8 @@ def test_an_edited_text_keeps_its_phase():
     assert out == b'{"role":"assistant","content":"b","x":1}'
 
 
-def test_ids_go_with_the_reasoning_they_follow():
-    """Without its reasoning an item is sent without its id; the call id stays, and items before it stay as they are."""
+def test_encode_message_drops_ids_after_removed_reasoning():
+    """Without its reasoning an item is sent without its id; the call id stays, and earlier items stay unchanged."""
     message = decode_message(Raw(GROUP))
     out = encode_message(replace(message, parts=message.parts[1:]), Raw(GROUP))
     assert [json.loads(one).get("id") for one in out] == [None] * 4
@@ -228,8 +230,8 @@ def test_ids_go_with_the_reasoning_they_follow():
     assert "id" not in json.loads(out[1])
 
 
-def test_an_edited_result_keeps_its_item():
-    """Another text goes into the output that stood there; media are kept as pieces."""
+def test_encode_message_keeps_the_item_of_an_edited_result():
+    """Another text is put into the existing output item; media are kept as pieces."""
     stood = Raw(b'{"type":"custom_tool_call_output", "call_id":"c", "output":"long", "status":"completed"}')
     result = ToolResult("c", "", (Text("short"),))
     (out,) = encode_message(Message("tool", (result,)), stood)
@@ -242,8 +244,8 @@ def test_an_edited_result_keeps_its_item():
     ]
 
 
-def test_outputs_have_the_form_that_their_call_asks_for():
-    """A result made from values is written as the output of the kind of call that it answers."""
+def test_adapt_outputs_to_calls_matches_the_kind_of_call():
+    """A result built from values is written as the output for the kind of call that it answers."""
     calls = (
         b'{"type":"custom_tool_call","call_id":"a","name":"x","input":""}',
         b'{"type":"local_shell_call","id":"l","call_id":"b","action":{}}',
@@ -264,8 +266,8 @@ def test_outputs_have_the_form_that_their_call_asks_for():
     assert out[2]["output"] == [{"stdout": "o", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
 
 
-def test_a_shortened_output_of_a_shell_ends_as_it_did():
-    """How a command ended stays when what it printed is edited."""
+def test_encode_message_keeps_the_exit_code_of_a_shortened_output():
+    """How a command ended stays when its output is edited."""
     chunk = b'{"stdout":"long","stderr":"","outcome":{"type":"exit","exit_code":2}}'
     stood = Raw(b'{"type":"shell_call_output","call_id":"c","output":[%s]}' % chunk)
     (out,) = encode_message(Message("tool", (ToolResult("c", "", (Text("short"),)),)), stood)
@@ -273,16 +275,16 @@ def test_a_shortened_output_of_a_shell_ends_as_it_did():
 
 
 @pytest.mark.parametrize("named", [b'"id":"lsh"', b'"id":"c"', b'"call_id":"c"', b'"id":"o","call_id":"lsh"'])
-def test_a_local_shells_output_is_paired(named):
-    """The output names the id or the call_id of its call; it is the call_id that both are paired by."""
+def test_group_items_pairs_local_shell_outputs_by_either_id(named):
+    """The output has the id or the call_id of its call; both are paired by the call_id."""
     call = b'{"type":"local_shell_call","id":"lsh","call_id":"c","action":{}}'
     raws = [Raw(call), Raw(b'{"type":"local_shell_call_output",%s,"output":"o"}' % named)]
     (_, _, asked), (_, _, told) = group_items_by_message(raws)
     assert [asked.calls[0].id, told.results[0].call_id, told.results[0].raw] == ["c", "c", raws[1]]
 
 
-def test_thinking_of_others_is_not_sent():
-    """Reasoning goes out only with a seal of this API."""
+def test_encode_message_drops_thinking_of_other_apis():
+    """Reasoning is sent only with a signature of this API."""
     foreign = Thinking("hm", ProviderSignature("anthropic", "", "s"))
     assert encode_message(Message("assistant", (foreign, Thinking("hm"), Text("a")))) == encode_message(
         Message.from_text("assistant", "a")
@@ -290,8 +292,8 @@ def test_thinking_of_others_is_not_sent():
     assert encode_message(Message("assistant", (foreign,))) == []
 
 
-def test_runs_and_lists():
-    """Only neighbouring items of the model's belong together; a slot's bytes stand in a list without brackets."""
+def test_find_message_spans_joins_adjacent_model_items():
+    """Only adjacent items of the model belong together; the raw bytes of a message are a list without brackets."""
     raws = [Raw(one) for one in (USER, THOUGHT, CALL, OUTPUT, SECOND, USER)]
     assert find_message_spans([decode_item(raw) for raw in raws]) == [(0, 1), (1, 3), (3, 4), (4, 5), (5, 6)]
     assert strip_list_brackets(Raw(b'[ {"a":1} , {"b":[2]} ]')) == b'{"a":1} , {"b":[2]}'
@@ -299,14 +301,14 @@ def test_runs_and_lists():
 
 
 @pytest.mark.parametrize("raw", [b"5", b"[]", b"[5]", b"", b'{"type":', b"null"])
-def test_what_is_no_item_is_a_format_error(raw):
+def test_decode_message_rejects_what_is_no_item(raw):
     """Anything but objects is refused."""
     with pytest.raises(FormatError):
         decode_message(Raw(raw))
 
 
-def test_dicts_both_ways():
-    """Lists of dicts become values, groups joined, and come back; a string is a user's word."""
+def test_encode_messages_inverts_decode_messages():
+    """Lists of dicts become values, with groups joined, and back; a string is a user message."""
     wire = [json.loads(one) for one in (USER, THOUGHT, SAID, CALL, OUTPUT)]
     values = decode_messages("openai-responses", wire)
     assert [one.role for one in values] == ["user", "assistant", "tool"]
@@ -332,8 +334,8 @@ _VALUES = st.one_of(
 
 
 @given(_VALUES)
-def test_what_is_written_is_read_again(message):
-    """Every message that this API has a form for says the same after it was written and read."""
+def test_decode_message_reads_what_encode_message_writes(message):
+    """Every message that this API can express is the same after encoding and decoding."""
     wire = encode_message(message)
     assert plain(decode_message(Raw(b",".join(wire)))) == message
 
@@ -356,8 +358,8 @@ _ITEMS = st.fixed_dictionaries(
 
 
 @given(st.lists(_ITEMS, min_size=1, max_size=4), st.booleans())
-def test_any_items_come_back(items, spaced):
-    """Whatever stands in the fields of items: they decode, and every byte comes back."""
+def test_encode_message_returns_any_items_byte_for_byte(items, spaced):
+    """Whatever the fields of items hold, the items decode, and every byte comes back."""
     raws = [Raw(json.dumps(one, indent=1 if spaced else None).encode()) for one in items]
     for start, stop, _ in group_items_by_message(raws):
         group = Raw(b" , ".join(map(bytes, raws[start:stop])))

@@ -27,8 +27,8 @@ def written(api, messages: list[Message]) -> bytes:
 
 @pytest.mark.parametrize("api", API_NAMES)
 @given(data=st.data())
-def test_what_grew_is_what_it_would_be_if_it_were_read_whole(api, data):
-    """Law: whatever was added, cut, changed in between or spaced otherwise, the lens is the same, or none is made."""
+def test_parse_appended_request_equals_parsing_the_whole_body(api, data):
+    """Law: whatever was added, removed, changed or spaced otherwise, the result is the same, or None."""
     said = data.draw(conversation_strategy())
     before = json.loads(written(api, said)) | data.draw(st.sampled_from([{}, {"tools": [{"name": "read"}]}]))
     field = {"openai-responses": "input", "gemini": "contents"}.get(api, "messages")
@@ -64,8 +64,8 @@ def test_what_grew_is_what_it_would_be_if_it_were_read_whole(api, data):
 
 
 @pytest.mark.parametrize("api", API_NAMES)
-def test_one_turn_more_is_read_alone(api):
-    """What was known is not read again: its slots are the very objects."""
+def test_parse_appended_request_reuses_known_messages(api):
+    """Known messages are not parsed again: they are the same objects."""
     said = [Message.from_text("user" if at % 2 == 0 else "assistant", f"words {at}") for at in range(41)]
     more = [*said, Message.from_text("assistant", "an answer"), Message.from_text("user", "and now?")]
     first = index_request(measure_parsed_request(parse_request(written(api, said), api)))
@@ -74,8 +74,8 @@ def test_one_turn_more_is_read_alone(api):
     assert all(a is b for a, b in zip(lens.messages[:same], first.request.messages[:same], strict=True))
 
 
-def test_a_list_that_stands_twice_is_refused_as_ever():
-    """What is wrong of the whole is wrong of what it grew by."""
+def test_parse_appended_request_rejects_a_repeated_message_list():
+    """What makes the whole body invalid makes the appended part invalid too."""
     one = b'{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}'
     other = one[:-1] + b',"messages":[{"role":"user","content":"c"}]}'
     for read in (
@@ -89,8 +89,8 @@ def test_a_list_that_stands_twice_is_refused_as_ever():
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40), st.binary(max_size=40), st.integers(0, 3))
-def test_shared_is_the_longest_common_beginning(same, one, other, blocks):
-    """Also over the blocks in which it is compared."""
+def test_count_shared_prefix_bytes_finds_the_longest_prefix(same, one, other, blocks):
+    """Holds across the blocks in which the bytes are compared."""
     same = same + b"x" * (blocks * 65_536)
     found = count_shared_prefix_bytes(same + one, same + other)
     assert (same + one)[:found] == (same + other)[:found]

@@ -139,8 +139,8 @@ def last(api, body):
 
 @every_form
 @given(words=SAID)
-def test_it_goes_up_as_it_came(api, form, place, words):
-    """Byte identity: what nothing is decided about keeps its bytes, and is as large as the same words in a text."""
+def test_render_request_keeps_a_text_document_byte_for_byte(api, form, place, words):
+    """Without a decision a document keeps its bytes, and counts as many tokens as the same text."""
     body, plain = (place(api, make(words)) for make in (DOCUMENTS[api][form], TEXTS[api]))
     with MemoryStore() as store:
         plan, out = sent(store, api, body)
@@ -156,9 +156,9 @@ def test_it_goes_up_as_it_came(api, form, place, words):
     [pytest.param(*case, marks=[pytest.mark.long] if at % 3 else []) for at, case in enumerate(CASES)],
     ids=NAMES,
 )
-def test_a_large_one_is_spilled(api, form, place):
-    """newest-user-message, recall: a preview in an ordinary text stands for what does not fit; it is read back whole,
-    and searched.
+def test_plan_spills_a_large_text_document(api, form, place):
+    """newest-user-message, recall: a preview text replaces what does not fit; the document can be read back and
+    searched.
     """
     with MemoryStore() as store:
         plan, out = sent(store, api, place(api, DOCUMENTS[api][form](LOG)))
@@ -174,8 +174,8 @@ def test_a_large_one_is_spilled(api, form, place):
 
 
 @every_form
-def test_elsewhere_it_is_a_text(api, form, place):
-    """What one API's reader read another writes as a text, and that is valid."""
+def test_encode_messages_writes_a_text_document_as_text(api, form, place):
+    """A text document decoded by one API is encoded as a text by another, and is valid."""
     body = json.loads(place(api, DOCUMENTS[api][form]("words")))
     for to, writer in WIRE.items():
         if to != api:
@@ -184,16 +184,16 @@ def test_elsewhere_it_is_a_text(api, form, place):
             assert (validate_request(out, to), last(to, out).text) == ((), "words")
 
 
-def test_its_title_stands_above_its_words():
-    """A title and what is told about a document are seen by the model, so they are counted and kept with it."""
+def test_decode_message_puts_the_title_above_the_text():
+    """The model sees the title and context of a document, so they are counted and kept with its text."""
     paper = DOCUMENTS["anthropic"]["text"]("words") | {"title": "notes", "context": "of May"}
     assert last("anthropic", shown("anthropic", paper)).text == "[notes]\nof May\nwords"
     file = {"type": "input_file", "filename": "a.md", "file_data": f"data:text/markdown;base64,{packed('words')}"}
     assert last("openai-responses", shown("openai-responses", file)).text == "[a.md]\nwords"
 
 
-def test_a_preview_is_a_text_and_nothing_else():
-    """What belongs to a document goes with it; the breakpoint of the cache stays where it stood."""
+def test_plan_replaces_a_text_document_by_a_plain_text():
+    """Document fields are dropped with the document; the cache breakpoint stays in its place."""
     more = {"title": "t", "context": "c", "citations": {"enabled": True}, "cache_control": {"type": "ephemeral"}}
     body = shown("anthropic", DOCUMENTS["anthropic"]["text"](LOG) | more | {"field_of_tomorrow": 1})
     with MemoryStore() as store:
@@ -202,8 +202,8 @@ def test_a_preview_is_a_text_and_nothing_else():
     assert made.keys() == {"type", "text", "cache_control"}
 
 
-def test_a_file_beside_words_of_a_response_keeps_its_bytes():
-    """Gemini: where the words of a response change, the file beside them is neither told twice nor touched."""
+def test_encode_message_keeps_a_file_beside_response_text():
+    """Gemini: if the text of a response changes, the file beside it is neither repeated nor changed."""
     file = DOCUMENTS["gemini"]["inlineData"]("in the file")
     answer = {"name": "ls", "response": {"output": "said"}, "parts": [file]}
     base = Raw(json.dumps({"role": "user", "parts": [{"functionResponse": answer}]}).encode())
@@ -232,8 +232,8 @@ def test_a_file_beside_words_of_a_response_keeps_its_bytes():
         ("", False),
     ],
 )
-def test_its_type_tells(mime, is_words):
-    """Text, code, JSON, XML and YAML are words; of all else nobody knows."""
+def test_decode_text_document_decides_by_media_type(mime, is_words):
+    """Text, code, JSON, XML and YAML are text; other types are not."""
     assert decode_text_document(Media("document", mime, 5, "", packed("words"), form="base64")) == (
         "words" if is_words else None
     )
@@ -259,22 +259,24 @@ def named(words, mime="text/plain"):
         ("openai-chat", named(b"", "text/plain")),
     ],
 )
-def test_what_is_not_words_alone_stays_a_document(api, part):
-    """Bytes that are no UTF-8, pages, pictures between the words and blanks are no words."""
+def test_decode_message_keeps_other_documents_as_media(api, part):
+    """Bytes that are no UTF-8, PDF pages, pictures between text and blank text are no text document."""
     assert type(last(api, shown(api, part))) is Media
 
 
 @pytest.mark.parametrize("part", [DOCUMENTS["anthropic"]["text"]("words"), DOCUMENTS["anthropic"]["found"]("words")])
-def test_where_only_text_may_stand_a_document_is_none(part):
-    """The Messages API takes no document in an error and of the assistant: repairs see that it is one, not words."""
+def test_decode_message_keeps_documents_where_only_text_is_allowed(part):
+    """The Messages API accepts no document in an error result or from the assistant, so normalization must see it as
+    one.
+    """
     failed = {"type": "tool_result", "tool_use_id": "t", "is_error": True, "content": [part]}
     for message in ({"role": "assistant", "content": [part]}, {"role": "user", "content": [failed]}):
         [made] = API_SPECS["anthropic"].decode_message(json.dumps(message).encode()).parts
         assert type(made.content[0] if message["role"] == "user" else made) in (Media, Opaque)
 
 
-def test_words_between_pictures_are_counted():
-    """Many words in a document that holds pictures too are as large as they are, few as large as any document."""
+def test_estimate_media_tokens_counts_long_text_in_documents():
+    """A mixed document with much text counts as that text; one with little counts as any document."""
     sizes = [
         estimate_media_tokens(Media("document", "text/plain", len(words), "", words, form="text"))
         for words in ("a", LOG)

@@ -34,8 +34,8 @@ CORPUS = {api: (Path(__file__).parent / "bodies" / f"{api}.txt").read_bytes().re
 
 
 @pytest.mark.parametrize("api", API_NAMES)
-def test_nothing_edited_is_the_same_object(api):
-    """A body nobody edited comes back as the very object it was, however odd its JSON."""
+def test_render_request_without_edits_returns_the_same_object(api):
+    """An unedited body comes back as the same object, however odd its JSON."""
     raw = CORPUS[api]
     lens = parse_request(raw)
     assert lens.api == api
@@ -64,8 +64,8 @@ def changed(part):
 
 
 @pytest.mark.parametrize("api", API_NAMES)
-def test_one_part_edited_leaves_every_other_part(api):
-    """Whichever part is edited, the bytes of every other part and of every other field stand in the output."""
+def test_render_request_keeps_all_other_bytes_after_one_edit(api):
+    """Whichever part is edited, the bytes of every other part and field are in the output."""
     raw = CORPUS[api]
     lens = parse_request(raw)
     for at, slot in enumerate(lens.messages):
@@ -84,8 +84,8 @@ def test_one_part_edited_leaves_every_other_part(api):
 
 
 @pytest.mark.parametrize("api", API_NAMES)
-def test_a_part_taken_out_leaves_every_other_part(api):
-    """Without one part of a message the others of it keep their bytes."""
+def test_render_request_keeps_the_bytes_beside_a_removed_part(api):
+    """The other parts of the message keep their bytes."""
     lens = parse_request(CORPUS[api])
     at = next(index for index, slot in enumerate(lens.messages) if slot.message.role == "assistant")
     slot = lens.messages[at]
@@ -98,8 +98,8 @@ def test_a_part_taken_out_leaves_every_other_part(api):
 
 
 @pytest.mark.parametrize("api", API_NAMES)
-def test_a_message_more_leaves_the_others(api):
-    """A message put behind the others goes in as the body spaces its own; all else stands byte for byte."""
+def test_render_request_keeps_all_bytes_before_an_added_message(api):
+    """An added message gets the body's spacing; everything else stays byte for byte."""
     lens = parse_request(CORPUS[api])
     out = render_request(lens, [*lens.messages, SizedMessage(Message.from_text("user", "more"))])
     assert all(bytes(slot.raw) in out for slot in lens.messages)
@@ -124,15 +124,15 @@ def test_a_message_more_leaves_the_others(api):
         (b'{"contents":[],"generationConfig":null}', None, b'"generationConfig":{"maxOutputTokens":7}'),
     ],
 )
-def test_the_limit_is_set_where_it_stands(raw, limit, out):
-    """The asked output is read and replaced in its own place, also inside Gemini's options; else it is put there."""
+def test_render_request_sets_the_limit_in_place(raw, limit, out):
+    """The limit is read and replaced in its place, also inside Gemini's options; else it is added."""
     lens = parse_request(raw)
     assert lens.requested_max_tokens == limit
     assert out in render_request(lens, lens.messages, PlanOptions(max_tokens=7))
 
 
-def test_a_string_is_one_message():
-    """A plain string is a user's message; with others it becomes an item."""
+def test_render_request_turns_string_input_into_an_item_when_needed():
+    """A plain string is a user message; with others it becomes an item."""
     raw = b'{"model":"m", "input": "h\\u0069" }'
     lens = parse_request(raw)
     assert [slot.message for slot in lens.messages] == [Message.from_text("user", "hi")]
@@ -143,8 +143,8 @@ def test_a_string_is_one_message():
     assert parse_request(render_request(lens, [edited])).messages[0].message.text == "more"
 
 
-def test_groups_are_stretches_of_the_body():
-    """The bytes of a group reach from its first item to its last, with what stands between them."""
+def test_parse_request_gives_a_group_one_stretch_of_the_body():
+    """The raw bytes of a group reach from its first item to its last, including what is in between."""
     lens = parse_request(CORPUS["openai-responses"])
     assert [slot.message.role for slot in lens.messages] == ["system", "user", "assistant", "tool", "tool", "system"]
     assert all(bytes(slot.raw) in lens.body for slot in lens.messages)
@@ -167,8 +167,8 @@ SYSTEM = [
         ("openai-responses", {}),
     ],
 )
-def test_leading_system_messages_go_where_the_api_has_them(api, wanted):
-    """System messages at the front become the field of an API that has one, and stay messages elsewhere."""
+def test_build_request_body_moves_leading_system_messages(api, wanted):
+    """Leading system messages go to the field of an API that has one, and stay messages elsewhere."""
     for slots in (SYSTEM, parse_request(build_request_body("openai-chat", "m", SYSTEM)).messages):
         out = json.loads(build_request_body(api, "m", slots))
         assert {key: out.get(key) for key in wanted} == wanted
@@ -177,8 +177,8 @@ def test_leading_system_messages_go_where_the_api_has_them(api, wanted):
 
 
 @pytest.mark.parametrize("api", API_NAMES)
-def test_ids_and_names_reach_gemini(api):
-    """Results of an API without names get the names of their calls where a name is needed."""
+def test_build_request_body_names_results_for_gemini(api):
+    """Results of an API without names get the names of their calls."""
     lens = parse_request(CORPUS[api])
     out = json.loads(build_request_body("gemini", "m", lens.messages))
     named = [
@@ -199,8 +199,8 @@ _HOLES = st.lists(_JSON, min_size=24, max_size=24)
 
 
 @given(st.sampled_from(API_NAMES), _HOLES, st.sampled_from([None, 1, "\t"]))
-def test_any_json_in_the_corpus_comes_back(api, holes, indent):
-    """Whatever JSON stands in unknown places, it comes back; also when every message is written from its parts."""
+def test_render_request_keeps_any_json_in_unknown_places(api, holes, indent):
+    """Whatever JSON is in unknown places comes back, also if every message is written from its parts."""
     pieces = CORPUS[api].split(ODD)
     filled = b"".join(
         piece + (json.dumps(hole, indent=indent).encode() if piece is not pieces[-1] else b"")
@@ -213,8 +213,8 @@ def test_any_json_in_the_corpus_comes_back(api, holes, indent):
 
 
 @given(st.sampled_from(API_NAMES), st.dictionaries(st.text(max_size=5), _JSON, max_size=3), st.integers(0, 9))
-def test_any_fields_beside_the_messages_stay(api, more, limit):
-    """Fields that nobody knows keep their bytes when messages and limit change."""
+def test_render_request_keeps_unknown_fields_beside_the_messages(api, more, limit):
+    """Unknown fields keep their bytes when messages and limit change."""
     form = API_SPECS[api]
     known = {form.messages_field, "model", *(path[0] for path in form.max_tokens_paths)}
     fields = {key: Raw(json.dumps(value, indent=1).encode()) for key, value in more.items() if key not in known}
@@ -227,8 +227,8 @@ def test_any_fields_beside_the_messages_stay(api, more, limit):
     assert parse_request(out, api).requested_max_tokens == limit
 
 
-def test_an_opaque_item_is_nobodys_turn():
-    """What a client says that is not interpreted goes out between the others as it came."""
+def test_render_request_keeps_an_opaque_client_item():
+    """A client item that is not interpreted is sent between the others unchanged."""
     lens = parse_request(CORPUS["openai-responses"])
     assert lens.messages[-1].message.parts[0].kind == "message"
     assert isinstance(lens.messages[-1].message.parts[0], Opaque)
@@ -236,8 +236,8 @@ def test_an_opaque_item_is_nobodys_turn():
 
 
 @pytest.mark.parametrize("api", API_NAMES)
-def test_messages_among_the_frame_stand_first(api):
-    """Messages given beside the others stand before them as given, count in the frame, and markers stay in place."""
+def test_build_request_body_puts_setup_messages_first(api):
+    """Messages in the setup fields precede the others unchanged and count as setup; breakpoints stay in place."""
     form = API_SPECS[api]
     lead = {"role": "system" if api == "openai-chat" else "user", "content": "First."}
     lead = {"role": "user", "parts": [{"text": "First."}]} if api == "gemini" else lead

@@ -49,15 +49,15 @@ def camel(value):
 @pytest.mark.parametrize(
     ("api", "of"), [("anthropic", Messages), ("openai-chat", Chat), ("openai-responses", Responses)]
 )
-def test_valid_cases_fit_the_types_of_the_library(api, of):
-    """A request that breaks no rule fits the library's types, once it has a model and a limit."""
+def test_valid_rule_cases_fit_the_sdk_types(api, of):
+    """A request that breaks no rule fits the SDK's types, once it has a model and a limit."""
     fits = checker(of)
     wrong = [id_ for id_, body in kept(api).items() if not fits.is_valid({"model": "m", "max_tokens": 9, **body})]
     assert wrong == []
 
 
-def test_valid_gemini_cases_fit_the_types_of_the_library():
-    """Contents, system instruction, tools and options of a request that breaks no rule fit the library's types."""
+def test_valid_gemini_rule_cases_fit_the_sdk_types():
+    """Contents, system instruction, tools and options of a request that breaks no rule fit the SDK's types."""
     fits = {key: checker(of) for key, of in GEMINI.items()}
     for id_, body in kept("gemini").items():
         for key, value in camel(body).items():
@@ -65,8 +65,8 @@ def test_valid_gemini_cases_fit_the_types_of_the_library():
                 assert key not in fits or fits[key].is_valid(one), f"{id_}: {key}"
 
 
-def test_the_second_opinion_can_say_no():
-    """An unknown role, and a part that says nothing known, fit no schema."""
+def test_sdk_schemas_reject_invalid_requests():
+    """An unknown role, and a part with no known field, fit no schema, so the check can fail."""
     said = {"model": "m", "max_tokens": 9, "messages": [{"role": "nobody", "content": "a"}]}
     assert not checker(Messages).is_valid(said)
     assert not checker(Chat).is_valid(said)

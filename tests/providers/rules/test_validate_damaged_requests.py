@@ -74,30 +74,30 @@ def damaged(value, path, odd):
 
 @pytest.mark.counts
 @pytest.mark.parametrize("odd", ODD, ids=json.dumps)
-def test_no_damage_makes_the_validator_fail(odd):
-    """Whatever stands in place of any value of any case, the validator answers with findings."""
+def test_validate_request_survives_any_damaged_value(odd):
+    """Whatever replaces any value of any case, the validator returns findings."""
     for api, body in CASES[:: example_counts.choose(quick=6, ci=2, thorough=1)]:
         for path in places(body):
             assert isinstance(validate_request(damaged(body, path, odd), api), tuple)
 
 
 @given(st.data(), st.sampled_from(CASES), JSON)
-def test_any_value_may_stand_anywhere(data, case, odd):
-    """A case with any JSON in place of any of its values gets the same findings as text and as values."""
+def test_validate_request_judges_text_and_values_alike(data, case, odd):
+    """A case with any JSON in place of any value gets the same findings as bytes and as values."""
     api, body = case
     body = damaged(body, data.draw(st.sampled_from(list(places(body)))), odd)
     assert validate_request(body, api) == validate_request(json.dumps(body).encode(), api)
 
 
 @given(JSON, st.dictionaries(st.sampled_from(_FIELDS), JSON, max_size=4), st.sampled_from(APIS))
-def test_no_json_makes_the_validator_fail(history, fields, api):
-    """Any JSON whatever gets findings, never an exception."""
+def test_validate_request_survives_any_json(history, fields, api):
+    """Any JSON gets findings, never an exception."""
     body = {**fields, HISTORY.get(api, "messages"): history}
     assert validate_request(body, api) == validate_request(json.dumps(body).encode(), api)
 
 
 @given(st.lists(JSON, max_size=4), st.sampled_from(APIS))
-def test_no_message_makes_the_validator_fail(listed, api):
+def test_validate_request_survives_any_message_list(listed, api):
     """Any list of messages gets findings, never an exception."""
     shaped = [
         {"role": "assistant", "content": one, "tool_calls": one, "parts": one, "type": "message", "output": one}
@@ -109,8 +109,8 @@ def test_no_message_makes_the_validator_fail(listed, api):
 
 
 @given(st.binary(max_size=40) | st.text(max_size=40).map(str.encode), st.sampled_from((*APIS, None)))
-def test_no_bytes_make_the_validator_fail(data, api):
-    """Any bytes whatever get findings; only without an API may they be a request of nobody's."""
+def test_validate_request_survives_any_bytes(data, api):
+    """Any bytes get findings; only without an API may they be unrecognized."""
     try:
         assert isinstance(validate_request(data, api), tuple)
     except UnrecognizedContent:
@@ -118,8 +118,8 @@ def test_no_bytes_make_the_validator_fail(data, api):
 
 
 @given(st.data(), st.sampled_from(CASES))
-def test_no_cut_makes_the_validator_fail(data, case):
-    """A case that breaks off anywhere is no JSON."""
+def test_validate_request_reports_truncated_json(data, case):
+    """A case truncated anywhere is one ``json`` finding."""
     api, body = case
     whole = json.dumps(body).encode()
     cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
@@ -141,13 +141,13 @@ def test_no_cut_makes_the_validator_fail(data, case):
     ],
     ids=lambda body: repr(body)[:20],
 )
-def test_what_is_no_json_is_one_finding(body, api):
-    """A body no API can read is one finding at its root."""
+def test_validate_request_reports_unreadable_json_at_the_root(body, api):
+    """A body that no API can read is one finding at its root."""
     assert [(one.rule, one.path) for one in validate_request(body, api)] == [("json", "$")]
 
 
-def test_the_api_is_told_or_asked_for():
-    """Without an API the body tells it; a body of no known API, or an API without rules, is refused."""
+def test_validate_request_recognizes_the_api_or_raises():
+    """Without an API the body decides; a body of no known API, or an API without rules, is rejected."""
     said = {"messages": [{"role": "user", "content": "x"}]}
     assert validate_request(json.dumps(said).encode()) == ()
     with pytest.raises(UnrecognizedContent):
@@ -215,8 +215,8 @@ def parallel(calls):
         (gemini, "gemini"),
     ],
 )
-def test_the_time_grows_with_the_body(make, api, grows_slowly):
-    """A body is validated in time that grows with its messages, all of them wrong."""
+def test_validate_request_takes_linear_time(make, api, grows_slowly):
+    """A body is validated in time proportional to its messages, all of them wrong."""
 
     def validating(size):
         data = json.dumps(make(size)).encode()

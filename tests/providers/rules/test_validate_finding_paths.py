@@ -33,15 +33,15 @@ def gives(name="ls"):
         ("gemini", [ASKS, CALLS, gives()], "signed", "$.contents[1].parts[1]"),
     ],
 )
-def test_findings_name_the_place(api, history, rule, path):
-    """A finding says where the request breaks the rule."""
+def test_validate_request_reports_the_path_of_a_finding(api, history, rule, path):
+    """A finding has the path at which the request breaks the rule."""
     body = {"input" if api == "openai-responses" else "contents": history}
     found = validate_request(body, api, model="gemini-3.1-pro")
     assert (f"{api}.{rule}", path) in [(one.rule, one.path) for one in found]
 
 
-def test_fields_of_gemini_may_be_spelled_either_way():
-    """Names with underscores are the same fields, and findings spell them as the request does."""
+def test_validate_request_accepts_both_spellings_of_gemini():
+    """Names with underscores are the same fields, and paths spell them as the request does."""
     call = {"role": "model", "parts": [{"function_call": {"name": "ls", "args": "x"}, "thought_signature": "c2ln"}]}
     answer = {"parts": [{"function_response": {"name": "ls", "response": {}}}]}
     found = validate_request({"contents": [ASKS, call, answer]}, "gemini", model="gemini-3-flash")
