@@ -41,14 +41,13 @@ FINE = {
 }
 
 
-def asked(proxied, strict, messages, model, path="/v1/chat/completions", **fields):
+def asked(open_client, strict, messages, model, path="/v1/chat/completions", **fields):
     """Return the body of a request, what went up for it, and the answer."""
-    through, _, _ = proxied
     upstream = strict(400_000)
     data = json.dumps({"model": model, "messages": messages, **fields}).encode()
 
     async def go():
-        async with through(upstream) as client:
+        async with open_client(upstream) as client:
             return await client.post(path, data)
 
     return data, upstream.bodies, anyio.run(go)
@@ -56,19 +55,19 @@ def asked(proxied, strict, messages, model, path="/v1/chat/completions", **field
 
 @pytest.mark.parametrize("model", ["local-7b", "qwen3-coder", "deepseek-chat", "openai/gpt-oss-20b"])
 @pytest.mark.parametrize("odd", [*ODD, *FINE])
-def test_proxy_fixes_requests_to_unknown_servers_only_after_a_refusal(odd, model, proxied, strict):
+def test_proxy_fixes_requests_to_unknown_servers_only_after_a_refusal(odd, model, open_client, strict):
     """The rules of an unknown server are not known, so the client's bytes are sent first and the fixed request only
     after a refusal.
     """
-    data, bodies, reply = asked(proxied, strict, {**ODD, **FINE}[odd], model)
+    data, bodies, reply = asked(open_client, strict, {**ODD, **FINE}[odd], model)
     assert bodies[0] == data
     assert (reply.status_code, len(bodies)) == (200, 2 if odd in ODD else 1)
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_proxy_fixes_requests_to_openai_before_the_first_send(odd, proxied, strict):
+def test_proxy_fixes_requests_to_openai_before_the_first_send(odd, open_client, strict):
     """For OpenAI's own models the first request already follows its rules, and every call and result is still in it."""
-    _, bodies, reply = asked(proxied, strict, ODD[odd], "gpt-5.1")
+    _, bodies, reply = asked(open_client, strict, ODD[odd], "gpt-5.1")
     assert (reply.status_code, len(bodies)) == (200, 1)
     shown = json.loads(bodies[0])["messages"]
     asks = [call["id"] for one in shown for call in one.get("tool_calls", ())]
@@ -78,25 +77,25 @@ def test_proxy_fixes_requests_to_openai_before_the_first_send(odd, proxied, stri
 
 
 @pytest.mark.parametrize("odd", ["no result", "unknown fields"])
-def test_proxy_returns_refusals_that_no_fix_cures(odd, proxied, strict):
+def test_proxy_returns_refusals_that_no_fix_cures(odd, open_client, strict):
     """A refusal that has nothing to do with the form reaches the client, and a request that is already in order is not
     sent again.
     """
-    _, bodies, reply = asked(proxied, strict, {**ODD, **FINE}[odd], "local-7b", temperature=9)
+    _, bodies, reply = asked(open_client, strict, {**ODD, **FINE}[odd], "local-7b", temperature=9)
     assert (reply.status_code, len(bodies)) == (400, 2 if odd in ODD else 1)
     assert "temperature" in reply.text
 
 
 @pytest.mark.parametrize("models", [("deepseek-chat",), ("deepseek-chat", "deepseek-reasoner")])
-def test_proxy_asks_once_per_model_before_fixing_every_request(models, proxied, strict):
+def test_proxy_asks_once_per_model_before_fixing_every_request(models, open_client, strict):
     """A server that enforces the rules refuses once per model and session; later requests are fixed before the first
     send.
     """
-    through, upstream = proxied[0], strict(400_000)
+    upstream = strict(400_000)
     said = [*ODD["no result"]]
 
     async def go():
-        async with through(upstream) as client:
+        async with open_client(upstream) as client:
             for text, model in zip("bcdefg", 6 * models, strict=False):
                 reply = await client.post("/v1/chat/completions", {"model": model, "messages": said})
                 assert reply.status_code == 200
@@ -113,15 +112,15 @@ def looped(thought):
     return [USER, {"role": "assistant", "content": [*thought, block]}, {"role": "user", "content": [result]}]
 
 
-def test_proxy_drops_thinking_after_a_refusal_and_then_at_once(proxied, strict):
+def test_proxy_drops_thinking_after_a_refusal_and_then_at_once(open_client, strict):
     """A tool loop that began without thinking is sent as written; after the refusal thinking is left out at once."""
-    through, upstream = proxied[0], strict(400_000)
+    upstream = strict(400_000)
     tool = {"name": "look", "input_schema": {"type": "object"}}
     more = {"max_tokens": 4_000, "tools": [tool], "thinking": {"type": "enabled", "budget_tokens": 1_024}}
     body = {"model": "claude-sonnet-4-5", "messages": looped([]), **more}
 
     async def go():
-        async with through(upstream) as client:
+        async with open_client(upstream) as client:
             first = await client.post("/v1/messages", body)
             said = [*body["messages"], {"role": "assistant", "content": first.json()["content"]}, *looped([])]
             return first, await client.post("/v1/messages", {**body, "messages": said})
@@ -141,18 +140,18 @@ class Stubborn(httpx2.AsyncBaseTransport):
         return httpx2.Response(400, json={"type": "error", "error": error})
 
 
-def test_proxy_fixes_a_refused_request_only_once(proxied, strict):
+def test_proxy_fixes_a_refused_request_only_once(open_client, strict):
     """A request that is refused again after the fix is not sent a third time, and the provider's error is the
     answer.
     """
-    through, upstream = proxied[0], strict(400_000)
+    upstream = strict(400_000)
     upstream.inner = Stubborn()
     thinking = {"max_tokens": 4_000, "thinking": {"type": "enabled", "budget_tokens": 1_024}}
     odd = {"model": "claude-sonnet-4-5", "messages": looped([]), **thinking}
     fine = {"model": "claude-sonnet-4-5", "messages": [USER], **thinking}
 
     async def go():
-        async with through(upstream) as client:
+        async with open_client(upstream) as client:
             return [await client.post("/v1/messages", body) for body in (odd, odd, fine)]
 
     assert [(reply.status_code, Stubborn.WORDS in reply.text) for reply in anyio.run(go)] == [(400, True)] * 3
@@ -169,35 +168,36 @@ def shows(count):
 
 
 @pytest.mark.parametrize("count", [21, 100])
-def test_proxy_forwards_all_images_the_provider_accepts(count, proxied, strict):
+def test_proxy_forwards_all_images_the_provider_accepts(count, open_client, strict):
     """A request that fits is forwarded byte for byte, however many images it has."""
-    data, bodies, reply = asked(proxied, strict, [shows(count)], "claude-sonnet-4-5", "/v1/messages", max_tokens=100)
+    data, bodies, reply = asked(
+        open_client, strict, [shows(count)], "claude-sonnet-4-5", "/v1/messages", max_tokens=100
+    )
     assert (bodies, reply.status_code) == ([data], 200)
 
 
-def test_proxy_forwards_a_20_mb_document_unchanged(proxied, strict):
+def test_proxy_forwards_a_20_mb_document_unchanged(open_client, strict):
     """20 MB of base64 are forwarded byte for byte, because the Messages API accepts 32 MB."""
     paper = base64.b64encode(b"%PDF" + b"\0" * 15_000_000).decode()
     source = {"type": "base64", "media_type": "application/pdf", "data": paper}
     said = [{"role": "user", "content": [{"type": "document", "source": source}, {"type": "text", "text": "what?"}]}]
-    data, bodies, _ = asked(proxied, strict, said, "claude-sonnet-4-5", "/v1/messages", max_tokens=100)
+    data, bodies, _ = asked(open_client, strict, said, "claude-sonnet-4-5", "/v1/messages", max_tokens=100)
     assert bodies == [data]
 
 
-def test_proxy_keeps_the_newest_100_images_after_a_refusal(proxied, strict):
+def test_proxy_keeps_the_newest_100_images_after_a_refusal(open_client, strict):
     """The newest message is sent as written; after a refusal for 101 images it is sent again with the newest 100."""
-    data, bodies, reply = asked(proxied, strict, [shows(101)], "claude-sonnet-4-5", "/v1/messages", max_tokens=100)
+    data, bodies, reply = asked(open_client, strict, [shows(101)], "claude-sonnet-4-5", "/v1/messages", max_tokens=100)
     assert (bodies[0], reply.status_code) == (data, 200), reply.text
     assert bodies[-1].count(PICTURE.encode()) == 100
 
 
 @pytest.mark.parametrize("odd", ["empty ids", "an id twice", "long ids"])
 @pytest.mark.parametrize("how", ["one", "restarted", "forked", "forked anew", "forgotten"])
-def test_required_form_is_kept_in_the_log(how, odd, proxied, strict):
+def test_required_form_is_kept_in_the_log(how, odd, open_client, strict):
     """The form that a server requires is in the log, so a restart, another replica and a sibling branch all apply it,
     and forgetting the learned window does not change it.
     """
-    through, _, _ = proxied
     upstream, store = strict(400_000), MemoryStore()
 
     async def posted(client, said):
@@ -208,7 +208,7 @@ def test_required_form_is_kept_in_the_log(how, odd, proxied, strict):
 
     async def go():
         said, counts = ODD[odd], []
-        async with through(upstream, store) as first, through(upstream, store) as second:
+        async with open_client(upstream, store) as first, open_client(upstream, store) as second:
             for turn in range(4):
                 client = second if turn % 2 and how in ("restarted", "forked anew") else first
                 answer, count = await posted(client, said)

@@ -42,18 +42,17 @@ LONE = {
 
 
 @pytest.mark.parametrize("path", LONE)
-def test_client_compaction_that_fits_is_forwarded_unchanged(path, proxied, strict):
+def test_client_compaction_that_fits_is_forwarded_unchanged(path, open_client, strict):
     """A large result in a client's compaction is not spilled, because the summary is made from it and it could not be
     read back.
     """
-    through, *_ = proxied
     upstream, api = strict(200_000), "anthropic" if path == "/v1/messages" else "openai-responses"
     field = "messages" if api == "anthropic" else "input"
     tools = {"max_tokens": 400, "tools": [{"name": "read", "input_schema": {"type": "object"}}]}
     body = {"model": STRICTEST_MODELS[api], field: [*LONE[path]]} | (tools if api == "anthropic" else {})
 
     async def go():
-        async with through(upstream, MemoryStore()) as client:
+        async with open_client(upstream, MemoryStore()) as client:
             return await client.post(path, body, {"user-agent": "claude-cli/2.0.1 (external, cli)"})
 
     assert run(go).status_code == 200
@@ -61,18 +60,17 @@ def test_client_compaction_that_fits_is_forwarded_unchanged(path, proxied, stric
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_proxy_learns_a_byte_limit_from_a_413(api, proxied):
+def test_proxy_learns_a_byte_limit_from_a_413(api, open_client, make_upstream, make_chat):
     """After a 413 the conversation is made smaller, later requests keep to the learned byte limit, and the newest text
     stays a message of its own.
     """
-    through, upstreams, talking = proxied
-    upstream, talk = upstreams(Provider(Strict(window=200_000)), most=30_000), talking(api)
+    upstream, chat = make_upstream(Provider(Strict(window=200_000)), max_bytes=30_000), make_chat(api)
     field = {"gemini": "contents", "openai-responses": "input"}.get(api, "messages")
 
     async def go():
-        async with through(upstream) as client:
+        async with open_client(upstream) as client:
             for number in range(16):
-                reply = await talk.turn(client, f"Note {number}: {WORDS}")
+                reply = await chat.send_turn(client, f"Note {number}: {WORDS}")
                 assert reply.status_code == 200, (number, reply.text)
                 newest = json.dumps(json.loads(upstream.bodies[-1])[field][-1])
                 assert f"Note {number}: {WORDS}" in newest
@@ -82,20 +80,19 @@ def test_proxy_learns_a_byte_limit_from_a_413(api, proxied):
     assert 1 <= len(upstream.bodies) - 16 <= 2
 
 
-def test_client_compaction_of_an_unknown_conversation_is_reduced(proxied, strict):
+def test_client_compaction_of_an_unknown_conversation_is_reduced(open_client, make_chat, strict):
     """A compaction of a conversation the proxy has not seen is reduced like a turn and not recorded; one that fits is
     forwarded unchanged.
     """
-    through, _, talking = proxied
-    upstream, talk, store = strict(16_000), talking("openai-responses"), MemoryStore()
+    upstream, chat, store = strict(16_000), make_chat("openai-responses"), MemoryStore()
     for number in range(30):
-        talk.say(f"Note {number}: {WORDS}")
+        chat.add_user_text(f"Note {number}: {WORDS}")
         said = [{"type": "output_text", "text": f"Noted {number}."}]
-        talk.said.append({"type": "message", "role": "assistant", "content": said})
-    long, short = talk.body(), talk.body() | {"input": talk.said[-4:]}
+        chat.messages.append({"type": "message", "role": "assistant", "content": said})
+    long, short = chat.body(), chat.body() | {"input": chat.messages[-4:]}
 
     async def go():
-        async with through(upstream, store, window=16_000) as client:
+        async with open_client(upstream, store, window=16_000) as client:
             return [await client.post("/v1/responses/compact", body) for body in (long, short, long)]
 
     replies = run(go)
@@ -109,29 +106,28 @@ def test_client_compaction_of_an_unknown_conversation_is_reduced(proxied, strict
 
 @pytest.mark.parametrize("words", ["native", "llama.cpp", "openai-tpm"])
 @pytest.mark.parametrize("known", [False, True], ids=["new to us", "talked on"])
-def test_refused_responses_compact_is_retried_smaller(known, words, proxied):
+def test_refused_responses_compact_is_retried_smaller(known, words, open_client, make_upstream, make_chat):
     """A refused ``/responses/compact`` is retried smaller whatever the wording, no request is sent twice, and nothing
     of it is recorded.
     """
-    through, upstreams, talking = proxied
-    upstream, talk, store = (
-        upstreams(Provider(Strict(window=12_000, overflow=words))),
-        talking("openai-responses"),
+    upstream, chat, store = (
+        make_upstream(Provider(Strict(window=12_000, overflow=words))),
+        make_chat("openai-responses"),
         MemoryStore(),
     )
 
     async def go():
-        async with through(upstream, store) as client:
+        async with open_client(upstream, store) as client:
             for number in range(12 if known else 0):
-                assert (await talk.turn(client, f"Note {number}: {WORDS}")).status_code == 200
+                assert (await chat.send_turn(client, f"Note {number}: {WORDS}")).status_code == 200
             before = [len(store.read_entries(info.key)) for info in store.list_sessions()]
             for number in range(12):
-                talk.say(f"Note {number}: {WORDS}")
+                chat.add_user_text(f"Note {number}: {WORDS}")
                 said = [{"type": "output_text", "text": f"Noted {number}."}]
-                talk.said.append({"type": "message", "role": "assistant", "content": said})
+                chat.messages.append({"type": "message", "role": "assistant", "content": said})
             del upstream.bodies[:]
             reply = await client.post(
-                "/v1/responses/compact", {"model": STRICTEST_MODELS[talk.api], "input": talk.said}
+                "/v1/responses/compact", {"model": STRICTEST_MODELS[chat.api], "input": chat.messages}
             )
             return reply, before, [len(store.read_entries(info.key)) for info in store.list_sessions()]
 
@@ -148,41 +144,39 @@ SUMMARISE = "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\nYour ta
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_refused_claude_code_compaction_is_retried_smaller(stream, proxied, strict):
+def test_refused_claude_code_compaction_is_retried_smaller(stream, open_client, make_chat, strict):
     """A ``/compact`` of Claude Code that the provider refuses, even as the first request seen, is sent once as written,
     then smaller, and not recorded.
     """
-    through, _, talking = proxied
-    upstream, talk, store = strict(8_000), talking("anthropic", stream=stream), MemoryStore()
+    upstream, chat, store = strict(8_000), make_chat("anthropic", stream=stream), MemoryStore()
     for number in range(20):
-        talk.say(f"Note {number}: {WORDS}")
-        talk.said.append({"role": "assistant", "content": f"Noted {number}."})
-    talk.say(SUMMARISE)
+        chat.add_user_text(f"Note {number}: {WORDS}")
+        chat.messages.append({"role": "assistant", "content": f"Noted {number}."})
+    chat.add_user_text(SUMMARISE)
     headers = {"user-agent": "claude-cli/2.1.197 (external, cli)", "x-claude-code-session-id": "kelp"}
 
     async def go():
-        async with through(upstream, store) as client:
-            return await client.post(talk.path, talk.body(), headers)
+        async with open_client(upstream, store) as client:
+            return await client.post(chat.path, chat.body(), headers)
 
     reply = run(go)
     assert (reply.status_code, reply.headers[STATE]) == (200, "managed"), reply.text
     assert "detailed summary" in upstream.bodies[-1].decode()
-    assert upstream.bodies.count(json.dumps(talk.body()).encode()) == 1
+    assert upstream.bodies.count(json.dumps(chat.body()).encode()) == 1
     assert not store.list_sessions()
 
 
-def test_observe_mode_returns_a_refused_client_compaction(proxied, strict):
+def test_observe_mode_returns_a_refused_client_compaction(open_client, make_chat, strict):
     """In observe mode a client's compaction is sent once, and its refusal is returned."""
-    through, _, talking = proxied
-    upstream, talk = strict(2_000), talking("anthropic")
-    talk.say(WORDS * 3)
-    talk.said.append({"role": "assistant", "content": "Noted."})
-    talk.say(SUMMARISE)
+    upstream, chat = strict(2_000), make_chat("anthropic")
+    chat.add_user_text(WORDS * 3)
+    chat.messages.append({"role": "assistant", "content": "Noted."})
+    chat.add_user_text(SUMMARISE)
     headers = {"user-agent": "claude-cli/2.1.197 (external, cli)", "x-claude-code-session-id": "kelp"}
 
     async def go():
-        async with through(upstream, observe=True) as client:
-            return await client.post(talk.path, talk.body(), headers)
+        async with open_client(upstream, observe=True) as client:
+            return await client.post(chat.path, chat.body(), headers)
 
     assert run(go).status_code == 400
     assert len(upstream.bodies) == 1
@@ -200,17 +194,16 @@ SYSTEMS = {
 
 @pytest.mark.parametrize("words", ["native", "ollama", "replicate"])
 @pytest.mark.parametrize("api", APIS)
-def test_unfixable_overflow_is_reported_with_limit_and_size(api, words, proxied):
+def test_unfixable_overflow_is_reported_with_limit_and_size(api, words, open_client, make_upstream, make_chat):
     """A client sizes its own cut by these numbers: the provider's where it gave them, else our estimate, in which the
     request exceeds the limit by a useful margin.
     """
-    through, upstreams, talking = proxied
-    upstream, talk = upstreams(Provider(Strict(window=8_000, overflow=words))), talking(api)
-    talk.say("Hello.")
+    upstream, chat = make_upstream(Provider(Strict(window=8_000, overflow=words))), make_chat(api)
+    chat.add_user_text("Hello.")
 
     async def go():
-        async with through(upstream) as client:
-            return await client.post(talk.path, talk.body() | SYSTEMS[api])
+        async with open_client(upstream) as client:
+            return await client.post(chat.path, chat.body() | SYSTEMS[api])
 
     told = classify_error(ErrorReport(api, status=400, body=run(go).content))
     counted = upstream.provider.requests[-1].tokens
@@ -221,18 +214,17 @@ def test_unfixable_overflow_is_reported_with_limit_and_size(api, words, proxied)
         assert 0.5 * told.requested < told.limit < 0.9 * told.requested
 
 
-def test_window_too_small_is_reported_once(proxied, strict, capfd):
+def test_window_too_small_is_reported_once(open_client, make_chat, strict, capfd):
     """A learned window that fits nothing is reported once in the log and on standard error and in ``/livez``; each
     request is refused locally and not sent.
     """
-    through, _, talking = proxied
-    upstream, talk, store = strict(1_500), talking("anthropic"), MemoryStore()
+    upstream, chat, store = strict(1_500), make_chat("anthropic"), MemoryStore()
 
     async def go():
-        async with through(upstream, store) as client:
+        async with open_client(upstream, store) as client:
             for number in range(5):
-                talk.say(f"Note {number}: {WORDS}")
-                reply = await client.post(talk.path, talk.body())
+                chat.add_user_text(f"Note {number}: {WORDS}")
+                reply = await client.post(chat.path, chat.body())
             return reply, [(await client.web.get(place)).json() for place in ("/livez", "/stats")]
 
     reply, (livez, stats) = run(go)
@@ -247,26 +239,25 @@ def test_window_too_small_is_reported_once(proxied, strict, capfd):
     assert capfd.readouterr().err.count("WindowTooSmall") == 1
 
 
-def test_local_refusals_are_counted_as_refused(proxied, strict):
+def test_local_refusals_are_counted_as_refused(open_client, make_chat, strict):
     """A foreign host, a missing token, an oversized body, an unknown coding and an unknown address count as refused,
     not as relayed or failed.
     """
-    through, _, talking = proxied
-    upstream, talk = strict(), talking("anthropic")
-    talk.say("How high is the tide?")
+    upstream, chat = strict(), make_chat("anthropic")
+    chat.add_user_text("How high is the tide?")
     wrong = {
-        403: (talk.path, {"host": "evil.example", "x-holdfast-token": "t"}, b"{}"),
-        401: (talk.path, {}, b"{}"),
-        413: (talk.path, {"x-holdfast-token": "t"}, b" " * 2_000),
-        415: (talk.path, {"x-holdfast-token": "t", "content-encoding": "br"}, b"{}"),
+        403: (chat.path, {"host": "evil.example", "x-holdfast-token": "t"}, b"{}"),
+        401: (chat.path, {}, b"{}"),
+        413: (chat.path, {"x-holdfast-token": "t"}, b" " * 2_000),
+        415: (chat.path, {"x-holdfast-token": "t", "content-encoding": "br"}, b"{}"),
         404: ("/nowhere", {"x-holdfast-token": "t"}, b"{}"),
     }
 
     async def go():
-        async with through(upstream, token="t", body_bytes=1_000) as client:
+        async with open_client(upstream, token="t", body_bytes=1_000) as client:
             replies = [await client.post(path, body, told) for path, told, body in wrong.values()]
-            await client.post(talk.path, talk.body(), {"x-holdfast-token": "t"})
-            await client.web.get(talk.path)
+            await client.post(chat.path, chat.body(), {"x-holdfast-token": "t"})
+            await client.web.get(chat.path)
             told = {"x-holdfast-token": "t"}
             stats, livez = [(await client.web.get(place, headers=told)).json() for place in ("/stats", "/livez")]
             return replies, stats, livez, (await client.web.get("/metrics", headers=told)).text
@@ -282,13 +273,12 @@ def test_local_refusals_are_counted_as_refused(proxied, strict):
     assert len(upstream.bodies) == 1
 
 
-def test_root_path_identifies_the_proxy(proxied, strict):
+def test_root_path_identifies_the_proxy(open_client, strict):
     """GET and HEAD on the proxy's own root identify it, unless the client's headers name a provider."""
-    through, _, _ = proxied
     upstream = strict()
 
     async def go():
-        async with through(upstream) as client:
+        async with open_client(upstream) as client:
             told = [await client.web.request(method, "/") for method in ("GET", "HEAD", "POST")]
             own = await client.web.get("/u/http://127.0.0.1:8642/")
             meant = await client.web.get("/", headers={"x-api-key": "k"})
@@ -298,13 +288,12 @@ def test_root_path_identifies_the_proxy(proxied, strict):
     assert [one.url.path for one in upstream.sent] == ["/"]
 
 
-def test_metrics_path_of_a_named_upstream_is_relayed(proxied, strict):
+def test_metrics_path_of_a_named_upstream_is_relayed(open_client, strict):
     """A path that names an upstream relays ``/metrics`` to it, because gateways have one too."""
-    through, _, _ = proxied
     upstream = strict()
 
     async def go():
-        async with through(upstream) as client:
+        async with open_client(upstream) as client:
             return [(await client.web.get(f"{base}/metrics")).headers.get(STATE) for base in ("", "/u/http://gateway")]
 
     assert run(go) == [None, "relayed"]
@@ -312,15 +301,14 @@ def test_metrics_path_of_a_named_upstream_is_relayed(proxied, strict):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_upstream_that_is_the_proxy_itself_is_refused(api, proxied, strict):
+def test_upstream_that_is_the_proxy_itself_is_refused(api, open_client, make_chat, strict):
     """A path that names the proxy itself would loop forever; it gets a 404 in the words of its API and is not sent."""
-    through, _, talking = proxied
-    upstream, talk = strict(), talking(api)
-    talk.say("How high is the tide?")
+    upstream, chat = strict(), make_chat(api)
+    chat.add_user_text("How high is the tide?")
 
     async def go():
-        async with through(upstream) as client:
-            return await client.post(f"/u/http://127.0.0.1:8642{talk.path}", talk.body())
+        async with open_client(upstream) as client:
+            return await client.post(f"/u/http://127.0.0.1:8642{chat.path}", chat.body())
 
     reply = run(go)
     assert (reply.status_code, reply.headers[STATE]) == (404, "refused")

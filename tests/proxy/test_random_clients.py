@@ -272,12 +272,11 @@ class World:
 @pytest.mark.counts
 @pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
-def test_proxy_answers_random_clients_and_loses_nothing(seed, proxied, tmp_path):
+def test_proxy_answers_random_clients_and_loses_nothing(seed, open_client, make_upstream, tmp_path):
     """Whatever clients do, no refusal reaches them, their newest text and standing rules are sent, and everything they
     sent is in a sound log.
     """
-    through, upstream_of, _ = proxied
-    upstream = upstream_of(Provider(Strict(window=WINDOW), Speaker(random.Random(seed))))
+    upstream = make_upstream(Provider(Strict(window=WINDOW), Speaker(random.Random(seed))))
     world = World(seed, upstream)
 
     async def go():
@@ -285,7 +284,7 @@ def test_proxy_answers_random_clients_and_loses_nothing(seed, proxied, tmp_path)
         while done < STEPS:
             life = world.pick.randrange(15, 90)
             with open_store(tmp_path / "store.db") as store:
-                async with through(upstream, store, window=WINDOW if seed % 2 else 0) as client:
+                async with open_client(upstream, store, window=WINDOW if seed % 2 else 0) as client:
                     await world.live(client, life)
             done += life
 

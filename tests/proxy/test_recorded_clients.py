@@ -33,21 +33,21 @@ def data(line):
     return json.dumps(line["body"], separators=None if line.get("spaced") else (",", ":"), ensure_ascii=False).encode()
 
 
-def sent(file, upstream, through, **given):
+def sent(file, upstream, open_client, **given):
     """Return the answers to the requests of a file."""
 
     async def go():
-        async with through(upstream, **given) as client:
+        async with open_client(upstream, **given) as client:
             return [await client.post(line["path"], data(line), line["headers"].items()) for line in lines(file)]
 
     return anyio.run(go)
 
 
 @pytest.mark.parametrize("file", [file for file in SHAPES if file.stem != MENDED], ids=lambda file: file.stem)
-def test_proxy_forwards_recorded_requests_byte_for_byte(file, proxied, strict):
+def test_proxy_forwards_recorded_requests_byte_for_byte(file, open_client, strict):
     """With nothing to reduce, the provider gets the recorded client's own bytes and the client gets the provider's."""
     upstream = strict(200_000, accepted_seals="any", binds_thinking="never")
-    replies = sent(file, upstream, proxied[0])
+    replies = sent(file, upstream, open_client)
     assert upstream.bodies == [data(line) for line in lines(file)]
     assert [reply.content for reply in replies] == upstream.answers
 
@@ -64,7 +64,7 @@ def thinking(line):
 @pytest.mark.parametrize(
     "file", [file for file in CONVERSATIONS if lines(file)[-1]["path"] == "/v1/messages"], ids=lambda file: file.stem
 )
-def test_proxy_forwards_recorded_thinking_from_the_middle_on(file, proxied, strict):
+def test_proxy_forwards_recorded_thinking_from_the_middle_on(file, open_client, strict):
     """A conversation begun without the proxy is forwarded byte for byte from its first proxied request, with all its
     thinking.
     """
@@ -72,7 +72,7 @@ def test_proxy_forwards_recorded_thinking_from_the_middle_on(file, proxied, stri
     bodies = [thinking(line) for line in later]
 
     async def go():
-        async with proxied[0](upstream) as client:
+        async with open_client(upstream) as client:
             for line, body in zip(later, bodies, strict=True):
                 await client.post(line["path"], body, line["headers"].items())
 
@@ -82,18 +82,18 @@ def test_proxy_forwards_recorded_thinking_from_the_middle_on(file, proxied, stri
 
 
 @pytest.mark.parametrize("file", CONVERSATIONS, ids=lambda file: file.stem)
-def test_recorded_conversation_is_one_session(file, proxied, strict):
+def test_recorded_conversation_is_one_session(file, open_client, strict):
     """However a client formats and labels its requests, one conversation is one session, and every turn is managed."""
-    replies = sent(file, strict(200_000, accepted_seals="any", binds_thinking="never"), proxied[0])
+    replies = sent(file, strict(200_000, accepted_seals="any", binds_thinking="never"), open_client)
     managed = [reply for reply in replies if reply.headers[STATE] == "managed"]
     assert len(managed) >= TURNS
     assert len({reply.headers[SESSION] for reply in managed}) == 1
 
 
-def test_proxy_fixes_a_recorded_request_the_provider_refuses(proxied, strict, tmp_path):
+def test_proxy_fixes_a_recorded_request_the_provider_refuses(open_client, strict, tmp_path):
     """A recorded request that the provider refuses as written is answered through the proxy."""
     file = next(file for file in SHAPES if file.stem == MENDED)
     bare, mended = strict(200_000, accepted_seals="any"), strict(200_000, accepted_seals="any")
-    refused = sent(file, bare, proxied[0], bypass=tmp_path)
+    refused = sent(file, bare, open_client, bypass=tmp_path)
     assert [reply.status_code for reply in refused][-1] == 400
-    assert [reply.status_code for reply in sent(file, mended, proxied[0])] == [200] * len(refused)
+    assert [reply.status_code for reply in sent(file, mended, open_client)] == [200] * len(refused)

@@ -38,12 +38,12 @@ def halves(count):
     ],
     ids=["a client's compaction is planned", "a new body is opened", "halves of characters are mended"],
 )
-def test_long_parsing_and_planning_do_not_block_other_requests(path, data, proxied, strict):
+def test_long_parsing_and_planning_do_not_block_other_requests(path, data, open_client, strict):
     """Requests that arrive after a long one are answered before that one is sent."""
     upstream, answered, others = strict(16_000), [], []
 
     async def go():
-        async with proxied[0](upstream, window=16_000) as client:
+        async with open_client(upstream, window=16_000) as client:
 
             async def ask():
                 while len(others) <= FEW and not upstream.sent and not answered:  # more would starve the thread

@@ -25,23 +25,22 @@ def clocked(api, number, more=""):
     return {"role": role, "content": f"You read the tide. It is 12:00:{number:02}.{more}"}
 
 
-async def told_the_time(client, talk, turns, more=lambda _: ""):
+async def told_the_time(client, chat, turns, more=lambda _: ""):
     """Have a conversation whose system message at the front tells the time."""
-    talk.said = talk.said or [clocked(talk.api, 0)]
+    chat.messages = chat.messages or [clocked(chat.api, 0)]
     for number in turns:
-        talk.said[0] = clocked(talk.api, number, more(number))
-        reply = await talk.turn(client, f"Note {number}: {WORDS}")
+        chat.messages[0] = clocked(chat.api, number, more(number))
+        reply = await chat.send_turn(client, f"Note {number}: {WORDS}")
         assert reply.status_code == 200, reply.text
 
 
 @pytest.mark.uncounted
 @pytest.mark.parametrize("more", ["", " Notes so far." + " kelp" * 400], ids=["clock", "grows and shrinks"])
 @pytest.mark.parametrize("api", example_counts.spare(["openai-chat", "openai-responses"], keep=1))
-def test_changing_system_message_keeps_one_branch(api, more, proxied, strict):
+def test_changing_system_message_keeps_one_branch(api, more, open_client, make_chat, strict):
     """A leading system message belongs to the setup: a changing one keeps one branch, few extra compactions and the
     same bytes after restarts.
     """
-    through, _, talking = proxied
     plain, one, other = strict(16_000), strict(16_000), strict(16_000)
     store, again = MemoryStore(), MemoryStore()
     field = "input" if api == "openai-responses" else "messages"
@@ -50,16 +49,16 @@ def test_changing_system_message_keeps_one_branch(api, more, proxied, strict):
         return more * (number % 7 > 3)
 
     async def go():
-        async with through(plain, window=16_000) as client:
-            await told_the_time(client, talking(api), [0] * 30)
+        async with open_client(plain, window=16_000) as client:
+            await told_the_time(client, make_chat(api), [0] * 30)
             usual = (await client.web.get("/stats")).json()["compactions"]["compacted"]
-        async with through(one, store, window=16_000) as client:
-            await told_the_time(client, talking(api), range(30), grows)
+        async with open_client(one, store, window=16_000) as client:
+            await told_the_time(client, make_chat(api), range(30), grows)
             told = (await client.web.get("/stats")).json()["compactions"]["compacted"]
-        talk = talking(api)
+        chat = make_chat(api)
         for number in range(30):
-            async with through(other, again, window=16_000) as client:
-                await told_the_time(client, talk, [number], grows)
+            async with open_client(other, again, window=16_000) as client:
+                await told_the_time(client, chat, [number], grows)
         return usual, told
 
     usual, told = run(go)
@@ -74,23 +73,22 @@ def test_changing_system_message_keeps_one_branch(api, more, proxied, strict):
 
 @pytest.mark.parametrize("place", [-1, None], ids=["before the words", "behind them"])
 @pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
-def test_system_message_near_the_end_costs_only_the_new_part(api, place, proxied, strict):
+def test_system_message_near_the_end_costs_only_the_new_part(api, place, open_client, make_chat, strict):
     """A system message that moves with the newest message forks the conversation only at its end, and earlier decisions
     stay.
     """
-    through, _, talking = proxied
-    upstream, talk, store = strict(16_000), talking(api), MemoryStore()
+    upstream, chat, store = strict(16_000), make_chat(api), MemoryStore()
 
     async def go():
-        async with through(upstream, store, window=16_000) as client:
+        async with open_client(upstream, store, window=16_000) as client:
             for number in range(30):
-                talk.say(f"Note {number}: {WORDS}")
-                whole = list(talk.said)
-                talk.said.insert(len(whole) if place is None else place, clocked(api, number))
-                reply = await client.post(talk.path, talk.body())
+                chat.add_user_text(f"Note {number}: {WORDS}")
+                whole = list(chat.messages)
+                chat.messages.insert(len(whole) if place is None else place, clocked(api, number))
+                reply = await client.post(chat.path, chat.body())
                 assert reply.status_code == 200, reply.text
-                talk.said = whole
-                talk.hear(reply.content)
+                chat.messages = whole
+                chat.add_answer(reply.content)
             return (await client.web.get("/stats")).json()["compactions"]["compacted"]
 
     assert run(go) <= 6
@@ -98,18 +96,17 @@ def test_system_message_near_the_end_costs_only_the_new_part(api, place, proxied
     assert len(store.read_entries(session.key, "message")) <= 5 * 30
 
 
-def test_sibling_branches_do_not_accumulate_entries(proxied, strict):
+def test_sibling_branches_do_not_accumulate_entries(open_client, make_chat, strict):
     """A branch at a common fork carries what was learned there once, not once for each sibling."""
-    through, _, talking = proxied
     upstream, store = strict(), MemoryStore()
 
     async def go():
-        async with through(upstream, store) as client:
+        async with open_client(upstream, store) as client:
             for number in range(12):
-                talk = talking("openai-chat")
-                talk.say("Is this kind?")
-                talk.said.append({"role": "assistant", "content": "Yes."})
-                assert (await talk.turn(client, f"And this, number {number}?")).status_code == 200
+                chat = make_chat("openai-chat")
+                chat.add_user_text("Is this kind?")
+                chat.messages.append({"role": "assistant", "content": "Yes."})
+                assert (await chat.send_turn(client, f"And this, number {number}?")).status_code == 200
 
     run(go)
     (session,) = store.list_sessions()
@@ -119,21 +116,20 @@ def test_sibling_branches_do_not_accumulate_entries(proxied, strict):
 
 
 @pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
-def test_each_branch_keeps_its_own_system_message(api, proxied, strict):
+def test_each_branch_keeps_its_own_system_message(api, open_client, make_chat, strict):
     """Two conversations that begin alike keep their own system message, whatever another writer appends."""
-    through, _, talking = proxied
     upstream, store, field = strict(60_000), MemoryStore(), "input" if api == "openai-responses" else "messages"
-    talks = [talking(api), talking(api)]
-    for talk, whose in zip(talks, "ab", strict=True):
-        talk.said = [{"role": "system", "content": f"You work for {whose}."}]
+    chats = [make_chat(api), make_chat(api)]
+    for chat, whose in zip(chats, "ab", strict=True):
+        chat.messages = [{"role": "system", "content": f"You work for {whose}."}]
 
     async def go():
-        async with through(upstream, store, window=60_000) as client:
-            for talk in (*talks, *talks):
-                assert (await talk.turn(client, WORDS)).status_code == 200
-        async with through(upstream, store, window=60_000) as client:
+        async with open_client(upstream, store, window=60_000) as client:
+            for chat in (*chats, *chats):
+                assert (await chat.send_turn(client, WORDS)).status_code == 200
+        async with open_client(upstream, store, window=60_000) as client:
             for _ in range(3):
-                assert (await talks[1].turn(client, WORDS)).status_code == 200
+                assert (await chats[1].send_turn(client, WORDS)).status_code == 200
                 assert json.loads(upstream.bodies[-1])[field][0]["content"] == "You work for b."
                 (session,) = store.list_sessions()
                 Journal.open(store, session.key).record_failure("somebody else's")

@@ -61,31 +61,31 @@ def results(api, answer):
 class Tides:
     """A client that keeps its conversation, and asks whoever it is told to; ``sent`` are its requests."""
 
-    def __init__(self, talk) -> None:
-        self.talk, self.sent = talk, []
-        self.fields = dict(FIELDS[talk.api])
+    def __init__(self, chat) -> None:
+        self.chat, self.sent = chat, []
+        self.fields = dict(FIELDS[chat.api])
 
     async def ask(self, post):
         """Send what was said so far and hear the answer."""
-        self.sent.append(json.dumps(self.talk.body() | self.fields, ensure_ascii=False).encode())
-        reply = await post(self.talk.path, self.sent[-1])
+        self.sent.append(json.dumps(self.chat.body() | self.fields, ensure_ascii=False).encode())
+        reply = await post(self.chat.path, self.sent[-1])
         assert reply.status_code == 200, reply.text
-        self.talk.hear(reply.content)
+        self.chat.add_answer(reply.content)
         return reply.content
 
     async def turn(self, post, text):
         """Say ``text``, run the tool that the model calls, and hear its words."""
-        self.talk.say(text)
-        self.talk.said += results(self.talk.api, await self.ask(post))
+        self.chat.add_user_text(text)
+        self.chat.messages += results(self.chat.api, await self.ask(post))
         await self.ask(post)
 
 
 @pytest.fixture
-def begun(proxied):
+def begun(make_upstream, make_chat):
     """Return what begins a conversation without the proxy, and its provider; ``in_loop`` is behind a result."""
 
     async def _begun(api, *, in_loop=False):
-        tides, upstream = Tides(proxied[2](api)), proxied[1](Provider(Strict(window=100_000), ANSWERS))
+        tides, upstream = Tides(make_chat(api)), make_upstream(Provider(Strict(window=100_000), ANSWERS))
         async with httpx2.AsyncClient(transport=upstream, base_url="http://up") as web:
 
             async def post(path, data):
@@ -94,8 +94,8 @@ def begun(proxied):
             for number in range(BEGUN):
                 await tides.turn(post, f"And now, the {number}th time?")
             if in_loop:
-                tides.talk.say("And the next?")
-                tides.talk.said += results(api, await tides.ask(post))
+                tides.chat.add_user_text("And the next?")
+                tides.chat.messages += results(api, await tides.ask(post))
         tides.sent.clear()
         upstream.bodies.clear()
         return tides, upstream
@@ -111,7 +111,7 @@ def seals(upstream, api):
 @pytest.mark.parametrize("restart", [False, True], ids=["on", "restarted"])
 @pytest.mark.parametrize("in_loop", [False, True], ids=["a turn", "a result"])
 @pytest.mark.parametrize("api", FIELDS)
-def test_proxy_forwards_signed_thinking_of_earlier_turns_unchanged(api, in_loop, restart, begun, proxied):
+def test_proxy_forwards_signed_thinking_of_earlier_turns_unchanged(api, in_loop, restart, begun, open_client):
     """The first and every later request is forwarded byte for byte with all thinking, also with a restart before
     each.
     """
@@ -120,7 +120,7 @@ def test_proxy_forwards_signed_thinking_of_earlier_turns_unchanged(api, in_loop,
     async def go():
         tides, upstream = await begun(api, in_loop=in_loop)
         for run in range(MORE if restart else 1):
-            async with proxied[0](upstream, store) as client:
+            async with open_client(upstream, store) as client:
                 if in_loop and not run:
                     await tides.ask(client.post)
                 for _ in range(1 if restart else MORE):
@@ -134,12 +134,12 @@ def test_proxy_forwards_signed_thinking_of_earlier_turns_unchanged(api, in_loop,
     assert not any(one.reply.dropped_blocks for one in upstream.provider.requests)
 
 
-def test_new_system_prompt_drops_thinking_bound_to_the_old(begun, proxied):
+def test_new_system_prompt_drops_thinking_bound_to_the_old(begun, open_client):
     """Thinking signed over the old system prompt is dropped and later thinking stays, so nothing is refused."""
 
     async def go():
         tides, upstream = await begun("anthropic")
-        async with proxied[0](upstream) as client:
+        async with open_client(upstream) as client:
             await tides.turn(client.post, "Once more?")
             tides.fields["system"] = "You read the tide, and the wind."
             for _ in range(MORE):
@@ -152,15 +152,15 @@ def test_new_system_prompt_drops_thinking_bound_to_the_old(begun, proxied):
 
 
 @pytest.mark.parametrize("api", FIELDS)
-def test_edited_first_message_through_the_proxy_is_forwarded_unchanged(api, begun, proxied):
+def test_edited_first_message_through_the_proxy_is_forwarded_unchanged(api, begun, open_client):
     """A client that edits its first proxied message forks the log there; the setup is the same, so no byte changes."""
 
     async def go():
         tides, upstream = await begun(api)
-        said = list(tides.talk.said)
-        async with proxied[0](upstream) as client:
+        said = list(tides.chat.messages)
+        async with open_client(upstream) as client:
             for text in ("Once more?", "I mean, once more?", "How high?"):
-                tides.talk.said = list(said)
+                tides.chat.messages = list(said)
                 await tides.turn(client.post, text)
         return tides, upstream
 
@@ -169,15 +169,15 @@ def test_edited_first_message_through_the_proxy_is_forwarded_unchanged(api, begu
     assert seals(upstream, api)[0] >= BEGUN
 
 
-def test_edited_message_under_a_new_system_prompt_drops_bound_thinking(begun, proxied):
+def test_edited_message_under_a_new_system_prompt_drops_bound_thinking(begun, open_client):
     """A client that edits its message and changes the system prompt loses the thinking signed over the old one."""
 
     async def go():
         tides, upstream = await begun("anthropic")
-        said = list(tides.talk.said)
-        async with proxied[0](upstream) as client:
+        said = list(tides.chat.messages)
+        async with open_client(upstream) as client:
             await tides.turn(client.post, "Once more?")
-            tides.talk.said, tides.fields["system"] = said, "You read the tide, and the wind."
+            tides.chat.messages, tides.fields["system"] = said, "You read the tide, and the wind."
             await tides.turn(client.post, "I mean, once more?")
         return upstream
 
@@ -185,23 +185,23 @@ def test_edited_message_under_a_new_system_prompt_drops_bound_thinking(begun, pr
     assert seals(upstream, "anthropic") == [6, 7, 0, 1]
 
 
-def test_count_tokens_includes_the_thinking_that_would_be_sent(begun, proxied):
+def test_count_tokens_includes_the_thinking_that_would_be_sent(begun, open_client):
     """A count has all thinking unchanged, and after a new system prompt only the thinking since, so it is not
     refused.
     """
 
     async def counted(client, tides):
-        tides.talk.say("And how much is this?")
-        body = {key: value for key, value in (tides.talk.body() | tides.fields).items() if key != "max_tokens"}
+        tides.chat.add_user_text("And how much is this?")
+        body = {key: value for key, value in (tides.chat.body() | tides.fields).items() if key != "max_tokens"}
         data = json.dumps(body).encode()
         reply = await client.post("/v1/messages/count_tokens", data)
-        tides.talk.said.pop()
+        tides.chat.messages.pop()
         assert reply.status_code == 200, reply.text
         return data
 
     async def go():
         tides, upstream = await begun("anthropic")
-        async with proxied[0](upstream) as client:
+        async with open_client(upstream) as client:
             first = await counted(client, tides)
             await tides.turn(client.post, "Once more?")
             second = await counted(client, tides)

@@ -16,19 +16,18 @@ def picture(width):
     return {"type": "image", "source": source}
 
 
-def test_proxy_replaces_an_image_with_too_many_pixels(proxied, strict):
+def test_proxy_replaces_an_image_with_too_many_pixels(open_client, make_chat, strict):
     """Only the oversized image becomes a line before the send, and the next request begins with the same bytes."""
-    through, _, talk = proxied
-    upstream, said = strict(), talk("anthropic")
+    upstream, chat = strict(), make_chat("anthropic")
     small, line = picture(8_000), {"type": "text", "text": "[Attached image/png]"}
 
     async def go():
-        async with through(upstream) as web:
-            await said.turn(web, "hi")
-            said.said.append({"role": "user", "content": [{"type": "text", "text": "look"}, picture(8_001), small]})
-            shown = await web.post(said.path, said.body())
-            said.hear(shown.content)
-            return shown.status_code, (await said.turn(web, "and?")).status_code
+        async with open_client(upstream) as web:
+            await chat.send_turn(web, "hi")
+            chat.messages.append({"role": "user", "content": [{"type": "text", "text": "look"}, picture(8_001), small]})
+            shown = await web.post(chat.path, chat.body())
+            chat.add_answer(shown.content)
+            return shown.status_code, (await chat.send_turn(web, "and?")).status_code
 
     assert (anyio.run(go), len(upstream.bodies)) == ((200, 200), 3)
     first, second = (json.loads(body)["messages"] for body in upstream.bodies[1:])

@@ -37,22 +37,21 @@ PUT = {escaped: (b'\\ud83d"', b'\\ufffd"'), in_bytes: (b"\xed\xa0\xbd", b"\xef\x
 
 @pytest.mark.parametrize("write", PUT)
 @pytest.mark.parametrize("api", APIS)
-def test_proxy_replaces_lone_surrogates(api, write, proxied):
+def test_proxy_replaces_lone_surrogates(api, write, open_client, make_upstream, make_chat):
     """The provider would refuse every later request, so a lone surrogate is sent as U+FFFD and nothing else is
     changed.
     """
-    through, upstreams, talking = proxied
-    upstream, talk, store = upstreams(Provider(Strict(window=200_000))), talking(api), MemoryStore()
+    upstream, chat, store = make_upstream(Provider(Strict(window=200_000))), make_chat(api), MemoryStore()
     sent = []
 
     async def go():
-        async with through(upstream, store) as client:
+        async with open_client(upstream, store) as client:
             for text in ("It begins well \N{OCTOPUS}.", CUT, "And on \N{OCTOPUS}."):
-                talk.say(text)
-                sent.append(write(talk.body()))
-                reply = await client.post(talk.path, sent[-1])
+                chat.add_user_text(text)
+                sent.append(write(chat.body()))
+                reply = await client.post(chat.path, sent[-1])
                 assert (reply.status_code, reply.headers[STATE]) == (200, "managed"), reply.text
-                talk.hear(reply.content)
+                chat.add_answer(reply.content)
 
     anyio.run(go)
     assert upstream.bodies == [one.replace(*PUT[write]) for one in sent]
@@ -74,21 +73,20 @@ class Lenient(httpx2.AsyncBaseTransport):
 
 @pytest.mark.parametrize("write", PUT)
 @pytest.mark.parametrize("api", APIS)
-def test_observe_mode_forwards_lone_surrogates_and_records_them(api, write, proxied):
+def test_observe_mode_forwards_lone_surrogates_and_records_them(api, write, open_client, make_upstream, make_chat):
     """In observe mode requests and answers pass unchanged, and the conversation is recorded with U+FFFD."""
-    through, upstreams, talking = proxied
-    upstream, talk, store = Lenient(upstreams(Provider(Strict(window=200_000)))), talking(api), MemoryStore()
+    upstream, chat, store = Lenient(make_upstream(Provider(Strict(window=200_000)))), make_chat(api), MemoryStore()
     sent = []
 
     async def go():
-        async with through(upstream, store, observe=True) as client:
+        async with open_client(upstream, store, observe=True) as client:
             for text in ("It begins well \N{OCTOPUS}.", CUT, "And on \N{OCTOPUS}."):
-                talk.say(text)
-                sent.append(write(talk.body()))
-                reply = await client.post(talk.path, sent[-1])
+                chat.add_user_text(text)
+                sent.append(write(chat.body()))
+                reply = await client.post(chat.path, sent[-1])
                 assert (reply.status_code, reply.headers[STATE]) == (200, "observed"), reply.text
                 assert reply.content == upstream.inner.answers[-1]
-                talk.hear(reply.content)
+                chat.add_answer(reply.content)
 
     anyio.run(go)
     assert upstream.bodies == sent
@@ -99,18 +97,17 @@ def test_observe_mode_forwards_lone_surrogates_and_records_them(api, write, prox
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_observe_mode_returns_the_refusal_of_a_lone_surrogate(api, proxied):
+def test_observe_mode_returns_the_refusal_of_a_lone_surrogate(api, open_client, make_upstream, make_chat):
     """In observe mode the request is sent once, and its refusal is returned unchanged."""
-    through, upstreams, talking = proxied
-    upstream, talk = upstreams(Provider(Strict(window=200_000))), talking(api)
-    talk.say(CUT)
+    upstream, chat = make_upstream(Provider(Strict(window=200_000))), make_chat(api)
+    chat.add_user_text(CUT)
 
     async def go():
-        async with through(upstream, observe=True) as client:
-            return await client.post(talk.path, escaped(talk.body()))
+        async with open_client(upstream, observe=True) as client:
+            return await client.post(chat.path, escaped(chat.body()))
 
     reply = anyio.run(go)
-    assert (upstream.bodies, reply.content) == ([escaped(talk.body())], upstream.answers[-1])
+    assert (upstream.bodies, reply.content) == ([escaped(chat.body())], upstream.answers[-1])
     assert reply.headers[STATE] == "observed"
 
 

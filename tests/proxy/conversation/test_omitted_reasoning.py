@@ -68,21 +68,21 @@ def _spoken(content):
     return [part for part in content if not part.get("thought") and part.get("type") != "thinking"]
 
 
-async def talked(through, upstream, talk, *, restarts):
+async def talked(open_client, upstream, chat, *, restarts):
     """Return the requests of a client that sends no reasoning back, to a proxy that begins anew before each or not."""
     sent, store = [], MemoryStore()
 
     async def ask(client):
-        talk.say(f"When, on day {len(sent)}?")
-        sent.append(json.dumps(talk.body()).encode())
-        reply = await client.post(talk.path, sent[-1])
+        chat.add_user_text(f"When, on day {len(sent)}?")
+        sent.append(json.dumps(chat.body()).encode())
+        reply = await client.post(chat.path, sent[-1])
         assert reply.status_code == 200, reply.text
         assert b"hm " in reply.content, "it tells what it thinks"
-        talk.hear(reply.content)
-        talk.said[:] = without_reasoning(talk.api, talk.said)
+        chat.add_answer(reply.content)
+        chat.messages[:] = without_reasoning(chat.api, chat.messages)
 
     for _ in range(4 if restarts else 1):
-        async with through(upstream, store) as client:
+        async with open_client(upstream, store) as client:
             for _ in range(1 if restarts else 4):
                 await ask(client)
     assert len(list(store.list_sessions())) == 1
@@ -91,14 +91,13 @@ async def talked(through, upstream, talk, *, restarts):
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["on", "anew"])
 @pytest.mark.parametrize("api", FIELDS)
-def test_proxy_does_not_restore_omitted_reasoning(api, restarts, proxied):
+def test_proxy_does_not_restore_omitted_reasoning(api, restarts, open_client, make_upstream, make_chat):
     """Every request is forwarded byte for byte, because a server may refuse the id of an item it did not keep."""
-    through, upstreams, talking = proxied
-    upstream, talk = upstreams(Provider(Strict(window=200_000), ANSWERS)), talking(api)
+    upstream, chat = make_upstream(Provider(Strict(window=200_000), ANSWERS)), make_chat(api)
     extra = FIELDS[api]
-    body = talk.body
-    talk.body = lambda: body() | extra
-    assert anyio.run(lambda: talked(through, upstream, talk, restarts=restarts)) == upstream.bodies
+    body = chat.body
+    chat.body = lambda: body() | extra
+    assert anyio.run(lambda: talked(open_client, upstream, chat, restarts=restarts)) == upstream.bodies
 
 
 CHANGES = {
@@ -109,22 +108,22 @@ CHANGES = {
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["on", "anew"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_proxy_changes_nothing_when_setup_or_model_changes_without_reasoning(change, restarts, proxied):
+def test_proxy_changes_nothing_when_setup_or_model_changes_without_reasoning(
+    change, restarts, open_client, make_upstream, make_chat
+):
     """Reasoning bound to another setup or model is refused; where none is sent back, no byte changes."""
-    through, upstreams, talking = proxied
-    upstream, talk = upstreams(Provider(Strict(window=200_000), ANSWERS)), talking("anthropic")
-    body, extra = talk.body, {**FIELDS["anthropic"], "model": "claude-opus-5-5"}
-    talk.body = lambda: body() | extra | CHANGES[change][len(talk.said) > 4]
-    assert anyio.run(lambda: talked(through, upstream, talk, restarts=restarts)) == upstream.bodies
+    upstream, chat = make_upstream(Provider(Strict(window=200_000), ANSWERS)), make_chat("anthropic")
+    body, extra = chat.body, {**FIELDS["anthropic"], "model": "claude-opus-5-5"}
+    chat.body = lambda: body() | extra | CHANGES[change][len(chat.messages) > 4]
+    assert anyio.run(lambda: talked(open_client, upstream, chat, restarts=restarts)) == upstream.bodies
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["on", "anew"])
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_proxy_does_not_send_back_reasoning_fields(field, restarts, proxied):
+def test_proxy_does_not_send_back_reasoning_fields(field, restarts, open_client, make_chat):
     """Compatible servers return reasoning in a field that they refuse in a request."""
-    through, _, talking = proxied
     server, bodies = speaking(field)
-    assert anyio.run(lambda: talked(through, server, talking("openai-chat"), restarts=restarts)) == bodies
+    assert anyio.run(lambda: talked(open_client, server, make_chat("openai-chat"), restarts=restarts)) == bodies
 
 
 TOOL = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -148,22 +147,21 @@ def answered(api, said):
 
 
 @pytest.mark.parametrize("api", TOOLS)
-def test_proxy_restores_reasoning_the_provider_requires(api, proxied):
+def test_proxy_restores_reasoning_the_provider_requires(api, open_client, make_upstream, make_chat):
     """A Responses item with an id needs its reasoning and a Gemini call its signature, so the session adds them."""
-    through, upstreams, talking = proxied
     call = ScriptedAnswer("", calls=(("read", {"path": "x"}),), thinking="hm")
-    upstream, talk = upstreams(Provider(Strict(window=200_000), [call, ScriptedAnswer("ok")])), talking(api)
+    upstream, chat = make_upstream(Provider(Strict(window=200_000), [call, ScriptedAnswer("ok")])), make_chat(api)
 
     async def go():
-        async with through(upstream) as client:
-            talk.say("Read it.")
-            first = await client.post(talk.path, json.dumps(body()).encode())
-            talk.hear(first.content)
-            talk.said[:] = answered(api, talk.said)
-            return [first, await client.post(talk.path, json.dumps(body()).encode())]
+        async with open_client(upstream) as client:
+            chat.add_user_text("Read it.")
+            first = await client.post(chat.path, json.dumps(body()).encode())
+            chat.add_answer(first.content)
+            chat.messages[:] = answered(api, chat.messages)
+            return [first, await client.post(chat.path, json.dumps(body()).encode())]
 
     def body():
-        return talk.body() | FIELDS[api] | {"tools": TOOLS[api]}
+        return chat.body() | FIELDS[api] | {"tools": TOOLS[api]}
 
     assert [reply.status_code for reply in anyio.run(go)] == [200, 200]
     assert upstream.bodies[-1] != json.dumps(body()).encode()
@@ -195,23 +193,23 @@ def shorten(store):
     )
 
 
-async def edited(through, upstream, talk, extra, *, pieces):
+async def edited(open_client, upstream, chat, extra, *, pieces):
     """Return the first answer, and the request that shows it shortened: its client had left out what is reasoning."""
     store, bodies = MemoryStore(), []
 
     async def ask():
-        async with through(upstream, store) as client:
-            bodies.append(talk.body() | extra)
-            reply = await client.post(talk.path, bodies[-1])
+        async with open_client(upstream, store) as client:
+            bodies.append(chat.body() | extra)
+            reply = await client.post(chat.path, bodies[-1])
             assert reply.status_code == 200, reply.text
             return reply.content
 
-    talk.say("When?")
+    chat.add_user_text("When?")
     first = await ask()
-    talk.hear(first)
-    talk.said[:] = without_reasoning(talk.api, talk.said)
-    talk.said[1:] = [one for said in talk.said[1:] for one in (SPLITS[talk.api](said) if pieces else [said])]
-    talk.say("And then?")
+    chat.add_answer(first)
+    chat.messages[:] = without_reasoning(chat.api, chat.messages)
+    chat.messages[1:] = [one for said in chat.messages[1:] for one in (SPLITS[chat.api](said) if pieces else [said])]
+    chat.add_user_text("And then?")
     shorten(store)
     await ask()
     return first, bodies[-1]
@@ -219,11 +217,10 @@ async def edited(through, upstream, talk, extra, *, pieces):
 
 @pytest.mark.parametrize("pieces", [False, True], ids=["whole", "pieces"])
 @pytest.mark.parametrize("api", FIELDS)
-def test_edit_of_a_message_restores_no_reasoning(api, pieces, proxied):
+def test_edit_of_a_message_restores_no_reasoning(api, pieces, open_client, make_upstream, make_chat):
     """What a client left out of a message stays out when an edit of ours changes another part of it."""
-    through, upstreams, talking = proxied
-    upstream, talk = upstreams(Provider(Strict(window=200_000, accepted_seals="any"), ANSWERS)), talking(api)
-    first, _ = anyio.run(lambda: edited(through, upstream, talk, FIELDS[api], pieces=pieces))
+    upstream, chat = make_upstream(Provider(Strict(window=200_000, accepted_seals="any"), ANSWERS)), make_chat(api)
+    first, _ = anyio.run(lambda: edited(open_client, upstream, chat, FIELDS[api], pieces=pieces))
     sent = upstream.bodies[-1]
     assert (b"hm 0" in first, b"hm 0" in sent) == (True, False)
     assert (SHORT.encode() in sent, b"at 0" in sent) == (True, False)
@@ -233,10 +230,9 @@ def test_edit_of_a_message_restores_no_reasoning(api, pieces, proxied):
 
 @pytest.mark.parametrize("pieces", [False, True], ids=["whole", "pieces"])
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_edit_of_a_message_restores_no_reasoning_field(field, pieces, proxied):
+def test_edit_of_a_message_restores_no_reasoning_field(field, pieces, open_client, make_chat):
     """An edit does not send back the reasoning field of a compatible server."""
-    through, _, talking = proxied
     server, bodies = speaking(field)
-    _, said = anyio.run(lambda: edited(through, server, talking("openai-chat"), {}, pieces=pieces))
+    _, said = anyio.run(lambda: edited(open_client, server, make_chat("openai-chat"), {}, pieces=pieces))
     before, after = said["messages"][0], said["messages"][-1]
     assert json.loads(bodies[-1])["messages"] == [before, {"role": "assistant", "content": SHORT}, after]

@@ -38,46 +38,44 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("api", ANSWERS)
-def test_proxy_drops_foreign_signatures_after_a_refusal(api, proxied):
+def test_proxy_drops_foreign_signatures_after_a_refusal(api, open_client, make_upstream, make_chat):
     """The first request is sent twice and every later one once, without the foreign sealed parts; the rest is
     unchanged.
     """
-    through, upstreams, talking = proxied
-    upstream, talk = (
-        upstreams(Provider(Strict(tokenizer="words"), [ScriptedAnswer("more"), ScriptedAnswer("last")])),
-        talking(api),
+    upstream, chat = (
+        make_upstream(Provider(Strict(tokenizer="words"), [ScriptedAnswer("more"), ScriptedAnswer("last")])),
+        make_chat(api),
     )
-    talk.fields |= {"store": False} if api == "openai-responses" else {}
-    talk.say("Note this.")
-    talk.said += ANSWERS[api]
+    chat.fields |= {"store": False} if api == "openai-responses" else {}
+    chat.add_user_text("Note this.")
+    chat.messages += ANSWERS[api]
 
     async def go():
-        async with through(upstream) as client:
-            return [await talk.turn(client, text) for text in ("And this.", "And that.")]
+        async with open_client(upstream) as client:
+            return [await chat.send_turn(client, text) for text in ("And this.", "And that.")]
 
     replies = anyio.run(go)
     assert [reply.status_code for reply in replies] == [200, 200], [reply.text for reply in replies]
-    assert SEAL in json.dumps(talk.body()), "the client knows nothing"
+    assert SEAL in json.dumps(chat.body()), "the client knows nothing"
     assert [SEAL.encode() in body for body in upstream.bodies] == [True, False, False]
     assert all(b"Noted." in body for body in upstream.bodies)
 
 
-def test_proxy_replaces_a_sealed_compaction_with_a_line(proxied):
+def test_proxy_replaces_a_sealed_compaction_with_a_line(open_client, make_upstream, make_chat):
     """Codex sends its sealed compaction in every request; without it the session continues, with the user's messages in
     it.
     """
-    through, upstreams, talking = proxied
-    upstream, talk = (
-        upstreams(Provider(Strict(tokenizer="words"), [ScriptedAnswer("more"), ScriptedAnswer("last")])),
-        talking("openai-responses"),
+    upstream, chat = (
+        make_upstream(Provider(Strict(tokenizer="words"), [ScriptedAnswer("more"), ScriptedAnswer("last")])),
+        make_chat("openai-responses"),
     )
-    talk.fields |= {"store": False}
-    talk.say("Note this.")
-    talk.said += [{"type": "compaction", "id": "cmp_1", "encrypted_content": SEAL}, *ANSWERS["openai-responses"]]
+    chat.fields |= {"store": False}
+    chat.add_user_text("Note this.")
+    chat.messages += [{"type": "compaction", "id": "cmp_1", "encrypted_content": SEAL}, *ANSWERS["openai-responses"]]
 
     async def go():
-        async with through(upstream) as client:
-            return [await talk.turn(client, text) for text in ("And this.", "And that.")]
+        async with open_client(upstream) as client:
+            return [await chat.send_turn(client, text) for text in ("And this.", "And that.")]
 
     assert [reply.status_code for reply in anyio.run(go)] == [200, 200]
     assert [SEAL.encode() in body for body in upstream.bodies] == [True, False, False]
@@ -97,12 +95,11 @@ MENTIONED = [
 
 
 @pytest.mark.parametrize(("status", "code", "message", "times"), MENTIONED, ids=[one[1] for one in MENTIONED])
-def test_unrelated_refusal_drops_no_reasoning(status, code, message, times, proxied):
+def test_unrelated_refusal_drops_no_reasoning(status, code, message, times, open_client, make_upstream, make_chat):
     """The refusal is returned unchanged, and the next request has all sealed parts again."""
-    through, upstreams, talking = proxied
     told = json.dumps({"error": {"message": message, "code": code}}).encode()
 
-    class Refusing(upstreams):
+    class Refusing(make_upstream):
         is_refusing = True
 
         async def handle_async_request(self, request):
@@ -112,16 +109,16 @@ def test_unrelated_refusal_drops_no_reasoning(status, code, message, times, prox
             headers = {"content-type": "application/json"}
             return httpx2.Response(status, headers=headers, stream=httpx2.ByteStream(told))
 
-    upstream, talk = Refusing(Provider(Strict(tokenizer="words", accepted_seals="any"))), talking("openai-responses")
-    talk.fields |= {"store": False, "include": ["reasoning.encrypted_content"]}
-    talk.say("Note this.")
-    talk.said += ANSWERS["openai-responses"]
+    upstream, chat = Refusing(Provider(Strict(tokenizer="words", accepted_seals="any"))), make_chat("openai-responses")
+    chat.fields |= {"store": False, "include": ["reasoning.encrypted_content"]}
+    chat.add_user_text("Note this.")
+    chat.messages += ANSWERS["openai-responses"]
 
     async def go():
-        async with through(upstream) as client:
-            refused = await talk.turn(client, "And this.")
+        async with open_client(upstream) as client:
+            refused = await chat.send_turn(client, "And this.")
             upstream.is_refusing = False
-            return refused, await client.post(talk.path, talk.body())
+            return refused, await client.post(chat.path, chat.body())
 
     refused, taken = anyio.run(go)
     assert (refused.status_code, refused.content, taken.status_code) == (status, told, 200)

@@ -26,15 +26,14 @@ def run(function):
 
 @pytest.mark.parametrize("told", [{}, {"window": 4_096}], ids=["learned", "configured"])
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_proxy_keeps_a_conversation_in_a_window_of_4096(api, told, proxied, strict):
+def test_proxy_keeps_a_conversation_in_a_window_of_4096(api, told, open_client, make_chat, strict):
     """In the usual window of a local server no error reaches the client, and the newest message is always sent."""
-    through, _, talking = proxied
-    upstream, talk = strict(4_096), talking(api)
+    upstream, chat = strict(4_096), make_chat(api)
 
     async def go():
-        async with through(upstream, **told) as client:
+        async with open_client(upstream, **told) as client:
             for number in range(TURNS):
-                reply = await talk.turn(client, f"Note {number}: {WORDS}")
+                reply = await chat.send_turn(client, f"Note {number}: {WORDS}")
                 assert (reply.status_code, reply.headers[STATE]) == (200, "managed"), (number, reply.text)
                 assert f"Note {number}: {WORDS}" in upstream.bodies[-1].decode()
 
@@ -43,16 +42,15 @@ def test_proxy_keeps_a_conversation_in_a_window_of_4096(api, told, proxied, stri
     assert refused == 0 if told else refused <= 2
 
 
-def test_proxy_relays_requests_over_an_assumed_window(proxied, strict):
+def test_proxy_relays_requests_over_an_assumed_window(open_client, make_chat, strict):
     """What is assumed of a model may be wrong, so tools larger than the assumed window are forwarded unchanged."""
-    through, _, talking = proxied
-    upstream, talk = strict(1_000_000), talking("openai-chat")
-    talk.say("How high is the tide?")
-    body = json.dumps(talk.body() | {"model": "somebody-s-own", "tools": [TOOL]}).encode()
+    upstream, chat = strict(1_000_000), make_chat("openai-chat")
+    chat.add_user_text("How high is the tide?")
+    body = json.dumps(chat.body() | {"model": "somebody-s-own", "tools": [TOOL]}).encode()
 
     async def go():
-        async with through(upstream) as client:
-            return await client.post(talk.path, body)
+        async with open_client(upstream) as client:
+            return await client.post(chat.path, body)
 
     reply = run(go)
     assert (reply.status_code, reply.headers[STATE]) == (200, "relayed"), reply.text
@@ -61,20 +59,19 @@ def test_proxy_relays_requests_over_an_assumed_window(proxied, strict):
 
 @pytest.mark.parametrize("after", [False, True], ids=["at first", "behind an answer"])
 @pytest.mark.parametrize("window", [0, 16_000], ids=["assumed", "configured"])
-def test_oversized_tools_do_not_degrade_the_proxy(window, after, proxied, strict):
+def test_oversized_tools_do_not_degrade_the_proxy(window, after, open_client, make_chat, strict):
     """Oversized tools are refused with a configured window and relayed with an assumed one, the error is in the API's
     words, and ``/livez`` stays ok.
     """
-    through, _, talking = proxied
-    upstream, talk = strict(100_000, overflow="llama.cpp"), talking("openai-chat")
-    talk.fields = {"model": "somebody-s-own"}
+    upstream, chat = strict(100_000, overflow="llama.cpp"), make_chat("openai-chat")
+    chat.fields = {"model": "somebody-s-own"}
 
     async def go():
-        async with through(upstream, window=window) as client:
+        async with open_client(upstream, window=window) as client:
             for number in range(after):
-                await talk.turn(client, f"Note {number}: {WORDS}")
-            talk.say("How high is the tide?")
-            reply = await client.post(talk.path, talk.body() | {"tools": [TOOL]})
+                await chat.send_turn(client, f"Note {number}: {WORDS}")
+            chat.add_user_text("How high is the tide?")
+            reply = await client.post(chat.path, chat.body() | {"tools": [TOOL]})
             return reply, (await client.web.get("/livez")).json()
 
     reply, livez = run(go)
@@ -83,15 +80,14 @@ def test_oversized_tools_do_not_degrade_the_proxy(window, after, proxied, strict
     assert (livez["status"], [one["what"] for one in livez["troubles"]]) == ("ok", ["WindowTooSmall"])
 
 
-def test_local_overflow_error_counts_tools_and_system_prompt(proxied, strict):
+def test_local_overflow_error_counts_tools_and_system_prompt(open_client, make_chat, strict):
     """The reported size covers tools and system prompt, because clients compute their cut from it."""
-    through, _, talking = proxied
-    upstream, talk = strict(1_000_000), talking("openai-chat")
-    talk.say("How high is the tide?")
+    upstream, chat = strict(1_000_000), make_chat("openai-chat")
+    chat.add_user_text("How high is the tide?")
 
     async def go():
-        async with through(upstream, window=8_000) as client:
-            return await client.post(talk.path, talk.body() | {"tools": [TOOL]})
+        async with open_client(upstream, window=8_000) as client:
+            return await client.post(chat.path, chat.body() | {"tools": [TOOL]})
 
     reply = run(go)
     assert (reply.status_code, reply.headers[STATE]) == (400, "refused")
@@ -101,20 +97,19 @@ def test_local_overflow_error_counts_tools_and_system_prompt(proxied, strict):
 
 
 @pytest.mark.parametrize("window", [100, 1_200])
-def test_request_that_fits_a_tiny_window_is_relayed(window, proxied, strict, capfd):
+def test_request_that_fits_a_tiny_window_is_relayed(window, open_client, make_chat, strict, capfd):
     """A request that fits a tiny window is relayed; one that does not is refused with its own size, which is reported
     once.
     """
-    through, _, talking = proxied
-    upstream, talk, store = strict(), talking("anthropic"), MemoryStore()
-    talk.say("How high is the tide?")
-    small = json.dumps(talk.body()).encode()
-    talk.say(WORDS * 30)
+    upstream, chat, store = strict(), make_chat("anthropic"), MemoryStore()
+    chat.add_user_text("How high is the tide?")
+    small = json.dumps(chat.body()).encode()
+    chat.add_user_text(WORDS * 30)
 
     async def go():
-        async with through(upstream, store, window=window) as client:
-            fine = [await client.post(talk.path, small) for _ in range(2)]
-            return fine, await client.post(talk.path, talk.body()), (await client.web.get("/livez")).json()
+        async with open_client(upstream, store, window=window) as client:
+            fine = [await client.post(chat.path, small) for _ in range(2)]
+            return fine, await client.post(chat.path, chat.body()), (await client.web.get("/livez")).json()
 
     fine, refused, livez = run(go)
     assert [(reply.status_code, reply.headers[STATE]) for reply in fine] == [(200, "relayed")] * 2

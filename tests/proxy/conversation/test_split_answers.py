@@ -69,24 +69,24 @@ def halves(part):
     return [part | {"text": part["text"][:half]}, {"text": part["text"][half:]}]
 
 
-async def talked(through, upstream, talk, turns, *, restarts=False, spaced=False, **given):
+async def talked(open_client, upstream, chat, turns, *, restarts=False, spaced=False, **given):
     """Return the requests of such a client, to a proxy that begins anew before each or not."""
     sent, store = [], MemoryStore()
 
     async def ask(client):
         separators = None if spaced else (",", ":")
-        sent.append(json.dumps(talk.body() | FIELDS[talk.api], separators=separators).encode())
-        reply = await client.post(talk.path, sent[-1])
+        sent.append(json.dumps(chat.body() | FIELDS[chat.api], separators=separators).encode())
+        reply = await client.post(chat.path, sent[-1])
         assert reply.status_code == 200, reply.text
-        said = heard(talk.api, reply.content)
-        answers = results(talk.api, said)
-        talk.said += said + answers
+        said = heard(chat.api, reply.content)
+        answers = results(chat.api, said)
+        chat.messages += said + answers
         if not answers:
-            talk.say("And the next?")
+            chat.add_user_text("And the next?")
 
-    talk.say("What do the files tell?")
+    chat.add_user_text("What do the files tell?")
     for _ in range(turns if restarts else 1):
-        async with through(upstream, store, **given) as client:
+        async with open_client(upstream, store, **given) as client:
             for _ in range(1 if restarts else turns):
                 await ask(client)
     assert len(list(store.list_sessions())) == 1
@@ -96,73 +96,71 @@ async def talked(through, upstream, talk, turns, *, restarts=False, spaced=False
 @pytest.mark.parametrize("spaced", [False, True], ids=["tight", "spaced"])
 @pytest.mark.parametrize("restarts", [False, True], ids=["on", "anew"])
 @pytest.mark.parametrize("api", FIELDS)
-def test_proxy_forwards_split_answers_byte_for_byte(api, restarts, spaced, proxied):
+def test_proxy_forwards_split_answers_byte_for_byte(api, restarts, spaced, open_client, make_upstream, make_chat):
     """An answer that comes back as several messages is not merged, omitted parts are not restored, and it stays one
     session.
     """
-    through, upstreams, talking = proxied
     answers = [one for one in ANSWERS if api != "gemini" or not one.calls]  # its provider takes none in pieces
-    upstream, talk = upstreams(Provider(Strict(window=200_000), answers)), talking(api)
-    sent = anyio.run(lambda: talked(through, upstream, talk, len(answers), restarts=restarts, spaced=spaced))
+    upstream, chat = make_upstream(Provider(Strict(window=200_000), answers)), make_chat(api)
+    sent = anyio.run(lambda: talked(open_client, upstream, chat, len(answers), restarts=restarts, spaced=spaced))
     assert upstream.bodies == sent
     assert b"hm " not in b"".join(sent)
 
 
-def test_proxy_merges_a_split_call_for_gemini(proxied):
+def test_proxy_merges_a_split_call_for_gemini(open_client, make_upstream, make_chat):
     """Gemini refuses a call that is split from its answer, so both are sent as one message; omitted thoughts stay
     out.
     """
-    through, upstreams, talking = proxied
-    bare, mended = (upstreams(Provider(Strict(window=200_000), ANSWERS)) for _ in range(2))
-    anyio.run(lambda: talked(through, mended, talking("gemini"), len(ANSWERS)))
+    bare, mended = (make_upstream(Provider(Strict(window=200_000), ANSWERS)) for _ in range(2))
+    anyio.run(lambda: talked(open_client, mended, make_chat("gemini"), len(ANSWERS)))
     assert not any(b'"thought"' in body for body in mended.bodies)
     assert all(f"I look into file {at}." not in mended.bodies[-1].decode() for at in range(TURNS)), "it is in halves"
     with pytest.raises(AssertionError, match="function call turn"):
-        anyio.run(lambda: talked(lambda *given: through(*given, observe=True), bare, talking("gemini"), len(ANSWERS)))
+        anyio.run(
+            lambda: talked(lambda *given: open_client(*given, observe=True), bare, make_chat("gemini"), len(ANSWERS))
+        )
 
 
 @pytest.mark.parametrize("api", FIELDS)
-def test_reduced_split_answers_are_accepted_without_reasoning(api, proxied):
+def test_reduced_split_answers_are_accepted_without_reasoning(api, open_client, make_upstream, make_chat):
     """Split answers that are edited and compacted in a small window are accepted by the strict provider, and no
     reasoning returns.
     """
-    through, upstreams, talking = proxied
     long = [
         replace(one, text=one.text + " And kelp." * 200 * (at % 3), thinking=f"hm {at}" * 50)
         for at, one in enumerate(ANSWERS * 6)
     ]
-    upstream, talk = upstreams(Provider(Strict(window=12_000), long)), talking(api)
-    talk.fields |= {"max_tokens": 4_000} if api == "anthropic" else {}
-    sent = anyio.run(lambda: talked(through, upstream, talk, len(long), window=12_000))
+    upstream, chat = make_upstream(Provider(Strict(window=12_000), long)), make_chat(api)
+    chat.fields |= {"max_tokens": 4_000} if api == "anthropic" else {}
+    sent = anyio.run(lambda: talked(open_client, upstream, chat, len(long), window=12_000))
     assert len(upstream.bodies[-1]) < len(sent[-1]) / 2
     assert not any(b"hm " in body for body in upstream.bodies)
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat"])
-def test_proxy_forwards_parallel_calls_sent_back_one_by_one(api, proxied):
+def test_proxy_forwards_parallel_calls_sent_back_one_by_one(api, open_client, make_upstream, make_chat):
     """Parallel calls that a client sends back one by one, each with its result, are forwarded byte for byte."""
-    through, upstreams, talking = proxied
     calls = (("read", {"path": "a"}), ("read", {"path": "b"}))
-    upstream = upstreams(
+    upstream = make_upstream(
         Provider(
             Strict(window=200_000),
             [ScriptedAnswer("", calls=calls, thinking="hm"), ScriptedAnswer("ok"), ScriptedAnswer("ok")],
         )
     )
-    talk, sent, store = talking(api), [], MemoryStore()
+    chat, sent, store = make_chat(api), [], MemoryStore()
 
     async def ask(client):
-        sent.append(json.dumps(talk.body() | FIELDS[api]).encode())
-        reply = await client.post(talk.path, sent[-1])
+        sent.append(json.dumps(chat.body() | FIELDS[api]).encode())
+        reply = await client.post(chat.path, sent[-1])
         assert reply.status_code == 200, reply.text
         told = [one for one in heard(api, reply.content) if one["content"] or "tool_calls" in one]
-        talk.said += [message for one in told for message in (one, *results(api, [one]))]
+        chat.messages += [message for one in told for message in (one, *results(api, [one]))]
 
     async def go():
-        async with through(upstream, store) as client:
+        async with open_client(upstream, store) as client:
             for text in ("What do both tell?", None, "And the next?"):
                 if text is not None:
-                    talk.say(text)
+                    chat.add_user_text(text)
                 await ask(client)
 
     anyio.run(go)
@@ -184,24 +182,23 @@ def as_strings(item):
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["on", "anew"])
 @pytest.mark.parametrize("shaped", [in_two_texts, as_strings])
-def test_proxy_forwards_complete_responses_items_unchanged(shaped, restarts, proxied):
+def test_proxy_forwards_complete_responses_items_unchanged(shaped, restarts, open_client, make_upstream, make_chat):
     """Responses ids ask for omitted items only; where nothing is missing, however it is split, the request is
     unchanged.
     """
-    through, upstreams, talking = proxied
-    upstream, talk = upstreams(Provider(Strict(window=200_000), ANSWERS[1::2])), talking("openai-responses")
+    upstream, chat = make_upstream(Provider(Strict(window=200_000), ANSWERS[1::2])), make_chat("openai-responses")
     store, sent = MemoryStore(), []
 
     async def ask(client):
-        talk.say("And the next?")
-        sent.append(json.dumps(talk.body()).encode())
-        reply = await client.post(talk.path, sent[-1])
+        chat.add_user_text("And the next?")
+        sent.append(json.dumps(chat.body()).encode())
+        reply = await client.post(chat.path, sent[-1])
         for item in reply.json()["output"]:
-            talk.said += shaped(item) if item["type"] == "message" else [item]
+            chat.messages += shaped(item) if item["type"] == "message" else [item]
 
     async def go():
         for _ in range(TURNS if restarts else 1):
-            async with through(upstream, store) as client:
+            async with open_client(upstream, store) as client:
                 for _ in range(1 if restarts else TURNS):
                     await ask(client)
 

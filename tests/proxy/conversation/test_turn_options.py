@@ -23,12 +23,12 @@ def level(effort, words=""):
     return {"role": "system", "content": words or [], "output_config": {"effort": effort}}
 
 
-def talked(proxied, strict, model, words="", **fields):
+def talked(open_client, strict, model, words="", **fields):
     """Return the answers to a conversation that outgrows its window, and what went up for each of its turns."""
     upstream, said, answered = strict(WINDOW), [], []
 
     async def go():
-        async with proxied[0](upstream) as client:
+        async with open_client(upstream) as client:
             for turn in range(TURNS):
                 said.append({"role": "user", "content": f"turn {turn} " + "word " * WORDS})
                 said.append(level("high" if turn % 2 else "low", words))
@@ -43,18 +43,18 @@ def talked(proxied, strict, model, words="", **fields):
 
 @pytest.mark.parametrize("model", ["claude-opus-5-5", "claude-haiku-5-5", "claude-opus-9"])
 @pytest.mark.parametrize("words", ["", "# Environment\nYou are in a folder."])
-def test_effort_of_the_newest_turn_is_sent_unchanged(proxied, strict, model, words):
+def test_effort_of_the_newest_turn_is_sent_unchanged(open_client, strict, model, words):
     """The effort message, with text (Claude Code 2.1.332) or without (pi 1.6), ends each request as written, past the
     window and for unknown newer models too.
     """
-    for turn, (reply, sent) in enumerate(talked(proxied, strict, model, words)):
+    for turn, (reply, sent) in enumerate(talked(open_client, strict, model, words)):
         assert reply.status_code == 200, reply.text
         assert sent[-1] == level("high" if turn % 2 else "low", words)
     assert len(sent) < TURNS, "nothing gave way"
 
 
-def test_option_that_needs_a_beta_header_does_not_stop_reductions(proxied, strict):
+def test_option_that_needs_a_beta_header_does_not_stop_reductions(open_client, strict):
     """A beta in the client's headers does not keep the proxy from reducing, so the window is never exceeded."""
-    answered = talked(proxied, strict, "claude-opus-5-5", thinking=BOUND)
+    answered = talked(open_client, strict, "claude-opus-5-5", thinking=BOUND)
     assert {reply.status_code for reply, _ in answered} == {200}
     assert {reply.headers["x-holdfast-state"] for reply, _ in answered} == {"managed"}

@@ -15,20 +15,20 @@ WORDS = "kelp on the rock, and the tide comes in. " * 60
 KEY = "x-holdfast-session"
 
 
-async def grown(talk, proxied, turns):
+async def grown(chat, client, turns):
     """Talk for so many turns, and return the session's key."""
     for turn in range(turns):
-        reply = await talk.turn(proxied, f"Note {turn}: {WORDS}")
+        reply = await chat.send_turn(client, f"Note {turn}: {WORDS}")
         assert reply.headers["x-holdfast-state"] == "managed"
     return reply.headers[KEY]
 
 
-async def retried(talk, one, other, text):
+async def retried(chat, one, other, text):
     """Say ``text`` at ``one`` and the same at ``other``, whose answer is heard; return what both sent up."""
-    talk.say(text)
-    first, second = await one.post(talk.path, talk.body()), await other.post(talk.path, talk.body())
+    chat.add_user_text(text)
+    first, second = await one.post(chat.path, chat.body()), await other.post(chat.path, chat.body())
     assert {reply.headers["x-holdfast-state"] for reply in (first, second)} == {"managed"}
-    talk.hear(second.content)
+    chat.add_answer(second.content)
     return one.upstream.bodies[-1], other.upstream.bodies[-1]
 
 
@@ -42,25 +42,24 @@ def compacted(store, key):
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses", "gemini"])
 @pytest.mark.parametrize("is_undone", [False, True])
-def test_retry_at_another_replica_applies_new_decisions(proxied, strict, api, is_undone):
+def test_retry_at_another_replica_applies_new_decisions(open_client, make_chat, strict, api, is_undone):
     """A compaction or an undo by another process applies at each replica, even one that holds the older conversation in
     memory.
     """
-    through, _, talking = proxied
     store = MemoryStore()
 
     async def go():
-        async with through(strict(), store) as one, through(strict(), store) as other:
-            talk = talking(api)
-            key = await grown(talk, one, 4)
+        async with open_client(strict(), store) as one, open_client(strict(), store) as other:
+            chat = make_chat(api)
+            key = await grown(chat, one, 4)
             made = compacted(store, key)
             if is_undone:
-                await talk.turn(one, "go on")
+                await chat.send_turn(one, "go on")
                 Journal.open(store, key).undo(made)
-            first, second = await retried(talk, other, one, "go on")
+            first, second = await retried(chat, other, one, "go on")
             assert first == second
             assert (b"A summary of the kelp." in second) is not is_undone
-            first, second = await retried(talk, one, other, "and on")
+            first, second = await retried(chat, one, other, "and on")
             assert first == second
             assert (b"A summary of the kelp." in second) is not is_undone
 
@@ -68,20 +67,22 @@ def test_retry_at_another_replica_applies_new_decisions(proxied, strict, api, is
 
 
 @pytest.mark.parametrize("held", [50_000, 10])
-def test_retries_across_replicas_compact_as_often_as_at_one(held, proxied, strict, monkeypatch):
+def test_retries_across_replicas_compact_as_often_as_at_one(held, open_client, make_chat, strict, monkeypatch):
     """Each turn sent to two replicas gives the same bytes and as many compactions as sent twice to one, however few
     trees are held.
     """
-    through, _, talking = proxied
     monkeypatch.setattr(SessionIndexes.__init__, "__defaults__", (held,))
 
     async def compacted_times(store, many):
-        async with through(strict(), store, window=8_000) as one, through(strict(), store, window=8_000) as other:
-            talk, replicas = talking("anthropic"), [one, one if many == 1 else other]
+        async with (
+            open_client(strict(), store, window=8_000) as one,
+            open_client(strict(), store, window=8_000) as other,
+        ):
+            chat, replicas = make_chat("anthropic"), [one, one if many == 1 else other]
             for turn in range(16):
                 for each in replicas:
-                    await talking("anthropic").turn(each, f"Beside {turn} of {id(each)}: {WORDS}")
-                first, second = await retried(talk, *replicas[:: -1 if turn % 3 else 1], f"Note {turn}: {WORDS}")
+                    await make_chat("anthropic").send_turn(each, f"Beside {turn} of {id(each)}: {WORDS}")
+                first, second = await retried(chat, *replicas[:: -1 if turn % 3 else 1], f"Note {turn}: {WORDS}")
                 assert first == second
             told = [(await each.web.get("/stats")).json()["compactions"]["compacted"] for each in (one, other)]
         return sum(told)
@@ -91,11 +92,10 @@ def test_retries_across_replicas_compact_as_often_as_at_one(held, proxied, stric
 
 
 @pytest.mark.parametrize("held", [50_000, 10])
-def test_replica_reads_each_conversation_once(held, proxied, strict, monkeypatch):
+def test_replica_reads_each_conversation_once(held, open_client, make_chat, strict, monkeypatch):
     """Conversations at a single replica are read in full at most once each, however often they are used or few are
     held.
     """
-    through, _, talking = proxied
     monkeypatch.setattr(SessionIndexes.__init__, "__defaults__", (held,))
     store, reads = MemoryStore(), []
     every = store.read_entries
@@ -107,11 +107,11 @@ def test_replica_reads_each_conversation_once(held, proxied, strict, monkeypatch
     store.read_entries = entries
 
     async def go():
-        async with through(strict(), store) as one:
-            talk = talking("anthropic")
+        async with open_client(strict(), store) as one:
+            chat = make_chat("anthropic")
             for turn in range(12):
-                await talk.turn(one, f"Note {turn}: {WORDS}")
-                await talking("anthropic").turn(one, f"Beside {turn}: {WORDS}")
+                await chat.send_turn(one, f"Note {turn}: {WORDS}")
+                await make_chat("anthropic").send_turn(one, f"Beside {turn}: {WORDS}")
 
     anyio.run(go)
     assert reads.count(None) <= 1 + 12
@@ -119,48 +119,48 @@ def test_replica_reads_each_conversation_once(held, proxied, strict, monkeypatch
 
 @pytest.mark.parametrize("between", ["nothing", "a fork", "a count"])
 @pytest.mark.parametrize("is_undone", [False, True])
-def test_decisions_elsewhere_apply_after_a_request_of_another_branch(proxied, strict, between, is_undone):
+def test_decisions_elsewhere_apply_after_a_request_of_another_branch(
+    open_client, make_chat, strict, between, is_undone
+):
     """A request of another branch that reads the session's new entries does not hide them from this one."""
-    through, _, talking = proxied
     store = MemoryStore()
 
     async def go():
-        async with through(strict(), store) as one:
-            talk, fork = talking("anthropic"), talking("anthropic")
-            await grown(talk, one, 1)
-            fork.said = [*talk.said]
-            await fork.turn(one, "the other way")
-            key = await grown(talk, one, 3)
+        async with open_client(strict(), store) as one:
+            chat, fork = make_chat("anthropic"), make_chat("anthropic")
+            await grown(chat, one, 1)
+            fork.messages = [*chat.messages]
+            await fork.send_turn(one, "the other way")
+            key = await grown(chat, one, 3)
             made = compacted(store, key)
             if is_undone:
-                await talk.turn(one, "go")
+                await chat.send_turn(one, "go")
                 Journal.open(store, key).undo(made)
             if between == "a fork":
-                await fork.turn(one, "look there")
+                await fork.send_turn(one, "look there")
             elif between == "a count":
-                fork.said = [talk.said[0], {"role": "assistant", "content": "quite another"}]
-                fork.say("how many?")
+                fork.messages = [chat.messages[0], {"role": "assistant", "content": "quite another"}]
+                fork.add_user_text("how many?")
                 body = {name: value for name, value in fork.body().items() if name != "max_tokens"}
                 await one.post("/v1/messages/count_tokens", body)
-            await talk.turn(one, "go on")
+            await chat.send_turn(one, "go on")
             assert (b"A summary of the kelp." in one.upstream.bodies[-1]) is not is_undone
 
     anyio.run(go)
 
 
-def test_retry_of_another_replicas_answer_is_stored_once(proxied, strict):
+def test_retry_of_another_replicas_answer_is_stored_once(open_client, make_chat, strict):
     """A message answered at one replica and retried at another is stored once, whatever came between."""
-    through, _, talking = proxied
     store = MemoryStore()
 
     async def go():
-        async with through(strict(), store) as one, through(strict(), store) as other:
-            talk, fork = talking("anthropic"), talking("anthropic")
-            key = await grown(talk, one, 3)
-            talk.say("again")
-            await other.post(talk.path, talk.body())
+        async with open_client(strict(), store) as one, open_client(strict(), store) as other:
+            chat, fork = make_chat("anthropic"), make_chat("anthropic")
+            key = await grown(chat, one, 3)
+            chat.add_user_text("again")
+            await other.post(chat.path, chat.body())
             await grown(fork, one, 2)
-            await one.post(talk.path, talk.body())
+            await one.post(chat.path, chat.body())
             said = [
                 entry
                 for entry in store.read_entries(key, "message")

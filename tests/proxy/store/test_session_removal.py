@@ -33,18 +33,17 @@ def said(place, key):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_removed_session_starts_anew_with_the_next_request(api, proxied, strict, tmp_path, capfd):
+def test_removed_session_starts_anew_with_the_next_request(api, open_client, make_chat, strict, tmp_path, capfd):
     """The next request is made to fit and recorded whole as if it were the first, and its client notices nothing."""
-    through, _, talking = proxied
-    upstream, talk, place = strict(WINDOW), talking(api), tmp_path / "store.db"
+    upstream, chat, place = strict(WINDOW), make_chat(api), tmp_path / "store.db"
 
     async def go():
         with open_store(place) as store:
-            async with through(upstream, store, window=WINDOW) as client:
+            async with open_client(upstream, store, window=WINDOW) as client:
                 for number in range(16):
-                    reply = await talk.turn(client, f"Note {number}: {WORDS}")
+                    reply = await chat.send_turn(client, f"Note {number}: {WORDS}")
                 removed(place, reply.headers[SESSION])
-                return await talk.turn(client, "And now?"), (await client.web.get("/livez")).json()
+                return await chat.send_turn(client, "And now?"), (await client.web.get("/livez")).json()
 
     reply, livez = anyio.run(go)
     assert (reply.status_code, reply.headers[STATE]) == (200, "managed"), reply.text
@@ -54,30 +53,28 @@ def test_removed_session_starts_anew_with_the_next_request(api, proxied, strict,
     assert users == [*(f"Note {number}: {WORDS}" for number in range(16)), "And now?"]
 
 
-def test_branches_of_a_removed_session_join_the_new_one(proxied, strict, tmp_path):
+def test_branches_of_a_removed_session_join_the_new_one(open_client, make_chat, strict, tmp_path):
     """Two conversations with the same first message share a session, so what one starts anew the other joins."""
-    through, _, talking = proxied
     upstream, place = strict(WINDOW), tmp_path / "store.db"
-    talks = [talking("anthropic"), talking("anthropic")]
+    chats = [make_chat("anthropic"), make_chat("anthropic")]
 
     async def go():
         with open_store(place) as store:
-            async with through(upstream, store, window=WINDOW) as client:
+            async with open_client(upstream, store, window=WINDOW) as client:
                 for number in range(14):
-                    for name, talk in zip(("A", "B"), talks, strict=True):
-                        reply = await talk.turn(client, f"Note {number} of {name if number else 'both'}: {WORDS}")
+                    for name, chat in zip(("A", "B"), chats, strict=True):
+                        reply = await chat.send_turn(client, f"Note {number} of {name if number else 'both'}: {WORDS}")
                 removed(place, reply.headers[SESSION])
-                return [await talk.turn(client, "And now?") for _ in range(2) for talk in talks]
+                return [await chat.send_turn(client, "And now?") for _ in range(2) for chat in chats]
 
     replies = anyio.run(go)
     assert [(reply.status_code, reply.headers[STATE]) for reply in replies] == [(200, "managed")] * 4
     assert len({reply.headers[SESSION] for reply in replies}) == 1
 
 
-def test_session_removed_during_an_answer_is_restored_by_the_client(proxied, strict, tmp_path):
+def test_session_removed_during_an_answer_is_restored_by_the_client(open_client, make_chat, strict, tmp_path):
     """The client brings the answer along with its next request, so nothing is lost."""
-    through, _, talking = proxied
-    upstream, talk, place = strict(WINDOW), talking("anthropic"), tmp_path / "store.db"
+    upstream, chat, place = strict(WINDOW), make_chat("anthropic"), tmp_path / "store.db"
     inner, keys = upstream.inner, []
 
     class Removing:
@@ -89,13 +86,13 @@ def test_session_removed_during_an_answer_is_restored_by_the_client(proxied, str
 
     async def go():
         with open_store(place) as store:
-            async with through(upstream, store) as client:
-                first = await talk.turn(client, "One.")
+            async with open_client(upstream, store) as client:
+                first = await chat.send_turn(client, "One.")
                 keys.append(first.headers[SESSION])
                 upstream.inner = Removing()
-                midway = await talk.turn(client, "Two.")
+                midway = await chat.send_turn(client, "Two.")
                 upstream.inner = inner
-                return first, midway, await talk.turn(client, "Three.")
+                return first, midway, await chat.send_turn(client, "Three.")
 
     replies = anyio.run(go)
     assert [reply.status_code for reply in replies] == [200] * 3

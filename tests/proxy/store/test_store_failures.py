@@ -73,41 +73,40 @@ def said(store):
     return [entry for entry in found if not (isinstance(entry.body, NoteEntry) and entry.body.reason == "policy")]
 
 
-def too_large(talk):
+def too_large(chat):
     """Return a request of which nothing that fits can be made: its system prompt alone is over the window."""
-    if talk.api == "openai-chat":
-        talk.said.append({"role": "system", "content": GIANT})
-    talk.say("How high is the tide?")
+    if chat.api == "openai-chat":
+        chat.messages.append({"role": "system", "content": GIANT})
+    chat.add_user_text("How high is the tide?")
     more = {
         "anthropic": {"system": GIANT},
         "openai-responses": {"instructions": GIANT},
         "gemini": {"systemInstruction": {"parts": [{"text": GIANT}]}},
     }
-    return talk.body() | more.get(talk.api, {})
+    return chat.body() | more.get(chat.api, {})
 
 
 @pytest.mark.parametrize("told", example_counts.spare([{}, {"window": WINDOW}], keep=1), ids=["learned", "configured"])
 @pytest.mark.parametrize("after", example_counts.spare([10, 0], keep=1), ids=["later", "from the start"])
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_unrecorded_conversation_stays_inside_its_window(api, after, told, proxied, strict, capfd):
+def test_unrecorded_conversation_stays_inside_its_window(api, after, told, open_client, make_chat, strict, capfd):
     """While the store fails no overflow reaches the client, the newest message is always sent, nothing is written, and
     that is reported.
     """
-    through, _, talking = proxied
-    upstream, talk, store = strict(WINDOW, overflow="llama.cpp"), talking(api), Failing()
+    upstream, chat, store = strict(WINDOW, overflow="llama.cpp"), make_chat(api), Failing()
 
     async def go():
-        async with through(upstream, store, **told) as client:
+        async with open_client(upstream, store, **told) as client:
             for number in range(40):
                 if number == after:
                     store.full, before = QuotaExceeded("a session is over its quota"), said(store)
-                reply = await talk.turn(client, f"Note {number}: {WORDS}", VERSION)
+                reply = await chat.send_turn(client, f"Note {number}: {WORDS}", VERSION)
                 state = "managed" if number < after else "unrecorded"
                 assert (reply.status_code, reply.headers[STATE]) == (200, state), (number, reply.text)
                 assert f"Note {number}: {WORDS}" in upstream.bodies[-1].decode()
             assert said(store) == before
             store.full = None
-            reply = await talk.turn(client, "And now?", VERSION)
+            reply = await chat.send_turn(client, "And now?", VERSION)
             return reply, (await client.web.get("/livez")).json()
 
     reply, livez = run(go)
@@ -117,18 +116,17 @@ def test_unrecorded_conversation_stays_inside_its_window(api, after, told, proxi
 
 
 @pytest.mark.parametrize("api", example_counts.every_other(STRICTEST_MODELS))
-def test_unrecorded_decisions_last_until_the_store_recovers(api, proxied, strict):
+def test_unrecorded_decisions_last_until_the_store_recovers(api, open_client, make_chat, strict):
     """One refusal teaches the window and unrecorded requests keep their prefix; once the store recovers the log alone
     counts, and a later failure continues from it.
     """
-    through, _, talking = proxied
-    upstream, talk, store, asked = strict(WINDOW, overflow="llama.cpp"), talking(api), Failing(), []
+    upstream, chat, store, asked = strict(WINDOW, overflow="llama.cpp"), make_chat(api), Failing(), []
 
     async def go():
-        async with through(upstream, store) as client:
+        async with open_client(upstream, store) as client:
             for number in range(60):
                 store.full = None if number < 10 or number == 40 else StoreLocked("held")
-                reply = await talk.turn(client, f"Note {number}: {WORDS}", VERSION)
+                reply = await chat.send_turn(client, f"Note {number}: {WORDS}", VERSION)
                 state = "unrecorded" if store.full else "managed"
                 assert (reply.status_code, reply.headers[STATE]) == (200, state), (number, reply.text)
                 asked.append((len(upstream.bodies), upstream.bodies[-1]))
@@ -149,16 +147,15 @@ def goes_on(before, body):
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("reading", [None, StoreCorrupt("damaged"), StoreLocked("held")], ids=str)
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_unfixable_overflow_is_reported_while_the_store_fails(api, reading, stream, proxied, strict):
+def test_unfixable_overflow_is_reported_while_the_store_fails(api, reading, stream, open_client, make_chat, strict):
     """The client gets the provider's own numbers in its API's words, also when the log cannot be read."""
-    through, _, talking = proxied
-    upstream, talk, store = strict(WINDOW, overflow="llama.cpp"), talking(api, stream=stream), Failing()
+    upstream, chat, store = strict(WINDOW, overflow="llama.cpp"), make_chat(api, stream=stream), Failing()
     store.full, store.unread = StoreReadOnly("the disk is full"), reading
-    body = too_large(talk)
+    body = too_large(chat)
 
     async def go():
-        async with through(upstream, store) as client:
-            return await client.post(talk.path, body, VERSION)
+        async with open_client(upstream, store) as client:
+            return await client.post(chat.path, body, VERSION)
 
     reply = run(go)
     assert (reply.headers[STATE], OWN_WORDS[api] in reply.text) == ("unrecorded", True), reply.text
@@ -171,17 +168,18 @@ def test_unfixable_overflow_is_reported_while_the_store_fails(api, reading, stre
 
 
 @pytest.mark.parametrize("status", ["401", "400", "500"])
-def test_other_refusals_are_returned_unchanged_while_the_store_fails(status, proxied, strict):
+def test_other_refusals_are_returned_unchanged_while_the_store_fails(
+    status, open_client, make_upstream, make_chat, strict
+):
     """Only an overflow is rephrased; any other refusal is returned unchanged, also when the log cannot be read."""
-    through, _, talking = proxied
-    talk, store = talking("anthropic"), Failing()
+    chat, store = make_chat("anthropic"), Failing()
     store.full = store.unread = StoreCorrupt("damaged")
 
     async def go():
-        async with through(upstream, store) as client:
-            return await talk.turn(client, "How high is the tide?", VERSION)
+        async with open_client(upstream, store) as client:
+            return await chat.send_turn(client, "How high is the tide?", VERSION)
 
-    upstream = proxied[1](strict().provider, [parse_fault(status)])
+    upstream = make_upstream(strict().provider, [parse_fault(status)])
     reply = run(go)
     assert (reply.headers[STATE], reply.content) == ("unrecorded", upstream.answers[-1])
     assert len(upstream.bodies) == 1
@@ -191,19 +189,20 @@ def test_other_refusals_are_returned_unchanged_while_the_store_fails(status, pro
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("status", ["401", "429", "500", "cut"])
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_unrecorded_refusal_is_not_requested_again(api, status, stream, observe, proxied, strict):
+def test_unrecorded_refusal_is_not_requested_again(
+    api, status, stream, observe, open_client, make_upstream, make_chat, strict
+):
     """A refusal may have cost money and is what the client waits for, so it is returned, and the missing record is
     reported.
     """
-    through, made, talking = proxied
-    talk, failing = talking(api, stream=stream), Failing()
+    chat, failing = make_chat(api, stream=stream), Failing()
     failing.full, failing.forgetful = StoreLocked("held"), True
-    talk.say("How high is the tide?")
+    chat.add_user_text("How high is the tide?")
 
     async def go(store):
-        upstream = made(strict().provider, [parse_fault(status)])
-        async with through(upstream, store, observe=observe) as client:
-            reply = await client.post(talk.path, talk.body(), VERSION)
+        upstream = make_upstream(strict().provider, [parse_fault(status)])
+        async with open_client(upstream, store, observe=observe) as client:
+            reply = await client.post(chat.path, chat.body(), VERSION)
             return reply, len(upstream.bodies), (await client.web.get("/livez")).json()["status"]
 
     (reply, asked, health), (sound, once, _) = run(lambda: go(failing)), run(lambda: go(MemoryStore()))
@@ -213,19 +212,18 @@ def test_unrecorded_refusal_is_not_requested_again(api, status, stream, observe,
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("is_cancelled", [False, True], ids=["left", "cancelled"])
-def test_client_leaving_while_the_store_fails_causes_no_retry(is_cancelled, stream, proxied):
+def test_client_leaving_while_the_store_fails_causes_no_retry(is_cancelled, stream, make_chat):
     """The request of a client that left was sent once and is not sent again."""
-    _, _, talking = proxied
-    talk, store, upstream = talking("anthropic", stream=stream), Failing(), Silent()
+    chat, store, upstream = make_chat("anthropic", stream=stream), Failing(), Silent()
     store.full, store.forgetful = StoreLocked("held"), True
-    talk.say("How high is the tide?")
-    body, left = json.dumps(talk.body()).encode(), anyio.Event()
+    chat.add_user_text("How high is the tide?")
+    body, left = json.dumps(chat.body()).encode(), anyio.Event()
     headers = {"host": "127.0.0.1:8642", "content-type": "application/json", **dict(VERSION)}
     scope = {
         "type": "http",
         "method": "POST",
-        "path": talk.path,
-        "raw_path": talk.path.encode(),
+        "path": chat.path,
+        "raw_path": chat.path.encode(),
         "query_string": b"",
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         "http_version": "1.1",
@@ -276,18 +274,17 @@ class Silent(httpx2.AsyncBaseTransport):
         return httpx2.Response(500)
 
 
-def test_proxy_waits_for_a_locked_store_at_most_twice(proxied, strict):
+def test_proxy_waits_for_a_locked_store_at_most_twice(open_client, make_chat, strict):
     """A database that is locked for reading is tried twice; then the request is forwarded as it arrived."""
-    through, _, talking = proxied
-    upstream, talk, store = strict(), talking("anthropic"), Failing()
+    upstream, chat, store = strict(), make_chat("anthropic"), Failing()
 
     async def go():
-        async with through(upstream, store) as client:
-            await talk.turn(client, "How high is the tide?", VERSION)
+        async with open_client(upstream, store) as client:
+            await chat.send_turn(client, "How high is the tide?", VERSION)
             store.full = store.unread = StoreLocked("held")
-            talk.say("And now?")
-            body = json.dumps(talk.body()).encode()
-            return body, await client.post(talk.path, body, VERSION)
+            chat.add_user_text("And now?")
+            body = json.dumps(chat.body()).encode()
+            return body, await client.post(chat.path, body, VERSION)
 
     body, reply = run(go)
     assert (reply.status_code, reply.headers[STATE], upstream.bodies[-1]) == (200, "unrecorded", body)
@@ -295,48 +292,45 @@ def test_proxy_waits_for_a_locked_store_at_most_twice(proxied, strict):
 
 
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_unrecorded_request_that_fits_is_forwarded_unchanged(api, proxied, strict):
+def test_unrecorded_request_that_fits_is_forwarded_unchanged(api, open_client, make_chat, strict):
     """A request that fits is sent once byte for byte, and its answer is returned unchanged."""
-    through, _, talking = proxied
-    upstream, talk, store = strict(), talking(api), Failing()
+    upstream, chat, store = strict(), make_chat(api), Failing()
     store.full = StoreLocked("held")
-    talk.say("How high is the tide?")
-    body = json.dumps(talk.body(), indent=2).encode()
+    chat.add_user_text("How high is the tide?")
+    body = json.dumps(chat.body(), indent=2).encode()
 
     async def go():
-        async with through(upstream, store) as client:
-            return await client.post(talk.path, body, VERSION)
+        async with open_client(upstream, store) as client:
+            return await client.post(chat.path, body, VERSION)
 
     reply = run(go)
     assert (reply.status_code, reply.headers[STATE]) == (200, "unrecorded")
     assert (upstream.bodies, upstream.answers) == ([body], [reply.content])
 
 
-def test_no_model_summary_is_requested_while_the_store_fails(proxied, strict):
+def test_no_model_summary_is_requested_while_the_store_fails(open_client, make_chat, strict):
     """Each turn would pay for a summary that is then forgotten, so an extract is used instead."""
-    through, _, talking = proxied
-    upstream, talk, store = strict(WINDOW), talking("anthropic"), Failing()
+    upstream, chat, store = strict(WINDOW), make_chat("anthropic"), Failing()
     store.full = StoreLocked("held")
 
     async def go():
-        async with through(upstream, store, window=WINDOW, summaries="client") as client:
+        async with open_client(upstream, store, window=WINDOW, summaries="client") as client:
             for number in range(40):
-                assert (await talk.turn(client, f"Note {number}: {WORDS}", VERSION)).status_code == 200
+                assert (await chat.send_turn(client, f"Note {number}: {WORDS}", VERSION)).status_code == 200
 
     run(go)
     assert len(upstream.bodies) == 40
-    assert len(upstream.bodies[-1]) < len(json.dumps(talk.body())) * 0.7, "it was reduced"
+    assert len(upstream.bodies[-1]) < len(json.dumps(chat.body())) * 0.7, "it was reduced"
 
 
-def test_keep_alive_head_reports_the_unrecorded_state(proxied, strict):
+def test_keep_alive_head_reports_the_unrecorded_state(open_client, make_chat, strict):
     """The head sent with the first keep-alive has the same state header as that of an answer."""
-    through, _, talking = proxied
-    upstream, talk, store = strict(WINDOW, overflow="llama.cpp"), talking("anthropic", stream=True), Failing()
+    upstream, chat, store = strict(WINDOW, overflow="llama.cpp"), make_chat("anthropic", stream=True), Failing()
     store.full = StoreLocked("held")
     for number in range(40):
-        talk.say(f"Note {number}: {WORDS}")
-        talk.said.append({"role": "assistant", "content": "Yes."})
-    talk.say("And now?")
+        chat.add_user_text(f"Note {number}: {WORDS}")
+        chat.messages.append({"role": "assistant", "content": "Yes."})
+    chat.add_user_text("And now?")
 
     class Slow(type(upstream)):
         """Takes its time."""
@@ -347,8 +341,8 @@ def test_keep_alive_head_reports_the_unrecorded_state(proxied, strict):
             return await super().handle_async_request(request)
 
     async def go():
-        async with through(Slow(upstream.provider), store, keepalive=0.01) as client:
-            return await client.post(talk.path, talk.body(), VERSION)
+        async with open_client(Slow(upstream.provider), store, keepalive=0.01) as client:
+            return await client.post(chat.path, chat.body(), VERSION)
 
     reply = run(go)
     assert (reply.status_code, reply.headers[STATE]) == (200, "unrecorded")
@@ -357,17 +351,16 @@ def test_keep_alive_head_reports_the_unrecorded_state(proxied, strict):
 
 
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_oversized_request_does_not_degrade_the_proxy(api, proxied, strict, capfd):
+def test_oversized_request_does_not_degrade_the_proxy(api, open_client, make_chat, strict, capfd):
     """A request whose system prompt exceeds the window is refused in its API's words and reported once, and ``/livez``
     stays ok.
     """
-    through, _, talking = proxied
-    upstream, talk = strict(WINDOW, overflow="llama.cpp"), talking(api)
-    body = too_large(talk)
+    upstream, chat = strict(WINDOW, overflow="llama.cpp"), make_chat(api)
+    body = too_large(chat)
 
     async def go():
-        async with through(upstream) as client:
-            replies = [await client.post(talk.path, body, VERSION) for _ in range(2)]
+        async with open_client(upstream) as client:
+            replies = [await client.post(chat.path, body, VERSION) for _ in range(2)]
             return replies, (await client.web.get("/livez")).json()
 
     replies, livez = run(go)
@@ -398,17 +391,16 @@ class Picky(httpx2.AsyncBaseTransport):
 
 
 @pytest.mark.parametrize("is_sound", [True, False], ids=["sound", "failing"])
-def test_refused_image_is_dropped_while_the_store_fails(is_sound, proxied, strict):
+def test_refused_image_is_dropped_while_the_store_fails(is_sound, open_client, make_chat, strict):
     """A refused image is left out and the rest is answered, whether or not the store works."""
-    through, _, talking = proxied
-    talk, store, upstream = talking("anthropic"), Failing(), Picky(strict())
+    chat, store, upstream = make_chat("anthropic"), Failing(), Picky(strict())
     store.full, store.forgetful = (None if is_sound else StoreLocked("held")), True
-    talk.said = [{"role": "user", "content": [{"type": "text", "text": "Look."}, PICTURE]}]
-    talk.said.append({"role": "assistant", "content": "I see."})
+    chat.messages = [{"role": "user", "content": [{"type": "text", "text": "Look."}, PICTURE]}]
+    chat.messages.append({"role": "assistant", "content": "I see."})
 
     async def go():
-        async with through(upstream, store) as client:
-            return await talk.turn(client, "And now?", VERSION)
+        async with open_client(upstream, store) as client:
+            return await chat.send_turn(client, "And now?", VERSION)
 
     reply = run(go)
     assert (reply.status_code, reply.headers[STATE]) == (200, "managed" if is_sound else "unrecorded")
@@ -417,33 +409,31 @@ def test_refused_image_is_dropped_while_the_store_fails(is_sound, proxied, stric
 
 @pytest.mark.parametrize("status", ["error", "unfinished"])
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])
-def test_broken_stream_ends_the_same_while_the_store_fails(api, status, proxied, strict):
+def test_broken_stream_ends_the_same_while_the_store_fails(api, status, open_client, make_upstream, make_chat, strict):
     """The body was already passed on, so it ends as it does when the store works."""
-    through, made, talking = proxied
     fault = f"{status}:middle" if status == "error" else status
-    talk, failing = talking(api, stream=True), Failing()
+    chat, failing = make_chat(api, stream=True), Failing()
     failing.full, failing.forgetful = StoreLocked("held"), True
-    talk.say("How high is the tide?")
+    chat.add_user_text("How high is the tide?")
 
     async def go(store):
-        async with through(made(strict().provider, [parse_fault(fault)]), store) as client:
-            reply = await client.post(talk.path, talk.body(), VERSION)
+        async with open_client(make_upstream(strict().provider, [parse_fault(fault)]), store) as client:
+            reply = await client.post(chat.path, chat.body(), VERSION)
             return reply.status_code, reply.content
 
     assert run(lambda: go(failing)) == run(lambda: go(MemoryStore()))
 
 
-def test_unrecorded_broken_answer_is_reported_in_livez(proxied, strict):
+def test_unrecorded_broken_answer_is_reported_in_livez(open_client, make_chat, strict):
     """When the client left and the broken answer cannot be recorded, ``/livez`` reports it."""
-    through, _, talking = proxied
-    talk, store, upstream = talking("anthropic"), Failing(), Silent()
+    chat, store, upstream = make_chat("anthropic"), Failing(), Silent()
     store.full, store.forgetful = StoreReadOnly("the disk is full"), True
-    talk.say("How high is the tide?")
+    chat.add_user_text("How high is the tide?")
 
     async def go():
-        async with through(upstream, store) as client:
+        async with open_client(upstream, store) as client:
             async with anyio.create_task_group() as group:
-                group.start_soon(client.post, talk.path, talk.body(), VERSION)
+                group.start_soon(client.post, chat.path, chat.body(), VERSION)
                 await upstream.asked.wait()
                 group.cancel_scope.cancel()
             return (await client.web.get("/livez")).json()
