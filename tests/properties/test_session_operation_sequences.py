@@ -68,11 +68,11 @@ STEPS = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     database=None,
 )
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+MEMORY_FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """A place that waits for no disk: what is tested here is not durability."""
 
 FIELDS, ELEMENTS = Decoder(dict[str, Raw]), Decoder(list[Raw])
-PLACES = [
+MODELS = [
     ("anthropic", "claude-sonnet-4-5"),
     ("anthropic", "claude-opus-5-5"),
     ("openai-chat", "gpt-5"),
@@ -84,7 +84,7 @@ GEMINI = 4
 """Where calls of others carry a stand-in for a signature, until their turn is over."""
 OPTIONS = frozenset({"anthropic.thinking-off", "anthropic.thinking-first"})
 """Rules about options of the request, which nobody here sets."""
-OURS = Policy().with_settings(
+POLICY = Policy().with_settings(
     window={"min_budget": 0},
     results={"append_chars": 20_000, "spill_chars": 2_500, "preview_chars": 600, "outline_chars": 200},
     prune={"keep_tokens": 300, "min_tokens": 100},
@@ -93,17 +93,17 @@ OURS = Policy().with_settings(
 )
 """Our own policy with limits that short texts reach."""
 POLICIES = [
-    (OURS, 7_000),
-    (OURS.with_settings(prune={"when": ("cold", "broken", "space", "price")}), 9_000),
-    (OURS.with_settings(results={"spill_chars": 0}, compaction={"enabled": False}), 30_000),
-    (OURS.with_settings(history={"max_turns": 3}), 60_000),
+    (POLICY, 7_000),
+    (POLICY.with_settings(prune={"when": ("cold", "broken", "space", "price")}), 9_000),
+    (POLICY.with_settings(results={"spill_chars": 0}, compaction={"enabled": False}), 30_000),
+    (POLICY.with_settings(history={"max_turns": 3}), 60_000),
     (Policy.preset("openclaw"), 17_000),
     (Policy.preset("claude-code"), 50_000),
     (Policy.preset("opencode"), 40_000),
 ]
 """Each with a window in which it has something to do."""
 PICTURE = Media("image", "image/png", 68, "shot.png", "iVBORw0KGgo=")
-WORLDS = {
+INPUTS = {
     "warm": PlanInputs(),
     "cold": PlanInputs("cold", idle_seconds=4_000),
     "forced": PlanInputs(force_compaction=True),
@@ -143,7 +143,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.place = tempfile.TemporaryDirectory(dir=MEMORY)
+        self.place = tempfile.TemporaryDirectory(dir=MEMORY_FOLDER)
         self.store: SessionStore = self.opened()
         self.log: list[Entry] = []
         self.said: dict[str, Message] = {}
@@ -160,7 +160,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @initialize(
         kind=st.integers(0, len(POLICIES) - 1),
-        place=st.integers(0, len(PLACES) - 1),
+        place=st.integers(0, len(MODELS) - 1),
         system=st.booleans(),
         steps=st.integers(0, 4),
         size=sizes,
@@ -168,7 +168,7 @@ class SessionMachine(RuleBasedStateMachine):
     def begin(self, kind: int, place: int, system: bool, steps: int, size: int) -> None:
         """Start a session, with a few steps behind it."""
         self.policy, window = POLICIES[kind]
-        self.targets = [get_target(*place, window=window, setup=RequestSetup("f", 200)) for place in PLACES]
+        self.targets = [get_target(*place, window=window, setup=RequestSetup("f", 200)) for place in MODELS]
         self.lines = [Line(Journal.open(self.store, SAMPLE_KEY, self.policy), place)]
         self.line = self.lines[0]
         if system:
@@ -191,10 +191,10 @@ class SessionMachine(RuleBasedStateMachine):
         """Return the branch of the line, built at once from its log."""
         return ConversationState.from_entries(self.path())
 
-    def planned(self, branch: ConversationState, place: int) -> Plan:
+    def planned(self, state: ConversationState, place: int) -> Plan:
         """Return a plan that nobody carries out; turns that gave way are read where it needs them."""
         try:
-            return plan_request(branch, self.targets[place], self.policy)
+            return plan_request(state, self.targets[place], self.policy)
         except LookupError:
             return plan_request(self.whole(), self.targets[place], self.policy)
 
@@ -208,24 +208,24 @@ class SessionMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.whole().history.messages[-1].role != "assistant")
     @rule(world=st.sampled_from(["warm", "warm", "warm", "cold", "forced", "full"]))
-    def ask(self, world: str) -> None:
+    def ask(self, inputs: str) -> None:
         """A request is prepared and sent."""
         line, where = self.line, self.targets[self.line.place]
         whole = self.whole()
-        prepared = line.journal.prepare_request(where, WORLDS[world])
-        plan, sent = prepared.plan, wires(where, prepared.messages)
+        prepared = line.journal.prepare_request(where, INPUTS[inputs])
+        plan, sent = prepared.plan, list_wire_messages(where, prepared.messages)
         if prepared.request_id in {entry.id for entry in self.log}:
             assert line.sent in (None, sent), "a retry is the same request"
             return
         self.check_valid(where, plan, prepared.messages)
         self.check_texts(whole, plan)
-        if world == "full":
+        if inputs == "full":
             assert plan.blobs == ()
         late = {edit.rule for edit in plan.record if edit.span.start < whole.last_request.seen_count}
         new = bool(late) or plan.compaction is not None
         assert "spill" not in late, "what was seen whole is frozen"
         if late == {"prune"} and self.policy.settings.prune.when == ("cold", "broken"):
-            assert world == "cold" or line.sent is None or plan.compaction, "edit-when-broken-anyway"
+            assert inputs == "cold" or line.sent is None or plan.compaction, "edit-when-broken-anyway"
         if line.sent is not None and not (new or line.moved):
             stands = line.sent if line.answered else line.sent[:-1]
             assert sent[: len(stands)] == stands, "prefix-only-grows"
@@ -237,7 +237,7 @@ class SessionMachine(RuleBasedStateMachine):
     def answer(self, calls: int, seed: int, thinks: bool, tokens: float) -> None:
         """The model answers, with thinking and calls."""
         line = self.line
-        api = PLACES[line.place][0]
+        api = MODELS[line.place][0]
         parts: list[Part] = []
         if thinks and api != "openai-responses":
             parts.append(
@@ -276,12 +276,12 @@ class SessionMachine(RuleBasedStateMachine):
         return all(call in newest.calls for call in made)
 
     @rule(steps=st.integers(1, 4), seed=seeds, size=sizes, world=st.sampled_from(["warm", "cold", "forced"]))
-    def work(self, steps: int, seed: int, size: int, world: str) -> None:
+    def work(self, steps: int, seed: int, size: int, inputs: str) -> None:
         """The agent takes a few steps, as most do."""
         if self.line.open or self.whole().history.messages[-1].role == "assistant":
             self.say(seed, 60, shows=False)
         for step in range(steps):
-            self.ask(world if step == 0 else "warm")
+            self.ask(inputs if step == 0 else "warm")
             self.answer(1 + (seed + step) % 3, seed, thinks=seed % 3 == 0, tokens=1.0)
             self.results(3, seed + step, size, alone=step % 2 == 0, late=False)
 
@@ -300,20 +300,20 @@ class SessionMachine(RuleBasedStateMachine):
         """Somebody goes on behind an older entry, beside this line."""
         path = self.path()
         entry = path[pick % len(path)]
-        branch = ConversationState.from_entries(path[: pick % len(path) + 1])
-        if all(message.role == "system" for message in branch.history.messages):
+        state = ConversationState.from_entries(path[: pick % len(path) + 1])
+        if all(message.role == "system" for message in state.history.messages):
             return
         journal = self.line.journal.fork_at(entry.id)
         assert journal.leaf == entry.id
-        assert is_same_request(journal.state, branch)
-        self.enter(journal, branch)
+        assert is_same_request(journal.state, state)
+        self.enter(journal, state)
 
     @precondition(lambda self: len(self.lines) < 4)
     @rule(pick=picks, most=st.sampled_from([200, 1_000]))
     def truncate(self, pick: int, most: int) -> None:
         """In session: the branch is copied with shorter results in it; the old one stays."""
         path = self.path()
-        long = {entry.id: said for entry in path if (said := shorter(entry, most)) is not None}
+        long = {entry.id: said for entry in path if (said := shorten_results(entry, most)) is not None}
         if not long:
             return
         chosen = dict(list(long.items())[pick % len(long) :])
@@ -327,11 +327,11 @@ class SessionMachine(RuleBasedStateMachine):
         journal = Journal.open(self.store, SAMPLE_KEY, self.policy, leaf=leaf)
         self.enter(journal, ConversationState.from_entries(copy))
 
-    def enter(self, journal: Journal, branch: ConversationState) -> None:
+    def enter(self, journal: Journal, state: ConversationState) -> None:
         """Go on with a new line."""
         line = Line(journal, self.line.place)
-        given = {result.call_id for message in branch.history.messages for result in message.results}
-        line.calls = [call for message in branch.history.messages for call in message.calls]
+        given = {result.call_id for message in state.history.messages for result in message.results}
+        line.calls = [call for message in state.history.messages for call in message.calls]
         line.open = [call for call in line.calls if call.id not in given]
         line.stale = {call.id for call in line.open}
         self.lines.append(line)
@@ -343,10 +343,10 @@ class SessionMachine(RuleBasedStateMachine):
         """Another line goes on."""
         self.line = self.lines[pick % len(self.lines)]
 
-    @rule(step=st.integers(1, len(PLACES) - 1))
+    @rule(step=st.integers(1, len(MODELS) - 1))
     def switch(self, step: int) -> None:
         """The next requests go to another model or API."""
-        self.line.place, self.line.sent = (self.line.place + step) % len(PLACES), None
+        self.line.place, self.line.sent = (self.line.place + step) % len(MODELS), None
 
     @rule()
     def reload(self) -> None:
@@ -364,16 +364,18 @@ class SessionMachine(RuleBasedStateMachine):
         current, self.line = self.line, line
         plan = self.planned(line.journal.state, line.place)
         self.line = current
-        return wires(self.targets[line.place], build_messages_to_send(plan))
+        return list_wire_messages(self.targets[line.place], build_messages_to_send(plan))
 
     # -- what must hold ------------------------------------------------------------------------------------------------
 
-    def check_valid(self, where: Target, plan: Plan, slots: Sequence[SizedMessage]) -> None:
+    def check_valid(self, target: Target, plan: Plan, slots: Sequence[SizedMessage]) -> None:
         """valid-request: the request is one that the API takes."""
         if slots:
-            found = validate_request(build_request_body(where.api, where.model, slots, options=plan.options), where.api)
-            wrong = [one for one in found if one.level == "error" and one.rule not in OPTIONS]
-            assert wrong == [], f"valid-request: {where.api} {where.model}"
+            found = validate_request(
+                build_request_body(target.api, target.model, slots, options=plan.options), target.api
+            )
+            wrong = [finding for finding in found if finding.level == "error" and finding.rule not in OPTIONS]
+            assert wrong == [], f"valid-request: {target.api} {target.model}"
 
     def check_texts(self, whole: ConversationState, plan: Plan) -> None:
         """nothing-lost: the text behind each replacement can be read back, byte for byte."""
@@ -402,8 +404,8 @@ class SessionMachine(RuleBasedStateMachine):
                 assert isinstance(note, NoteEntry)
                 assert note.reason == NOTE_CAPPED
                 kept = {self.store.blobs.read_text(hash_) for hash_ in note.data["blobs"]}
-                assert kept <= set(texts(self.said[entry.id]))
-                assert set(texts(self.said[entry.id])) - set(texts(entry.body.sized_message.message)) <= kept
+                assert kept <= set(list_texts(self.said[entry.id]))
+                assert set(list_texts(self.said[entry.id])) - set(list_texts(entry.body.sized_message.message)) <= kept
         assert self.said.keys() <= places.keys()
         self.log = entries
 
@@ -415,8 +417,8 @@ class SessionMachine(RuleBasedStateMachine):
         for entry in path[len(line.known) :]:
             line.grown = apply_entry(line.grown, entry)
         line.known = [entry.id for entry in path]
-        assert state(line.grown) == state(whole)
-        assert whole.view.shown_tokens == sum(slot.tokens for slot in build_projection(whole))
+        assert describe_state(line.grown) == describe_state(whole)
+        assert whole.view.shown_tokens == sum(sized.tokens for sized in build_projection(whole))
         assert is_same_request(self.store.open_state(SAMPLE_KEY, line.journal.leaf), whole)
         assert is_same_request(line.journal.state, whole)
         revoked = {entry.body.revoked_id for entry in path if isinstance(entry.body, RevokeEntry)}
@@ -426,36 +428,36 @@ class SessionMachine(RuleBasedStateMachine):
     def every_api_takes_it(self) -> None:
         """valid-request: whatever happened, the next request is valid, whichever of the APIs it goes to."""
         self.turn += 1
-        place = self.turn % len(PLACES)
+        place = self.turn % len(MODELS)
         plan = self.planned(self.line.journal.state, place)
         self.check_valid(self.targets[place], plan, build_messages_to_send(plan))
 
 
-def wires(where: Target, slots: Sequence[SizedMessage]) -> list[bytes]:
+def list_wire_messages(target: Target, slots: Sequence[SizedMessage]) -> list[bytes]:
     """Return the elements of the request's list of messages, byte for byte, without cache breakpoints."""
-    found = FIELDS.decode(build_request_body(where.api, where.model, slots))
-    return [bytes(raw) for raw in ELEMENTS.decode(found[get_api_spec(where.api).messages_field])]
+    found = FIELDS.decode(build_request_body(target.api, target.model, slots))
+    return [bytes(raw) for raw in ELEMENTS.decode(found[get_api_spec(target.api).messages_field])]
 
 
-def shorter(entry: Entry, most: int) -> Message | None:
+def shorten_results(entry: Entry, most: int) -> Message | None:
     """Return the message of an entry with its results in so many characters, if it has longer ones."""
     return truncate_entry_messages([entry], ResultLimits(most)).get(entry.id)
 
 
-def texts(message: Message) -> list[str]:
+def list_texts(message: Message) -> list[str]:
     """Return the texts of a message, each by itself."""
     inner = [one for part in message.parts for one in (part.content if isinstance(part, ToolResult) else (part,))]
     return [one.text for one in inner if isinstance(one, Text)]
 
 
-def state(branch: ConversationState) -> dict[str, object]:
+def describe_state(state: ConversationState) -> dict[str, object]:
     """Return all that a branch says of its own log."""
-    known = {key: value for key, value in asdict(branch).items() if key not in {"settled", "callers"}}
+    known = {key: value for key, value in asdict(state).items() if key not in {"settled", "callers"}}
     return known | {
         "callers": {
             id_: index
-            for id_, index in branch.history.first_index_by_call_id.items()
-            if index < len(branch.history.sized_messages)
+            for id_, index in state.history.first_index_by_call_id.items()
+            if index < len(state.history.sized_messages)
         }
     }
 
@@ -468,8 +470,8 @@ class StoredMachine(SessionMachine):
 
 @pytest.mark.counts
 @pytest.mark.parametrize("machine", [SessionMachine, StoredMachine])
-def test_a_session_keeps_its_promises(machine: type[SessionMachine]) -> None:
-    """nothing-lost, prefix-only-grows, same-after-restart, valid-request and the law of the fold hold after every step
-    of any sequence, in memory and on disk.
+def test_session_keeps_its_guarantees_after_every_operation(machine: type[SessionMachine]) -> None:
+    """nothing-lost, prefix-only-grows, same-after-restart, valid-request and the fold law hold after every step of any
+    sequence, in memory and on disk.
     """
     run_state_machine_as_test(machine, settings=STEPS)  # type: ignore[no-untyped-call]
