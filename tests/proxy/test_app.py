@@ -1,4 +1,4 @@
-"""The whole proxy in front of the strict provider: what goes up, what comes down, and what is held of it."""
+"""The whole proxy in front of the strict provider: what is sent, what is returned, and what is stored."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_proxy_keeps_every_request_inside_the_configured_window(api, open_client
 
     run(go)
     assert len(upstream.bodies) == 40
-    assert max(one.tokens for one in upstream.provider.requests) <= 16_000
+    assert max(request.tokens for request in upstream.provider.requests) <= 16_000
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -97,22 +97,22 @@ def test_proxy_sends_the_same_bytes_after_restarts(api, open_client, make_chat, 
     (same-after-restart).
     """
 
-    async def whole(upstream):
+    async def run_without_restarts(upstream):
         chat = make_chat(api)
         async with open_client(upstream, window=16_000) as client:
             for number in range(30):
                 await chat.send_turn(client, f"Note {number}: {WORDS}")
 
-    async def cut(upstream):
+    async def run_with_restarts(upstream):
         chat, store = make_chat(api), MemoryStore()
         for number in range(30):
             async with open_client(upstream, store, window=16_000) as client:
                 await chat.send_turn(client, f"Note {number}: {WORDS}")
 
-    one, other = strict(16_000), strict(16_000)
-    run(lambda: whole(one))
-    run(lambda: cut(other))
-    assert one.bodies == other.bodies
+    plain, restarted = strict(16_000), strict(16_000)
+    run(lambda: run_without_restarts(plain))
+    run(lambda: run_with_restarts(restarted))
+    assert restarted.bodies == plain.bodies
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -197,8 +197,8 @@ def test_count_tokens_counts_the_reduced_request(open_client, make_chat, strict)
                 await chat.send_turn(client, f"Note {number}: {WORDS}")
             chat.add_user_text("And now?")
             body = {key: value for key, value in chat.body().items() if key != "max_tokens"}
-            told = await client.post("/v1/messages/count_tokens", body)
-            return told.json()["input_tokens"]
+            reply = await client.post("/v1/messages/count_tokens", body)
+            return reply.json()["input_tokens"]
 
     assert 0 < run(go) < 16_000
 
@@ -251,7 +251,7 @@ def test_proxy_serves_unrecorded_and_reports_a_failing_store_once(open_client, m
     replies, livez = run(go)
     assert [reply.status_code for reply in replies] == [200, 200]
     assert {reply.headers[STATE] for reply in replies} == {"unrecorded"}
-    assert len(upstream.bodies[-1]) < len(json.dumps(chat.messages)) / 2, "the decisions that were made still count"
+    assert len(upstream.bodies[-1]) < len(json.dumps(chat.messages)) / 2, "earlier decisions still apply"
     assert livez["status"] == "degraded"
     assert capfd.readouterr().err.count("not recorded") == 1
 
@@ -293,14 +293,14 @@ def test_proxy_forwards_api_keys_and_never_stores_them(open_client, make_chat, s
             reply = await chat.send_turn(
                 client, "Go on.", {"x-api-key": "sk-secret-1", "authorization": "Bearer secret-2"}
             )
-            told = [(await client.web.get(place)).text for place in ("/livez", "/stats", "/metrics")]
-            return reply, told
+            pages = [(await client.web.get(place)).text for place in ("/livez", "/stats", "/metrics")]
+            return reply, pages
 
-    reply, told = run(go)
+    reply, pages = run(go)
     assert upstream.sent[0].headers["x-api-key"] == "sk-secret-1"
     assert upstream.sent[0].headers["authorization"] == "Bearer secret-2"
     log = [repr(entry) for info in store.list_sessions() for entry in store.read_entries(info.key)]
-    assert not [one for one in [*log, *told, str(reply.headers), reply.text] if "secret" in one]
+    assert not [text for text in [*log, *pages, str(reply.headers), reply.text] if "secret" in text]
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat"])
@@ -326,9 +326,9 @@ def test_proxy_forwards_unknown_models_and_keeps_roles_alternating(api, open_cli
                 chat.add_answer(reply.content)
 
     run(go)
-    shown = [one["role"] for one in json.loads(upstream.bodies[-1])["messages"]]
-    assert len(shown) < len(chat.messages) / 2
-    assert "user user" not in " ".join(shown)
+    roles = [message["role"] for message in json.loads(upstream.bodies[-1])["messages"]]
+    assert len(roles) < len(chat.messages) / 2
+    assert "user user" not in " ".join(roles)
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -354,27 +354,27 @@ def test_proxy_keeps_decisions_when_the_newest_message_is_replaced(api, open_cli
     assert 1 <= refused <= 3
 
 
-@pytest.mark.parametrize("taken", ["tokens", "bytes"])
+@pytest.mark.parametrize("limit", ["tokens", "bytes"])
 def test_forget_learned_window_takes_effect_in_a_running_proxy(
-    taken, open_client, make_upstream, make_chat, strict, tmp_path
+    limit, open_client, make_upstream, make_chat, strict, tmp_path
 ):
     """A session keeps its learned window until it is told to forget it, and a running proxy applies that at once."""
-    small = Provider(Strict(window=12_000 if taken == "tokens" else 200_000))
+    small = Provider(Strict(window=12_000 if limit == "tokens" else 200_000))
     upstream, larger, chat = (
-        make_upstream(small, max_bytes=40_000 * (taken == "bytes")),
+        make_upstream(small, max_bytes=40_000 * (limit == "bytes")),
         strict(200_000),
         make_chat("anthropic"),
     )
-    place, sizes = tmp_path / "holdfast.db", []
+    path, sizes = tmp_path / "holdfast.db", []
 
     async def go():
-        with open_store(place) as store:
+        with open_store(path) as store:
             async with open_client(upstream, store) as client:
                 for number in range(30):
                     if number == 15:
                         upstream.max_bytes, upstream.provider, upstream.inner = 0, larger.provider, larger.inner
                     if number == 20:
-                        with open_store(place) as other:
+                        with open_store(path) as other:
                             Journal.open(other, other.list_sessions()[0].key).forget_learned_window()
                     assert (await chat.send_turn(client, f"Note {number}: {WORDS}")).status_code == 200
                     sizes.append(len(upstream.bodies[-1]))
@@ -403,14 +403,16 @@ def test_proxy_makes_no_summary_call_unless_configured(api, open_client, make_ch
     assert {request.headers["x-api-key"] for request in upstream.sent} == {"sk-mine"}
     upstream = strict(16_000)
     assert run(lambda: go(upstream, summaries="other-model")) > 0
-    assert [one for one in upstream.sent if b"other-model" in one.content or "other-model" in str(one.url)]
+    assert [
+        request for request in upstream.sent if b"other-model" in request.content or "other-model" in str(request.url)
+    ]
 
 
 LOGINS = [
     {"authorization": "Bearer sk-ant-oat01-kelp", "anthropic-beta": "oauth-2025-04-20"},
     {"authorization": "Bearer eyJrZWxw.kelp.kelp", "chatgpt-account-id": "a"},
 ]
-"""Logins of a subscription: Claude's, and ChatGPT's."""
+"""Subscription logins of Claude and of ChatGPT."""
 
 
 @pytest.mark.parametrize("login", LOGINS, ids=["claude", "chatgpt"])
@@ -428,7 +430,7 @@ def test_proxy_never_uses_a_subscription_login_for_another_model(login, open_cli
 
     livez = run(go)
     assert len(upstream.bodies) == 20
-    assert not [one for one in upstream.bodies if b"other-model" in one]
+    assert not [body for body in upstream.bodies if b"other-model" in body]
     assert capfd.readouterr().err.count("set summaries to client") == 1
     assert (livez["status"], livez["troubles"]) == ("ok", [])
     assert [note.partition(":")[0] for note in livez["notes"]] == ["summaries are made without a model"]
@@ -446,8 +448,8 @@ def test_summary_request_carries_the_key_from_the_query(open_client, make_chat, 
                 assert (await client.post(path, chat.body())).status_code == 200
 
     run(go)
-    asked = {str(request.url.raw_path.decode()) for request in upstream.sent}
-    assert asked == {path, chat.path + "?key=kelp-1"}
+    paths = {str(request.url.raw_path.decode()) for request in upstream.sent}
+    assert paths == {path, chat.path + "?key=kelp-1"}
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -480,11 +482,11 @@ def test_proxies_on_one_store_send_the_bytes_of_a_single_proxy(api, open_client,
     async def go(upstream, replicas):
         chat, store = make_chat(api), MemoryStore()
         async with (
-            open_client(upstream, store, window=16_000) as one,
-            open_client(upstream, store, window=16_000) as other,
+            open_client(upstream, store, window=16_000) as first,
+            open_client(upstream, store, window=16_000) as second,
         ):
             for number in range(24):
-                client = (one, other)[number % replicas]
+                client = (first, second)[number % replicas]
                 assert (await chat.send_turn(client, f"Note {number}: {WORDS}")).status_code == 200
 
     alone, both = strict(16_000), strict(16_000)

@@ -1,4 +1,4 @@
-"""An empty success for what was too large: a client never gets it, its request is made smaller first."""
+"""An empty success for an oversized request never reaches the client: the request is made smaller first."""
 
 from __future__ import annotations
 

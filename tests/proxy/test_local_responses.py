@@ -1,4 +1,4 @@
-"""What is too large for somebody, or not answered here at all: it is made smaller, or said and counted as it is."""
+"""Requests that the proxy makes smaller or answers itself, and how they are reported and counted."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ def run(function):
     return anyio.run(function)
 
 
-BIG = "".join(f"line {number} of a file that was read\n" for number in range(2_500))
-LONE = {
+LARGE_RESULT = "".join(f"line {number} of a file that was read\n" for number in range(2_500))
+CLIENT_COMPACTIONS = {
     "/v1/messages": (
         {"role": "user", "content": "Read it."},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "read", "input": {}}]},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": BIG}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": LARGE_RESULT}]},
         {"role": "assistant", "content": "Read."},
         {"role": "user", "content": "Your task is to create a detailed summary of it."},
     ),
     "/v1/responses/compact": (
         {"role": "user", "content": "Read it."},
         {"type": "function_call", "call_id": "t", "name": "read", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "t", "output": BIG},
+        {"type": "function_call_output", "call_id": "t", "output": LARGE_RESULT},
     ),
 }
 
 
-@pytest.mark.parametrize("path", LONE)
+@pytest.mark.parametrize("path", CLIENT_COMPACTIONS)
 def test_client_compaction_that_fits_is_forwarded_unchanged(path, open_client, strict):
     """A large result in a client's compaction is not spilled, because the summary is made from it and it could not be
     read back.
@@ -49,7 +49,7 @@ def test_client_compaction_that_fits_is_forwarded_unchanged(path, open_client, s
     upstream, api = strict(200_000), "anthropic" if path == "/v1/messages" else "openai-responses"
     field = "messages" if api == "anthropic" else "input"
     tools = {"max_tokens": 400, "tools": [{"name": "read", "input_schema": {"type": "object"}}]}
-    body = {"model": STRICTEST_MODELS[api], field: [*LONE[path]]} | (tools if api == "anthropic" else {})
+    body = {"model": STRICTEST_MODELS[api], field: [*CLIENT_COMPACTIONS[path]]} | (tools if api == "anthropic" else {})
 
     async def go():
         async with open_client(upstream, MemoryStore()) as client:
@@ -87,8 +87,8 @@ def test_client_compaction_of_an_unknown_conversation_is_reduced(open_client, ma
     upstream, chat, store = strict(16_000), make_chat("openai-responses"), MemoryStore()
     for number in range(30):
         chat.add_user_text(f"Note {number}: {WORDS}")
-        said = [{"type": "output_text", "text": f"Noted {number}."}]
-        chat.messages.append({"type": "message", "role": "assistant", "content": said})
+        content = [{"type": "output_text", "text": f"Noted {number}."}]
+        chat.messages.append({"type": "message", "role": "assistant", "content": content})
     long, short = chat.body(), chat.body() | {"input": chat.messages[-4:]}
 
     async def go():
@@ -105,8 +105,8 @@ def test_client_compaction_of_an_unknown_conversation_is_reduced(open_client, ma
 
 
 @pytest.mark.parametrize("words", ["native", "llama.cpp", "openai-tpm"])
-@pytest.mark.parametrize("known", [False, True], ids=["new to us", "talked on"])
-def test_refused_responses_compact_is_retried_smaller(known, words, open_client, make_upstream, make_chat):
+@pytest.mark.parametrize("is_known", [False, True], ids=["unknown", "known"])
+def test_refused_responses_compact_is_retried_smaller(is_known, words, open_client, make_upstream, make_chat):
     """A refused ``/responses/compact`` is retried smaller whatever the wording, no request is sent twice, and nothing
     of it is recorded.
     """
@@ -118,25 +118,25 @@ def test_refused_responses_compact_is_retried_smaller(known, words, open_client,
 
     async def go():
         async with open_client(upstream, store) as client:
-            for number in range(12 if known else 0):
+            for number in range(12 if is_known else 0):
                 assert (await chat.send_turn(client, f"Note {number}: {WORDS}")).status_code == 200
             before = [len(store.read_entries(info.key)) for info in store.list_sessions()]
             for number in range(12):
                 chat.add_user_text(f"Note {number}: {WORDS}")
-                said = [{"type": "output_text", "text": f"Noted {number}."}]
-                chat.messages.append({"type": "message", "role": "assistant", "content": said})
+                content = [{"type": "output_text", "text": f"Noted {number}."}]
+                chat.messages.append({"type": "message", "role": "assistant", "content": content})
             del upstream.bodies[:]
             reply = await client.post(
                 "/v1/responses/compact", {"model": STRICTEST_MODELS[chat.api], "input": chat.messages}
             )
             return reply, before, [len(store.read_entries(info.key)) for info in store.list_sessions()]
 
-    reply, before, then = run(go)
+    reply, before, after = run(go)
     assert (reply.status_code, reply.headers[STATE]) == (200, "managed"), reply.text
     assert reply.json()["object"] == "response.compaction"
     assert reply.content == upstream.answers[-1]
     assert "x-holdfast-request" not in reply.headers
-    assert before == then
+    assert before == after
     assert len({*upstream.bodies}) == len(upstream.bodies) > 0
 
 
@@ -182,13 +182,15 @@ def test_observe_mode_returns_a_refused_client_compaction(open_client, make_chat
     assert len(upstream.bodies) == 1
 
 
-LARGE = "a system prompt about kelp, rocks and tides. " * 1_000
-"""One alone larger than the window."""
+LARGE_SYSTEM_PROMPT = "a system prompt about kelp, rocks and tides. " * 1_000
+"""Larger than the window by itself."""
 SYSTEMS = {
-    "anthropic": {"system": LARGE},
-    "openai-chat": {"messages": [{"role": "system", "content": LARGE}, {"role": "user", "content": "Hello."}]},
-    "openai-responses": {"instructions": LARGE},
-    "gemini": {"systemInstruction": {"parts": [{"text": LARGE}]}},
+    "anthropic": {"system": LARGE_SYSTEM_PROMPT},
+    "openai-chat": {
+        "messages": [{"role": "system", "content": LARGE_SYSTEM_PROMPT}, {"role": "user", "content": "Hello."}]
+    },
+    "openai-responses": {"instructions": LARGE_SYSTEM_PROMPT},
+    "gemini": {"systemInstruction": {"parts": [{"text": LARGE_SYSTEM_PROMPT}]}},
 }
 
 
@@ -205,13 +207,13 @@ def test_unfixable_overflow_is_reported_with_limit_and_size(api, words, open_cli
         async with open_client(upstream) as client:
             return await client.post(chat.path, chat.body() | SYSTEMS[api])
 
-    told = classify_error(ErrorReport(api, status=400, body=run(go).content))
+    verdict = classify_error(ErrorReport(api, status=400, body=run(go).content))
     counted = upstream.provider.requests[-1].tokens
     if words == "native" and api != "openai-responses":
-        assert (told.limit, told.requested) == (8_000, counted)
+        assert (verdict.limit, verdict.requested) == (8_000, counted)
     else:
-        assert 0.8 * counted < told.requested < 1.5 * counted
-        assert 0.5 * told.requested < told.limit < 0.9 * told.requested
+        assert 0.8 * counted < verdict.requested < 1.5 * counted
+        assert 0.5 * verdict.requested < verdict.limit < 0.9 * verdict.requested
 
 
 def test_window_too_small_is_reported_once(open_client, make_chat, strict, capfd):
@@ -232,10 +234,10 @@ def test_window_too_small_is_reported_once(open_client, make_chat, strict, capfd
     assert classify_error(ErrorReport("anthropic", status=400, body=reply.content)).kind == "context_window"
     refused = livez["refused"]
     assert refused == 5 - len(upstream.bodies) > 1
-    assert (livez["status"], [one["what"] for one in livez["troubles"]]) == ("degraded", ["WindowTooSmall"])
+    assert (livez["status"], [trouble["what"] for trouble in livez["troubles"]]) == ("degraded", ["WindowTooSmall"])
     assert (stats["requests"]["all"]["refused"], stats["requests"]["all"]["failed"]) == (refused, 0)
-    told = [entry.body.reason for entry in store.read_entries(store.list_sessions()[0].key, "failure")]
-    assert sum(reason.startswith("window-too-small: ") for reason in told) == 1
+    reasons = [entry.body.reason for entry in store.read_entries(store.list_sessions()[0].key, "failure")]
+    assert sum(reason.startswith("window-too-small: ") for reason in reasons) == 1
     assert capfd.readouterr().err.count("WindowTooSmall") == 1
 
 
@@ -255,19 +257,19 @@ def test_local_refusals_are_counted_as_refused(open_client, make_chat, strict):
 
     async def go():
         async with open_client(upstream, token="t", body_bytes=1_000) as client:
-            replies = [await client.post(path, body, told) for path, told, body in wrong.values()]
+            replies = [await client.post(path, body, headers) for path, headers, body in wrong.values()]
             await client.post(chat.path, chat.body(), {"x-holdfast-token": "t"})
             await client.web.get(chat.path)
-            told = {"x-holdfast-token": "t"}
-            stats, livez = [(await client.web.get(place, headers=told)).json() for place in ("/stats", "/livez")]
-            return replies, stats, livez, (await client.web.get("/metrics", headers=told)).text
+            headers = {"x-holdfast-token": "t"}
+            stats, livez = [(await client.web.get(place, headers=headers)).json() for place in ("/stats", "/livez")]
+            return replies, stats, livez, (await client.web.get("/metrics", headers=headers)).text
 
     replies, stats, livez, metrics = run(go)
     assert [reply.status_code for reply in replies] == list(wrong)
     assert {reply.headers[STATE] for reply in replies} == {"refused"}
     counted = {state: count for state, count in stats["requests"]["all"].items() if count}
     assert counted == {"managed": 1, "refused": 6}
-    assert stats["requests"]["other"]["refused"] == 2  # the address that nobody knows, and what was not posted
+    assert stats["requests"]["other"]["refused"] == 2  # the unknown address, and the request that is not a POST
     assert (livez["refused"], livez["status"]) == (6, "ok")
     assert "holdfast_refused_total 6" in metrics
     assert len(upstream.bodies) == 1
@@ -279,13 +281,14 @@ def test_root_path_identifies_the_proxy(open_client, strict):
 
     async def go():
         async with open_client(upstream) as client:
-            told = [await client.web.request(method, "/") for method in ("GET", "HEAD", "POST")]
-            own = await client.web.get("/u/http://127.0.0.1:8642/")
-            meant = await client.web.get("/", headers={"x-api-key": "k"})
-            return [one.status_code for one in (*told, own)], (told[0].json(), own.json()), meant.headers[STATE]
+            greetings = [await client.web.request(method, "/") for method in ("GET", "HEAD", "POST")]
+            by_own_address = await client.web.get("/u/http://127.0.0.1:8642/")
+            for_anthropic = await client.web.get("/", headers={"x-api-key": "k"})
+            statuses = [reply.status_code for reply in (*greetings, by_own_address)]
+            return statuses, (greetings[0].json(), by_own_address.json()), for_anthropic.headers[STATE]
 
     assert run(go) == ([200, 200, 404, 200], ({"proxy": "holdfast"}, {"proxy": "holdfast"}), "relayed")
-    assert [one.url.path for one in upstream.sent] == ["/"]
+    assert [request.url.path for request in upstream.sent] == ["/"]
 
 
 def test_metrics_path_of_a_named_upstream_is_relayed(open_client, strict):
@@ -297,7 +300,7 @@ def test_metrics_path_of_a_named_upstream_is_relayed(open_client, strict):
             return [(await client.web.get(f"{base}/metrics")).headers.get(STATE) for base in ("", "/u/http://gateway")]
 
     assert run(go) == [None, "relayed"]
-    assert [one.url.path for one in upstream.sent] == ["/metrics"]
+    assert [request.url.path for request in upstream.sent] == ["/metrics"]
 
 
 @pytest.mark.parametrize("api", APIS)

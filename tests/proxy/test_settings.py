@@ -1,4 +1,4 @@
-"""What the proxy does is told by options, variables and files; what cannot be is refused by its name."""
+"""The proxy's settings come from options, variables and files; an invalid one is an error that names it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.errors import ConfigError
 from holdfast.proxy.settings import Settings, load_proxy_settings
 
 TOKEN = "a-token-of-20-signs!"
-OTHER = {
+NON_DEFAULTS = {
     "anthropic": "https://gateway.example",
     "openai": "http://127.0.0.1:8080/v1",
     "gemini": "https://gateway.example/g/v1beta",
@@ -41,8 +41,8 @@ values = st.recursive(
 
 
 @pytest.fixture
-def files(tmp_path: Path):
-    """Return a function that writes the project's and the user's file and returns what they say of the proxy."""
+def write_files(tmp_path: Path):
+    """Return a function that writes the project's and the user's file and returns their proxy table."""
 
     def write(project: str = "", user: str = "") -> dict[str, object]:
         for name, text in (("project", project), ("user", user)):
@@ -68,15 +68,16 @@ def test_load_proxy_settings_defaults():
     )
 
 
-def test_proxy_table_has_a_key_for_every_setting(files):
+def test_proxy_table_has_a_key_for_every_setting(write_files):
     """Every setting has a key of its name in the file, and the project's file overrides the user's key by key."""
-    assert set(OTHER) == set(Settings.__struct_fields__)
+    assert set(NON_DEFAULTS) == set(Settings.__struct_fields__)
     lines = [
-        f"{key} = {str(value).lower() if isinstance(value, bool) else repr(value)}" for key, value in OTHER.items()
+        f"{key} = {str(value).lower() if isinstance(value, bool) else repr(value)}"
+        for key, value in NON_DEFAULTS.items()
     ]
-    said = files("[proxy]\nwindow = 5\nobserve = false\n", "\n".join(["[proxy]", *lines]))
-    assert asdict(load_proxy_settings({}, said)) == OTHER | {"window": 5, "observe": False}
-    assert asdict(load_proxy_settings({}, {}, OTHER)) == OTHER
+    table = write_files("[proxy]\nwindow = 5\nobserve = false\n", "\n".join(["[proxy]", *lines]))
+    assert asdict(load_proxy_settings({}, table)) == NON_DEFAULTS | {"window": 5, "observe": False}
+    assert asdict(load_proxy_settings({}, {}, NON_DEFAULTS)) == NON_DEFAULTS
 
 
 def test_load_proxy_settings_precedence():
@@ -85,10 +86,10 @@ def test_load_proxy_settings_precedence():
     """
     environment = {"OPENAI_BASE_URL": "http://sdk", "HOLDFAST_BYPASS": "1", "HOLDFAST_TOKEN": TOKEN}
     assert load_proxy_settings(environment) == Settings(openai="http://sdk", bypass=True, token=TOKEN)
-    said = {"openai": "http://file", "bypass": False, "token": "x" * 16}
-    assert load_proxy_settings(environment, said) == Settings(openai="http://file", bypass=True, token=TOKEN)
-    given_ = {"openai": "http://here", "bypass": False, "token": "y" * 16, "port": None}
-    assert load_proxy_settings(environment, said, given_) == Settings(openai="http://here", token="y" * 16)
+    table = {"openai": "http://file", "bypass": False, "token": "x" * 16}
+    assert load_proxy_settings(environment, table) == Settings(openai="http://file", bypass=True, token=TOKEN)
+    options = {"openai": "http://here", "bypass": False, "token": "y" * 16, "port": None}
+    assert load_proxy_settings(environment, table, options) == Settings(openai="http://here", token="y" * 16)
 
 
 @pytest.mark.parametrize(
@@ -156,26 +157,26 @@ def test_proxy_token_is_never_shown(wrong):
         partial(convert_proxy_setting, "token", wrong, "token"),
         partial(load_proxy_settings, {"HOLDFAST_TOKEN": wrong}),
     ):
-        with pytest.raises(ConfigError, match="16 or more") as told:
+        with pytest.raises(ConfigError, match="16 or more") as error:
             step()
-        assert wrong.strip() not in str(told.value)
+        assert wrong.strip() not in str(error.value)
 
 
 @pytest.mark.parametrize("line", ["openai = 'https://evil.example/v1'", f"token = '{TOKEN}'", "host = '0.0.0.0'"])
-def test_project_file_may_not_send_keys_to_other_machines(files, line, tmp_path):
+def test_project_file_may_not_send_keys_to_other_machines(write_files, line, tmp_path):
     """A project's file may only name servers of this machine; the user's own file may name any, also where both are the
     same file.
     """
-    assert files("[proxy]\nopenai = 'http://localhost:1/v1'\nhost = '::1'\n", f"[proxy]\n{line}\n")
-    with pytest.raises(ConfigError, match=f"{line.split()[0]} would lead beyond this machine") as told:
-        files(f"[proxy]\n{line}\n")
-    assert f"move the line to {tmp_path / 'user' / CONFIG_FILE_NAME}" in str(told.value)
-    assert TOKEN not in str(told.value)
+    assert write_files("[proxy]\nopenai = 'http://localhost:1/v1'\nhost = '::1'\n", f"[proxy]\n{line}\n")
+    with pytest.raises(ConfigError, match=f"{line.split()[0]} would lead beyond this machine") as error:
+        write_files(f"[proxy]\n{line}\n")
+    assert f"move the line to {tmp_path / 'user' / CONFIG_FILE_NAME}" in str(error.value)
+    assert TOKEN not in str(error.value)
     assert load_configuration(tmp_path / "project", tmp_path / "project").proxy
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "parts"),
     [
         ("[proxy]\nobserv = true", ["[proxy]", "'observ'", "did you mean observe"]),
         ("[proxy]\nzzz = 1", ["there are: anthropic, openai, gemini, policy"]),
@@ -198,21 +199,21 @@ def test_project_file_may_not_send_keys_to_other_machines(files, line, tmp_path)
         ("[proxi]\nport = 1", ["`proxi`", "did you mean proxy?"]),
     ],
 )
-def test_proxy_table_errors_name_the_key_and_the_allowed_values(text, said):
+def test_proxy_table_errors_name_the_key_and_the_allowed_values(text, parts):
     """An error names the file, the table, the key and the allowed values."""
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as error:
         parse_catalog(text, "some/holdfast.toml")
-    assert str(told.value).startswith("some/holdfast.toml: ")
-    assert all(word in str(told.value) for word in said), str(told.value)
+    assert str(error.value).startswith("some/holdfast.toml: ")
+    assert all(part in str(error.value) for part in parts), str(error.value)
 
 
 @given(st.sampled_from(Settings.__struct_fields__), values)
 def test_parse_proxy_table_converts_or_rejects_any_value(key, value):
     """Any value becomes a setting of its type or an error that names its key."""
     try:
-        said = parse_proxy_table({key: value}, "file")
+        table = parse_proxy_table({key: value}, "file")
     except ConfigError:
         with pytest.raises(ConfigError, match=rf"file: \[proxy\] {key} = "):
             parse_proxy_table({key: value}, "file")
     else:
-        assert isinstance(said[key], type(getattr(ProxySettings(), key)))
+        assert isinstance(table[key], type(getattr(ProxySettings(), key)))

@@ -1,4 +1,4 @@
-"""Who may ask is told by the host that was asked for, by the page that asks, and by a token."""
+"""Access is decided by the requested host, by the page that asks, and by the token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.config.addresses import is_local_url, is_loopback_host, is_url_of_server
 from holdfast.proxy.http.access import check_access, explain_foreign_request, is_token_valid
 
-HERE = [
+LOOPBACK_HOSTS = [
     "localhost",
     "LocalHost",
     "127.0.0.1",
@@ -21,7 +21,7 @@ HERE = [
     "one.localhost",
     "[::ffff:127.0.0.1]",
 ]
-ELSEWHERE = [
+FOREIGN_HOSTS = [
     "evil.example",
     "localhost.evil.example",
     "evil.example.",
@@ -39,10 +39,10 @@ ELSEWHERE = [
     "2130706433",
     " ",
 ]
-DIGITS = st.integers(0, 65_535).map(lambda port: f":{port}")
+PORTS = st.integers(0, 65_535).map(lambda port: f":{port}")
 
 
-@pytest.mark.parametrize("host", HERE)
+@pytest.mark.parametrize("host", LOOPBACK_HOSTS)
 @pytest.mark.parametrize("port", ["", ":", ":80", ":8642", ":50123"])
 def test_explain_foreign_request_accepts_loopback_names(host, port):
     """Any name of loopback is accepted with any port, because another local port may be forwarded to ours."""
@@ -50,7 +50,7 @@ def test_explain_foreign_request_accepts_loopback_names(host, port):
     assert not explain_foreign_request(host + port, f"http://{host}{port}", "localhost")
 
 
-@pytest.mark.parametrize("host", ELSEWHERE)
+@pytest.mark.parametrize("host", FOREIGN_HOSTS)
 def test_explain_foreign_request_rejects_foreign_hosts(host):
     """A foreign name that resolves to this machine is refused; beyond loopback names prove nothing, and the token
     decides.
@@ -69,7 +69,7 @@ def test_explain_foreign_request_accepts_a_missing_host(host):
 
 @pytest.mark.parametrize("bound", ["127.0.0.1", "0.0.0.0", "::", "box.lan"])
 @pytest.mark.parametrize("scheme", ["http", "https", "ftp"])
-@pytest.mark.parametrize("host", ELSEWHERE)
+@pytest.mark.parametrize("host", FOREIGN_HOSTS)
 def test_explain_foreign_request_rejects_foreign_origins(bound, scheme, host):
     """A page from elsewhere is refused whatever address the server is bound to, also when the host is ours."""
     assert explain_foreign_request("localhost:8642", f"{scheme}://{host}", bound)
@@ -96,9 +96,9 @@ def test_explain_foreign_request_never_raises(host, origin, bound):
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
-def test_is_token_valid_compares_exactly(given_, token):
+def test_is_token_valid_compares_exactly(candidate, token):
     """Only the exact token is valid; where none is set, any is."""
-    assert is_token_valid(given_, token) == (not token or given_.encode() == token.encode())
+    assert is_token_valid(candidate, token) == (not token or candidate.encode() == token.encode())
     assert is_token_valid(token, token)
     assert is_token_valid(None, token) == (not token)
 
@@ -132,7 +132,7 @@ def test_refusals_are_short_and_never_show_the_token():
     assert "kelp" not in str(check_access({"x-holdfast-token": "help"}, "127.0.0.1", "kelp"))
 
 
-@given(st.sampled_from(["http", "https"]), st.sampled_from(HERE), DIGITS)
+@given(st.sampled_from(["http", "https"]), st.sampled_from(LOOPBACK_HOSTS), PORTS)
 def test_is_local_url_accepts_loopback_with_any_port(scheme, host, port):
     """A loopback URL is local whatever its port (except 0), and no other is."""
     assert is_loopback_host(host)

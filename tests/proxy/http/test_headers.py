@@ -1,4 +1,4 @@
-"""Headers go on as they came, but for those of one connection and our own."""
+"""Headers are passed on unchanged, except hop-by-hop headers and our own."""
 
 from __future__ import annotations
 
@@ -21,38 +21,40 @@ SPECIAL = [*HOP, *OWN, *PACKED]
 TOKENS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~"
 END_TO_END = [b"Authorization", b"x-api-key", b"x-goog-api-key", b"anthropic-beta", b"cookie", b"x-stainless-timeout"]
 
-cased = st.tuples(st.sampled_from(SPECIAL), st.booleans()).map(lambda one: one[0].upper() if one[1] else one[0])
+cased = st.tuples(st.sampled_from(SPECIAL), st.booleans()).map(lambda pair: pair[0].upper() if pair[1] else pair[0])
 free = st.lists(st.sampled_from(list(TOKENS)), min_size=1, max_size=8).map(bytes)
 names = st.one_of(cased, free, st.sampled_from(END_TO_END), free.map(lambda name: b"X-Holdfast-" + name))
 values = st.binary(max_size=8).map(lambda raw: raw.translate(None, b"\r\n\0"))
 pairs = st.lists(st.tuples(names, values), max_size=12)
 
 
-def plain(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the headers that no rule is about."""
+def list_ordinary_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the headers that no rule concerns."""
     return [
         pair for pair in headers if pair[0].lower() not in SPECIAL and not pair[0].lower().startswith(b"x-holdfast-")
     ]
 
 
-@pytest.mark.parametrize("as_it_came", [False, True])
-@pytest.mark.parametrize("onward", [filter_request_headers, filter_response_headers])
+@pytest.mark.parametrize("keeps_encoding", [False, True])
+@pytest.mark.parametrize("filter_headers", [filter_request_headers, filter_response_headers])
 @given(headers=pairs, data=st.data())
-def test_filter_headers_drops_hop_by_hop_headers(onward, as_it_came, headers, data):
+def test_filter_headers_drops_hop_by_hop_headers(filter_headers, keeps_encoding, headers, data):
     """Hop-by-hop headers, standard or named in ``Connection``, and our own are dropped; all others pass unchanged."""
-    told = data.draw(st.lists(st.sampled_from([name for name, _ in headers] or [b"x"]), max_size=2, unique=True))
-    given_ = [*headers, (b"CONNECTION", b" , ".join(told).upper()), (b"Connection", b"close,\tx-Secret")]
-    away = {name.lower() for name in told} | {b"x-secret", b"close"}
-    away |= {
-        one.strip(b" \t").lower()
+    listed = data.draw(st.lists(st.sampled_from([name for name, _ in headers] or [b"x"]), max_size=2, unique=True))
+    all_headers = [*headers, (b"CONNECTION", b" , ".join(listed).upper()), (b"Connection", b"close,\tx-Secret")]
+    dropped = {name.lower() for name in listed} | {b"x-secret", b"close"}
+    dropped |= {
+        token.strip(b" \t").lower()
         for name, value in headers
         if name.lower() == b"connection"
-        for one in value.split(b",")
+        for token in value.split(b",")
     }
-    found = onward([*given_, (b"x-secret", b"1")], keeps_encoding=as_it_came)
-    assert not {name.lower() for name, _ in found} & (set(HOP) | (away - {b"accept-encoding"}))
+    found = filter_headers([*all_headers, (b"x-secret", b"1")], keeps_encoding=keeps_encoding)
+    assert not {name.lower() for name, _ in found} & (set(HOP) | (dropped - {b"accept-encoding"}))
     assert not [name for name, _ in found if name.lower().startswith(b"x-holdfast-")]
-    assert plain(found) == [pair for pair in plain(given_) if pair[0].lower() not in away]
+    assert list_ordinary_headers(found) == [
+        pair for pair in list_ordinary_headers(all_headers) if pair[0].lower() not in dropped
+    ]
 
 
 @given(pairs)
@@ -95,8 +97,8 @@ def test_filter_headers_keeps_order_case_and_bytes():
 def test_make_holdfast_headers_names_state_session_and_request(state):
     """The answer's headers name the state, the session and the request; an empty one is left out."""
     assert make_holdfast_headers(state) == [(b"x-holdfast-state", state.encode())]
-    told = headers_to_dict(make_holdfast_headers(state, "pi--é\r\nx: y", "r1"))
-    assert told == {"x-holdfast-state": state, "x-holdfast-session": "pi--???x:?y", "x-holdfast-request": "r1"}
+    found = headers_to_dict(make_holdfast_headers(state, "pi--é\r\nx: y", "r1"))
+    assert found == {"x-holdfast-state": state, "x-holdfast-session": "pi--???x:?y", "x-holdfast-request": "r1"}
 
 
 @given(pairs)

@@ -1,4 +1,4 @@
-"""What goes onward: the request that the HTTP client would make of the same, and what is known of it."""
+"""The relayed request is the one the HTTP client would build, and its secrets are known."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def test_relay_reply_lists_the_secrets_of_its_request(key):
     """The keys in the request's headers and URL are listed, so that none of them gets into a log."""
     headers = [(b"Authorization", f"Bearer {key}".encode()), (b"accept", b"not-a-secret")]
 
-    async def asked():
+    async def list_secrets():
         transport = httpx2.MockTransport(lambda _: httpx2.Response(401, text="no"))
         async with httpx2.AsyncClient(transport=transport) as web:
             onward = UpstreamRelay(web, "https://kelp.example/v1?key=kelp-secret-2", headers)
             async with onward.send(UpstreamRequest("gemini", b"{}")) as reply:
                 return reply.secrets
 
-    assert set(anyio.run(asked)) == {f"Bearer {key}", key, "kelp-secret-2"}
+    assert set(anyio.run(list_secrets)) == {f"Bearer {key}", key, "kelp-secret-2"}

@@ -1,4 +1,4 @@
-"""An address says what a request is, and where it goes."""
+"""The path of a request says what it asks for and where it goes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,16 @@ def test_parse_route_recognizes_every_endpoint(path, api, endpoint, query):
     """
     bare = path.replace("/v1beta", "").replace("/v1", "", 1)
     twice = (f"/v1{path}", f"/v1beta{path}", f"//v1/v1{path}")
-    for asked in (path, bare, f"{path}/", f"/{path}", path.replace(":", "%3A"), f"http://localhost:8642{path}", *twice):
-        found = parse_route("POST", asked, query)
+    for spelling in (
+        path,
+        bare,
+        f"{path}/",
+        f"/{path}",
+        path.replace(":", "%3A"),
+        f"http://localhost:8642{path}",
+        *twice,
+    ):
+        found = parse_route("POST", spelling, query)
         assert (found.api, found.endpoint, found.base) == (api, endpoint, "")
         assert found.path.partition("?")[2] == query
     for named in (f"/u/https://host.example/x{path}", f"/u/https:/host.example/x{path}"):
@@ -43,7 +51,7 @@ def test_parse_route_recognizes_every_endpoint(path, api, endpoint, query):
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "query", "headers", "told"),
+    ("method", "path", "query", "headers", "route"),
     [
         ("POST", "/v1/messages", "beta=true", {}, Route("anthropic", "generate", path="/v1/messages?beta=true")),
         ("GET", "/v1/responses", "", SOCKET, Route("openai-responses", "probe", path="/v1/responses")),
@@ -69,9 +77,9 @@ def test_parse_route_recognizes_every_endpoint(path, api, endpoint, query):
         ("POST", "/x/v1/messages", "", {}, Route(path="/x/v1/messages")),
     ],
 )
-def test_parse_route_recognizes_models_probes_and_relayed_paths(method, path, query, headers, told):
+def test_parse_route_recognizes_models_probes_and_relayed_paths(method, path, query, headers, route):
     """Model lists, the websocket probe and relayed paths get the provider that the path or a header names."""
-    assert parse_route(method, path, query, headers) == told
+    assert parse_route(method, path, query, headers) == route
 
 
 @pytest.mark.parametrize("host", ["", "/u/https://eu-aiplatform.googleapis.com"])
@@ -86,8 +94,8 @@ def test_parse_route_relays_google_cloud_models(host, model):
 @given(st.text("abc-.19/@ %", min_size=1, max_size=12), st.booleans())
 def test_parse_route_reads_model_and_stream_from_gemini_paths(model, streams):
     """The model and streaming come from the path, which is forwarded unchanged, and the shown path hides the key."""
-    asked = "streamGenerateContent" if streams else "generateContent"
-    path = f"/v1beta/models/{quote(model, safe='')}:{asked}"
+    method = "streamGenerateContent" if streams else "generateContent"
+    path = f"/v1beta/models/{quote(model, safe='')}:{method}"
     found = parse_route("POST", path, "alt=sse&key=secret")
     assert found == Route("gemini", "generate", model, streams, path=f"{path}?alt=sse&key=secret")
     assert "secret" not in found.shown_path
@@ -170,8 +178,8 @@ def test_build_upstream_url_keeps_one_version(base, path, whole):
 @given(st.sampled_from(["GET", "POST", "HEAD", "PUT"]), pieces, pieces)
 def test_parse_route_accepts_any_path(method, path, query):
     """No path raises, and only a named or configured host is ever used."""
-    for asked in (path, f"/u/https://h{path}", f"/u/{path}", f"/v1/{path}"):
-        found = parse_route(method, asked, query)
+    for spelling in (path, f"/u/https://h{path}", f"/u/{path}", f"/v1/{path}"):
+        found = parse_route(method, spelling, query)
         assert found.path.startswith("/")
         assert found.base == "" or found.base.startswith(("http://", "https://"))
         if not found.base:
