@@ -53,7 +53,7 @@ def deliver(*timed_pieces, **options):
     return run_on_fake_clock(TimedResponse(*timed_pieces, **options).deliver)
 
 
-# -- timing ----------------------------------------------------------------------------------------------------
+# -- timing ------------------------------------------------------------------------------------------------------------
 
 
 def test_deliver_pieces_sends_keep_alives_until_the_first_piece():
@@ -107,7 +107,7 @@ def test_deliver_pieces_never_reads_ahead():
     assert requested_counts == [1, 2, 3]
 
 
-# -- errors ---------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wait", [0, 25])
@@ -146,7 +146,7 @@ def test_deliver_pieces_closes_the_source_when_cancelled(seconds):
     assert response.closed_at == seconds
 
 
-# -- references ------------------------------------------------------------------------------------------------------
+# -- references --------------------------------------------------------------------------------------------------------
 
 
 def test_client_response_releases_the_wait_predicate():
@@ -165,7 +165,7 @@ def test_client_response_releases_the_wait_predicate():
     assert run_on_fake_clock(answered) == (True, None)
 
 
-# -- the last piece ---------------------------------------------------------------------------------------------------
+# -- the last piece ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

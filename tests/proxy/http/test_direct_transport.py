@@ -698,7 +698,7 @@ def test_direct_transport_verifies_the_host_of_the_certificate(host, error, tmp_
     assert len(received) == (error is None)
 
 
-# -- network proxies --------------------------------------------------------------------------------------------
+# -- network proxies ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("variable", ["http_proxy", "all_proxy", "no_proxy"])
