@@ -60,7 +60,7 @@ def test_get_full_history_entries_ignores_compactions():
 
 def test_build_state_at_leaf_shows_what_the_tool_showed():
     """The context is the summary, the kept tail and later messages."""
-    assert [slot.message.text for slot in build_projection(build_state_at_leaf(build_sample()))] == [
+    assert [sized_message.message.text for sized_message in build_projection(build_state_at_leaf(build_sample()))] == [
         "so far",
         "two",
         "three",

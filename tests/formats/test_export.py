@@ -148,8 +148,8 @@ def test_export_and_read_give_the_same_session(name):
     assert [(step.usage, step.model) for step in list_model_calls(second)] == [
         (step.usage, step.model) for step in list_model_calls(first)
     ]
-    assert [slot.digest for slot in build_projection(build_state_at_leaf(second))] == [
-        slot.digest for slot in build_projection(build_state_at_leaf(first))
+    assert [sized_message.digest for sized_message in build_projection(build_state_at_leaf(second))] == [
+        sized_message.digest for sized_message in build_projection(build_state_at_leaf(first))
     ]
     assert second.problems == ()
 
@@ -243,7 +243,7 @@ def test_export_writes_a_holdfast_log_as_the_tools_records(name):
     assert messages[0].parts[1].source == "aGk="
     (step,) = list_model_calls(back)
     assert (step.model, step.usage) == ("model-x", Usage(100, 5, 40, 30))
-    shown = [slot.message for slot in build_projection(build_state_at_leaf(back))]
+    shown = [sized_message.message for sized_message in build_projection(build_state_at_leaf(back))]
     assert [message.role for message in shown] == ["user", "assistant", "tool", "user"]
     assert (shown[0].text, shown[-1].text) == ("what was", "next")
     assert back.problems == ()
@@ -314,15 +314,15 @@ def build_proxied_log(turns: int, spilled: int = 99, keep: int = 0) -> Recording
     for turn in range(turns):
         mark = {"type": "text", "text": f"kelp {turn} " * 400, "cache_control": {"type": "ephemeral"}}
         raw = json.dumps({"role": "user", "content": [mark]}).encode()
-        slot = make_sized_message(anthropic.decode_message(raw), "anthropic", raw)
-        at = log.add_entry(f"u{turn}", at, MessageEntry(slot))
+        sized_message = make_sized_message(anthropic.decode_message(raw), "anthropic", raw)
+        at = log.add_entry(f"u{turn}", at, MessageEntry(sized_message))
         if turn == spilled:
             at = log.add_entry("d", at, DecisionEntry((Edit(Span(2 * turn, 2 * turn + 1, 0), (Text("short"),)),)))
         if keep and turn == turns - 2:
             at = log.add_entry(
                 "k", at, CompactionEntry(first_kept=keep, summary=Message.from_text("user", "so far"), head_tokens=4)
             )
-        total_tokens += 5 if turn == spilled else slot.tokens
+        total_tokens += 5 if turn == spilled else sized_message.tokens
         at = log.add_answer(
             f"a{turn}",
             at,

@@ -36,11 +36,11 @@ def test_read_request_bodies_reads_an_anthropic_body():
     recording = bodies.read_request_bodies(encode_json(ANTHROPIC))
     assert (recording.format, recording.api, recording.model) == ("anthropic", "anthropic", "claude-x")
     assert list_messages(recording) == ["user: hi", "assistant: ho"]
-    note, frame = recording.entries[0].body, recording.entries[1].body
+    note, setup = recording.entries[0].body, recording.entries[1].body
     assert isinstance(note, NoteEntry)
     assert json.loads(note.raw) == ANTHROPIC | {"messages": None}
-    assert isinstance(frame, RequestSetup)
-    assert frame.tokens > 0
+    assert isinstance(setup, RequestSetup)
+    assert setup.tokens > 0
     assert [step.model for step in list_model_calls(recording)] == ["claude-x"]
 
 
@@ -135,9 +135,12 @@ def test_read_request_bodies_reads_responses_and_gemini_bodies(body, api):
         for entry in get_full_history_entries(recording)
         if isinstance(entry.body, MessageEntry)
     ]
-    assert (recording.format, [slot.message.role for slot in messages]) == (api, ["user", "assistant", "tool"])
+    assert (recording.format, [sized_message.message.role for sized_message in messages]) == (
+        api,
+        ["user", "assistant", "tool"],
+    )
     assert messages[1].message.calls[0].id == messages[2].message.results[0].call_id
-    assert all(slot.api == api and slot.tokens for slot in messages)
+    assert all(sized_message.api == api and sized_message.tokens for sized_message in messages)
     assert any(isinstance(entry.body, RequestSetup) for entry in recording.entries)
     assert json.loads(export_bytes(recording, api)) == body.get("body", body)
 

@@ -1,4 +1,4 @@
-"""An API is added with one value: what is shared asks it, and knows no names."""
+"""An API is added with one spec: shared code asks the spec and knows no API by name."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ DICTS = [
 
 
 def build_dummy_dialect(model: str, provider: str) -> Dialect:
-    """Return the rules of Chat under the other name."""
+    """Return the dialect of Chat under the name of the new API."""
     return replace(build_dialect(model, provider), api=API)
 
 
 @pytest.fixture(autouse=True)
 def dummy_spec() -> Iterator[ApiSpec]:
-    """Chat Completions with a list, an address and a name of its own, known as long as a test lasts."""
+    """Register Chat Completions with its own message list, URL and name for the duration of a test."""
     spec = replace(
         OPENAI_CHAT_SPEC,
         api=API,
@@ -82,7 +82,7 @@ def test_new_api_body_is_recognized_and_converted() -> None:
     assert parsed.api == API
     there, _ = convert_request(body, "anthropic", "claude-sonnet-4-5")
     back, _ = convert_request(there, API, "m-1")
-    assert [one["role"] for one in json.loads(back)["dialogue"]] == [one["role"] for one in DICTS]
+    assert [message["role"] for message in json.loads(back)["dialogue"]] == [message["role"] for message in DICTS]
 
 
 def test_new_api_uses_its_own_url_answers_errors_and_tools() -> None:

@@ -127,12 +127,12 @@ def test_read_keeps_the_exact_bytes_of_content_blocks():
     """The raw message is made of the exact bytes of its blocks, and decodes to the message."""
     content = b'[{"type": "text",  "text":"\\u00e9"}]'
     odd = b'{"type":"user","uuid":"u","parentUuid":null,"message":{"role":"user","content":' + content + b"}}"
-    slot = next(
+    sized_message = next(
         entry.body.sized_message
         for entry in claude_code.read_claude_code(odd).entries
         if isinstance(entry.body, MessageEntry)
     )
-    assert bytes(slot.raw) == b'{"role":"user","content":' + content + b"}"
+    assert bytes(sized_message.raw) == b'{"role":"user","content":' + content + b"}"
     for entry in claude_code.read_claude_code(PARALLEL).entries:
         if isinstance(entry.body, MessageEntry):
             assert anthropic.decode_message(entry.body.sized_message.raw) == entry.body.sized_message.message
@@ -200,7 +200,7 @@ def test_read_shows_a_compaction_in_the_context_but_not_the_history():
     """
     recording = claude_code.read_claude_code(build_file(*COMPACTED))
     assert list_messages(recording) == ["user: one", "assistant: two", "user: three", "assistant: four"]
-    assert [slot.message.text for slot in build_projection(build_state_at_leaf(recording))] == [
+    assert [sized_message.message.text for sized_message in build_projection(build_state_at_leaf(recording))] == [
         "summary",
         "two",
         "three",
@@ -214,8 +214,8 @@ def test_read_compaction_without_preserved_messages_keeps_none():
     """Without preserved messages the summary replaces everything before it."""
     lines = (*COMPACTED[:3], build_boundary("B", "u2"), *COMPACTED[4:])
     assert [
-        slot.message.text
-        for slot in build_projection(build_state_at_leaf(claude_code.read_claude_code(build_file(*lines))))
+        sized_message.message.text
+        for sized_message in build_projection(build_state_at_leaf(claude_code.read_claude_code(build_file(*lines))))
     ] == ["summary", "four"]
 
 
@@ -249,7 +249,10 @@ def test_read_ignores_a_boundary_without_a_summary():
     recording = claude_code.read_claude_code(
         build_file(build_user_line("u1", None, "one"), build_boundary("B", "u1"), build_user_line("u2", "B", "two"))
     )
-    assert [slot.message.text for slot in build_projection(build_state_at_leaf(recording))] == ["one", "two"]
+    assert [sized_message.message.text for sized_message in build_projection(build_state_at_leaf(recording))] == [
+        "one",
+        "two",
+    ]
     assert "hides nothing" in recording.problems[0].reason
 
 

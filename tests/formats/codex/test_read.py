@@ -120,11 +120,11 @@ def test_read_signs_encrypted_reasoning_for_its_model():
 
 def test_read_turns_instructions_into_the_request_setup():
     """The base instructions are a request setup at the root, with their size."""
-    (frame,) = [
+    (setup,) = [
         entry.body for entry in codex.read_codex(build_file(*TURN)).entries if isinstance(entry.body, RequestSetup)
     ]
-    assert frame.tokens > 3
-    assert frame.digest
+    assert setup.tokens > 3
+    assert setup.digest
 
 
 def test_read_assigns_late_usage_and_ignores_repeated_totals():
@@ -195,7 +195,7 @@ def test_read_local_compaction_hides_the_summarizer_answer():
     recording = codex.read_codex(build_file(*lines))
     assert list_messages(recording)[-3:] == ["assistant done", "user next", "assistant yes"]
     assert len(list_model_calls(recording)) == 3
-    assert [slot.message.text for slot in build_projection(build_state_at_leaf(recording))] == [
+    assert [sized_message.message.text for sized_message in build_projection(build_state_at_leaf(recording))] == [
         "rules",
         "list\nearlier: SUM",
         "next",
@@ -207,8 +207,13 @@ def test_read_local_compaction_hides_the_summarizer_answer():
 def test_read_compaction_recognizes_a_kept_tail():
     """If the replacement history ends with the last messages, those are the kept tail and not part of the summary."""
     new = (build_message_line("user", "earlier: SUM"), output("c2"), build_message_line("assistant", "done"))
-    branch = build_state_at_leaf(codex.read_codex(build_file(*TURN, build_compacted_line("earlier: SUM", *new))))
-    assert [slot.message.role for slot in build_projection(branch)] == ["system", "user", "tool", "assistant"]
+    state = build_state_at_leaf(codex.read_codex(build_file(*TURN, build_compacted_line("earlier: SUM", *new))))
+    assert [sized_message.message.role for sized_message in build_projection(state)] == [
+        "system",
+        "user",
+        "tool",
+        "assistant",
+    ]
 
 
 def test_read_remote_compaction_keeps_the_native_items():

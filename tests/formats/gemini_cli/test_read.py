@@ -94,9 +94,9 @@ def test_read_keeps_api_contents_as_raw_bytes() -> None:
     """The raw bytes of a message are a content of the Gemini API that decodes to it."""
     for entry in read_recording(SESSION).entries:
         if isinstance(entry.body, MessageEntry):
-            slot = entry.body.sized_message
-            assert slot.raw is not None
-            assert (slot.api, gemini.decode_message(slot.raw)) == ("gemini", slot.message)
+            sized_message = entry.body.sized_message
+            assert sized_message.raw is not None
+            assert (sized_message.api, gemini.decode_message(sized_message.raw)) == ("gemini", sized_message.message)
 
 
 @pytest.mark.parametrize(

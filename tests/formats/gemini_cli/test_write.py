@@ -69,7 +69,7 @@ def list_history(recording: Recording) -> list[tuple[Any, ...]]:
 
 
 def list_shown(recording: Recording) -> list[tuple[Any, ...]]:
-    return words([slot.message for slot in build_projection(build_state_at_leaf(recording))])
+    return words([sized_message.message for sized_message in build_projection(build_state_at_leaf(recording))])
 
 
 SESSION = build_file(
@@ -205,7 +205,9 @@ def test_export_keeps_the_context_of_a_holdfast_log(seal: ProviderSignature | No
     assert list_shown(second) == list_shown(first)
     assert second.problems == ()
     assert (second.model, second.api) == ("model-x", "gemini")
-    calls = [call for slot in build_projection(build_state_at_leaf(second)) for call in slot.message.calls]
+    calls = [
+        call for sized_message in build_projection(build_state_at_leaf(second)) for call in sized_message.message.calls
+    ]
     assert [call.signature for call in calls] == [seal]
 
 

@@ -100,7 +100,9 @@ def list_messages(recording: Recording) -> list[str]:
 
 
 def list_shown(recording: Recording) -> list[str]:
-    return [_format_message(slot.message) for slot in build_projection(build_state_at_leaf(recording))]
+    return [
+        _format_message(sized_message.message) for sized_message in build_projection(build_state_at_leaf(recording))
+    ]
 
 
 def _format_message(message: Message) -> str:

@@ -47,7 +47,7 @@ def list_messages(recording):
 
 
 def list_shown(recording):
-    return [slot.message.text for slot in build_projection(build_state_at_leaf(recording))]
+    return [sized_message.message.text for sized_message in build_projection(build_state_at_leaf(recording))]
 
 
 def build_talk(*ids, parent=None):

@@ -1,4 +1,4 @@
-"""Anthropic messages to values and back."""
+"""Anthropic messages are decoded to values and encoded again."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def decode(wire):
 
 def encode(message, base=None):
     raw = None if base is None else Raw(json.dumps(base).encode())
-    return [json.loads(one) for one in anthropic.encode_message(message, raw)]
+    return [json.loads(element) for element in anthropic.encode_message(message, raw)]
 
 
-def bare(part):
-    """Return a part without its bytes, as if the planner had made it."""
+def drop_raw(part):
+    """Return a part without its raw bytes, as if the planner had built it."""
     return replace(part, raw=None)
 
 
@@ -90,7 +90,7 @@ def test_decode_message_leaves_unsigned_thinking_unsigned():
     """Thinking without a signature is not sent."""
     (part,) = decode({"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}]}).parts
     assert part.signature is None
-    assert anthropic.encode_message(Message("assistant", (bare(part),))) == []
+    assert anthropic.encode_message(Message("assistant", (drop_raw(part),))) == []
 
 
 def test_decode_message_keeps_a_malformed_block_as_opaque():
@@ -193,7 +193,7 @@ def test_encode_message_matches_edited_results_by_id():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "wanted"),
+    ("arguments", "expected"),
     [
         ('{"a": 1}', {"a": 1}),
         ("", {}),
@@ -202,10 +202,10 @@ def test_encode_message_matches_edited_results_by_id():
         ('"{\\"a\\":1}"', {"a": 1}),
     ],
 )
-def test_encode_message_writes_arguments_as_an_object(arguments, wanted):
+def test_encode_message_writes_arguments_as_an_object(arguments, expected):
     """Arguments of any kind become the object that this API requires."""
     (out,) = encode(Message("assistant", (ToolCall("t", "n", arguments),)))
-    assert out["content"][0]["input"] == wanted
+    assert out["content"][0]["input"] == expected
 
 
 def test_encode_message_writes_parts_of_every_kind():

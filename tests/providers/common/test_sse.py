@@ -1,4 +1,4 @@
-"""The reader of server-sent events, and of Gemini's JSON array."""
+"""The readers of server-sent events and of Gemini's JSON array."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLAUDE = (
 
 
 def read(data, cuts=(), reader=SseReader, **options):
-    """Every event of ``data``, fed in the pieces that ``cuts`` make, until the reader refuses."""
+    """Return the events of ``data``, fed in chunks split at ``cuts``, and whether the reader raised ``FormatError``."""
     reading, out, start = reader(**options), [], 0
     try:
         for cut in [*sorted({min(cut, len(data)) for cut in cuts}), len(data)]:
@@ -31,7 +31,7 @@ def read(data, cuts=(), reader=SseReader, **options):
     return out, False
 
 
-def said(data):
+def list_named_events(data):
     return [(event.event, event.data) for event in read(data)[0] if event.data]
 
 
@@ -70,15 +70,15 @@ def test_readers_return_every_byte_once(data, cuts, reader):
     assert broken or raw == data
     if not broken:
         reading = reader()
-        given_ = b"".join(event.raw for event in reading.feed(data))
-        assert given_ + reading.unread_bytes == data
+        returned_bytes = b"".join(event.raw for event in reading.feed(data))
+        assert returned_bytes + reading.unread_bytes == data
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 def test_sse_reader_accepts_every_line_end(end):
     """Lines end with LF, CRLF or CR, and the events are the same."""
-    assert said(CLAUDE.replace(b"\n", end)) == said(CLAUDE)
-    assert [name for name, _ in said(CLAUDE)] == ["message_start", "ping", "message_stop"]
+    assert list_named_events(CLAUDE.replace(b"\n", end)) == list_named_events(CLAUDE)
+    assert [name for name, _ in list_named_events(CLAUDE)] == ["message_start", "ping", "message_stop"]
 
 
 def test_sse_reader_reads_fields_as_the_standard_says():
@@ -122,7 +122,7 @@ def test_sse_reader_ends_an_event_at_a_carriage_return():
         assert (rest.data, rest.raw) == (b"", b"\n")
         assert reader.feed(b"data: y\r") == []
         assert reader.feed(b"\ndata: z\r") == []
-        assert [one.data for one in reader.feed(b"\r")] == [b"y\nz"]
+        assert [event.data for event in reader.feed(b"\r")] == [b"y\nz"]
         assert reader.close() == []
 
 
@@ -147,8 +147,8 @@ def test_readers_take_linear_time_byte_by_byte(reader, filler, grows_slowly):
         data = (b'{"a": "' if filler == b"x" else b"[") + filler * size
 
         def read():
-            one = reader()
-            events = [event for at in range(len(data)) for event in one.feed(data[at : at + 1])] + one.close()
+            active = reader()
+            events = [event for at in range(len(data)) for event in active.feed(data[at : at + 1])] + active.close()
             assert sum(len(event.raw) for event in events) == len(data)
 
         return read
@@ -175,7 +175,7 @@ def test_json_array_reader_returns_each_object_as_it_closes():
     reader = JsonArrayReader()
     (first,) = reader.feed(b"[" + json.dumps(CHUNKS[0]).encode())
     assert json.loads(first.data) == CHUNKS[0]
-    rest = reader.feed(b",\r\n" + b",".join(json.dumps(one, indent=1).encode() for one in CHUNKS[1:]) + b"\n]")
+    rest = reader.feed(b",\r\n" + b",".join(json.dumps(chunk, indent=1).encode() for chunk in CHUNKS[1:]) + b"\n]")
     assert [json.loads(event.data) for event in rest] == CHUNKS[1:]
     assert reader.close() == [StreamEvent(raw=b"\n]")]
 

@@ -1,4 +1,4 @@
-"""What an error or an answer is: every family of wordings, and what no wording may change."""
+"""Classification of errors and answers: every family of wordings, and properties that hold for any wording."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ FIELDS = ("provider", "status", "code", "message", "body", "headers", "estimate"
 STATUSES = [None, 200, 400, 401, 402, 403, 404, 408, 413, 422, 429, 500, 502, 503, 529]
 
 
-def report(case, **other):
+def build_report(case, **other):
     fields = {name: case[name] for name in FIELDS if name in case}
     return ErrorReport(**(fields | other))
 
 
-def expected(case):
+def get_expected(case):
     return (case["kind"], case.get("limit"), case.get("requested"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['provider']}-{case['kind']}")
 def test_classify_error_reads_each_family_of_wordings(case):
     """Kind and numbers are those of the case, which are facts about the named provider."""
-    found = classify_error(report(case))
-    assert (found.kind, found.limit, found.requested) == expected(case)
+    found = classify_error(build_report(case))
+    assert (found.kind, found.limit, found.requested) == get_expected(case)
     assert found.max_bytes == case.get("bytes")
     assert "retry_after" not in case or found.retry_after == pytest.approx(case["retry_after"])
     assert found.is_overflow is (case["kind"] in OVERFLOW_KINDS)
@@ -44,31 +44,35 @@ def test_classify_error_reads_each_family_of_wordings(case):
 TEXTS = [case for case in CASES if case.get("message")]
 
 
-def inner(text):
+def encode_inner_error(text):
     return json.dumps({"error": {"message": text}})
 
 
-SHELLS = {
+WRAPPERS = {
     "object": lambda text, code: {"error": {"message": text, "code": code}},
     "detail": lambda text, _: json.dumps({"detail": text}),
-    "gateway": lambda text, _: {"error": {"message": f"litellm.BadRequestError: VertexAIException - {inner(text)}"}},
-    "router": lambda text, _: {"error": {"message": "Provider returned error", "metadata": {"raw": inner(text)}}},
-    "events": lambda text, _: f"event: error\ndata: {inner(text)}\n\n".encode(),
-    "list": lambda text, _: f"[{inner(text)}]",
+    "gateway": lambda text, _: {
+        "error": {"message": f"litellm.BadRequestError: VertexAIException - {encode_inner_error(text)}"}
+    },
+    "router": lambda text, _: {
+        "error": {"message": "Provider returned error", "metadata": {"raw": encode_inner_error(text)}}
+    },
+    "events": lambda text, _: f"event: error\ndata: {encode_inner_error(text)}\n\n".encode(),
+    "list": lambda text, _: f"[{encode_inner_error(text)}]",
     "bytes": lambda text, _: text.encode() + b" \xff\xfe",
     "upper": lambda text, _: text.upper(),
     "python": lambda text, code: f"Error: {({'error': {'message': text, 'code': code}})!r}",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_classify_error_ignores_what_wraps_the_message(shell):
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_classify_error_ignores_what_wraps_the_message(wrapper):
     """JSON in JSON, a list, an event, broken bytes or capitals around a message do not change the verdict."""
     wrong = []
     for case in TEXTS:
-        body = SHELLS[shell](case["message"], case["code"])
-        found = classify_error(report(case, message="", body=body))
-        if (found.kind, found.limit, found.requested) != expected(case):
+        body = WRAPPERS[wrapper](case["message"], case["code"])
+        found = classify_error(build_report(case, message="", body=body))
+        if (found.kind, found.limit, found.requested) != get_expected(case):
             wrong.append((case["message"], found))
     assert wrong == []
 
@@ -99,7 +103,7 @@ def test_classify_error_expands_units_of_numbers(written, number):
     assert found == Verdict("context_window", number)
 
 
-RATES = [
+RATE_WORDINGS = [
     "Rate limit reached for gpt-4o on tokens per min (TPM): Limit {0}, Used {1}, Requested {2}. Try again in 3s.",
     "Rate limit reached on requests per min (RPM): Limit {0}, Used {1}, Requested {2}.",
     "This request would exceed the rate limit of {0} input tokens per minute. Please reduce the prompt length.",
@@ -112,7 +116,7 @@ RATES = [
     "429 Too Many Requests: request of {1} tokens exceeds rate limit of {0} tokens per hour",
 ]
 NUMBERS = st.integers(0, 10**9)
-SIZED = [
+SIZE_WORDINGS = [
     "Too many input tokens.",
     "Request too large: prompt tokens {1} exceed the limit {0}",
     "prompt is too long: {1} tokens > {0} maximum",
@@ -121,12 +125,12 @@ SIZED = [
     "Request Entity Too Large",
     "输入的 token 超出限制 {0}",
 ]
-REFUSED = [
+OTHER_CODES = [
     "rate_limit_error", "rate_limit_exceeded", "ThrottlingException", "RESOURCE_EXHAUSTED", "overloaded_error",
     "insufficient_quota", "billing_error", "authentication_error", "ServiceQuotaExceededException",
     "server_is_overloaded", "permission_denied", "com.amazonaws.bedrock#ThrottlingException",
 ]  # fmt: skip
-TIMES = [
+TIME_WORDINGS = [
     "Please try again later.", "Wait 20 seconds.", "Retry in 12s.", "Please retry shortly.", "You sent that in 60s.",
     "That is per minute.", "In the last 30 seconds.", "That was all for today.", "The queue is full.",
     "Too many at peak load.", "Tokens replenish at midnight.", "10 分後に再試行してください", "请稍后重试",
@@ -139,17 +143,24 @@ TIMES = [
 CODES = ["", "rate_limit_error", "tokens", "429"]
 
 
-@given(st.sampled_from(RATES), NUMBERS, NUMBERS, NUMBERS, st.sampled_from(STATUSES), st.sampled_from(CODES))
+@given(st.sampled_from(RATE_WORDINGS), NUMBERS, NUMBERS, NUMBERS, st.sampled_from(STATUSES), st.sampled_from(CODES))
 def test_classify_error_never_takes_a_rate_limit_for_an_overflow(wording, limit, used, requested, status, code):
     """Holds for any numbers, except one request over the whole token limit of a minute, where waiting does not help."""
     found = classify_error(ErrorReport("x", status, code, wording.format(limit, used, requested)))
     if found.is_overflow:
         assert found == Verdict("tpm_ceiling", limit, requested)
-        assert wording is RATES[0]
+        assert wording is RATE_WORDINGS[0]
         assert requested > limit
 
 
-@given(st.sampled_from(SIZED), NUMBERS, NUMBERS, st.sampled_from(STATUSES), st.sampled_from(REFUSED), st.booleans())
+@given(
+    st.sampled_from(SIZE_WORDINGS),
+    NUMBERS,
+    NUMBERS,
+    st.sampled_from(STATUSES),
+    st.sampled_from(OTHER_CODES),
+    st.booleans(),
+)
 def test_classify_error_prefers_the_error_code_to_the_wording(wording, limit, used, status, name, inside):
     """If the code names time, money, capacity or access, no text and no status makes it an overflow."""
     text = wording.format(limit, used)
@@ -158,11 +169,18 @@ def test_classify_error_prefers_the_error_code_to_the_wording(wording, limit, us
     assert not classify_error(ErrorReport("x", status, name, text)).is_overflow
 
 
-@given(st.sampled_from(SIZED), NUMBERS, NUMBERS, st.sampled_from(STATUSES), st.sampled_from(TIMES), st.booleans())
+@given(
+    st.sampled_from(SIZE_WORDINGS),
+    NUMBERS,
+    NUMBERS,
+    st.sampled_from(STATUSES),
+    st.sampled_from(TIME_WORDINGS),
+    st.booleans(),
+)
 def test_classify_error_takes_a_size_with_a_time_for_a_rate_limit(wording, limit, used, status, when, first):
     """A wording of size beside one of time is a rate limit, in any order and under any status."""
-    said = wording.format(limit, used)
-    text = f"{when} {said}" if first else f"{said} {when}"
+    size_text = wording.format(limit, used)
+    text = f"{when} {size_text}" if first else f"{size_text} {when}"
     assert not classify_error(ErrorReport("x", status, "", text)).is_overflow
     assert not classify_error(ErrorReport("x", status, "tokens_limit_reached", text)).is_overflow
 
@@ -187,8 +205,8 @@ json_values = st.recursive(
 @given(json_values | st.binary(), st.sampled_from(STATUSES) | st.integers(), st.text(), st.none() | st.integers())
 def test_classify_error_gives_a_verdict_for_any_body(body, status, code, estimate):
     """Any JSON and any bytes have a kind of the closed list, and numbers that are counts."""
-    for said in (body, json.dumps(body, default=repr)):
-        found = classify_error(ErrorReport("x", status, code, body=said, estimate=estimate, window=estimate))
+    for error_body in (body, json.dumps(body, default=repr)):
+        found = classify_error(ErrorReport("x", status, code, body=error_body, estimate=estimate, window=estimate))
         assert found.kind in VERDICT_KINDS
         assert all(number is None or number >= 0 for number in (found.limit, found.requested, found.retry_after))
 
@@ -202,12 +220,12 @@ def test_classify_error_gives_a_verdict_for_any_usage(usage, reason, number):
     assert classify_error(AnswerReport("x", reason, usage, number, number)).kind in VERDICT_KINDS
 
 
-def shuffled(value, chance):
+def shuffle_fields(value, chance):
     if isinstance(value, dict):
         items = list(value.items())
         chance.shuffle(items)
-        return {key: shuffled(inner, chance) for key, inner in items}
-    return [shuffled(inner, chance) for inner in value] if isinstance(value, list) else value
+        return {key: shuffle_fields(inner, chance) for key, inner in items}
+    return [shuffle_fields(inner, chance) for inner in value] if isinstance(value, list) else value
 
 
 @given(json_values, st.sampled_from(CASES), st.randoms(use_true_random=False))
@@ -216,7 +234,7 @@ def test_classify_error_ignores_the_order_of_fields(other, case, chance):
     error = {"message": case.get("message"), "details": [other], "code": case["code"]}
     body = {"error": error, "detail": case.get("body"), "reason": "see above"}
     first = classify_error(ErrorReport("x", case["status"], body=body))
-    assert classify_error(ErrorReport("x", case["status"], body=shuffled(body, chance))) == first
+    assert classify_error(ErrorReport("x", case["status"], body=shuffle_fields(body, chance))) == first
 
 
 PIECES = [
@@ -346,8 +364,8 @@ def test_classify_error_reads_retry_after(headers, text, seconds):
     found = classify_error(report)
     assert found.kind == "rate_limit"
     assert found.retry_after == pytest.approx(seconds)
-    came = 1_792_567_670.0  # ten seconds before 07:28
-    assert classify_error(replace(report, received_at=came)).retry_after == pytest.approx(
+    received_at = 1_792_567_670.0  # ten seconds before 07:28
+    assert classify_error(replace(report, received_at=received_at)).retry_after == pytest.approx(
         10.0 if _is_dated(headers) else seconds
     )
 
@@ -372,12 +390,14 @@ def test_classify_error_needs_each_of_its_rules(name, monkeypatch):
     left = tuple(rule for rule in errors.ERROR_RULES if rule.__name__ != name)
     assert len(left) == len(errors.ERROR_RULES) - 1
     monkeypatch.setattr(errors, "ERROR_RULES", left)
-    found = [classify_error(report(case)) for case in CASES]
-    assert [(one.kind, one.limit, one.requested) for one in found] != [expected(case) for case in CASES]
+    found = [classify_error(build_report(case)) for case in CASES]
+    assert [(verdict.kind, verdict.limit, verdict.requested) for verdict in found] != [
+        get_expected(case) for case in CASES
+    ]
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("fields", "expected_line"),
     [
         ({}, "it gave no reason"),
         ({"body": b" \n"}, "it gave no reason"),
@@ -388,9 +408,9 @@ def test_classify_error_needs_each_of_its_rules(name, monkeypatch):
         ({"body": b"{}", "message": "try\nlater"}, "try later"),
     ],
 )
-def test_message_line_puts_the_reason_on_one_line(given, told):
+def test_message_line_puts_the_reason_on_one_line(fields, expected_line):
     """The provider's message is put on one line, or a fixed text if there is none."""
-    assert ErrorReport(status=500, **given).message_line == told
+    assert ErrorReport(status=500, **fields).message_line == expected_line
 
 
 def test_classify_error_accepts_a_text_or_a_body():

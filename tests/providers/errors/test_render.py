@@ -1,4 +1,4 @@
-"""Errors in the client's own words, and that our classifier reads them back."""
+"""Errors are rendered in the form of the client's API, and the classifier reads them back."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from holdfast.providers.errors.render import map_to_client_error_kind, render_er
 from holdfast.providers.errors.report import OVERFLOW_KINDS, VERDICT_KINDS, ErrorReport, Verdict
 
 APIS = ("anthropic", "openai-chat", "openai-responses", "gemini")
-apis = st.sampled_from(APIS)
-maybe = st.none() | st.integers(1, 10**12)
+api_strategy = st.sampled_from(APIS)
+optional_tokens = st.none() | st.integers(1, 10**12)
 SIZED = ("context_window", "input_plus_output")
 
 
@@ -26,7 +26,14 @@ def read_back(api, verdict, output, channel):
     return classify_error(ErrorReport(api, native.status, body=native.body, headers=native.headers))
 
 
-@given(apis, st.sampled_from(SIZED), maybe, maybe, maybe, st.sampled_from(["status", "stream"]))
+@given(
+    api_strategy,
+    st.sampled_from(SIZED),
+    optional_tokens,
+    optional_tokens,
+    optional_tokens,
+    st.sampled_from(["status", "stream"]),
+)
 def test_render_error_is_classified_back_the_same(api, kind, limit, requested, output, channel):
     """For each API and channel, a rendered error is classified with the same kind, limit and requested size."""
     assert read_back(api, Verdict(kind, limit, requested), output, channel) == Verdict(kind, limit, requested)
@@ -53,21 +60,21 @@ def test_render_error_response_sends_retry_after(api):
 def test_render_error_response_has_both_numbers_for_claude_code():
     """Anthropic's overflow is a 400 ``invalid_request_error`` with the wording that clients parse the numbers from."""
     native = render_error_response("anthropic", Verdict("context_window", 200_000, 207_848))
-    said = json.loads(native.body)
+    body = json.loads(native.body)
     assert native.status == 400
-    assert said["type"] == "error"
-    assert said["error"]["type"] == "invalid_request_error"
-    assert said["error"]["message"] == "prompt is too long: 207848 tokens > 200000 maximum"
+    assert body["type"] == "error"
+    assert body["error"]["type"] == "invalid_request_error"
+    assert body["error"]["message"] == "prompt is too long: 207848 tokens > 200000 maximum"
 
 
 def test_render_error_event_has_the_code_for_codex():
     """In a Responses stream an overflow is ``response.failed`` with the code that Codex looks for."""
     verdict = Verdict("context_window", 400_000, 500_000)
     event, data = render_error_event("openai-responses", verdict, sequence_number=7).split(b"\n")[:2]
-    said = json.loads(data.removeprefix(b"data: "))
+    body = json.loads(data.removeprefix(b"data: "))
     assert event == b"event: response.failed"
-    assert (said["type"], said["sequence_number"], said["response"]["status"]) == ("response.failed", 7, "failed")
-    assert said["response"]["error"]["code"] == "context_length_exceeded"
+    assert (body["type"], body["sequence_number"], body["response"]["status"]) == ("response.failed", 7, "failed")
+    assert body["response"]["error"]["code"] == "context_length_exceeded"
 
 
 def test_render_error_response_uses_the_form_of_chat_and_gemini():

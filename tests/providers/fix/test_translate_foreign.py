@@ -1,4 +1,4 @@
-"""What stands in another API's form, in the body of this one: carried over by ``fix``, told plainly by ``lint``."""
+"""Content in another API's form is translated by ``fix`` and explained by ``lint``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ THOUGHTS = [
     {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}]},
     {"type": "reasoning", "id": "rs_1", "summary": []},
 ]
-ASKS = {"role": "assistant", "content": None, "function_call": {"name": "g", "arguments": "{}"}}
+FUNCTION_CALL = {"role": "assistant", "content": None, "function_call": {"name": "g", "arguments": "{}"}}
 STRAYS = [
     {"role": "function", "content": "r"},
     {"role": "tool", "tool_call_id": None, "content": [{"x": 1}, "y"]},
@@ -64,31 +64,31 @@ STRAYS = [
 ]
 
 
-def request(api, listed):
+def build_request(api, listed):
     return json.dumps({"model": MODELS[api], API_SPECS[api].messages_field: listed}).encode()
 
 
-def key(api):
+def get_content_key(api):
     return "parts" if api == "gemini" else "content"
 
 
-def said(api, body):
-    return [slot.message for slot in parse_request(body, api).messages]
+def parse_messages(api, body):
+    return [sized_message.message for sized_message in parse_request(body, api).messages]
 
 
-def exchanges(messages):
-    """Return name, arguments and result of each call, and the ids that no one shares."""
+def list_exchanges(messages):
+    """Return name, arguments and result of each call."""
     results = {result.call_id: get_result_text(result) for message in messages for result in message.results}
     calls = [call for message in messages for call in message.calls]
     return [(call.name, json.loads(call.arguments), results.get(call.id)) for call in calls]
 
 
-def mended(api, *listed):
-    """Return the list as it is sent once mended, and why each change was made."""
-    made = fix_request(request(api, list(listed)), api)
-    assert made.is_valid
-    assert fix_request(made.body, api).body is made.body
-    return json.loads(made.body)[API_SPECS[api].messages_field], [edit.why for edit in made.fixes]
+def fix_messages(api, *listed):
+    """Return the fixed message list, and the reason of each fix."""
+    result = fix_request(build_request(api, list(listed)), api)
+    assert result.is_valid
+    assert fix_request(result.body, api).body is result.body
+    return json.loads(result.body)[API_SPECS[api].messages_field], [edit.why for edit in result.fixes]
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------
@@ -99,30 +99,32 @@ def mended(api, *listed):
 def test_fix_request_translates_a_foreign_conversation(of, to, data):
     """For messages written by another API, all or some, every picture, call and result text is kept."""
     messages = data.draw(conversation_strategy(turns=3, api=of, thinking=False, system=False))
-    whose = [data.draw(st.sampled_from([of, of, to])) for _ in messages]
+    apis = [data.draw(st.sampled_from([of, of, to])) for _ in messages]
     written = {
         api: encode_sized_messages(API_SPECS[api], [SizedMessage(message) for message in messages]) for api in (of, to)
     }
-    listed = [json.loads(one) for at, api in enumerate(whose) for one in written[api][at]]
-    before = [API_SPECS[api].decode_message(one) for at, api in enumerate(whose) for one in written[api][at]]
-    made = fix_request(request(to, listed), to)
-    assert made.is_valid
-    after = said(to, made.body)
+    listed = [json.loads(element) for at, api in enumerate(apis) for element in written[api][at]]
+    before = [API_SPECS[api].decode_message(element) for at, api in enumerate(apis) for element in written[api][at]]
+    result = fix_request(build_request(to, listed), to)
+    assert result.is_valid
+    after = parse_messages(to, result.body)
     assert sorted(part.source for part in collect_media_in_messages(*after)) == sorted(
         part.source for part in collect_media_in_messages(*before)
     )
-    for (name, arguments, told), (name_, arguments_, told_) in zip(exchanges(before), exchanges(after), strict=True):
+    for (name, arguments, output), (name_, arguments_, output_) in zip(
+        list_exchanges(before), list_exchanges(after), strict=True
+    ):
         assert (name, arguments) == (name_, arguments_)
-        assert all(line in told_ for line in told.splitlines())
-    assert fix_request(made.body, to).body is made.body
+        assert all(line in output_ for line in output.splitlines())
+    assert fix_request(result.body, to).body is result.body
 
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=NAMES)
 def test_fix_request_translates_a_foreign_picture(of, to):
     """A picture in another API's form becomes one in this API's form, beside its text, and that is reported."""
     word = {"text": "see"} if to == "gemini" else {"type": "input_text" if "resp" in to else "text", "text": "see"}
-    sent, why = mended(to, {"role": "user", key(to): [word, PICTURES[of]]})
-    assert sent[0][key(to)] == [word, PICTURES[to]]
+    sent, why = fix_messages(to, {"role": "user", get_content_key(to): [word, PICTURES[of]]})
+    assert sent[0][get_content_key(to)] == [word, PICTURES[to]]
     assert len(why) == 1
     assert why[0].startswith("1 × a picture in the form of ")
 
@@ -130,11 +132,11 @@ def test_fix_request_translates_a_foreign_picture(of, to):
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=NAMES)
 def test_fix_request_translates_foreign_calls_and_results(of, to):
     """A call and its result in another API's form become those of this API and still belong together."""
-    go = {"role": "user", key(to): [{"text": "go"}] if to == "gemini" else "go"}
-    sent, why = mended(to, go, *LISTS[of])
+    go = {"role": "user", get_content_key(to): [{"text": "go"}] if to == "gemini" else "go"}
+    sent, why = fix_messages(to, go, *LISTS[of])
     assert sent[0] == go
-    assert exchanges(said(to, request(to, sent))) == [("sh", {"a": 1}, "ok")]
-    assert [one.partition(" in the form of ")[0] for one in why[:2]] == [
+    assert list_exchanges(parse_messages(to, build_request(to, sent))) == [("sh", {"a": 1}, "ok")]
+    assert [reason.partition(" in the form of ")[0] for reason in why[:2]] == [
         "1 × a call of a tool",
         "1 × a result of a tool",
     ]
@@ -143,46 +145,47 @@ def test_fix_request_translates_foreign_calls_and_results(of, to):
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=NAMES)
 def test_validate_request_names_the_api_of_a_foreign_block(of, to):
     """The finding says what the block is, whose form it has, and what to write instead."""
-    shown = validate_request(request(to, [{"role": "user", key(to): [PICTURES[of]]}]), to)
-    place = f"$.{API_SPECS[to].messages_field}[0].{key(to)}[0]"
+    shown = validate_request(build_request(to, [{"role": "user", get_content_key(to): [PICTURES[of]]}]), to)
+    place = f"$.{API_SPECS[to].messages_field}[0].{get_content_key(to)}[0]"
     assert shown
     for finding in shown:
         assert finding.path.startswith(place)
         assert finding.message.startswith(f"this is a picture in the form of {API_SPECS[of].display_name}; write a")
-    go = {"role": "user", key(to): [{"text": "go"}] if to == "gemini" else "go"}
-    found = [finding.message for finding in validate_request(request(to, [go, *LISTS[of]]), to)]
+    go = {"role": "user", get_content_key(to): [{"text": "go"}] if to == "gemini" else "go"}
+    found = [finding.message for finding in validate_request(build_request(to, [go, *LISTS[of]]), to)]
     assert (
-        any(f"a result of a tool in the form of {API_SPECS[of].display_name}" in one for one in found) or of == "gemini"
+        any(f"a result of a tool in the form of {API_SPECS[of].display_name}" in message for message in found)
+        or of == "gemini"
     )
-    assert not any("is null" in one for one in found)
+    assert not any("is null" in message for message in found)
 
 
 def test_fix_request_takes_linear_time_for_foreign_messages(grows_slowly):
     """A long history in another API's form is translated in time proportional to its length."""
 
-    def mending(count):
-        raw = request("openai-chat", [HI, *LISTS["anthropic"] * count])
-        return lambda: fix_request(raw, "openai-chat").is_valid or pytest.fail("it is still wrong")
+    def prepare_fix(count):
+        raw = build_request("openai-chat", [HI, *LISTS["anthropic"] * count])
+        return lambda: fix_request(raw, "openai-chat").is_valid or pytest.fail("the request is still invalid")
 
-    grows_slowly(mending, 30)
+    grows_slowly(prepare_fix, 30)
 
 
 def test_fix_request_takes_linear_time_for_foreign_pictures(grows_slowly):
     """Two thousand foreign pictures in one message are reported and translated in proportional time."""
 
-    def mending(count):
-        raw = request("gemini", [{"role": "user", "parts": [PICTURES["openai-chat"]] * count}])
-        return lambda: fix_request(raw, "gemini").is_valid or pytest.fail("it is still wrong")
+    def prepare_fix(count):
+        raw = build_request("gemini", [{"role": "user", "parts": [PICTURES["openai-chat"]] * count}])
+        return lambda: fix_request(raw, "gemini").is_valid or pytest.fail("the request is still invalid")
 
-    grows_slowly(mending, 250)
+    grows_slowly(prepare_fix, 250)
 
 
-def mixture(rng):
-    """Return some messages, items and bare blocks of all APIs, one behind the other."""
+def build_mixture(rng):
+    """Return a random sequence of messages, items and bare blocks of all APIs."""
     roles, keys = ["user", "assistant", "tool", "model", "system", "function"], ["content", "parts"]
     shown = [{"role": rng.choice(roles), rng.choice(keys): [picture]} for picture in PICTURES.values()]
-    lists = [one for listed in LISTS.values() for one in listed]
-    pool = [HI, ASKS, *PICTURES.values(), *shown, *lists, *THOUGHTS, *STRAYS]
+    lists = [case for listed in LISTS.values() for case in listed]
+    pool = [HI, FUNCTION_CALL, *PICTURES.values(), *shown, *lists, *THOUGHTS, *STRAYS]
     return [rng.choice(pool) for _ in range(rng.randint(1, 8))]
 
 
@@ -190,12 +193,12 @@ def mixture(rng):
 def test_fix_request_makes_any_mixture_of_apis_valid(api):
     """Elements of any API in any order are fixed once for all, and no user text is lost."""
     for seed in range(400):
-        raw = request(api, mixture(Random(seed)))
-        made = fix_request(raw, api)
-        assert made.is_valid, seed
-        assert fix_request(made.body, api).body is made.body, seed
-        after = "\n".join(count_user_texts(made.body, API_SPECS[api]))
-        assert [one for one in count_user_texts(raw, API_SPECS[api]) if one not in after] == [], seed
+        raw = build_request(api, build_mixture(Random(seed)))
+        result = fix_request(raw, api)
+        assert result.is_valid, seed
+        assert fix_request(result.body, api).body is result.body, seed
+        after = "\n".join(count_user_texts(result.body, API_SPECS[api]))
+        assert [words for words in count_user_texts(raw, API_SPECS[api]) if words not in after] == [], seed
 
 
 # -- one thing at a time -----------------------------------------------------------------------------------------------
@@ -204,15 +207,15 @@ def test_fix_request_makes_any_mixture_of_apis_valid(api):
 USE = LISTS["anthropic"][0]
 
 
-def answer(*content, **more):
+def build_result_message(*content, **more):
     return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": [*content], **more}]}
 
 
 def test_fix_request_translates_a_picture_in_a_result():
     """Anthropic: a Chat picture in a result is shown in it, and the result keeps its breakpoint."""
     words, mark = {"type": "text", "text": "w"}, {"cache_control": {"type": "ephemeral"}}
-    sent, why = mended("anthropic", HI, USE, answer(words, PICTURES["openai-chat"], **mark), HI)
-    assert sent == [HI, USE, answer(words, PICTURES["anthropic"], **mark), HI]
+    sent, why = fix_messages("anthropic", HI, USE, build_result_message(words, PICTURES["openai-chat"], **mark), HI)
+    assert sent == [HI, USE, build_result_message(words, PICTURES["anthropic"], **mark), HI]
     assert len(why) == 1
 
 
@@ -220,7 +223,7 @@ def test_fix_request_moves_pictures_of_tool_messages_to_the_user():
     """Chat: results cannot show pictures, so a user message after them does, and a line names each picture."""
     for picture in PICTURES.values():
         call, result = LISTS["openai-chat"]
-        sent, why = mended("openai-chat", HI, call, result | {"content": [picture]})
+        sent, why = fix_messages("openai-chat", HI, call, result | {"content": [picture]})
         assert sent[2] == result | {"content": "[Attached image/png]"}
         behind = {"type": "text", "text": "(from the result of sh)"}
         assert sent[3:] == [{"role": "user", "content": [behind, PICTURES["openai-chat"]]}]
@@ -240,7 +243,7 @@ SOUND = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}
 )
 def test_fix_request_replaces_what_has_no_form_by_a_line(api, part, line):
     """A line names what this API cannot show, and the fix reports what and why."""
-    sent, why = mended(api, {"role": "user", "content": [part]})
+    sent, why = fix_messages(api, {"role": "user", "content": [part]})
     assert line in json.dumps(sent)
     assert f"'{line}' stands there: {API_SPECS[api].display_name} has no other form for it" in why[-1]
 
@@ -248,22 +251,22 @@ def test_fix_request_replaces_what_has_no_form_by_a_line(api, part, line):
 def test_fix_request_translates_an_image_url_that_is_a_string():
     """Some libraries write Chat's ``image_url`` as a string; it is a picture all the same."""
     bare = {"type": "image_url", "image_url": PICTURES["openai-chat"]["image_url"]["url"]}
-    assert mended("anthropic", {"role": "user", "content": [bare]})[0][0]["content"] == [PICTURES["anthropic"]]
+    assert fix_messages("anthropic", {"role": "user", "content": [bare]})[0][0]["content"] == [PICTURES["anthropic"]]
 
 
 def test_fix_request_keeps_document_text_and_drops_foreign_thinking():
     """A text document becomes its text; another API's thinking is dropped, and that is reported."""
     source = {"type": "text", "media_type": "text/plain", "data": "KEEP"}
-    sent, _ = mended("openai-chat", {"role": "user", "content": [{"type": "document", "source": source}]})
+    sent, _ = fix_messages("openai-chat", {"role": "user", "content": [{"type": "document", "source": source}]})
     assert sent == [{"role": "user", "content": "KEEP"}]
-    sent, why = mended("openai-chat", HI, THOUGHTS[0] | {"tool_calls": [CALL]}, LISTS["openai-chat"][1])
+    sent, why = fix_messages("openai-chat", HI, THOUGHTS[0] | {"tool_calls": [CALL]}, LISTS["openai-chat"][1])
     assert sent == [HI, *LISTS["openai-chat"]]
     assert why == ["1 × thinking: sealed by another API: OpenAI Chat Completions has no other form for it"]
 
 
 def test_fix_request_keeps_signed_thinking_beside_chat_calls():
     """Signed thinking stays if a router put Chat's calls beside it."""
-    sent, _ = mended("anthropic", HI, THOUGHTS[0] | {"tool_calls": [CALL]}, LISTS["openai-chat"][1])
+    sent, _ = fix_messages("anthropic", HI, THOUGHTS[0] | {"tool_calls": [CALL]}, LISTS["openai-chat"][1])
     answered = {"role": "assistant", "content": [*THOUGHTS[0]["content"], *USE["content"]]}
     assert sent == [HI, answered, LISTS["anthropic"][1]]
 
@@ -272,10 +275,13 @@ def test_fix_request_pairs_gemini_calls_of_one_name_in_order():
     """Gemini's calls without ids, adjacent or with text in between, are answered in their order."""
     calls = [{"functionCall": {"name": "sh", "args": {"a": number}}} for number in (1, 2)]
     results = [{"functionResponse": {"name": "sh", "response": {"output": word}}} for word in ("one", "two")]
-    asked = {"role": "model", "parts": [calls[0], {"text": "and"}, calls[1]]}
+    model_content = {"role": "model", "parts": [calls[0], {"text": "and"}, calls[1]]}
     for api in ("anthropic", "openai-chat", "openai-responses"):
-        sent, _ = mended(api, HI, asked, {"role": "user", "parts": results})
-        assert exchanges(said(api, request(api, sent))) == [("sh", {"a": 1}, "one"), ("sh", {"a": 2}, "two")]
+        sent, _ = fix_messages(api, HI, model_content, {"role": "user", "parts": results})
+        assert list_exchanges(parse_messages(api, build_request(api, sent))) == [
+            ("sh", {"a": 1}, "one"),
+            ("sh", {"a": 2}, "two"),
+        ]
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -299,16 +305,16 @@ CHOICES = {
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=NAMES)
 def test_fix_request_translates_foreign_tools(of, to, alone):
     """Tools in another API's form become those of this API, with a foreign history or with messages of this API."""
-    go = {"role": "user", key(to): [{"text": "go"}] if to == "gemini" else "go"}
-    body = {**json.loads(request(to, [go, *([] if alone else LISTS[of])])), "tools": [TOOLS[of]]}
-    made = fix_request(json.dumps(body).encode(), to)
-    assert made.is_valid
-    assert json.loads(made.body)["tools"] == [TOOLS[to]]
+    go = {"role": "user", get_content_key(to): [{"text": "go"}] if to == "gemini" else "go"}
+    body = {**json.loads(build_request(to, [go, *([] if alone else LISTS[of])])), "tools": [TOOLS[of]]}
+    result = fix_request(json.dumps(body).encode(), to)
+    assert result.is_valid
+    assert json.loads(result.body)["tools"] == [TOOLS[to]]
     assert (
         f"1 × a tool in the form of {API_SPECS[of].display_name}: written as {API_SPECS[to].display_name} has it"
-        in [edit.why for edit in made.fixes]
+        in [edit.why for edit in result.fixes]
     )
-    assert fix_request(made.body, to).body is made.body
+    assert fix_request(result.body, to).body is result.body
 
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=NAMES)
@@ -316,8 +322,8 @@ def test_validate_request_names_the_api_of_a_foreign_tool(of, to):
     """No API accepts a tool in another's form: the finding is at the tool and says whose form it has and what to
     write.
     """
-    go = {"role": "user", key(to): [{"text": "go"}] if to == "gemini" else "go"}
-    body = {**json.loads(request(to, [go])), "tools": [TOOLS[to], TOOLS[of]]}
+    go = {"role": "user", get_content_key(to): [{"text": "go"}] if to == "gemini" else "go"}
+    body = {**json.loads(build_request(to, [go])), "tools": [TOOLS[to], TOOLS[of]]}
     found = validate_request(json.dumps(body).encode(), to)
     assert found
     for finding in found:
@@ -329,20 +335,24 @@ def test_validate_request_names_the_api_of_a_foreign_tool(of, to):
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=NAMES)
 def test_fix_request_translates_the_tool_choice_of_foreign_tools(of, to):
     """A foreign choice of one tool beside foreign tools is translated too."""
-    go = {"role": "user", key(to): [{"text": "go"}] if to == "gemini" else "go"}
-    made = fix_request(json.dumps({**json.loads(request(to, [go])), "tools": [TOOLS[of]], **CHOICES[of]}).encode(), to)
-    assert made.is_valid
-    sent = json.loads(made.body)
+    go = {"role": "user", get_content_key(to): [{"text": "go"}] if to == "gemini" else "go"}
+    result = fix_request(
+        json.dumps({**json.loads(build_request(to, [go])), "tools": [TOOLS[of]], **CHOICES[of]}).encode(), to
+    )
+    assert result.is_valid
+    sent = json.loads(result.body)
     assert {name: sent.get(name) for name in CHOICES[to]} == CHOICES[to]
-    assert sent.keys() == {*json.loads(request(to, [go])), "tools", *CHOICES[to]}
+    assert sent.keys() == {*json.loads(build_request(to, [go])), "tools", *CHOICES[to]}
 
 
 def test_fix_request_reports_tools_only_another_api_has():
     """Gemini's search has no form elsewhere: the functions beside it are translated, and its loss is reported."""
     tool = {**TOOLS["gemini"], "googleSearch": {}}
-    made = fix_request(json.dumps({**json.loads(request("anthropic", [HI])), "tools": [tool]}).encode(), "anthropic")
-    assert made.is_valid
-    assert made.fixes[-1].why == "the tool googleSearch: only functions of the client's have a form there"
+    result = fix_request(
+        json.dumps({**json.loads(build_request("anthropic", [HI])), "tools": [tool]}).encode(), "anthropic"
+    )
+    assert result.is_valid
+    assert result.fixes[-1].why == "the tool googleSearch: only functions of the client's have a form there"
 
 
 # -- results of odd forms ----------------------------------------------------------------------------------------------
@@ -351,16 +361,20 @@ def test_fix_request_reports_tools_only_another_api_has():
 def test_fix_request_names_a_function_result_after_the_open_call():
     """Chat: a function result without a name gets that of the one call before it."""
     result = {"role": "function", "content": "REAL"}
-    assert mended("openai-chat", HI, ASKS, result)[0] == [HI, ASKS, {**result, "name": "g"}]
-    assert mended("openai-chat", HI, ASKS, {**result, "name": ""})[0] == [HI, ASKS, {**result, "name": "g"}]
-    sent, _ = mended("openai-chat", HI, LISTS["openai-chat"][0], result)
+    assert fix_messages("openai-chat", HI, FUNCTION_CALL, result)[0] == [HI, FUNCTION_CALL, {**result, "name": "g"}]
+    assert fix_messages("openai-chat", HI, FUNCTION_CALL, {**result, "name": ""})[0] == [
+        HI,
+        FUNCTION_CALL,
+        {**result, "name": "g"},
+    ]
+    sent, _ = fix_messages("openai-chat", HI, LISTS["openai-chat"][0], result)
     assert sent[2] == {"role": "tool", "tool_call_id": "c1", "content": "REAL"}
 
 
-@pytest.mark.parametrize("before", [[], [ASKS, {"role": "function", "name": "g", "content": "r"}]])
+@pytest.mark.parametrize("before", [[], [FUNCTION_CALL, {"role": "function", "name": "g", "content": "r"}]])
 def test_fix_request_turns_an_unmatched_function_result_into_text(before):
     """Chat: without an open call the output of a function becomes user text."""
-    sent, _ = mended("openai-chat", HI, *before, {"role": "function", "content": "REAL"})
+    sent, _ = fix_messages("openai-chat", HI, *before, {"role": "function", "content": "REAL"})
     assert sent[:-1] == [HI, *before]
     assert sent[-1]["role"] == "user"
     assert "REAL" in json.dumps(sent[-1])
@@ -369,25 +383,25 @@ def test_fix_request_turns_an_unmatched_function_result_into_text(before):
 def test_fix_request_translates_the_old_function_form_of_chat():
     """Chat's old calls and results without ids become a call and its result in any other API."""
     for api in ("anthropic", "openai-responses", "gemini"):
-        sent, _ = mended(api, HI, ASKS, {"role": "function", "name": "g", "content": "REAL"})
-        assert exchanges(said(api, request(api, sent))) == [("g", {}, "REAL")]
+        sent, _ = fix_messages(api, HI, FUNCTION_CALL, {"role": "function", "name": "g", "content": "REAL"})
+        assert list_exchanges(parse_messages(api, build_request(api, sent))) == [("g", {}, "REAL")]
 
 
-GIVEN = [5, True, {"R": 1}, ["a", {"R": 1}], ["a", {"type": "json", "json": 1}], [{"type": "text", "text": 5}]]
+OUTPUTS = [5, True, {"R": 1}, ["a", {"R": 1}], ["a", {"type": "json", "json": 1}], [{"type": "text", "text": 5}]]
 
 
-@pytest.mark.parametrize("given", GIVEN, ids=json.dumps)
+@pytest.mark.parametrize("value", OUTPUTS, ids=json.dumps)
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])
 @pytest.mark.parametrize("of", ["anthropic", "openai-chat", "openai-responses"])
-def test_fix_request_keeps_tool_output_of_any_form(of, api, given):
+def test_fix_request_keeps_tool_output_of_any_form(of, api, value):
     """A number, an object or a list of anything returned by a tool is kept as JSON text."""
     call, result = json.loads(json.dumps(LISTS[of]))
     holder = result["content"][0] if of == "anthropic" else result
-    holder["output" if of == "openai-responses" else "content"] = given
-    sent, _ = mended(api, HI, call, result)
-    [(_, _, told)] = exchanges(said(api, request(api, sent)))
-    for one in given if isinstance(given, list) else [given]:
-        assert (one if isinstance(one, str) else json.dumps(one)) in told
+    holder["output" if of == "openai-responses" else "content"] = value
+    sent, _ = fix_messages(api, HI, call, result)
+    [(_, _, output)] = list_exchanges(parse_messages(api, build_request(api, sent)))
+    for element in value if isinstance(value, list) else [value]:
+        assert (element if isinstance(element, str) else json.dumps(element)) in output
 
 
 @pytest.mark.parametrize("to", API_NAMES)
@@ -398,10 +412,10 @@ def test_fix_request_moves_a_foreign_result_out_of_an_answer(to):
         {"type": "tool_result", "tool_use_id": "c1", "content": "It is 42."},
     ]
     words = {"text": "go"} if to == "gemini" else None
-    go = {"role": "user", key(to): [words] if words else "go"}
-    made = fix_request(request(to, [go, {"role": "assistant", "content": blocks}, go]), to)
-    assert made.is_valid
-    assert [told for _, _, told in exchanges(said(to, made.body))] == ["It is 42."]
+    go = {"role": "user", get_content_key(to): [words] if words else "go"}
+    result = fix_request(build_request(to, [go, {"role": "assistant", "content": blocks}, go]), to)
+    assert result.is_valid
+    assert [output for _, _, output in list_exchanges(parse_messages(to, result.body))] == ["It is 42."]
 
 
 @pytest.mark.parametrize("blanks", [(",", ":"), (", ", ": ")])
@@ -409,12 +423,12 @@ def test_fix_request_keeps_signed_thinking_byte_for_byte(blanks):
     """A signature covers the exact bytes, however the body is spaced."""
     thought = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
     answer = {"role": "assistant", "content": [thought, {"functionCall": {"name": "f", "args": {}}}]}
-    result = {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"output": "42"}}}]}
+    result_message = {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"output": "42"}}}]}
     body = {"model": "claude-sonnet-4-5", "max_tokens": 4_000, "thinking": {"type": "enabled", "budget_tokens": 2_000}}
-    listed = [{"role": "user", "content": "go"}, answer, result]
-    made = fix_request(json.dumps(body | {"messages": listed}, separators=blanks).encode(), "anthropic")
-    assert made.is_valid
-    sent = json.loads(made.body)
+    listed = [{"role": "user", "content": "go"}, answer, result_message]
+    result = fix_request(json.dumps(body | {"messages": listed}, separators=blanks).encode(), "anthropic")
+    assert result.is_valid
+    sent = json.loads(result.body)
     assert sent["thinking"] == body["thinking"]
     assert sent["messages"][1]["content"][0] == thought
-    assert json.dumps(thought, separators=blanks).encode() in made.body
+    assert json.dumps(thought, separators=blanks).encode() in result.body

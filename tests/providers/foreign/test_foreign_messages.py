@@ -1,4 +1,4 @@
-"""A list of messages of another API is told as such; what is merely unknown is read as before."""
+"""A message list of another API is rejected with advice; merely unknown fields are accepted."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ LISTS: dict[str, list[dict[str, Any]]] = {
         {"role": "user", "parts": [{"functionResponse": {"name": "sh", "response": {"output": "ok"}}}]},
     ],
 }
-PAIRS = [(reader, given) for reader in READERS for given in LISTS if reader != given]
+PAIRS = [(reader, source) for reader in READERS for source in LISTS if reader != source]
 
 
-@pytest.mark.parametrize(("reader", "given"), PAIRS, ids=[f"{given} to {reader}" for reader, given in PAIRS])
-def test_decode_messages_rejects_a_list_of_another_api(reader: str, given: str) -> None:
+@pytest.mark.parametrize(("reader", "source"), PAIRS, ids=[f"{source} to {reader}" for reader, source in PAIRS])
+def test_decode_messages_rejects_a_list_of_another_api(reader: str, source: str) -> None:
     """The error names the first foreign place and the one reader that accepts the whole list."""
     with pytest.raises(FormatError) as raised:
-        decode_messages(reader, LISTS[given])
-    said = str(raised.value)
-    assert re.match(r"\$\.(messages|input|contents)\[[012]\]\.\w+", said)
-    assert said.endswith(f"read this list with decode_messages({given!r}, …)")
+        decode_messages(reader, LISTS[source])
+    text = str(raised.value)
+    assert re.match(r"\$\.(messages|input|contents)\[[012]\]\.\w+", text)
+    assert text.endswith(f"read this list with decode_messages({source!r}, …)")
 
 
 @pytest.mark.parametrize("api", READERS)
@@ -96,10 +96,10 @@ FOREIGN: list[tuple[ModuleType, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("module", "block", "told"), FOREIGN, ids=[told for _, _, told in FOREIGN])
-def test_decode_messages_rejects_every_foreign_block(module: ModuleType, block: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("module", "block", "expected"), FOREIGN, ids=[expected for _, _, expected in FOREIGN])
+def test_decode_messages_rejects_every_foreign_block(module: ModuleType, block: dict[str, Any], expected: str) -> None:
     """A call, result or picture in the content of the wrong API is rejected, wherever its own API writes it."""
-    with pytest.raises(FormatError, match=rf"^\$\.\w+\[0\]\.content\[0\]: {told}"):
+    with pytest.raises(FormatError, match=rf"^\$\.\w+\[0\]\.content\[0\]: {expected}"):
         decode_messages(module.API_NAME, [{"role": "assistant", "content": [block]}])
 
 
@@ -153,12 +153,12 @@ def test_decode_messages_rejects_what_is_no_list_of_messages(module: ModuleType)
 @pytest.mark.parametrize("module", READERS.values(), ids=READERS)
 def test_decode_messages_keeps_or_rejects_a_role_that_is_no_string(module: ModuleType, role: object) -> None:
     """Responses keeps it as an unknown item; the other APIs report its path, also for unhashable values."""
-    given = [{"role": role, "content": "hello"}]
+    messages = [{"role": role, "content": "hello"}]
     if module is openai_responses:
-        assert decode_messages(module.API_NAME, given)[0].parts[0].kind == "message"
+        assert decode_messages(module.API_NAME, messages)[0].parts[0].kind == "message"
         return
     with pytest.raises(FormatError, match=r"^\$\.\w+\[0\]"):
-        decode_messages(module.API_NAME, given)
+        decode_messages(module.API_NAME, messages)
 
 
 @pytest.mark.parametrize("module", READERS.values(), ids=READERS)
@@ -173,7 +173,7 @@ def test_encode_messages_rejects_dicts(module: ModuleType) -> None:
 
 @pytest.mark.parametrize("module", READERS.values(), ids=READERS)
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [
         (Message("user", "hello"), r"Expected `array`, got `str` - at `\$\.parts`"),  # type: ignore[arg-type]
         (Message("assistant", (ToolCall("c", "sh", {"a": 1}),)), r"Expected `str`, got `object`"),  # type: ignore[arg-type]
@@ -191,9 +191,9 @@ def test_encode_messages_rejects_dicts(module: ModuleType) -> None:
         "number for id",
     ],
 )
-def test_encode_messages_rejects_malformed_values(module: ModuleType, value: Message, told: str) -> None:
+def test_encode_messages_rejects_malformed_values(module: ModuleType, value: Message, expected: str) -> None:
     """Messages are not checked on construction; what is wrong in one is reported with its path when it is encoded."""
-    with pytest.raises(TypeError, match=r"^messages\[1\] is no message: .*" + told):
+    with pytest.raises(TypeError, match=r"^messages\[1\] is no message: .*" + expected):
         encode_messages(module.API_NAME, [Message.from_text("user", "a"), value])
     with pytest.raises(TypeError, match=r"^messages is a Message; encode_messages\(\) takes a list"):
         encode_messages(module.API_NAME, value)

@@ -1,4 +1,4 @@
-"""Chat messages to values and back."""
+"""Chat messages are decoded to values and encoded again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def decode(wire):
 
 def encode(message, base=None):
     raw = None if base is None else Raw(json.dumps(base).encode())
-    return [json.loads(one) for one in openai_chat.encode_message(message, raw)]
+    return [json.loads(element) for element in openai_chat.encode_message(message, raw)]
 
 
 def test_decode_message_reads_text_then_calls():
@@ -47,8 +47,8 @@ CALLS = st.fixed_dictionaries(
 )
 
 
-def told(call):
-    """Return id, name and arguments of a call, as its fields are described; nothing for one that cannot be read."""
+def read_call(call):
+    """Return id, name and arguments of a call as the API documents its fields, or None if it is malformed."""
     function, custom = call.get("function") or {}, call.get("custom")
     names = [call.get("id") or "", function.get("name", ""), *([] if custom is None else [custom])]
     if custom is not None and isinstance(custom, dict):
@@ -57,8 +57,8 @@ def told(call):
         return None
     if custom is not None:
         return names[0], names[2], json.dumps(names[3], ensure_ascii=False)
-    given_ = function.get("arguments", "")
-    return names[0], names[1], given_ if isinstance(given_, str) else json.dumps(given_)
+    arguments = function.get("arguments", "")
+    return names[0], names[1], arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
 @given(CALLS)
@@ -68,7 +68,7 @@ def told(call):
 def test_decode_message_reads_calls_of_any_form(call):
     """Arguments are a string or any JSON, fields may be missing, and a call with fields of other types is opaque."""
     (part,) = decode({"role": "assistant", "tool_calls": [call]}).parts
-    expected = told(call)
+    expected = read_call(call)
     assert json.loads(bytes(part.raw)) == call
     if expected is None:
         assert (type(part), part.kind) == (Opaque, "tool_call")
@@ -165,7 +165,11 @@ def test_encode_message_keeps_the_name_of_an_edited_result():
 def test_encode_message_splits_results_into_tool_messages():
     """A message with two results and text becomes two tool messages and a user message."""
     message = Message("user", (ToolResult("a", content=(Text("1"),)), ToolResult("b"), Text("go")))
-    assert [(one["role"], one["content"]) for one in encode(message)] == [("tool", "1"), ("tool", ""), ("user", "go")]
+    assert [(element["role"], element["content"]) for element in encode(message)] == [
+        ("tool", "1"),
+        ("tool", ""),
+        ("user", "go"),
+    ]
 
 
 def test_encode_message_writes_media_in_user_messages_only():

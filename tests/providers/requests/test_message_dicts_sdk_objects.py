@@ -1,4 +1,4 @@
-"""What the official SDKs return is taken as it is, whole or inside of a dict."""
+"""Objects of the official SDKs are accepted as messages, or inside of a dict."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "sh", "argument
 
 def test_decode_messages_accepts_an_sdk_message() -> None:
     """Text and calls are decoded, and absent fields (``refusal``, ``audio``) are not in the next request either."""
-    said = ChatCompletionMessage.model_validate({"role": "assistant", "content": None, "tool_calls": [CALL]})
-    (message,) = decode_messages("openai-chat", [said])
+    sdk_message = ChatCompletionMessage.model_validate({"role": "assistant", "content": None, "tool_calls": [CALL]})
+    (message,) = decode_messages("openai-chat", [sdk_message])
     assert message.calls == (ToolCall("call_1", "sh", '{"c":"ls"}', raw=message.calls[0].raw),)
     assert encode_messages("openai-chat", [message]) == [{"role": "assistant", "content": None, "tool_calls": [CALL]}]
 
@@ -39,8 +39,10 @@ def test_decode_messages_accepts_sdk_blocks_in_a_dict() -> None:
 
 def test_decode_messages_accepts_a_gemini_sdk_content() -> None:
     """The request has Gemini's own field names, not those of the Python SDK."""
-    said = Content(role="model", parts=[Part(text="I look."), Part(function_call=FunctionCall(name="sh", args={}))])
-    (message,) = decode_messages("gemini", [said])
+    sdk_message = Content(
+        role="model", parts=[Part(text="I look."), Part(function_call=FunctionCall(name="sh", args={}))]
+    )
+    (message,) = decode_messages("gemini", [sdk_message])
     assert isinstance(message.parts[0], Text)
     assert encode_messages("gemini", [message])[0]["parts"][1]["functionCall"]["name"] == "sh"
 

@@ -1,4 +1,4 @@
-"""Telling the API of a body, and the rules of a model."""
+"""The API of a body is recognized, and the dialect of a model chosen."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ USER = {"role": "user", "content": "hi"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
-def api(**fields):
+def recognize(**fields):
     return recognize_api(parse_body_fields(json.dumps(fields).encode()))
 
 
 @pytest.mark.parametrize(
-    ("fields", "wanted"),
+    ("fields", "expected"),
     [
         ({"system": "s", "messages": [USER]}, "anthropic"),
         ({"anthropic_version": "bedrock-2023-05-31", "messages": [USER]}, "anthropic"),
@@ -38,13 +38,13 @@ def api(**fields):
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "openai-chat"),
     ],
 )
-def test_recognize_api_by_fields_roles_and_blocks(fields, wanted):
+def test_recognize_api_by_fields_roles_and_blocks(fields, expected):
     """An API is recognized by what only it has, else by the model; the default is Chat."""
-    assert api(**fields) == wanted
+    assert recognize(**fields) == expected
 
 
 @pytest.mark.parametrize(
-    ("fields", "wanted"),
+    ("fields", "expected"),
     [
         ({"contents": []}, "gemini"),
         ({"contents": [{"parts": [{"text": "a"}]}], "model": "m"}, "gemini"),
@@ -54,16 +54,16 @@ def test_recognize_api_by_fields_roles_and_blocks(fields, wanted):
         ({"model": "m", "previous_response_id": "r"}, "openai-responses"),
     ],
 )
-def test_recognize_api_by_the_name_of_the_message_list(fields, wanted):
+def test_recognize_api_by_the_name_of_the_message_list(fields, expected):
     """``input`` is Responses and ``contents`` is Gemini; without either, fields that only one API has decide."""
-    assert api(**fields) == wanted
+    assert recognize(**fields) == expected
 
 
 BLOCK = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]}
 USES = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]}
 TOOLS = {"tools": [{"name": "f", "input_schema": {}}]}
 ROLE = {"role": "tool", "tool_call_id": "c", "content": "a"}
-OWN = {
+CERTAIN_BODIES = {
     "anthropic": [
         {"system": "s", "messages": [USER]},
         {**TOOLS, "messages": [USER]},
@@ -79,8 +79,8 @@ OWN = {
     "openai-responses": [{"input": [USER]}, {"input": "a", "system": "s"}],
     "gemini": [{"contents": []}],
 }
-"""What only one API has."""
-ANYBODYS = [
+"""Bodies with something that only one API has."""
+AMBIGUOUS_BODIES = [
     {"messages": [USER]},
     {"messages": [USER], "model": "claude-x", "max_tokens": 5},
     {"messages": [USER], "model": "gpt-5"},
@@ -92,18 +92,20 @@ ANYBODYS = [
     {"messages": [USER, BLOCK]},
     {"messages": [USER, ROLE], **TOOLS},
 ]
-"""What tells nothing, may be said to servers of either API, or is of both."""
+"""Bodies without evidence, with fields that servers of either API accept, or with marks of both APIs."""
 
 
-@pytest.mark.parametrize("likely", OWN)
-@pytest.mark.parametrize(("wanted", "fields"), [(api, fields) for api, bodies in OWN.items() for fields in bodies])
-def test_recognize_expected_api_prefers_certain_evidence(likely, wanted, fields):
+@pytest.mark.parametrize("likely", CERTAIN_BODIES)
+@pytest.mark.parametrize(
+    ("expected", "fields"), [(api, fields) for api, bodies in CERTAIN_BODIES.items() for fields in bodies]
+)
+def test_recognize_expected_api_prefers_certain_evidence(likely, expected, fields):
     """Evidence is the message list, or tools, roles, blocks and fields if the lists have the same name."""
-    assert recognize_expected_api(parse_body_fields(json.dumps(fields).encode()), likely) == wanted
+    assert recognize_expected_api(parse_body_fields(json.dumps(fields).encode()), likely) == expected
 
 
 @pytest.mark.parametrize("likely", ["anthropic", "openai-chat"])
-@pytest.mark.parametrize("fields", ANYBODYS)
+@pytest.mark.parametrize("fields", AMBIGUOUS_BODIES)
 def test_recognize_expected_api_falls_back_to_the_expected_api(likely, fields):
     """A model name, a field that gateways pass on, or marks of both APIs decide nothing."""
     assert recognize_expected_api(parse_body_fields(json.dumps(fields).encode()), likely) == likely
@@ -122,7 +124,7 @@ def test_recognize_expected_api_falls_back_to_the_expected_api(likely, fields):
 def test_recognize_api_rejects_other_bodies(fields):
     """Bodies of other calls are rejected with the names of the message lists that are known."""
     with pytest.raises(UnrecognizedContent, match="'messages' or 'input' or 'contents'"):
-        api(**fields)
+        recognize(**fields)
 
 
 @pytest.mark.parametrize(
@@ -193,9 +195,9 @@ def test_get_api_dialect_of_chat():
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["bare", "marked"])
-@pytest.mark.parametrize("coded", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
-def test_parse_body_fields_names_utf_16_and_utf_32(coded, mark):
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_parse_body_fields_names_utf_16_and_utf_32(encoding, mark):
     """The error names the encoding and what to do, whatever the body contains."""
     for body in ('{"model":"m","messages":[]}', '{"model":"é","messages":[]}'):
-        with pytest.raises(FormatError, match=rf"^the body is {coded[:6].upper()}; encode it as UTF-8$"):
-            parse_body_fields((mark + body).encode(coded))
+        with pytest.raises(FormatError, match=rf"^the body is {encoding[:6].upper()}; encode it as UTF-8$"):
+            parse_body_fields((mark + body).encode(encoding))

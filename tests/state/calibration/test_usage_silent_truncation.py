@@ -172,7 +172,7 @@ COUNTS_BEFORE_PLATEAU = list_cut_counts(STEPS, 8_192)[:8]
 BREAKS = {
     "a compaction": lambda state: add_entries(state, CompactionEntry(3)),
     "a decision": lambda state: add_entries(state, DecisionEntry((Edit(Span(2, 3, 0), (Text(""),), "t", "", 5),))),
-    "another frame": lambda state: add_entries(state, RequestSetup("g", 5 * SETUP_TOKENS)),
+    "another setup": lambda state: add_entries(state, RequestSetup("g", 5 * SETUP_TOKENS)),
     "a larger count": lambda state: add_counted_request(add_message(state, 30), 8_193),
 }
 

@@ -35,7 +35,7 @@ SUMMARY = Message.from_text("user", "so far")
 
 
 def truncate_message(index):
-    """Return the decision that cuts the words of ``slot`` short."""
+    """Build the decision that replaces the text of message ``index``."""
     return DecisionEntry((Edit(Span(index, index + 1, 0), (Text("[cut]"),), "test", "", 1),))
 
 

@@ -251,11 +251,11 @@ def test_unknown_setup_tokens_survive_decisions(entries, tokens, data):
     before, decided = build_counted_state(entries, tokens), data.draw(decision_strategy(entries))
     after = apply_entry(before, Entry("d", None, decided))
     places = [compute_effective_target(Target(model="m"), state, Settings()) for state in (before, after)]
-    frame, same = map(get_setup_tokens, places)
-    assert frame == same
+    setup, same = map(get_setup_tokens, places)
+    assert setup == same
     measured = get_valid_measured_request(before)
     if measured is not None and not before.view.media_count:
-        assert frame >= min(
+        assert setup >= min(
             measured.reported_tokens - round(get_calibrated_ratio(before, places[0]) * measured.shown_tokens), 100_000
         )
 
