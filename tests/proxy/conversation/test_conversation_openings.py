@@ -1,4 +1,4 @@
-"""Conversations that open alike, or with a system message that is another each turn: each is one branch, and short."""
+"""Conversations that begin alike, or with a system message that changes each turn: each is one short branch."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def run(function):
     return anyio.run(function)
 
 
-def clocked(api, number, more=""):
-    """Return a system message of an API that has them in the conversation, other words each time."""
+def make_clock_message(api, number, more=""):
+    """Return a system message with a clock, so that it differs each time."""
     role = "developer" if api == "openai-responses" else "system"
     return {"role": role, "content": f"You read the tide. It is 12:00:{number:02}.{more}"}
 
 
-async def told_the_time(client, chat, turns, more=lambda _: ""):
-    """Have a conversation whose system message at the front tells the time."""
-    chat.messages = chat.messages or [clocked(chat.api, 0)]
+async def run_turns_with_clock(client, chat, turns, more=lambda _: ""):
+    """Run turns of a conversation whose leading system message shows the time."""
+    chat.messages = chat.messages or [make_clock_message(chat.api, 0)]
     for number in turns:
-        chat.messages[0] = clocked(chat.api, number, more(number))
+        chat.messages[0] = make_clock_message(chat.api, number, more(number))
         reply = await chat.send_turn(client, f"Note {number}: {WORDS}")
         assert reply.status_code == 200, reply.text
 
@@ -41,37 +41,39 @@ def test_changing_system_message_keeps_one_branch(api, more, open_client, make_c
     """A leading system message belongs to the setup: a changing one keeps one branch, few extra compactions and the
     same bytes after restarts.
     """
-    plain, one, other = strict(16_000), strict(16_000), strict(16_000)
+    plain, changing, restarted = strict(16_000), strict(16_000), strict(16_000)
     store, again = MemoryStore(), MemoryStore()
     field = "input" if api == "openai-responses" else "messages"
 
-    def grows(number):
+    def get_suffix(number):
         return more * (number % 7 > 3)
 
     async def go():
         async with open_client(plain, window=16_000) as client:
-            await told_the_time(client, make_chat(api), [0] * 30)
+            await run_turns_with_clock(client, make_chat(api), [0] * 30)
             usual = (await client.web.get("/stats")).json()["compactions"]["compacted"]
-        async with open_client(one, store, window=16_000) as client:
-            await told_the_time(client, make_chat(api), range(30), grows)
-            told = (await client.web.get("/stats")).json()["compactions"]["compacted"]
+        async with open_client(changing, store, window=16_000) as client:
+            await run_turns_with_clock(client, make_chat(api), range(30), get_suffix)
+            with_clock = (await client.web.get("/stats")).json()["compactions"]["compacted"]
         chat = make_chat(api)
         for number in range(30):
-            async with open_client(other, again, window=16_000) as client:
-                await told_the_time(client, chat, [number], grows)
-        return usual, told
+            async with open_client(restarted, again, window=16_000) as client:
+                await run_turns_with_clock(client, chat, [number], get_suffix)
+        return usual, with_clock
 
-    usual, told = run(go)
+    usual, with_clock = run(go)
     (session,) = store.list_sessions()
     assert len(store.read_tips(session.key)) == 1
     assert len(store.read_entries(session.key, "message")) == 61
-    assert told <= usual + 2 * bool(more)
-    answered = [json.loads(body)[field][0] for body in one.bodies]
-    assert [dict(said) for said in answered] == [clocked(api, number, grows(number)) for number in range(30)]
-    assert other.bodies == one.bodies
+    assert with_clock <= usual + 2 * bool(more)
+    openings = [json.loads(body)[field][0] for body in changing.bodies]
+    assert [dict(opening) for opening in openings] == [
+        make_clock_message(api, number, get_suffix(number)) for number in range(30)
+    ]
+    assert restarted.bodies == changing.bodies
 
 
-@pytest.mark.parametrize("place", [-1, None], ids=["before the words", "behind them"])
+@pytest.mark.parametrize("place", [-1, None], ids=["before the newest", "after it"])
 @pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
 def test_system_message_near_the_end_costs_only_the_new_part(api, place, open_client, make_chat, strict):
     """A system message that moves with the newest message forks the conversation only at its end, and earlier decisions
@@ -84,7 +86,7 @@ def test_system_message_near_the_end_costs_only_the_new_part(api, place, open_cl
             for number in range(30):
                 chat.add_user_text(f"Note {number}: {WORDS}")
                 whole = list(chat.messages)
-                chat.messages.insert(len(whole) if place is None else place, clocked(api, number))
+                chat.messages.insert(len(whole) if place is None else place, make_clock_message(api, number))
                 reply = await client.post(chat.path, chat.body())
                 assert reply.status_code == 200, reply.text
                 chat.messages = whole

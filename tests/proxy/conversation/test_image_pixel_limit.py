@@ -1,4 +1,4 @@
-"""Images of more pixels than the API takes, through the proxy: the request that shows one is not refused."""
+"""Images of more pixels than the API accepts are replaced by a line, so that the request is not refused."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from base64 import b64encode
 import anyio
 
 
-def picture(width):
-    """Return a block with an image that says that it is so wide."""
+def make_image_block(width):
+    """Return an image block whose header gives this width."""
     head = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", width, 10)
     source = {"type": "base64", "media_type": "image/png", "data": b64encode(head).decode()}
     return {"type": "image", "source": source}
@@ -19,12 +19,14 @@ def picture(width):
 def test_proxy_replaces_an_image_with_too_many_pixels(open_client, make_chat, strict):
     """Only the oversized image becomes a line before the send, and the next request begins with the same bytes."""
     upstream, chat = strict(), make_chat("anthropic")
-    small, line = picture(8_000), {"type": "text", "text": "[Attached image/png]"}
+    small, line = make_image_block(8_000), {"type": "text", "text": "[Attached image/png]"}
 
     async def go():
         async with open_client(upstream) as web:
             await chat.send_turn(web, "hi")
-            chat.messages.append({"role": "user", "content": [{"type": "text", "text": "look"}, picture(8_001), small]})
+            chat.messages.append(
+                {"role": "user", "content": [{"type": "text", "text": "look"}, make_image_block(8_001), small]}
+            )
             shown = await web.post(chat.path, chat.body())
             chat.add_answer(shown.content)
             return shown.status_code, (await chat.send_turn(web, "and?")).status_code

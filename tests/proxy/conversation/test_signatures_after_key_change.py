@@ -1,4 +1,4 @@
-"""A client that goes on with another key, and keeps sending what the first one's provider had sealed."""
+"""A client that continues with another key and keeps sending what the first key's provider had sealed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ANSWERS = {
     ],
     "gemini": [{"role": "model", "parts": [{"text": "Noted.", "thoughtSignature": SEAL}]}],
 }
-"""An answer of each API with something in it that the strict provider never sealed."""
+"""An answer of each API with a sealed part that the strict provider never made."""
 
 
 @pytest.mark.parametrize("api", ANSWERS)
@@ -56,7 +56,7 @@ def test_proxy_drops_foreign_signatures_after_a_refusal(api, open_client, make_u
 
     replies = anyio.run(go)
     assert [reply.status_code for reply in replies] == [200, 200], [reply.text for reply in replies]
-    assert SEAL in json.dumps(chat.body()), "the client knows nothing"
+    assert SEAL in json.dumps(chat.body()), "the client changed its messages"
     assert [SEAL.encode() in body for body in upstream.bodies] == [True, False, False]
     assert all(b"Noted." in body for body in upstream.bodies)
 
@@ -83,21 +83,23 @@ def test_proxy_replaces_a_sealed_compaction_with_a_line(open_client, make_upstre
     assert all(b"Note this." in body and b"Noted." in body for body in upstream.bodies)
 
 
-ASKED = "Invalid value: 'reasoning.encrypted_content'. Supported values are: 'file_search_call.results'."
-MENTIONED = [
-    (400, "invalid_value", ASKED, 1),
+OPTION_ERROR = "Invalid value: 'reasoning.encrypted_content'. Supported values are: 'file_search_call.results'."
+UNRELATED_REFUSALS = [
+    (400, "invalid_value", OPTION_ERROR, 1),
     (401, "invalid_api_key", "Invalid API key: cannot decrypt encrypted_content", 1),
     (429, "rate_limit_exceeded", "Too many requests with invalid encrypted_content", 1),
     (500, "server_error", "Could not verify encrypted_content, the key service timed out", 1),
     (400, "invalid_encrypted_content", "The encrypted content could not be verified.", 2),
 ]
-"""Refusals that have nothing to do with what is sealed, and one that has and is not cured: how often each goes up."""
+"""Refusals unrelated to sealed parts, and one that dropping them does not cure, with how often each is sent."""
 
 
-@pytest.mark.parametrize(("status", "code", "message", "times"), MENTIONED, ids=[one[1] for one in MENTIONED])
+@pytest.mark.parametrize(
+    ("status", "code", "message", "times"), UNRELATED_REFUSALS, ids=[refusal[1] for refusal in UNRELATED_REFUSALS]
+)
 def test_unrelated_refusal_drops_no_reasoning(status, code, message, times, open_client, make_upstream, make_chat):
     """The refusal is returned unchanged, and the next request has all sealed parts again."""
-    told = json.dumps({"error": {"message": message, "code": code}}).encode()
+    error_body = json.dumps({"error": {"message": message, "code": code}}).encode()
 
     class Refusing(make_upstream):
         is_refusing = True
@@ -107,7 +109,7 @@ def test_unrelated_refusal_drops_no_reasoning(status, code, message, times, open
                 return await super().handle_async_request(request)
             self.bodies.append(await request.aread())
             headers = {"content-type": "application/json"}
-            return httpx2.Response(status, headers=headers, stream=httpx2.ByteStream(told))
+            return httpx2.Response(status, headers=headers, stream=httpx2.ByteStream(error_body))
 
     upstream, chat = Refusing(Provider(Strict(tokenizer="words", accepted_seals="any"))), make_chat("openai-responses")
     chat.fields |= {"store": False, "include": ["reasoning.encrypted_content"]}
@@ -120,8 +122,8 @@ def test_unrelated_refusal_drops_no_reasoning(status, code, message, times, open
             upstream.is_refusing = False
             return refused, await client.post(chat.path, chat.body())
 
-    refused, taken = anyio.run(go)
-    assert (refused.status_code, refused.content, taken.status_code) == (status, told, 200)
+    refused, accepted = anyio.run(go)
+    assert (refused.status_code, refused.content, accepted.status_code) == (status, error_body, 200)
     assert len(upstream.bodies) == times + 1
     assert SEAL.encode() in upstream.bodies[0]
     assert SEAL.encode() in upstream.bodies[-1]

@@ -1,4 +1,4 @@
-"""Windows of servers of one's own, far smaller than any provider's: a conversation goes on in them too."""
+"""Windows of local servers, far smaller than any provider's: a conversation stays inside them too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.testing.provider.client import STRICTEST_MODELS
 STATE = "x-holdfast-state"
 TURNS = 50
 TOOL = {"type": "function", "function": {"name": "look", "description": "kelp " * 230_000, "parameters": {}}}
-"""One that is larger than what is assumed of a window."""
+"""A tool larger than the window that is assumed for an unknown model."""
 WORDS = "kelp on the rock, and the tide comes in. " * 6
 
 
@@ -24,14 +24,14 @@ def run(function):
     return anyio.run(function)
 
 
-@pytest.mark.parametrize("told", [{}, {"window": 4_096}], ids=["learned", "configured"])
+@pytest.mark.parametrize("settings", [{}, {"window": 4_096}], ids=["learned", "configured"])
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_proxy_keeps_a_conversation_in_a_window_of_4096(api, told, open_client, make_chat, strict):
+def test_proxy_keeps_a_conversation_in_a_window_of_4096(api, settings, open_client, make_chat, strict):
     """In the usual window of a local server no error reaches the client, and the newest message is always sent."""
     upstream, chat = strict(4_096), make_chat(api)
 
     async def go():
-        async with open_client(upstream, **told) as client:
+        async with open_client(upstream, **settings) as client:
             for number in range(TURNS):
                 reply = await chat.send_turn(client, f"Note {number}: {WORDS}")
                 assert (reply.status_code, reply.headers[STATE]) == (200, "managed"), (number, reply.text)
@@ -39,7 +39,7 @@ def test_proxy_keeps_a_conversation_in_a_window_of_4096(api, told, open_client, 
 
     run(go)
     refused = len(upstream.bodies) - TURNS
-    assert refused == 0 if told else refused <= 2
+    assert refused == 0 if settings else refused <= 2
 
 
 def test_proxy_relays_requests_over_an_assumed_window(open_client, make_chat, strict):
@@ -57,7 +57,7 @@ def test_proxy_relays_requests_over_an_assumed_window(open_client, make_chat, st
     assert upstream.bodies == [body]
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["at first", "behind an answer"])
+@pytest.mark.parametrize("after", [False, True], ids=["first request", "after an answer"])
 @pytest.mark.parametrize("window", [0, 16_000], ids=["assumed", "configured"])
 def test_oversized_tools_do_not_degrade_the_proxy(window, after, open_client, make_chat, strict):
     """Oversized tools are refused with a configured window and relayed with an assumed one, the error is in the API's
@@ -77,7 +77,7 @@ def test_oversized_tools_do_not_degrade_the_proxy(window, after, open_client, ma
     reply, livez = run(go)
     assert (reply.status_code, reply.headers[STATE]) == (400, "refused" if window else "relayed")
     assert "maximum context length" in reply.text
-    assert (livez["status"], [one["what"] for one in livez["troubles"]]) == ("ok", ["WindowTooSmall"])
+    assert (livez["status"], [trouble["what"] for trouble in livez["troubles"]]) == ("ok", ["WindowTooSmall"])
 
 
 def test_local_overflow_error_counts_tools_and_system_prompt(open_client, make_chat, strict):
