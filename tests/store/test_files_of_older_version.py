@@ -11,14 +11,14 @@ from holdfast.state.view import build_projection, compute_prefix_digest
 from holdfast.store.base import SessionStore
 from holdfast.store.open_store import open_store
 
-WRITTEN = Path(__file__).parent / "older_version"
+OLD_FILES = Path(__file__).parent / "older_version"
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> SessionStore:
-    """The store as it was, in a place of its own."""
+    """Return the old store, copied to a temporary path."""
     path = tmp_path / "store.db"
-    path.write_bytes(lzma.decompress((WRITTEN / "store-817d23a.db.xz").read_bytes()))
+    path.write_bytes(lzma.decompress((OLD_FILES / "store-817d23a.db.xz").read_bytes()))
     return open_store(path)
 
 
@@ -56,6 +56,6 @@ def test_old_store_accepts_new_entries(store, tmp_path):
 
 def test_old_state_dump_loads_to_the_same_state(store):
     """A dumped state is a row in a user's own database, so it stays readable forever."""
-    loaded = ConversationState.load(lzma.decompress((WRITTEN / "state-817d23a.dump.xz").read_bytes()))
+    loaded = ConversationState.load(lzma.decompress((OLD_FILES / "state-817d23a.dump.xz").read_bytes()))
     assert is_same_request(loaded, ConversationState.from_entries(store.read_path("long")))
     assert is_same_request(ConversationState.load(loaded.dump()), loaded)

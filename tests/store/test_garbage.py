@@ -1,4 +1,4 @@
-"""What may go is told exactly, and nothing goes that somebody needs or is about to need."""
+"""Garbage collection lists exactly what may be removed, and never removes a blob that is named or may soon be."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from holdfast.store.garbage import GRACE_SECONDS, find_unused_blobs, preview_rem
 from holdfast.store.open_store import open_store
 
 LATER = 4_000_000_000.0
-"""A time when everything here is old."""
+"""A time at which every blob here is old."""
 
 
 @pytest.fixture(params=["agent.db", ":memory:"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SessionStore]:
     """Yield an empty store, on disk and in memory."""
-    with open_store(":memory:" if request.param == ":memory:" else tmp_path / request.param) as there:
-        yield there
+    with open_store(":memory:" if request.param == ":memory:" else tmp_path / request.param) as empty_store:
+        yield empty_store
 
 
-def spilled(store: SessionStore, text: str) -> Edit:
-    """Return an edit that names the blob of ``text``, stored."""
+def spill_text(store: SessionStore, text: str) -> Edit:
+    """Store ``text`` as a blob and return an edit that names it."""
     return Edit(Span(0, 1, 0), (Text("short"),), "spill", blob_hash=store.blobs.store_content(text))
 
 
-def naming(store: SessionStore) -> list[Entry]:
+def make_log_with_blobs(store: SessionStore) -> list[Entry]:
     """Return a log whose decision, compaction and note name the blobs one, two, three and four."""
     hashes = [store.blobs.store_content(text) for text in ("three", "four")]
     return [
         *make_message_chain("ab"),
-        Entry("d", "b", DecisionEntry((spilled(store, "one"), Edit(Span(0, 1, 0), (Text("cut"),))))),
-        Entry("c", "d", CompactionEntry(1, Message.from_text("user", "summary"), 1, (spilled(store, "two"),))),
+        Entry("d", "b", DecisionEntry((spill_text(store, "one"), Edit(Span(0, 1, 0), (Text("cut"),))))),
+        Entry("c", "d", CompactionEntry(1, Message.from_text("user", "summary"), 1, (spill_text(store, "two"),))),
         Entry("n", "c", NoteEntry("capped", data={"blobs": hashes})),
-        Entry("e", "n", DecisionEntry((spilled(store, "one"),))),
+        Entry("e", "n", DecisionEntry((spill_text(store, "one"),))),
         Entry("r", "e", RevokeEntry("d")),
         Entry("m", "r", NoteEntry("remark", data={"blobs": ["0" * 64]})),
     ]
@@ -55,7 +55,7 @@ def test_collect_named_blobs_reads_decisions_compactions_and_notes(store: Sessio
     """Decisions, compactions and notes of capped results name blobs, the first entry that does counts, and no other
     entry does.
     """
-    entries = naming(store)
+    entries = make_log_with_blobs(store)
     named = collect_named_blobs(entries)
     assert {store.blobs.read_text(hash_): id_ for hash_, id_ in named.items()} == {
         "one": "d",
@@ -77,12 +77,12 @@ def test_find_unused_blobs_lists_only_unnamed_blobs(store: SessionStore) -> None
     """A blob that a session names stays, even one of a revoked decision; the rest is listed with its size and
     removed.
     """
-    store.import_entries(SAMPLE_KEY, naming(store))
-    loose = store.blobs.store_content("nobody's")
+    store.import_entries(SAMPLE_KEY, make_log_with_blobs(store))
+    unused = store.blobs.store_content("orphaned")
     found = find_unused_blobs(store, now=LATER)
-    assert [(one.name, one.size) for one in found.blobs] == [(loose, 8)]
+    assert [(blob.name, blob.size) for blob in found.blobs] == [(unused, 8)]
     assert (found.bytes, found.named_count, found.young_count) == (8, 4, 0)
-    assert store.blobs.has_blob(loose)
+    assert store.blobs.has_blob(unused)
     assert remove_unused_blobs(store, found) == found
     assert find_unused_blobs(store, now=LATER).blobs == ()
     assert len(list(store.blobs.iter_hashes())) == 4
@@ -103,9 +103,9 @@ def test_remove_unused_blobs_spares_blobs_stored_again(store: SessionStore) -> N
     first, second = store.blobs.store_content("first"), store.blobs.store_content("second")
     found = find_unused_blobs(store, grace=-0.05)
     assert len(found.blobs) == 2
-    while next(one.stored_at for one in store.blobs.iter_items() if one.name == second) < found.cutoff_time:
+    while next(blob.stored_at for blob in store.blobs.iter_items() if blob.name == second) < found.cutoff_time:
         store.blobs.store_content("second")
-    assert [one.name for one in remove_unused_blobs(store, found).blobs] == [first]
+    assert [blob.name for blob in remove_unused_blobs(store, found).blobs] == [first]
     assert store.blobs.read_text(second) == "second"
 
 
@@ -113,22 +113,25 @@ def test_preview_removal_lists_exclusive_blobs(store: SessionStore) -> None:
     """The preview lists the blobs that only these sessions name; removing a session deletes no blob, and collecting
     deletes just those.
     """
-    store.import_entries(SAMPLE_KEY, naming(store))
+    store.import_entries(SAMPLE_KEY, make_log_with_blobs(store))
     store.import_entries(
         "other",
-        [*make_message_chain("a"), Entry("d", "a", DecisionEntry((spilled(store, "one"), spilled(store, "five"))))],
+        [
+            *make_message_chain("a"),
+            Entry("d", "a", DecisionEntry((spill_text(store, "one"), spill_text(store, "five")))),
+        ],
     )
-    (gone,) = preview_removal(store, [store.get_session(SAMPLE_KEY)])
-    assert {store.blobs.read_text(hash_) for hash_ in gone.exclusive_blobs} == {"two", "three", "four"}
-    assert (gone.bytes, gone.branch_count) == (12, 1)
+    (removal,) = preview_removal(store, [store.get_session(SAMPLE_KEY)])
+    assert {store.blobs.read_text(hash_) for hash_ in removal.exclusive_blobs} == {"two", "three", "four"}
+    assert (removal.bytes, removal.branch_count) == (12, 1)
     both = preview_removal(
         store, [store.get_session(SAMPLE_KEY), store.get_session("other"), store.get_session(SAMPLE_KEY)]
     )
-    assert [len(one.exclusive_blobs) for one in both] == [4, 1]
+    assert [len(preview.exclusive_blobs) for preview in both] == [4, 1]
     store.remove_session(SAMPLE_KEY)
     assert len(list(store.blobs.iter_hashes())) == 5
-    assert {one.name for one in remove_unused_blobs(store, find_unused_blobs(store, now=LATER)).blobs} == set(
-        gone.exclusive_blobs
+    assert {blob.name for blob in remove_unused_blobs(store, find_unused_blobs(store, now=LATER)).blobs} == set(
+        removal.exclusive_blobs
     )
     assert list_ids(store.read_path("other")) == ["a", "d"]
 
@@ -143,7 +146,7 @@ def test_remove_unused_blobs_removes_old_drafts(tmp_path: Path) -> None:
             draft.write_text("half of a text")
             os.utime(draft, (draft.stat().st_mtime - age,) * 2)
         found = find_unused_blobs(store)
-        assert ([one.size for one in found.drafts], found.young_count) == ([14], 2)
+        assert ([draft.size for draft in found.drafts], found.young_count) == ([14], 2)
         assert remove_unused_blobs(store, found).drafts == found.drafts
         assert [path.name for path in folder.glob(".*")] == [".aaaaaaaaaaaaaaaa.tmp"]
 
@@ -151,7 +154,7 @@ def test_remove_unused_blobs_removes_old_drafts(tmp_path: Path) -> None:
 def test_find_unused_blobs_raises_on_a_damaged_log(tmp_path: Path) -> None:
     """A damaged entry may have named any blob, so it is an error and every blob stays."""
     with open_store(tmp_path / "agent.db") as store:
-        store.import_entries(SAMPLE_KEY, naming(store))
+        store.import_entries(SAMPLE_KEY, make_log_with_blobs(store))
     with closing(sqlite3.connect(tmp_path / "agent.db", isolation_level=None)) as db:
         db.execute("UPDATE entries SET body = x'00' WHERE id = 'c'")
     with open_store(tmp_path / "agent.db") as store:

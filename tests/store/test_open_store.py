@@ -1,4 +1,4 @@
-"""Where a store is: a path, a URL, or memory."""
+"""A store is opened by a path, a URL, or in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that is reached by a symbolic link to its file is the same store."""
+"""A store reached through a symbolic link to its file is the same store."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def test_open_store_through_links_is_one_store(tmp_path: Path) -> None:
     file, link, second, folder = (tmp_path / way / "agent.db" for way in ("real", "a", "b", "folder"))
     with open_store(file) as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("a"))
-    for place, aim in ((link, file), (second, link)):
-        place.parent.mkdir()
-        place.symlink_to(aim)
+    for path, target in ((link, file), (second, link)):
+        path.parent.mkdir()
+        path.symlink_to(target)
     folder.parent.symlink_to(file.parent)
-    ways = (file, link, second, folder)
-    for one in ways:
-        for other in ways:
-            with open_store(one) as mine, open_store(other) as theirs:
-                assert theirs.blobs.read_text(mine.blobs.store_content(f"by {one}")) == f"by {one}"
+    paths = (file, link, second, folder)
+    for first in paths:
+        for second_path in paths:
+            with open_store(first) as mine, open_store(second_path) as theirs:
+                assert theirs.blobs.read_text(mine.blobs.store_content(f"by {first}")) == f"by {first}"
                 with (
                     mine.hold_lease(SAMPLE_KEY),
                     pytest.raises(StoreLocked, match=SAMPLE_KEY),

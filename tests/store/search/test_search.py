@@ -1,4 +1,4 @@
-"""The index of words: made when somebody searches, never needed for the answer, gone with its session."""
+"""The search index is built when a session is searched, never needed for a result, and removed with its session."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from holdfast.store.search.search import is_searchable_entry, lower_keeping_leng
 from holdfast.store.sqlite import SqliteStore
 
 
-def rows(path: Path, query: str) -> list[tuple[int, ...]]:
-    """Return what a query on the file gives."""
+def query_rows(path: Path, query: str) -> list[tuple[int, ...]]:
+    """Return the rows of a query on the file."""
     with closing(sqlite3.connect(path)) as db:
         return db.execute(query).fetchall()
 
 
-def edit(path: Path, statement: str) -> None:
-    """Change the database behind the store's back."""
+def edit_database(path: Path, statement: str) -> None:
+    """Change the database without the store."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute(statement)
 
 
-def found(path: Path, query: str, *, readonly: bool = False) -> list[str]:
-    """Return the ids that a search finds."""
+def search_ids(path: Path, query: str, *, readonly: bool = False) -> list[str]:
+    """Return the entry ids that a search finds."""
     with open_store(path, readonly=readonly) as store:
-        return [one.entry_id for one in store.search_session(SAMPLE_KEY, query)]
+        return [hit.entry_id for hit in store.search_session(SAMPLE_KEY, query)]
 
 
 @given(st.text(max_size=30))
@@ -64,7 +64,7 @@ def test_parse_search_terms_returns_lowercase_parts_of_the_query(text: str) -> N
 @given(st.text(max_size=30))
 def test_lower_keeping_length_keeps_positions(text: str) -> None:
     """A match is marked by position, so no character may become two."""
-    assert [one[:1].lower()[:1] for one in text] == list(lower_keeping_length(text)) or len(
+    assert [char[:1].lower()[:1] for char in text] == list(lower_keeping_length(text)) or len(
         lower_keeping_length(text)
     ) == len(text)
 
@@ -73,19 +73,19 @@ def test_search_session_joins_text_parts(tmp_path: Path) -> None:
     """A word split over two parts, as in a streamed answer, is found and shown whole."""
     pieces = Message("assistant", (Text("The limit stands in configuration_loa"), Text("der.py.")))
     with open_store(tmp_path / "agent.db") as store, open_store(":memory:") as memory:
-        for one in (store, memory):
-            one.import_entries(SAMPLE_KEY, [Entry("p", None, MessageEntry(build_sized_message(pieces)))])
-            assert [hit.snippet for hit in one.search_session(SAMPLE_KEY, "configuration_loader.py")] == [
+        for each in (store, memory):
+            each.import_entries(SAMPLE_KEY, [Entry("p", None, MessageEntry(build_sized_message(pieces)))])
+            assert [hit.snippet for hit in each.search_session(SAMPLE_KEY, "configuration_loader.py")] == [
                 "The limit stands in «configuration_loader.py»."
             ]
 
 
 @given(st.text(min_size=3, max_size=20), st.integers(0, 20), st.integers(1, 12), st.sampled_from([str, str.swapcase]))
-def test_index_candidates_include_every_match(text: str, start: int, length: int, spelled: type[str]) -> None:
+def test_index_candidates_include_every_match(text: str, start: int, length: int, change_case: type[str]) -> None:
     """Every text that a search would match is a candidate, for any characters in either case."""
-    wanted = parse_search_terms(spelled(text[start : start + length]))
-    asked = indexing.build_match_query(wanted)
-    if not asked or not all(term in lower_keeping_length(text) for term in wanted):
+    wanted = parse_search_terms(change_case(text[start : start + length]))
+    query = indexing.build_match_query(wanted)
+    if not query or not all(term in lower_keeping_length(text) for term in wanted):
         return
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         db.execute("CREATE TABLE searched (session INTEGER PRIMARY KEY, upto INTEGER, rule INTEGER)")
@@ -93,8 +93,8 @@ def test_index_candidates_include_every_match(text: str, start: int, length: int
         db.executemany("INSERT INTO entries VALUES (?, ?)", [(1, 1), (2, 1), (3, 1), (4, 2)])
         indexing.index_texts(db, 1, [(1, text), (2, None), (3, "other")])
         indexing.index_texts(db, 2, [(4, text)])
-        assert 1 in (indexing.find_candidate_seqs(db, 1, asked) or [])
-        assert indexing.find_candidate_seqs(db, 2, asked) == [4]
+        assert 1 in (indexing.find_candidate_seqs(db, 1, query) or [])
+        assert indexing.find_candidate_seqs(db, 2, query) == [4]
 
 
 def test_search_index_is_built_at_the_first_search(tmp_path: Path) -> None:
@@ -102,13 +102,13 @@ def test_search_index_is_built_at_the_first_search(tmp_path: Path) -> None:
     path = tmp_path / "agent.db"
     with open_store(path) as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
-    assert rows(path, "SELECT name FROM sqlite_schema WHERE name LIKE 'words%'") == []
-    assert found(path, "text of") == ["b", "a"]
+    assert query_rows(path, "SELECT name FROM sqlite_schema WHERE name LIKE 'words%'") == []
+    assert search_ids(path, "text of") == ["b", "a"]
     with open_store(path) as store:
         store.append_entries(SAMPLE_KEY, make_message_chain("c", "b"))
-    assert rows(path, "SELECT rowid FROM words WHERE words MATCH 'tex'") == [(1,), (2,)]
-    assert found(path, "text c") == ["c"]
-    assert rows(path, "SELECT upto FROM searched") == [(3,)]
+    assert query_rows(path, "SELECT rowid FROM words WHERE words MATCH 'tex'") == [(1,), (2,)]
+    assert search_ids(path, "text c") == ["c"]
+    assert query_rows(path, "SELECT upto FROM searched") == [(3,)]
 
 
 def test_search_index_is_emptied_when_a_session_is_removed(tmp_path: Path) -> None:
@@ -121,11 +121,15 @@ def test_search_index_is_emptied_when_a_session_is_removed(tmp_path: Path) -> No
         store.import_entries(SAMPLE_KEY, [Entry("z", None, make_message_entry_body("zebra crossing"))])
         assert store.search_session("other", "text")
         assert store.search_session(SAMPLE_KEY, "zebra")
-        assert rows(path, "SELECT count(*) FROM words WHERE text IS NOT NULL") == [(0,)]
+        assert query_rows(path, "SELECT count(*) FROM words WHERE text IS NOT NULL") == [(0,)]
         store.remove_session(SAMPLE_KEY)
-        assert rows(path, "SELECT count(*) FROM words") == rows(path, "SELECT count(*) FROM searched") == [(0,)]
+        assert (
+            query_rows(path, "SELECT count(*) FROM words")
+            == query_rows(path, "SELECT count(*) FROM searched")
+            == [(0,)]
+        )
         assert len(store.search_session("other", "text")) == 2
-        assert rows(path, "SELECT count(*) FROM words") == [(2,)]
+        assert query_rows(path, "SELECT count(*) FROM words") == [(2,)]
 
 
 def test_search_index_of_an_older_version_is_rebuilt(tmp_path: Path) -> None:
@@ -138,32 +142,32 @@ def test_search_index_of_an_older_version_is_rebuilt(tmp_path: Path) -> None:
         for key in (SAMPLE_KEY, "other"):
             store.import_entries(key, [*make_message_chain("ab"), summary])
             assert store.search_session(key, "text")
-    edit(path, "INSERT INTO words (words) VALUES ('delete-all')")
+    edit_database(path, "INSERT INTO words (words) VALUES ('delete-all')")
     for statement in ("INSERT INTO words (rowid, text) VALUES (1, 'text of a')", "UPDATE searched SET rule = rule - 1"):
-        edit(path, statement)
-    assert found(path, "zebra", readonly=True) == ["s"]
-    edit(path, "ALTER TABLE searched DROP COLUMN rule")
-    edit(path, "PRAGMA user_version = 3")
-    assert found(path, "zebra", readonly=True) == found(path, "zebra") == ["s"]
-    assert rows(path, "SELECT rowid FROM words WHERE words MATCH 'zeb'") == [(3,)]
-    told: list[tuple[int, int]] = []
+        edit_database(path, statement)
+    assert search_ids(path, "zebra", readonly=True) == ["s"]
+    edit_database(path, "ALTER TABLE searched DROP COLUMN rule")
+    edit_database(path, "PRAGMA user_version = 3")
+    assert search_ids(path, "zebra", readonly=True) == search_ids(path, "zebra") == ["s"]
+    assert query_rows(path, "SELECT rowid FROM words WHERE words MATCH 'zeb'") == [(3,)]
+    progress: list[tuple[int, int]] = []
     with open_store(path) as store:
         assert [
-            one.entry_id for one in store.search_session("other", "zebra", tick=lambda *done: told.append(done))
+            hit.entry_id for hit in store.search_session("other", "zebra", tick=lambda *done: progress.append(done))
         ] == ["s"]
         assert [
-            one.entry_id for one in store.search_session("other", "zebra", tick=lambda *_: told.append((0, 0)))
+            hit.entry_id for hit in store.search_session("other", "zebra", tick=lambda *_: progress.append((0, 0)))
         ] == ["s"]
-    assert told == [(6, 6)]
+    assert progress == [(6, 6)]
 
 
 def test_index_version_changes_with_the_indexed_text() -> None:
     """Whoever changes what is indexed of an entry must raise ``INDEX_VERSION``, so that older indexes are not used."""
     samples = [Entry(f"e{at}", None, body) for at, body in enumerate(make_all_entry_bodies())]
-    said = [searching.get_searchable_text(entry) if is_searchable_entry(entry) else None for entry in samples]
-    made = (indexing.GRAM_CHARS, indexing.MAX_INDEXED_CHARS, indexing.ALWAYS_CANDIDATE, said)
-    known = {3: "7ab7284ad07cc0e9"}
-    assert known[indexing.INDEX_VERSION] == blake2b(repr(made).encode(), digest_size=8).hexdigest()
+    texts = [searching.get_searchable_text(entry) if is_searchable_entry(entry) else None for entry in samples]
+    rule = (indexing.GRAM_CHARS, indexing.MAX_INDEXED_CHARS, indexing.ALWAYS_CANDIDATE, texts)
+    digests = {3: "7ab7284ad07cc0e9"}
+    assert digests[indexing.INDEX_VERSION] == blake2b(repr(rule).encode(), digest_size=8).hexdigest()
 
 
 def test_search_session_of_a_readonly_store_writes_nothing(tmp_path: Path) -> None:
@@ -174,7 +178,7 @@ def test_search_session_of_a_readonly_store_writes_nothing(tmp_path: Path) -> No
         store.search_session(SAMPLE_KEY, "text")
         store.append_entries(SAMPLE_KEY, make_message_chain("c", "b"))
     before = path.read_bytes()
-    assert found(path, "text of", readonly=True) == ["c", "b", "a"]
+    assert search_ids(path, "text of", readonly=True) == ["c", "b", "a"]
     assert path.read_bytes() == before
 
 
@@ -194,11 +198,11 @@ def test_search_session_rebuilds_a_missing_index(tmp_path: Path) -> None:
             store.search_session(key, "text")
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("DROP TABLE words")
-    assert found(path, "text of", readonly=True) == found(path, "text of") == ["b", "a"]
+    assert search_ids(path, "text of", readonly=True) == search_ids(path, "text of") == ["b", "a"]
     with open_store(path) as store:
         store.append_entries("other", make_message_chain("c", "b"))
         assert len(store.search_session("other", "text of")) == 3
-    assert rows(path, "SELECT count(*) FROM words") == [(5,)]
+    assert query_rows(path, "SELECT count(*) FROM words") == [(5,)]
 
 
 def test_search_session_works_without_fts5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +211,7 @@ def test_search_session_works_without_fts5(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "agent.db"
     with open_store(path) as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
-        assert [one.entry_id for one in store.search_session(SAMPLE_KEY, "text of")] == ["b", "a"]
+        assert [hit.entry_id for hit in store.search_session(SAMPLE_KEY, "text of")] == ["b", "a"]
         assert store.append_entries(SAMPLE_KEY, make_message_chain("c", "b")).is_leaf_moved
         store.remove_session(SAMPLE_KEY)
 
@@ -225,9 +229,9 @@ def test_search_session_finds_long_and_many_texts(tmp_path: Path, monkeypatch: p
                 *make_message_chain("abcdefgh", "long"),
             ],
         )
-        assert [one.entry_id for one in store.search_session(SAMPLE_KEY, "needle")] == ["long"]
+        assert [hit.entry_id for hit in store.search_session(SAMPLE_KEY, "needle")] == ["long"]
         assert len(store.search_session(SAMPLE_KEY, "text of")) == 8
-    assert rows(path, "SELECT count(*) FROM words") == [(9,)]
+    assert query_rows(path, "SELECT count(*) FROM words") == [(9,)]
 
 
 def test_search_entries_stops_at_the_limit(tmp_path: Path) -> None:
@@ -249,13 +253,13 @@ def test_search_session_ignores_notes(tmp_path: Path) -> None:
 def test_search_session_raises_unknown_id_for_a_session_removed_meanwhile(tmp_path: Path) -> None:
     """A session removed by another process during the search is reported as unknown."""
 
-    class Late(SqliteStore):
+    class SlowStore(SqliteStore):
         def _prepare_search(self, key: str, search_terms: Sequence[str], tick: ProgressCallback) -> None:
             with open_store(tmp_path / "agent.db") as other:
                 other.remove_session(key)
             super()._prepare_search(key, search_terms, tick)
 
-    with Late(tmp_path / "agent.db") as store:
+    with SlowStore(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
         with pytest.raises(UnknownId, match=SAMPLE_KEY):
             store.search_session(SAMPLE_KEY, "text of b")
@@ -263,21 +267,23 @@ def test_search_session_raises_unknown_id_for_a_session_removed_meanwhile(tmp_pa
 
 def test_search_session_cost_is_independent_of_other_sessions(tmp_path: Path) -> None:
     """However many other sessions contain the same words, a search of one session does the same work."""
-    needed: list[int] = []
+    call_counts: list[int] = []
     with open_store(tmp_path / "agent.db") as store:
         for count in (4, 36):
             for other in range(count):
-                said = [Entry(f"{count}-{other}-{at}", None, make_message_entry_body(f"kelp {at}")) for at in range(20)]
-                store.import_entries(f"{count}-{other}", said)
+                entries = [
+                    Entry(f"{count}-{other}-{at}", None, make_message_entry_body(f"kelp {at}")) for at in range(20)
+                ]
+                store.import_entries(f"{count}-{other}", entries)
                 assert store.search_session(f"{count}-{other}", "kelp", 1)
             store.import_entries(f"mine-{count}", [Entry(f"mine-{count}", None, make_message_entry_body("kelp"))])
-            assert [one.entry_id for one in store.search_session(f"mine-{count}", "kelp")] == [f"mine-{count}"]
-            looked: Counter[str] = Counter()
-            sys.setprofile(lambda _frame, event, _what, looked=looked: looked.update([event]))
+            assert [hit.entry_id for hit in store.search_session(f"mine-{count}", "kelp")] == [f"mine-{count}"]
+            profile: Counter[str] = Counter()
+            sys.setprofile(lambda _frame, event, _what, profile=profile: profile.update([event]))
             store.search_session(f"mine-{count}", "kelp")
             sys.setprofile(None)
-            needed.append(looked.total())
-    assert needed[1] < 1.5 * needed[0]
+            call_counts.append(profile.total())
+    assert call_counts[1] < 1.5 * call_counts[0]
 
 
 def test_search_index_is_rebuilt_after_an_older_process_wrote_it(tmp_path: Path) -> None:
@@ -287,8 +293,8 @@ def test_search_index_is_rebuilt_after_an_older_process_wrote_it(tmp_path: Path)
         for key in (SAMPLE_KEY, "other"):
             store.import_entries(key, make_message_chain("ab"))
             assert store.search_session(key, "text")
-    edit(path, "UPDATE searched SET rule = 1 WHERE session = (SELECT max(session) FROM searched)")
+    edit_database(path, "UPDATE searched SET rule = 1 WHERE session = (SELECT max(session) FROM searched)")
     with open_store(path) as store:
         store.append_entries(SAMPLE_KEY, make_message_chain("c", "b"))
-        assert [one.entry_id for one in store.search_session(SAMPLE_KEY, "text")] == ["c", "b", "a"]
-    assert found(path, "text") == ["c", "b", "a"]
+        assert [hit.entry_id for hit in store.search_session(SAMPLE_KEY, "text")] == ["c", "b", "a"]
+    assert search_ids(path, "text") == ["c", "b", "a"]

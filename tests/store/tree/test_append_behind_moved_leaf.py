@@ -1,4 +1,4 @@
-"""What is to go onward is not written beside what somebody else said."""
+"""An append that must extend the session's leaf is not written beside another writer's entries."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_append_entries_onward_writes_only_at_the_leaf(store: SessionStore) -> N
         store.create_session(SAMPLE_KEY)
         assert store.append_entries(SAMPLE_KEY, make_message_chain("ab"), onward=True).is_leaf_moved
         before = store.get_session(SAMPLE_KEY)
-        told = store.append_entries(SAMPLE_KEY, make_message_chain("xy", "a"), onward=True)
-        assert (told.is_leaf_moved, told.seq, told.leaf) == (False, 0, "b")
+        result = store.append_entries(SAMPLE_KEY, make_message_chain("xy", "a"), onward=True)
+        assert (result.is_leaf_moved, result.seq, result.leaf) == (False, 0, "b")
         assert store.get_session(SAMPLE_KEY) == before
         assert list_ids(store.read_entries(SAMPLE_KEY)) == ["a", "b"]
         assert store.append_entries(SAMPLE_KEY, make_message_chain("c", "b"), onward=True).is_leaf_moved
@@ -43,14 +43,14 @@ def test_journal_append_notices_other_writers(store: SessionStore) -> None:
     with store:
         journal = Journal.open(store, SAMPLE_KEY)
         journal.append(Message.from_text("user", "one"))
-        decided = Entry("d", journal.leaf, DecisionEntry(()))
-        store.append_entries(SAMPLE_KEY, [decided])
-        (two,) = journal.append(Message.from_text("user", "two"))
-        assert store.get_entry(SAMPLE_KEY, two).parent == "d"
+        decision = Entry("d", journal.leaf, DecisionEntry(()))
+        store.append_entries(SAMPLE_KEY, [decision])
+        (second,) = journal.append(Message.from_text("user", "two"))
+        assert store.get_entry(SAMPLE_KEY, second).parent == "d"
         assert [id_ for id_, _ in journal.state.view.active_decisions] == ["d"]
-        said = store.read_path(SAMPLE_KEY)[-1].body
-        assert isinstance(said, MessageEntry)
-        store.append_entries(SAMPLE_KEY, [Entry("s", two, said)])
-        (three,) = journal.append(Message.from_text("user", "three"))
-        assert (store.get_entry(SAMPLE_KEY, three).parent, store.get_session(SAMPLE_KEY).leaf_id) == (two, "s")
+        body = store.read_path(SAMPLE_KEY)[-1].body
+        assert isinstance(body, MessageEntry)
+        store.append_entries(SAMPLE_KEY, [Entry("s", second, body)])
+        (third,) = journal.append(Message.from_text("user", "three"))
+        assert (store.get_entry(SAMPLE_KEY, third).parent, store.get_session(SAMPLE_KEY).leaf_id) == (second, "s")
         assert [message.text for message in journal.state.history.messages] == ["one", "two", "three"]

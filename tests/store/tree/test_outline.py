@@ -1,4 +1,4 @@
-"""A branch without its words tells the sizes that the whole one tells."""
+"""A branch reduced to its sizes gives the same sizes as the whole branch."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ def test_reduce_to_sizes_keeps_target_and_request_size(log, model):
     messages.
     """
     info, branch = SessionInfo("one"), ConversationState.from_entries(log)
-    plain = reduce_to_sizes(branch)
-    places = [get_session_target(info, one, model or None, None, load_shipped_catalog()) for one in (branch, plain)]
-    assert places[0] == places[1]
-    assert measure_request(branch, places[0]) == measure_request(plain, places[1])
+    sizes = reduce_to_sizes(branch)
+    targets = [
+        get_session_target(info, state, model or None, None, load_shipped_catalog()) for state in (branch, sizes)
+    ]
+    assert targets[0] == targets[1]
+    assert measure_request(branch, targets[0]) == measure_request(sizes, targets[1])
     assert (
-        plain.usage.measured_request is None
-        or plain.usage.measured_request.reported_tokens == branch.usage.measured_request.reported_tokens
+        sizes.usage.measured_request is None
+        or sizes.usage.measured_request.reported_tokens == branch.usage.measured_request.reported_tokens
     )
 
 
@@ -37,17 +39,17 @@ def test_decode_outline_rejects_flipped_bits(log, at):
     branch = ConversationState.from_entries(log)
     saved = encode_outline(branch)
     assert decode_outline(saved) == reduce_to_sizes(branch)
-    place = at % (8 * len(saved))
-    turned = bytearray(saved)
-    turned[place // 8] ^= 1 << place % 8
-    assert decode_outline(bytes(turned)) in (None, reduce_to_sizes(branch))
+    bit = at % (8 * len(saved))
+    flipped = bytearray(saved)
+    flipped[bit // 8] ^= 1 << bit % 8
+    assert decode_outline(bytes(flipped)) in (None, reduce_to_sizes(branch))
 
 
 def test_strip_entry_text_drops_note_lines_but_keeps_queued_messages():
     """The raw lines of notes may be most of a file and are dropped; a queued message is kept."""
-    kept, waits = (Entry("n", None, NoteEntry(reason, b"{}", {"line": 1})) for reason in ("pi:custom", NOTE_QUEUED))
-    assert strip_entry_text(kept).body == NoteEntry("pi:custom", data={"line": 1})
-    assert strip_entry_text(waits) == waits
+    note, queued = (Entry("n", None, NoteEntry(reason, b"{}", {"line": 1})) for reason in ("pi:custom", NOTE_QUEUED))
+    assert strip_entry_text(note).body == NoteEntry("pi:custom", data={"line": 1})
+    assert strip_entry_text(queued) == queued
 
 
 def test_decode_outline_rejects_another_fold_version(monkeypatch):
