@@ -78,10 +78,10 @@ def test_sync_session_has_every_method_of_session():
         assert list(async_signature.parameters) == list(sync_signature.parameters), name
 
 
-def test_sync_session_runs_a_tool_turn(place):
+def test_sync_session_runs_a_tool_turn(store_path):
     """A message, a call, its result and the answer are all in the store's file after the block."""
     upstream = ScriptedUpstream([ScriptedAnswer(calls=(("read", {"path": "a"}),)), "It is high."])
-    with open_engine(place, upstream=upstream, api="anthropic", model=MODEL) as engine:
+    with open_engine(store_path, upstream=upstream, api="anthropic", model=MODEL) as engine:
         session = engine.session("tide")
         first = session.ask("How high is it?")
         [call] = first.message.calls
@@ -89,7 +89,7 @@ def test_sync_session_runs_a_tool_turn(place):
         assert session.ask().message.text == "It is high."
         assert session.key == "tide"
         assert session.report().message_count == 4
-    with open_engine(place, upstream=ScriptedUpstream([]), api="anthropic", model=MODEL) as engine:
+    with open_engine(store_path, upstream=ScriptedUpstream([]), api="anthropic", model=MODEL) as engine:
         assert engine.session("tide").report().message_count == 4
 
 

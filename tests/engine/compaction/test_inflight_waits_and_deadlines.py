@@ -190,7 +190,7 @@ def test_compaction_after_an_overflow_is_recorded_with_that_trigger():
     )
 
 
-def test_the_last_overflow_error_suggests_a_new_session():
+def test_final_overflow_error_suggests_a_larger_window_or_a_new_session():
     """When nothing can be left out any more, the error names both ways out: a larger window or a new session."""
 
     async def main():

@@ -135,11 +135,11 @@ def test_journal_open_with_an_unknown_leaf_creates_no_session(store):
     assert store.list_sessions() == []
 
 
-def test_journal_append_stores_entries_before_it_returns(store, place):
+def test_journal_append_stores_entries_before_it_returns(store, store_path):
     """nothing-lost: another process sees the entries whose ids were returned."""
     journal = Journal.open(store, SAMPLE_KEY)
     ids = journal.append(HELLO, *build_read_step("c1", "text"))
-    with SqliteStore(place) as other:
+    with SqliteStore(store_path) as other:
         assert [other.get_entry(SAMPLE_KEY, id_).body.sized_message.message for id_ in ids] == [
             HELLO,
             *build_read_step("c1", "text"),
@@ -361,12 +361,12 @@ def test_journal_reads_nothing_while_the_loop_runs(store, anthropic, monkeypatch
 # -- failed writes -----------------------------------------------------------------------------------------------------
 
 
-def test_prepare_request_spills_nothing_when_blobs_cannot_be_stored(store, anthropic, full):
+def test_prepare_request_spills_nothing_when_blobs_cannot_be_stored(store, anthropic, fill_disk):
     """refusal-ends-writing: on a full disk no decision names a missing blob, and one notice says why."""
     target = replace(anthropic, limits=replace(anthropic.limits, window=200_000))
     journal = Journal.open(store, SAMPLE_KEY, Policy.preset("holdfast").with_settings(results={"spill_chars": 20_000}))
     journal.append(HELLO, *build_read_step("c1", LONG))
-    full(store)
+    fill_disk(store)
     prepared = journal.prepare_request(target)
     assert [notice.rule for notice in prepared.plan.notices] == ["unstored"]
     assert "0 bytes free" in prepared.plan.notices[0].why
@@ -410,19 +410,19 @@ def test_prepare_request_raises_window_too_small_before_writing(store, anthropic
 
 
 @pytest.mark.usefixtures("impatient")
-def test_journal_append_raises_store_locked_while_the_lease_is_held(store, place):
+def test_journal_append_raises_store_locked_while_the_lease_is_held(store, store_path):
     """one-writer: while another writer holds the session's lease, a typed error is raised."""
     journal = Journal.open(store, SAMPLE_KEY)
-    with SqliteStore(place) as other, other.hold_lease(SAMPLE_KEY), pytest.raises(StoreLocked):
+    with SqliteStore(store_path) as other, other.hold_lease(SAMPLE_KEY), pytest.raises(StoreLocked):
         journal.append(HELLO)
     assert len(journal.append(HELLO)) == 1
 
 
-def test_journals_appending_at_one_leaf_make_two_branches(store, place):
+def test_journals_appending_at_one_leaf_make_two_branches(store, store_path):
     """unique-entry-ids: two journals at one leaf become two branches, and both keep their messages."""
     journal = Journal.open(store, SAMPLE_KEY)
     journal.append(HELLO)
-    with SqliteStore(place) as other_store:
+    with SqliteStore(store_path) as other_store:
         other_journal = Journal.open(other_store, SAMPLE_KEY)
         other_journal.append(Message.from_text("user", "second"))
         journal.append(Message.from_text("user", "first"))
@@ -464,10 +464,10 @@ def test_prepare_request_does_not_spill_a_capped_text_again(store, anthropic):
     assert [hash_[:12] for hash_ in store.blobs.iter_hashes()] == [handle]
 
 
-def test_journal_append_keeps_a_text_whole_when_its_blob_cannot_be_stored(store, full):
+def test_journal_append_keeps_a_text_whole_when_its_blob_cannot_be_stored(store, fill_disk):
     """nothing-lost: with a full blob store the message is stored with its whole text."""
     journal = Journal.open(store, SAMPLE_KEY, Policy().with_settings(results={"append_chars": 10_000}))
-    full(store)
+    fill_disk(store)
     journal.append(Message.from_text("user", LONG))
     assert store.read_path(SAMPLE_KEY)[-1].body.sized_message.message.text == LONG
 
