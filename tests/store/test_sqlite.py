@@ -663,7 +663,7 @@ def test_sqlite_store_refuses_an_old_sqlite_library(tmp_path: Path, monkeypatch:
     assert [path.name for path in tmp_path.iterdir() if "new" in path.name] == []
 
 
-# -- other writers ----------------------------------------------------------------------------------------------------
+# -- other writers -----------------------------------------------------------------------------------------------------
 
 
 def test_append_entries_raises_store_locked_after_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
