@@ -184,7 +184,7 @@ def test_deep_line_raises_recursion_error_on_the_second_read(tmp_path: Path) -> 
         recording = source.read()
         assert len(recording.entries) == 4
         with pytest.raises(RecursionError, match="nested too deeply"):
-            read_deeper(450)
+            read_deeper(480)
 
 
 def test_import_dash_reads_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
