@@ -69,9 +69,9 @@ def build_opening(client: str, summary: str) -> list[Message]:
     """Return the first messages that ``client`` sends when it continues from ``summary``."""
     if client == "opencode":
         return [Message.from_text("user", "What did we do so far?"), Message.from_text("assistant", summary)]
-    before, behind = WRAPPERS[client]
+    before, after_summary = WRAPPERS[client]
     reminder = (Text("<system-reminder>\nUse ripgrep.\n</system-reminder>"),) * client.startswith("claude")
-    return [Message("user", (*reminder, Text(before + summary + behind)))]
+    return [Message("user", (*reminder, Text(before + summary + after_summary)))]
 
 
 def build_turns(turns: int, start: int = 0, chars: int = 4_000) -> list[Message]:
@@ -243,7 +243,7 @@ def test_render_previous_summary_reserves_half_for_constraints(at, heading):
 
 
 def test_render_previous_summary_cuts_each_section_on_its_own():
-    """A long section leaves room for the sections behind it."""
+    """A long section leaves room for the sections after it."""
     long = "\n".join([f"## Done {name}\n" + "\n".join(LINES[:200]) for name in "abc"])
     text = build_extracts(
         [*build_opening("pi", f"{long}\n## Current Work\n`anchor` is missing in rock.py"), *build_turns(1, 90)]

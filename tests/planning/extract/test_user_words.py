@@ -175,7 +175,7 @@ TEXTS = st.lists(st.sampled_from([TALK, RULE, "Yes.", "多语言必须支持。"
 
 @given(st.lists(TEXTS.map("".join), max_size=9), st.integers(0, 500), st.booleans())
 def test_quote_user_messages_quotes_verbatim_within_budget(texts, budget, is_open):
-    """Each quoted run stands in one message in that order; only an open request may exceed the budget."""
+    """Each quoted run is in one message in that order; only an open request may exceed the budget."""
     goal, constraints = quote_user_messages(build_conversation(*texts), budget, is_open=is_open)
     sent_texts = [text.strip() for text in texts if text.strip()]
     assert not (sent_texts and is_open) or goal[-1].endswith(sent_texts[-1])

@@ -296,10 +296,12 @@ def test_plan_puts_restored_texts_after_the_summary_within_budget():
         plan_with_summary(build_turns(20), restored_texts=texts),
         plan(build_turns(20), TARGET, POLICY, inputs=PlanInputs(force_compaction=True, restored_texts=texts)),
     ):
-        behind = list_summary_texts(new_plan)[-3:]
-        assert "# Rules\nBe brief." in behind
-        assert any("are left out here]" in text for text in behind)
-        assert sum(estimate_text_tokens(text) for text in behind if text.startswith("# ")) <= budget.compute_share(0.10)
+        restored = list_summary_texts(new_plan)[-3:]
+        assert "# Rules\nBe brief." in restored
+        assert any("are left out here]" in text for text in restored)
+        assert sum(estimate_text_tokens(text) for text in restored if text.startswith("# ")) <= budget.compute_share(
+            0.10
+        )
         assert new_plan.after < new_plan.before
 
 

@@ -60,7 +60,7 @@ def test_overflow_replay_repeats_the_newest_message_without_media(name):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_overflow_replay_keeps_calls_and_results_after_the_message(name):
-    """Calls and results behind the message are sent unchanged, also those that the model has not read."""
+    """Calls and results after the message are sent unchanged, also those that the model has not read."""
     turn = [Message.from_text("user", "Read both."), *build_step(1, "first"), *build_step(2, "unread")]
     messages = [*TALK, *turn]
     assert apply(messages, plan_after_overflow(messages, Policy.preset(name)))[-len(turn) :] == turn

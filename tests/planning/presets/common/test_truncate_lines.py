@@ -192,7 +192,7 @@ def test_plan_opencode_escapes_look_alike_tags_in_truncated_output():
 
 
 def test_plan_opencode_keeps_media_beside_truncated_output():
-    """Media of a result stay behind its truncated text."""
+    """Media of a result stay after its truncated text."""
     picture = Media("image", "image/png", 3, "", "AAAA")
     result = ToolResult("c", "bash", (Text("x" * 99_999), picture))
     messages = [
