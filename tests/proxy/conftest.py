@@ -148,6 +148,6 @@ def make_chat():
 
 
 @pytest.fixture
-def strict():
+def make_strict_upstream():
     """Return a function that makes an upstream of the strict provider with a window."""
     return lambda window=32_000, **settings: Upstream(Provider(Strict(window=window, **settings)))

@@ -30,9 +30,11 @@ def run(function):
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("api", APIS)
-def test_proxy_forwards_unchanged_requests_and_answers_byte_for_byte(api, stream, open_client, make_chat, strict):
+def test_proxy_forwards_unchanged_requests_and_answers_byte_for_byte(
+    api, stream, open_client, make_chat, make_strict_upstream
+):
     """When nothing has to be reduced, the provider gets the client's own bytes and the client gets the provider's."""
-    upstream, chat = strict(), make_chat(api, stream=stream)
+    upstream, chat = make_strict_upstream(), make_chat(api, stream=stream)
     path = (
         chat.path.replace(":generate", ":streamGenerate") + "?alt=sse"
         if (api, stream) == ("gemini", True)
@@ -54,11 +56,11 @@ def test_proxy_forwards_unchanged_requests_and_answers_byte_for_byte(api, stream
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_proxy_keeps_every_request_inside_the_configured_window(api, open_client, make_chat, strict):
+def test_proxy_keeps_every_request_inside_the_configured_window(api, open_client, make_chat, make_strict_upstream):
     """A conversation 30 turns past its window is still answered, every request fits, and the newest message is always
     sent.
     """
-    upstream, chat = strict(16_000), make_chat(api)
+    upstream, chat = make_strict_upstream(16_000), make_chat(api)
 
     async def go():
         async with open_client(upstream, window=16_000) as client:
@@ -92,7 +94,7 @@ def test_proxy_recovers_from_an_overflow_of_an_unknown_window(api, words, open_c
 
 @pytest.mark.uncounted
 @pytest.mark.parametrize("api", example_counts.every_other(APIS))
-def test_proxy_sends_the_same_bytes_after_restarts(api, open_client, make_chat, strict):
+def test_proxy_sends_the_same_bytes_after_restarts(api, open_client, make_chat, make_strict_upstream):
     """A request upstream depends only on the client's request and the log, so a restart before each changes no byte
     (same-after-restart).
     """
@@ -109,16 +111,16 @@ def test_proxy_sends_the_same_bytes_after_restarts(api, open_client, make_chat, 
             async with open_client(upstream, store, window=16_000) as client:
                 await chat.send_turn(client, f"Note {number}: {WORDS}")
 
-    plain, restarted = strict(16_000), strict(16_000)
+    plain, restarted = make_strict_upstream(16_000), make_strict_upstream(16_000)
     run(lambda: run_without_restarts(plain))
     run(lambda: run_with_restarts(restarted))
     assert restarted.bodies == plain.bodies
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_proxy_sends_the_same_bytes_for_a_retry(api, open_client, make_chat, strict):
+def test_proxy_sends_the_same_bytes_for_a_retry(api, open_client, make_chat, make_strict_upstream):
     """A repeated request is sent upstream with the same bytes, also after a restart."""
-    upstream, chat, store = strict(16_000), make_chat(api), MemoryStore()
+    upstream, chat, store = make_strict_upstream(16_000), make_chat(api), MemoryStore()
 
     async def go():
         async with open_client(upstream, store, window=16_000) as client:
@@ -135,11 +137,11 @@ def test_proxy_sends_the_same_bytes_for_a_retry(api, open_client, make_chat, str
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_proxy_reports_an_unfixable_overflow_in_the_words_of_the_api(api, open_client, make_chat, strict):
+def test_proxy_reports_an_unfixable_overflow_in_the_words_of_the_api(api, open_client, make_chat, make_strict_upstream):
     """A request that cannot be made to fit gets an overflow error with numbers that clients of its API recognize, so
     that their own recovery starts.
     """
-    upstream, chat = strict(8_000), make_chat(api)
+    upstream, chat = make_strict_upstream(8_000), make_chat(api)
     chat.fields |= {
         "anthropic": {"system": WORDS * 12},
         "openai-chat": {},
@@ -163,9 +165,9 @@ def test_proxy_reports_an_unfixable_overflow_in_the_words_of_the_api(api, open_c
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_observe_mode_forwards_everything_unchanged_and_records_it(api, open_client, make_chat, strict):
+def test_observe_mode_forwards_everything_unchanged_and_records_it(api, open_client, make_chat, make_strict_upstream):
     """In observe mode the provider's overflow errors come back unchanged, and the conversation is in the store."""
-    upstream, chat, store = strict(8_000), make_chat(api), MemoryStore()
+    upstream, chat, store = make_strict_upstream(8_000), make_chat(api), MemoryStore()
 
     async def go():
         async with open_client(upstream, store, observe=True) as client:
@@ -187,9 +189,9 @@ def test_observe_mode_forwards_everything_unchanged_and_records_it(api, open_cli
     assert store.list_sessions()
 
 
-def test_count_tokens_counts_the_reduced_request(open_client, make_chat, strict):
+def test_count_tokens_counts_the_reduced_request(open_client, make_chat, make_strict_upstream):
     """A token count covers the reduced request, or the client would compact in the middle of its task."""
-    upstream, chat = strict(16_000), make_chat("anthropic")
+    upstream, chat = make_strict_upstream(16_000), make_chat("anthropic")
 
     async def go():
         async with open_client(upstream, window=16_000) as client:
@@ -203,11 +205,11 @@ def test_count_tokens_counts_the_reduced_request(open_client, make_chat, strict)
     assert 0 < run(go) < 16_000
 
 
-def test_gemini_count_tokens_reduces_only_the_contents(open_client, make_chat, strict):
+def test_gemini_count_tokens_reduces_only_the_contents(open_client, make_chat, make_strict_upstream):
     """Gemini's countTokens may carry a whole request: its contents are reduced, the bytes around them stay, and a
     malformed one is relayed.
     """
-    upstream, chat = strict(16_000), make_chat("gemini")
+    upstream, chat = make_strict_upstream(16_000), make_chat("gemini")
     path = chat.path.replace("generateContent", "countTokens")
     whole = b'{ "generateContentRequest" : {"model": "models/kelp", "contents": %s, "tools": [] } , "other": 1}'
     damaged = b'{"generateContentRequest": {"contents": 1}}'
@@ -231,11 +233,11 @@ def test_gemini_count_tokens_reduces_only_the_contents(open_client, make_chat, s
     assert left == damaged
 
 
-def test_proxy_serves_unrecorded_and_reports_a_failing_store_once(open_client, make_chat, strict, capfd):
+def test_proxy_serves_unrecorded_and_reports_a_failing_store_once(open_client, make_chat, make_strict_upstream, capfd):
     """When the store fails, requests continue with the decisions already made; a header, /livez and one line on
     standard error report it.
     """
-    upstream, chat, store = strict(16_000), make_chat("anthropic"), MemoryStore()
+    upstream, chat, store = make_strict_upstream(16_000), make_chat("anthropic"), MemoryStore()
 
     def full(*_, **__):
         raise StoreReadOnly("the disk is full; free some space")
@@ -256,11 +258,11 @@ def test_proxy_serves_unrecorded_and_reports_a_failing_store_once(open_client, m
     assert capfd.readouterr().err.count("not recorded") == 1
 
 
-def test_bypass_file_switches_managing_off_and_on(open_client, make_chat, strict, tmp_path):
+def test_bypass_file_switches_managing_off_and_on(open_client, make_chat, make_strict_upstream, tmp_path):
     """While the bypass file exists every request is relayed unchanged; once it is removed requests are managed
     again.
     """
-    upstream, chat = strict(), make_chat("anthropic")
+    upstream, chat = make_strict_upstream(), make_chat("anthropic")
 
     async def go():
         async with open_client(upstream, bypass=tmp_path / "bypass") as client:
@@ -273,20 +275,20 @@ def test_bypass_file_switches_managing_off_and_on(open_client, make_chat, strict
     assert run(go) == ["managed", "bypassed", "managed"]
 
 
-def test_bypass_file_that_cannot_be_checked_is_ignored(open_client, make_chat, strict, tmp_path):
+def test_bypass_file_that_cannot_be_checked_is_ignored(open_client, make_chat, make_strict_upstream, tmp_path):
     """A bypass path that cannot be checked switches nothing off and fails no request."""
 
     async def go():
-        async with open_client(strict(), bypass=tmp_path / ("n" * 300) / "bypass") as client:
+        async with open_client(make_strict_upstream(), bypass=tmp_path / ("n" * 300) / "bypass") as client:
             reply = await make_chat("anthropic").send_turn(client, "Go on.")
             return reply.status_code, reply.headers.get(STATE)
 
     assert run(go) == (200, "managed")
 
 
-def test_proxy_forwards_api_keys_and_never_stores_them(open_client, make_chat, strict):
+def test_proxy_forwards_api_keys_and_never_stores_them(open_client, make_chat, make_strict_upstream):
     """No auth header of a client is in the log, in the health pages or in an answer (no-keys-stored)."""
-    upstream, chat, store = strict(), make_chat("anthropic"), MemoryStore()
+    upstream, chat, store = make_strict_upstream(), make_chat("anthropic"), MemoryStore()
 
     async def go():
         async with open_client(upstream, store) as client:
@@ -304,9 +306,9 @@ def test_proxy_forwards_api_keys_and_never_stores_them(open_client, make_chat, s
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat"])
-def test_proxy_forwards_unknown_models_and_keeps_roles_alternating(api, open_client, make_chat, strict):
+def test_proxy_forwards_unknown_models_and_keeps_roles_alternating(api, open_client, make_chat, make_strict_upstream):
     """For an unknown model the client's bytes pass unchanged, and after a cut no two user messages are adjacent."""
-    upstream, chat = strict(16_000), make_chat(api)
+    upstream, chat = make_strict_upstream(16_000), make_chat(api)
 
     def body():
         return chat.body() | {"model": "local-7b"}
@@ -332,7 +334,9 @@ def test_proxy_forwards_unknown_models_and_keeps_roles_alternating(api, open_cli
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_proxy_keeps_decisions_when_the_newest_message_is_replaced(api, open_client, make_upstream, make_chat, strict):
+def test_proxy_keeps_decisions_when_the_newest_message_is_replaced(
+    api, open_client, make_upstream, make_chat, make_strict_upstream
+):
     """A client that replaces a trailing reminder each turn starts a branch each turn, and learning the window still
     costs at most 3 refusals.
     """
@@ -356,13 +360,13 @@ def test_proxy_keeps_decisions_when_the_newest_message_is_replaced(api, open_cli
 
 @pytest.mark.parametrize("limit", ["tokens", "bytes"])
 def test_forget_learned_window_takes_effect_in_a_running_proxy(
-    limit, open_client, make_upstream, make_chat, strict, tmp_path
+    limit, open_client, make_upstream, make_chat, make_strict_upstream, tmp_path
 ):
     """A session keeps its learned window until it is told to forget it, and a running proxy applies that at once."""
     small = Provider(Strict(window=12_000 if limit == "tokens" else 200_000))
     upstream, larger, chat = (
         make_upstream(small, max_bytes=40_000 * (limit == "bytes")),
-        strict(200_000),
+        make_strict_upstream(200_000),
         make_chat("anthropic"),
     )
     path, sizes = tmp_path / "holdfast.db", []
@@ -384,7 +388,7 @@ def test_forget_learned_window_takes_effect_in_a_running_proxy(
 
 
 @pytest.mark.parametrize("api", example_counts.every_other(APIS))
-def test_proxy_makes_no_summary_call_unless_configured(api, open_client, make_chat, strict):
+def test_proxy_makes_no_summary_call_unless_configured(api, open_client, make_chat, make_strict_upstream):
     """By default the proxy makes no model call of its own; with `summaries` set it uses the client's login and the
     client's or the named model.
     """
@@ -397,11 +401,11 @@ def test_proxy_makes_no_summary_call_unless_configured(api, open_client, make_ch
                 assert reply.status_code == 200, reply.text
         return len(upstream.bodies) - 20
 
-    assert run(lambda: go(strict(16_000))) == 0
-    upstream = strict(16_000)
+    assert run(lambda: go(make_strict_upstream(16_000))) == 0
+    upstream = make_strict_upstream(16_000)
     assert run(lambda: go(upstream, summaries="client")) > 0
     assert {request.headers["x-api-key"] for request in upstream.sent} == {"sk-mine"}
-    upstream = strict(16_000)
+    upstream = make_strict_upstream(16_000)
     assert run(lambda: go(upstream, summaries="other-model")) > 0
     assert [
         request for request in upstream.sent if b"other-model" in request.content or "other-model" in str(request.url)
@@ -416,11 +420,13 @@ LOGINS = [
 
 
 @pytest.mark.parametrize("login", LOGINS, ids=["claude", "chatgpt"])
-def test_proxy_never_uses_a_subscription_login_for_another_model(login, open_client, make_chat, strict, capfd):
+def test_proxy_never_uses_a_subscription_login_for_another_model(
+    login, open_client, make_chat, make_strict_upstream, capfd
+):
     """With a subscription login the summary is made without a model; that is reported once, and as a note in
     ``/livez``.
     """
-    upstream, chat = strict(16_000), make_chat("anthropic")
+    upstream, chat = make_strict_upstream(16_000), make_chat("anthropic")
 
     async def go():
         async with open_client(upstream, window=16_000, summaries="other-model") as client:
@@ -436,9 +442,9 @@ def test_proxy_never_uses_a_subscription_login_for_another_model(login, open_cli
     assert [note.partition(":")[0] for note in livez["notes"]] == ["summaries are made without a model"]
 
 
-def test_summary_request_carries_the_key_from_the_query(open_client, make_chat, strict):
+def test_summary_request_carries_the_key_from_the_query(open_client, make_chat, make_strict_upstream):
     """Gemini's key may be a query parameter: a summary request carries it too, and asks for an unstreamed answer."""
-    upstream, chat = strict(16_000), make_chat("gemini")
+    upstream, chat = make_strict_upstream(16_000), make_chat("gemini")
     path = chat.path.replace(":generate", ":streamGenerate") + "?alt=sse&key=kelp-1"
 
     async def go():
@@ -453,11 +459,11 @@ def test_summary_request_carries_the_key_from_the_query(open_client, make_chat, 
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_observe_mode_forwards_requests_larger_than_the_window(api, open_client, make_chat, strict):
+def test_observe_mode_forwards_requests_larger_than_the_window(api, open_client, make_chat, make_strict_upstream):
     """In observe mode a request that leaves no room in the window is still forwarded, and the provider's answer is
     returned.
     """
-    upstream, chat = strict(100_000), make_chat(api)
+    upstream, chat = make_strict_upstream(100_000), make_chat(api)
     chat.add_user_text("How high is the tide?")
     system = {
         "anthropic": {"system": WORDS * 12},
@@ -476,7 +482,7 @@ def test_observe_mode_forwards_requests_larger_than_the_window(api, open_client,
 
 
 @pytest.mark.parametrize("api", example_counts.every_other(APIS))
-def test_proxies_on_one_store_send_the_bytes_of_a_single_proxy(api, open_client, make_chat, strict):
+def test_proxies_on_one_store_send_the_bytes_of_a_single_proxy(api, open_client, make_chat, make_strict_upstream):
     """Memory never overrides the log: two proxies that take turns on one store send the bytes that one would send."""
 
     async def go(upstream, replicas):
@@ -489,7 +495,7 @@ def test_proxies_on_one_store_send_the_bytes_of_a_single_proxy(api, open_client,
                 client = (first, second)[number % replicas]
                 assert (await chat.send_turn(client, f"Note {number}: {WORDS}")).status_code == 200
 
-    alone, both = strict(16_000), strict(16_000)
+    alone, both = make_strict_upstream(16_000), make_strict_upstream(16_000)
     run(lambda: go(alone, 1))
     run(lambda: go(both, 2))
     assert both.bodies == alone.bodies

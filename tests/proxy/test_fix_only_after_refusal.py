@@ -41,9 +41,9 @@ VALID = {
 }
 
 
-def send_conversation(open_client, strict, messages, model, path="/v1/chat/completions", **fields):
+def send_conversation(open_client, make_strict_upstream, messages, model, path="/v1/chat/completions", **fields):
     """Send a request; return its body, the bodies sent upstream, and the reply."""
-    upstream = strict(400_000)
+    upstream = make_strict_upstream(400_000)
     data = json.dumps({"model": model, "messages": messages, **fields}).encode()
 
     async def go():
@@ -55,19 +55,19 @@ def send_conversation(open_client, strict, messages, model, path="/v1/chat/compl
 
 @pytest.mark.parametrize("model", ["local-7b", "qwen3-coder", "deepseek-chat", "openai/gpt-oss-20b"])
 @pytest.mark.parametrize("name", [*INVALID, *VALID])
-def test_proxy_fixes_requests_to_unknown_servers_only_after_a_refusal(name, model, open_client, strict):
+def test_proxy_fixes_requests_to_unknown_servers_only_after_a_refusal(name, model, open_client, make_strict_upstream):
     """The rules of an unknown server are not known, so the client's bytes are sent first and the fixed request only
     after a refusal.
     """
-    data, bodies, reply = send_conversation(open_client, strict, {**INVALID, **VALID}[name], model)
+    data, bodies, reply = send_conversation(open_client, make_strict_upstream, {**INVALID, **VALID}[name], model)
     assert bodies[0] == data
     assert (reply.status_code, len(bodies)) == (200, 2 if name in INVALID else 1)
 
 
 @pytest.mark.parametrize("name", INVALID)
-def test_proxy_fixes_requests_to_openai_before_the_first_send(name, open_client, strict):
+def test_proxy_fixes_requests_to_openai_before_the_first_send(name, open_client, make_strict_upstream):
     """For OpenAI's own models the first request already follows its rules, and every call and result is still in it."""
-    _, bodies, reply = send_conversation(open_client, strict, INVALID[name], "gpt-5.1")
+    _, bodies, reply = send_conversation(open_client, make_strict_upstream, INVALID[name], "gpt-5.1")
     assert (reply.status_code, len(bodies)) == (200, 1)
     shown = json.loads(bodies[0])["messages"]
     calls = [call["id"] for message in shown for call in message.get("tool_calls", ())]
@@ -77,21 +77,23 @@ def test_proxy_fixes_requests_to_openai_before_the_first_send(name, open_client,
 
 
 @pytest.mark.parametrize("name", ["no result", "unknown fields"])
-def test_proxy_returns_refusals_that_no_fix_cures(name, open_client, strict):
+def test_proxy_returns_refusals_that_no_fix_cures(name, open_client, make_strict_upstream):
     """A refusal that has nothing to do with the form reaches the client, and a request that is already in order is not
     sent again.
     """
-    _, bodies, reply = send_conversation(open_client, strict, {**INVALID, **VALID}[name], "local-7b", temperature=9)
+    _, bodies, reply = send_conversation(
+        open_client, make_strict_upstream, {**INVALID, **VALID}[name], "local-7b", temperature=9
+    )
     assert (reply.status_code, len(bodies)) == (400, 2 if name in INVALID else 1)
     assert "temperature" in reply.text
 
 
 @pytest.mark.parametrize("models", [("deepseek-chat",), ("deepseek-chat", "deepseek-reasoner")])
-def test_proxy_asks_once_per_model_before_fixing_every_request(models, open_client, strict):
+def test_proxy_asks_once_per_model_before_fixing_every_request(models, open_client, make_strict_upstream):
     """A server that enforces the rules refuses once per model and session; later requests are fixed before the first
     send.
     """
-    upstream = strict(400_000)
+    upstream = make_strict_upstream(400_000)
     messages = [*INVALID["no result"]]
 
     async def go():
@@ -112,9 +114,9 @@ def make_tool_loop(thinking):
     return [USER, {"role": "assistant", "content": [*thinking, block]}, {"role": "user", "content": [result]}]
 
 
-def test_proxy_drops_thinking_after_a_refusal_and_then_at_once(open_client, strict):
+def test_proxy_drops_thinking_after_a_refusal_and_then_at_once(open_client, make_strict_upstream):
     """A tool loop that began without thinking is sent as written; after the refusal thinking is left out at once."""
-    upstream = strict(400_000)
+    upstream = make_strict_upstream(400_000)
     tool = {"name": "look", "input_schema": {"type": "object"}}
     more = {"max_tokens": 4_000, "tools": [tool], "thinking": {"type": "enabled", "budget_tokens": 1_024}}
     body = {"model": "claude-sonnet-4-5", "messages": make_tool_loop([]), **more}
@@ -144,11 +146,11 @@ class RefusingUpstream(httpx2.AsyncBaseTransport):
         return httpx2.Response(400, json={"type": "error", "error": error})
 
 
-def test_proxy_fixes_a_refused_request_only_once(open_client, strict):
+def test_proxy_fixes_a_refused_request_only_once(open_client, make_strict_upstream):
     """A request that is refused again after the fix is not sent a third time, and the provider's error is the
     answer.
     """
-    upstream = strict(400_000)
+    upstream = make_strict_upstream(400_000)
     upstream.inner = RefusingUpstream()
     thinking = {"max_tokens": 4_000, "thinking": {"type": "enabled", "budget_tokens": 1_024}}
     invalid = {"model": "claude-sonnet-4-5", "messages": make_tool_loop([]), **thinking}
@@ -172,15 +174,20 @@ def make_image_message(count):
 
 
 @pytest.mark.parametrize("count", [21, 100])
-def test_proxy_forwards_all_images_the_provider_accepts(count, open_client, strict):
+def test_proxy_forwards_all_images_the_provider_accepts(count, open_client, make_strict_upstream):
     """A request that fits is forwarded byte for byte, however many images it has."""
     data, bodies, reply = send_conversation(
-        open_client, strict, [make_image_message(count)], "claude-sonnet-4-5", "/v1/messages", max_tokens=100
+        open_client,
+        make_strict_upstream,
+        [make_image_message(count)],
+        "claude-sonnet-4-5",
+        "/v1/messages",
+        max_tokens=100,
     )
     assert (bodies, reply.status_code) == ([data], 200)
 
 
-def test_proxy_forwards_a_20_mb_document_unchanged(open_client, strict):
+def test_proxy_forwards_a_20_mb_document_unchanged(open_client, make_strict_upstream):
     """20 MB of base64 are forwarded byte for byte, because the Messages API accepts 32 MB."""
     document = base64.b64encode(b"%PDF" + b"\0" * 15_000_000).decode()
     source = {"type": "base64", "media_type": "application/pdf", "data": document}
@@ -188,15 +195,20 @@ def test_proxy_forwards_a_20_mb_document_unchanged(open_client, strict):
         {"role": "user", "content": [{"type": "document", "source": source}, {"type": "text", "text": "what?"}]}
     ]
     data, bodies, _ = send_conversation(
-        open_client, strict, messages, "claude-sonnet-4-5", "/v1/messages", max_tokens=100
+        open_client, make_strict_upstream, messages, "claude-sonnet-4-5", "/v1/messages", max_tokens=100
     )
     assert bodies == [data]
 
 
-def test_proxy_keeps_the_newest_100_images_after_a_refusal(open_client, strict):
+def test_proxy_keeps_the_newest_100_images_after_a_refusal(open_client, make_strict_upstream):
     """The newest message is sent as written; after a refusal for 101 images it is sent again with the newest 100."""
     data, bodies, reply = send_conversation(
-        open_client, strict, [make_image_message(101)], "claude-sonnet-4-5", "/v1/messages", max_tokens=100
+        open_client,
+        make_strict_upstream,
+        [make_image_message(101)],
+        "claude-sonnet-4-5",
+        "/v1/messages",
+        max_tokens=100,
     )
     assert (bodies[0], reply.status_code) == (data, 200), reply.text
     assert bodies[-1].count(IMAGE_DATA.encode()) == 100
@@ -204,11 +216,11 @@ def test_proxy_keeps_the_newest_100_images_after_a_refusal(open_client, strict):
 
 @pytest.mark.parametrize("name", ["empty ids", "an id twice", "long ids"])
 @pytest.mark.parametrize("how", ["one", "restarted", "forked", "forked anew", "forgotten"])
-def test_required_form_is_kept_in_the_log(how, name, open_client, strict):
+def test_required_form_is_kept_in_the_log(how, name, open_client, make_strict_upstream):
     """The form that a server requires is in the log, so a restart, another replica and a sibling branch all apply it,
     and forgetting the learned window does not change it.
     """
-    upstream, store = strict(400_000), MemoryStore()
+    upstream, store = make_strict_upstream(400_000), MemoryStore()
 
     async def send_messages(client, messages):
         before = len(upstream.bodies)

@@ -42,11 +42,11 @@ CLIENT_COMPACTIONS = {
 
 
 @pytest.mark.parametrize("path", CLIENT_COMPACTIONS)
-def test_client_compaction_that_fits_is_forwarded_unchanged(path, open_client, strict):
+def test_client_compaction_that_fits_is_forwarded_unchanged(path, open_client, make_strict_upstream):
     """A large result in a client's compaction is not spilled, because the summary is made from it and it could not be
     read back.
     """
-    upstream, api = strict(200_000), "anthropic" if path == "/v1/messages" else "openai-responses"
+    upstream, api = make_strict_upstream(200_000), "anthropic" if path == "/v1/messages" else "openai-responses"
     field = "messages" if api == "anthropic" else "input"
     tools = {"max_tokens": 400, "tools": [{"name": "read", "input_schema": {"type": "object"}}]}
     body = {"model": STRICTEST_MODELS[api], field: [*CLIENT_COMPACTIONS[path]]} | (tools if api == "anthropic" else {})
@@ -80,11 +80,11 @@ def test_proxy_learns_a_byte_limit_from_a_413(api, open_client, make_upstream, m
     assert 1 <= len(upstream.bodies) - 16 <= 2
 
 
-def test_client_compaction_of_an_unknown_conversation_is_reduced(open_client, make_chat, strict):
+def test_client_compaction_of_an_unknown_conversation_is_reduced(open_client, make_chat, make_strict_upstream):
     """A compaction of a conversation the proxy has not seen is reduced like a turn and not recorded; one that fits is
     forwarded unchanged.
     """
-    upstream, chat, store = strict(16_000), make_chat("openai-responses"), MemoryStore()
+    upstream, chat, store = make_strict_upstream(16_000), make_chat("openai-responses"), MemoryStore()
     for number in range(30):
         chat.add_user_text(f"Note {number}: {WORDS}")
         content = [{"type": "output_text", "text": f"Noted {number}."}]
@@ -144,11 +144,11 @@ SUMMARISE = "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\nYour ta
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_refused_claude_code_compaction_is_retried_smaller(stream, open_client, make_chat, strict):
+def test_refused_claude_code_compaction_is_retried_smaller(stream, open_client, make_chat, make_strict_upstream):
     """A ``/compact`` of Claude Code that the provider refuses, even as the first request seen, is sent once as written,
     then smaller, and not recorded.
     """
-    upstream, chat, store = strict(8_000), make_chat("anthropic", stream=stream), MemoryStore()
+    upstream, chat, store = make_strict_upstream(8_000), make_chat("anthropic", stream=stream), MemoryStore()
     for number in range(20):
         chat.add_user_text(f"Note {number}: {WORDS}")
         chat.messages.append({"role": "assistant", "content": f"Noted {number}."})
@@ -166,9 +166,9 @@ def test_refused_claude_code_compaction_is_retried_smaller(stream, open_client, 
     assert not store.list_sessions()
 
 
-def test_observe_mode_returns_a_refused_client_compaction(open_client, make_chat, strict):
+def test_observe_mode_returns_a_refused_client_compaction(open_client, make_chat, make_strict_upstream):
     """In observe mode a client's compaction is sent once, and its refusal is returned."""
-    upstream, chat = strict(2_000), make_chat("anthropic")
+    upstream, chat = make_strict_upstream(2_000), make_chat("anthropic")
     chat.add_user_text(WORDS * 3)
     chat.messages.append({"role": "assistant", "content": "Noted."})
     chat.add_user_text(SUMMARISE)
@@ -216,11 +216,11 @@ def test_unfixable_overflow_is_reported_with_limit_and_size(api, words, open_cli
         assert 0.5 * verdict.requested < verdict.limit < 0.9 * verdict.requested
 
 
-def test_window_too_small_is_reported_once(open_client, make_chat, strict, capfd):
+def test_window_too_small_is_reported_once(open_client, make_chat, make_strict_upstream, capfd):
     """A learned window that fits nothing is reported once in the log and on standard error and in ``/livez``; each
     request is refused locally and not sent.
     """
-    upstream, chat, store = strict(1_500), make_chat("anthropic"), MemoryStore()
+    upstream, chat, store = make_strict_upstream(1_500), make_chat("anthropic"), MemoryStore()
 
     async def go():
         async with open_client(upstream, store) as client:
@@ -241,11 +241,11 @@ def test_window_too_small_is_reported_once(open_client, make_chat, strict, capfd
     assert capfd.readouterr().err.count("WindowTooSmall") == 1
 
 
-def test_local_refusals_are_counted_as_refused(open_client, make_chat, strict):
+def test_local_refusals_are_counted_as_refused(open_client, make_chat, make_strict_upstream):
     """A foreign host, a missing token, an oversized body, an unknown coding and an unknown address count as refused,
     not as relayed or failed.
     """
-    upstream, chat = strict(), make_chat("anthropic")
+    upstream, chat = make_strict_upstream(), make_chat("anthropic")
     chat.add_user_text("How high is the tide?")
     wrong = {
         403: (chat.path, {"host": "evil.example", "x-holdfast-token": "t"}, b"{}"),
@@ -275,9 +275,9 @@ def test_local_refusals_are_counted_as_refused(open_client, make_chat, strict):
     assert len(upstream.bodies) == 1
 
 
-def test_root_path_identifies_the_proxy(open_client, strict):
+def test_root_path_identifies_the_proxy(open_client, make_strict_upstream):
     """GET and HEAD on the proxy's own root identify it, unless the client's headers name a provider."""
-    upstream = strict()
+    upstream = make_strict_upstream()
 
     async def go():
         async with open_client(upstream) as client:
@@ -291,9 +291,9 @@ def test_root_path_identifies_the_proxy(open_client, strict):
     assert [request.url.path for request in upstream.sent] == ["/"]
 
 
-def test_metrics_path_of_a_named_upstream_is_relayed(open_client, strict):
+def test_metrics_path_of_a_named_upstream_is_relayed(open_client, make_strict_upstream):
     """A path that names an upstream relays ``/metrics`` to it, because gateways have one too."""
-    upstream = strict()
+    upstream = make_strict_upstream()
 
     async def go():
         async with open_client(upstream) as client:
@@ -304,9 +304,9 @@ def test_metrics_path_of_a_named_upstream_is_relayed(open_client, strict):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_upstream_that_is_the_proxy_itself_is_refused(api, open_client, make_chat, strict):
+def test_upstream_that_is_the_proxy_itself_is_refused(api, open_client, make_chat, make_strict_upstream):
     """A path that names the proxy itself would loop forever; it gets a 404 in the words of its API and is not sent."""
-    upstream, chat = strict(), make_chat(api)
+    upstream, chat = make_strict_upstream(), make_chat(api)
     chat.add_user_text("How high is the tide?")
 
     async def go():

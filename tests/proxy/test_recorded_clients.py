@@ -47,9 +47,9 @@ def send_recorded_requests(file, upstream, open_client, **options):
 
 
 @pytest.mark.parametrize("file", [file for file in SHAPES if file.stem != REFUSED_SHAPE], ids=lambda file: file.stem)
-def test_proxy_forwards_recorded_requests_byte_for_byte(file, open_client, strict):
+def test_proxy_forwards_recorded_requests_byte_for_byte(file, open_client, make_strict_upstream):
     """With nothing to reduce, the provider gets the recorded client's own bytes and the client gets the provider's."""
-    upstream = strict(200_000, accepted_seals="any", binds_thinking="never")
+    upstream = make_strict_upstream(200_000, accepted_seals="any", binds_thinking="never")
     replies = send_recorded_requests(file, upstream, open_client)
     assert upstream.bodies == [encode_body(line) for line in read_requests(file)]
     assert [reply.content for reply in replies] == upstream.answers
@@ -69,11 +69,11 @@ def add_thinking(line):
     [file for file in CONVERSATIONS if read_requests(file)[-1]["path"] == "/v1/messages"],
     ids=lambda file: file.stem,
 )
-def test_proxy_forwards_recorded_thinking_from_the_middle_on(file, open_client, strict):
+def test_proxy_forwards_recorded_thinking_from_the_middle_on(file, open_client, make_strict_upstream):
     """A conversation begun without the proxy is forwarded byte for byte from its first proxied request, with all its
     thinking.
     """
-    upstream, later = strict(200_000, accepted_seals="any"), read_requests(file)[-TURNS:]
+    upstream, later = make_strict_upstream(200_000, accepted_seals="any"), read_requests(file)[-TURNS:]
     bodies = [add_thinking(line) for line in later]
 
     async def go():
@@ -87,18 +87,23 @@ def test_proxy_forwards_recorded_thinking_from_the_middle_on(file, open_client, 
 
 
 @pytest.mark.parametrize("file", CONVERSATIONS, ids=lambda file: file.stem)
-def test_recorded_conversation_is_one_session(file, open_client, strict):
+def test_recorded_conversation_is_one_session(file, open_client, make_strict_upstream):
     """However a client formats and labels its requests, one conversation is one session, and every turn is managed."""
-    replies = send_recorded_requests(file, strict(200_000, accepted_seals="any", binds_thinking="never"), open_client)
+    replies = send_recorded_requests(
+        file, make_strict_upstream(200_000, accepted_seals="any", binds_thinking="never"), open_client
+    )
     managed = [reply for reply in replies if reply.headers[STATE] == "managed"]
     assert len(managed) >= TURNS
     assert len({reply.headers[SESSION] for reply in managed}) == 1
 
 
-def test_proxy_fixes_a_recorded_request_the_provider_refuses(open_client, strict, tmp_path):
+def test_proxy_fixes_a_recorded_request_the_provider_refuses(open_client, make_strict_upstream, tmp_path):
     """A recorded request that the provider refuses as written is answered through the proxy."""
     file = next(file for file in SHAPES if file.stem == REFUSED_SHAPE)
-    bare, fixed = strict(200_000, accepted_seals="any"), strict(200_000, accepted_seals="any")
+    bare, fixed = (
+        make_strict_upstream(200_000, accepted_seals="any"),
+        make_strict_upstream(200_000, accepted_seals="any"),
+    )
     refused = send_recorded_requests(file, bare, open_client, bypass=tmp_path)
     assert [reply.status_code for reply in refused][-1] == 400
     assert [reply.status_code for reply in send_recorded_requests(file, fixed, open_client)] == [200] * len(refused)

@@ -1,4 +1,4 @@
-"""Conditional compression: what a context is worth, without any rule of ours."""
+"""Conditional compression measures what a context is worth, independently of any rule of ours."""
 
 from __future__ import annotations
 

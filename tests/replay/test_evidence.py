@@ -1,4 +1,4 @@
-"""Evidence windows and their agreement, counted by hand."""
+"""Evidence windows and their agreement, with figures counted by hand."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_score_windows_is_the_share_of_common_words() -> None:
 
 def test_score_windows_takes_the_best_pair() -> None:
     """The best of all pairs counts, and the score never exceeds 1."""
-    said = [frozenset("abcd"), frozenset("wxyz")]
-    assert score_windows(said, [frozenset("a"), frozenset("wxy")]) == 0.75
+    source = [frozenset("abcd"), frozenset("wxyz")]
+    assert score_windows(source, [frozenset("a"), frozenset("wxy")]) == 0.75
     assert score_windows([frozenset("abcdefghij")], [frozenset("abcdefghij")]) == 1.0
 
 
@@ -87,14 +87,14 @@ texts = st.lists(lines, max_size=4).map("\n".join)
 
 
 @given(texts, texts)
-def test_text_index_scores_like_reading_the_texts(said: str, kept: str) -> None:
+def test_text_index_scores_like_reading_the_texts(source: str, kept: str) -> None:
     """Cached look-ups give the same result as reading the texts, also for equal texts."""
     lookup = TextIndex()
-    for reference in extract_references(said) | {NAME}:
-        plain = score_windows(find_windows(said, reference), find_windows(kept, reference))
+    for reference in extract_references(source) | {NAME}:
+        plain = score_windows(find_windows(source, reference), find_windows(kept, reference))
         for _ in range(2):
-            assert (lookup.score_agreement(said, kept, reference) >= 0.5) == (plain >= 0.5)
-            assert lookup.is_kept(reference, [said], [kept]) == (plain >= 0.5)
+            assert (lookup.score_agreement(source, kept, reference) >= 0.5) == (plain >= 0.5)
+            assert lookup.is_kept(reference, [source], [kept]) == (plain >= 0.5)
 
 
 @given(texts)

@@ -1,4 +1,4 @@
-"""Online recall of a session of six messages, counted by hand."""
+"""Online recall of a session of six messages, with figures counted by hand."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from holdfast.messages.references import iter_reference_texts
 from holdfast.replay.recall import RecallCounts, StepDependencies, find_answer_positions
 
 
-def call(id_: str, **arguments: str) -> ToolCall:
+def make_call(id_: str, **arguments: str) -> ToolCall:
     """Return a call with ``arguments``."""
     return ToolCall(id_, "tool", json.dumps(arguments))
 
 
-def said(role: str, *parts: Part) -> Message:
+def make_message(role: str, *parts: Part) -> Message:
     """Return a message of ``parts``."""
     return Message(role, parts)  # type: ignore[arg-type]
 
 
-def result(id_: str, text: str) -> Message:
+def make_result(id_: str, text: str) -> Message:
     """Return the message that answers call ``id_``."""
-    return said("tool", ToolResult(id_, "tool", (Text(text),)))
+    return make_message("tool", ToolResult(id_, "tool", (Text(text),)))
 
 
 SESSION = [
     Message.from_text("user", "Please repair the scan_header function in wire_reader, ticket 8123"),
-    said("assistant", Text("I look."), call("c1", path="src/wire_reader/parse.py")),
-    result("c1", "def scan_header(raw): return split_fields(raw)\nMAX_FIELDS = 64"),
-    said("assistant", Text("split_fields is wrong"), call("c2", cmd="grep split_fields")),
-    result("c2", "split_fields found once"),
-    said("assistant", Text("Ticket 8123: scan_header used MAX_FIELDS and new_name of wire_reader/parse.py")),
+    make_message("assistant", Text("I look."), make_call("c1", path="src/wire_reader/parse.py")),
+    make_result("c1", "def scan_header(raw): return split_fields(raw)\nMAX_FIELDS = 64"),
+    make_message("assistant", Text("split_fields is wrong"), make_call("c2", cmd="grep split_fields")),
+    make_result("c2", "split_fields found once"),
+    make_message("assistant", Text("Ticket 8123: scan_header used MAX_FIELDS and new_name of wire_reader/parse.py")),
 ]
 """Step 1 uses wire_reader (just shown). Step 3 uses split_fields (just shown). Step 5 uses 8123, scan_header,
 MAX_FIELDS, the path and its file, wire_reader (in the path): all known, none shown since step 3. new_name is new.
 """
 
 
-def texts(messages: list[Message]) -> list[str]:
-    """Return the words of ``messages``."""
+def list_texts(messages: list[Message]) -> list[str]:
+    """Return the texts of ``messages``."""
     return [text for message in messages for text in iter_reference_texts(message)]
 
 
@@ -64,7 +64,7 @@ def test_get_dependencies_of_each_step() -> None:
 
 def test_score_request_with_the_whole_history_recalls_all() -> None:
     """A request that holds every message holds every dependency with its evidence."""
-    assert StepDependencies(SESSION).score_request(5, texts(SESSION[:5])) == RecallCounts(6, 6, 6)
+    assert StepDependencies(SESSION).score_request(5, list_texts(SESSION[:5])) == RecallCounts(6, 6, 6)
 
 
 def test_score_request_empty_recalls_nothing() -> None:
@@ -74,7 +74,7 @@ def test_score_request_empty_recalls_nothing() -> None:
 
 def test_score_request_misses_dropped_messages() -> None:
     """Without the first two messages the ticket, wire_reader and the path are missing: two of six remain."""
-    assert StepDependencies(SESSION).score_request(5, texts(SESSION[2:5])) == RecallCounts(2, 2, 6)
+    assert StepDependencies(SESSION).score_request(5, list_texts(SESSION[2:5])) == RecallCounts(2, 2, 6)
 
 
 def test_score_request_counts_bare_names_as_names_only() -> None:
@@ -120,7 +120,7 @@ def test_get_dependencies_ignores_thinking() -> None:
     session = [
         Message.from_text("user", "own_thing"),
         Message.from_text("assistant", "ok"),
-        said("assistant", Thinking("own_thing")),
+        make_message("assistant", Thinking("own_thing")),
     ]
     assert StepDependencies(session).get_dependencies(2) == []
 
@@ -154,7 +154,7 @@ def test_recall_counts_add_up() -> None:
 
 def test_score_request_of_an_unknown_step_is_empty() -> None:
     """A position that is not a step has no dependencies."""
-    assert StepDependencies(SESSION).score_request(2, texts(SESSION)) == RecallCounts()
+    assert StepDependencies(SESSION).score_request(2, list_texts(SESSION)) == RecallCounts()
 
 
 lines = st.lists(
@@ -173,7 +173,7 @@ def test_score_request_has_bounds(session: list[Message]) -> None:
     """The whole history recalls all dependencies as facts, and an empty request none."""
     found = StepDependencies(session)
     for step in find_answer_positions(session):
-        full = found.score_request(step, texts(session[:step]))
+        full = found.score_request(step, list_texts(session[:step]))
         assert full.facts == full.names == full.total
         assert found.score_request(step, []) == RecallCounts(0, 0, full.total)
 
@@ -184,7 +184,7 @@ def test_score_request_never_falls_with_more_context(session: list[Message], dat
     found = StepDependencies(session)
     for step in find_answer_positions(session):
         extra = data.draw(st.lists(lines, max_size=3))
-        some = data.draw(st.lists(st.sampled_from([*texts(session[:step]), ""]), max_size=4)) + extra[:1]
+        some = data.draw(st.lists(st.sampled_from([*list_texts(session[:step]), ""]), max_size=4)) + extra[:1]
         less, more = found.score_request(step, some), found.score_request(step, some + extra)
         assert less.names <= more.names
         assert less.facts <= more.facts
@@ -195,12 +195,12 @@ def test_score_request_facts_never_exceed_names(session: list[Message]) -> None:
     """A fact is always present by name, whatever text holds it."""
     found = StepDependencies(session)
     for step in find_answer_positions(session):
-        hits = found.score_request(step, [text.replace("plain", "other") for text in texts(session[: step // 2])])
+        hits = found.score_request(step, [text.replace("plain", "other") for text in list_texts(session[: step // 2])])
         assert hits.facts <= hits.names <= hits.total
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2, 3, 4, 5])
 def test_score_request_of_the_newest_messages(kept: int) -> None:
     """Of the six dependencies of the last step this many remain when only the newest messages are kept."""
-    hits = StepDependencies(SESSION).score_request(5, texts(SESSION[5 - kept : 5]))
+    hits = StepDependencies(SESSION).score_request(5, list_texts(SESSION[5 - kept : 5]))
     assert hits.names == [0, 0, 0, 2, 5, 6][kept]

@@ -1,4 +1,4 @@
-"""How the judge of a replay counts tokens."""
+"""How the replay counts tokens."""
 
 from __future__ import annotations
 

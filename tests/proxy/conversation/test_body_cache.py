@@ -38,9 +38,9 @@ def make_surrogate_request(count):
     ],
     ids=["planning a compaction", "parsing a new body", "replacing surrogates"],
 )
-def test_long_parsing_and_planning_do_not_block_other_requests(path, data, open_client, strict):
+def test_long_parsing_and_planning_do_not_block_other_requests(path, data, open_client, make_strict_upstream):
     """Requests that arrive after a long one are answered before that one is sent."""
-    upstream, answered, others = strict(16_000), [], []
+    upstream, answered, others = make_strict_upstream(16_000), [], []
 
     async def go():
         async with open_client(upstream, window=16_000) as client:

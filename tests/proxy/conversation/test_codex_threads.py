@@ -73,11 +73,11 @@ def list_branch_texts(store, key):
     ]
 
 
-def test_codex_thread_stays_one_session_through_its_compactions(open_client, strict):
+def test_codex_thread_stays_one_session_through_its_compactions(open_client, make_strict_upstream):
     """Before, during and after Codex's own compaction a thread is one session with a branch for each start, also after
     a restart.
     """
-    store, upstream = MemoryStore(), strict(200_000)
+    store, upstream = MemoryStore(), make_strict_upstream(200_000)
 
     async def go():
         async with open_client(upstream, store) as client:
@@ -106,12 +106,12 @@ def test_codex_thread_stays_one_session_through_its_compactions(open_client, str
     assert path[len(path) - 2].message.text == "five"
 
 
-def test_codex_threads_are_separate_sessions(open_client, strict):
+def test_codex_threads_are_separate_sessions(open_client, make_strict_upstream):
     """Threads with the same cache key and the same beginning are sessions of their own."""
     store = MemoryStore()
 
     async def go():
-        async with open_client(strict(200_000), store) as client:
+        async with open_client(make_strict_upstream(200_000), store) as client:
             ways = [codex_headers(), codex_headers("t2"), codex_headers("t1", **{"x-holdfast-session": "mine"})]
             return [(await send_turns(client, [*SYSTEM, PLACE], way, "the same"))[0] for way in ways]
 
@@ -131,11 +131,11 @@ def test_codex_threads_are_separate_sessions(open_client, strict):
     ],
     ids=["a session", "a key for the cache", "somebody else", "another client", "ours"],
 )
-def test_other_session_names_only_scope_the_session_key(headers, open_client, strict):
+def test_other_session_names_only_scope_the_session_key(headers, open_client, make_strict_upstream):
     """A name that may cover more than one conversation does not join conversations that begin differently."""
 
     async def go():
-        async with open_client(strict(200_000), MemoryStore()) as client:
+        async with open_client(make_strict_upstream(200_000), MemoryStore()) as client:
             one, _ = await send_turns(client, [*SYSTEM, PLACE], headers, "one")
             other, _ = await send_turns(client, build_compacted_items("kelp", "one"), headers, "two")
             return one, other

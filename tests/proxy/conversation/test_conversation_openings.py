@@ -37,11 +37,15 @@ async def run_turns_with_clock(client, chat, turns, more=lambda _: ""):
 @pytest.mark.uncounted
 @pytest.mark.parametrize("more", ["", " Notes so far." + " kelp" * 400], ids=["clock", "grows and shrinks"])
 @pytest.mark.parametrize("api", example_counts.spare(["openai-chat", "openai-responses"], keep=1))
-def test_changing_system_message_keeps_one_branch(api, more, open_client, make_chat, strict):
+def test_changing_system_message_keeps_one_branch(api, more, open_client, make_chat, make_strict_upstream):
     """A leading system message belongs to the setup: a changing one keeps one branch, few extra compactions and the
     same bytes after restarts.
     """
-    plain, changing, restarted = strict(16_000), strict(16_000), strict(16_000)
+    plain, changing, restarted = (
+        make_strict_upstream(16_000),
+        make_strict_upstream(16_000),
+        make_strict_upstream(16_000),
+    )
     store, again = MemoryStore(), MemoryStore()
     field = "input" if api == "openai-responses" else "messages"
 
@@ -75,11 +79,11 @@ def test_changing_system_message_keeps_one_branch(api, more, open_client, make_c
 
 @pytest.mark.parametrize("place", [-1, None], ids=["before the newest", "after it"])
 @pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
-def test_system_message_near_the_end_costs_only_the_new_part(api, place, open_client, make_chat, strict):
+def test_system_message_near_the_end_costs_only_the_new_part(api, place, open_client, make_chat, make_strict_upstream):
     """A system message that moves with the newest message forks the conversation only at its end, and earlier decisions
     stay.
     """
-    upstream, chat, store = strict(16_000), make_chat(api), MemoryStore()
+    upstream, chat, store = make_strict_upstream(16_000), make_chat(api), MemoryStore()
 
     async def go():
         async with open_client(upstream, store, window=16_000) as client:
@@ -98,9 +102,9 @@ def test_system_message_near_the_end_costs_only_the_new_part(api, place, open_cl
     assert len(store.read_entries(session.key, "message")) <= 5 * 30
 
 
-def test_sibling_branches_do_not_accumulate_entries(open_client, make_chat, strict):
+def test_sibling_branches_do_not_accumulate_entries(open_client, make_chat, make_strict_upstream):
     """A branch at a common fork carries what was learned there once, not once for each sibling."""
-    upstream, store = strict(), MemoryStore()
+    upstream, store = make_strict_upstream(), MemoryStore()
 
     async def go():
         async with open_client(upstream, store) as client:
@@ -118,9 +122,13 @@ def test_sibling_branches_do_not_accumulate_entries(open_client, make_chat, stri
 
 
 @pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
-def test_each_branch_keeps_its_own_system_message(api, open_client, make_chat, strict):
+def test_each_branch_keeps_its_own_system_message(api, open_client, make_chat, make_strict_upstream):
     """Two conversations that begin alike keep their own system message, whatever another writer appends."""
-    upstream, store, field = strict(60_000), MemoryStore(), "input" if api == "openai-responses" else "messages"
+    upstream, store, field = (
+        make_strict_upstream(60_000),
+        MemoryStore(),
+        "input" if api == "openai-responses" else "messages",
+    )
     chats = [make_chat(api), make_chat(api)]
     for chat, whose in zip(chats, "ab", strict=True):
         chat.messages = [{"role": "system", "content": f"You work for {whose}."}]

@@ -16,9 +16,9 @@ def make_image_block(width):
     return {"type": "image", "source": source}
 
 
-def test_proxy_replaces_an_image_with_too_many_pixels(open_client, make_chat, strict):
+def test_proxy_replaces_an_image_with_too_many_pixels(open_client, make_chat, make_strict_upstream):
     """Only the oversized image becomes a line before the send, and the next request begins with the same bytes."""
-    upstream, chat = strict(), make_chat("anthropic")
+    upstream, chat = make_strict_upstream(), make_chat("anthropic")
     small, line = make_image_block(8_000), {"type": "text", "text": "[Attached image/png]"}
 
     async def go():

@@ -26,9 +26,9 @@ def run(function):
 
 @pytest.mark.parametrize("settings", [{}, {"window": 4_096}], ids=["learned", "configured"])
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_proxy_keeps_a_conversation_in_a_window_of_4096(api, settings, open_client, make_chat, strict):
+def test_proxy_keeps_a_conversation_in_a_window_of_4096(api, settings, open_client, make_chat, make_strict_upstream):
     """In the usual window of a local server no error reaches the client, and the newest message is always sent."""
-    upstream, chat = strict(4_096), make_chat(api)
+    upstream, chat = make_strict_upstream(4_096), make_chat(api)
 
     async def go():
         async with open_client(upstream, **settings) as client:
@@ -42,9 +42,9 @@ def test_proxy_keeps_a_conversation_in_a_window_of_4096(api, settings, open_clie
     assert refused == 0 if settings else refused <= 2
 
 
-def test_proxy_relays_requests_over_an_assumed_window(open_client, make_chat, strict):
+def test_proxy_relays_requests_over_an_assumed_window(open_client, make_chat, make_strict_upstream):
     """What is assumed of a model may be wrong, so tools larger than the assumed window are forwarded unchanged."""
-    upstream, chat = strict(1_000_000), make_chat("openai-chat")
+    upstream, chat = make_strict_upstream(1_000_000), make_chat("openai-chat")
     chat.add_user_text("How high is the tide?")
     body = json.dumps(chat.body() | {"model": "somebody-s-own", "tools": [TOOL]}).encode()
 
@@ -59,11 +59,11 @@ def test_proxy_relays_requests_over_an_assumed_window(open_client, make_chat, st
 
 @pytest.mark.parametrize("after", [False, True], ids=["first request", "after an answer"])
 @pytest.mark.parametrize("window", [0, 16_000], ids=["assumed", "configured"])
-def test_oversized_tools_do_not_degrade_the_proxy(window, after, open_client, make_chat, strict):
+def test_oversized_tools_do_not_degrade_the_proxy(window, after, open_client, make_chat, make_strict_upstream):
     """Oversized tools are refused with a configured window and relayed with an assumed one, the error is in the API's
     words, and ``/livez`` stays ok.
     """
-    upstream, chat = strict(100_000, overflow="llama.cpp"), make_chat("openai-chat")
+    upstream, chat = make_strict_upstream(100_000, overflow="llama.cpp"), make_chat("openai-chat")
     chat.fields = {"model": "somebody-s-own"}
 
     async def go():
@@ -80,9 +80,9 @@ def test_oversized_tools_do_not_degrade_the_proxy(window, after, open_client, ma
     assert (livez["status"], [trouble["what"] for trouble in livez["troubles"]]) == ("ok", ["WindowTooSmall"])
 
 
-def test_local_overflow_error_counts_tools_and_system_prompt(open_client, make_chat, strict):
+def test_local_overflow_error_counts_tools_and_system_prompt(open_client, make_chat, make_strict_upstream):
     """The reported size covers tools and system prompt, because clients compute their cut from it."""
-    upstream, chat = strict(1_000_000), make_chat("openai-chat")
+    upstream, chat = make_strict_upstream(1_000_000), make_chat("openai-chat")
     chat.add_user_text("How high is the tide?")
 
     async def go():
@@ -97,11 +97,11 @@ def test_local_overflow_error_counts_tools_and_system_prompt(open_client, make_c
 
 
 @pytest.mark.parametrize("window", [100, 1_200])
-def test_request_that_fits_a_tiny_window_is_relayed(window, open_client, make_chat, strict, capfd):
+def test_request_that_fits_a_tiny_window_is_relayed(window, open_client, make_chat, make_strict_upstream, capfd):
     """A request that fits a tiny window is relayed; one that does not is refused with its own size, which is reported
     once.
     """
-    upstream, chat, store = strict(), make_chat("anthropic"), MemoryStore()
+    upstream, chat, store = make_strict_upstream(), make_chat("anthropic"), MemoryStore()
     chat.add_user_text("How high is the tide?")
     small = json.dumps(chat.body()).encode()
     chat.add_user_text(WORDS * 30)

@@ -23,9 +23,9 @@ def make_effort_message(effort, text=""):
     return {"role": "system", "content": text or [], "output_config": {"effort": effort}}
 
 
-def run_conversation(open_client, strict, model, text="", **fields):
+def run_conversation(open_client, make_strict_upstream, model, text="", **fields):
     """Run a conversation that outgrows its window; return each reply with the messages sent for it."""
-    upstream, messages, turns = strict(WINDOW), [], []
+    upstream, messages, turns = make_strict_upstream(WINDOW), [], []
 
     async def go():
         async with open_client(upstream) as client:
@@ -43,18 +43,18 @@ def run_conversation(open_client, strict, model, text="", **fields):
 
 @pytest.mark.parametrize("model", ["claude-opus-5-5", "claude-haiku-5-5", "claude-opus-9"])
 @pytest.mark.parametrize("words", ["", "# Environment\nYou are in a folder."])
-def test_effort_of_the_newest_turn_is_sent_unchanged(open_client, strict, model, words):
+def test_effort_of_the_newest_turn_is_sent_unchanged(open_client, make_strict_upstream, model, words):
     """The effort message, with text (Claude Code 2.1.332) or without (pi 1.6), ends each request as written, past the
     window and for unknown newer models too.
     """
-    for turn, (reply, sent) in enumerate(run_conversation(open_client, strict, model, words)):
+    for turn, (reply, sent) in enumerate(run_conversation(open_client, make_strict_upstream, model, words)):
         assert reply.status_code == 200, reply.text
         assert sent[-1] == make_effort_message("high" if turn % 2 else "low", words)
     assert len(sent) < TURNS, "nothing was reduced"
 
 
-def test_option_that_needs_a_beta_header_does_not_stop_reductions(open_client, strict):
+def test_option_that_needs_a_beta_header_does_not_stop_reductions(open_client, make_strict_upstream):
     """A beta in the client's headers does not keep the proxy from reducing, so the window is never exceeded."""
-    turns = run_conversation(open_client, strict, "claude-opus-5-5", thinking=THINKING)
+    turns = run_conversation(open_client, make_strict_upstream, "claude-opus-5-5", thinking=THINKING)
     assert {reply.status_code for reply, _ in turns} == {200}
     assert {reply.headers["x-holdfast-state"] for reply, _ in turns} == {"managed"}

@@ -509,7 +509,7 @@ def test_client_that_does_not_read_pauses_the_provider(proxy):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_client_leaving_during_a_send_is_not_a_trouble(api, open_client, make_chat, strict, capfd):
+def test_client_leaving_during_a_send_is_not_a_trouble(api, open_client, make_chat, make_strict_upstream, capfd):
     """A client that leaves while a send to it blocks ends the answer and the keep-alives without any report."""
     chat = make_chat(api, stream=api != "gemini")
     chat.add_user_text("What holds on to the rock?")
@@ -532,7 +532,7 @@ def test_client_leaving_during_a_send_is_not_a_trouble(api, open_client, make_ch
                 await anyio.sleep(socket_proxy.TIMEOUT)
 
         scope = {"type": "http", "method": "POST", "path": path, "query_string": query.encode(), "headers": []}
-        async with open_client(strict(200_000)) as client:
+        async with open_client(make_strict_upstream(200_000)) as client:
             app = client.web._transport.app
             with anyio.fail_after(socket_proxy.TIMEOUT / 2):
                 await app(scope, receive, send)

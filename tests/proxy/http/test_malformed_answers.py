@@ -364,9 +364,11 @@ class DiskFillingUpstream(httpx2.AsyncBaseTransport):
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])
-def test_answer_is_completed_when_the_store_fails_during_it(api, stream, open_client, make_chat, strict, capfd):
+def test_answer_is_completed_when_the_store_fails_during_it(
+    api, stream, open_client, make_chat, make_strict_upstream, capfd
+):
     """The answer was already passed on, so the client gets its end too, and the failure is reported."""
-    upstream, chat, store = strict(), make_chat(api, stream=stream), MemoryStore()
+    upstream, chat, store = make_strict_upstream(), make_chat(api, stream=stream), MemoryStore()
     chat.add_user_text("Does it hold?")
     upstream.inner = DiskFillingUpstream(upstream, store)
 

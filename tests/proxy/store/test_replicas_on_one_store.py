@@ -44,14 +44,17 @@ def compact_session(store, key):
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses", "gemini"])
 @pytest.mark.parametrize("is_undone", [False, True])
-def test_retry_at_another_replica_applies_new_decisions(open_client, make_chat, strict, api, is_undone):
+def test_retry_at_another_replica_applies_new_decisions(open_client, make_chat, make_strict_upstream, api, is_undone):
     """A compaction or an undo by another process applies at each replica, even one that holds the older conversation in
     memory.
     """
     store = MemoryStore()
 
     async def go():
-        async with open_client(strict(), store) as first_replica, open_client(strict(), store) as second_replica:
+        async with (
+            open_client(make_strict_upstream(), store) as first_replica,
+            open_client(make_strict_upstream(), store) as second_replica,
+        ):
             chat = make_chat(api)
             key = await send_turns(chat, first_replica, 4)
             compaction_id = compact_session(store, key)
@@ -69,7 +72,9 @@ def test_retry_at_another_replica_applies_new_decisions(open_client, make_chat, 
 
 
 @pytest.mark.parametrize("max_entries", [50_000, 10])
-def test_retries_across_replicas_compact_as_often_as_at_one(max_entries, open_client, make_chat, strict, monkeypatch):
+def test_retries_across_replicas_compact_as_often_as_at_one(
+    max_entries, open_client, make_chat, make_strict_upstream, monkeypatch
+):
     """Each turn sent to two replicas gives the same bytes and as many compactions as sent twice to one, however few
     trees are held.
     """
@@ -77,8 +82,8 @@ def test_retries_across_replicas_compact_as_often_as_at_one(max_entries, open_cl
 
     async def compacted_times(store, many):
         async with (
-            open_client(strict(), store, window=8_000) as first_replica,
-            open_client(strict(), store, window=8_000) as second_replica,
+            open_client(make_strict_upstream(), store, window=8_000) as first_replica,
+            open_client(make_strict_upstream(), store, window=8_000) as second_replica,
         ):
             chat, replicas = make_chat("anthropic"), [first_replica, first_replica if many == 1 else second_replica]
             for turn in range(16):
@@ -97,7 +102,7 @@ def test_retries_across_replicas_compact_as_often_as_at_one(max_entries, open_cl
 
 
 @pytest.mark.parametrize("max_entries", [50_000, 10])
-def test_replica_reads_each_conversation_once(max_entries, open_client, make_chat, strict, monkeypatch):
+def test_replica_reads_each_conversation_once(max_entries, open_client, make_chat, make_strict_upstream, monkeypatch):
     """Conversations at a single replica are read in full at most once each, however often they are used or few are
     held.
     """
@@ -112,7 +117,7 @@ def test_replica_reads_each_conversation_once(max_entries, open_client, make_cha
     store.read_entries = entries
 
     async def go():
-        async with open_client(strict(), store) as first_replica:
+        async with open_client(make_strict_upstream(), store) as first_replica:
             chat = make_chat("anthropic")
             for turn in range(12):
                 await chat.send_turn(first_replica, f"Note {turn}: {WORDS}")
@@ -125,13 +130,13 @@ def test_replica_reads_each_conversation_once(max_entries, open_client, make_cha
 @pytest.mark.parametrize("between", ["nothing", "a fork", "a count"])
 @pytest.mark.parametrize("is_undone", [False, True])
 def test_decisions_elsewhere_apply_after_a_request_of_another_branch(
-    open_client, make_chat, strict, between, is_undone
+    open_client, make_chat, make_strict_upstream, between, is_undone
 ):
     """A request of another branch that reads the session's new entries does not hide them from this one."""
     store = MemoryStore()
 
     async def go():
-        async with open_client(strict(), store) as first_replica:
+        async with open_client(make_strict_upstream(), store) as first_replica:
             chat, fork = make_chat("anthropic"), make_chat("anthropic")
             await send_turns(chat, first_replica, 1)
             fork.messages = [*chat.messages]
@@ -154,12 +159,15 @@ def test_decisions_elsewhere_apply_after_a_request_of_another_branch(
     anyio.run(go)
 
 
-def test_retry_of_another_replicas_answer_is_stored_once(open_client, make_chat, strict):
+def test_retry_of_another_replicas_answer_is_stored_once(open_client, make_chat, make_strict_upstream):
     """A message answered at one replica and retried at another is stored once, whatever came between."""
     store = MemoryStore()
 
     async def go():
-        async with open_client(strict(), store) as first_replica, open_client(strict(), store) as second_replica:
+        async with (
+            open_client(make_strict_upstream(), store) as first_replica,
+            open_client(make_strict_upstream(), store) as second_replica,
+        ):
             chat, fork = make_chat("anthropic"), make_chat("anthropic")
             key = await send_turns(chat, first_replica, 3)
             chat.add_user_text("again")

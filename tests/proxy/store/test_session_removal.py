@@ -33,9 +33,11 @@ def read_messages(path, key):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_removed_session_starts_anew_with_the_next_request(api, open_client, make_chat, strict, tmp_path, capfd):
+def test_removed_session_starts_anew_with_the_next_request(
+    api, open_client, make_chat, make_strict_upstream, tmp_path, capfd
+):
     """The next request is made to fit and recorded whole as if it were the first, and its client notices nothing."""
-    upstream, chat, path = strict(WINDOW), make_chat(api), tmp_path / "store.db"
+    upstream, chat, path = make_strict_upstream(WINDOW), make_chat(api), tmp_path / "store.db"
 
     async def go():
         with open_store(path) as store:
@@ -53,9 +55,9 @@ def test_removed_session_starts_anew_with_the_next_request(api, open_client, mak
     assert users == [*(f"Note {number}: {WORDS}" for number in range(16)), "And now?"]
 
 
-def test_branches_of_a_removed_session_join_the_new_one(open_client, make_chat, strict, tmp_path):
+def test_branches_of_a_removed_session_join_the_new_one(open_client, make_chat, make_strict_upstream, tmp_path):
     """Two conversations with the same first message share a session, so what one starts anew the other joins."""
-    upstream, path = strict(WINDOW), tmp_path / "store.db"
+    upstream, path = make_strict_upstream(WINDOW), tmp_path / "store.db"
     chats = [make_chat("anthropic"), make_chat("anthropic")]
 
     async def go():
@@ -72,9 +74,11 @@ def test_branches_of_a_removed_session_join_the_new_one(open_client, make_chat, 
     assert len({reply.headers[SESSION] for reply in replies}) == 1
 
 
-def test_session_removed_during_an_answer_is_restored_by_the_client(open_client, make_chat, strict, tmp_path):
+def test_session_removed_during_an_answer_is_restored_by_the_client(
+    open_client, make_chat, make_strict_upstream, tmp_path
+):
     """The client brings the answer along with its next request, so nothing is lost."""
-    upstream, chat, path = strict(WINDOW), make_chat("anthropic"), tmp_path / "store.db"
+    upstream, chat, path = make_strict_upstream(WINDOW), make_chat("anthropic"), tmp_path / "store.db"
     inner, keys = upstream.inner, []
 
     class Removing:

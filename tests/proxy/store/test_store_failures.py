@@ -93,11 +93,13 @@ def build_oversized_body(chat):
 )
 @pytest.mark.parametrize("after", example_counts.spare([10, 0], keep=1), ids=["later", "from the start"])
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_unrecorded_conversation_stays_inside_its_window(api, after, settings, open_client, make_chat, strict, capfd):
+def test_unrecorded_conversation_stays_inside_its_window(
+    api, after, settings, open_client, make_chat, make_strict_upstream, capfd
+):
     """While the store fails no overflow reaches the client, the newest message is always sent, nothing is written, and
     that is reported.
     """
-    upstream, chat, store = strict(WINDOW, overflow="llama.cpp"), make_chat(api), FailingStore()
+    upstream, chat, store = make_strict_upstream(WINDOW, overflow="llama.cpp"), make_chat(api), FailingStore()
 
     async def go():
         async with open_client(upstream, store, **settings) as client:
@@ -120,11 +122,11 @@ def test_unrecorded_conversation_stays_inside_its_window(api, after, settings, o
 
 
 @pytest.mark.parametrize("api", example_counts.every_other(STRICTEST_MODELS))
-def test_unrecorded_decisions_last_until_the_store_recovers(api, open_client, make_chat, strict):
+def test_unrecorded_decisions_last_until_the_store_recovers(api, open_client, make_chat, make_strict_upstream):
     """One refusal teaches the window and unrecorded requests keep their prefix; once the store recovers the log alone
     counts, and a later failure continues from it.
     """
-    upstream, chat, store, sent = strict(WINDOW, overflow="llama.cpp"), make_chat(api), FailingStore(), []
+    upstream, chat, store, sent = make_strict_upstream(WINDOW, overflow="llama.cpp"), make_chat(api), FailingStore(), []
 
     async def go():
         async with open_client(upstream, store) as client:
@@ -151,9 +153,15 @@ def extends_body(before, body):
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("reading", [None, StoreCorrupt("damaged"), StoreLocked("held")], ids=str)
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_unfixable_overflow_is_reported_while_the_store_fails(api, reading, stream, open_client, make_chat, strict):
+def test_unfixable_overflow_is_reported_while_the_store_fails(
+    api, reading, stream, open_client, make_chat, make_strict_upstream
+):
     """The client gets the provider's own numbers in its API's words, also when the log cannot be read."""
-    upstream, chat, store = strict(WINDOW, overflow="llama.cpp"), make_chat(api, stream=stream), FailingStore()
+    upstream, chat, store = (
+        make_strict_upstream(WINDOW, overflow="llama.cpp"),
+        make_chat(api, stream=stream),
+        FailingStore(),
+    )
     store.append_error, store.read_error = StoreReadOnly("the disk is full"), reading
     body = build_oversized_body(chat)
 
@@ -173,7 +181,7 @@ def test_unfixable_overflow_is_reported_while_the_store_fails(api, reading, stre
 
 @pytest.mark.parametrize("status", ["401", "400", "500"])
 def test_other_refusals_are_returned_unchanged_while_the_store_fails(
-    status, open_client, make_upstream, make_chat, strict
+    status, open_client, make_upstream, make_chat, make_strict_upstream
 ):
     """Only an overflow is rephrased; any other refusal is returned unchanged, also when the log cannot be read."""
     chat, store = make_chat("anthropic"), FailingStore()
@@ -183,7 +191,7 @@ def test_other_refusals_are_returned_unchanged_while_the_store_fails(
         async with open_client(upstream, store) as client:
             return await chat.send_turn(client, "How high is the tide?", VERSION)
 
-    upstream = make_upstream(strict().provider, [parse_fault(status)])
+    upstream = make_upstream(make_strict_upstream().provider, [parse_fault(status)])
     reply = run(go)
     assert (reply.headers[STATE], reply.content) == ("unrecorded", upstream.answers[-1])
     assert len(upstream.bodies) == 1
@@ -194,7 +202,7 @@ def test_other_refusals_are_returned_unchanged_while_the_store_fails(
 @pytest.mark.parametrize("status", ["401", "429", "500", "cut"])
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
 def test_unrecorded_refusal_is_not_requested_again(
-    api, status, stream, observe, open_client, make_upstream, make_chat, strict
+    api, status, stream, observe, open_client, make_upstream, make_chat, make_strict_upstream
 ):
     """A refusal may have cost money and is what the client waits for, so it is returned, and the missing record is
     reported.
@@ -204,7 +212,7 @@ def test_unrecorded_refusal_is_not_requested_again(
     chat.add_user_text("How high is the tide?")
 
     async def go(store):
-        upstream = make_upstream(strict().provider, [parse_fault(status)])
+        upstream = make_upstream(make_strict_upstream().provider, [parse_fault(status)])
         async with open_client(upstream, store, observe=observe) as client:
             reply = await client.post(chat.path, chat.body(), VERSION)
             return reply, len(upstream.bodies), (await client.web.get("/livez")).json()["status"]
@@ -281,9 +289,9 @@ class SilentUpstream(httpx2.AsyncBaseTransport):
         return httpx2.Response(500)
 
 
-def test_proxy_waits_for_a_locked_store_at_most_twice(open_client, make_chat, strict):
+def test_proxy_waits_for_a_locked_store_at_most_twice(open_client, make_chat, make_strict_upstream):
     """A database that is locked for reading is tried twice; then the request is forwarded as it arrived."""
-    upstream, chat, store = strict(), make_chat("anthropic"), FailingStore()
+    upstream, chat, store = make_strict_upstream(), make_chat("anthropic"), FailingStore()
 
     async def go():
         async with open_client(upstream, store) as client:
@@ -299,9 +307,9 @@ def test_proxy_waits_for_a_locked_store_at_most_twice(open_client, make_chat, st
 
 
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_unrecorded_request_that_fits_is_forwarded_unchanged(api, open_client, make_chat, strict):
+def test_unrecorded_request_that_fits_is_forwarded_unchanged(api, open_client, make_chat, make_strict_upstream):
     """A request that fits is sent once byte for byte, and its answer is returned unchanged."""
-    upstream, chat, store = strict(), make_chat(api), FailingStore()
+    upstream, chat, store = make_strict_upstream(), make_chat(api), FailingStore()
     store.append_error = StoreLocked("held")
     chat.add_user_text("How high is the tide?")
     body = json.dumps(chat.body(), indent=2).encode()
@@ -315,9 +323,9 @@ def test_unrecorded_request_that_fits_is_forwarded_unchanged(api, open_client, m
     assert (upstream.bodies, upstream.answers) == ([body], [reply.content])
 
 
-def test_no_model_summary_is_requested_while_the_store_fails(open_client, make_chat, strict):
+def test_no_model_summary_is_requested_while_the_store_fails(open_client, make_chat, make_strict_upstream):
     """Each turn would pay for a summary that is then forgotten, so an extract is used instead."""
-    upstream, chat, store = strict(WINDOW), make_chat("anthropic"), FailingStore()
+    upstream, chat, store = make_strict_upstream(WINDOW), make_chat("anthropic"), FailingStore()
     store.append_error = StoreLocked("held")
 
     async def go():
@@ -330,9 +338,13 @@ def test_no_model_summary_is_requested_while_the_store_fails(open_client, make_c
     assert len(upstream.bodies[-1]) < len(json.dumps(chat.body())) * 0.7, "the conversation was not reduced"
 
 
-def test_keep_alive_head_reports_the_unrecorded_state(open_client, make_chat, strict):
+def test_keep_alive_head_reports_the_unrecorded_state(open_client, make_chat, make_strict_upstream):
     """The head sent with the first keep-alive has the same state header as that of an answer."""
-    upstream, chat, store = strict(WINDOW, overflow="llama.cpp"), make_chat("anthropic", stream=True), FailingStore()
+    upstream, chat, store = (
+        make_strict_upstream(WINDOW, overflow="llama.cpp"),
+        make_chat("anthropic", stream=True),
+        FailingStore(),
+    )
     store.append_error = StoreLocked("held")
     for number in range(40):
         chat.add_user_text(f"Note {number}: {WORDS}")
@@ -358,11 +370,11 @@ def test_keep_alive_head_reports_the_unrecorded_state(open_client, make_chat, st
 
 
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_oversized_request_does_not_degrade_the_proxy(api, open_client, make_chat, strict, capfd):
+def test_oversized_request_does_not_degrade_the_proxy(api, open_client, make_chat, make_strict_upstream, capfd):
     """A request whose system prompt exceeds the window is refused in its API's words and reported once, and ``/livez``
     stays ok.
     """
-    upstream, chat = strict(WINDOW, overflow="llama.cpp"), make_chat(api)
+    upstream, chat = make_strict_upstream(WINDOW, overflow="llama.cpp"), make_chat(api)
     body = build_oversized_body(chat)
 
     async def go():
@@ -398,9 +410,9 @@ class ImageRefusingUpstream(httpx2.AsyncBaseTransport):
 
 
 @pytest.mark.parametrize("is_sound", [True, False], ids=["sound", "failing"])
-def test_refused_image_is_dropped_while_the_store_fails(is_sound, open_client, make_chat, strict):
+def test_refused_image_is_dropped_while_the_store_fails(is_sound, open_client, make_chat, make_strict_upstream):
     """A refused image is left out and the rest is answered, whether or not the store works."""
-    chat, store, upstream = make_chat("anthropic"), FailingStore(), ImageRefusingUpstream(strict())
+    chat, store, upstream = make_chat("anthropic"), FailingStore(), ImageRefusingUpstream(make_strict_upstream())
     store.append_error, store.fails_only_answers = (None if is_sound else StoreLocked("held")), True
     chat.messages = [{"role": "user", "content": [{"type": "text", "text": "Look."}, IMAGE]}]
     chat.messages.append({"role": "assistant", "content": "I see."})
@@ -416,7 +428,9 @@ def test_refused_image_is_dropped_while_the_store_fails(is_sound, open_client, m
 
 @pytest.mark.parametrize("status", ["error", "unfinished"])
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])
-def test_broken_stream_ends_the_same_while_the_store_fails(api, status, open_client, make_upstream, make_chat, strict):
+def test_broken_stream_ends_the_same_while_the_store_fails(
+    api, status, open_client, make_upstream, make_chat, make_strict_upstream
+):
     """The body was already passed on, so it ends as it does when the store works."""
     fault = f"{status}:middle" if status == "error" else status
     chat, failing = make_chat(api, stream=True), FailingStore()
@@ -424,14 +438,14 @@ def test_broken_stream_ends_the_same_while_the_store_fails(api, status, open_cli
     chat.add_user_text("How high is the tide?")
 
     async def go(store):
-        async with open_client(make_upstream(strict().provider, [parse_fault(fault)]), store) as client:
+        async with open_client(make_upstream(make_strict_upstream().provider, [parse_fault(fault)]), store) as client:
             reply = await client.post(chat.path, chat.body(), VERSION)
             return reply.status_code, reply.content
 
     assert run(lambda: go(failing)) == run(lambda: go(MemoryStore()))
 
 
-def test_unrecorded_broken_answer_is_reported_in_livez(open_client, make_chat, strict):
+def test_unrecorded_broken_answer_is_reported_in_livez(open_client, make_chat, make_strict_upstream):
     """When the client left and the broken answer cannot be recorded, ``/livez`` reports it."""
     chat, store, upstream = make_chat("anthropic"), FailingStore(), SilentUpstream()
     store.append_error, store.fails_only_answers = StoreReadOnly("the disk is full"), True

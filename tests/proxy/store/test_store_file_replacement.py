@@ -74,9 +74,11 @@ class FullStore(MemoryStore):
         raise StoreReadOnly("the disk is full")
 
 
-def test_proxy_reopens_a_failed_store_after_an_interval(open_client, make_chat, strict, monkeypatch, capfd):
+def test_proxy_reopens_a_failed_store_after_an_interval(
+    open_client, make_chat, make_strict_upstream, monkeypatch, capfd
+):
     """A failed store is tried again after an interval, not with every request; until then nothing is recorded."""
-    upstream, chat, opened = strict(), make_chat("anthropic"), [MemoryStore(), FullStore()]
+    upstream, chat, opened = make_strict_upstream(), make_chat("anthropic"), [MemoryStore(), FullStore()]
 
     async def go():
         states = []
@@ -93,7 +95,7 @@ def test_proxy_reopens_a_failed_store_after_an_interval(open_client, make_chat, 
     assert capfd.readouterr().err == "holdfast: requests go on, but are not recorded: StoreReadOnly: the disk is full\n"
 
 
-def test_proxy_keeps_the_old_store_until_a_reopen_succeeds(open_client, make_chat, strict, monkeypatch):
+def test_proxy_keeps_the_old_store_until_a_reopen_succeeds(open_client, make_chat, make_strict_upstream, monkeypatch):
     """While reopening fails requests continue unrecorded, and the next interval tries again."""
     monkeypatch.setattr(app, "REOPEN_INTERVAL", 0.0)
     chat, later = make_chat("anthropic"), [MemoryStore(), OSError(5, "disk"), StoreReadOnly("no room")]
@@ -104,7 +106,7 @@ def test_proxy_keeps_the_old_store_until_a_reopen_succeeds(open_client, make_cha
         return later[-1]
 
     async def go():
-        async with open_client(strict(), FullStore(), reopen=reopen) as client:
+        async with open_client(make_strict_upstream(), FullStore(), reopen=reopen) as client:
             return [(await chat.send_turn(client, f"Note {number}.")).headers[STATE] for number in range(4)]
 
     assert anyio.run(go) == ["unrecorded"] * 2 + ["managed"] * 2
@@ -118,7 +120,7 @@ class VanishingStore(MemoryStore):
         raise StoreReplaced("it was taken away")
 
 
-def test_proxy_reopens_a_vanishing_store_a_bounded_number_of_times(open_client, make_chat, strict):
+def test_proxy_reopens_a_vanishing_store_a_bounded_number_of_times(open_client, make_chat, make_strict_upstream):
     """A request reopens a vanishing store a few times and then continues unrecorded."""
     opened = []
 
@@ -127,16 +129,16 @@ def test_proxy_reopens_a_vanishing_store_a_bounded_number_of_times(open_client, 
         return opened[-1]
 
     async def go():
-        async with open_client(strict(), VanishingStore(), reopen=reopen) as client:
+        async with open_client(make_strict_upstream(), VanishingStore(), reopen=reopen) as client:
             return (await make_chat("anthropic").send_turn(client, "Is the tide high?")).headers[STATE]
 
     assert anyio.run(go) == "unrecorded"
     assert len(opened) <= 1 + app.MAX_REQUEST_RETRIES
 
 
-def test_client_leaving_during_a_reopen_keeps_the_session_recorded(open_client, make_chat, strict):
+def test_client_leaving_during_a_reopen_keeps_the_session_recorded(open_client, make_chat, make_strict_upstream):
     """The store is replaced in one step, so the next request of the session is recorded."""
-    upstream, chat = strict(), make_chat("anthropic")
+    upstream, chat = make_strict_upstream(), make_chat("anthropic")
 
     def reopen():
         time.sleep(0.2)
@@ -246,9 +248,9 @@ class FileRemovingUpstream(httpx2.AsyncBaseTransport):
         return await self._inner.handle_async_request(request)
 
 
-def test_settings_reload_during_a_removal_loses_nothing(open_client, make_chat, strict, tmp_path):
+def test_settings_reload_during_a_removal_loses_nothing(open_client, make_chat, make_strict_upstream, tmp_path):
     """Requests begun under the old and the new settings are both whole in the new store."""
-    upstream, chat, place = strict(), make_chat("anthropic"), tmp_path / "store.db"
+    upstream, chat, place = make_strict_upstream(), make_chat("anthropic"), tmp_path / "store.db"
 
     async def go():
         with ExitStack() as stores:
