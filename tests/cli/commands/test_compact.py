@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import command
 from holdfast.cli.commands.compact import compact_session
 from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
@@ -257,8 +256,3 @@ def test_compact_exits_2_on_wrong_use(run, store, wrong):
     out = run("compact", *wrong, "--store", store)
     assert out.exit_code == 2
     assert "Traceback" not in out.output
-
-
-def test_compact_is_registered_as_a_command():
-    """The command group lists it."""
-    assert command.get_command(None, "compact") is not None
