@@ -15,7 +15,7 @@ from holdfast.messages.size.tokens import build_sized_message, estimate_text_tok
 from holdfast.planning.budget import compute_budget
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.stages import tool_results as stage
-from holdfast.planning.stages.tool_results import build_tool_name_lookup, strip_mcp_prefix
+from holdfast.planning.stages.tool_results import build_tool_name_lookup
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry, MessageEntry, RequestEntry
 from holdfast.state.fold.fold_entries import apply_entry
@@ -69,17 +69,6 @@ def test_plan_spills_a_named_tool_without_a_common_threshold():
     """Without a common limit only the named tools are spilled, and no budget per message applies."""
     policy = POLICY.with_settings(results={"spill_chars": 0, "spill_chars_by_tool": {"bash": 1_000}})
     assert list_edited_parts(plan(build_messages(("bash", 2_000), *[("read", 60_000)] * 5), TARGET, policy)) == [0]
-
-
-def test_strip_mcp_prefix_strips_only_holdfasts_server():
-    """The prefix that a client adds for Holdfast's MCP server is removed; tools of other servers keep theirs."""
-    assert [
-        strip_mcp_prefix(name) for name in ("recall", "mcp__holdfast__recall", "holdfast_recall", "mcp__x__recall", "")
-    ] == [
-        *["recall"] * 3,
-        "mcp__x__recall",
-        "",
-    ]
 
 
 def test_plan_spills_the_largest_results_of_a_message_first():
