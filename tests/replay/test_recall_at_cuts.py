@@ -138,7 +138,7 @@ def test_score_context_with_the_whole_history_keeps_all() -> None:
         4,
         0,
     )
-    assert score.saved_bytes == score.max_saved
+    assert score.saved_bytes == score.max_saved > 0
 
 
 def test_score_context_empty_keeps_nothing() -> None:
@@ -408,9 +408,3 @@ def test_score_context_recognizes_edit_tools_by_name() -> None:
         messages = [*HISTORY[:3], make_call("call-2", name, file_path="/src/wire/scan.py"), make_result("call-2", "ok")]
         found = SessionCut([*messages, Message.from_text("assistant", "LIMIT_ROWS")], len(messages), len)
         assert found.score_context(messages).stale == stale, name
-
-
-def test_score_context_counts_the_gain_with_zstd() -> None:
-    """The gain of the whole history is everything there is to save."""
-    score = make_cut().score_context(HISTORY)
-    assert score.saved_bytes == score.max_saved > 0

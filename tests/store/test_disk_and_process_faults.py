@@ -416,14 +416,14 @@ def test_concurrent_appends_from_one_leaf_fork(tmp_path: Path) -> None:
     """one-writer: of two stores that append to the same leaf one moves the session's leaf, the other forks, and both
     branches are whole.
     """
-    with open_store(tmp_path / "agent.db") as one, open_store(tmp_path / "agent.db") as two:
-        one.import_entries(SAMPLE_KEY, make_message_chain("ab"))
-        leaf = two.get_session(SAMPLE_KEY).leaf_id
-        first = one.append_entries(SAMPLE_KEY, [Entry("x", "b", NoteEntry("one"))], expected_leaf=leaf)
-        second = two.append_entries(SAMPLE_KEY, [Entry("y", "b", NoteEntry("two"))], expected_leaf=leaf)
+    with open_store(tmp_path / "agent.db") as writer, open_store(tmp_path / "agent.db") as other_writer:
+        writer.import_entries(SAMPLE_KEY, make_message_chain("ab"))
+        leaf = other_writer.get_session(SAMPLE_KEY).leaf_id
+        first = writer.append_entries(SAMPLE_KEY, [Entry("x", "b", NoteEntry("one"))], expected_leaf=leaf)
+        second = other_writer.append_entries(SAMPLE_KEY, [Entry("y", "b", NoteEntry("two"))], expected_leaf=leaf)
         assert (first.is_leaf_moved, second.is_leaf_moved) == (True, False)
-        assert list_ids(one.read_path(SAMPLE_KEY)) == ["a", "b", "x"]
-        assert list_ids(one.read_path(SAMPLE_KEY, second.leaf)) == ["a", "b", "y"]
+        assert list_ids(writer.read_path(SAMPLE_KEY)) == ["a", "b", "x"]
+        assert list_ids(writer.read_path(SAMPLE_KEY, second.leaf)) == ["a", "b", "y"]
 
 
 @pytest.mark.usefixtures("impatient")

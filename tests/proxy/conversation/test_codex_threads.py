@@ -136,12 +136,12 @@ def test_other_session_names_only_scope_the_session_key(headers, open_client, ma
 
     async def go():
         async with open_client(make_strict_upstream(200_000), MemoryStore()) as client:
-            one, _ = await send_turns(client, [*SYSTEM, PLACE], headers, "one")
-            other, _ = await send_turns(client, build_compacted_items("kelp", "one"), headers, "two")
-            return one, other
+            first, _ = await send_turns(client, [*SYSTEM, PLACE], headers, "one")
+            second, _ = await send_turns(client, build_compacted_items("kelp", "one"), headers, "two")
+            return first, second
 
-    one, other = anyio.run(go)
-    assert one != other
+    first, second = anyio.run(go)
+    assert first != second
 
 
 def test_codex_compaction_does_not_wait_for_the_thread():
