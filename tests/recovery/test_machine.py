@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from sample_recovery_log import COMPACTED, CUT, SETTINGS, make_state
 
 from holdfast import Policy
-from holdfast.messages.message import Message
-from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.presets.openclaw.rules import OPENCLAW_2026_9
-from holdfast.planning.settings import Settings
 from holdfast.providers.errors.report import OVERFLOW_KINDS, VERDICT_KINDS
 from holdfast.recovery.machine import (
     CONTEXT_OVERFLOW_KIND,
@@ -31,19 +29,14 @@ from holdfast.recovery.machine import (
 from holdfast.recovery.retry import compute_retry_delay, compute_summary_retry_delay
 from holdfast.recovery.stop_message import format_stop_message
 from holdfast.state.conversation_state import ConversationState
-from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     FAILURE_OVERFLOW,
     AnswerEntry,
-    CompactionEntry,
-    DecisionEntry,
     Entry,
     FailureEntry,
-    MessageEntry,
 )
 from holdfast.state.fold.fold_entries import apply_entry
 
-SETTINGS = Settings()
 TRANSIENT = {"network", "rate_limit", "overloaded", "server", "unknown"}
 BUSY = ProviderRefusal("overloaded")
 
@@ -72,16 +65,6 @@ def list_actions(*events, **options):
         action.step if isinstance(action, Shrink) else type(action).__name__
         for action in run_events(*events, **options)[0]
     ]
-
-
-def make_state(*bodies):
-    """Fold a log of one user message and ``bodies``."""
-    question = MessageEntry(build_sized_message(Message.from_text("user", "go")))
-    return ConversationState.from_entries(Entry(str(at), None, body) for at, body in enumerate([question, *bodies]))
-
-
-COMPACTED = CompactionEntry(1, Message.from_text("user", "what was"))
-CUT = DecisionEntry((Edit(Span(0, 1), (), "truncate"),))
 
 
 # -- the overflow steps ------------------------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from sample_entries import make_message_entry_body
+from sample_recovery_log import COMPACTED, CUT, SETTINGS, make_state
 
 from holdfast.events import COMPACTION_OUTCOMES
-from holdfast.messages.message import Message
-from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import CompactionSettings, RecoverySettings, RetrySettings, Settings
 from holdfast.providers.errors.report import OVERFLOW_KINDS, VERDICT_KINDS
@@ -32,19 +32,14 @@ from holdfast.recovery.machine import (
 )
 from holdfast.recovery.stop_message import format_stop_message
 from holdfast.state.conversation_state import ConversationState
-from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     FAILURE_OVERFLOW,
     AnswerEntry,
-    CompactionEntry,
-    DecisionEntry,
     Entry,
     FailureEntry,
-    MessageEntry,
 )
 from holdfast.state.fold.fold_entries import apply_entry
 
-SETTINGS = Settings()
 numbers = st.none() | st.integers(-5, 10**7)
 refusals = st.builds(
     lambda kind, overflow, **more: ProviderRefusal(
@@ -76,8 +71,6 @@ settings_strategy = st.builds(
     ),
     retry=st.builds(RetrySettings, max_retries=st.integers(0, 12), max_wait_seconds=st.floats(0, 600)),
 ) | st.sampled_from([preset.settings for preset in PRESETS.values()])
-COMPACTED = CompactionEntry(1, Message.from_text("user", "what was"))
-CUT = DecisionEntry((Edit(Span(0, 1), (), "truncate"),))
 bodies = st.sampled_from(
     [
         COMPACTED,
@@ -85,15 +78,10 @@ bodies = st.sampled_from(
         AnswerEntry(""),
         FailureEntry("not_smaller"),
         FailureEntry(FAILURE_OVERFLOW),
-        MessageEntry(build_sized_message(Message.from_text("user", "u"))),
+        make_message_entry_body("u"),
     ]
 )
-logs = st.lists(bodies, max_size=12).map(
-    lambda bodies_after: ConversationState.from_entries(
-        Entry(str(at), None, body)
-        for at, body in enumerate([MessageEntry(build_sized_message(Message.from_text("user", "go"))), *bodies_after])
-    )
-)
+logs = st.lists(bodies, max_size=12).map(lambda bodies_after: make_state(*bodies_after))
 
 
 @given(logs, settings_strategy, st.lists(events, min_size=1, max_size=80))
@@ -200,13 +188,9 @@ class RecoveryRun(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.conversation = self._append_message(ConversationState(), Message.from_text("user", "go"))
+        self.conversation = make_state()
         self.state = start_recovery(self.conversation, SETTINGS)
         self.current_step, self.requests = "", 1
-
-    @staticmethod
-    def _append_message(conversation, message):
-        return apply_entry(conversation, Entry("", None, MessageEntry(build_sized_message(message))))
 
     def _append(self, body):
         self.conversation = apply_entry(self.conversation, Entry("", None, body))
@@ -251,7 +235,7 @@ class RecoveryRun(RuleBasedStateMachine):
 
     @rule()
     def answer(self):
-        self.conversation = self._append_message(self.conversation, Message.from_text("assistant", "well"))
+        self._append(make_message_entry_body("well", "assistant"))
         self._append(AnswerEntry(""))
         self.state, self.requests, self.current_step = start_recovery(self.conversation, SETTINGS), 1, ""
 
