@@ -25,16 +25,16 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def place(folder) -> Workspace:
+def workspace(folder) -> Workspace:
     """Return a workspace in which every command is allowed."""
     return open_workspace(folder, ask_permission=allow_command)
 
 
 @pytest.fixture
-def call(place) -> Callable[..., tuple[str, bool]]:
+def call(workspace) -> Callable[..., tuple[str, bool]]:
     """Return a function that calls a tool and returns the text of its result and whether it is an error."""
 
-    def run_call(name: str, arguments: Any = None, /, *, at: Workspace = place, **named: Any) -> tuple[str, bool]:
+    def run_call(name: str, arguments: Any = None, /, *, at: Workspace = workspace, **named: Any) -> tuple[str, bool]:
         json_arguments = arguments if isinstance(arguments, str) else msgspec.json.encode(named).decode()
         result: ToolResult = anyio.run(run_tool_call, at, ToolCall("c1", name, json_arguments))
         assert (result.call_id, result.name) == ("c1", name)

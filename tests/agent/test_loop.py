@@ -350,12 +350,12 @@ def test_run_agent_after_a_crash_never_reruns_a_call_that_may_have_run(
     count = 0
     original = loop.run_tool_call
 
-    async def run_until_crash(place, call):
+    async def run_until_crash(workspace, call):
         nonlocal count
         count += 1
         if count > done:
             raise Crash
-        return await original(place, call)
+        return await original(workspace, call)
 
     monkeypatch.setattr(loop, "run_tool_call", run_until_crash)
     with pytest.raises(Crash):
@@ -387,14 +387,14 @@ def test_run_agent_runs_each_command_at_most_once_after_any_crash(folder, monkey
     for after, begun in deaths:
         calls_left = after
 
-        async def run_until_crash(place, call, begun=begun):
+        async def run_until_crash(workspace, call, begun=begun):
             nonlocal calls_left
             calls_left -= 1
             if calls_left < 0:
                 if begun:
-                    await original(place, call)
+                    await original(workspace, call)
                 raise Crash
-            return await original(place, call)
+            return await original(workspace, call)
 
         with monkeypatch.context() as patch, suppress(Crash):
             patch.setattr(loop, "run_tool_call", run_until_crash)

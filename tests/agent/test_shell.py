@@ -38,17 +38,17 @@ def test_bash_runs_in_the_working_folder_without_input(call, folder):
     assert call("bash", command="pwd; cat")[0] == f"{folder}\n[exit code 0]"
 
 
-def test_bash_hides_provider_keys(call, place, monkeypatch):
+def test_bash_hides_provider_keys(call, workspace, monkeypatch):
     """Commands do not see the variables that hold provider keys."""
     monkeypatch.setenv("SOME_API_KEY", "SECRET")
     monkeypatch.setenv("OTHER", "kelp")
     text, _ = call(
-        "bash", command="echo $SOME_API_KEY $OTHER", at=replace(place, hidden_variables=frozenset({"SOME_API_KEY"}))
+        "bash", command="echo $SOME_API_KEY $OTHER", at=replace(workspace, hidden_variables=frozenset({"SOME_API_KEY"}))
     )
     assert text == "kelp\n[exit code 0]"
 
 
-def test_bash_runs_nothing_without_permission(call, place, folder):
+def test_bash_runs_nothing_without_permission(call, workspace, folder):
     """A denied command does not run and the model is informed; the permission question gets the exact command."""
     commands = []
 
@@ -57,7 +57,7 @@ def test_bash_runs_nothing_without_permission(call, place, folder):
         return False
 
     for allow in (deny_command, ask):
-        text, is_error = call("bash", command="touch mine", at=replace(place, ask_permission=allow))
+        text, is_error = call("bash", command="touch mine", at=replace(workspace, ask_permission=allow))
         assert is_error
         assert "did not allow" in text
     assert commands == ["touch mine"]

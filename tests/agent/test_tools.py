@@ -129,7 +129,7 @@ def test_run_tool_call_never_raises_or_writes_outside_the_folder(folder, name, a
     assert {path.name for path in folder.parent.iterdir()} == {"work", "secret.txt"}
 
 
-def test_run_tool_call_treats_recall_as_fetch_result(call, place):
+def test_run_tool_call_treats_recall_as_fetch_result(call, workspace):
     """Previews call the tool ``recall``; it is answered like ``fetch_result``, with the same arguments."""
     received = []
 
@@ -137,7 +137,7 @@ def test_run_tool_call_treats_recall_as_fetch_result(call, place):
         received.append(dict(arguments))
         return RecallAnswer("lines 1-2", is_error=False)
 
-    with_recall = replace(place, recall=recall)
+    with_recall = replace(workspace, recall=recall)
     for name in ("fetch_result", "recall"):
         assert call(name, '{"id": "3fa9c1d2e4f5", "lines": "1-2"}', at=with_recall) == ("lines 1-2", False)
     assert received == [{"id": "3fa9c1d2e4f5", "lines": "1-2"}] * 2
@@ -150,7 +150,7 @@ def test_todo_returns_the_plan_with_a_count_of_done_items(call):
     assert call("todo", items=items) == ("[1 of 2 done]\n- [done] look\n- [open] mend it", False)
 
 
-def test_read_accepts_skill_paths_inside_the_skill_folder(call, place, folder):
+def test_read_accepts_skill_paths_inside_the_skill_folder(call, workspace, folder):
     """``skill:NAME`` reads a skill's file or one beside it; an unknown name or a path outside is refused."""
     home = folder.parent / "skills" / "tides"
     home.mkdir(parents=True)
@@ -158,7 +158,7 @@ def test_read_accepts_skill_paths_inside_the_skill_folder(call, place, folder):
     (home / "table.txt").write_text("high 4:10")
     from holdfast.engine.environment.environment import load_environment
 
-    with_skills = replace(place, skills=load_environment(folder, skills=[home.parent]).skills)
+    with_skills = replace(workspace, skills=load_environment(folder, skills=[home.parent]).skills)
     assert call("read", path="skill:tides", at=with_skills)[0].endswith("Look at the moon.")
     assert call("read", path="skill:tides/table.txt", at=with_skills) == ("high 4:10", False)
     for path, why in {"skill:moon": "there are: tides", "skill:tides/../../secret.txt": "outside"}.items():

@@ -25,12 +25,12 @@ TARGET, FORCED = get_target("anthropic", "claude-opus-5-5", window=32_000), Plan
 class BusyStore(MemoryStore):
     """A store to which a message is appended just before a session's lease is taken for the second time."""
 
-    held = -100
+    lease_count = -100
 
     def hold_lease(self, key):
         """Take the session's lease, after another writer's message the second time."""
-        self.held += 1
-        if self.held == 2:
+        self.lease_count += 1
+        if self.lease_count == 2:
             words = MessageEntry(build_sized_message(Message.from_text("user", "And the kelp?")))
             self.append_entries(key, [Entry(make_entry_id(), self.get_session(key).leaf_id, words)])
         return super().hold_lease(key)
@@ -55,10 +55,10 @@ def test_decisions_follow_messages_appended_meanwhile(decide):
         *(Message.from_text(role, f"{at} " + "kelp " * 900) for at in range(9) for role in ("user", "assistant"))
     )
     first_decision = compact_session(store, SAMPLE_KEY, Policy(), TARGET, FORCED).entry
-    store.held = 0
+    store.lease_count = 0
     decided = decide(store)
     path = store.read_path(SAMPLE_KEY, store.get_session(SAMPLE_KEY).leaf_id)
-    assert store.held >= 2
+    assert store.lease_count >= 2
     assert any(
         isinstance(entry.body, MessageEntry) and entry.body.sized_message.message.text == "And the kelp?"
         for entry in path

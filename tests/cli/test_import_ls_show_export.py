@@ -337,7 +337,7 @@ def test_export_can_be_imported_again_in_any_format(run, imported_session, home,
 
 def test_export_of_a_compacted_session_imports_nothing_new(run, home, talk, write):
     """A session's own export adds nothing, our compaction included, and its title stays."""
-    session_id = f"{KEY}-4bbb-8ccc-dddddddddddd"  # an id of the tool's own form, which it keeps in lines of ours
+    session_id = f"{KEY}-4bbb-8ccc-dddddddddddd"  # an id in the tool's own form, which an export keeps
     run("import", write(home / "one.jsonl", talk(3, session=session_id)))
     assert run("compact", session_id, "--window", "20000").exit_code == 0
     listed_before = run("ls", "--json").stdout

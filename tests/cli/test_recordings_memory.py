@@ -19,9 +19,9 @@ from holdfast.formats import read_recording
 from holdfast.state.entries import Entry
 
 HIGHEST_GROWTH = 2.0
-"""Bytes of memory for one more byte of a file of short lines: what orders its lines, and no text of it.
+"""Bytes of memory for each further byte of a file of short lines: the index of its lines, without their text.
 
-While files were held as a whole it was over seven.
+When whole files were kept in memory it was over seven.
 """
 WORDS = "the 🙂 quick brown fox jumps over the lazy dog and writes a long line of output " * 25
 TIME = "2026-01-01T00:00:00.000Z"

@@ -24,7 +24,7 @@ from holdfast.testing.provider.server.local_server import serve_provider
 TOOL_TURN_WORDS, TEXT_TURN_WORDS = 120, 420
 """Words of a turn with a tool's output and of one without: about 3,000 tokens in both cases."""
 TURNS_A_COMPACTION = 5
-"""After so many turns a user who compacts does so again."""
+"""A user who compacts does so every so many turns."""
 UNKNOWN = 0
 """The value of --window if Holdfast is not to know the window."""
 PROGRAM = (sys.executable, "-m", "holdfast")
@@ -104,7 +104,7 @@ def _library(name: str, environment: str = "venv") -> Client:
 
 _CODEX = {"tool": "exec_command", "argument": "cmd", "lines": 200, "compacts_at": 40_000}
 _PI = {"tool": "bash", "lines": 400, "compacts_at": 50_000}
-"""Codex keeps 20,000 tokens of words when it compacts, beside 8,000 that it sends first, and pi 20,000 of all: with
+"""Codex keeps 20,000 tokens of text when it compacts, plus a prompt of 8,000, and pi keeps 20,000 in all: with
 less than this, and a turn, it compacts for ever."""
 CLIENTS = (
     _terminal("claude", 64_000, "Bash", lines=400),
@@ -129,7 +129,7 @@ CLIENTS = (
     _library("langchain-openai"),
     _library("langchain-anthropic"),
 )
-"""Every client; the windows leave about five turns beside what it sends before the first word."""
+"""Every client; each window leaves about five turns besides the client's own prompt."""
 
 SCENARIOS = (
     Scenario("known", "Holdfast knows the window", is_known=True),

@@ -16,7 +16,7 @@ ABOUT = "Run a command of the shell."
 SHAPE = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
 FUNCTION = {"name": TOOL, "description": ABOUT, "parameters": SHAPE}
 MODEL, CLAUDE, GEMINI = "fake-1", "claude-sonnet-4-5", "gemini-2.5-flash"
-MOST = 512
+MAX_TOKENS = 512
 """Tokens of an answer."""
 Say = Callable[[str, bool], str]
 """Takes a user's text and whether to stream; returns the model's last text."""
@@ -40,7 +40,7 @@ def anthropic(url: str) -> Say:
     def request_answer(stream: bool):
         about = {
             "model": CLAUDE,
-            "max_tokens": MOST,
+            "max_tokens": MAX_TOKENS,
             "messages": messages,
             "tools": tools,
             "system": "You run commands.",
@@ -185,7 +185,9 @@ def litellm(model: str, base: str) -> Callable[[str], Say]:
         from litellm import completion
 
         return chat_with(
-            lambda **about: completion(model=model, api_base=f"{url}{base}", api_key="k", max_tokens=MOST, **about)
+            lambda **about: completion(
+                model=model, api_base=f"{url}{base}", api_key="k", max_tokens=MAX_TOKENS, **about
+            )
         )
 
     return begin
@@ -205,7 +207,7 @@ def langchain_anthropic(url: str) -> Say:
     """Return a conversation through LangChain with a model of Anthropic's."""
     from langchain_anthropic import ChatAnthropic
 
-    return chat_with_langchain(ChatAnthropic(model=CLAUDE, base_url=url, api_key="k", max_tokens=MOST))
+    return chat_with_langchain(ChatAnthropic(model=CLAUDE, base_url=url, api_key="k", max_tokens=MAX_TOKENS))
 
 
 def chat_with_langchain(model) -> Say:

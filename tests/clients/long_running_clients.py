@@ -89,7 +89,7 @@ class AiderConversation:
     def __init__(self, place: ClientPlace) -> None:
         prices = place.home / ".aider" / "caches" / "model_prices_and_context_window.json"
         prices.parent.mkdir(parents=True)
-        prices.write_text('{"none": {}}')  # so that it asks nobody for prices
+        prices.write_text('{"none": {}}')  # so that it downloads no prices
         program = str(place.installed / "venv-aider" / "bin" / "aider")
         history = ["--max-chat-history-tokens", str(place.compacts_at or ENDLESS)]
         variables = {"OPENAI_API_BASE": f"{place.url}/v1", "OPENAI_API_KEY": "k"}

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from holdfast.testing.provider.calls import RefusalReply
 
 pytestmark = pytest.mark.long
-"""Each test has a client talk through forty turns."""
+"""Each test runs a whole conversation against a proxy process."""
 
 TURNS, WINDOW = 8, 16_000
 TOOL = {"name": "run", "input_schema": {"type": "object", "properties": {"command": {"type": "string"}}}}

@@ -29,7 +29,7 @@ from holdfast.testing.upstream import ProviderUpstream
 WINDOW = 32_000
 MAX_REQUESTS = compute_max_requests(Numbers())
 MAX_SUMMARY_REQUESTS = 12
-"""Requests for one summary: three tries of two requests, and some where the head goes in parts."""
+"""Requests for one summary: three tries of two requests, and more if the head is sent in parts."""
 
 # -- what can happen, and where ----------------------------------------------------------------------------------------
 
@@ -87,11 +87,11 @@ FAULTS: dict[str, dict[str, str]] = {
     "unknown stop reason and block": _strike_at("unknown", "head"),
     "garbage in the stream": _strike_at("garbage", "first", "middle") | _strike_at("utf8", "end"),
 }
-"""27 faults by the stages of an answer at which each can strike, with the provider's name for it."""
+"""27 faults: the stages of an answer at which each can strike, with the provider's name for it."""
 PERSISTENT_FAULTS = {"400 of shape", "401", "403", "404", "422"}
-"""Faults that the same request would meet again, so that it is not sent; the others may pass, or need a smaller one."""
+"""Faults that the same request would meet again, so it is not repeated; the others may pass, or need a smaller one."""
 TRUE_NUMBERS = {"400-overflow": "native", "400-foreign": "llama.cpp", "429-overflow": "openai-tpm"}
-"""Overflows that are told with the true size of the request: the provider's window is smaller than it was."""
+"""Overflows that report the true size of the request: the provider's window is made smaller for them."""
 
 
 def find_strike_stage(fault: str, stage: str) -> str:
@@ -149,7 +149,7 @@ CONVERSATION = _build_conversation()
 
 
 SMALL_WINDOW = 9_000
-"""Tokens that a provider takes which says it is too much: less than the conversation has."""
+"""The window of a provider that reports an overflow: smaller than the conversation."""
 
 
 class FaultyProvider:

@@ -31,19 +31,19 @@ from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.provider.server.local_server import serve_provider
 
 pytestmark = pytest.mark.long
-"""Days of a hundred steps; the same laws are properties of short sessions."""
+"""Days of a hundred steps; the same rules are properties of short sessions."""
 
 STEPS = 300 if example_counts.IS_THOROUGH else 120
 DAY = make_workday(STEPS)
 FULL_DAY_APIS = ("anthropic", "openai-responses")
-"""APIs with which the whole of it is spent; half with the others."""
+"""APIs that run the whole day; the others run half of it."""
 WINDOW, SMALL = 200_000, 40_000
 HALF_DAY = STEPS // 2
-"""Steps in the small window, where turns give way four times as often."""
+"""Steps in the small window, where reductions are four times as frequent."""
 BINDING_MODEL = "claude-opus-5-5"
 """A model that signs its thinking over everything before it."""
 HTTP_EVERY = 20
-"""One request in so many goes over HTTP."""
+"""One request in so many is sent over HTTP."""
 
 
 def make_provider(window=WINDOW):
@@ -184,18 +184,18 @@ def test_workday_keeps_bound_thinking_while_its_prefix_holds():
     turns = spend_half_day(BINDING_MODEL)
     assert turns[0].prepared_request.target.dialect.binds_thinking
     histories = [turn.wire_messages for turn in turns]
-    kept = lost = 0
+    kept_thinking = lost_thinking = 0
     for at, history in enumerate(histories):
         for old, earlier_history in zip(turns[:at], histories[:at], strict=True):
             (answer_element,) = old.answer.history_elements
             assert b'"thinking"' in answer_element
             if history[: len(earlier_history)] == earlier_history:
                 assert history[len(earlier_history)] == answer_element
-                kept += 1
+                kept_thinking += 1
             else:
-                lost += answer_element in history
-    assert kept > HALF_DAY
-    assert lost == 0
+                lost_thinking += answer_element in history
+    assert kept_thinking > HALF_DAY
+    assert lost_thinking == 0
     thinking_counts = Counter(
         any(isinstance(part, Thinking) for part in sized_message.message.parts)
         for turn in turns

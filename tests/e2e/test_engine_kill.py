@@ -37,14 +37,14 @@ from holdfast.testing.provider.calls import ModelAnswer
 SESSIONS, KILLS = example_counts.choose(quick=(1, 10), ci=(1, 10), thorough=(10, 25))
 """Sessions of each API, and the kills in each."""
 VERBS_AFTER_KILL = 4
-"""Verbs of the engine that goes on after each kill."""
+"""Verbs that the next engine does after each kill."""
 SEED = 15_10
 APIS = ("anthropic", "openai-responses")
 WRITERS = ("extract", "model")
 KILL_AFTER = ("", "", "~CompactionStarted", "~interrupt", "~RequestStarted")
-"""A kill comes shortly after the next line that begins so; most are anywhere."""
+"""The beginning of the line after which a kill comes; an empty one allows any line."""
 MAX_KILL_DELAY = 0.012
-"""Seconds after that line, at most: about as long as a verb takes."""
+"""Seconds after that line at most: about the duration of a verb."""
 SCRIPT = Path(__file__).with_name("engine_worker.py")
 
 

@@ -39,7 +39,7 @@ LETTERS = {
     "RequestEntry": "Q",
 }
 ONE_APPEND = re.compile(r"|n|n?S|SA|F?D?C?Q")
-"""The entries of any one append of the journal, by their letters; nothing is none."""
+"""The letters of the entries in one append of the journal; the empty alternative is no append."""
 SCRIPT = Path(__file__).with_name("journal_worker.py")
 
 

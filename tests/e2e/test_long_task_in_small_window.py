@@ -44,9 +44,9 @@ SIZES = (1, 300, 2_000, 40, 9_000, 700, 25_000, 4_000, 70_000, 1_200)
 HUGE, HUGE_EVERY = 2_000_000, 30
 COMPACTION_RATE = 0.08
 """Compactions a step, times the factor: 0.04 to 0.06 were measured in 40 steps, 0.066 to 0.077 in 1,000. A planner that
-does not learn from what is counted makes twice as many."""
+does not calibrate on usage makes twice as many."""
 MIN_CACHE_HIT = 0.75
-"""Of the input out of the cache: 0.80 to 0.91 were measured in 40 steps and in 1,000."""
+"""Share of the input read from the cache: 0.80 to 0.91 were measured in 40 steps and in 1,000."""
 TASK = "Task: go through all parts of the project, one after the other, and note what is wrong with each."
 
 
@@ -268,7 +268,7 @@ def _build_history(chars: int) -> list[Message]:
 
 
 TIER, TIER_WINDOW = "anthropic-tier", 200_000
-"""A wording that only means a size where the request has more tokens than this; under it, it is a rate limit."""
+"""A wording that means an overflow only above this many tokens; below, it is a rate limit."""
 
 
 async def ask_after_overflow(api, wording, window=WINDOW, believed=WINDOW, chars=5_600):

@@ -39,7 +39,7 @@ MODELS = {
     "openai-responses": ("gpt-5.5", "gpt-5-mini"),
     "gemini": ("gemini-3-pro", "gemini-3-flash"),
 }
-"""Two models of each API, of those that enforce most."""
+"""Two models of each API, with the strictest rules."""
 PAIRS = [
     *[((api, model), (api, other_model)) for api, (model, other_model) in MODELS.items()],
     *[((api, MODELS[api][0]), (other_api, MODELS[other_api][0])) for api, other_api in permutations(MODELS, 2)],

@@ -87,7 +87,7 @@ async def run_under_fault(api, faulty, *, stream):
 @pytest.mark.parametrize(
     ("fault", "stage"),
     [pair for pair in fault_scenarios.POSSIBLE if not pair[1].startswith("summary")],
-    ids=lambda one: one,
+    ids=lambda parameter: parameter,
 )
 def test_engine_run_ends_and_the_session_goes_on_after_any_fault(fault, stage, api):
     """waits-have-deadlines, failed-attempt-changes-nothing, retries-shrink: once or always, streamed or not, a run ends
@@ -109,7 +109,7 @@ def test_engine_run_ends_and_the_session_goes_on_after_any_fault(fault, stage, a
 # -- a summary in trouble ----------------------------------------------------------------------------------------------
 
 FULL_WINDOW = 14_000
-"""A window that the conversation is too long for: a summary is due before the first request."""
+"""A window smaller than the conversation, so that a summary is due before the first request."""
 SUMMARY = "\n".join(
     [
         f"## {heading}\n- {fault_scenarios.CONVERSATION[0].text} Go on. {heading}: what is wrong with the parts."
@@ -163,7 +163,7 @@ def test_engine_uses_the_models_summary_without_a_fault(api):
 @pytest.mark.parametrize(
     ("fault", "stage"),
     [pair for pair in fault_scenarios.POSSIBLE if pair[1].startswith("summary")],
-    ids=lambda one: one,
+    ids=lambda parameter: parameter,
 )
 def test_engine_answers_whatever_happens_to_the_summary(fault, stage, api):
     """reduction-without-model: there is one compaction, by the model or an extract, and the answer comes."""

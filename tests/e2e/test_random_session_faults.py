@@ -24,7 +24,7 @@ from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.upstream import ProviderUpstream
 
 SEEDS, STEPS = example_counts.choose(quick=1, ci=50, thorough=2_000), 100
-"""Random sessions, and what is done in each. 50 are two minutes, all are more than an hour."""
+"""Random sessions, and the actions in each. 50 take two minutes, all take more than an hour."""
 FAULT_PLACES = [
     (kind, stage)
     for known in fault_scenarios.FAULTS.values()

@@ -175,7 +175,7 @@ def test_normalize_history_adds_an_error_result_for_an_unanswered_call():
 
 
 def test_normalize_history_moves_user_text_after_the_results():
-    """User text that stands in the same message as the results is sent after them."""
+    """User text in the same message as the results is sent after them."""
     mixed = Message("user", (Text("first"), *results("a").parts, Text("last")))
     normalized, _ = apply_normalization([user(), calls("a"), mixed, assistant(), user()], CLAUDE)
     roles = [(message.role, bool(message.results), message.text) for message in normalized[2:4]]

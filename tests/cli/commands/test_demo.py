@@ -40,7 +40,7 @@ from holdfast.testing.task.routes import ROUTES, SIGNATURE_LINE
 pytestmark = pytest.mark.long
 
 SHORT_TASK = ROUTES[:16]
-"""Routes that are too many for the window, and not much more."""
+"""Routes that are just too many for the window."""
 
 
 @pytest.fixture(scope="module")

@@ -65,10 +65,10 @@ def test_lint_jsonl_accepts_a_file_without_a_final_newline(run, home):
 @pytest.mark.parametrize("api", ["fax"])
 def test_lint_never_calls_a_request_of_an_unknown_api_valid(run, api):
     """A JSONL case for an unknown API is invalid; a single one is wrong use."""
-    given = json.dumps({"api": api, "request": {"messages": []}})
-    verdict = json.loads(run("lint", "-", "--jsonl", given=given).stdout)
+    body_text = json.dumps({"api": api, "request": {"messages": []}})
+    verdict = json.loads(run("lint", "-", "--jsonl", given=body_text).stdout)
     assert (verdict["valid"], verdict["findings"][0]["rule"]) == (False, "api")
-    result = run("lint", "-", given=given)
+    result = run("lint", "-", given=body_text)
     assert result.exit_code == 2
     assert api in result.stderr
 
@@ -85,8 +85,8 @@ def test_lint_api_selects_the_rules(run):
 def test_lint_requires_model_and_max_tokens_of_a_whole_request(run, missing):
     """A whole request without a model or ``max_tokens`` is refused; a JSONL case may be partial."""
     body = {key: value for key, value in GOOD.items() if key != missing}
-    given = json.dumps(body)
-    verdict = json.loads(run("lint", "-", "--api", "anthropic", "--json", given=given).stdout)
+    body_text = json.dumps(body)
+    verdict = json.loads(run("lint", "-", "--api", "anthropic", "--json", given=body_text).stdout)
     assert [(finding["rule"], finding["path"]) for finding in verdict["findings"]] == [
         ("anthropic.required", f"$.{missing}")
     ]

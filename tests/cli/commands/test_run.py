@@ -31,7 +31,7 @@ with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(
     told = json.load(answer)["content"][0]["text"]
     print(told, answer.headers["x-holdfast-state"], len(sys.argv))
 """
-"""A client: it asks once, and prints the answer, what was done with it, and how many arguments it had."""
+"""A client that sends one request and prints the answer, Holdfast's state header, and its number of arguments."""
 
 
 @pytest.fixture(autouse=True)

@@ -18,9 +18,9 @@ from holdfast.cli.output import terminal
 from holdfast.cli.output.terminal import ProgressBar
 
 TIMEOUT_SECONDS = 30
-"""Seconds within which something must show."""
+"""Seconds within which output must appear."""
 ERASE_LINE = "\x1b[2K"
-"""What empties a line of a terminal."""
+"""The sequence that erases a terminal line."""
 
 
 @contextmanager
