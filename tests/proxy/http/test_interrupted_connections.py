@@ -47,7 +47,7 @@ def encode_request(api, words, *, stream=False):
 EARLY_ENDS = {
     "before the head": lambda response: b"",
     "inside the head": lambda response: response.head[:25],
-    "behind the head": lambda response: response.head,
+    "after the head": lambda response: response.head,
     "inside the first event": lambda response: response.head + response.chunks[0][:30],
 }
 """Where an answer may end before any of it was passed on."""
@@ -243,15 +243,15 @@ TOO_LONG = '{"type":"invalid_request_error","message":"prompt is too long: 9000 
 OVERFLOW = f'{{"type":"error","error":{TOO_LONG}}}'.encode()
 
 
-@pytest.mark.parametrize("ours", [True, False], ids=["ours", "the provider's"])
-def test_keep_alives_are_sent_only_while_the_proxy_retries(ours):
+@pytest.mark.parametrize("is_retry", [True, False], ids=["a retry", "a slow provider"])
+def test_keep_alives_are_sent_only_while_the_proxy_retries(is_retry):
     """The client gets keep-alives while the proxy retries; a slow provider sends its own."""
     interval, sent_at = 0.05, []
     with socket_proxy.run_proxy(keepalive=interval) as proxy:
 
         async def respond(connection, response):
             sent_at.append(time.monotonic())
-            if ours and len(sent_at) == 1:
+            if is_retry and len(sent_at) == 1:
                 await socket_proxy.send_response(connection, socket_proxy.build_json_response(OVERFLOW, 400))
                 return
             await anyio.sleep(0.3)
@@ -267,8 +267,10 @@ def test_keep_alives_are_sent_only_while_the_proxy_retries(ours):
         assert late.headers["x-holdfast-session"] in proxy.sessions()
         sent = b"".join(proxy.call(lambda: _build_last_response(proxy)).pieces)
         assert late.body.replace(PING, b"") == sent.replace(PING, b"")
-        signs = late.body.count(PING) - sent.count(PING)
-        assert signs > 0 if ours else signs <= (sent_at[0] - began) / interval  # the proxy also waits before it sends
+        keep_alive_count = late.body.count(PING) - sent.count(PING)
+        assert (
+            keep_alive_count > 0 if is_retry else keep_alive_count <= (sent_at[0] - began) / interval
+        )  # the proxy also waits before it sends
         proxy.wait_idle()
 
 

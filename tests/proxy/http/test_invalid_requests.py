@@ -42,24 +42,24 @@ def proxy(running):
 # -- bodies ------------------------------------------------------------------------------------------------------------
 
 GARBAGE = {
-    "nothing": b"",
+    "empty": b"",
     "zeros": bytes(40),
-    "no JSON": b"kelp & rock",
-    "no UTF-8": b'{"model":"m","messages":[{"role":"user","content":"\xff\xfe"}]}',
+    "not JSON": b"kelp & rock",
+    "not UTF-8": b'{"model":"m","messages":[{"role":"user","content":"\xff\xfe"}]}',
     "a list": b"[1,2,3]",
-    "a text": b'"kelp"',
+    "a string": b'"kelp"',
     "null": b"null",
     "an empty object": b"{}",
     "no messages": b'{"model":"m","messages":[],"input":[],"contents":[]}',
-    "messages of null": b'{"model":"m","messages":null,"input":null,"contents":null}',
-    "messages of numbers": b'{"model":"m","messages":[1,2],"input":[1,2],"contents":[1,2]}',
-    "roles that are none": b'{"model":"m","messages":[{"role":7,"content":[]}],"input":[{}],"contents":[{"role":[]}]}',
-    "a model that is none": b'{"model":{"a":1},"messages":[{"role":"user","content":"hi"}],"max_tokens":9}',
-    "a limit that is none": b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":"many"}',
-    "a stream that is none": b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":9,"stream":7}',
-    "keys twice": b'{"messages":[],"messages":[{"role":"user","content":"hi"}],"model":"m","max_tokens":9}',
-    "a number too large": b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":1e999}',
-    "deep": b'{"messages":' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+    "null messages": b'{"model":"m","messages":null,"input":null,"contents":null}',
+    "numbers as messages": b'{"model":"m","messages":[1,2],"input":[1,2],"contents":[1,2]}',
+    "invalid roles": b'{"model":"m","messages":[{"role":7,"content":[]}],"input":[{}],"contents":[{"role":[]}]}',
+    "invalid model": b'{"model":{"a":1},"messages":[{"role":"user","content":"hi"}],"max_tokens":9}',
+    "invalid max_tokens": b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":"many"}',
+    "invalid stream": b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":9,"stream":7}',
+    "duplicate keys": b'{"messages":[],"messages":[{"role":"user","content":"hi"}],"model":"m","max_tokens":9}',
+    "number too large": b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":1e999}',
+    "deeply nested": b'{"messages":' + b"[" * 5_000 + b"]" * 5_000 + b"}",
     "two values": b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":9}{}',
 }
 
@@ -401,7 +401,7 @@ def test_proxy_refuses_foreign_hosts_and_origins(headers, path, proxy):
         b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n",
         b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx: \x00\r\n\r\n",
     ],
-    ids=["tls", "no http", "negative", "two lengths", "bad chunk", "long path", "nul"],
+    ids=["tls", "not http", "negative", "two lengths", "bad chunk", "long path", "nul"],
 )
 def test_proxy_refuses_invalid_http(data, proxy):
     """Bytes that are not HTTP get a 400 or no answer, nothing is sent upstream, and the proxy keeps running."""

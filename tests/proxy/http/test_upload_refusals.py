@@ -127,7 +127,7 @@ def test_upload_closed_without_an_answer_is_502(proxy):
         socket_proxy.build_request("/v1/messages", b"no gzip at all", content_encoding="gzip"),
         socket_proxy.build_request("/u/http://[v1.x]:9/v1/files", b"whatever"),
     ],
-    ids=["damaged", "nobody to send it to"],
+    ids=["damaged", "unreachable host"],
 )
 def test_refusal_of_a_complete_body_does_not_linger(request_bytes, monkeypatch):
     """A client whose body is complete gets the end of the connection at once."""

@@ -409,11 +409,11 @@ class ImageRefusingUpstream(httpx2.AsyncBaseTransport):
         return httpx2.Response(400, json=error)
 
 
-@pytest.mark.parametrize("is_sound", [True, False], ids=["sound", "failing"])
-def test_refused_image_is_dropped_while_the_store_fails(is_sound, open_client, make_chat, make_strict_upstream):
+@pytest.mark.parametrize("store_works", [True, False], ids=["working", "failing"])
+def test_refused_image_is_dropped_while_the_store_fails(store_works, open_client, make_chat, make_strict_upstream):
     """A refused image is left out and the rest is answered, whether or not the store works."""
     chat, store, upstream = make_chat("anthropic"), FailingStore(), ImageRefusingUpstream(make_strict_upstream())
-    store.append_error, store.fails_only_answers = (None if is_sound else StoreLocked("held")), True
+    store.append_error, store.fails_only_answers = (None if store_works else StoreLocked("held")), True
     chat.messages = [{"role": "user", "content": [{"type": "text", "text": "Look."}, IMAGE]}]
     chat.messages.append({"role": "assistant", "content": "I see."})
 
@@ -422,7 +422,7 @@ def test_refused_image_is_dropped_while_the_store_fails(is_sound, open_client, m
             return await chat.send_turn(client, "And now?", VERSION)
 
     reply = run(go)
-    assert (reply.status_code, reply.headers[STATE]) == (200, "managed" if is_sound else "unrecorded")
+    assert (reply.status_code, reply.headers[STATE]) == (200, "managed" if store_works else "unrecorded")
     assert upstream.refused >= 1
 
 
