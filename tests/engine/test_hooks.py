@@ -175,8 +175,8 @@ from holdfast.engine.hooks import Hooks, run_hook
 hooks = Hooks(auto_continue=threading.Event().wait, timeout=0.05)
 anyio.run(lambda: run_hook(hooks, "auto_continue", listener=print))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert "took longer than 0.05 s" in done.stdout
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert "took longer than 0.05 s" in completed.stdout
 
 
 def test_run_hook_reports_a_hook_that_cancels_itself():

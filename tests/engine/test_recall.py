@@ -409,11 +409,11 @@ def test_answer_recall_of_an_empty_session_is_no_error():
 
 
 @given(st.dictionaries(st.sampled_from([*RECALL_PARAMETERS, "other"]), st.text(max_size=9) | st.integers() | st.none()))
-def test_answer_recall_answers_arbitrary_arguments(given):
+def test_answer_recall_answers_arbitrary_arguments(arguments):
     """Any values for any argument names get an answer."""
     with MemoryStore() as store:
         store.import_entries(OWN_KEY, [Entry("a1", None, make_message_entry_body("hello\nkelp"))])
-        assert answer_recall(store, OWN_KEY, given).text
+        assert answer_recall(store, OWN_KEY, arguments).text
 
 
 def test_format_recall_call_escapes_quotes_as_json():

@@ -402,7 +402,7 @@ def test_session_compact_drops_a_summary_when_another_process_compacted(tmp_path
 
 
 def test_session_undo_applies_behind_messages_of_another_process(tmp_path):
-    """After the undo the decision is in force for nobody."""
+    """After the undo no branch has the decision in force."""
 
     async def work(session, append_by_other_process):
         await session.compact()

@@ -295,8 +295,8 @@ def test_native_compaction_is_replaced_by_its_readable_summary_elsewhere(api, ta
         body, _ = await conversation.ask(request=request)
         assert all(item not in body for item in items if b"compaction" in item)
         assert b"was replaced by this extract of it" in body
-        back, _ = await conversation.ask(Message.from_text("user", "Back again."))
-        assert list_message_bytes(back, api)[: len(items)] == items
+        body_after_return, _ = await conversation.ask(Message.from_text("user", "Back again."))
+        assert list_message_bytes(body_after_return, api)[: len(items)] == items
 
     anyio.run(run_scenario)
 

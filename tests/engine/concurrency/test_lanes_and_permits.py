@@ -216,8 +216,8 @@ def test_lanes_hold_frees_the_lane_after_an_error():
     assert run_on_fake_clock(main) == "fine"
 
 
-@pytest.mark.parametrize("place", ["inside", "waiting"])
-def test_lanes_hold_frees_the_lane_after_a_cancellation(place):
+@pytest.mark.parametrize("state", ["inside", "waiting"])
+def test_lanes_hold_frees_the_lane_after_a_cancellation(state):
     """Whether the cancelled task ran or waited, those behind it get in and those before it go on."""
 
     async def main():
@@ -225,13 +225,13 @@ def test_lanes_hold_frees_the_lane_after_a_cancellation(place):
         async with anyio.create_task_group() as group:
             group.start_soon(sleep_in_lane, lanes, "a", 3)
             await anyio.sleep(1)
-            with anyio.move_on_after(1 if place == "waiting" else 5):
+            with anyio.move_on_after(1 if state == "waiting" else 5):
                 await sleep_in_lane(lanes, "a", 100)
             async with lanes.hold("a"):
                 entered_at.append(anyio.current_time())
         return entered_at, lanes.is_idle
 
-    assert run_on_fake_clock(main) == ([3 if place == "waiting" else 6], True)
+    assert run_on_fake_clock(main) == ([3 if state == "waiting" else 6], True)
 
 
 def test_lanes_waiter_cancelled_at_its_turn_passes_it_on():

@@ -59,7 +59,7 @@ def test_load_environment_puts_the_nearest_rules_last_in_the_prompt(tmp_path):
 
 
 def test_load_environment_of_an_empty_or_missing_folder_is_empty(tmp_path):
-    """Where nothing is there nothing is said; a folder that is not there is one too."""
+    """Without rules and skills the environment has no prompt and no notices."""
     for folder in (tmp_path, tmp_path / "nowhere"):
         assert load_environment(folder) == Environment(folders=(str(folder),))
     assert Environment().prompt == ""
@@ -93,7 +93,7 @@ def test_load_environment_reports_rules_without_read_permission(tmp_path, withou
 
 
 def test_load_environment_cuts_the_farthest_rules_to_the_budget(tmp_path):
-    """Rules beyond the budget are cut from the farthest folder, and both prompt and notice say so."""
+    """Rules beyond the budget are cut from the farthest folder, and both prompt and notice mention it."""
     inner = tmp_path / "inner"
     inner.mkdir()
     (tmp_path / "AGENTS.md").write_text("é" * MAX_RULES_BYTES)
@@ -293,7 +293,7 @@ def test_find_used_skills_keeps_the_order_of_use_across_summaries(uses):
 
 
 def test_restore_texts_omits_a_finished_or_broken_plan(tmp_path):
-    """A plan of which every item is done is not brought back; a broken call makes none."""
+    """A plan whose items are all done is not restored, and a broken call defines no plan."""
     environment = load_environment(tmp_path)
     assert environment.restore_texts([build_tool_call("todo", items=[{"text": "a", "status": "done"}])]) == ()
     assert environment.restore_texts([Message("assistant", (ToolCall("c", "todo", "{broken"),))]) == ()

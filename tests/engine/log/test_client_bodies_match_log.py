@@ -239,9 +239,9 @@ def test_session_run_follows_a_model_switch_of_the_client(api):
         for body in map(json.loads, (sent.body for sent in transport.upstream.sent))
     ]
     assert {model for model, _ in by_model} == {STRICTEST_MODELS[api], OTHER_MODELS[api]}
-    made = collect_signatures_by_model(transport)
+    signatures_by_model = collect_signatures_by_model(transport)
     for model, signatures in by_model:
-        assert signatures <= made[model]
+        assert signatures <= signatures_by_model[model]
     if api != "openai-chat":
         assert len(by_model[5][1]) > len(by_model[3][1]) > 0
 

@@ -73,7 +73,10 @@ def test_conversation_matcher_finds_what_a_fresh_comparison_finds(shared, known_
         fresh.one_to_one_count,
     )
     assert found.unchanged_count == (min(first.one_to_one_count, edited) if edited < len(sent) else len(logged))
-    assert all(slot is own for slot, own in zip(found.messages[: found.unchanged_count], known, strict=False))
+    assert all(
+        slot is logged_message
+        for slot, logged_message in zip(found.messages[: found.unchanged_count], known, strict=False)
+    )
 
 
 @given(words, words, st.integers(0, 8), st.integers(0, 8))

@@ -47,16 +47,18 @@ def build_two_requests(messages, model, end_choice, cut_choice, extra_cut=None):
     the body does not grow by whole messages, or where no message can be cut.
     """
     later = parse_client_body([SizedMessage(message) for message in messages if message.role != "system"], model)
-    ends = [index for index, slot in enumerate(later.messages) if index and slot.message.role == "assistant"]
-    if not ends:
+    end_indexes = [index for index, slot in enumerate(later.messages) if index and slot.message.role == "assistant"]
+    if not end_indexes:
         return None
-    earlier = parse_request(render_request(later, later.messages[: ends[end_choice % len(ends)]]), later.api)
+    earlier = parse_request(
+        render_request(later, later.messages[: end_indexes[end_choice % len(end_indexes)]]), later.api
+    )
     count = len(earlier.messages)
     wordy = [index for index, slot in enumerate(earlier.messages) if not (slot.message.calls or slot.message.results)]
     if not wordy or [*map(get_raw_bytes, earlier.messages)] != [*map(get_raw_bytes, later.messages[:count])]:
         return None
     cut = wordy[cut_choice % len(wordy)]
-    shown = [[*lens.messages] for lens in (earlier, later)]
+    shown = [[*parsed.messages] for parsed in (earlier, later)]
     for slots in shown:
         slots[cut] = cut_message(slots[cut])
     if extra_cut is not None:

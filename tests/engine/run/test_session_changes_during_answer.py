@@ -67,8 +67,8 @@ class TwoEngineSession:
             with suppress(UnknownId):  # where nothing is in force
                 await self.other_session.undo()
         elif change == "asked beside":
-            beside = await self.other_session.branch(self.session.journal.leaf)
-            await beside.append("beside")
+            side_branch = await self.other_session.branch(self.session.journal.leaf)
+            await side_branch.append("beside")
 
 
 def run_rounds(rounds):

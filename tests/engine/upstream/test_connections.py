@@ -75,24 +75,24 @@ def send_large_request(fake_stream, *, read_bytes=0):
     return anyio.run(run_scenario)
 
 
-def split_bytes(data, places):
-    """Return ``data`` in pieces, split at ``places``."""
-    edges = sorted({0, len(data), *(place % len(data) for place in places)})
+def split_bytes(data, positions):
+    """Return ``data`` in pieces, split at ``positions``."""
+    edges = sorted({0, len(data), *(position % len(data) for position in positions)})
     return [data[start:stop] for start, stop in pairwise(edges)]
 
 
 @given(st.sampled_from(REFUSALS), st.lists(st.integers(0, 99), max_size=4))
-def test_full_duplex_stream_stops_writing_at_a_refusal(refusal, places):
+def test_full_duplex_stream_stops_writing_at_a_refusal(refusal, positions):
     """However it is split, a refusal ends the write to a server that accepts no more, and is read completely."""
     assert send_large_request(
-        FakeStream(split_bytes(refusal, places), accepts_large=False), read_bytes=len(refusal)
+        FakeStream(split_bytes(refusal, positions), accepts_large=False), read_bytes=len(refusal)
     ) == (False, refusal)
 
 
 @given(st.sampled_from(OTHER_ANSWERS), st.lists(st.integers(0, 99), max_size=4))
-def test_full_duplex_stream_writes_on_at_any_other_answer(answer, places):
+def test_full_duplex_stream_writes_on_at_any_other_answer(answer, positions):
     """The complete request is sent, and everything received meanwhile is read afterwards."""
-    fake_stream = FakeStream(split_bytes(answer, places))
+    fake_stream = FakeStream(split_bytes(answer, positions))
     assert send_large_request(fake_stream, read_bytes=len(answer)) == (True, answer)
     assert fake_stream.sent == b"head" + LARGE
 

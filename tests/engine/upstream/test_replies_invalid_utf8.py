@@ -43,23 +43,23 @@ WORDS = ProviderSettings(tokenizer="words")
 
 
 class CorruptingUpstream:
-    """The strict provider, with invalid bytes at ``place`` of its first answer, whose length is ``size``."""
+    """The strict provider, with invalid bytes at ``position`` of its first answer, whose length is ``size``."""
 
-    def __init__(self, place):
+    def __init__(self, position):
         self.upstream = ProviderUpstream(Provider(WORDS, [ANSWER]))
-        self.place, self.size = place, 0
+        self.position, self.size = position, 0
 
     @asynccontextmanager
     async def send(self, request):
         """Return the provider's reply."""
         async with self.upstream.send(request) as reply:
-            body, place = await reply.read_body(), self.place if not self.size else None
+            body, position = await reply.read_body(), self.position if not self.size else None
             self.size = self.size or len(body)
-            yield Reply(reply.status, reply.headers, yield_body(body, place))
+            yield Reply(reply.status, reply.headers, yield_body(body, position))
 
 
-async def yield_body(body, place):
-    yield body if place is None else body[:place] + INVALID_UTF8 + body[place:]
+async def yield_body(body, position):
+    yield body if position is None else body[:position] + INVALID_UTF8 + body[position:]
 
 
 @asynccontextmanager
@@ -77,9 +77,9 @@ async def read_run(run):
             pass
 
 
-async def continue_after_corruption(place, api, stream):
-    """Continue a session behind an answer with invalid bytes at ``place``; return the answer's length."""
-    upstream = CorruptingUpstream(place)
+async def continue_after_corruption(position, api, stream):
+    """Continue a session behind an answer with invalid bytes at ``position``; return the answer's length."""
+    upstream = CorruptingUpstream(position)
     async with open_session(upstream, api) as session:
         with suppress(UpstreamError):  # its end may be what was lost
             await read_run(session.run("Read it.", stream=stream))
@@ -96,10 +96,10 @@ async def continue_after_corruption(place, api, stream):
 @pytest.mark.parametrize("api", FIELDS)
 def test_session_continues_behind_an_answer_with_invalid_utf8(api, stream):
     """Wherever the bytes stand, no damaged part is sent back, and the provider accepts the next request."""
-    place = size = 0
-    while place <= size:
-        size = run_on_fake_clock(continue_after_corruption, place, api, stream)
-        place += STRIDE
+    position = size = 0
+    while position <= size:
+        size = run_on_fake_clock(continue_after_corruption, position, api, stream)
+        position += STRIDE
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-responses"])
@@ -111,10 +111,10 @@ def test_session_keeps_only_text_and_calls_of_a_damaged_answer(api):
             await read_run(session.run("Read it.", stream=True))
             return session.journal.state.history.sized_messages[-1]
 
-    whole = run_on_fake_clock(run_scenario, ProviderUpstream(Provider(WORDS, [ANSWER])))
+    undamaged = run_on_fake_clock(run_scenario, ProviderUpstream(Provider(WORDS, [ANSWER])))
     broken = run_on_fake_clock(run_scenario, ProviderUpstream(Provider(WORDS, [ANSWER]), [Fault("utf8", "first")]))
-    assert isinstance(whole.message.parts[0], Thinking)
-    assert whole.raw is not None
+    assert isinstance(undamaged.message.parts[0], Thinking)
+    assert undamaged.raw is not None
     assert (broken.message.text, broken.raw) == ("Well.", None)
     assert [(call.name, call.signature, call.raw) for call in broken.message.calls] == [("read", None, None)]
     assert len(broken.message.parts) == 2

@@ -150,7 +150,7 @@ def test_anthropic_sdk_count_equals_the_reported_input(client):
 
 
 def test_anthropic_sdk_reads_the_window_of_a_model(client):
-    """The models endpoint tells the window."""
+    """The models endpoint reports the window."""
     model = client.models.retrieve(MODEL)
     assert ModelInfo.model_validate_json(model.to_json()).max_input_tokens == 2_000
     assert MODEL in [listed.id for listed in client.models.list()]

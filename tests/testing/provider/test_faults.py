@@ -188,7 +188,7 @@ answers = st.lists(st.binary(min_size=1, max_size=30), max_size=8).flatmap(
     )
 )
 kinds_and_stages = st.sampled_from(
-    [(kind, stage) for kind, about in FAULT_KINDS.items() for stage in about.stages if stage != "body"]
+    [(kind, stage) for kind, fault_kind in FAULT_KINDS.items() for stage in fault_kind.stages if stage != "body"]
 )
 
 
@@ -251,7 +251,7 @@ def test_plan_server_steps_of_a_reset_or_cut_ends_with_a_close():
 
 # -- on the wire: statuses ---------------------------------------------------------------------------------------------
 
-STATUSES = [kind for kind, about in FAULT_KINDS.items() if about.group == "status"]
+STATUSES = [kind for kind, fault_kind in FAULT_KINDS.items() if fault_kind.group == "status"]
 
 
 @pytest.mark.parametrize("api", PATHS)

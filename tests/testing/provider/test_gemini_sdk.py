@@ -139,6 +139,6 @@ def test_gemini_sdk_count_equals_the_reported_input(client):
 
 
 def test_gemini_sdk_reads_the_window_of_a_model(client):
-    """The models endpoint tells the window."""
+    """The models endpoint reports the window."""
     assert client.models.get(model=MODEL).input_token_limit == 2_000
     assert f"models/{MODEL}" in [model.name for model in client.models.list()]

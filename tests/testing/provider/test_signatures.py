@@ -233,8 +233,10 @@ def test_thinking_of_a_model_without_binding_is_accepted_by_a_binding_one():
 def test_settings_choose_accepted_signatures_and_binding():
     """``accepted_seals="any"`` accepts foreign signatures unread, and ``binds_thinking`` overrules the model."""
     block = {"type": "thinking", "thinking": "hm", "signature": "EqQBCg"}
-    for seals, kind in (("own", RefusalReply), ("any", ModelAnswer)):
-        client = ProviderClient(Provider(ProviderSettings(tokenizer="words", accepted_seals=seals)), "anthropic")
+    for accepted_seals, kind in (("own", RefusalReply), ("any", ModelAnswer)):
+        client = ProviderClient(
+            Provider(ProviderSettings(tokenizer="words", accepted_seals=accepted_seals)), "anthropic"
+        )
         client.history.append({"role": "user", "content": "x"})
         client.history.append({"role": "assistant", "content": [block, {"type": "text", "text": "y"}]})
         assert isinstance(client.send_user_text("z"), kind)

@@ -62,7 +62,7 @@ def test_provider_accepts_its_own_answers_turn_after_turn(api):
 
 WORD = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30).filter(str.strip)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-9, 9) | WORD, lambda one: st.lists(one, max_size=3), max_leaves=4
+    st.none() | st.booleans() | st.integers(-9, 9) | WORD, lambda children: st.lists(children, max_size=3), max_leaves=4
 )
 CALL = st.tuples(st.sampled_from(["ls", "cat"]), st.dictionaries(WORD, JSON, max_size=2))
 ANSWER = st.builds(ScriptedAnswer, WORD, st.lists(CALL, max_size=3).map(tuple), st.just("") | WORD)
@@ -105,8 +105,8 @@ def test_answer_is_cut_at_max_tokens():
     reply = client.send_user_text("x")
     assert (reply.stop, reply.usage.output <= 60, reply.usage.reasoning) == ("length", True, 10)
     assert 0 < len(join_texts(reply)) < 1000
-    whole = ProviderClient(Provider(WORDS, [ScriptedAnswer("word " * 200)]), "anthropic").send_user_text("x")
-    assert (whole.stop, join_texts(whole)) == ("end", "word " * 200)
+    uncut = ProviderClient(Provider(WORDS, [ScriptedAnswer("word " * 200)]), "anthropic").send_user_text("x")
+    assert (uncut.stop, join_texts(uncut)) == ("end", "word " * 200)
 
 
 def test_answer_limit_never_cuts_a_call():

@@ -53,7 +53,7 @@ def test_overflow_refusal_has_the_wording_of_its_api(api):
 
 @pytest.mark.parametrize("name", OVERFLOW_WORDINGS)
 def test_every_overflow_wording_is_classified_as_an_overflow(name):
-    """The classifier tells every variant from other errors and reads no wrong number."""
+    """The classifier recognizes every variant as an overflow and reads no wrong number."""
     reply, tokens = refuse_long_request("openai-chat", overflow=name)
     assert reply.status == OVERFLOW_WORDINGS[name].status
     text = reply.body.decode() or reply.message

@@ -251,8 +251,8 @@ def test_responses_stream_numbers_its_events_and_ends_with_the_response(client):
     assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
     response = events[-1]["response"]
     assert (events[-1]["type"], response["status"], len(response["output"])) == ("response.completed", "completed", 3)
-    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
-    assert done == response["output"]
+    done_items = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert done_items == response["output"]
     plain = client.post("/v1/responses", json={}).json()
     assert plain == response
 
@@ -267,8 +267,8 @@ def test_gemini_stream_is_a_json_array_unless_alt_is_sse(parrot, client):
     assert "".join(part.get("text", "") for part in parts if not part.get("thought")) == parrot.text
     assert ["thoughtSignature" in part for part in parts if part.get("thought")] == [False, False, True]
     assert parts[-1]["functionCall"] == {"id": "call_1", "name": "read", "args": {"path": "a.txt", "n": [1, 2]}}
-    ends = [chunk["candidates"][0].get("finishReason") for chunk in answer.json()]
-    assert ends == [*[None] * (len(ends) - 1), "STOP"]
+    finish_reasons = [chunk["candidates"][0].get("finishReason") for chunk in answer.json()]
+    assert finish_reasons == [*[None] * (len(finish_reasons) - 1), "STOP"]
 
 
 def test_count_and_compact_endpoints_have_the_shape_of_their_api(client):
