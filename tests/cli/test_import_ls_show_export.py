@@ -41,21 +41,21 @@ def test_import_reports_what_it_added(run, session):
     assert (second_report["added"], second_report["already_there"]) == (0, first_report["added"])
 
 
-def test_import_adds_only_the_new_entries_of_a_longer_file(run, home, talk, write):
+def test_import_adds_only_the_new_entries_of_a_longer_file(run, home, make_session_lines, write_lines):
     """Only the new turns of a longer recording are added."""
-    file = write(home / "grows.jsonl", talk(2))
+    file = write_lines(home / "grows.jsonl", make_session_lines(2))
     first_report = json.loads(run("import", file, "--json").stdout)[0]
-    write(file, talk(3))
+    write_lines(file, make_session_lines(3))
     second_report = json.loads(run("import", file, "--json").stdout)[0]
     assert second_report["already_there"] == first_report["added"]
     assert second_report["added"] > 0
 
 
-def test_import_reports_damaged_lines_and_imports_the_rest(run, home, talk, write):
+def test_import_reports_damaged_lines_and_imports_the_rest(run, home, make_session_lines, write_lines):
     """A damaged line is reported with its number and kept as a note, and the conversation is complete."""
-    lines = talk(2)
+    lines = make_session_lines(2)
     lines.insert(3, "{broken")
-    result = run("import", write(home / "broken.jsonl", lines))
+    result = run("import", write_lines(home / "broken.jsonl", lines))
     assert result.exit_code == 0
     assert "line 4: " in result.stdout
     assert run("show", KEY).stdout.count("user") == 2
@@ -69,10 +69,12 @@ def test_import_continues_after_a_bad_file_and_exits_2(run, session):
     assert KEY in result.stdout
 
 
-def test_import_refuses_other_content_under_the_same_id(run, session, home, talk, write):
+def test_import_refuses_other_content_under_the_same_id(run, session, home, make_session_lines, write_lines):
     """An id with other content is a conflict and writes nothing; ``--as`` imports it under another id."""
     run("import", session)
-    other_recording = write(home / "other.jsonl", [text.replace("Please", "Kindly") for text in talk(3)])
+    other_recording = write_lines(
+        home / "other.jsonl", [text.replace("Please", "Kindly") for text in make_session_lines(3)]
+    )
     result = run("import", other_recording)
     assert result.exit_code == 2
     assert "nothing" in result.stderr
@@ -86,19 +88,23 @@ def test_import_as_with_several_files_exits_2(run, session):
     assert run("import", session, session, "--as", "x").exit_code == 2
 
 
-def test_import_gives_a_request_body_a_stable_id(run, home, write):
+def test_import_gives_a_request_body_a_stable_id(run, home, write_lines):
     """A body has no id of its own, and importing it again finds the same session."""
     body = {"model": "claude-x", "messages": [{"role": "user", "content": "hi"}]}
-    file = write(home / "body.json", [json.dumps(body)])
+    file = write_lines(home / "body.json", [json.dumps(body)])
     first_report, second_report = (json.loads(run("import", file, "--json").stdout)[0] for _ in range(2))
     assert first_report["session"] == second_report["session"]
     assert second_report["added"] == 0
 
 
-def test_import_stores_sidechains_as_sessions(run, home, talk, line, write):
+def test_import_stores_sidechains_as_sessions(run, home, make_session_lines, make_session_line, write_lines):
     """A sub-agent's conversation is a session of its own, and is exported with its parent again."""
-    side = json.loads(line(900, "user", "look around")) | {"isSidechain": True, "parentUuid": None, "agentId": "ag1"}
-    file = write(home / "with.jsonl", [*talk(2), json.dumps(side)])
+    side = json.loads(make_session_line(900, "user", "look around")) | {
+        "isSidechain": True,
+        "parentUuid": None,
+        "agentId": "ag1",
+    }
+    file = write_lines(home / "with.jsonl", [*make_session_lines(2), json.dumps(side)])
     report = json.loads(run("import", file, "--json").stdout)[0]
     assert len(report["sidechains"]) == 1
     assert run("show", KEY).exit_code == 0
@@ -149,10 +155,10 @@ def test_import_and_replay_reject_a_path_below_a_file(run, session, verb):
 # -- ls ----------------------------------------------------------------------------------------------------------------
 
 
-def test_ls_lists_the_last_changed_session_first(run, session, home, talk, write):
+def test_ls_lists_the_last_changed_session_first(run, session, home, make_session_lines, write_lines):
     """Every session has a line with its title, by default the user's first words."""
-    later_lines = [text.replace("2026-01-01", "2026-02-01") for text in talk(2, session="1a7e-dddd")]
-    run("import", session, write(home / "later.jsonl", later_lines))
+    later_lines = [text.replace("2026-01-01", "2026-02-01") for text in make_session_lines(2, session="1a7e-dddd")]
+    run("import", session, write_lines(home / "later.jsonl", later_lines))
     listed = json.loads(run("ls", "--json").stdout)
     assert [listed_session["key"] for listed_session in listed] == ["1a7e-dddd", KEY]
     assert listed[0]["title"].startswith("Please read src/module_0.py")
@@ -160,11 +166,11 @@ def test_ls_lists_the_last_changed_session_first(run, session, home, talk, write
     assert "5e551011" in run("ls").stdout
 
 
-def test_ls_reads_only_the_newest_entries(run, home, talk, write):
+def test_ls_reads_only_the_newest_entries(run, home, make_session_lines, write_lines):
     """opening-costs-one-branch: listing an imported session reads its newest entries only, however long it is."""
-    lines = [json.loads(text) for text in talk(20)]
+    lines = [json.loads(text) for text in make_session_lines(20)]
     lines[-1]["message"]["usage"]["input_tokens"] = 90  # so few are not believed
-    run("import", write(home / "long.jsonl", [json.dumps(line) for line in lines]))
+    run("import", write_lines(home / "long.jsonl", [json.dumps(line) for line in lines]))
     [listed_before] = json.loads(run("ls", "--json").stdout)
     assert not listed_before["is_counted"]
     with closing(sqlite3.connect(home / "store" / "holdfast.db", isolation_level=None)) as db:
@@ -174,11 +180,11 @@ def test_ls_reads_only_the_newest_entries(run, home, talk, write):
 
 
 @pytest.mark.parametrize("first_message", ["<environment_context>cwd</environment_context>", "/mode"])
-def test_ls_title_skips_tool_text_and_commands(run, home, talk, write, first_message):
+def test_ls_title_skips_tool_text_and_commands(run, home, make_session_lines, write_lines, first_message):
     """Text that a tool sends as the user, and a bare command, are no title."""
-    records = [json.loads(line) for line in talk(2)]
+    records = [json.loads(line) for line in make_session_lines(2)]
     records[0]["message"]["content"] = first_message
-    run("import", write(home / "one.jsonl", [json.dumps(line) for line in records]))
+    run("import", write_lines(home / "one.jsonl", [json.dumps(line) for line in records]))
     assert json.loads(run("ls", "--json").stdout)[0]["title"].startswith("Please read src/module_1.py")
 
 
@@ -253,10 +259,10 @@ def test_show_prints_decisions_and_compactions_in_place(run, imported_session, h
     assert "before #8" in printed
 
 
-def test_show_accepts_a_unique_id_prefix(run, home, talk, write):
+def test_show_accepts_a_unique_id_prefix(run, home, make_session_lines, write_lines):
     """Any unique prefix names a session; an ambiguous one is an error with the candidates."""
     for name in ("ab-one", "ab-two"):
-        run("import", write(home / f"{name}.jsonl", talk(1, session=name)))
+        run("import", write_lines(home / f"{name}.jsonl", make_session_lines(1, session=name)))
     assert run("show", "ab-o").exit_code == 0
     result = run("show", "ab")
     assert result.exit_code == 2
@@ -285,10 +291,10 @@ def test_context_kinds_add_up_and_largest_comes_first(run, imported_session):
     assert {"user", "assistant", "calls", "results"} <= set(report["kinds"])
 
 
-def test_context_kinds_add_up_without_usage(run, home, write):
+def test_context_kinds_add_up_without_usage(run, home, write_lines):
     """If each part is scaled by the model's ratio, no token of the total is lost to rounding."""
     messages = [{"role": ("user", "assistant")[at % 2], "content": f"these are words number {at}"} for at in range(9)]
-    write(home / "body.json", [json.dumps({"model": "claude-opus-4-8", "max_tokens": 9, "messages": messages})])
+    write_lines(home / "body.json", [json.dumps({"model": "claude-opus-4-8", "max_tokens": 9, "messages": messages})])
     run("import", "body.json")
     report = json.loads(run("context", "body-", "--json").stdout)
     assert sum(report["kinds"].values()) == report["tokens"]
@@ -335,10 +341,10 @@ def test_export_can_be_imported_again_in_any_format(run, imported_session, home,
     assert words[0] == words[1]
 
 
-def test_export_of_a_compacted_session_imports_nothing_new(run, home, talk, write):
+def test_export_of_a_compacted_session_imports_nothing_new(run, home, make_session_lines, write_lines):
     """A session's own export adds nothing, our compaction included, and its title stays."""
     session_id = f"{KEY}-4bbb-8ccc-dddddddddddd"  # an id in the tool's own form, which an export keeps
-    run("import", write(home / "one.jsonl", talk(3, session=session_id)))
+    run("import", write_lines(home / "one.jsonl", make_session_lines(3, session=session_id)))
     assert run("compact", session_id, "--window", "20000").exit_code == 0
     listed_before = run("ls", "--json").stdout
     assert run("export", session_id, "-o", home / "out.jsonl").exit_code == 0
@@ -414,56 +420,59 @@ def test_commands_name_a_missing_store(run, home, command):
     assert not list(home.glob("nosuch.db*"))
 
 
-def test_export_as_a_request_is_valid_with_an_open_call(run, home, talk, write):
+def test_export_as_a_request_is_valid_with_an_open_call(run, home, make_session_lines, write_lines):
     """A session that ends in a call is exported as a request that passes lint."""
-    run("import", write(home / "open.jsonl", talk(2)[:6]))
+    run("import", write_lines(home / "open.jsonl", make_session_lines(2)[:6]))
     for form in ("anthropic", "openai-chat"):
         body = run("export", "5e55", "--format", form).stdout
-        assert run("lint", "-", "--api", form, given=body).exit_code == 0
+        assert run("lint", "-", "--api", form, stdin=body).exit_code == 0
 
 
-def test_show_counts_one_message_in_the_singular(run, decided):
+def test_show_counts_one_message_in_the_singular(run, edited_session):
     """One message is counted in the singular, several in the plural."""
-    printed = run("show", decided, "--all").stdout
+    printed = run("show", edited_session, "--all").stdout
     assert "request of 1 message to claude-sonnet-4-5" in printed
     assert "request of 3 messages to claude-sonnet-4-5" in printed
 
 
-def test_import_keeps_sessions_of_two_tools_apart(run, decided, home, store):
+def test_import_keeps_sessions_of_two_tools_apart(run, edited_session, home, store):
     """A request is not imported into another tool's session, and ``ls`` shows each session's format."""
     (home / "body.json").write_text('{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}')
-    info_before = store.get_session(decided)
-    result = run("import", "body.json", "--as", decided)
-    assert (result.exit_code, store.get_session(decided)) == (2, info_before)
+    info_before = store.get_session(edited_session)
+    result = run("import", "body.json", "--as", edited_session)
+    assert (result.exit_code, store.get_session(edited_session)) == (2, info_before)
     assert (
-        f"session {decided!r} is from claude-code, and this one is from openai-chat; give another id" in result.stderr
+        f"session {edited_session!r} is from claude-code, and this one is from openai-chat; give another id"
+        in result.stderr
     )
     assert run("import", "body.json").exit_code == 0
     listed = [line.split()[:2] for line in run("ls").stdout.splitlines()]
     assert [format_name for short, format_name in listed if short.startswith("body-")] == ["openai-chat"]
 
 
-def test_show_last_equals_the_end_of_the_full_list(run, decided, store):
+def test_show_last_equals_the_end_of_the_full_list(run, edited_session, store):
     """``--last`` shows the end of what is shown without it, whatever was decided."""
-    leaf = store.get_session(decided).leaf_id
+    leaf = store.get_session(edited_session).leaf_id
     store.append_entries(
-        decided,
+        edited_session,
         [
             Entry("n1", leaf, NoteEntry("noted")),
             Entry("m1", "n1", MessageEntry(build_sized_message(Message.from_text("user", "go on")))),
         ],
     )
     for options in ([], ["--all"]):
-        whole = json.loads(run("show", decided, "--json", *options).stdout)
+        whole = json.loads(run("show", edited_session, "--json", *options).stdout)
         assert whole[-1]["message"] == 12
         for last in range(1, len(whole) + 2):
-            assert json.loads(run("show", decided, "--json", "--last", str(last), *options).stdout) == whole[-last:]
+            assert (
+                json.loads(run("show", edited_session, "--json", "--last", str(last), *options).stdout) == whole[-last:]
+            )
 
 
 @pytest.mark.parametrize("form", ["codex", "opencode-json", "pi", "claude-code", "gemini-cli"])
-def test_show_and_undo_print_ids_that_name_their_line(run, home, decided, form):
+def test_show_and_undo_print_ids_that_name_their_line(run, home, edited_session, form):
     """Any id printed for a message or a decision names exactly that one."""
-    assert run("export", decided, "--format", form, "-o", home / "other").exit_code == 0
+    assert run("export", edited_session, "--format", form, "-o", home / "other").exit_code == 0
     assert run("import", home / "other", "--as", "other").exit_code == 0
     lines = run("show", "other").stdout.splitlines()[2:]
     assert lines
@@ -476,17 +485,21 @@ def test_show_and_undo_print_ids_that_name_their_line(run, home, decided, form):
         assert run("diff", "other", f"..{name}").exit_code == 0
 
 
-def test_show_omits_an_unknown_compaction_size(run, decided, store):
+def test_show_omits_an_unknown_compaction_size(run, edited_session, store):
     """A compaction recorded without its size before has none in its line."""
     store.append_entries(
-        decided,
-        [Entry("c2", store.get_session(decided).leaf_id, CompactionEntry(6, Message.from_text("user", "so far")))],
+        edited_session,
+        [
+            Entry(
+                "c2", store.get_session(edited_session).leaf_id, CompactionEntry(6, Message.from_text("user", "so far"))
+            )
+        ],
     )
-    line = run("show", decided, "--last", "1").stdout.splitlines()[-1]
+    line = run("show", edited_session, "--last", "1").stdout.splitlines()[-1]
     assert "compaction (auto): a summary of" in line
 
 
-def test_show_last_costs_what_it_shows(run, work, store):
+def test_show_last_costs_what_it_shows(run, count_calls, store):
     """The last lines of a session ten times as long, mostly compacted, take hardly more work."""
     calls_made = []
     for count in (100, 1_000):
@@ -496,8 +509,8 @@ def test_show_last_costs_what_it_shows(run, work, store):
         bodies = [*message_bodies, CompactionEntry(count - 5, Message.from_text("user", "before")), *message_bodies[:5]]
         entries = [Entry(f"{count}-{at}", f"{count}-{at - 1}" if at else None, body) for at, body in enumerate(bodies)]
         store.import_entries(f"s{count}", entries, leaf=entries[-1].id)
-        calls_made.append(work(lambda count=count: run("show", f"s{count}", "--last", "3")))
-        calls_made.append(work(lambda count=count: run("recall", f"s{count}", str(count))))
+        calls_made.append(count_calls(lambda count=count: run("show", f"s{count}", "--last", "3")))
+        calls_made.append(count_calls(lambda count=count: run("recall", f"s{count}", str(count))))
     assert calls_made[2] < 1.5 * calls_made[0]
     assert calls_made[3] < 1.5 * calls_made[1]
 

@@ -41,25 +41,27 @@ def test_fuzz_bodies_cover_the_rule_cases():
 
 
 @given(lines)
-def test_lint_line_returns_a_verdict_for_any_bytes(line):
+def test_lint_line_returns_a_verdict_for_any_bytes(make_session_line):
     """Every line gets a verdict that agrees with its findings."""
-    verdict = lint.encode_findings(lint.lint_line(line))
+    verdict = lint.encode_findings(lint.lint_line(make_session_line))
     assert verdict["valid"] is (not [finding for finding in verdict["findings"] if finding["level"] == "error"])
 
 
 @given(lines)
-def test_fix_line_returns_a_request_or_an_error_for_any_bytes(line):
+def test_fix_line_returns_a_request_or_an_error_for_any_bytes(make_session_line):
     """Every line gets a request or an error, and a request called valid is."""
-    answer, fine = fix.fix_line(line)
+    answer, fine = fix.fix_line(make_session_line)
     result = msgspec.json.decode(answer)
     assert "request" in result
     assert result["request"] is not None or result["error"]
     if fine:
-        again = lint.lint_line(answer, lint.LintOptions(json.loads(line)["api"] if b'"api"' in line else None))
+        again = lint.lint_line(
+            answer, lint.LintOptions(json.loads(make_session_line)["api"] if b'"api"' in make_session_line else None)
+        )
         assert lint.has_no_errors(again)
 
 
 @given(lines)
-def test_classify_line_returns_a_kind_for_any_bytes(line):
+def test_classify_line_returns_a_kind_for_any_bytes(make_session_line):
     """Every line gets a kind."""
-    assert classify.classify_line(line)["kind"]
+    assert classify.classify_line(make_session_line)["kind"]

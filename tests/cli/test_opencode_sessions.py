@@ -193,18 +193,18 @@ def test_export_converts_a_session_to_opencode_and_gemini_cli(run, session, home
     assert len(first) > 0
 
 
-def test_export_as_json_and_as_database_are_the_same_session(run, decided, home):
+def test_export_as_json_and_as_database_are_the_same_session(run, edited_session, home):
     """The second import adds nothing, a compaction included."""
-    assert run("export", decided, "--format", "opencode-json", "-o", home / "first.json").exit_code == 0
+    assert run("export", edited_session, "--format", "opencode-json", "-o", home / "first.json").exit_code == 0
     (first,) = import_sessions(run, home / "first.json", "--as", "back")
     assert run("export", "back", "--format", "opencode", "-o", home / "second.db").exit_code == 0
     (second,) = import_sessions(run, home / "second.db", "--as", "back")
     assert (second["added"], second["already_there"]) == (0, first["added"])
 
 
-def test_replay_latest_and_all_include_opencodes_database(run, home, write, talk):
+def test_replay_latest_and_all_include_opencodes_database(run, home, write_lines, make_session_lines):
     """Both look into the database, and ``doctor`` names it."""
-    older = write(home / ".claude" / "projects" / "-w" / "a.jsonl", talk(2))
+    older = write_lines(home / ".claude" / "projects" / "-w" / "a.jsonl", make_session_lines(2))
     os.utime(older, (1, 1))
     folder = home / ".local" / "share" / "opencode"
     folder.mkdir(parents=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-NOBODY = 65_534
+UNPRIVILEGED_UID = 65_534
 READING = [
     ("ls",),
     ("show", "5e55"),
@@ -36,13 +36,13 @@ WRITING = [
 
 
 @pytest.fixture
-def read_only_store(decided, home, talk, write, run, monkeypatch):
+def read_only_store(edited_session, home, make_session_lines, write_lines, run, monkeypatch):
     """Move the store to a place that this user may read but not write, and return its path."""
     for arguments in READING:  # who may not write may not read where Python's own modules lie either
         run(*arguments)
     folder = Path(tempfile.mkdtemp())
     shutil.copytree(home / "store", folder / "store")
-    write(folder / "more.jsonl", talk(2, session="1a7e-dddd"))
+    write_lines(folder / "more.jsonl", make_session_lines(2, session="1a7e-dddd"))
     blobs = folder / "store" / "holdfast.db.blobs"
     shutil.copytree(next(blobs.iterdir()), blobs / "ff")  # a text that nothing names
     for name, value in {"HOME": str(folder), "HOLDFAST_STORE": str(folder / "store" / "holdfast.db")}.items():
@@ -51,10 +51,10 @@ def read_only_store(decided, home, talk, write, run, monkeypatch):
     is_root = os.geteuid() == 0
     for path in [folder, *folder.rglob("*")]:
         if is_root:
-            os.chown(path, NOBODY, -1)
+            os.chown(path, UNPRIVILEGED_UID, -1)
         path.chmod(0o500 if path.is_dir() else 0o400)
     if is_root:
-        os.seteuid(NOBODY)
+        os.seteuid(UNPRIVILEGED_UID)
     yield folder / "store" / "holdfast.db"
     if is_root:
         os.seteuid(0)

@@ -118,7 +118,7 @@ def _replace_paths(line: str, places: Sequence[Path]) -> str:
     return re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:8000", line)
 
 
-def record_client(client: Client, folder: Path, installed: Path) -> list[str]:
+def record_client(client: Client, folder: Path, clients_folder: Path) -> list[str]:
     """Return the requests of a short conversation."""
     model = Model(client.tool, client.argument)
     recorder = Recorder(Provider(ProviderSettings(), model))
@@ -127,34 +127,34 @@ def record_client(client: Client, folder: Path, installed: Path) -> list[str]:
         path.mkdir(parents=True)
     with (
         serve_provider(recorder, on_request=recorder.reports.append) as url,
-        closing(client.begin(ClientPlace(installed, home, work, url))) as conversation,
+        closing(client.begin(ClientPlace(clients_folder, home, work, url))) as conversation,
     ):
         for number in range(1, TURNS + 1):
             model.turn = make_turn(number, WORDS, LINES)
             answer = conversation.say(model.turn)
             sys.stdout.write(f"{client.name} {number}: {answer.error or 'answered'}\n")
-    return list(recorder.lines(client.tool, (work, home, folder, installed)))
+    return list(recorder.lines(client.tool, (work, home, folder, clients_folder)))
 
 
-def record_library(library: str, environment: str, installed: Path) -> list[str]:
+def record_library(library: str, environment: str, clients_folder: Path) -> list[str]:
     """Return the requests of every library call that a proxy may see."""
     recorder = Recorder(Provider())
-    python = installed / environment / "bin" / "python"
+    python = clients_folder / environment / "bin" / "python"
     with serve_provider(recorder, on_request=recorder.reports.append) as url:
         subprocess.run([str(python), str(CALLS), library, url], check=True)
-    return list(recorder.lines("", (installed,)))
+    return list(recorder.lines("", (clients_folder,)))
 
 
-def main(installed: Path, names: Sequence[str]) -> None:
+def main(clients_folder: Path, names: Sequence[str]) -> None:
     """Write one recording for each client."""
     SHAPES.mkdir(parents=True, exist_ok=True)
     for client in CLIENTS:
         if not names or client.name in names:
             with TemporaryDirectory(prefix="record-") as folder:
-                _write(client.name, record_client(client, Path(folder), installed))
+                _write(client.name, record_client(client, Path(folder), clients_folder))
     for name, environment in LIBRARIES.items():
         if not names or name in names:
-            _write(name, record_library(name.removeprefix("sdk-"), environment, installed))
+            _write(name, record_library(name.removeprefix("sdk-"), environment, clients_folder))
 
 
 def _write(name: str, lines: Sequence[str]) -> None:

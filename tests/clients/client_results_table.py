@@ -71,7 +71,7 @@ def _print_line(line: str) -> None:
 def main() -> None:
     """Print the table, one row a run."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("installed", type=Path)
+    parser.add_argument("clients_folder", type=Path)
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--client", action="append", default=[])
     parser.add_argument("--scenario", action="append", default=[])
@@ -92,7 +92,7 @@ def main() -> None:
                         client,
                         scenario,
                         Path(folder),
-                        options.installed,
+                        options.clients_folder,
                         options.turns,
                         is_with_holdfast=is_with_holdfast,
                     )

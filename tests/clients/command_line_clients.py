@@ -21,7 +21,7 @@ PATIENCE = 240
 class ClientPlace(Struct, frozen=True):
     """Where a client lives during one run."""
 
-    installed: Path
+    clients_folder: Path
     """The folder with ``node_modules`` and the virtual environments."""
     home: Path
     work: Path
@@ -33,7 +33,7 @@ class ClientPlace(Struct, frozen=True):
     @property
     def program(self) -> Path:
         """Return where the programs of the npm clients are."""
-        return self.installed / "node_modules" / ".bin"
+        return self.clients_folder / "node_modules" / ".bin"
 
 
 class Answer(Struct, frozen=True):
@@ -299,7 +299,7 @@ def _gemini_read(out: str, err: str) -> Answer:
 
 
 def _llm(place: ClientPlace, text: str, session: str) -> list[str]:
-    return [str(place.installed / "venv" / "bin" / "llm"), "-m", "fake-1", *(["-c"] if session else []), text]
+    return [str(place.clients_folder / "venv" / "bin" / "llm"), "-m", "fake-1", *(["-c"] if session else []), text]
 
 
 def _llm_configured(place: ClientPlace) -> None:

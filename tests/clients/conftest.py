@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 @pytest.fixture
-def installed():
+def clients_folder():
     """Return the folder in which the clients are installed."""
     folder = os.environ.get("HOLDFAST_CLIENTS")
     if not folder:

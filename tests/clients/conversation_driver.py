@@ -144,7 +144,7 @@ def converse(
     client: Client,
     scenario: Scenario,
     folder: Path,
-    installed: Path,
+    clients_folder: Path,
     turns: int,
     *,
     is_with_holdfast: bool,
@@ -163,7 +163,7 @@ def converse(
         serve_holdfast(upstream, folder, window) if is_with_holdfast else serve_upstream_only(upstream) as route,
     ):
         place = ClientPlace(
-            installed.resolve(), home, work, route.url, client.compacts_at if scenario.compacts_by_itself else 0
+            clients_folder.resolve(), home, work, route.url, client.compacts_at if scenario.compacts_by_itself else 0
         )
         with closing(client.begin(place)) as conversation:
             turn_records = tuple(_run_turns(conversation, provider, model, client, scenario, turns, most_failures))

@@ -55,7 +55,7 @@ class LibraryConversation:
     compact = staticmethod(Answer)
 
     def __init__(self, name: str, environment: str, place: ClientPlace) -> None:
-        python = place.installed / environment / "bin" / "python"
+        python = place.clients_folder / environment / "bin" / "python"
         variables = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LANGSMITH_TRACING": "false"}
         self._process = Process([str(python), str(LIBRARIES), name, place.url], place, variables)
         self.close = self._process.close
@@ -90,7 +90,7 @@ class AiderConversation:
         prices = place.home / ".aider" / "caches" / "model_prices_and_context_window.json"
         prices.parent.mkdir(parents=True)
         prices.write_text('{"none": {}}')  # so that it downloads no prices
-        program = str(place.installed / "venv-aider" / "bin" / "aider")
+        program = str(place.clients_folder / "venv-aider" / "bin" / "aider")
         history = ["--max-chat-history-tokens", str(place.compacts_at or ENDLESS)]
         variables = {"OPENAI_API_BASE": f"{place.url}/v1", "OPENAI_API_KEY": "k"}
         self._process = Process([program, *FLAGS.split(), *history], place, variables)

@@ -7,13 +7,13 @@ from msgspec.structs import replace
 from holdfast.testing.provider.calls import ModelAnswer, RefusalReply, TokenUse
 
 
-class Silent:
+class EmptyAnswerGateway:
     """A gateway that turns every refusal into an empty success of ``input_tokens`` tokens (as LiteLLM does)."""
 
     def __init__(self, provider, input_tokens=1) -> None:
         self.provider, self.input_tokens = provider, input_tokens
         self.settings, self.requests = provider.settings, provider.requests
-        self.silent = 0
+        self.empty_count = 0
         """The number of empty answers."""
 
     def answer(self, request):
@@ -21,9 +21,9 @@ class Silent:
         reply = self.provider.answer(request)
         if not isinstance(reply, RefusalReply):
             return reply
-        self.silent += 1
+        self.empty_count += 1
         return ModelAnswer(
-            f"msg_{self.silent}", "house-model", (), "end", TokenUse(self.input_tokens, self.input_tokens)
+            f"msg_{self.empty_count}", "house-model", (), "end", TokenUse(self.input_tokens, self.input_tokens)
         )
 
 

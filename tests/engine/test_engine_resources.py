@@ -17,14 +17,14 @@ API_AND_MODEL = "anthropic", "claude-opus-5-5"
 
 @pytest.mark.uncounted
 @pytest.mark.parametrize(("is_known", "step"), [(True, 1), (False, 17)])
-def test_resolve_target_returns_the_old_or_the_new_catalog_while_it_changes(is_known, step, meanwhile):
+def test_resolve_target_returns_the_old_or_the_new_catalog_while_it_changes(is_known, step, run_interleaved):
     """A lookup during ``set_catalog`` returns the old or the new window, and the next lookup returns the new one."""
     for at in count(1, step):
         resources = EngineResources(MemoryStore(), ScriptedUpstream([]), window=20_000)
         if is_known:
             resources.resolve_target(*API_AND_MODEL)
         changes = partial(resources.set_catalog, load_shipped_catalog(), 50_000)
-        target, interleaved = meanwhile(partial(resources.resolve_target, *API_AND_MODEL), changes, at)
+        target, interleaved = run_interleaved(partial(resources.resolve_target, *API_AND_MODEL), changes, at)
         assert target.limits.window in (20_000, 50_000)
         assert resources.resolve_target(*API_AND_MODEL).limits.window == (50_000 if interleaved else 20_000)
         if not interleaved:

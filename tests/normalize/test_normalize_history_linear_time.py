@@ -66,7 +66,7 @@ def build_answer_with_a_missing_result(count):
         ("gemini", build_answer_with_a_missing_result),
     ],
 )
-def test_normalize_history_takes_linear_time_if_every_call_needs_an_edit(api, history, grows_slowly):
+def test_normalize_history_takes_linear_time_if_every_call_needs_an_edit(api, history, assert_subquadratic):
     """A history in which every call needs an edit is normalized in time proportional to its length."""
     dialect = get_target(api, MODELS[api]).dialect
 
@@ -75,4 +75,4 @@ def test_normalize_history_takes_linear_time_if_every_call_needs_an_edit(api, hi
         assert normalize_history(messages, dialect)
         return partial(normalize_history, messages, dialect)
 
-    grows_slowly(prepare_normalization, 500)
+    assert_subquadratic(prepare_normalization, 500)

@@ -6,7 +6,7 @@ import json
 
 import anyio
 import pytest
-from simulated_gateways import Silent
+from simulated_gateways import EmptyAnswerGateway
 
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider import ProviderSettings as Strict
@@ -20,7 +20,7 @@ def test_proxy_retries_an_empty_answer_to_an_oversized_request(api, open_client,
     """A server that answers an oversized request with an empty success is asked again with less, so every answer has
     words.
     """
-    gateway, chat = Silent(Provider(Strict(window=16_000))), make_chat(api)
+    gateway, chat = EmptyAnswerGateway(Provider(Strict(window=16_000))), make_chat(api)
 
     async def go():
         async with open_client(make_upstream(gateway)) as client:
@@ -28,12 +28,12 @@ def test_proxy_retries_an_empty_answer_to_an_oversized_request(api, open_client,
 
     replies = anyio.run(go)
     assert all(b"ok " in reply.content for reply in replies)
-    assert gateway.silent == 1
+    assert gateway.empty_count == 1
 
 
 def test_proxy_retries_an_empty_stream_before_passing_it_on(open_client, make_upstream, make_chat):
     """No event of a stream is passed on before the stream is known not to be empty."""
-    gateway, chat = Silent(Provider(Strict(window=16_000))), make_chat("openai-chat", stream=True)
+    gateway, chat = EmptyAnswerGateway(Provider(Strict(window=16_000))), make_chat("openai-chat", stream=True)
 
     async def go():
         async with open_client(make_upstream(gateway)) as client:
@@ -47,4 +47,4 @@ def test_proxy_retries_an_empty_stream_before_passing_it_on(open_client, make_up
                 chat.messages.append({"role": "assistant", "content": words})
 
     anyio.run(go)
-    assert gateway.silent == 1
+    assert gateway.empty_count == 1

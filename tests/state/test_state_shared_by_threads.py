@@ -20,13 +20,13 @@ from holdfast.state.persistent_sequence import PersistentSequence
 
 @pytest.mark.uncounted
 @pytest.mark.parametrize(("mine", "theirs"), [("a", "b"), ("ab", "a"), ("a", "ab"), ("ab", "ac"), ("a", "a")])
-def test_persistent_sequence_add_is_thread_safe(mine, theirs, meanwhile):
+def test_persistent_sequence_add_is_thread_safe(mine, theirs, run_interleaved):
     """Wherever another thread adds in between, each result holds its own items behind the shared ones, and so do later
     versions.
     """
     for at in count(1):
         base = PersistentSequence("xy")
-        result, others = meanwhile(partial(base.add, *mine), partial(base.add, *theirs), at)
+        result, others = run_interleaved(partial(base.add, *mine), partial(base.add, *theirs), at)
         assert result.slice() == [*"xy", *mine]
         assert result.add("z").sum_from(ord) == sum(map(ord, f"xy{mine}z"))
         if not others:

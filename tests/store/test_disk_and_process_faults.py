@@ -25,7 +25,7 @@ from holdfast.store.base import Quota
 from holdfast.store.blobs.blobs import FileBlobStore
 from holdfast.store.open_store import open_store
 
-NOBODY = 65_534
+UNPRIVILEGED_UID = 65_534
 """A user without rights, because root may write everywhere."""
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -215,8 +215,8 @@ def readonly_directory() -> Iterator[Path]:
     root = os.geteuid() == 0
     try:
         if root:
-            os.chown(place, NOBODY, -1)
-            os.seteuid(NOBODY)
+            os.chown(place, UNPRIVILEGED_UID, -1)
+            os.seteuid(UNPRIVILEGED_UID)
         with open_store(place / "agent.db") as store:
             store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
         place.chmod(0o500)
@@ -426,7 +426,7 @@ def test_concurrent_appends_from_one_leaf_fork(tmp_path: Path) -> None:
         assert list_ids(writer.read_path(SAMPLE_KEY, second.leaf)) == ["a", "b", "y"]
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_lease_wait")
 def test_lease_ends_when_its_process_is_killed(tmp_path: Path) -> None:
     """one-writer: another process's lease is respected while it lives and free as soon as it is killed."""
     with run_script(HOLD_LEASE_SCRIPT, tmp_path / "agent.db") as holder, open_store(tmp_path / "agent.db") as store:

@@ -18,7 +18,7 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.open_store import open_store
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_lease_wait")
 class TestMemoryStore(SessionStoreRules):
     """The common rules, except durability."""
 

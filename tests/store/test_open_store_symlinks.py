@@ -11,7 +11,7 @@ from holdfast.errors import StoreLocked
 from holdfast.store.open_store import open_store
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_lease_wait")
 def test_open_store_through_links_is_one_store(tmp_path: Path) -> None:
     """one-writer: by its own path and through links a store has the same leases and blobs, and nothing is created
     beside the links.

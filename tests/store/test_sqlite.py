@@ -47,7 +47,7 @@ from holdfast.store.tree.placing import place_entries
 from holdfast.store.tree.tree import make_entry_ids
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_lease_wait")
 class TestSqliteStore(SessionStoreRules):
     """The common rules, also after opening the file again."""
 

@@ -139,7 +139,7 @@ def test_agent_context_marks_an_unreduced_result_over_the_window(run, folder):
     with serve_model(ScriptedAnswer("", (("read", {"path": "log.txt"}),)), LAST_ANSWER, window=32_000) as (_, options):
         with_window = (*options, "--window", "32000")
         result = run("agent", "Read it.", *with_window, "--steps", "1")
-        context = run("agent", *with_window, given="/context\n")
+        context = run("agent", *with_window, stdin="/context\n")
     for output in (result.stderr, context.stdout):
         assert "(over the window: will be reduced before sending)" in output
     assert not re.search(r"[1-9]\d{2}%", result.stderr.replace("100%", "") + context.output.replace("100%", ""))
@@ -270,8 +270,8 @@ Look at it.
 never read
 """
     with serve_model(READ_ANSWER, LAST_ANSWER) as (provider, options):
-        result = run("agent", *options, given=typed)
-        again = run("agent", *options, given="/branch 0\nAnother way.\n")
+        result = run("agent", *options, stdin=typed)
+        again = run("agent", *options, stdin="/branch 0\nAnother way.\n")
     assert (result.exit_code, again.exit_code) == (0, 0)
     assert "I look.\nIt doubles now.\n" in result.stdout
     for words in (
@@ -298,9 +298,9 @@ def test_agent_help_prints_a_complete_resume_command(run, folder):
     """The command that /help prints leads to the same server, folder, window and store."""
     with serve_model(LAST_ANSWER, ScriptedAnswer("And again.")) as (provider, options):
         with_store = (*options, "--window", "64000", "--store", str(folder.parent / "a store.db"))
-        help_text = run("agent", *with_store, given="Go.\n/help\n").stdout
+        help_text = run("agent", *with_store, stdin="Go.\n/help\n").stdout
         resume_command = shlex.split(re.search("later with: (holdfast .*)", help_text)[1])[1:]
-        resumed = run(*resume_command, given="More.\n/context\n")
+        resumed = run(*resume_command, stdin="More.\n/context\n")
     assert sorted(resume_command) == sorted(
         ["agent", *(str(folder) if word == "work" else word for word in with_store)]
     )
@@ -312,8 +312,8 @@ def test_agent_help_prints_a_complete_resume_command(run, folder):
 def test_agent_prompt_resumes_an_unfinished_task_on_an_empty_line(run):
     """If a call has no result yet, as after a crash, an empty line resumes the task."""
     with serve_model(READ_ANSWER, LAST_ANSWER, ScriptedAnswer("Once more.")) as (provider, options):
-        result = run("agent", *options, given="Go.\n/branch 1\n/quit\n")
-        again = run("agent", *options, given="\n/branch\n")
+        result = run("agent", *options, stdin="Go.\n/branch 1\n/quit\n")
+        again = run("agent", *options, stdin="\n/branch\n")
     assert "#0" not in result.stdout
     assert "its last task was not finished: press Enter on an empty line to resume it" in again.stderr
     assert "Once more." in again.stdout
@@ -330,10 +330,10 @@ def test_agent_prompt_compacts_undoes_and_recalls(run, folder):
     with serve_model(*reads, ScriptedAnswer("", (("read", {"path": "log.txt"}),)), LAST_ANSWER) as (provider, options):
         run("agent", "Read.", *options, "--window", "32000")
         typed = "/compact\n/undo\n/recall zz\n/recall\n"
-        result = run("agent", *options, "--window", "32000", given=typed)
+        result = run("agent", *options, "--window", "32000", stdin=typed)
         id_ = re.search(r"^(?:> )*([0-9a-f]{6,})", result.stdout, re.MULTILINE)
         assert id_, result.output
-        page = run("agent", *options, given=f"/recall {id_[1]} 5001-5002\n")
+        page = run("agent", *options, stdin=f"/recall {id_[1]} 5001-5002\n")
     assert re.search(r"compacted: ~[\d,]+ → ~[\d,]+ tokens \(extract\)", result.stderr), result.stderr
     assert "undone:" in result.stderr
     assert "nothing to read back is called 'zz'" in result.stderr
@@ -349,7 +349,7 @@ def test_agent_prompt_asks_before_each_command(run, folder, typed, ran):
     """Each command needs a yes, or one answer for all; anything else is a no."""
     script = [ScriptedAnswer("", (("bash", {"command": f"echo {n} >> ran"}),)) for n in (1, 2)]
     with serve_model(*script, LAST_ANSWER) as (_, options):
-        result = run("agent", *options, given=f"Go.\n{typed}/quit\n")
+        result = run("agent", *options, stdin=f"Go.\n{typed}/quit\n")
     assert result.exit_code == 0
     assert "the agent wants to run: echo 1 >> ran" in result.stderr
     assert ((folder / "ran").read_text().split() if ran else (folder / "ran").exists()) == (ran or False)
@@ -361,7 +361,7 @@ def test_agent_shows_escape_sequences_instead_of_sending_them(run, folder):
     script = [ScriptedAnswer("\x1b[31mred\x1b[0m\u202e", (("read", {"path": "evil"}),)), ScriptedAnswer("\x1b[2Jbye")]
     with serve_model(*script) as (_, options):
         result = run("agent", "Go.", *options)
-        typed = run("agent", *options, given="again\n")
+        typed = run("agent", *options, stdin="again\n")
     assert "\x1b" not in result.output + typed.output
     assert "\u202e" not in result.output
 
@@ -591,7 +591,7 @@ def test_session_cost_is_unknown_without_a_price(run):
     with serve_model(LAST_ANSWER) as (_, options):
         unpriced_model = ("--model", "omega-9", "--api", "anthropic")
         result = run("agent", "Go.", *options, *unpriced_model, "--json")
-        line = run("agent", *options, *unpriced_model, given="/context\n").stdout
+        line = run("agent", *options, *unpriced_model, stdin="/context\n").stdout
     assert json.loads(result.stdout)["usd"] is None
     assert "cache 0% · price unknown" in line
     known, unknown = get_target("anthropic", MODEL).prices, get_target("anthropic", "omega-9").prices

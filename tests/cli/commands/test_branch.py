@@ -21,29 +21,29 @@ def list_branches_as_json(run, key: str, *arguments: str) -> dict:
     return json.loads(run("branch", key, *arguments, "--json").stdout)
 
 
-def test_branch_lists_the_one_branch_of_a_session_without_forks(run, decided):
+def test_branch_lists_the_one_branch_of_a_session_without_forks(run, edited_session):
     """A session that never forked has one branch, which is active."""
-    (branch,) = list_branches_as_json(run, decided)["branches"]
+    (branch,) = list_branches_as_json(run, edited_session)["branches"]
     assert (branch["leaf"], branch["is_active"], branch["messages"], branch["own_messages"]) == ("c1", True, 12, 12)
-    assert run("branch", decided).stdout.splitlines()[1].startswith("* c1")
+    assert run("branch", edited_session).stdout.splitlines()[1].startswith("* c1")
 
 
-def test_branch_ignores_notes_of_damaged_lines(run, home, talk, write):
+def test_branch_ignores_notes_of_damaged_lines(run, home, make_session_lines, write_lines):
     """A note of a damaged line is no branch of its own, and one at the end of a branch hides no branch."""
-    lines = talk(2)
+    lines = make_session_lines(2)
     torn = [*lines[:3], lines[3][:80], *lines[3:], lines[0][:40]]
     elsewhere = lines[4].replace("u4", "v4").replace("go on", "stop")
     for name, lines_of_file, count in (("a", torn, 1), ("b", [*lines[:5], elsewhere, lines[0][:40], *lines[5:]], 2)):
-        assert run("import", write(home / "torn.jsonl", lines_of_file), "--as", name).exit_code == 0
+        assert run("import", write_lines(home / "torn.jsonl", lines_of_file), "--as", name).exit_code == 0
         branches = list_branches_as_json(run, name)["branches"]
         assert [branch["is_active"] for branch in branches].count(True) == 1
         assert len(branches) == count
         assert sum(branch["own_messages"] for branch in branches) == 8 + (count - 1)
 
 
-def test_branch_accepts_the_short_name_from_its_list(run, home, decided):
+def test_branch_accepts_the_short_name_from_its_list(run, home, edited_session):
     """The short name of a branch leads to it, however long the session's imported ids are."""
-    assert run("export", decided, "--format", "opencode-json", "-o", home / "other").exit_code == 0
+    assert run("export", edited_session, "--format", "opencode-json", "-o", home / "other").exit_code == 0
     assert run("import", home / "other", "--as", "other").exit_code == 0
     assert run("branch", "other", "3").exit_code == 0
     (long, short) = sorted(list_branches_as_json(run, "other")["branches"], key=lambda branch: -branch["messages"])
@@ -52,35 +52,35 @@ def test_branch_accepts_the_short_name_from_its_list(run, home, decided):
     assert [branch["is_active"] for branch in branches if branch["messages"] == long["messages"]] == [True]
 
 
-def test_branch_continues_the_session_from_an_entry(run, decided, store):
+def test_branch_continues_the_session_from_an_entry(run, edited_session, store):
     """Later messages and decisions no longer count but are kept; after an answer its usage entry is the new leaf, which
     tells the size of the next request.
     """
-    report = list_branches_as_json(run, decided, "3", "--name", "half way")
+    report = list_branches_as_json(run, edited_session, "3", "--name", "half way")
     assert [(branch["leaf"], branch["is_active"]) for branch in report["branches"]] == [
         ("c1", False),
         ("u3+usage", True),
     ]
     assert report["branches"][1]["own_messages"] == 0
-    assert store.get_session(decided).leaf_id == "u3+usage"
+    assert store.get_session(edited_session).leaf_id == "u3+usage"
     assert report["named_entries"] == [{"entry": "u3", "name": "half way", "message": 3}]
     sized_message = build_sized_message(Message.from_text("user", "another way"))
-    store.append_entries(decided, [Entry("n", "u3+usage", MessageEntry(sized_message))])
-    report = list_branches_as_json(run, decided)
+    store.append_entries(edited_session, [Entry("n", "u3+usage", MessageEntry(sized_message))])
+    report = list_branches_as_json(run, edited_session)
     assert [(branch["leaf"], branch["messages"], branch["own_messages"]) for branch in report["branches"]] == [
         ("c1", 12, 12),
         ("n", 5, 1),
     ]
-    assert "half way: #3" in run("branch", decided).stdout
+    assert "half way: #3" in run("branch", edited_session).stdout
 
 
-def test_branch_returns_to_a_leaf_or_a_name(run, decided, store):
+def test_branch_returns_to_a_leaf_or_a_name(run, edited_session, store):
     """The leaf of a branch, or a name, leads back; an empty name removes the name."""
-    run("branch", decided, "3", "--name", "half")
-    run("branch", decided, "c1")
-    assert store.get_session(decided).leaf_id == "c1"
-    assert list_branches_as_json(run, decided, "half", "--name", "")["named_entries"] == []
-    assert store.get_session(decided).leaf_id == "u3+usage"
+    run("branch", edited_session, "3", "--name", "half")
+    run("branch", edited_session, "c1")
+    assert store.get_session(edited_session).leaf_id == "c1"
+    assert list_branches_as_json(run, edited_session, "half", "--name", "")["named_entries"] == []
+    assert store.get_session(edited_session).leaf_id == "u3+usage"
 
 
 def test_branch_from_the_last_message_creates_no_second_branch(run, session):
@@ -92,11 +92,11 @@ def test_branch_from_the_last_message_creates_no_second_branch(run, session):
     )
 
 
-def test_branch_without_an_entry_writes_nothing(run, decided, store):
+def test_branch_without_an_entry_writes_nothing(run, edited_session, store):
     """Listing the branches leaves the log as it is."""
-    entries_before = store.read_entries(decided)
-    list_branches_as_json(run, decided)
-    assert store.read_entries(decided) == entries_before
+    entries_before = store.read_entries(edited_session)
+    list_branches_as_json(run, edited_session)
+    assert store.read_entries(edited_session) == entries_before
 
 
 @pytest.mark.parametrize(
@@ -111,23 +111,23 @@ def test_branch_without_an_entry_writes_nothing(run, decided, store):
         (("2", "--name", "  "), "--name cannot be only blanks"),
     ],
 )
-def test_branch_exits_2_and_keeps_the_leaf_on_wrong_use(run, decided, store, arguments, message):
+def test_branch_exits_2_and_keeps_the_leaf_on_wrong_use(run, edited_session, store, arguments, message):
     """An entry or name that does not fit is refused, and nothing changes."""
-    result = run("branch", decided, *arguments)
+    result = run("branch", edited_session, *arguments)
     assert result.exit_code == 2
     assert message in result.stderr
-    assert store.get_session(decided).leaf_id == "c1"
-    assert store.read_labels(decided) == {}
+    assert store.get_session(edited_session).leaf_id == "c1"
+    assert store.read_labels(edited_session) == {}
 
 
-def test_branch_never_takes_a_message_number_as_an_id_prefix(run, decided, store):
+def test_branch_never_takes_a_message_number_as_an_id_prefix(run, edited_session, store):
     """If the branch has no message with that number nothing moves, even if an id begins with the digits."""
     sized_message = build_sized_message(Message.from_text("user", "more"))
-    store.append_entries(decided, [Entry("59abcdef", "c1", MessageEntry(sized_message))])
-    result = run("branch", decided, "59")
-    assert (result.exit_code, store.get_session(decided).leaf_id) == (2, "59abcdef")
+    store.append_entries(edited_session, [Entry("59abcdef", "c1", MessageEntry(sized_message))])
+    result = run("branch", edited_session, "59")
+    assert (result.exit_code, store.get_session(edited_session).leaf_id) == (2, "59abcdef")
     assert "no message #59 (its last one is #12)" in result.stderr
-    assert run("branch", decided, "59abcdef").exit_code == 0
+    assert run("branch", edited_session, "59abcdef").exit_code == 0
 
 
 def test_branch_handles_unknown_and_empty_sessions(run, store):
@@ -138,7 +138,7 @@ def test_branch_handles_unknown_and_empty_sessions(run, store):
     assert "there are no messages" in run("branch", "empty").stdout
 
 
-def test_list_branches_reads_shared_entries_once(work, store):
+def test_list_branches_reads_shared_entries_once(count_calls, store):
     """Four times as many branches of one long conversation take less than twice the work to list."""
     entries = [Entry(f"m{at}", f"m{at - 1}" if at else None, build_user_entry(f"message {at}")) for at in range(400)]
     store.import_entries("forked", entries, leaf="m399")
@@ -151,11 +151,11 @@ def test_list_branches_reads_shared_entries_once(work, store):
             )
         listed = list_branches(store, store.get_session("forked"))
         assert [branch.messages for branch in listed.branches if branch.leaf == f"f{count}-4"] == [397]
-        calls_made.append(work(lambda: list_branches(store, store.get_session("forked"))))
+        calls_made.append(count_calls(lambda: list_branches(store, store.get_session("forked"))))
     assert calls_made[1] < 2 * calls_made[0]
 
 
-def test_load_history_through_entry_reads_one_branch(work, store):
+def test_load_history_through_entry_reads_one_branch(count_calls, store):
     """An entry of another branch is read with the newest branch through it, at a cost nearly independent of the number
     of branches.
     """
@@ -174,13 +174,13 @@ def test_load_history_through_entry_reads_one_branch(work, store):
             "old",
             "older",
         ]
-        calls_made.append(work(lambda: load_history_through_entry(store, "forked", log, old)))
+        calls_made.append(count_calls(lambda: load_history_through_entry(store, "forked", log, old)))
     assert calls_made[1] < 2 * calls_made[0]
 
 
-def test_list_branches_tolerates_entries_appended_while_it_reads(decided, store, monkeypatch):
+def test_list_branches_tolerates_entries_appended_while_it_reads(edited_session, store, monkeypatch):
     """Entries appended between two reads cause no error and appear in the next list."""
-    info, intercepted = store.get_session(decided), []
+    info, intercepted = store.get_session(edited_session), []
 
     def append_during(name):
         original = getattr(type(store), name)

@@ -17,7 +17,7 @@ FIELDS = ["is_overflow", "kind", "limit", "requested", "retry_after"]
 def classify_lines(run, *lines: object) -> list[dict]:
     """Return the verdicts of ``classify --jsonl`` for lines given as bytes or as objects."""
     lines_text = b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
-    result = run("classify", "-", "--jsonl", given=lines_text)
+    result = run("classify", "-", "--jsonl", stdin=lines_text)
     assert result.exit_code == 0
     return [json.loads(line) for line in result.stdout.splitlines()]
 
@@ -34,21 +34,21 @@ def test_classify_prints_the_kind_the_numbers_and_advice(run, home):
 
 def test_classify_prints_when_to_retry(run):
     """A rate limit says when to retry."""
-    printed = run("classify", "-", "--status", "429", given="Rate limit reached. Please try again in 1m2.5s.").stdout
+    printed = run("classify", "-", "--status", "429", stdin="Rate limit reached. Please try again in 1m2.5s.").stdout
     assert "rate_limit (not an overflow)" in printed
     assert "in 62.5 seconds" in printed
 
 
 def test_classify_json_prints_the_five_fields(run):
     """``--json`` prints the five fields, null where nothing is stated."""
-    verdict = json.loads(run("classify", "-", "--json", given=json.dumps(BODY)).stdout)
+    verdict = json.loads(run("classify", "-", "--json", stdin=json.dumps(BODY)).stdout)
     assert verdict == dict(zip(FIELDS, [True, "context_window", 200_000, 207_848, None], strict=True))
 
 
 def test_classify_takes_status_and_provider_as_options(run):
     """Options supply what the body does not state."""
-    assert json.loads(run("classify", "-", "--json", "--status", "413", given="").stdout)["kind"] == "request_bytes"
-    output = run("classify", "-", "--json", "--status", "400", "--provider", "cerebras", given="").stdout
+    assert json.loads(run("classify", "-", "--json", "--status", "413", stdin="").stdout)["kind"] == "request_bytes"
+    output = run("classify", "-", "--json", "--status", "400", "--provider", "cerebras", stdin="").stdout
     assert json.loads(output)["kind"] == "context_window"
 
 
@@ -93,7 +93,7 @@ def test_classify_ignores_fields_of_a_wrong_type(run, odd):
 @pytest.mark.parametrize("body", [b"", b"\x00\xff\xfe", b"[" * 100_000, b"<html>", b"null", b"{}", b'"\\ud800"'])
 def test_classify_answers_any_bytes(run, body):
     """Any input yields a verdict with advice."""
-    result = run("classify", "-", given=body)
+    result = run("classify", "-", stdin=body)
     assert result.exit_code == 0
     assert "what to do" in result.stdout
 
@@ -101,7 +101,7 @@ def test_classify_answers_any_bytes(run, body):
 def test_classify_accepts_a_single_case(run):
     """A file with one case, instead of an error body, is judged as that case."""
     case = {"channel": "answer", "finish_reason": "stop", "usage": {"prompt_tokens": 4096}, "estimate": 38_200}
-    assert json.loads(run("classify", "-", "--json", given=json.dumps(case)).stdout)["kind"] == "silent_truncation"
+    assert json.loads(run("classify", "-", "--json", stdin=json.dumps(case)).stdout)["kind"] == "silent_truncation"
 
 
 def test_classify_describes_every_kind():

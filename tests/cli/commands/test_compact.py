@@ -157,9 +157,9 @@ def test_compact_prints_sizes_and_a_working_undo_command(run, store, key):
     assert run(*line.partition(": holdfast ")[2].split(), "--store", store).exit_code == 0
 
 
-def test_compact_names_the_first_message_shown_in_full(run, tmp_path, write, talk):
+def test_compact_names_the_first_message_shown_in_full(run, tmp_path, write_lines, make_session_lines):
     """If the summary replaces all 36 messages, no message is named."""
-    session, path = write(tmp_path / "s.jsonl", talk(9, words=150)), str(tmp_path / "s.db")
+    session, path = write_lines(tmp_path / "s.jsonl", make_session_lines(9, words=150)), str(tmp_path / "s.db")
     run("import", session, "--store", path)
     with open_store(path) as opened:
         key = opened.list_sessions()[0].key

@@ -132,7 +132,7 @@ def test_doctor_reports_a_store_that_others_can_read(run, session, home):
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
 
 
-def test_doctor_reports_damaged_entries(run, home, decided):
+def test_doctor_reports_damaged_entries(run, home, edited_session):
     """Every entry is read; unreadable ones are reported with session and entry, and what to do."""
     assert get_states(run("doctor", "--json"))["entries"] == "ok"
     with closing(connect(home / "store" / "holdfast.db", isolation_level=None)) as db:
@@ -167,9 +167,9 @@ def test_doctor_lists_configured_windows_first(run, home):
     assert json.loads(run("doctor", "--json").stdout)["windows"][0] == {"models": ["mine*"], "window": 4321}
 
 
-def test_doctor_counts_the_sessions_of_other_tools(run, home, talk, write):
+def test_doctor_counts_the_sessions_of_other_tools(run, home, make_session_lines, write_lines):
     """It counts the sessions that ``replay --all`` would find."""
-    write(home / ".claude" / "projects" / "-w" / "a.jsonl", talk(1))
+    write_lines(home / ".claude" / "projects" / "-w" / "a.jsonl", make_session_lines(1))
     assert "1 session in" in run("doctor").stdout
 
 

@@ -20,22 +20,22 @@ BIG = "\n".join(f"{number}: a line of a log that goes on and on" for number in r
 
 
 @pytest.fixture
-def lines(talk, line):
+def lines(make_session_lines, make_session_line):
     """Return a session with two results that are far too long, and an answer after the last one."""
-    session_lines = talk(3, session=KEY)
+    session_lines = make_session_lines(3, session=KEY)
     for turn in (0, 2):
         at = 4 * turn + 2
         content = [{"type": "tool_result", "tool_use_id": f"toolu_{turn}", "content": f"{turn}\n{BIG}"}]
-        session_lines[at] = line(at, "user", content, session=KEY)
+        session_lines[at] = make_session_line(at, "user", content, session=KEY)
     return session_lines
 
 
 @pytest.fixture
-def import_as_format(run, home, write, lines):
+def import_as_format(run, home, write_lines, lines):
     """Return a function that imports the session from a format, with a compaction of that tool if ``keep`` is given."""
 
     def import_recorded(form, *, keep=None):
-        assert run("import", write(home / "first.jsonl", lines)).exit_code == 0
+        assert run("import", write_lines(home / "first.jsonl", lines)).exit_code == 0
         if keep is not None:
             with open_store(home / "store" / "holdfast.db") as store:
                 compaction = CompactionEntry(
@@ -152,12 +152,16 @@ def test_export_reduced_omits_the_usage_of_the_newest_answer(import_as_format, r
 
 
 @pytest.mark.parametrize("form", [*FORMATS, "gemini-cli", "opencode-json"])
-def test_export_reduced_sizes_the_session_by_what_it_shows(run, home, write, line, talk, form):
+def test_export_reduced_sizes_the_session_by_what_it_shows(
+    run, home, write_lines, make_session_line, make_session_lines, form
+):
     """A reduced session imported again is as large as what it shows; all answers but the newest keep their cost."""
-    session_lines = [*talk(3, session=KEY), *talk(12, session=KEY)[12:]]
-    session_lines[6] = line(6, "user", [{"type": "tool_result", "tool_use_id": "toolu_1", "content": BIG}], session=KEY)
+    session_lines = [*make_session_lines(3, session=KEY), *make_session_lines(12, session=KEY)[12:]]
+    session_lines[6] = make_session_line(
+        6, "user", [{"type": "tool_result", "tool_use_id": "toolu_1", "content": BIG}], session=KEY
+    )
     session_lines = add_counted_usage(session_lines)
-    assert run("import", write(home / "first.jsonl", session_lines)).exit_code == 0
+    assert run("import", write_lines(home / "first.jsonl", session_lines)).exit_code == 0
     recorded = run("context", KEY, "--policy", "holdfast", "--window", "48000", "--record", "--json")
     assert json.loads(recorded.stdout)["next_plan"]["entry_ids"]
     assert run("export", KEY, "--format", form, "--reduced", "-o", home / "reduced").exit_code == 0

@@ -203,7 +203,7 @@ def test_fix_jsonl_answers_each_line_in_order(run):
         '{"request": {"what": 1}}',
         "[" * 100_000,
     ]
-    result = run("fix", "-", "--jsonl", given="\n".join(lines) + "\n")
+    result = run("fix", "-", "--jsonl", stdin="\n".join(lines) + "\n")
     answers = [json.loads(line) for line in result.stdout.splitlines()]
     assert result.exit_code == 1
     assert len(answers) == len(lines)
@@ -303,9 +303,9 @@ def test_lint_and_fix_handle_a_lone_surrogate_in_jsonl(run):
     """``lint`` gives the path of half an emoji, ``fix`` replaces it with U+FFFD, and the case keeps its API."""
     request = {"max_tokens": 9, "messages": [{"role": "user", "content": "a \ud83d"}]}
     line = json.dumps({"api": "anthropic", "model": "claude-opus-4-8", "request": request}).encode() + b"\n"
-    verdict = json.loads(run("lint", "-", "--jsonl", given=line).stdout)
+    verdict = json.loads(run("lint", "-", "--jsonl", stdin=line).stdout)
     assert "$.messages[0].content;" in verdict["findings"][0]["message"]
-    result = run("fix", "-", "--jsonl", given=line)
+    result = run("fix", "-", "--jsonl", stdin=line)
     assert result.exit_code == 0
     fixed = json.loads(result.stdout)
     assert fixed["request"] == request | {"messages": [{"role": "user", "content": "a \ufffd"}]}

@@ -17,7 +17,7 @@ def blobs(home):
 
 
 @pytest.fixture
-def unused_text(home, decided, blobs):
+def unused_text(home, edited_session, blobs):
     """Store a text that no session uses, and a draft, both two hours old; return the text's hash."""
     with open_store(home / "store" / "holdfast.db") as store:
         hash_ = store.blobs.store_content("nobody's text")
@@ -42,7 +42,7 @@ def test_gc_dry_run_lists_unused_texts_and_changes_nothing(run, blobs, unused_te
     assert count_files(blobs) == 3
 
 
-def test_gc_removes_only_unused_texts(run, home, blobs, unused_text, decided):
+def test_gc_removes_only_unused_texts(run, home, blobs, unused_text, edited_session):
     """Unused texts are removed; what a session refers to stays readable."""
     report = json.loads(run("gc", "--json").stdout)
     assert [blob["name"] for blob in report["blobs"]] == [unused_text]
@@ -52,13 +52,13 @@ def test_gc_removes_only_unused_texts(run, home, blobs, unused_text, decided):
     again = run("gc")
     assert "removed: 0 texts, 0 bytes; in use: 1" in again.stdout
     with open_store(home / "store" / "holdfast.db") as store:
-        edit = store.read_entries(decided, "decision")[0].body.edits[0]
+        edit = store.read_entries(edited_session, "decision")[0].body.edits[0]
         assert store.blobs.read_text(edit.blob_hash)
 
 
-def test_gc_keeps_young_texts_for_the_grace_period(run, blobs, decided):
+def test_gc_keeps_young_texts_for_the_grace_period(run, blobs, edited_session):
     """After ``rm`` the session's texts are kept for an hour unless a shorter grace is given."""
-    run("rm", decided, "--yes")
+    run("rm", edited_session, "--yes")
     result = run("gc")
     assert "removed: 0 texts" in result.stdout
     assert "1 more unused, kept" in result.stdout

@@ -17,7 +17,7 @@ def encode_cases(*lines: object) -> bytes:
 
 def test_lint_exits_0_for_a_valid_request(run):
     """No finding is exit code 0."""
-    result = run("lint", "-", given=json.dumps(GOOD))
+    result = run("lint", "-", stdin=json.dumps(GOOD))
     assert result.exit_code == 0
     assert "valid" in result.stdout
 
@@ -45,7 +45,7 @@ def test_lint_jsonl_prints_one_verdict_a_line_in_order(run):
         b"7",
         b"\xff",
     )
-    result = run("lint", "-", "--jsonl", given=lines)
+    result = run("lint", "-", "--jsonl", stdin=lines)
     verdicts = [json.loads(text) for text in result.stdout.splitlines()]
     assert [verdict["valid"] for verdict in verdicts] == [True, False, False, True, False, False, False]
     assert [verdict["findings"][0]["rule"] for at, verdict in enumerate(verdicts) if at in {1, 4, 5, 6}] == ["json"] * 4
@@ -66,9 +66,9 @@ def test_lint_jsonl_accepts_a_file_without_a_final_newline(run, home):
 def test_lint_never_calls_a_request_of_an_unknown_api_valid(run, api):
     """A JSONL case for an unknown API is invalid; a single one is wrong use."""
     body_text = json.dumps({"api": api, "request": {"messages": []}})
-    verdict = json.loads(run("lint", "-", "--jsonl", given=body_text).stdout)
+    verdict = json.loads(run("lint", "-", "--jsonl", stdin=body_text).stdout)
     assert (verdict["valid"], verdict["findings"][0]["rule"]) == (False, "api")
-    result = run("lint", "-", given=body_text)
+    result = run("lint", "-", stdin=body_text)
     assert result.exit_code == 2
     assert api in result.stderr
 
@@ -77,8 +77,8 @@ def test_lint_api_selects_the_rules(run):
     """``--api`` decides by which rules the request is judged."""
     turns = [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]
     both = json.dumps({"model": "any", "max_tokens": 9, "messages": turns})
-    assert run("lint", "-", "--api", "openai-chat", given=both).exit_code == 0
-    assert run("lint", "-", "--api", "anthropic", given=both).exit_code == 1
+    assert run("lint", "-", "--api", "openai-chat", stdin=both).exit_code == 0
+    assert run("lint", "-", "--api", "anthropic", stdin=both).exit_code == 1
 
 
 @pytest.mark.parametrize("missing", ["model", "max_tokens"])
@@ -86,17 +86,17 @@ def test_lint_requires_model_and_max_tokens_of_a_whole_request(run, missing):
     """A whole request without a model or ``max_tokens`` is refused; a JSONL case may be partial."""
     body = {key: value for key, value in GOOD.items() if key != missing}
     body_text = json.dumps(body)
-    verdict = json.loads(run("lint", "-", "--api", "anthropic", "--json", given=body_text).stdout)
+    verdict = json.loads(run("lint", "-", "--api", "anthropic", "--json", stdin=body_text).stdout)
     assert [(finding["rule"], finding["path"]) for finding in verdict["findings"]] == [
         ("anthropic.required", f"$.{missing}")
     ]
-    line = json.loads(run("lint", "-", "--jsonl", given=encode_cases({"api": "anthropic", "request": body})).stdout)
+    line = json.loads(run("lint", "-", "--jsonl", stdin=encode_cases({"api": "anthropic", "request": body})).stdout)
     assert line == {"valid": True, "findings": []}
 
 
 def test_lint_valid_means_no_finding_is_an_error(run):
     """Warnings alone leave a request valid."""
-    verdicts = [json.loads(run("lint", "-", "--json", given=json.dumps(body)).stdout) for body in (GOOD, BAD)]
+    verdicts = [json.loads(run("lint", "-", "--json", stdin=json.dumps(body)).stdout) for body in (GOOD, BAD)]
     for verdict in verdicts:
         assert verdict["valid"] is not any(finding["level"] == "error" for finding in verdict["findings"])
 
@@ -104,14 +104,14 @@ def test_lint_valid_means_no_finding_is_an_error(run):
 @pytest.mark.parametrize("body", [b"", b"[" * 100_000, b"\x00\x01", b'{"messages": "\\ud800"}', b"null"])
 def test_lint_reports_bytes_that_are_no_request_as_a_finding(run, body):
     """Bytes that are not a JSON object are a finding, not a traceback."""
-    result = run("lint", "-", "--api", "anthropic", "--json", given=body)
+    result = run("lint", "-", "--api", "anthropic", "--json", stdin=body)
     assert result.exit_code == 1
     assert json.loads(result.stdout)["valid"] is False
 
 
 def test_lint_suggests_jsonl_for_a_file_of_cases(run):
     """A file of cases without ``--jsonl`` gets a hint."""
-    assert "--jsonl" in run("lint", "-", given=encode_cases(GOOD, GOOD)).stdout
+    assert "--jsonl" in run("lint", "-", stdin=encode_cases(GOOD, GOOD)).stdout
 
 
 def test_lint_takes_the_model_from_the_option_or_the_case(run):
@@ -120,21 +120,21 @@ def test_lint_takes_the_model_from_the_option_or_the_case(run):
     answer = {"functionResponse": {"name": "read", "response": {"output": "x"}}}
     turns = [("user", {"text": "a"}), ("model", call), ("user", answer)]
     body = {"contents": [{"role": role, "parts": [part]} for role, part in turns]}
-    assert run("lint", "-", given=json.dumps(body)).exit_code == 0
-    assert run("lint", "-", "--model", "gemini-3.1-pro", given=json.dumps(body)).exit_code == 1
+    assert run("lint", "-", stdin=json.dumps(body)).exit_code == 0
+    assert run("lint", "-", "--model", "gemini-3.1-pro", stdin=json.dumps(body)).exit_code == 1
     case = {"api": "gemini", "model": "gemini-3.1-pro", "request": body}
-    assert run("lint", "-", "--jsonl", given=encode_cases(case)).exit_code == 1
+    assert run("lint", "-", "--jsonl", stdin=encode_cases(case)).exit_code == 1
 
 
 def test_lint_model_overrides_the_models_of_request_and_case(run):
     """``--model`` decides whose rules apply, whatever the request or its case names."""
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": turns}
-    assert run("lint", "-", given=json.dumps(body)).exit_code == 0
-    assert run("lint", "-", "--model", "claude-opus-4-6", given=json.dumps(body)).exit_code == 1
+    assert run("lint", "-", stdin=json.dumps(body)).exit_code == 0
+    assert run("lint", "-", "--model", "claude-opus-4-6", stdin=json.dumps(body)).exit_code == 1
     case = {"api": "anthropic", "model": "claude-opus-4-6", "request": body}
-    assert run("lint", "-", "--jsonl", given=encode_cases(case)).exit_code == 1
-    assert run("lint", "-", "--jsonl", "--model", "claude-sonnet-4-5", given=encode_cases(case)).exit_code == 0
+    assert run("lint", "-", "--jsonl", stdin=encode_cases(case)).exit_code == 1
+    assert run("lint", "-", "--jsonl", "--model", "claude-sonnet-4-5", stdin=encode_cases(case)).exit_code == 0
 
 
 def test_lint_beta_adds_beta_headers(run):
@@ -146,8 +146,8 @@ def test_lint_beta_adds_beta_headers(run):
         "messages": [{"role": "user", "content": "a"}],
     }
     beta = "compact-2026-09-04"
-    assert run("lint", "-", given=json.dumps(body)).exit_code == 1
-    assert run("lint", "-", "--beta", "other", given=json.dumps(body)).exit_code == 1
-    assert run("lint", "-", "--beta", "other", "--beta", beta, given=json.dumps(body)).exit_code == 0
+    assert run("lint", "-", stdin=json.dumps(body)).exit_code == 1
+    assert run("lint", "-", "--beta", "other", stdin=json.dumps(body)).exit_code == 1
+    assert run("lint", "-", "--beta", "other", "--beta", beta, stdin=json.dumps(body)).exit_code == 0
     case = {"api": "anthropic", "betas": [beta], "request": body}
-    assert run("lint", "-", "--jsonl", "--beta", "other", given=encode_cases(case)).exit_code == 0
+    assert run("lint", "-", "--jsonl", "--beta", "other", stdin=encode_cases(case)).exit_code == 0

@@ -141,47 +141,47 @@ def test_print_pages_replaces_control_characters_at_a_terminal(capsys, monkeypat
     assert capsys.readouterr().out == "a\ufffd[2J\tb\ufffdc\nd\n"
 
 
-def test_recall_accepts_a_message_number(run, decided):
+def test_recall_accepts_a_message_number(run, edited_session):
     """The number that ``show`` prints names a message, as in ``why``."""
-    printed = run("why", decided, "0", "--said")
-    assert run("recall", decided, "0").stdout.strip() == printed.stdout.strip()
-    assert "no message #999" in run("recall", decided, "999").stderr
+    printed = run("why", edited_session, "0", "--said")
+    assert run("recall", edited_session, "0").stdout.strip() == printed.stdout.strip()
+    assert "no message #999" in run("recall", edited_session, "999").stderr
 
 
-def test_recall_prefers_a_message_number_to_an_id_prefix(run, decided, store):
+def test_recall_prefers_a_message_number_to_an_id_prefix(run, edited_session, store):
     """A number that could also be the prefix of an id names the message."""
     sized_message = build_sized_message(Message.from_text("user", "another"))
     store.append_entries(
-        decided,
+        edited_session,
         [Entry("0003-x", "c1", MessageEntry(sized_message)), Entry("5555-x", "0003-x", MessageEntry(sized_message))],
     )
-    assert run("recall", decided, "0003").stdout == run("recall", decided, "3").stdout
-    assert run("recall", decided, "5555").exit_code == 2
+    assert run("recall", edited_session, "0003").stdout == run("recall", edited_session, "3").stdout
+    assert run("recall", edited_session, "5555").exit_code == 2
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100])
-def test_recall_search_shows_the_match_at_any_width(run, decided, monkeypatch, columns):
+def test_recall_search_shows_the_match_at_any_width(run, edited_session, monkeypatch, columns):
     """However narrow the terminal, the match is shown with some text around it."""
     monkeypatch.setenv("COLUMNS", str(columns))
-    lines = run("recall", decided, "--search", "function_1_4").stdout.splitlines()[1:]
+    lines = run("recall", edited_session, "--search", "function_1_4").stdout.splitlines()[1:]
     assert lines
     assert all(len(line) <= columns and "«function_1_4»" in line for line in lines)
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
-def test_recall_search_reports_that_there_are_more_matches(run, decided, options):
+def test_recall_search_reports_that_there_are_more_matches(run, edited_session, options):
     """The limit's number of messages is printed, and standard error says that there are more."""
-    limited = run("recall", decided, "--search", "module_1", "--limit", "2", *options)
-    unlimited = run("recall", decided, "--search", "module_1", *options)
+    limited = run("recall", edited_session, "--search", "module_1", "--limit", "2", *options)
+    unlimited = run("recall", edited_session, "--search", "module_1", *options)
     assert limited.stderr == "showing the first 2 messages; --limit shows more\n"
     assert (unlimited.stderr, limited.stdout.count("module_1") > 0) == ("", True)
     assert len(limited.stdout) < len(unlimited.stdout)
 
 
-def test_recall_search_in_one_text_reports_no_match(run, decided):
+def test_recall_search_in_one_text_reports_no_match(run, edited_session):
     """Nothing is printed, and standard error says why."""
-    result = run("recall", decided, "6", "--search", "kelp")
+    result = run("recall", edited_session, "6", "--search", "kelp")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "no line of this text matches 'kelp'; try fewer or other words\n"
-    result = run("recall", decided, "6", "--search", "function_1_2")
+    result = run("recall", edited_session, "6", "--search", "function_1_2")
     assert (result.stdout.count("function_1_2"), result.stderr) == (1, "")

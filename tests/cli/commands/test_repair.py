@@ -180,12 +180,12 @@ def test_repair_refuses_a_file_together_with_a_store(run, session):
     assert run("repair", "--store", ":memory:").exit_code == 2
 
 
-def test_repair_exits_2_without_permission(run, torn_session, home, without_rights):
+def test_repair_exits_2_without_permission(run, torn_session, home, without_root):
     """Without the permission to read or write nothing changes."""
     path, _ = torn_session
     for path_without_rights, mode in ((home, 0o500), (path, 0)):
         path_without_rights.chmod(mode)
-        with without_rights():
+        with without_root():
             assert run("repair", path).exit_code == 2
         path_without_rights.chmod(0o700)
     assert not list_files_beside(path, "bak-")
@@ -250,14 +250,14 @@ def test_repair_keeps_removed_bytes_as_base64(run, session):
     assert base64.b64decode(json.loads(removed.read_text())["base64"]) == b"\xff\xfe\x00broken"
 
 
-def test_repair_file_on_disk_uses_memory_for_the_longest_line_only(home, line):
+def test_repair_file_on_disk_uses_memory_for_the_longest_line_only(home, make_session_line):
     """Memory is bounded by the longest line, not by the size of the file."""
     path = home / "large.jsonl"
     with path.open("w") as file:
         for number in range(400):
             role = "assistant" if number % 2 else "user"
             content = [{"type": "text", "text": f"{number} " + "word " * 10_000}]
-            file.write(line(number, role, content) + "\n")
+            file.write(make_session_line(number, role, content) + "\n")
         file.write('{"half')
     assert path.stat().st_size > 20_000_000
     tracemalloc.start()
@@ -310,10 +310,10 @@ def test_repair_reports_a_missing_store_and_creates_none(run, home):
     assert list(home.iterdir()) == []
 
 
-def test_repair_and_replay_suggest_export_for_a_session_id(run, decided):
+def test_repair_and_replay_suggest_export_for_a_session_id(run, edited_session):
     """If the file name is a session of the store, the message suggests ``holdfast export``."""
     for name in ("repair", "replay"):
-        assert f"holdfast export {decided}" in run(name, decided).stderr
+        assert f"holdfast export {edited_session}" in run(name, edited_session).stderr
 
 
 def test_repair_refuses_a_folder_as_store(run, tmp_path):

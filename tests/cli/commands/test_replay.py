@@ -54,9 +54,9 @@ def test_replay_runs_every_preset_by_default(run, session):
     assert all(report["cuts"] == {} for report in reports)
 
 
-def test_replay_continues_after_a_file_that_cannot_be_read(run, session, home, write):
+def test_replay_continues_after_a_file_that_cannot_be_read(run, session, home, write_lines):
     """An unreadable file yields an object with its error, the others run, and the exit code is 0."""
-    empty = write(home / "empty.jsonl", [])
+    empty = write_lines(home / "empty.jsonl", [])
     reports = load_reports(run("replay", empty, session, "nowhere.jsonl", "--json", "--policy", "sliding", "--no-cuts"))
     assert [sorted(report) == ["error", "file"] for report in reports] == [True, False, True]
     assert reports[2]["file"] == "nowhere.jsonl"
@@ -86,15 +86,20 @@ def test_replay_shows_which_policy_fits_the_window(run, long_session):
 
 
 @pytest.fixture
-def crowded_session(home, talk, line, write):
+def crowded_session(home, make_session_lines, make_session_line, write_lines):
     """Return a session that begins with an open call of over 4,000 tokens, which can be neither cut nor left out."""
     body = "\n".join(f"value_{number} = {number}" for number in range(900))
     call = {"type": "tool_use", "id": "toolu_open", "name": "Write", "input": {"file_path": "big.py", "content": body}}
     messages = [("user", "write it"), ("assistant", [call]), ("user", "go on")]
     messages.append(("assistant", [{"type": "text", "text": "It is written."}]))
-    messages += [(record["type"], record["message"]["content"]) for record in map(json.loads, talk(20, words=150))]
-    lines = [line(number, role, content, session="10009-cccc") for number, (role, content) in enumerate(messages)]
-    return write(home / "crowded.jsonl", lines)
+    messages += [
+        (record["type"], record["message"]["content"]) for record in map(json.loads, make_session_lines(20, words=150))
+    ]
+    lines = [
+        make_session_line(number, role, content, session="10009-cccc")
+        for number, (role, content) in enumerate(messages)
+    ]
+    return write_lines(home / "crowded.jsonl", lines)
 
 
 @pytest.mark.long
@@ -124,7 +129,7 @@ def test_replay_notes_figures_pooled_over_fewer_sessions(run, long_session, crow
     assert "append-only: recall at cuts of 4,000 is without 1 of 2 sessions" in pool
 
 
-def test_replay_continues_after_a_policy_without_room(run, home, write):
+def test_replay_continues_after_a_policy_without_room(run, home, write_lines):
     """A recorded setup that leaves one policy no room affects only its row, and the error names the given window."""
     tool = {"name": "look", "description": "It looks at files. " * 4_000, "parameters": {"type": "object"}}
     body = {
@@ -132,7 +137,7 @@ def test_replay_continues_after_a_policy_without_room(run, home, write):
         "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}],
         "tools": [{"type": "function", "function": tool}],
     }
-    arguments = ("replay", write(home / "body.json", [json.dumps(body)]), "--window", "29000")
+    arguments = ("replay", write_lines(home / "body.json", [json.dumps(body)]), "--window", "29000")
     plain, ours = load_reports(run(*arguments, "--json", "--no-cuts", "--policy", "holdfast,append-only"))
     assert (plain["policy"], plain["requests"]) == ("append-only", 1)
     assert (list(ours), ours["policy"]) == (["file", "policy", "error"], "holdfast")
@@ -181,9 +186,9 @@ def test_replay_show_selects_the_policy_of_the_chart(run, session):
 
 
 @pytest.mark.long
-def test_replay_pools_several_files(run, long_session, home, talk, write):
+def test_replay_pools_several_files(run, long_session, home, make_session_lines, write_lines):
     """After the tables of several files, one pools the sessions judged for cost: those over twice the window."""
-    other_session = write(home / "other.jsonl", talk(2, session="07e4-cccc"))
+    other_session = write_lines(home / "other.jsonl", make_session_lines(2, session="07e4-cccc"))
     result = run("replay", long_session, other_session, *SMALL, "--policy", "append-only,holdfast")
     assert "1 of 2 sessions" in result.stdout
     assert "request by request" not in result.stdout
@@ -233,11 +238,11 @@ def test_replay_marks_no_preset_at_a_usual_window(run, session):
     assert not [note for report in reports for note in report["notes"] if "degenerate" in note]
 
 
-def test_replay_notes_damaged_lines_with_their_numbers(run, home, talk, write):
+def test_replay_notes_damaged_lines_with_their_numbers(run, home, make_session_lines, write_lines):
     """An unreadable line is noted with its number, and the rest is replayed."""
-    lines = talk(3)
+    lines = make_session_lines(3)
     lines.insert(2, '{"type": "user", oops')
-    broken = write(home / "broken.jsonl", lines)
+    broken = write_lines(home / "broken.jsonl", lines)
     report = load_reports(run("replay", broken, "--json", "--no-cuts", "--policy", "sliding"))[0]
     assert report["requests"] == 6
     assert report["notes"][0].startswith("line 3: ")
@@ -258,9 +263,9 @@ def test_replay_dump_writes_every_request(run, long_session, home):
     assert "Please read src/module_0.py" in json.dumps(cases[0]["request"]["messages"][0]["content"])
 
 
-def test_replay_dump_separates_files_with_the_same_name(run, session, home, talk, write):
+def test_replay_dump_separates_files_with_the_same_name(run, session, home, make_session_lines, write_lines):
     """Two sessions with the same file name do not overwrite each other's dump."""
-    twin = write(home / "a" / "session.jsonl", talk(2))
+    twin = write_lines(home / "a" / "session.jsonl", make_session_lines(2))
     run("replay", session, twin, "--policy", "sliding", "--dump", home / "dump")
     assert sorted(file.name for file in (home / "dump").iterdir()) == [
         "session-2.sliding.jsonl",
@@ -275,14 +280,14 @@ def test_replay_exits_2_when_the_dump_cannot_be_written(run, session):
     assert "cannot be written" in result.stderr
 
 
-def test_replay_takes_setup_and_api_from_request_bodies(run, home, write):
+def test_replay_takes_setup_and_api_from_request_bodies(run, home, write_lines):
     """The recorded setup counts unless ``--frame`` is given; ``--api`` and ``--model`` select the target."""
     body = {
         "model": "gpt-4o",
         "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}],
         "tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}],
     }
-    file = write(home / "body.json", [json.dumps(body)])
+    file = write_lines(home / "body.json", [json.dumps(body)])
     arguments = ("replay", file, "--json", "--no-cuts", "--policy", "sliding", "--model", "gpt-4o")
     report = load_reports(run(*arguments))[0]
     assert (report["api"], report["model"]) == ("openai-chat", "gpt-4o")
@@ -305,9 +310,9 @@ def test_replay_reports_no_cost_for_a_model_without_a_price(run, session):
     )
 
 
-def test_replay_exits_2_for_a_session_without_answers(run, home, talk, write):
+def test_replay_exits_2_for_a_session_without_answers(run, home, make_session_lines, write_lines):
     """A session without model calls has nothing to replay, and the message says so."""
-    file = write(home / "asked.jsonl", talk(1)[:1])
+    file = write_lines(home / "asked.jsonl", make_session_lines(1)[:1])
     result = run("replay", file, "--json")
     assert result.exit_code == 2
     assert "nothing to replay" in json.loads(result.stdout)[0]["error"]
@@ -320,14 +325,14 @@ def test_replay_without_files_suggests_latest(run):
     assert "--latest" in result.stderr
 
 
-def test_replay_latest_and_all_find_the_users_sessions(run, home, monkeypatch, talk, write):
+def test_replay_latest_and_all_find_the_users_sessions(run, home, monkeypatch, make_session_lines, write_lines):
     """``--latest`` is the file changed last over all tools; ``--all`` is all of them except sub-agents."""
     codex = home / "codex"
     monkeypatch.setenv("CODEX_HOME", str(codex))
-    claude = write(home / ".claude" / "projects" / "-work" / "one.jsonl", talk(2))
-    write(home / ".claude" / "projects" / "-work" / "agent-7.jsonl", talk(2))
-    write(codex / "sessions" / "2026" / "01" / "01" / "notes.jsonl", talk(1))
-    newest = write(home / ".pi" / "agent" / "sessions" / "--w--" / "two.jsonl", talk(2))
+    claude = write_lines(home / ".claude" / "projects" / "-work" / "one.jsonl", make_session_lines(2))
+    write_lines(home / ".claude" / "projects" / "-work" / "agent-7.jsonl", make_session_lines(2))
+    write_lines(codex / "sessions" / "2026" / "01" / "01" / "notes.jsonl", make_session_lines(1))
+    newest = write_lines(home / ".pi" / "agent" / "sessions" / "--w--" / "two.jsonl", make_session_lines(2))
     os.utime(claude, (1, 1))
     arguments = ("--json", "--no-cuts", "--policy", "sliding")
     assert [report["file"] for report in load_reports(run("replay", "--latest", *arguments))] == [str(newest)]
@@ -343,7 +348,7 @@ def test_replay_latest_without_sessions_names_the_searched_folders(run, home):
 
 def test_replay_reads_a_session_from_standard_input(run, session):
     """``-`` is the session on standard input."""
-    result = run("replay", "-", "--json", "--no-cuts", "--policy", "sliding", given=session.read_bytes())
+    result = run("replay", "-", "--json", "--no-cuts", "--policy", "sliding", stdin=session.read_bytes())
     assert load_reports(result)[0]["requests"] == 6
 
 
@@ -364,9 +369,9 @@ def test_tokenizer_counts_texts_of_any_length():
     assert abs(count(text) - 4 * MAX_PIECE) <= len(text) // MAX_PIECE + 1
 
 
-def test_replay_prints_file_names_without_markup_or_escapes(run, home, talk, write):
+def test_replay_prints_file_names_without_markup_or_escapes(run, home, make_session_lines, write_lines):
     """A file name with markup or escape sequences is printed as text."""
-    file = write(home / "[bold]\x1b[31mred.jsonl", talk(2))
+    file = write_lines(home / "[bold]\x1b[31mred.jsonl", make_session_lines(2))
     result = run("replay", file, "--policy", "sliding")
     assert "[bold]" in result.stdout
     assert "\x1b" not in result.stdout
@@ -391,19 +396,19 @@ def test_replay_cuts_off_no_figure_in_a_narrow_terminal(run, long_session, monke
     assert "fact" in printed
 
 
-def test_replay_notes_a_strange_usage_factor(run, home, talk, write):
+def test_replay_notes_a_strange_usage_factor(run, home, make_session_lines, write_lines):
     """Recorded usage far from the tokenizer's count is noted, since it scales every size."""
-    odd = [text.replace('"input_tokens": ', '"input_tokens": 90') for text in talk(3)]
-    (report,) = load_reports(run("replay", write(home / "odd.jsonl", odd), "--json", "--policy", "sliding"))
+    odd = [text.replace('"input_tokens": ', '"input_tokens": 90') for text in make_session_lines(3)]
+    (report,) = load_reports(run("replay", write_lines(home / "odd.jsonl", odd), "--json", "--policy", "sliding"))
     assert any("what the tokenizer counts" in note for note in report["notes"])
 
 
 @pytest.mark.parametrize("policy", ["opencode", "claude-code", "holdfast"])
-def test_replay_fits_redacted_texts_by_their_recorded_usage(run, home, talk, write, policy):
+def test_replay_fits_redacted_texts_by_their_recorded_usage(run, home, make_session_lines, write_lines, policy):
     """If recorded usage is fifteen times the texts, a summary takes no more of the window than its share. OpenClaw and
     pi keep 20,000 tokens by a count of their own, which is all such a session has.
     """
-    file = write(home / "redacted.jsonl", talk(30))
+    file = write_lines(home / "redacted.jsonl", make_session_lines(30))
     arguments = ("replay", file, "--window", "48000", "--frame", "1000", "--no-cuts", "--json", "--policy", policy)
     (report,) = load_reports(run(*arguments))
     assert report["tokens_peak"] > 15_000

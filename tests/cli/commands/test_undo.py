@@ -30,74 +30,76 @@ def get_context_size(run, key: str) -> int:
     return json.loads(run("context", key, "--json").stdout)["tokens"]
 
 
-def test_undo_revokes_the_newest_decision_first(run, decided, store):
+def test_undo_revokes_the_newest_decision_first(run, edited_session, store):
     """Each undo revokes one more decision until none is active; the log only grows."""
-    path_before = store.read_path(decided)
-    revoked = [json.loads(run("undo", decided, "--json").stdout)["decision"]["id"] for _ in range(2)]
+    path_before = store.read_path(edited_session)
+    revoked = [json.loads(run("undo", edited_session, "--json").stdout)["decision"]["id"] for _ in range(2)]
     assert revoked == ["c1", "d1"]
-    path_after = store.read_path(decided)
+    path_after = store.read_path(edited_session)
     assert path_after[: len(path_before)] == path_before
     assert [entry.body for entry in path_after[len(path_before) :]] == [RevokeEntry("c1"), RevokeEntry("d1")]
-    result = run("undo", decided)
+    result = run("undo", edited_session)
     assert result.exit_code == 2
     assert "nothing is in force" in result.stderr
 
 
-def test_undo_revokes_a_named_decision(run, decided, store):
+def test_undo_revokes_a_named_decision(run, edited_session, store):
     """A decision below a newer one can be revoked alone."""
-    run("undo", decided, "d1")
-    assert [id_ for id_, _ in build_branch_history(store.read_path(decided)).state.view.active_decisions] == ["c1"]
+    run("undo", edited_session, "d1")
+    assert [id_ for id_, _ in build_branch_history(store.read_path(edited_session)).state.view.active_decisions] == [
+        "c1"
+    ]
 
 
-def test_undo_revokes_several_decisions_or_none(run, decided, store):
+def test_undo_revokes_several_decisions_or_none(run, edited_session, store):
     """All named decisions are revoked in that order, each with its growth; an unknown one leaves all active."""
-    size_before, path_before = get_context_size(run, decided), store.read_path(decided)
-    assert run("undo", decided, "c1", "nothing").exit_code == 2
-    assert store.read_path(decided) == path_before
-    report = json.loads(run("undo", decided, "d1", "c1", "d", "--json").stdout)
-    assert [entry.body for entry in store.read_path(decided)[len(path_before) :]] == [
+    size_before, path_before = get_context_size(run, edited_session), store.read_path(edited_session)
+    assert run("undo", edited_session, "c1", "nothing").exit_code == 2
+    assert store.read_path(edited_session) == path_before
+    report = json.loads(run("undo", edited_session, "d1", "c1", "d", "--json").stdout)
+    assert [entry.body for entry in store.read_path(edited_session)[len(path_before) :]] == [
         RevokeEntry("d1"),
         RevokeEntry("c1"),
     ]
     assert [report["decision"]["id"], *(decision["id"] for decision in report["also"])] == ["d1", "c1"]
     assert (
         report["decision"]["token_growth"] + report["also"][0]["token_growth"]
-        == get_context_size(run, decided) - size_before
+        == get_context_size(run, edited_session) - size_before
     )
 
 
-def test_undo_reports_the_growth_of_the_request(run, decided, store):
+def test_undo_reports_the_growth_of_the_request(run, edited_session, store):
     """Before and after are the sizes of the requests, and the changed messages are counted."""
-    size_before = get_context_size(run, decided)
-    report = json.loads(run("undo", decided, "--json").stdout)
-    assert (report["before"], report["after"]) == (size_before, get_context_size(run, decided))
+    size_before = get_context_size(run, edited_session)
+    report = json.loads(run("undo", edited_session, "--json").stdout)
+    assert (report["before"], report["after"]) == (size_before, get_context_size(run, edited_session))
     assert (
         abs(report["decision"]["token_growth"] - report["after"] + report["before"])
         <= 1
         < report["decision"]["token_growth"]
     )
     assert report["decision"]["messages"] == 4
-    assert "1 message is shown differently" in run("undo", decided).stdout
+    assert "1 message is shown differently" in run("undo", edited_session).stdout
 
 
-def test_undo_list_shows_each_growth_and_writes_nothing(run, decided, store):
+def test_undo_list_shows_each_growth_and_writes_nothing(run, edited_session, store):
     """``--list`` says what undoing each decision alone would add, newest first."""
-    before = store.read_path(decided)
-    report = json.loads(run("undo", decided, "--list", "--json").stdout)
-    assert report["session"] == decided
+    before = store.read_path(edited_session)
+    report = json.loads(run("undo", edited_session, "--list", "--json").stdout)
+    assert report["session"] == edited_session
     assert [
         (decision["id"], decision["kind"], decision["rules"], decision["messages"]) for decision in report["in_force"]
     ] == [
         ("c1", "compaction", ["compaction"], 4),
         ("d1", "decision", ["spill"], 1),
     ]
-    assert store.read_path(decided) == before
-    before = get_context_size(run, decided)
+    assert store.read_path(edited_session) == before
+    before = get_context_size(run, edited_session)
     for decision in report["in_force"]:
-        run("undo", decided, decision["id"])
-        assert abs(get_context_size(run, decided) - before - decision["token_growth"]) <= 1, "but for rounding"
-        before = get_context_size(run, decided)
-    assert "nothing is in force" in run("undo", decided, "--list").stdout
+        run("undo", edited_session, decision["id"])
+        assert abs(get_context_size(run, edited_session) - before - decision["token_growth"]) <= 1, "but for rounding"
+        before = get_context_size(run, edited_session)
+    assert "nothing is in force" in run("undo", edited_session, "--list").stdout
 
 
 @pytest.mark.parametrize(("cap", "window"), [(0, 200_000), (100_000, 100_000)])
@@ -141,9 +143,9 @@ def test_undo_exits_2_for_a_session_without_decisions(run, session, store):
         (("c1", "--list"), "leave DECISION out"),
     ],
 )
-def test_undo_exits_2_on_wrong_use(run, decided, arguments, expected):
+def test_undo_exits_2_on_wrong_use(run, edited_session, arguments, expected):
     """A message is no decision, and ``--list`` takes no decision."""
-    result = run("undo", decided, *arguments)
+    result = run("undo", edited_session, *arguments)
     assert result.exit_code == 2
     assert expected in result.stderr
 
@@ -173,14 +175,14 @@ def build_session_with_edits(turns: int, later_bodies: tuple[object, ...] = ()) 
 
 
 @pytest.mark.parametrize("later_bodies", [(), (CompactionEntry(20, Message.from_text("user", "before")),)])
-def test_list_undoable_takes_linear_time(work, later_bodies):
+def test_list_undoable_takes_linear_time(count_calls, later_bodies):
     """Twice as many active decisions take twice the work, not four times: no state is folded again for each."""
     short, long = (
         build_branch_history(build_session_with_edits(40, later_bodies)),
         build_branch_history(build_session_with_edits(80, later_bodies)),
     )
     assert len(list_undoable(SessionInfo("s"), long)) == 80 - (9 if later_bodies else 0)
-    assert work(lambda: list_undoable(SessionInfo("s"), long)) < 2.6 * work(
+    assert count_calls(lambda: list_undoable(SessionInfo("s"), long)) < 2.6 * count_calls(
         lambda: list_undoable(SessionInfo("s"), short)
     )
 

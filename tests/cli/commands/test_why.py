@@ -18,11 +18,11 @@ from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, Messag
 
 
 @pytest.fixture
-def why(run, decided):
+def why(run, edited_session):
     """Return a function that returns the JSON of ``holdfast why`` for a message."""
 
     def ask(message: object) -> dict:
-        return json.loads(run("why", decided, str(message), "--json").stdout)
+        return json.loads(run("why", edited_session, str(message), "--json").stdout)
 
     return ask
 
@@ -54,57 +54,61 @@ def test_why_explains_a_hidden_message_with_its_summary(why):
     assert [action["kind"] for action in report["actions"]] == ["compaction"]
 
 
-def test_why_reports_a_message_without_decisions_as_whole(why, run, decided):
+def test_why_reports_a_message_without_decisions_as_whole(why, run, edited_session):
     """It says that requests show the message in full."""
     report = why(8)
     assert (report["state"], report["actions"]) == ("whole", [])
     assert report["replacement"]["text"] == report["text"]
-    assert "requests show it in full" in run("why", decided, "8").stdout
+    assert "requests show it in full" in run("why", edited_session, "8").stdout
 
 
-def test_why_keeps_revoked_decisions_in_the_list(why, run, decided):
+def test_why_keeps_revoked_decisions_in_the_list(why, run, edited_session):
     """A revoked decision stays listed with the entry that revoked it, and the message is whole again."""
-    run("undo", decided, "d1")
+    run("undo", edited_session, "d1")
     report = why(6)
     assert report["state"] == "whole"
     assert report["actions"][0]["revoked_by"]
-    assert "undone by" in run("why", decided, "6").stdout
+    assert "undone by" in run("why", edited_session, "6").stdout
 
 
-def test_why_counts_savings_over_active_decisions_only(why, run, decided, store):
+def test_why_counts_savings_over_active_decisions_only(why, run, edited_session, store):
     """A compaction saves what no other active decision saves already."""
     summary = Message.from_text("user", "all that happened")
-    store.append_entries(decided, [Entry("c2", "c1", CompactionEntry(8, summary, build_sized_message(summary).tokens))])
+    store.append_entries(
+        edited_session, [Entry("c2", "c1", CompactionEntry(8, summary, build_sized_message(summary).tokens))]
+    )
     shown_tokens = why(6)["tokens"] - why(6)["actions"][0]["saves"]
     assert why(6)["actions"][-1]["saves"] == pytest.approx(shown_tokens, abs=1), "each figure is rounded by itself"
-    run("undo", decided, "d1")
+    run("undo", edited_session, "d1")
     assert why(6)["actions"][-1]["saves"] == why(6)["tokens"]
 
 
-def test_why_accepts_number_id_prefix_and_label(why, run, store, decided):
+def test_why_accepts_number_id_prefix_and_label(why, run, store, edited_session):
     """A number with or without a hash mark, the prefix of an id, and a label name the same message."""
-    store.label_entry(decided, "u6", "the big one")
+    store.label_entry(edited_session, "u6", "the big one")
     reports = [why(name) for name in ("6", "#6", "u6", "the big one")]
     assert all(report == reports[0] for report in reports)
 
 
-def test_why_names_the_policy_that_decided(why, store, decided):
+def test_why_names_the_policy_that_decided(why, store, edited_session):
     """A policy note names the policy of all later decisions."""
-    leaf = store.get_session(decided).leaf_id
-    edit = Edit(Span(10, 11, 0), store.open_state(decided).history.sized_messages[10].message.parts, "prune", "old", 0)
+    leaf = store.get_session(edited_session).leaf_id
+    edit = Edit(
+        Span(10, 11, 0), store.open_state(edited_session).history.sized_messages[10].message.parts, "prune", "old", 0
+    )
     note = Entry("n1", leaf, NoteEntry("policy", data={"name": "pi"}))
-    store.append_entries(decided, [note, Entry("d2", "n1", DecisionEntry((edit,)))])
+    store.append_entries(edited_session, [note, Entry("d2", "n1", DecisionEntry((edit,)))])
     assert [action["decided_by"] for action in why(10)["actions"]] == ["pi"]
     assert [action["decided_by"] for action in why(6)["actions"]] == ["claude-code"]
 
 
-def test_why_names_the_stored_text_of_a_capped_message(why, store, decided):
+def test_why_names_the_stored_text_of_a_capped_message(why, store, edited_session):
     """The capped note before a message names its whole text; the next message is not concerned."""
     hash_ = store.blobs.store_content("whole " * 50)
-    leaf = store.get_session(decided).leaf_id
+    leaf = store.get_session(edited_session).leaf_id
     slots = [build_sized_message(Message.from_text("user", text)) for text in ("cut", "not cut")]
     store.append_entries(
-        decided,
+        edited_session,
         [
             Entry("n1", leaf, NoteEntry("capped", data={"blobs": [hash_]})),
             Entry("m1", "n1", MessageEntry(slots[0])),
@@ -132,20 +136,20 @@ def test_why_reports_a_capped_message_at_its_full_size(run, store):
     assert run("why", "long", "2", "--said").exit_code == 2
 
 
-def test_why_explains_a_message_on_another_branch(why, store, decided, run):
+def test_why_explains_a_message_on_another_branch(why, store, edited_session, run):
     """A message beside the active branch is explained with the decisions of its own branch."""
-    run("branch", decided, "u3")
+    run("branch", edited_session, "u3")
     assert why("u6")["state"] == "reduced"
-    assert run("why", decided, "6").exit_code == 2
+    assert run("why", edited_session, "6").exit_code == 2
 
 
-def test_why_said_prints_only_the_message_text(run, decided, store):
+def test_why_said_prints_only_the_message_text(run, edited_session, store):
     """``--said`` prints the whole text and nothing else; with ``--json`` it is the document's text."""
-    state = build_branch_history(store.read_path(decided)).state
+    state = build_branch_history(store.read_path(edited_session)).state
     text = get_result_text(state.history.messages[6].results[0])
-    assert run("why", decided, "6", "--said").stdout == text
-    document = json.loads(run("why", decided, "6", "--said", "--json").stdout)
-    assert document == {"session": decided, "message": 6, "entry": "u6", "text": text}
+    assert run("why", edited_session, "6", "--said").stdout == text
+    document = json.loads(run("why", edited_session, "6", "--said", "--json").stdout)
+    assert document == {"session": edited_session, "message": 6, "entry": "u6", "text": text}
 
 
 def test_why_said_prints_arguments_and_thinking_in_full(run, store):
@@ -158,12 +162,12 @@ def test_why_said_prints_arguments_and_thinking_in_full(run, store):
     assert run("why", "long", "0", "--said").stdout == f"(thinking) {thought.text}\n→ write {call.arguments}"
 
 
-def test_why_agrees_with_the_marks_of_show(run, decided, why, store):
+def test_why_agrees_with_the_marks_of_show(run, edited_session, why, store):
     """A line of ``show`` is marked exactly where ``why`` says that the message is not shown in full."""
-    lines = [line for line in json.loads(run("show", decided, "--json").stdout) if line["kind"] == "message"]
+    lines = [line for line in json.loads(run("show", edited_session, "--json").stdout) if line["kind"] == "message"]
     shown_tokens_by_message = {line["message"]: line.get("shown_tokens") for line in lines}
     visibility_by_message = dict(
-        enumerate(list_message_visibility(build_branch_history(store.read_path(decided)).state))
+        enumerate(list_message_visibility(build_branch_history(store.read_path(edited_session)).state))
     )
     assert set(visibility_by_message.values()) == {"whole", "reduced", "hidden"}
     assert {
@@ -174,14 +178,14 @@ def test_why_agrees_with_the_marks_of_show(run, decided, why, store):
         report = why(number)
         assert report["state"] == visibility_by_message[number]
         assert shown_tokens in {None, 0, report["replacement"]["tokens"]}
-    printed = run("show", decided).stdout
+    printed = run("show", edited_session).stdout
     assert (printed.count("✂"), printed.count("⟱")) == (2, 5)
 
 
-def test_why_lines_limits_the_printed_text(run, decided):
+def test_why_lines_limits_the_printed_text(run, edited_session):
     """``--lines`` cuts the printed text and says how many lines are missing."""
-    assert "… 3 more lines" in run("why", decided, "6", "--lines", "2").stdout
-    assert "|" not in run("why", decided, "6", "--lines", "0").stdout
+    assert "… 3 more lines" in run("why", edited_session, "6", "--lines", "2").stdout
+    assert "|" not in run("why", edited_session, "6", "--lines", "0").stdout
 
 
 @pytest.mark.parametrize(
@@ -198,9 +202,9 @@ def test_why_lines_limits_the_printed_text(run, decided):
         ("9" * 10_000, "no entry is '999"),
     ],
 )
-def test_why_exits_2_for_what_is_no_message(run, decided, message, expected):
+def test_why_exits_2_for_what_is_no_message(run, edited_session, message, expected):
     """The message says what there is instead."""
-    result = run("why", decided, message)
+    result = run("why", edited_session, message)
     assert result.exit_code == 2
     assert expected in result.stderr
     assert "Traceback" not in result.output

@@ -86,9 +86,9 @@ def test_replay_refuses_a_database_that_is_not_opencodes(run, home):
         pytest.param(lambda lines: [*lines[:7], lines[7].replace('"text", ', '"odd", ')], "", id="unknown block"),
     ],
 )
-def test_import_and_replay_accept_a_damaged_session(run, home, talk, write, change, expected):
+def test_import_and_replay_accept_a_damaged_session(run, home, make_session_lines, write_lines, change, expected):
     """Damage is reported by line, and the rest is replayed, imported and shown."""
-    file = write(home / "damaged.jsonl", change(talk(2)))
+    file = write_lines(home / "damaged.jsonl", change(make_session_lines(2)))
     replayed = run("replay", file, "--policy", "holdfast", "--json", "--no-cuts")
     assert replayed.exit_code == 0
     assert json.loads(replayed.stdout)[0]["invalid_requests"] == 0
@@ -99,10 +99,10 @@ def test_import_and_replay_accept_a_damaged_session(run, home, talk, write, chan
     assert run("context", "5e55").exit_code == 0
 
 
-def test_commands_print_no_control_characters(run, home, talk, write):
+def test_commands_print_no_control_characters(run, home, make_session_lines, write_lines):
     """Escape sequences and line ends in recorded text are not printed as such."""
-    lines = [text.replace("Please", "\\u001b[2J\\u0007\\r\\n\\u202ePlease") for text in talk(1)]
-    run("import", write(home / "escapes.jsonl", lines))
+    lines = [text.replace("Please", "\\u001b[2J\\u0007\\r\\n\\u202ePlease") for text in make_session_lines(1)]
+    run("import", write_lines(home / "escapes.jsonl", lines))
     for verb in ("ls", "show", "context"):
         printed = run(verb, *([] if verb == "ls" else ["5e55"])).stdout
         assert not {"\x1b", "\x07", "\r", "\u202e"} & set(printed)
@@ -110,10 +110,10 @@ def test_commands_print_no_control_characters(run, home, talk, write):
 
 
 @pytest.mark.long
-def test_import_accepts_a_line_of_50_megabytes(run, home, talk, line, write):
+def test_import_accepts_a_line_of_50_megabytes(run, home, make_session_lines, make_session_line, write_lines):
     """A very long line is imported, and ``context`` shows its size."""
-    long = line(8, "user", "x y z " * 8_500_000)
-    file = write(home / "long.jsonl", [*talk(2), long])
+    long = make_session_line(8, "user", "x y z " * 8_500_000)
+    file = write_lines(home / "long.jsonl", [*make_session_lines(2), long])
     assert file.stat().st_size > 50_000_000
     assert run("import", file).exit_code == 0
     file.unlink()
@@ -141,7 +141,7 @@ def test_describe_error_gives_one_thing_to_do(error, expected):
 
 
 @pytest.mark.parametrize("arguments", [("doctor",), ("mcp", "--json")])
-def test_commands_exit_2_when_the_working_folder_is_gone(run, decided, home, monkeypatch, arguments):
+def test_commands_exit_2_when_the_working_folder_is_gone(run, edited_session, home, monkeypatch, arguments):
     """A command that needs the working folder says that it no longer exists."""
     missing_folder = home / "gone"
     missing_folder.mkdir()
@@ -189,16 +189,16 @@ def test_open_private_file_keeps_the_old_content_on_failure(home):
     assert file.read_text() == "before"
 
 
-def test_import_interrupted_leaves_the_store_unchanged(run, home, talk, line, write):
+def test_import_interrupted_leaves_the_store_unchanged(run, home, make_session_lines, make_session_line, write_lines):
     """^C during an import exits with 130, and nothing of that session is stored."""
-    run("import", write(home / "first.jsonl", talk(2)))
+    run("import", write_lines(home / "first.jsonl", make_session_lines(2)))
     second = home / "second"
     os.mkfifo(second)
     process = subprocess.Popen(
         [sys.executable, "-m", "holdfast", "import", str(second)], stderr=subprocess.PIPE, stdout=subprocess.PIPE
     )
     with second.open("wb") as feed:  # opens when the process has begun to read
-        feed.write(talk(1, session="half")[0].encode())
+        feed.write(make_session_lines(1, session="half")[0].encode())
         feed.flush()
         time.sleep(0.1)
         process.send_signal(signal.SIGINT)
@@ -247,10 +247,10 @@ def test_commands_exit_2_with_standard_input_closed(home, arguments):
 
 
 @pytest.mark.parametrize("verb", ["export", "recall"])
-def test_output_option_refuses_a_dash(run, decided, home, monkeypatch, verb):
+def test_output_option_refuses_a_dash(run, edited_session, home, monkeypatch, verb):
     """``-o -`` would create a file of that name; the message says how to use standard output."""
     monkeypatch.chdir(home)
-    result = run(verb, decided, *(["#6"] if verb == "recall" else []), "-o", "-")
+    result = run(verb, edited_session, *(["#6"] if verb == "recall" else []), "-o", "-")
     assert (result.exit_code, (home / "-").exists()) == (2, False)
     assert "'-' is not a file name for output; leave --output out to use standard output" in result.stderr
 
@@ -352,7 +352,7 @@ def test_jsonl_commands_accept_an_empty_file(run, home, verb):
     """No input lines yield no output lines, for a file and for standard input."""
     (home / "empty").touch()
     for file in ("empty", "-"):
-        result = run(verb, "--jsonl", file, given="")
+        result = run(verb, "--jsonl", file, stdin="")
         assert (result.exit_code, result.stdout) == (0, ""), file
 
 

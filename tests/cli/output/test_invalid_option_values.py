@@ -18,9 +18,9 @@ import pytest
         ("0", "0 is not in the range x>=1"),
     ],
 )
-def test_commands_suggest_how_to_write_a_number(run, decided, value, expected):
+def test_commands_suggest_how_to_write_a_number(run, edited_session, value, expected):
     """Human notations for a number are refused, and the message says how to write it."""
-    result = run("context", decided, "--window", value)
+    result = run("context", edited_session, "--window", value)
     assert (result.exit_code, expected in result.stderr) == (2, True), result.stderr
 
 
@@ -44,9 +44,9 @@ def test_commands_name_the_allowed_values_of_an_option(run, arguments, expected)
 
 
 @pytest.mark.parametrize("words", ["", " \t"])
-def test_recall_search_refuses_blank_words(run, decided, words):
+def test_recall_search_refuses_blank_words(run, edited_session, words):
     """A blank search is wrong use and does not list everything."""
-    result = run("recall", decided, "--search", words)
+    result = run("recall", edited_session, "--search", words)
     assert result.exit_code == 2
     assert "--search has no words in it" in result.stderr
 
@@ -97,15 +97,19 @@ def test_commands_accept_h_for_help(run, arguments):
         ("LONG",),
     ],
 )
-def test_commands_shorten_an_endless_argument_in_errors(run, decided, arguments):
+def test_commands_shorten_an_endless_argument_in_errors(run, edited_session, arguments):
     """An error repeats only the beginning of a very long argument, and still says what to do."""
     long = "7" * 5_000
-    result = run(*[argument.replace("LONG", long).replace("DECIDED", decided) for argument in arguments], given="{}")
+    result = run(
+        *[argument.replace("LONG", long).replace("DECIDED", edited_session) for argument in arguments], stdin="{}"
+    )
     assert result.exit_code in (2, 127)
     assert "7777…" in result.output
     assert len(result.output) < 1_000
 
 
-def test_context_refuses_a_window_with_too_many_digits(run, decided):
+def test_context_refuses_a_window_with_too_many_digits(run, edited_session):
     """A number with thousands of digits is named as such."""
-    assert "has too many digits; give a smaller number" in run("context", decided, "--window", "9" * 5_000).stderr
+    assert (
+        "has too many digits; give a smaller number" in run("context", edited_session, "--window", "9" * 5_000).stderr
+    )

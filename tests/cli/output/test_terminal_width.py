@@ -16,11 +16,11 @@ TWIN = "0f8fad5b-1111-469f-a165-70867728950e"
 
 
 @pytest.fixture
-def reduced_session(run, home, talk, write, monkeypatch):
+def reduced_session(run, home, make_session_lines, write_lines, monkeypatch):
     """Return the id of a session, with 80 columns and no colours."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
-    run("import", write(home / "long.jsonl", talk(24, session=KEY, words=150)))
+    run("import", write_lines(home / "long.jsonl", make_session_lines(24, session=KEY, words=150)))
     return KEY
 
 
@@ -139,9 +139,9 @@ def test_ls_and_stats_drop_columns_before_cutting_figures(
     assert all(any(mark.isdigit() for mark in word) or word in {"all", "-"} for word in words)
 
 
-def test_why_prints_commands_on_one_line(recorded_output, run, reduced_session, home, talk, write):
+def test_why_prints_commands_on_one_line(recorded_output, run, reduced_session, home, make_session_lines, write_lines):
     """``why`` prints commands that run as they are, with the shortest unique session id."""
-    run("import", write(home / "twin.jsonl", talk(1, session=TWIN)))
+    run("import", write_lines(home / "twin.jsonl", make_session_lines(1, session=TWIN)))
     (line, *_) = [line for line in _find_why_lines(run, reduced_session) if "holdfast recall" in line]
     command = shlex.split(line.partition(": holdfast ")[2])
     assert command[1] == "0f8fad5b-d"

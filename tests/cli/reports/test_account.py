@@ -40,11 +40,11 @@ from holdfast.store.base import SessionInfo
 
 
 @pytest.fixture
-def stats(run, decided):
+def stats(run, edited_session):
     """Return a function that returns the session's figures."""
 
     def ask() -> dict:
-        return json.loads(run("stats", decided, "--json").stdout)
+        return json.loads(run("stats", edited_session, "--json").stdout)
 
     return ask
 
@@ -77,9 +77,9 @@ def get_tokens_shown_before(store, key: str) -> int:
     return branch.view.shown_tokens - branch.history.sized_messages[11].tokens
 
 
-def test_savings_of_all_rules_add_up(stats, store, decided):
+def test_savings_of_all_rules_add_up(stats, store, edited_session):
     """The rules' savings add up to all tokens less those a request shows, whatever was decided or revoked."""
-    entries = store.read_path(decided)
+    entries = store.read_path(edited_session)
     for stop in range(len(entries) + 1):
         state = build_branch_history(entries[:stop]).state
         account = compute_account(entries[:stop])
@@ -92,35 +92,35 @@ def test_savings_of_all_rules_add_up(stats, store, decided):
     }
 
 
-def test_stats_counts_active_savings_for_each_request(stats, store, decided):
+def test_stats_counts_active_savings_for_each_request(stats, store, edited_session):
     """An active decision saves its tokens in every later request until it is revoked."""
     stats_before = stats()
-    append_bodies(store, decided, RequestEntry("b1", 12), RequestEntry("b2", 12))
+    append_bodies(store, edited_session, RequestEntry("b1", 12), RequestEntry("b2", 12))
     report = stats()
     assert report["requests"] - stats_before["requests"] == 2
     assert report["saved_in_total"] - stats_before["saved_in_total"] == 2 * report["saved_tokens"] > 0
     assert report["saved_dollars"] == pytest.approx(report["saved_in_total"] * 0.3 / 1e6, rel=0.01)
 
 
-def test_stats_counts_no_savings_after_undo(stats, run, store, decided):
+def test_stats_counts_no_savings_after_undo(stats, run, store, edited_session):
     """A revoked decision is counted as such; what it saved before stays in the total."""
-    append_bodies(store, decided, RequestEntry("b1", 12))
-    run("undo", decided, "d1")
+    append_bodies(store, edited_session, RequestEntry("b1", 12))
+    run("undo", edited_session, "d1")
     rules = {rule["rule"]: rule for rule in stats()["rules"]}
     assert (rules["spill"]["in_force"], rules["spill"]["revoked_edits"], rules["spill"]["saved_tokens"]) == (0, 1, 0)
     assert rules["spill"]["saved_in_total"] > 0
 
 
-def test_stats_counts_the_tokens_rewritten_after_a_prefix_break(stats, store, decided, scale_size):
+def test_stats_counts_the_tokens_rewritten_after_a_prefix_break(stats, store, edited_session, scale_size):
     """A request after a decision on shown messages breaks the prefix once; one that only appends does not."""
     assert stats()["breaks"] == {}, "no request came since the decisions"
-    append_bodies(store, decided, AnswerEntry("b0", Usage(9_000, cache_read=8_000)), RequestEntry("b1", 12))
+    append_bodies(store, edited_session, AnswerEntry("b0", Usage(9_000, cache_read=8_000)), RequestEntry("b1", 12))
     report = stats()
-    again = scale_size(get_tokens_shown_before(store, decided))
+    again = scale_size(get_tokens_shown_before(store, edited_session))
     assert report["breaks"] == {"spill + compaction": 1}
     assert report["rewritten"] == again
     assert report["rewritten_dollars"] == pytest.approx(again * (3.75 - 0.3) / 1e6, rel=0.01)
-    append_bodies(store, decided, build_user_entry("go on"), RequestEntry("b2", 13), RequestEntry("b2", 13))
+    append_bodies(store, edited_session, build_user_entry("go on"), RequestEntry("b2", 13), RequestEntry("b2", 13))
     assert stats()["rewritten"] == report["rewritten"], (
         "requests that extend the one before, and retries, break nothing"
     )
@@ -135,10 +135,10 @@ def test_stats_counts_the_tokens_rewritten_after_a_prefix_break(stats, store, de
     ],
     ids=["no cache", "five minutes", "an hour"],
 )
-def test_stats_prices_a_break_by_the_cache_in_use(stats, store, decided, usage, price):
+def test_stats_prices_a_break_by_the_cache_in_use(stats, store, edited_session, usage, price):
     """If no answer used a cache nothing is lost; a one-hour cache costs more to write again."""
-    model = build_branch_history(store.read_path(decided)).state.last_request.model
-    append_bodies(store, decided, AnswerEntry("b0", usage), RequestEntry("b1", 12, model))
+    model = build_branch_history(store.read_path(edited_session)).state.last_request.model
+    append_bodies(store, edited_session, AnswerEntry("b0", usage), RequestEntry("b1", 12, model))
     report = stats()
     assert report["rewritten"] > 0
     assert report["rewritten_dollars"] == pytest.approx(report["rewritten"] * price / 1e6, rel=0.01)
@@ -162,20 +162,20 @@ def test_stats_counts_no_rewrite_before_the_break(run, session, store, scale_siz
     assert report["rewritten"] == scale_size(after.view.shown_tokens - branch.history.cumulative_tokens[7])
 
 
-def test_stats_counts_a_changed_setup_as_its_own_break(stats, store, decided, scale_size):
+def test_stats_counts_a_changed_setup_as_its_own_break(stats, store, edited_session, scale_size):
     """Tools and system prompt precede all messages, so changing them rewrites everything."""
-    append_bodies(store, decided, RequestEntry("b1", 12), RequestSetup("f", 700), RequestEntry("b2", 12))
+    append_bodies(store, edited_session, RequestEntry("b1", 12), RequestSetup("f", 700), RequestEntry("b2", 12))
     report = stats()
     assert report["breaks"] == {"spill + compaction": 1, "system prompt or tools": 1}
-    shown_tokens = build_branch_history(store.read_path(decided)).state.view.shown_tokens
-    assert report["rewritten"] == scale_size(get_tokens_shown_before(store, decided) + shown_tokens + 700)
+    shown_tokens = build_branch_history(store.read_path(edited_session)).state.view.shown_tokens
+    assert report["rewritten"] == scale_size(get_tokens_shown_before(store, edited_session) + shown_tokens + 700)
 
 
-def test_stats_prices_usage_by_kind_of_token(stats, store, decided):
+def test_stats_prices_usage_by_kind_of_token(stats, store, edited_session):
     """Input, output, cache reads and cache writes cost the model's prices."""
     stats_before = stats()
     usage = Usage(input=100_000, output=1_000, cache_read=90_000, cache_write=8_000)
-    append_bodies(store, decided, RequestEntry("b", 12, "claude-sonnet-4-5"), AnswerEntry("b", usage))
+    append_bodies(store, edited_session, RequestEntry("b", 12, "claude-sonnet-4-5"), AnswerEntry("b", usage))
     report = stats()
     dollars = (2_000 * 3.0 + 90_000 * 0.3 + 8_000 * 3.75 + 1_000 * 15.0) / 1e6
     assert report["dollars"] - stats_before["dollars"] == pytest.approx(dollars)
@@ -183,7 +183,7 @@ def test_stats_prices_usage_by_kind_of_token(stats, store, decided):
     assert report["cache_hit"] == pytest.approx(90_000 / report["input"])
 
 
-def test_stats_reports_no_cost_for_a_model_without_a_price(stats, run, store, decided):
+def test_stats_reports_no_cost_for_a_model_without_a_price(stats, run, store, edited_session):
     """Without a price the cost is unknown, and no other model's price stands in."""
     store.create_session("house")
     usage = Usage(input=100_000, output=1_000)
@@ -201,12 +201,12 @@ def test_stats_reports_no_cost_for_a_model_without_a_price(stats, run, store, de
     assert (total["dollars"], total["unpriced_calls"]) == (stats()["dollars"], 1)
 
 
-def test_stats_credits_no_avoided_overflow_to_another_tools_compaction(stats, store, decided):
+def test_stats_credits_no_avoided_overflow_to_another_tools_compaction(stats, store, edited_session):
     """The compaction is counted, but no overflow that Holdfast avoided."""
-    append_bodies(store, decided, RequestEntry("b", 12, "m", 1_000), AnswerEntry("b", Usage(input=900)))
+    append_bodies(store, edited_session, RequestEntry("b", 12, "m", 1_000), AnswerEntry("b", Usage(input=900)))
     report = stats()
     assert (report["compactions"], report["avoided_overflows"], report["refusals"]) == (1, 0, 0)
-    assert compute_account(store.read_path(decided)).avoided_overflows > 0
+    assert compute_account(store.read_path(edited_session)).avoided_overflows > 0
 
 
 def build_overflow(**more: object) -> FailureEntry:
@@ -399,17 +399,17 @@ def test_account_and_undo_agree_on_active_decisions():
     )
 
 
-def test_stats_counts_each_spilled_text_once(stats, store, decided):
+def test_stats_counts_each_spilled_text_once(stats, store, edited_session):
     """Each stored text is counted once, with its bytes."""
     (hash_,) = store.blobs.iter_hashes()
     assert (stats()["spills"], stats()["spill_bytes"]) == (1, store.blobs.get_size(hash_))
 
 
-def test_stats_without_a_session_lists_and_sums_all(run, decided, home, talk, write):
+def test_stats_without_a_session_lists_and_sums_all(run, edited_session, home, make_session_lines, write_lines):
     """Each session has a line, and the sums and rules of all follow."""
-    run("import", write(home / "second.jsonl", talk(2, session="second")))
+    run("import", write_lines(home / "second.jsonl", make_session_lines(2, session="second")))
     report = json.loads(run("stats", "--json").stdout)
-    assert {session_figures["session"] for session_figures in report["sessions"]} == {decided, "second"}
+    assert {session_figures["session"] for session_figures in report["sessions"]} == {edited_session, "second"}
     for name in ("requests", "saved_tokens", "input", "dollars", "spill_bytes"):
         assert report["all"][name] == pytest.approx(
             sum(session_figures[name] for session_figures in report["sessions"])
@@ -536,7 +536,7 @@ def test_stats_handles_missing_and_empty_stores(run, store):
     assert run("stats", "nobody").exit_code == 2
 
 
-def test_find_overflow_refusals_takes_linear_time(work):
+def test_find_overflow_refusals_takes_linear_time(count_calls):
     """Twice as many refusals take twice the work, not four times, and a copied refusal counts once."""
     calls_made = []
     for count in (100, 200):
@@ -552,5 +552,5 @@ def test_find_overflow_refusals_takes_linear_time(work):
         entries = [Entry(f"e{at}", f"e{at - 1}" if at else None, body) for at, body in enumerate(bodies)]
         copies = [Entry(f"c{at}", "e1", FailureEntry("overflow", "no", 9_000, 9_000 + at)) for at in range(count)]
         assert find_overflow_refusals(entries + copies) == {f"e{at}" for at in range(2, 3 * count, 3)}
-        calls_made.append(work(lambda entries=entries + copies: find_overflow_refusals(entries)))
+        calls_made.append(count_calls(lambda entries=entries + copies: find_overflow_refusals(entries)))
     assert calls_made[1] < 2.5 * calls_made[0]

@@ -104,7 +104,7 @@ def test_context_record_makes_the_export_smaller_and_valid(context, run):
     context("--policy", "holdfast", "--window", "16000", "--record")
     short = run("export", KEY, "--format", "anthropic").stdout
     assert len(short) < len(whole) / 2
-    assert run("lint", "-", "--api", "anthropic", given=short).exit_code == 0
+    assert run("lint", "-", "--api", "anthropic", stdin=short).exit_code == 0
 
 
 def test_context_record_can_be_undone(context, run, store):

@@ -16,11 +16,11 @@ from holdfast.state.entries import DecisionEntry, Entry, MessageEntry
 
 
 @pytest.fixture
-def diff(run, decided):
+def diff(run, edited_session):
     """Return a function that returns the JSON of ``holdfast diff`` for two moments."""
 
     def ask(moments: str) -> dict:
-        return json.loads(run("diff", decided, moments, "--json").stdout)
+        return json.loads(run("diff", edited_session, moments, "--json").stdout)
 
     return ask
 
@@ -44,12 +44,12 @@ def test_diff_shows_what_a_decision_changed(diff):
     assert abs(report["before"] - report["after"] - less) <= 1 < less, "but for rounding"
 
 
-def test_diff_shows_what_a_compaction_hid(diff, run, decided):
+def test_diff_shows_what_a_compaction_hid(diff, run, edited_session):
     """The summarized messages are hidden, and the summary, number -1, is new."""
     report = diff("..c1")
     assert group_by_kind(report) == {"hidden": [0, 1, 2, 3], "new": [-1], "same": [4, 5, 6, 7, 8, 9, 10, 11]}
     assert {change["decided_by"] for change in report["changes"] if change["kind"] == "hidden"} == {"c1"}
-    printed = run("diff", decided, "..c1").stdout
+    printed = run("diff", edited_session, "..c1").stdout
     assert "- #0 to #3: 4 messages" in printed
     assert "+ summary" in printed
     assert "+ what happened before" in printed
@@ -61,22 +61,22 @@ def test_diff_compares_two_message_numbers(diff):
     assert group_by_kind(diff("9..c1"))["new"] == [-1, 10, 11]
 
 
-def test_diff_shows_what_an_undo_brings_back(diff, run, decided):
+def test_diff_shows_what_an_undo_brings_back(diff, run, edited_session):
     """Messages shown again are *back*, not new, and the summary is hidden."""
-    run("undo", decided, "c1")
+    run("undo", edited_session, "c1")
     report = diff("c1..")
     assert group_by_kind(report) == {"back": [0, 1, 2, 3], "hidden": [-1], "same": [4, 5, 6, 7, 8, 9, 10, 11]}
     assert {change["decided_by"] for change in report["changes"] if change["kind"] == "back"} == {"c1"}
 
 
-def test_diff_of_one_moment_reports_no_change(run, decided):
+def test_diff_of_one_moment_reports_no_change(run, edited_session):
     """Comparing a moment with itself prints that nothing changed."""
-    assert "nothing changed" in run("diff", decided, "c1..").stdout
+    assert "nothing changed" in run("diff", edited_session, "c1..").stdout
 
 
-def test_compare_requests_sums_equal_the_request_sizes(store, decided):
+def test_compare_requests_sums_equal_the_request_sizes(store, edited_session):
     """For any two moments each side's sum is its request's size, and what appears one way is hidden the other way."""
-    entries = store.read_path(decided)
+    entries = store.read_path(edited_session)
     logs = [build_branch_history(entries[:stop]) for stop in range(1, len(entries) + 1)]
     for first in logs:
         for second in logs:
@@ -101,22 +101,22 @@ def test_diff_backward_uses_the_same_measure(run, home):
         assert (forward["before"], forward["after"]) == (backward["after"], backward["before"])
 
 
-def test_diff_compares_moments_on_two_branches(store, diff, run, decided):
+def test_diff_compares_moments_on_two_branches(store, diff, run, edited_session):
     """A moment on another branch is compared from the last common entry."""
     sized_message = build_sized_message(Message.from_text("user", "something else"))
-    store.append_entries(decided, [Entry("other", "u3", MessageEntry(sized_message))], expected_leaf="u3")
+    store.append_entries(edited_session, [Entry("other", "u3", MessageEntry(sized_message))], expected_leaf="u3")
     expected = group_by_kind(diff("other..u5"))
     assert expected == {"same": [0, 1, 2, 3], "hidden": [4], "new": [4, 5]}
-    store.label_entry(decided, "other", "way not taken")
+    store.label_entry(edited_session, "other", "way not taken")
     assert group_by_kind(diff("way not taken..u5")) == expected
 
 
-def test_diff_lines_limits_the_printed_lines(run, decided):
+def test_diff_lines_limits_the_printed_lines(run, edited_session):
     """``--lines`` sets how many lines of a text are printed; lines that both sides share at the ends are left out."""
-    printed = run("diff", decided, "..d1", "--lines", "2").stdout
+    printed = run("diff", edited_session, "..d1", "--lines", "2").stdout
     assert printed.count("    - def") == 2
     assert "… 3 more lines" in printed
-    assert "def" not in run("diff", decided, "..d1", "--lines", "0").stdout
+    assert "def" not in run("diff", edited_session, "..d1", "--lines", "0").stdout
 
 
 @pytest.mark.parametrize(
@@ -133,19 +133,19 @@ def test_diff_lines_limits_the_printed_lines(run, decided):
         ("\x1b[2J", "is not A..B"),
     ],
 )
-def test_diff_exits_2_for_invalid_moments(run, decided, moments, expected):
+def test_diff_exits_2_for_invalid_moments(run, edited_session, moments, expected):
     """The message says how to write moments, or what there is."""
-    result = run("diff", decided, moments)
+    result = run("diff", edited_session, moments)
     assert result.exit_code == 2
     assert expected in result.stderr
     assert "\x1b" not in result.stderr
 
 
-def test_diff_without_moments_suggests_some_that_work(run, decided):
+def test_diff_without_moments_suggests_some_that_work(run, edited_session):
     """The suggested moments can be used as printed."""
-    message = run("diff", decided).stderr
+    message = run("diff", edited_session).stderr
     assert "..c1 (what the newest decision changed), 0.. (everything since message 0)" in message
-    assert [run("diff", decided, moments).exit_code for moments in ("..c1", "0..")] == [0, 0]
+    assert [run("diff", edited_session, moments).exit_code for moments in ("..c1", "0..")] == [0, 0]
 
 
 def test_diff_exits_2_for_an_empty_session(run, store):
@@ -156,7 +156,7 @@ def test_diff_exits_2_for_an_empty_session(run, store):
     assert run("diff", "nobody", "0..").exit_code == 2
 
 
-def test_compare_requests_takes_linear_time(work):
+def test_compare_requests_takes_linear_time(count_calls):
     """Twice as many messages with a decision each take twice the work to compare, not four times."""
     calls_made = []
     for count in (100, 200):
@@ -171,5 +171,5 @@ def test_compare_requests_takes_linear_time(work):
         assert [change.decided_by for change in compare_requests(before, after).changes] == [
             f"e{at}" for at in range(count, 2 * count)
         ]
-        calls_made.append(work(lambda before=before, after=after: compare_requests(before, after)))
+        calls_made.append(count_calls(lambda before=before, after=after: compare_requests(before, after)))
     assert calls_made[1] < 2.5 * calls_made[0]

@@ -118,7 +118,7 @@ def read_request(upstream, number=0):
 
 @pytest.mark.parametrize("api", STRICTEST_MODELS)
 def test_write_summary_sends_plain_text_that_every_api_accepts(api):
-    """Another model, an uncovered head or too little room for the output: the head is sent as text."""
+    """summarizer-sees-text: a model that writes a summary reads labelled text, without tools, media or thinking."""
     upstream = build_provider(GOOD_SUMMARY)
     written = run_writers(build_writer(upstream, api))
     assert (written.text, written.stop, written.author) == (GOOD_SUMMARY, 12, "model")

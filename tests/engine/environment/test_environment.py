@@ -84,11 +84,11 @@ def test_load_environment_does_not_read_a_named_pipe(tmp_path):
     assert "no file" in load_environment(tmp_path).notices[0]
 
 
-def test_load_environment_reports_rules_without_read_permission(tmp_path, without_rights):
+def test_load_environment_reports_rules_without_read_permission(tmp_path, without_root):
     """Missing permissions give a notice."""
     (tmp_path / "AGENTS.md").write_text("Secret.")
     (tmp_path / "AGENTS.md").chmod(0)
-    with without_rights():
+    with without_root():
         assert "left out" in load_environment(tmp_path).notices[0]
 
 

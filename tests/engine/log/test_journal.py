@@ -409,7 +409,7 @@ def test_prepare_request_raises_window_too_small_before_writing(store, anthropic
     assert store.get_session(SAMPLE_KEY).entry_count == count
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_lease_wait")
 def test_journal_append_raises_store_locked_while_the_lease_is_held(store, store_path):
     """one-writer: while another writer holds the session's lease, a typed error is raised."""
     journal = Journal.open(store, SAMPLE_KEY)

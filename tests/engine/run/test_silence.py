@@ -6,7 +6,7 @@ import json
 
 import pytest
 from sample_entries import SAMPLE_KEY
-from simulated_gateways import FullWindowServer, Silent, UncachedCountGateway
+from simulated_gateways import FullWindowServer, EmptyAnswerGateway, UncachedCountGateway
 
 from holdfast import events
 from holdfast.config import get_target
@@ -67,10 +67,10 @@ def list_rules(seen_events, kind=events.NoticeGiven):
 @pytest.mark.parametrize("api", APIS)
 def test_empty_answer_without_a_count_is_a_silent_overflow(api, stream, input_tokens):
     """A server that counted before gets a smaller request after an empty answer, and its window is learned."""
-    gateway = Silent(Provider(ProviderSettings(window=16_000)), input_tokens)
+    gateway = EmptyAnswerGateway(Provider(ProviderSettings(window=16_000)), input_tokens)
     answers, seen_events, report = run_inputs(ProviderUpstream(gateway), build_notes(14), api=api, stream=stream)
     assert all(text and raw for text, raw in answers)
-    assert gateway.silent == 1
+    assert gateway.empty_count == 1
     assert list_rules(seen_events, events.RequestRefused) == ["silent_overflow"]
     assert report.window_source == "learned"
     assert list_rules(seen_events) == []
@@ -134,7 +134,7 @@ def test_answer_that_ends_at_its_requested_limit_is_complete():
 
 def test_empty_answer_to_a_large_first_request_is_asked_again_smaller():
     """Before the server has counted anything only the request's size counts, and no window is learned."""
-    gateway = Silent(Provider(ProviderSettings(window=16_000)), 0)
+    gateway = EmptyAnswerGateway(Provider(ProviderSettings(window=16_000)), 0)
     messages = [Message.from_text(("user", "assistant")[at % 2], words) for at, words in enumerate(build_notes(11))]
 
     async def run_scenario():
@@ -144,7 +144,7 @@ def test_empty_answer_to_a_large_first_request_is_asked_again_smaller():
             return (await session.ask()).message.text, session.report().window
 
     text, window = run_on_fake_clock(run_scenario)
-    assert (bool(text), gateway.silent, window) == (True, 1, 48_000)
+    assert (bool(text), gateway.empty_count, window) == (True, 1, 48_000)
 
 
 @pytest.mark.parametrize("gateway", [UncachedCountGateway, None], ids=["what is new", "all"])

@@ -160,24 +160,24 @@ def test_validate_request_names_the_api_of_a_foreign_block(of, to):
     assert not any("is null" in message for message in found)
 
 
-def test_fix_request_takes_linear_time_for_foreign_messages(grows_slowly):
+def test_fix_request_takes_linear_time_for_foreign_messages(assert_subquadratic):
     """A long history in another API's form is translated in time proportional to its length."""
 
     def prepare_fix(count):
         raw = build_request("openai-chat", [HI, *LISTS["anthropic"] * count])
         return lambda: fix_request(raw, "openai-chat").is_valid or pytest.fail("the request is still invalid")
 
-    grows_slowly(prepare_fix, 30)
+    assert_subquadratic(prepare_fix, 30)
 
 
-def test_fix_request_takes_linear_time_for_foreign_pictures(grows_slowly):
+def test_fix_request_takes_linear_time_for_foreign_pictures(assert_subquadratic):
     """Two thousand foreign pictures in one message are reported and translated in proportional time."""
 
     def prepare_fix(count):
         raw = build_request("gemini", [{"role": "user", "parts": [PICTURES["openai-chat"]] * count}])
         return lambda: fix_request(raw, "gemini").is_valid or pytest.fail("the request is still invalid")
 
-    grows_slowly(prepare_fix, 250)
+    assert_subquadratic(prepare_fix, 250)
 
 
 def build_mixture(rng):

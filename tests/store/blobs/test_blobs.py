@@ -180,7 +180,7 @@ def test_read_bytes_raises_on_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize("open_blobs", [FileBlobStore, lambda _: MemoryBlobStore()], ids=["files", "memory"])
 @pytest.mark.parametrize("read", ["read_bytes", "read_text", "count_characters", "get_size"])
 def test_blob_removed_during_a_read_is_whole_or_unknown(
-    tmp_path: Path, read: str, open_blobs: Callable[[Path], BlobStore], meanwhile: Callable[..., Any]
+    tmp_path: Path, read: str, open_blobs: Callable[[Path], BlobStore], run_interleaved: Callable[..., Any]
 ) -> None:
     """At whatever line another thread removes it, a blob is read whole or is unknown."""
     results: set[object] = set()
@@ -188,7 +188,9 @@ def test_blob_removed_during_a_read_is_whole_or_unknown(
         blobs, removed = open_blobs(tmp_path), []
         hash_ = blobs.store_content("whole text")
         try:
-            found, removed = meanwhile(partial(getattr(blobs, read), hash_), partial(blobs.remove_blob, hash_), at)
+            found, removed = run_interleaved(
+                partial(getattr(blobs, read), hash_), partial(blobs.remove_blob, hash_), at
+            )
             results.add(found)
         except UnknownId:
             removed = [hash_]
