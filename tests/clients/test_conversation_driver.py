@@ -56,7 +56,7 @@ def run_and_judge(client, scenario, folder, *, is_with_holdfast):
     return judge(converse(client, scenario, folder / "run", folder, TURNS, is_with_holdfast=is_with_holdfast))
 
 
-@pytest.mark.parametrize("overflow", example_counts.spare(WORDINGS, keep=1))
+@pytest.mark.parametrize("overflow", example_counts.mark_rest_long(WORDINGS, keep=1))
 def test_converse_reports_no_error_with_holdfast(overflow, tmp_path):
     """With ``holdfast serve`` as a process and a window unknown to both, the client never sees an overflow."""
     verdict = run_and_judge(CLIENT, Scenario("any", "", overflow), tmp_path, is_with_holdfast=True)

@@ -60,7 +60,7 @@ def spend_half_day(model, policy="holdfast", reload=lambda journal: journal, sto
     return list(drive_workday(journal, target, day, make_direct_sender(make_provider(SMALL), api), reload))
 
 
-@pytest.fixture(scope="module", params=example_counts.spare(STRICTEST_MODELS, keep=2))
+@pytest.fixture(scope="module", params=example_counts.mark_rest_long(STRICTEST_MODELS, keep=2))
 def day(request):
     """Return a provider and the turns of the day, one request in twenty over HTTP."""
     api, model = request.param, STRICTEST_MODELS[request.param]
@@ -142,7 +142,9 @@ def open_store_on_disk(tmp_path):
         yield lambda: stores.enter_context(SqliteStore(tmp_path / "store.db"))
 
 
-@pytest.mark.parametrize("model", example_counts.spare([BINDING_MODEL, STRICTEST_MODELS["openai-responses"]], keep=1))
+@pytest.mark.parametrize(
+    "model", example_counts.mark_rest_long([BINDING_MODEL, STRICTEST_MODELS["openai-responses"]], keep=1)
+)
 def test_workday_is_byte_identical_when_reloaded_before_each_request(open_store_on_disk, model):
     """same-after-restart: a session closed and opened again from disk before each request sends the same bytes."""
 
@@ -206,7 +208,7 @@ def test_workday_keeps_bound_thinking_while_its_prefix_holds():
 
 
 @pytest.mark.parametrize(
-    "policy", example_counts.spare(["openclaw", "opencode", "claude-code", "pi", "sliding"], keep=1)
+    "policy", example_counts.mark_rest_long(["openclaw", "opencode", "claude-code", "pi", "sliding"], keep=1)
 )
 def test_workday_presets_break_the_prefix_only_by_a_decision(policy):
     """prefix-only-grows: no preset changes what was seen without a decision about it, and none breaks thinking."""

@@ -148,7 +148,7 @@ def list_ids(lines):
 
 @pytest.mark.counts
 @pytest.mark.timeout(3_600 if example_counts.IS_THOROUGH else 120)
-@pytest.mark.parametrize("api", example_counts.spare(APIS, keep=0))
+@pytest.mark.parametrize("api", example_counts.mark_rest_long(APIS, keep=0))
 def test_engine_goes_on_after_each_kill(workers, tmp_path, api):
     """nothing-lost, text-before-entry, one-writer, compaction-is-one-record, queued-input-once: after each kill the
     session opens at once, whole, and a new engine goes on.
@@ -194,7 +194,7 @@ def print_kill_table(api, table):
         print(f"\n{api}", *rows, sep="\n")  # noqa: T201 -- shown with -s
 
 
-@pytest.mark.parametrize("writer", example_counts.spare(WRITERS, keep=0))
+@pytest.mark.parametrize("writer", example_counts.mark_rest_long(WRITERS, keep=0))
 def test_engine_worker_completes_the_day_without_kills(writer):
     """The day without kills is as the kill tests assume."""
     store, printed = MemoryStore(), []

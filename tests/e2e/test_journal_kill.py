@@ -46,7 +46,7 @@ SCRIPT = Path(__file__).with_name("journal_worker.py")
 MESSAGES = journal_worker.list_day_messages(STEPS)
 
 
-@pytest.fixture(scope="module", params=example_counts.spare(journal_worker.TARGETS, keep=0))
+@pytest.fixture(scope="module", params=example_counts.mark_rest_long(journal_worker.TARGETS, keep=0))
 def api(request):
     """Return the session's API: one without cache breakpoints, and one with them."""
     return request.param

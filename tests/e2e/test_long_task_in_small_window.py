@@ -198,8 +198,8 @@ def iterate_compactions(store):
             count = 0
 
 
-@pytest.mark.parametrize("factor", example_counts.every_other(FACTORS))
-@pytest.mark.parametrize("api", example_counts.every_other(STRICTEST_MODELS))
+@pytest.mark.parametrize("factor", example_counts.mark_every_other_long(FACTORS))
+@pytest.mark.parametrize("api", example_counts.mark_every_other_long(STRICTEST_MODELS))
 def test_engine_completes_one_turn_of_many_steps(api, factor, record_property):
     """Every step is done, no request is refused, and compactions are as few, and the cache as good, as was measured."""
     outcome, store = on_fake_clock(partial(run_task, api, factor, run_one_turn, STEPS, iterate_script(STEPS)))
@@ -244,7 +244,7 @@ def test_engine_completes_many_turns(api, record_property):
     assert result_texts == [make_text(step, get_result_size(step)) for step in range(STEPS)]
 
 
-@pytest.mark.parametrize("api", example_counts.every_other(STRICTEST_MODELS))
+@pytest.mark.parametrize("api", example_counts.mark_every_other_long(STRICTEST_MODELS))
 def test_engine_learns_a_smaller_window_from_an_overflow(api):
     """The same limit is met once or twice in a whole task, not again and again."""
     steps, small = 40, WINDOW // 2

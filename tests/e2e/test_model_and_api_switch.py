@@ -126,7 +126,7 @@ def format_pair(pair):
     return " to ".join(f"{model} ({api})" for api, model in pair)
 
 
-@pytest.mark.parametrize("pair", example_counts.every_other(PAIRS), ids=format_pair)
+@pytest.mark.parametrize("pair", example_counts.mark_every_other_long(PAIRS), ids=format_pair)
 def test_engine_continues_a_session_with_another_model_or_api(pair, tmp_path):
     """Whoever wrote the log, the next model accepts it: nothing is refused and no text is lost."""
     store_path, provider = tmp_path / "store.db", Provider(ProviderSettings(window=WINDOW), list(iterate_script()))
@@ -137,7 +137,7 @@ def test_engine_continues_a_session_with_another_model_or_api(pair, tmp_path):
     assert len(read_bodies(store_path, CompactionEntry)) >= 2
 
 
-@pytest.mark.parametrize("pair", example_counts.every_other(NATIVE), ids=format_pair)
+@pytest.mark.parametrize("pair", example_counts.mark_every_other_long(NATIVE), ids=format_pair)
 def test_engine_sends_native_compactions_only_to_their_own_model(pair, tmp_path):
     """A native compaction is sent back unchanged to the model that made it; any other gets its readable summary."""
     store_path, provider = tmp_path / "store.db", Provider(ProviderSettings(window=WINDOW), list(iterate_script()))

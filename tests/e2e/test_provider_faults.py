@@ -83,7 +83,7 @@ async def run_under_fault(api, faulty, *, stream):
 
 
 @pytest.mark.counts
-@pytest.mark.parametrize("api", example_counts.every_other(STRICTEST_MODELS))
+@pytest.mark.parametrize("api", example_counts.mark_every_other_long(STRICTEST_MODELS))
 @pytest.mark.parametrize(
     ("fault", "stage"),
     [pair for pair in fault_scenarios.POSSIBLE if not pair[1].startswith("summary")],
@@ -159,7 +159,7 @@ def test_engine_uses_the_models_summary_without_a_fault(api):
 
 
 @pytest.mark.counts
-@pytest.mark.parametrize("api", example_counts.every_other(STRICTEST_MODELS))
+@pytest.mark.parametrize("api", example_counts.mark_every_other_long(STRICTEST_MODELS))
 @pytest.mark.parametrize(
     ("fault", "stage"),
     [pair for pair in fault_scenarios.POSSIBLE if pair[1].startswith("summary")],

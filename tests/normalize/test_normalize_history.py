@@ -76,7 +76,7 @@ def test_normalize_history_returns_no_edits_for_a_valid_history(dialect):
 
 
 @given(
-    conversation_strategy() | broken_history_strategy(max_wounds=2) | wild_history_strategy(max_messages=4),
+    conversation_strategy() | broken_history_strategy(max_damages=2) | wild_history_strategy(max_messages=4),
     st.sampled_from([STRICT, CLAUDE, OPUS, CHAT, MISTRAL, RESPONSES, GEMINI]),
 )
 @example([user(), calls("a", "a"), results("a", "a")], CLAUDE)

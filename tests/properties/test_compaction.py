@@ -111,16 +111,18 @@ def test_compaction_without_gain_changes_nothing_and_gives_a_notice(messages, wi
     """
     target = build_target(window)
     policy = POLICY.replace_stage("largest", lambda builder: builder)
-    for step in drive_agent_loop(messages, target, policy, worlds=[PlanInputs(force_compaction=True), PlanInputs()]):
+    for step in drive_agent_loop(
+        messages, target, policy, plan_inputs=[PlanInputs(force_compaction=True), PlanInputs()]
+    ):
         new_plan = step.plan
         problems = [notice for notice in new_plan.notices if notice.rule in NOT_COMPACTED]
         assert not (problems and new_plan.compaction)
         if problems:
             assert all(notice.why for notice in problems)
-            assert new_plan.state.view.first_kept == max(step.branch.view.first_kept, new_plan.state.view.pinned_count)
-            assert new_plan.state.view.compaction == step.branch.view.compaction
+            assert new_plan.state.view.first_kept == max(step.state.view.first_kept, new_plan.state.view.pinned_count)
+            assert new_plan.state.view.compaction == step.state.view.compaction
         budget = compute_budget(target, POLICY.settings)
-        builder = PlanBuilder(new_plan.state, target, POLICY.settings, step.world, budget)
+        builder = PlanBuilder(new_plan.state, target, POLICY.settings, step.inputs, budget)
         assert problems or new_plan.compaction or not POLICY.rules.is_over_trigger(builder)
 
 
@@ -201,7 +203,9 @@ def test_open_breaker_stops_only_automatic_compaction(name):
 def test_compaction_off_shows_the_whole_history(messages, window, force):
     """``compact = "off"`` shows everything, forced or not, however small the window."""
     policy = POLICY.with_settings(compaction={"enabled": False})
-    for step in drive_agent_loop(messages, build_target(window), policy, worlds=[PlanInputs(force_compaction=force)]):
+    for step in drive_agent_loop(
+        messages, build_target(window), policy, plan_inputs=[PlanInputs(force_compaction=force)]
+    ):
         assert step.plan.compaction is None
         assert len(build_projection(step.plan.state)) == step.count
 
@@ -229,15 +233,17 @@ def test_compaction_keeps_a_tail_that_starts_at_a_cut_point(messages, window, na
     window = max(window, 16_000) if name == "openclaw" else window
     inputs = [PlanInputs(force_compaction=number == forced) for number in range(4)]
     for step in list_compaction_steps(
-        drive_agent_loop(messages, build_target(window), Policy.preset(name), worlds=inputs)
+        drive_agent_loop(messages, build_target(window), Policy.preset(name), plan_inputs=inputs)
     ):
-        before = max(step.branch.view.first_kept, step.plan.state.view.pinned_count)
+        before = max(step.state.view.first_kept, step.plan.state.view.pinned_count)
         shown = messages[before : step.count]
         assert step.plan.compaction.first_kept - before in find_cut_points(shown)
         assert step.plan.compaction.first_kept > before
 
 
-@given(long_conversations | broken_history_strategy(max_wounds=3, longest=3_000), windows, st.sampled_from(SUMMARISING))
+@given(
+    long_conversations | broken_history_strategy(max_damages=3, longest=3_000), windows, st.sampled_from(SUMMARISING)
+)
 def test_compaction_loses_no_message_between_head_and_tail(messages, window, name):
     """Every message is either shown or before the cut; none is lost between two compactions."""
     window = max(window, 16_000) if name == "openclaw" else window
@@ -253,7 +259,7 @@ def test_compaction_loses_no_message_between_head_and_tail(messages, window, nam
 positions = st.integers(0, 40)
 
 
-@given(broken_history_strategy(max_wounds=5))
+@given(broken_history_strategy(max_damages=5))
 def test_find_cut_points_never_separates_a_call_from_its_result(messages):
     """calls-with-results: no cut point has a call before it and its result after it, and none is directly before a
     result.
@@ -293,7 +299,7 @@ def list_headings(text):
 
 
 @given(
-    long_conversations | broken_history_strategy(max_wounds=4, longest=2_000),
+    long_conversations | broken_history_strategy(max_damages=4, longest=2_000),
     st.sampled_from([300, 1_000, 4_000, 20_000]),
     positions,
 )
@@ -527,7 +533,7 @@ def test_history_limit_cuts_in_steps():
     target = build_target(200_000)
     shown, cuts = [], 0
     for step in drive_agent_loop(build_turns(30, 100), target, policy):
-        turns = sum(sized.message.is_turn_start for sized in step.slots)
+        turns = sum(sized.message.is_turn_start for sized in step.sent_messages)
         shown.append(turns)
         cuts += step.plan.compaction is not None
     assert max(shown) == 6
@@ -541,7 +547,7 @@ def test_history_limit_without_hysteresis_keeps_exactly_the_limit():
     messages = build_turns(10, 100)
     for step in drive_agent_loop(messages, build_target(200_000), policy, request_points=find_request_points(messages)):
         turns = sum(message.is_turn_start for message in messages[: step.count])
-        assert sum(sized.message.is_turn_start for sized in step.slots) == min(4, turns)
+        assert sum(sized.message.is_turn_start for sized in step.sent_messages) == min(4, turns)
 
 
 def test_history_limit_orphans_no_result():

@@ -42,11 +42,11 @@ COUNT = example_counts.choose(quick=60, ci=182, thorough=2_000)
 
 @pytest.mark.counts
 @pytest.mark.parametrize(("api", "model"), FAMILIES)
-def test_mangled_histories_keep_every_law(api, model):
+def test_mangled_histories_keep_every_invariant(api, model):
     """Whatever happened to a history, the request is valid, normalizing is stable, nothing is lost, and no real result
     is replaced.
     """
-    assert [(seed, law) for seed in range(COUNT) for law in check_seed_history(seed, api, model)] == []
+    assert [(seed, violation) for seed in range(COUNT) for violation in check_seed_history(seed, api, model)] == []
 
 
 ONCE_BROKEN = [
@@ -57,18 +57,18 @@ ONCE_BROKEN = [
     (20_616_501, "gemini", "gemini-2.5-pro"),
     (20_898_859, "openai-chat", "somebody-else"),
 ]
-"""Histories that broke a law in an earlier run."""
+"""Histories that violated an invariant in an earlier run."""
 
 
 @pytest.mark.parametrize(("seed", "api", "model"), ONCE_BROKEN)
-def test_histories_that_once_broke_a_law_keep_it(seed, api, model):
-    """A history that broke a law in a long run keeps all of them."""
+def test_histories_that_once_broke_an_invariant_keep_all(seed, api, model):
+    """A history that violated an invariant in a long run keeps all of them."""
     assert list(check_seed_history(seed, api, model)) == []
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_each_mutation_breaks_some_request(mutation):
-    """Every kind of damage makes a request that some API refuses; otherwise the laws above would prove little."""
+    """Every kind of damage makes a request that some API refuses; otherwise the tests above would prove little."""
     refused_count = 0
     for seed in range(60):
         rng = Random(seed)

@@ -41,7 +41,7 @@ models = st.sampled_from(MODELS)
 windows = st.sampled_from([7_000, 9_000, 100_000])
 setups = st.sampled_from([RequestSetup(), RequestSetup("f", 500)])
 long_conversations = conversation_strategy(turns=4, steps=6, longest=3_000)
-histories = long_conversations | broken_history_strategy(max_wounds=4)
+histories = long_conversations | broken_history_strategy(max_damages=4)
 
 
 def build_target(model, window, setup):
@@ -59,8 +59,8 @@ def test_plan_request_with_state_equals_planning_from_the_log(messages, model, w
     """Each plan of a loop equals the one made from its log alone, and the states after it are equal."""
     target = build_target(model, window, setup)
     report_usage = (lambda planned: planned.after + 50) if usage else None
-    for step in drive_agent_loop(messages, target, policy, usage=report_usage, worlds=INPUTS):
-        plan_from_log = plan_request(ConversationState.from_entries(step.entries), target, policy, step.world)
+    for step in drive_agent_loop(messages, target, policy, usage=report_usage, plan_inputs=INPUTS):
+        plan_from_log = plan_request(ConversationState.from_entries(step.entries), target, policy, step.inputs)
         assert is_same_plan(plan_from_log, step.plan)
         log = [*step.entries, *make_plan_entries(step.entries, step.plan, step.count, target.model)]
         state_from_log = ConversationState.from_entries(log)
@@ -80,7 +80,7 @@ def test_plan_request_with_state_equals_planning_from_the_log(messages, model, w
         assert list(state_from_log.history.digests_before) == list(step.plan.state.history.digests_before)
 
 
-@given(broken_history_strategy(max_wounds=5), models, st.sampled_from([SMALL_LIMITS, Policy()]))
+@given(broken_history_strategy(max_damages=5), models, st.sampled_from([SMALL_LIMITS, Policy()]))
 def test_plan_request_equals_planning_from_the_log_after_any_message(messages, model, policy):
     """The same holds when the loop plans after every single message, with calls open or not."""
     target = build_target(model, 6_000, RequestSetup())
@@ -96,7 +96,7 @@ def test_plan_over_lists_equals_plan_request_over_states(messages, model, window
     for step in drive_agent_loop(messages, target, SMALL_LIMITS):
         new_plan = plan(messages[: step.count], target, SMALL_LIMITS, state=state)
         assert is_same_plan(new_plan, step.plan)
-        assert apply(messages[: step.count], new_plan) == [sized.message for sized in step.slots]
+        assert apply(messages[: step.count], new_plan) == [sized.message for sized in step.sent_messages]
         state = new_plan.state
 
 
@@ -118,8 +118,8 @@ def test_request_extends_the_previous_request(messages, model, window, policy):
     steps = drive_agent_loop(messages, target, policy)
     for before, after in itertools.pairwise(steps):
         if is_extension(before, after):
-            sent = get_wire_messages(target, before.slots)
-            assert get_wire_messages(target, after.slots)[: len(sent)] == sent
+            sent = get_wire_messages(target, before.sent_messages)
+            assert get_wire_messages(target, after.sent_messages)[: len(sent)] == sent
 
 
 @given(long_conversations, models, st.sampled_from([Policy(), SMALL_LIMITS]))
@@ -141,7 +141,7 @@ USER, RESULT = Message.from_text("user", "go"), Message("tool", (ToolResult("cal
 CALL = Message("assistant", (ToolCall("call_0", "read", "{}"),))
 
 
-@given(broken_history_strategy(max_wounds=4), long_conversations, models)
+@given(broken_history_strategy(max_damages=4), long_conversations, models)
 @example([USER, RESULT], [USER, CALL, RESULT], MODELS[0])
 def test_normalization_of_old_messages_stays_the_same(broken, messages, model):
     """prefix-only-grows: damage from long ago is normalized the same way in every later request."""
@@ -151,8 +151,8 @@ def test_normalization_of_old_messages_stays_the_same(broken, messages, model):
     request_points = [count for count in find_request_points(history) if count > len(start)]
     steps = drive_agent_loop(history, target, request_points=request_points)
     for before, after in itertools.pairwise(steps):
-        sent = get_wire_messages(target, before.slots)
-        assert get_wire_messages(target, after.slots)[: len(sent)] == sent
+        sent = get_wire_messages(target, before.sent_messages)
+        assert get_wire_messages(target, after.sent_messages)[: len(sent)] == sent
 
 
 @given(histories, models, windows, st.sampled_from([SMALL_LIMITS, *POLICIES]))
@@ -162,16 +162,16 @@ def test_restart_changes_no_byte(messages, model, window, policy):
     """
     target = build_target(model, window, RequestSetup("f", 300))
     first, second, restarted = (
-        drive_agent_loop(messages, target, policy, worlds=INPUTS, before_request=change_state)
+        drive_agent_loop(messages, target, policy, plan_inputs=INPUTS, before_request=change_state)
         for change_state in (
             lambda state: state,
             lambda state: state,
             lambda state: ConversationState.load(state.dump()),
         )
     )
-    sent = [get_wire_messages(target, step.slots) for step in first]
-    assert sent == [get_wire_messages(target, step.slots) for step in second]
-    assert sent == [get_wire_messages(target, step.slots) for step in restarted]
+    sent = [get_wire_messages(target, step.sent_messages) for step in first]
+    assert sent == [get_wire_messages(target, step.sent_messages) for step in second]
+    assert sent == [get_wire_messages(target, step.sent_messages) for step in restarted]
     assert all(is_same_plan(state.plan, other.plan) for state, other in zip(first, restarted, strict=True))
 
 
@@ -186,7 +186,9 @@ def test_retry_sends_the_same_request(messages, model, policy):
         assert retry.record == ()
         assert retry.compaction is None or policy.name != "holdfast"
         if retry.compaction is None:
-            assert get_wire_messages(target, build_messages_to_send(retry)) == get_wire_messages(target, step.slots)
+            assert get_wire_messages(target, build_messages_to_send(retry)) == get_wire_messages(
+                target, step.sent_messages
+            )
 
 
 def build_conversation(*texts):
@@ -220,7 +222,7 @@ def test_plan_request_after_a_setup_or_model_change_equals_planning_from_the_log
     ]
     for step in drive_agent_loop(messages, target)[1:]:
         for other_target in other_targets:
-            new_plan = plan_request(step.branch, other_target)
+            new_plan = plan_request(step.state, other_target)
             plan_from_log = plan_request(ConversationState.from_entries(step.entries), other_target)
             assert is_same_plan(new_plan, plan_from_log)
 
@@ -231,7 +233,7 @@ def test_thinking_is_bound_to_its_setup():
     messages = [*build_conversation("a"), answer, *build_conversation("b"), answer, *build_conversation("c")]
     target = build_target(MODELS[2], 100_000, RequestSetup("f", 100))
     last = drive_agent_loop(messages, target)[-1]
-    assert sum(type(part) is Thinking for sized in last.slots for part in sized.message.parts) == 2
+    assert sum(type(part) is Thinking for sized in last.sent_messages for part in sized.message.parts) == 2
     changed = plan_request(last.plan.state, build_target(MODELS[2], 100_000, RequestSetup("g", 100)))
     assert not [
         part for sized in build_messages_to_send(changed) for part in sized.message.parts if type(part) is Thinking
@@ -246,7 +248,7 @@ def test_thinking_survives_decisions_that_do_not_touch_it():
     messages = [*build_conversation("a"), call, Message("tool", (result,)), answer, *build_conversation("b")]
     target = build_target(MODELS[2], 20_000, RequestSetup())
     last = drive_agent_loop(messages, target)[-1]
-    sent = get_wire_messages(target, last.slots)
+    sent = get_wire_messages(target, last.sent_messages)
     assert any(edit.rule == "spill" for edits in last.plan.state.view.edits.values() for edit in edits)
     fork = [*messages[:-1], Message.from_text("user", "c")]
     new_plan = plan(fork, target, state=last.plan.state)

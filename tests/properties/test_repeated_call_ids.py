@@ -69,7 +69,7 @@ def renumber_calls(messages, id_count, nameless):
 
 
 @given(
-    conversation_strategy(turns=5, steps=6) | broken_history_strategy(max_wounds=4),
+    conversation_strategy(turns=5, steps=6) | broken_history_strategy(max_damages=4),
     st.integers(1, 5),
     targets,
     st.booleans(),
@@ -118,9 +118,9 @@ def test_call_with_its_own_result_leaves_an_earlier_orphan_unchanged(model, orph
     call, result = Message("assistant", (ToolCall("c", "read", "{}"),)), Message("tool", (RESULT,))
     messages = [Message.from_text("user", "go"), orphan, Message.from_text("user", "on"), call, result]
     before, after = drive_agent_loop(messages, target, request_points=[3, 5])
-    sent = [sized.message for sized in before.slots]
+    sent = [sized.message for sized in before.sent_messages]
     assert any("file" in message.text for message in sent)
-    assert [sized.message for sized in after.slots][: len(sent)] == sent
+    assert [sized.message for sized in after.sent_messages][: len(sent)] == sent
 
 
 def build_server_call(id_, *kinds):
@@ -148,11 +148,11 @@ def test_server_call_id_is_sent_once(first):
         assert (
             step.plan.normalization == plan_request(ConversationState.from_entries(step.entries), target).normalization
         )
-    parts = [part for sized in step.slots for part in sized.message.parts]
+    parts = [part for sized in step.sent_messages for part in sized.message.parts]
     assert sum(isinstance(part, Opaque) for part in parts) == 2
 
 
-@pytest.mark.parametrize("model", example_counts.spare(MODELS, keep=1))
+@pytest.mark.parametrize("model", example_counts.mark_rest_long(MODELS, keep=1))
 def test_plan_request_cost_does_not_grow_with_repeated_ids(model):
     """Late in a conversation a call with a used id costs no more function calls than early in it."""
     target, calls = get_target(*model, window=10_000_000), []

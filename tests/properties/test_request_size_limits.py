@@ -61,7 +61,7 @@ def get_text(part):
 @given(long_conversations, models, windows, st.sampled_from([POLICY, SMALL_LIMITS]))
 def test_replacements_are_shorter(messages, model, window, policy):
     """Every recorded edit replaces a part by something smaller, in characters and in tokens."""
-    for step in drive_agent_loop(messages, build_target(model, window), policy, worlds=INPUTS):
+    for step in drive_agent_loop(messages, build_target(model, window), policy, plan_inputs=INPUTS):
         for edit in step.plan.record:
             old = step.plan.state.history.messages[edit.span.start].parts[edit.span.part]
             assert len(edit.replacement) == 1
@@ -114,7 +114,7 @@ def test_decisions_stay_in_force(messages, model, window, policy):
     part in several steps; the final form is decided before a request shows it.
     """
     replacements = {}
-    for step in drive_agent_loop(messages, build_target(model, window), policy, worlds=INPUTS):
+    for step in drive_agent_loop(messages, build_target(model, window), policy, plan_inputs=INPUTS):
         new = {(edit.span.start, edit.span.part): edit.replacement[0] for edit in step.plan.record}
         assert new.keys().isdisjoint(replacements)
         replacements |= new
@@ -130,7 +130,7 @@ def test_decisions_stay_in_force(messages, model, window, policy):
 def test_spill_never_touches_seen_parts(messages, model, window):
     """frozen: results and texts that a request has shown are never spilled later, even over budget."""
     seen_count = 0
-    for step in drive_agent_loop(messages, build_target(model, window), SMALL_LIMITS, worlds=INPUTS):
+    for step in drive_agent_loop(messages, build_target(model, window), SMALL_LIMITS, plan_inputs=INPUTS):
         assert all(edit.span.start >= seen_count for edit in step.plan.record if edit.rule == "spill")
         seen_count = step.count
 
@@ -198,7 +198,7 @@ def test_every_request_fits(messages, model, window, setup_tokens, factor, repor
         return target.setup.tokens + round(factor * sum(build_sized_message(message).tokens for message in sent))
 
     for step in drive_agent_loop(
-        messages, target, POLICY, usage=measure_real_tokens if reports_usage else None, worlds=INPUTS
+        messages, target, POLICY, usage=measure_real_tokens if reports_usage else None, plan_inputs=INPUTS
     ):
         assert step.plan.after >= 0
         assert reports_usage or step.plan.after <= step.plan.before
@@ -216,7 +216,7 @@ def test_every_request_fits(messages, model, window, setup_tokens, factor, repor
 )
 def test_shown_tokens_equals_the_measured_request(messages, model, window, policy):
     """one-estimator: ``shown_tokens`` is within a few tokens per edit of the projection measured again."""
-    for step in drive_agent_loop(messages, build_target(model, window), policy, worlds=INPUTS):
+    for step in drive_agent_loop(messages, build_target(model, window), policy, plan_inputs=INPUTS):
         state = step.plan.state
         measured_tokens = sum(build_sized_message(sized.message).tokens for sized in build_projection(state))
         assert abs(state.view.shown_tokens - measured_tokens) <= 16 * sum(
@@ -228,11 +228,11 @@ def test_shown_tokens_equals_the_measured_request(messages, model, window, polic
 def test_newest_user_message_is_in_every_request(messages, model, window, policy):
     """newest-user-message: the newest user message is sent verbatim, or as a preview with its start."""
     target = build_target(model, window)
-    for step in drive_agent_loop(messages, target, policy, worlds=INPUTS):
+    for step in drive_agent_loop(messages, target, policy, plan_inputs=INPUTS):
         newest = next((message for message in reversed(messages[: step.count]) if message.is_turn_start), None)
         if newest is None:
             continue
-        sent = "\n".join(sized.message.text for sized in step.slots)
+        sent = "\n".join(sized.message.text for sized in step.sent_messages)
         head, _ = take_both_text_ends(
             newest.text, policy.settings.results.preview_chars, policy.settings.results.preview_end_share
         )

@@ -83,7 +83,7 @@ def list_all_errors(messages, model, window, policy):
     plans = [
         step.plan
         for step in drive_agent_loop(
-            history, target, policy, worlds=[PlanInputs(), PlanInputs("cold", idle_seconds=4_000)]
+            history, target, policy, plan_inputs=[PlanInputs(), PlanInputs("cold", idle_seconds=4_000)]
         )
     ]
     plans.append(plan(history, target, policy))
@@ -105,7 +105,7 @@ def test_each_kind_of_damage_is_normalized(kind):
     """valid-request: each kind of damage alone is normalized for every model under every policy."""
 
     @given(
-        broken_history_strategy([kind], max_wounds=2, system=False),
+        broken_history_strategy([kind], max_damages=2, system=False),
         st.sampled_from(MODELS),
         st.sampled_from([SHORT_LIMITS, Policy(), POLICIES[2]]),
     )
@@ -115,7 +115,7 @@ def test_each_kind_of_damage_is_normalized(kind):
     check()
 
 
-@given(broken_history_strategy(max_wounds=8, system=False), st.sampled_from(MODELS), st.sampled_from(POLICIES))
+@given(broken_history_strategy(max_damages=8, system=False), st.sampled_from(MODELS), st.sampled_from(POLICIES))
 def test_any_mixture_of_damage_is_normalized(messages, model, policy):
     """valid-request: any mixture of damage is normalized for every model under every policy."""
     assert list_all_errors(messages, model, 20_000, policy) == []
@@ -171,7 +171,7 @@ def iter_answers_with_results(messages):
             yield message, results
 
 
-@given(broken_history_strategy(max_wounds=6), st.sampled_from(MODELS))
+@given(broken_history_strategy(max_damages=6), st.sampled_from(MODELS))
 def test_every_call_has_its_result(messages, model):
     """pairing-by-occurrence: in each request calls and results match one to one, each result directly after its call,
     and nothing is left over.
@@ -192,7 +192,7 @@ STRAY_BESIDE = damage_history(
 """Two calls in two answers, their results in reverse order, and a result without a call."""
 
 
-@given(broken_history_strategy(SHAPES, max_wounds=6), st.sampled_from(MODELS))
+@given(broken_history_strategy(SHAPES, max_damages=6), st.sampled_from(MODELS))
 @example(STRAY_BESIDE, MODELS[0])
 def test_real_results_are_sent_once_and_in_order(messages, model):
     """pairing-by-occurrence: the result of a call is sent once, wherever it came; moved results are in call order. The
@@ -292,7 +292,7 @@ def test_late_result_replaces_the_synthetic_one(model):
     assert [r.content[0].text for message in apply(later, second) for r in message.results] == ["real"]
 
 
-@given(broken_history_strategy(max_wounds=5), st.sampled_from(MODELS))
+@given(broken_history_strategy(max_damages=5), st.sampled_from(MODELS))
 def test_synthetic_results_are_never_recorded(messages, model):
     """synthetic-in-views-only: no normalization gets into the log: without the remembered prefix a state has only the
     real messages.
@@ -314,7 +314,7 @@ def render_client_body(messages, model):
     return json.dumps(body, indent=1).encode()
 
 
-@given(broken_history_strategy(max_wounds=2), st.sampled_from(KNOWN_MODELS))
+@given(broken_history_strategy(max_damages=2), st.sampled_from(KNOWN_MODELS))
 def test_valid_requests_are_left_unchanged(messages, model):
     """fix-is-idempotent: a request that is valid is not edited, and is sent with the bytes in which it arrived."""
     raw = render_client_body(drop_system_prefix(messages, model), model)
@@ -347,7 +347,7 @@ def test_sound_conversations_are_left_unchanged(messages, model):
     assert render_request(parsed, build_messages_to_send(new_plan)) is raw
 
 
-@given(broken_history_strategy(max_wounds=6) | wild_history_strategy(), st.sampled_from(MODELS))
+@given(broken_history_strategy(max_damages=6) | wild_history_strategy(), st.sampled_from(MODELS))
 def test_normalization_is_idempotent(messages, model):
     """fix-is-idempotent: a normalized history needs no normalization."""
     target = get_target(*model, window=200_000)
@@ -356,7 +356,7 @@ def test_normalization_is_idempotent(messages, model):
     assert normalize_history(normalized, target.dialect) == ()
 
 
-@given(broken_history_strategy(max_wounds=3), st.sampled_from(KNOWN_MODELS))
+@given(broken_history_strategy(max_damages=3), st.sampled_from(KNOWN_MODELS))
 def test_normalization_keeps_every_text(messages, model):
     """Every text is sent as it was, or labelled as a system message, or without trailing blanks."""
     sent = apply(messages, plan(messages, get_target(*model, window=200_000)))
@@ -375,7 +375,9 @@ def test_normalization_keeps_every_text(messages, model):
 # -- signatures and ids ------------------------------------------------------------------------------------------------
 
 
-@given(broken_history_strategy(["thinking", "thinking alone", "missing result"], max_wounds=5), st.sampled_from(MODELS))
+@given(
+    broken_history_strategy(["thinking", "thinking alone", "missing result"], max_damages=5), st.sampled_from(MODELS)
+)
 def test_thinking_is_sent_whole_or_not_at_all(messages, model):
     """signed-bytes-intact: thinking that is sent is signed by this API for this model and unchanged to the
     last byte.
@@ -408,7 +410,7 @@ def test_encode_wire_id_is_injective(names, dialect):
 
 
 @given(
-    broken_history_strategy(["repeated id", "odd id", "same id in a message"], max_wounds=4), st.sampled_from(MODELS)
+    broken_history_strategy(["repeated id", "odd id", "same id in a message"], max_damages=4), st.sampled_from(MODELS)
 )
 def test_ids_in_a_request_are_unique(messages, model):
     """stable-id-mapping: on an API that requires it no two calls of a request share an id, and each result names its
@@ -425,7 +427,7 @@ def test_ids_in_a_request_are_unique(messages, model):
 
 
 @given(
-    broken_history_strategy(["repeated id", "odd id"], max_wounds=3), conversation_strategy(), st.sampled_from(MODELS)
+    broken_history_strategy(["repeated id", "odd id"], max_damages=3), conversation_strategy(), st.sampled_from(MODELS)
 )
 def test_ids_stay_the_same_as_the_history_grows(broken, messages, model):
     """stable-id-mapping: an id that was mapped or renamed is the same in every later request."""
@@ -441,7 +443,7 @@ def test_ids_stay_the_same_as_the_history_grows(broken, messages, model):
 
 
 @given(
-    broken_history_strategy(["missing result", "orphan", "repeated id", "odd id"], max_wounds=3),
+    broken_history_strategy(["missing result", "orphan", "repeated id", "odd id"], max_damages=3),
     st.sampled_from(KNOWN_MODELS[:4]),
 )
 def test_normalization_keeps_the_bytes_of_neighbours(messages, model):

@@ -93,7 +93,7 @@ def test_proxy_recovers_from_an_overflow_of_an_unknown_window(api, words, open_c
 
 
 @pytest.mark.uncounted
-@pytest.mark.parametrize("api", example_counts.every_other(APIS))
+@pytest.mark.parametrize("api", example_counts.mark_every_other_long(APIS))
 def test_proxy_sends_the_same_bytes_after_restarts(api, open_client, make_chat, make_strict_upstream):
     """A request upstream depends only on the client's request and the log, so a restart before each changes no byte
     (same-after-restart).
@@ -387,7 +387,7 @@ def test_forget_learned_window_takes_effect_in_a_running_proxy(
     assert max(sizes[:20]) < 45_000 < sizes[-1]
 
 
-@pytest.mark.parametrize("api", example_counts.every_other(APIS))
+@pytest.mark.parametrize("api", example_counts.mark_every_other_long(APIS))
 def test_proxy_makes_no_summary_call_unless_configured(api, open_client, make_chat, make_strict_upstream):
     """By default the proxy makes no model call of its own; with `summaries` set it uses the client's login and the
     client's or the named model.
@@ -481,7 +481,7 @@ def test_observe_mode_forwards_requests_larger_than_the_window(api, open_client,
     assert reply.content == upstream.answers[0]
 
 
-@pytest.mark.parametrize("api", example_counts.every_other(APIS))
+@pytest.mark.parametrize("api", example_counts.mark_every_other_long(APIS))
 def test_proxies_on_one_store_send_the_bytes_of_a_single_proxy(api, open_client, make_chat, make_strict_upstream):
     """Memory never overrides the log: two proxies that take turns on one store send the bytes that one would send."""
 

@@ -367,7 +367,7 @@ def test_unreadable_store_file_is_named_in_the_error(readonly_directory: Path) -
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", example_counts.spare([40, 1, 2, 300], keep=1))
+@pytest.mark.parametrize("count", example_counts.mark_rest_long([40, 1, 2, 300], keep=1))
 def test_killed_writer_keeps_acknowledged_entries(tmp_path: Path, count: int) -> None:
     """crash-keeps-acknowledged: after kill -9 the log is the acknowledged prefix and at most one entry more."""
     with run_script(APPEND_SCRIPT, tmp_path / "agent.db") as process:

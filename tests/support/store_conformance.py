@@ -1,13 +1,13 @@
-"""The rules of a store as tests: subclass ``SessionStoreRules`` or ``BlobStoreRules`` in your own test module.
+"""Conformance tests of stores: subclass ``SessionStoreRules`` or ``BlobStoreRules`` in your own test module.
 
 ::
 
     class TestMine(SessionStoreRules):
-        def open(self, place: Path) -> SessionStore:
-            return MyStore(place / "sessions")
+        def open(self, folder: Path) -> SessionStore:
+            return MyStore(folder / "sessions")
 
-``open`` is called with a directory of the test's own; called with the same one again it must find what was stored
-there (a store that keeps nothing sets ``durable = False``). Needs pytest.
+``open`` is called with a directory of the test; called again with the same directory it must find what was stored there
+(a store that keeps nothing on disk sets ``is_durable = False``).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from holdfast.store.tree.tree import MIN_OUTLINE_ENTRIES
 
 
 class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
-    """What every session store does."""
+    """Tests that every session store must pass."""
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
         """A value that could not be decoded again is refused with its field named, and nothing of its batch is
         written.
         """
-        wrong: dict[str, EntryBody] = {
+        bodies_by_field: dict[str, EntryBody] = {
             "arguments": MessageEntry(SizedMessage(Message("assistant", (ToolCall("c", "bash", {"a": 1}),)))),  # type: ignore[arg-type]
             r"\.id`": MessageEntry(SizedMessage(Message("assistant", (ToolCall(5, "bash", "{}"),)))),  # type: ignore[arg-type]
             "is_error": MessageEntry(SizedMessage(Message("tool", (ToolResult("c", is_error="yes"),)))),  # type: ignore[arg-type]
@@ -121,10 +121,10 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
         }
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_message_chain("a"))
-            for field, body in wrong.items():
-                for verb in (store.append_entries, store.import_entries):
+            for field, body in bodies_by_field.items():
+                for write in (store.append_entries, store.import_entries):
                     with pytest.raises(LogConflict, match=field):
-                        verb(SAMPLE_KEY, [Entry("b", "a", make_message_entry_body("fine")), Entry("c", "b", body)])
+                        write(SAMPLE_KEY, [Entry("b", "a", make_message_entry_body("fine")), Entry("c", "b", body)])
             assert list_ids(store.read_path(SAMPLE_KEY)) == ["a"]
             assert store.find_damage(SAMPLE_KEY) == []
 
@@ -283,18 +283,18 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
         first = self.open(tmp_path)
         first.import_entries(SAMPLE_KEY, make_long_session())
         with self.reopen(first, tmp_path) as store:
-            whole, active = (
+            whole_state, active = (
                 ConversationState.from_entries(store.read_path(SAMPLE_KEY)),
                 store.read_active_entries(SAMPLE_KEY),
             )
-            branch = store.open_state(SAMPLE_KEY)
+            state = store.open_state(SAMPLE_KEY)
         assert active.compaction is not None
         assert list_ids(active.head) == ["s0"]
         assert list_ids(active.tail) == ["m8", "m9"]
-        assert is_same_request(branch, whole)
-        assert branch.history.sized_messages[8] == whole.history.sized_messages[8]
+        assert is_same_request(state, whole_state)
+        assert state.history.sized_messages[8] == whole_state.history.sized_messages[8]
         with pytest.raises(LookupError, match="slots 1 to 7"):
-            branch.history.sized_messages.slice()
+            state.history.sized_messages.slice()
 
     def test_open_size_state_equals_the_sizes_of_the_leafs_path(self, tmp_path: Path) -> None:
         """opening-costs-one-branch: the size state is that of the leaf's own path after a longer import, an append
@@ -359,7 +359,7 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
                 store.open_state(SAMPLE_KEY), ConversationState.from_entries(store.read_path(SAMPLE_KEY))
             )
 
-    # -- finding -------------------------------------------------------------------------------------------------------
+    # -- lookups -------------------------------------------------------------------------------------------------------
 
     def test_read_entries_filters_by_kind(self, tmp_path: Path) -> None:
         """The entries of one kind come in order; a kind without entries gives an empty list."""
@@ -380,14 +380,14 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             store.import_entries("session-2", make_message_chain("ab"))
             store.import_entries(SAMPLE_KEY, make_long_session())
             store.append_entries("session-2", make_message_chain("cd", "b"))
-            every = store.read_entries(SAMPLE_KEY)
-            for at in (0, len(every) // 2, len(every) - 1):
-                behind = store.read_entries(SAMPLE_KEY, after=every[at].seq)
-                assert behind == every[at + 1 :]
-                assert store.read_entries(SAMPLE_KEY, "message", after=every[at].seq) == [
-                    entry for entry in behind if isinstance(entry.body, MessageEntry)
+            all_entries = store.read_entries(SAMPLE_KEY)
+            for at in (0, len(all_entries) // 2, len(all_entries) - 1):
+                later_entries = store.read_entries(SAMPLE_KEY, after=all_entries[at].seq)
+                assert later_entries == all_entries[at + 1 :]
+                assert store.read_entries(SAMPLE_KEY, "message", after=all_entries[at].seq) == [
+                    entry for entry in later_entries if isinstance(entry.body, MessageEntry)
                 ]
-            assert store.read_entries(SAMPLE_KEY, after=0) == every
+            assert store.read_entries(SAMPLE_KEY, after=0) == all_entries
 
     def test_get_session_and_get_entry_accept_a_unique_prefix(self, tmp_path: Path) -> None:
         """A unique prefix is enough, an exact id wins over longer ones, and an ambiguous prefix lists the
@@ -411,7 +411,7 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
     def test_store_methods_raise_unknown_id_for_an_unknown_session(self, tmp_path: Path) -> None:
         """Each method raises ``UnknownId`` for a session that does not exist, and creates none."""
         with self.open(tmp_path) as store:
-            for verb in (
+            for method in (
                 store.read_path,
                 store.read_active_entries,
                 store.read_entries,
@@ -421,7 +421,7 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
                 store.remove_session,
             ):
                 with pytest.raises(UnknownId, match="gone"):
-                    verb("gone")
+                    method("gone")
             with pytest.raises(UnknownId, match="gone"):
                 store.append_entries("gone", make_message_chain("a"))
             assert store.list_sessions() == []
@@ -485,7 +485,7 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
 
 
 class BlobStoreRules:
-    """What every blob store does."""
+    """Tests that every blob store must pass."""
 
     def open(self, folder: Path) -> BlobStore:
         """Return the blob store at ``folder``."""
@@ -521,9 +521,9 @@ class BlobStoreRules:
         blobs = self.open(tmp_path)
         blobs.store_content("x")
         for bad in ("", "../../etc/passwd", "a" * 63, "A" * 64, "a" * 64 + "\n", "/" * 64, "a" * 65):
-            for verb in (blobs.read_bytes, blobs.has_blob, blobs.get_size, blobs.remove_blob, blobs.read_text):
+            for method in (blobs.read_bytes, blobs.has_blob, blobs.get_size, blobs.remove_blob, blobs.read_text):
                 with pytest.raises(UnknownId):
-                    verb(bad)
+                    method(bad)
         with pytest.raises(UnknownId, match="b" * 64):
             blobs.read_bytes("b" * 64)
         assert not blobs.has_blob("b" * 64)
@@ -565,7 +565,7 @@ class BlobStoreRules:
     def test_remove_blob_removes_only_that_blob(self, tmp_path: Path) -> None:
         """Removing takes one blob, and the same content can be stored again."""
         blobs = self.open(tmp_path)
-        removed_hash, two = blobs.store_content("one"), blobs.store_content("two")
+        removed_hash, kept_hash = blobs.store_content("one"), blobs.store_content("two")
         blobs.remove_blob(removed_hash)
-        assert list(blobs.iter_hashes()) == [two]
+        assert list(blobs.iter_hashes()) == [kept_hash]
         assert blobs.store_content("one") == removed_hash

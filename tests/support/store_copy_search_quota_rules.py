@@ -1,6 +1,6 @@
-"""Rules of a session store that are not about one log read back: copied branches, search and quotas.
+"""Conformance tests of session stores for copied branches, long imports, search and quotas.
 
-``SessionStoreRules`` has them all.
+``SessionStoreRules`` inherits them all.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from holdfast.state.entries import (
 from holdfast.store.base import ImportResult, Quota, SessionStore
 
 LONG_RECORDING = 250
-"""Entries of a recording that is not written at once."""
+"""Entries of a recording that a store imports in several batches."""
 
 
 class StoreOpening:
-    """How the store under test is opened."""
+    """Opens the store under test; subclasses override ``open``."""
 
     is_durable = True
     """Whether opening the same place again finds what was stored."""
@@ -62,12 +62,12 @@ class StoreOpening:
         return self.open(folder)
 
     def open_limited(self, folder: Path, quota: Quota) -> SessionStore | None:
-        """Return the store at ``folder`` with a quota, or nothing if this store has none."""
+        """Return the store at ``folder`` with a quota, or None if this kind of store has no quotas."""
         return None
 
 
 class CopyRules(StoreOpening):
-    """A branch said again with other messages."""
+    """Tests of ``copy_branch``."""
 
     def test_copy_branch_copies_from_the_first_replaced_entry_on(self, tmp_path: Path) -> None:
         """The copy starts at the first replaced entry, the old branch stays, and the session continues on the copy."""
@@ -116,7 +116,7 @@ class CopyRules(StoreOpening):
             assert isinstance(s.body, BranchSummaryEntry)
             assert s.body.source_id == b.id
             assert store.read_labels(SAMPLE_KEY) == {"a": "before", "b": "here", b.id: "here"}
-            assert [law for law, _ in store.open_state(SAMPLE_KEY).view.active_decisions] == [d.id]
+            assert [entry_id for entry_id, _ in store.open_state(SAMPLE_KEY).view.active_decisions] == [d.id]
             assert set(list_ids(store.read_tips(SAMPLE_KEY))) == {"s", s.id}
 
     def test_copy_branch_drops_edits_of_a_replaced_message(self, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ class CopyRules(StoreOpening):
 
 
 class ImportRules(StoreOpening):
-    """A recording that is larger than what is written at once."""
+    """Tests of imports that are larger than one batch."""
 
     def test_import_entries_imports_a_recording_longer_than_one_batch(self, tmp_path: Path) -> None:
         """Each entry of a long recording is stored once, the leaf is the last one, and the state is that of the
@@ -249,7 +249,7 @@ class ImportRules(StoreOpening):
 
 
 class SearchRules(StoreOpening):
-    """Words found again."""
+    """Tests of ``search_session``."""
 
     def test_search_session_finds_text_thinking_calls_and_results(self, tmp_path: Path) -> None:
         """nothing-lost: text, thinking, calls and results of every branch are found, the newest first, with their
@@ -357,13 +357,13 @@ class SearchRules(StoreOpening):
     def test_search_session_finds_summaries_written_by_a_model(self, tmp_path: Path) -> None:
         """A summary of a model is searched; an extract is not, because it repeats text of messages."""
         with self.open(tmp_path) as store:
-            wrote = CompactionEntry(1, Message.from_text("user", "Kelp was counted."), 4, author="model")
+            written_summary = CompactionEntry(1, Message.from_text("user", "Kelp was counted."), 4, author="model")
             extract = CompactionEntry(1, Message.from_text("user", "Kelp was drawn."), 4)
             store.import_entries(
                 SAMPLE_KEY,
                 [
                     *make_message_chain("a"),
-                    Entry("w", "a", wrote),
+                    Entry("w", "a", written_summary),
                     Entry("x", "w", extract),
                     *make_message_chain("b", "x"),
                 ],
@@ -398,7 +398,7 @@ class SearchRules(StoreOpening):
 
 
 class QuotaRules(StoreOpening):
-    """Writes refused before they begin."""
+    """Tests of quotas: a write over the quota is refused before anything is written."""
 
     def test_store_refuses_writes_over_the_session_quota(self, tmp_path: Path) -> None:
         """A write over the quota changes nothing and reports the numbers; smaller writes and other sessions still
@@ -411,9 +411,9 @@ class QuotaRules(StoreOpening):
             store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
             before = (store.list_sessions(), store.read_entries(SAMPLE_KEY))
             big = [*make_message_chain("c", "b"), Entry("d", "c", make_message_entry_body("x" * 4_000))]
-            for verb in (lambda: store.append_entries(SAMPLE_KEY, big), lambda: store.import_entries(SAMPLE_KEY, big)):
+            for write in (lambda: store.append_entries(SAMPLE_KEY, big), lambda: store.import_entries(SAMPLE_KEY, big)):
                 with pytest.raises(QuotaExceeded, match="4,000; nothing was written"):
-                    verb()
+                    write()
             with pytest.raises(QuotaExceeded):
                 store.import_entries("other", [Entry("d", None, make_message_entry_body("x" * 4_000))])
             with pytest.raises(QuotaExceeded):
@@ -442,6 +442,6 @@ class QuotaRules(StoreOpening):
 
 
 def _append_endlessly(store: SessionStore) -> None:
-    """Append small entries without end."""
+    """Append small entries until the store refuses one."""
     for n in range(10_000):
         store.append_entries(SAMPLE_KEY, [Entry(f"e{n}", "c", NoteEntry("x" * 100))])

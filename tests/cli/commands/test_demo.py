@@ -149,7 +149,7 @@ def test_make_demo_folder_lets_one_of_two_demos_have_a_folder(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("width", example_counts.spare([60, 40], keep=1))
+@pytest.mark.parametrize("width", example_counts.mark_rest_long([60, 40], keep=1))
 def test_print_demo_comparison_keeps_names_and_figures_when_narrow(both_runs, width):
     """The table keeps whole words and figures, whatever the width."""
     console = Console(file=io.StringIO(), width=width)

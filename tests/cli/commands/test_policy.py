@@ -47,7 +47,7 @@ def test_list_constants_includes_all_extract_constants():
 
 
 @pytest.mark.uncounted
-@pytest.mark.parametrize("name", example_counts.spare(reversed(PRESETS), keep=1))
+@pytest.mark.parametrize("name", example_counts.mark_rest_long(reversed(PRESETS), keep=1))
 def test_policy_show_prints_groups_settings_and_constants(run, name):
     """The text has each group, each setting and each constant."""
     result = run("policy", "show", name)

@@ -168,7 +168,7 @@ def test_replay_prints_a_table_and_a_chart(run, long_session):
 
 
 @pytest.mark.uncounted
-@pytest.mark.parametrize("width", example_counts.spare([80, 120], keep=1))
+@pytest.mark.parametrize("width", example_counts.mark_rest_long([80, 120], keep=1))
 def test_replay_table_and_chart_fit_the_terminal(run, long_session, monkeypatch, width):
     """No line is wider than the terminal, and no heading is cut off."""
     monkeypatch.setenv("COLUMNS", str(width))
@@ -385,7 +385,7 @@ def test_replay_leaves_the_recording_unchanged(run, session):
 
 
 @pytest.mark.uncounted
-@pytest.mark.parametrize("columns", example_counts.spare([40, 80, 50, 60, 72, 96, 120], keep=1))
+@pytest.mark.parametrize("columns", example_counts.mark_rest_long([40, 80, 50, 60, 72, 96, 120], keep=1))
 def test_replay_cuts_off_no_figure_in_a_narrow_terminal(run, long_session, monkeypatch, columns):
     """A narrow terminal gets fewer columns, each of them whole."""
     monkeypatch.setenv("COLUMNS", str(columns))

@@ -275,7 +275,7 @@ def test_run_exits_with_the_clients_code(run, programs, ends, code):
 
 @pytest.mark.long
 @pytest.mark.parametrize("destination", ["full", "closed", "gone"])
-@pytest.mark.parametrize("form", example_counts.spare([(), ("--json",)], keep=1), ids=["people", "json"])
+@pytest.mark.parametrize("form", example_counts.mark_rest_long([(), ("--json",)], keep=1), ids=["people", "json"])
 def test_run_exits_with_the_clients_code_without_standard_error(programs, monkeypatch, destination, form):
     """Messages that cannot be written do not change the exit code."""
     write_program(programs, "claude", "sys.exit(7)")

@@ -210,7 +210,7 @@ def test_import_interrupted_leaves_the_store_unchanged(run, home, make_session_l
 
 @pytest.mark.parametrize(
     "arguments",
-    example_counts.spare(
+    example_counts.mark_rest_long(
         [("ls",), ("policy", "show", "holdfast"), ("doctor",), ("replay", "session.jsonl", "--policy", "sliding")],
         keep=1,
     ),
@@ -234,7 +234,7 @@ def test_fix_exits_0_with_standard_output_closed(home, options):
 
 @pytest.mark.parametrize(
     "arguments",
-    example_counts.spare(
+    example_counts.mark_rest_long(
         [("lint", "-"), ("fix", "-"), ("fix", "-", "--jsonl"), ("classify", "-", "--jsonl"), ("import", "-"), ("mcp",)],
         keep=2,
     ),

@@ -70,7 +70,7 @@ def test_progress_bar_leaves_standard_output_alone(monkeypatch, capsys):
     assert capsys.readouterr().out == "a line\n"
 
 
-@pytest.mark.parametrize("options", example_counts.spare([[], ["--json"]], keep=1))
+@pytest.mark.parametrize("options", example_counts.mark_rest_long([[], ["--json"]], keep=1))
 def test_import_shows_progress_while_it_waits(monkeypatch, home, session, options):
     """An import from a slow file shows that it is reading, but not with --json."""
     pipe = home / "slow.jsonl"

@@ -463,12 +463,12 @@ def test_stats_foresee_without_a_session_exits_2(run):
     assert "give the beginning of its id" in wrong.stderr
 
 
-def count_calls(work: Callable[[Callable[[], None]], object]) -> list[int]:
-    """Return the number of function calls each time ``work`` calls the function it is given, and at its end."""
+def count_calls_per_step(action: Callable[[Callable[[], None]], object]) -> list[int]:
+    """Return the function calls so far each time ``action`` calls its argument, and at its end."""
     counter, steps = Counter[str](), list[int]()
-    sys.setprofile(lambda _frame, event, _what: counter.update([event]))
+    sys.setprofile(lambda _frame, event, _argument: counter.update([event]))
     try:
-        work(lambda: steps.append(counter["call"]))
+        action(lambda: steps.append(counter["call"]))
     finally:
         sys.setprofile(None)
     return [*steps, counter["call"]]
@@ -507,7 +507,7 @@ def test_forecast_session_costs_the_same_for_late_requests():
     info = SessionInfo("s", leaf_id=entries[-1].id)
     forecasts: list[PolicyForecast] = []
     configuration = Configuration(load_shipped_catalog())
-    steps = count_calls(
+    steps = count_calls_per_step(
         lambda each: forecasts.append(forecast_session(info, entries, configuration, "holdfast", on_request=each))
     )
     costs = [after - before for before, after in pairwise(steps)]
@@ -520,7 +520,8 @@ def test_forecast_session_costs_the_same_for_late_requests():
 def test_account_takes_linear_time():
     """An entry costs no more after eight times as many."""
     short, long = build_observed_session(20), build_observed_session(160)
-    (small,), (large,) = count_calls(lambda _: compute_account(short)), count_calls(lambda _: compute_account(long))
+    (small,) = count_calls_per_step(lambda _: compute_account(short))
+    (large,) = count_calls_per_step(lambda _: compute_account(long))
     assert large <= 1.1 * 8 * small
 
 

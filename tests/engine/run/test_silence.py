@@ -6,7 +6,7 @@ import json
 
 import pytest
 from sample_entries import SAMPLE_KEY
-from simulated_gateways import FullWindowServer, EmptyAnswerGateway, UncachedCountGateway
+from simulated_gateways import EmptyAnswerGateway, FullWindowServer, UncachedCountGateway
 
 from holdfast import events
 from holdfast.config import get_target

@@ -180,7 +180,7 @@ def test_plan_keeps_every_message_in_the_summary_or_the_tail(name, messages):
     target = get_target("anthropic", "claude-sonnet-4-5")
     first_kept = 0
     for step in drive_agent_loop(
-        messages, target, policy, worlds=[PlanInputs(force_compaction=True)] * (len(messages) + 1)
+        messages, target, policy, plan_inputs=[PlanInputs(force_compaction=True)] * (len(messages) + 1)
     ):
         history = messages[: step.count]
         compaction = step.plan.compaction
@@ -200,7 +200,7 @@ def test_plan_claude_code_keeps_an_unanswered_user_message():
     target, policy = get_target("anthropic", "claude-sonnet-4-5"), Policy.preset("claude-code")
     for count, keep in ((5, 4), (3, 2)):
         (step,) = drive_agent_loop(
-            messages[:count], target, policy, request_points=[count], worlds=[PlanInputs(force_compaction=True)]
+            messages[:count], target, policy, request_points=[count], plan_inputs=[PlanInputs(force_compaction=True)]
         )
         assert step.plan.compaction.first_kept == keep
 

@@ -42,7 +42,7 @@ def is_synthetic(message):
 
 
 @given(
-    conversation_strategy(longest=3_000) | broken_history_strategy(max_wounds=4, longest=3_000, system=False),
+    conversation_strategy(longest=3_000) | broken_history_strategy(max_damages=4, longest=3_000, system=False),
     st.sampled_from(MODELS),
     st.sampled_from([7_000, 100_000]),
     st.sampled_from(POLICIES),
@@ -57,7 +57,7 @@ def test_cache_breakpoints_are_on_sent_messages(messages, model, window, policy,
     target = get_target(*model, window=window)
     target = replace(target, dialect=replace(target.dialect, max_cache_breakpoints=max_breakpoints))
     for step in drive_agent_loop(messages, target, policy):
-        options, sent = step.plan.options, [sized.message for sized in step.slots]
+        options, sent = step.plan.options, [sized.message for sized in step.sent_messages]
         assert len(options.cache_breakpoints) + options.setup_breakpoint <= max_breakpoints
         assert len(set(options.cache_breakpoints)) == len(options.cache_breakpoints)
         if sent:
@@ -93,8 +93,10 @@ def test_build_request_body_carries_the_breakpoints(messages, forced):
     """Each position of the options is a breakpoint in the body, on the last part of its message."""
     target = get_target("anthropic", "claude-sonnet-4-5", window=60_000)
     history = [message for message in messages if message.role != "system"]
-    step = drive_agent_loop(history, target, worlds=[PlanInputs(force_compaction=forced)])[-1]
-    sent = json.loads(build_request_body(target.api, target.model, step.slots, options=step.plan.options))["messages"]
+    step = drive_agent_loop(history, target, plan_inputs=[PlanInputs(force_compaction=forced)])[-1]
+    sent = json.loads(build_request_body(target.api, target.model, step.sent_messages, options=step.plan.options))[
+        "messages"
+    ]
     marked = [
         position
         for position, one in enumerate(sent)
@@ -113,7 +115,7 @@ def test_cache_breakpoints_are_absent_without_messages(messages):
 def send_step(step, target, cache):
     """Return the cache hit of a step's request and the blocks that it sent."""
     blocks, ends = [], []
-    for sized in step.slots:
+    for sized in step.sent_messages:
         blocks += make_cache_blocks(sized.message, len)
         ends.append(len(blocks) - 1)
     breakpoints = [ends[position] for position in step.plan.options.cache_breakpoints]
@@ -180,7 +182,9 @@ def test_cache_breakpoints_let_the_next_prune_read_up_to_the_frontier(markers):
     inputs = [PlanInputs()] * 5 + [PlanInputs("cold")]
     cache, steps = (
         SimulatedCache(target.cache_rules),
-        drive_agent_loop(build_parallel_steps(8, 12), target, policy, request_points=range(3, 26, 2), worlds=inputs),
+        drive_agent_loop(
+            build_parallel_steps(8, 12), target, policy, request_points=range(3, 26, 2), plan_inputs=inputs
+        ),
     )
     first, second = ({edit.span.start for edit in steps[index].plan.record} for index in (5, 11))
     assert max(first) < min(second)
@@ -193,7 +197,7 @@ def test_cache_breakpoints_mark_the_summary():
     """A breakpoint follows the summary when nothing in the kept tail was replaced later."""
     target = get_target("anthropic", "claude-sonnet-4-5", window=40_000)
     messages = [*build_parallel_steps(4, 12), Message.from_text("assistant", "so"), Message.from_text("user", "go on")]
-    step = drive_agent_loop(messages, target, worlds=[PlanInputs(force_compaction=True)])[-1]
+    step = drive_agent_loop(messages, target, plan_inputs=[PlanInputs(force_compaction=True)])[-1]
     assert step.plan.state.view.compaction is not None
     assert 0 in step.plan.options.cache_breakpoints
 

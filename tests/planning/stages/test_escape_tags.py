@@ -357,7 +357,7 @@ def test_requests_contain_only_tags_of_recorded_decisions(steps, window):
             for text in [part.text if isinstance(part, Text) else get_result_text(part)]
             if text.startswith("<persisted_tool_result ")
         }
-        sent = join_texts([sized.message for sized in step.slots])
+        sent = join_texts([sized.message for sized in step.sent_messages])
         for block in own_blocks:
             assert len(_TAG.findall(block)) == 2
             sent = sent.replace(block, "")

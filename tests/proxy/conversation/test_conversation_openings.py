@@ -36,7 +36,7 @@ async def run_turns_with_clock(client, chat, turns, more=lambda _: ""):
 
 @pytest.mark.uncounted
 @pytest.mark.parametrize("more", ["", " Notes so far." + " kelp" * 400], ids=["clock", "grows and shrinks"])
-@pytest.mark.parametrize("api", example_counts.spare(["openai-chat", "openai-responses"], keep=1))
+@pytest.mark.parametrize("api", example_counts.mark_rest_long(["openai-chat", "openai-responses"], keep=1))
 def test_changing_system_message_keeps_one_branch(api, more, open_client, make_chat, make_strict_upstream):
     """A leading system message belongs to the setup: a changing one keeps one branch, few extra compactions and the
     same bytes after restarts.

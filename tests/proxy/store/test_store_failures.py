@@ -89,9 +89,9 @@ def build_oversized_body(chat):
 
 
 @pytest.mark.parametrize(
-    "settings", example_counts.spare([{}, {"window": WINDOW}], keep=1), ids=["learned", "configured"]
+    "settings", example_counts.mark_rest_long([{}, {"window": WINDOW}], keep=1), ids=["learned", "configured"]
 )
-@pytest.mark.parametrize("after", example_counts.spare([10, 0], keep=1), ids=["later", "from the start"])
+@pytest.mark.parametrize("after", example_counts.mark_rest_long([10, 0], keep=1), ids=["later", "from the start"])
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
 def test_unrecorded_conversation_stays_inside_its_window(
     api, after, settings, open_client, make_chat, make_strict_upstream, capfd
@@ -121,7 +121,7 @@ def test_unrecorded_conversation_stays_inside_its_window(
     assert capfd.readouterr().err.count("not recorded") == 1
 
 
-@pytest.mark.parametrize("api", example_counts.every_other(STRICTEST_MODELS))
+@pytest.mark.parametrize("api", example_counts.mark_every_other_long(STRICTEST_MODELS))
 def test_unrecorded_decisions_last_until_the_store_recovers(api, open_client, make_chat, make_strict_upstream):
     """One refusal teaches the window and unrecorded requests keep their prefix; once the store recovers the log alone
     counts, and a later failure continues from it.

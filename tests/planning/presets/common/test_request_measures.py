@@ -351,7 +351,7 @@ def test_is_over_trigger_uses_the_limits_of_the_target():
 def test_sum_shown_messages_equals_the_sum_of_the_projection(messages, policy, inputs):
     """However the sum is maintained, it equals that of all messages in the request."""
     target = get_target("anthropic", "claude-sonnet-4-5", window=16_000)
-    for step in drive_agent_loop(messages, target, policy, worlds=[inputs]):
+    for step in drive_agent_loop(messages, target, policy, plan_inputs=[inputs]):
         state = step.plan.state
         assert sum_shown_messages(state, estimate_pi_tokens) == sum(
             estimate_pi_tokens(sized.message) for sized in build_projection(state)

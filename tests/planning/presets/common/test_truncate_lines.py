@@ -273,11 +273,11 @@ def test_plan_opencode_clears_results_it_truncated():
     ]
     first, *_, last = drive_agent_loop(messages, TARGET, policy)
     del first
-    (text, *_) = [get_result_text(result) for sized in last.slots for result in sized.message.results]
+    (text, *_) = [get_result_text(result) for sized in last.sent_messages for result in sized.message.results]
     assert text == CLEARED_RESULT_TEXT
     edits = last.plan.state.view.edits[2]
     assert [edit.rule for edit in edits] == ["lines", "prune"]
-    assert last.plan.state.view.shown_tokens == sum(sized.tokens for sized in last.slots)
+    assert last.plan.state.view.shown_tokens == sum(sized.tokens for sized in last.sent_messages)
 
 
 CLAUDE = Policy.preset("claude-code").with_settings(compaction={"enabled": False})
