@@ -111,7 +111,7 @@ def spent(turn: SentRequest, prices: Prices, *, summarised: bool) -> float:
     """Return what a request cost, with the call that made its summary where a model does."""
     made, cost = turn.prepared_request.plan.compaction, compute_cost(turn.usage, prices)
     if summarised and made is not None and made.summary is not None:
-        read = 0 if turn.world.cache_state == "cold" else made.tokens_before
+        read = 0 if turn.inputs.cache_state == "cold" else made.tokens_before
         cost += compute_cost(Usage(made.tokens_before, made.head_tokens, read), prices)
     return cost
 

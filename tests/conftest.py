@@ -1,4 +1,4 @@
-"""How much the tests try (``tests/support/example_counts.py``), which of them take long, and what all may use."""
+"""Settings of every test run: hypothesis profiles, the bytecode cache, coverage, markers and shared fixtures."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ import pytest
 from coverage import Coverage
 from hypothesis import HealthCheck, settings
 
-NOBODY = 65_534
-"""The user that owns nothing."""
+UNPRIVILEGED_UID = 65_534
+"""The user id of ``nobody``, which owns no files."""
 
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
-"""Whole conversations are drawn; a busy machine is no error."""
+SUPPRESSED_HEALTH_CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
+"""Drawing whole conversations is slow and large by design."""
 
 EXAMPLES = example_counts.choose(quick=12, ci=100, thorough=300)
-"""How many examples a property is tried on.
+"""How many examples each property test draws.
 
-Below ``thorough`` they are the same in each run, so that a failure is of the change and not of the dice.
+Below ``thorough`` the examples are the same in each run, so that a failure is caused by the change under test and not
+by other random examples.
 """
 
 settings.register_profile(
@@ -34,49 +35,52 @@ settings.register_profile(
     derandomize=not example_counts.IS_THOROUGH,
     deadline=None,
     print_blob=True,
-    suppress_health_check=SLOW,
+    suppress_health_check=SUPPRESSED_HEALTH_CHECKS,
 )
 settings.load_profile(example_counts.LEVEL)
 
 BYTECODE = Path(__file__).parents[1] / ".pytest_cache" / "bytecode"
-"""Where each module lies compiled, for every process that runs tests or is started by one."""
+"""The bytecode cache of every process that runs tests or is started by one."""
 
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None) or not sys.pycache_prefix:
-    # Otherwise every process compiles the same modules again: collecting the tests takes 31 s then, and 14 s so.
+    # Without a shared cache every process compiles the same modules again: collecting the tests takes 31 s, not 14 s.
     sys.dont_write_bytecode = False
     sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(BYTECODE))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background: its children would ignore ^C
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # in a background run SIGINT is ignored, and child processes would inherit that
 
 
 def pytest_xdist_auto_num_workers():
-    """Return how many processes run the tests: one more than cores, since some of their time is waiting."""
+    """Return the number of test processes: one more than cores, because tests spend some of their time waiting."""
     return (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark what measures time as ``long``: it repeats its work at eight times the size until the clock is trusted."""
+    """Mark every test that measures time as ``long``: it repeats its work until one measurement is undisturbed."""
     for item in items:
-        if "grows_slowly" in getattr(item, "fixturenames", ()):
+        if "assert_subquadratic" in getattr(item, "fixturenames", ()):
             item.add_marker("long")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    """Count the lines of chosen examples: a test that draws, measures time or takes long only has to pass.
+    """Pause coverage in tests that draw random examples, measure time or take long.
 
-    Counting makes it two or three times as slow, and what a draw happens to reach proves that nobody chose it.
+    Coverage makes these tests two or three times as slow, and a line that only a random example reaches has no test
+    that was written for it.
     """
-    counting = Coverage.current()
-    if counting is None or not _is_uncounted(item):
+    coverage = Coverage.current()
+    if coverage is None or not _is_uncounted(item):
         return (yield)
-    counting.stop()
+    coverage.stop()
     try:
         return (yield)
     finally:
-        counting.start()
+        coverage.start()
 
 
 def _is_uncounted(item: pytest.Item) -> bool:
@@ -84,65 +88,66 @@ def _is_uncounted(item: pytest.Item) -> bool:
 
 
 @pytest.fixture
-def without_rights():
-    """Return a block in which nobody is root, who may read and write everything."""
+def without_root():
+    """Return a context manager that drops root's rights, because root may read and write every file."""
 
     @contextmanager
-    def block() -> Iterator[None]:
+    def drop_root() -> Iterator[None]:
         is_root = os.geteuid() == 0
         if is_root:
-            os.seteuid(NOBODY)
+            os.seteuid(UNPRIVILEGED_UID)
         try:
             yield
         finally:
             if is_root:
                 os.seteuid(0)
 
-    return block
+    return drop_root
 
 
 @pytest.fixture
-def meanwhile():
-    """Return what lets another thread get in before a line of some work."""
+def run_interleaved():
+    """Return a function that runs an action and lets another one run before a chosen line of it."""
 
-    def done(work, other, at):
-        """Return what ``work`` returns where ``other`` is done before its line number ``at``, and what that returned.
+    def run(action, interruption, at):
+        """Run ``action``, with ``interruption`` before the ``at``-th line that it executes.
 
-        The latter in a list, which is empty where the work has fewer lines.
+        Return the result of ``action`` and a list with the result of ``interruption``, which is empty if ``action``
+        executes fewer lines.
         """
-        others, lines, before = [], 0, sys.gettrace()
+        interruption_results, executed_lines, previous_trace = [], 0, sys.gettrace()
 
-        def line(_frame, event, _told):
-            nonlocal lines
-            lines += event == "line"
-            if event == "line" and lines == at:
-                others.append(other())
-            return line
+        def trace(_frame, event, _argument):
+            nonlocal executed_lines
+            executed_lines += event == "line"
+            if event == "line" and executed_lines == at:
+                interruption_results.append(interruption())
+            return trace
 
-        sys.settrace(line)
+        sys.settrace(trace)
         try:
-            return work(), others
+            return action(), interruption_results
         finally:
-            sys.settrace(before)
+            sys.settrace(previous_trace)
 
-    return done
+    return run
 
 
 @pytest.fixture
-def impatient(monkeypatch):
-    """Let nobody wait for a lease for longer than a moment."""
+def short_lease_wait(monkeypatch):
+    """Shorten the wait for a lease that another writer holds."""
     for module in ("locks", "memory"):
         monkeypatch.setattr(f"holdfast.store.{module}.LEASE_WAIT", 0.05)
 
 
 @pytest.fixture
 def has_ended():
-    """Return what tells whether a process has ended."""
+    """Return a function that waits for a process to end and returns whether it did."""
 
-    def told(pid: int) -> bool:
-        """Return whether a process is gone, or will be in a moment; a zombie is."""
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
+    def wait_until_ended(pid: int) -> bool:
+        """Wait up to a minute for the process to end; a zombie has ended."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
             try:
                 if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
                     return True
@@ -151,32 +156,32 @@ def has_ended():
             time.sleep(0.02)
         return False
 
-    return told
+    return wait_until_ended
 
 
-TRIES = 15
-"""How often work may look slow, on a machine that does something else, before it is."""
+MAX_TIMINGS = 15
+"""Measurements after which work counts as slow; on a busy machine most of the earlier ones may be disturbed."""
 
 
 @pytest.fixture
-def grows_slowly():
-    """Return what asserts that eight times the size takes far less than the 64 times as long of a square."""
+def assert_subquadratic():
+    """Return a function that asserts that work of eight times the size takes far less than 64 times as long."""
 
-    def judged(prepared: Callable[[int], Callable[[], object]], size: int) -> None:
-        """Assert it of the work that is ``prepared`` for ``size`` and eight times that."""
+    def assert_growth(prepare: Callable[[int], Callable[[], object]], size: int) -> None:
+        """Compare the work that ``prepare`` returns for ``size`` with that for ``8 * size``."""
         ratios: list[float] = []
-        while not ratios or (ratios[-1] >= 24 and len(ratios) < TRIES):
-            small, large = _seconds(prepared(size), 3), _seconds(prepared(8 * size), 2)
+        while not ratios or (ratios[-1] >= 24 and len(ratios) < MAX_TIMINGS):
+            small, large = _measure_seconds(prepare(size), 3), _measure_seconds(prepare(8 * size), 2)
             ratios.append(large / max(small, 1e-6))
         assert ratios[-1] < 24, ratios
 
-    return judged
+    return assert_growth
 
 
-def _seconds(work: Callable[[], object], runs: int) -> float:
-    """Return the least processor time of ``runs``; a disturbance only makes it longer.
+def _measure_seconds(action: Callable[[], object], runs: int) -> float:
+    """Return the shortest processor time of ``runs``, because a disturbance only makes a run longer.
 
-    Nothing is collected meanwhile: what other tests left behind would be looked through too.
+    The garbage collector is off during a run: it would also visit the objects that other tests left behind.
     """
     times = []
     for _ in range(runs):
@@ -184,7 +189,7 @@ def _seconds(work: Callable[[], object], runs: int) -> float:
         gc.disable()
         try:
             began = time.process_time()
-            work()
+            action()
             times.append(time.process_time() - began)
         finally:
             gc.enable()

@@ -1,4 +1,4 @@
-"""A folder to work in, and calls of tools in it."""
+"""A working folder for the agent's tools, and a function that calls them in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.messages.parts import ToolCall, ToolResult
 
 @pytest.fixture
 def folder(tmp_path):
-    """Return the working folder; beside it lies a file that no tool may touch."""
+    """Return the working folder; a file beside it must stay untouched."""
     inside = tmp_path / "work"
     inside.mkdir()
     (tmp_path / "secret.txt").write_text("SECRET")
@@ -25,19 +25,19 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def place(folder) -> Workspace:
-    """Return a workplace in which every command is allowed."""
+def workspace(folder) -> Workspace:
+    """Return a workspace in which every command is allowed."""
     return open_workspace(folder, ask_permission=allow_command)
 
 
 @pytest.fixture
-def call(place) -> Callable[..., tuple[str, bool]]:
-    """Return a function that calls a tool and returns what it says, and whether that is an error."""
+def call(workspace) -> Callable[..., tuple[str, bool]]:
+    """Return a function that calls a tool and returns the text of its result and whether it is an error."""
 
-    def go(name: str, arguments: Any = None, /, *, at: Workspace = place, **named: Any) -> tuple[str, bool]:
-        given = arguments if isinstance(arguments, str) else msgspec.json.encode(named).decode()
-        result: ToolResult = anyio.run(run_tool_call, at, ToolCall("c1", name, given))
+    def run_call(name: str, arguments: Any = None, /, *, at: Workspace = workspace, **named: Any) -> tuple[str, bool]:
+        json_arguments = arguments if isinstance(arguments, str) else msgspec.json.encode(named).decode()
+        result: ToolResult = anyio.run(run_tool_call, at, ToolCall("c1", name, json_arguments))
         assert (result.call_id, result.name) == ("c1", name)
         return get_result_text(result), result.is_error
 
-    return go
+    return run_call

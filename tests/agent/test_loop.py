@@ -1,4 +1,4 @@
-"""The loop: a model's calls are done, each of them once, whatever stops the work in between."""
+"""``run_agent``: each of the model's calls runs at most once, whatever stops the run in between."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from holdfast.testing.upstream import ProviderUpstream
 KEY = "task"
 
 
-def says(*calls, text=""):
-    """Return an answer with calls, each a name and its arguments."""
+def answer_with_calls(*calls, text=""):
+    """Return a scripted answer with calls, each a name and its arguments."""
     return ScriptedAnswer(text, tuple((name, arguments) for name, arguments in calls))
 
 
-def bash(command):
+def bash_call(command):
     return ("bash", {"command": command})
 
 
@@ -69,41 +69,41 @@ class Agent:
             yield await engine.session(KEY)
 
     async def work(self, task, allow=allow_command, **more):
-        """Return how the work ended, in a process of its own as it were."""
+        """Return the outcome of a run with a newly opened engine, as in a new process."""
         async with self.session() as session:
-            place = make_session_workspace(session, self.folder, allow=allow)
-            return await run_agent(session, task, place, listener=self.steps.append, **more)
+            workspace = make_session_workspace(session, self.folder, allow=allow)
+            return await run_agent(session, task, workspace, listener=self.steps.append, **more)
 
     def run(self, task="Go.", **more):
         return anyio.run(lambda: self.work(task, **more))
 
-    def stopped(self, when, **more):
-        """Return how the work ended that was stopped a moment after ``when`` was so."""
+    def run_and_stop(self, when, **more):
+        """Return the outcome of a run that is cancelled a moment after ``when()`` becomes true."""
 
         async def main():
             scope = anyio.CancelScope()
 
-            async def stop():
+            async def cancel_when_due():
                 while not await anyio.to_thread.run_sync(when):  # noqa: ASYNC110 -- another thread or process does it
                     await anyio.sleep(0.02)
                 await anyio.sleep(0.05)
                 scope.cancel()
 
             async with anyio.create_task_group() as group:
-                group.start_soon(stop)
+                group.start_soon(cancel_when_due)
                 return await self.work("Go.", scope=scope, **more)
 
         return anyio.run(main)
 
     def results(self):
-        """Return what every tool said, in the order of the log."""
+        """Return the text of every tool result, in the order of the log."""
         with open_store(str(self.store)) as store:
-            said = [
+            messages = [
                 entry.body.sized_message.message
                 for entry in store.read_path(KEY)
                 if isinstance(entry.body, entries.MessageEntry)
             ]
-        return [get_result_text(result) for message in said for result in message.results]
+        return [get_result_text(result) for message in messages for result in message.results]
 
 
 # -- a task ------------------------------------------------------------------------------------------------------------
@@ -111,13 +111,15 @@ class Agent:
 
 @pytest.mark.parametrize("api", STRICTEST_MODELS)
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_small_task(folder, api, streams):
-    """Files are read, changed and checked, several calls at once too, and the strict provider takes every request."""
+def test_run_agent_completes_a_small_task(folder, api, streams):
+    """Files are read, changed and checked, also with several calls at once, and the strict provider accepts every
+    request.
+    """
     (folder / "app.py").write_text("def double(x):\n    return x + x + 1\n")
     script = [
-        says(("read", {"path": "app.py"}), ("ls", {}), text="I look."),
-        says(("edit", {"path": "app.py", "old": " + 1", "new": ""})),
-        says(bash("python3 -c 'import app; print(app.double(4))'")),
+        answer_with_calls(("read", {"path": "app.py"}), ("ls", {}), text="I look."),
+        answer_with_calls(("edit", {"path": "app.py", "old": " + 1", "new": ""})),
+        answer_with_calls(bash_call("python3 -c 'import app; print(app.double(4))'")),
         ScriptedAnswer("It doubles now."),
     ]
     agent = Agent(folder, script, api=api)
@@ -126,61 +128,67 @@ def test_a_small_task(folder, api, streams):
     assert (folder / "app.py").read_text() == "def double(x):\n    return x + x\n"
     assert agent.results()[-1] == "8\n[exit code 0]"
     assert len(agent.results()) == 4
-    assert [one.reply.__class__.__name__ for one in agent.provider.requests] == ["ModelAnswer"] * 4
+    assert [request.reply.__class__.__name__ for request in agent.provider.requests] == ["ModelAnswer"] * 4
     assert "".join(step.text for step in agent.steps if isinstance(step, TextDelivered)) == "I look.It doubles now."
     assert [step.call.name for step in agent.steps if isinstance(step, ToolStarted)] == ["read", "ls", "edit", "bash"]
     assert [step.result.is_error for step in agent.steps if isinstance(step, ToolFinished)] == [False] * 4
 
 
-def test_mistakes_of_the_model_are_results(folder):
-    """A tool there is not, broken arguments, paths outside, a command not allowed: results, and the work goes on."""
+def test_run_agent_returns_the_models_mistakes_as_results(folder):
+    """An unknown tool, bad arguments, an outside path or a denied command gives an error result; the run goes on."""
     script = [
-        says(("fly", {}), ("read", {"file": "a"}), ("read", {"path": "../secret.txt"})),
-        says(("write", {"path": "/etc/mine", "text": "x"}), bash("touch mine")),
+        answer_with_calls(("fly", {}), ("read", {"file": "a"}), ("read", {"path": "../secret.txt"})),
+        answer_with_calls(("write", {"path": "/etc/mine", "text": "x"}), bash_call("touch mine")),
         ScriptedAnswer("I give up."),
     ]
 
-    async def no(_):
+    async def deny(_):
         return False
 
     agent = Agent(folder, script)
-    assert agent.run(allow=no).stop == "done"
-    told = agent.results()
-    for text, why in zip(told, ("no tool 'fly'", "unknown field", "outside", "outside", "did not allow"), strict=True):
+    assert agent.run(allow=deny).stop == "done"
+    results = agent.results()
+    for text, why in zip(
+        results, ("no tool 'fly'", "unknown field", "outside", "outside", "did not allow"), strict=True
+    ):
         assert why in text
     assert list(folder.iterdir()) == []
-    assert "SECRET" not in "".join(told)
+    assert "SECRET" not in "".join(results)
 
 
-def test_a_long_task_in_a_small_window(folder):
-    """A window of 32k that nobody told of is learned from one refusal; what gave way is read back by the model."""
+def test_run_agent_learns_a_small_window_and_lets_the_model_read_back(folder):
+    """An unknown window of 32k is learned from one refusal, and the model reads back what was reduced."""
     (folder / "log.txt").write_text(
         "\n".join(f"line {n}: {'needle' if n == 777 else 'hay'} {n * 7919}" for n in range(9_000))
     )
-    script = [says(("read", {"path": "log.txt", "lines": f"{n * 400 + 1}-{n * 400 + 400}"})) for n in range(20)]
+    script = [
+        answer_with_calls(("read", {"path": "log.txt", "lines": f"{n * 400 + 1}-{n * 400 + 400}"})) for n in range(20)
+    ]
     script += [
-        says(("read", {"path": "log.txt"})),
-        says(("fetch_result", {"search": "needle"})),
+        answer_with_calls(("read", {"path": "log.txt"})),
+        answer_with_calls(("fetch_result", {"search": "needle"})),
         ScriptedAnswer("Found."),
     ]
     agent = Agent(folder, script, window=32_000)
     outcome = agent.run()
     assert (outcome.stop, outcome.reason) == ("done", "")
     assert outcome.steps == len(script)
-    answered = [one for one in agent.provider.requests if isinstance(one.reply, ModelAnswer)]
-    assert len(answered) == len(script) >= len(agent.provider.requests) - 1
-    assert all(one.tokens <= 32_000 for one in answered)
+    answered_requests = [request for request in agent.provider.requests if isinstance(request.reply, ModelAnswer)]
+    assert len(answered_requests) == len(script) >= len(agent.provider.requests) - 1
+    assert all(request.tokens <= 32_000 for request in answered_requests)
     assert "«needle»" in agent.results()[-1]
 
 
-def test_what_is_in_use_survives_compactions_and_restarts(folder):
-    """Behind every summary the skill in use and the plan stand again, also where another process compacts next."""
+def test_run_agent_keeps_skill_and_plan_through_compactions_and_restarts(folder):
+    """Each summary is followed by the skill in use and the plan, also when another process compacts next."""
     home = folder / ".agents" / "skills" / "tides"
     home.mkdir(parents=True)
     (home / "SKILL.md").write_text("---\nname: tides\ndescription: d\n---\nLook at the moon.")
     (folder / "log.txt").write_text("\n".join(f"line {n} {n * 7919}" for n in range(20_000)))
-    reads = [says(("read", {"path": "log.txt", "lines": f"{n * 400 + 1}-{n * 400 + 400}"})) for n in range(30)]
-    begin = says(("read", {"path": "skill:tides"}), ("todo", {"items": [{"text": "mend the nets"}]}))
+    reads = [
+        answer_with_calls(("read", {"path": "log.txt", "lines": f"{n * 400 + 1}-{n * 400 + 400}"})) for n in range(30)
+    ]
+    begin = answer_with_calls(("read", {"path": "skill:tides"}), ("todo", {"items": [{"text": "mend the nets"}]}))
     agent = Agent(folder, [begin, *reads, ScriptedAnswer("Done.")], window=32_000)
     assert agent.run(max_steps=14).stop == "steps"
     assert agent.run("").stop == "done"
@@ -192,36 +200,41 @@ def test_what_is_in_use_survives_compactions_and_restarts(folder):
     assert summary.count("The plan as it stands:\n- [open] mend the nets") == 1
 
 
-# -- where it stops ----------------------------------------------------------------------------------------------------
+# -- limits and errors -------------------------------------------------------------------------------------------------
 
 
-def test_the_limit_of_steps(folder):
-    """When its steps are over the work stops behind the results, and goes on from there."""
-    agent = Agent(folder, [says(bash(f"echo {n} >> ran")) for n in range(5)] + [ScriptedAnswer("Done.")])
+def test_run_agent_stops_after_max_steps_and_can_go_on(folder):
+    """At its step limit the run stops after the results, and a later run goes on from there."""
+    agent = Agent(
+        folder, [answer_with_calls(bash_call(f"echo {n} >> ran")) for n in range(5)] + [ScriptedAnswer("Done.")]
+    )
     outcome = agent.run(max_steps=3)
     assert (outcome.stop, outcome.steps) == ("steps", 3)
     assert agent.run("").stop == "done"
     assert (folder / "ran").read_text().split() == ["0", "1", "2", "3", "4"]
 
 
-def test_going_round_in_circles(folder):
-    """The same call with the same result is told to the model, then stops the work; results that change do not."""
-    agent = Agent(folder, [says(("ls", {}))] * 30)
+def test_run_agent_stops_when_calls_repeat_with_the_same_result(folder):
+    """A repeated call with the same result first warns the model, then stops the run; changing results do not."""
+    agent = Agent(folder, [answer_with_calls(("ls", {}))] * 30)
     outcome = agent.run()
     assert (outcome.stop, outcome.steps) == ("repeating", 8)
-    told = agent.results()
-    assert "call 3 of the same" in told[2]
-    assert "of the same" not in told[1]
-    busy = Agent(folder, [*[says(bash("date +%N"))] * 12, ScriptedAnswer("Done.")])
+    results = agent.results()
+    assert "call 3 of the same" in results[2]
+    assert "of the same" not in results[1]
+    busy = Agent(folder, [*[answer_with_calls(bash_call("date +%N"))] * 12, ScriptedAnswer("Done.")])
     busy.store = folder.parent / "other.db"
     assert busy.run().stop == "done"
 
 
 @pytest.mark.parametrize("api", STRICTEST_MODELS)
-def test_an_error_is_told(folder, api):
-    """A provider that refuses ends the work with words; nothing is raised, and later it goes on where it was."""
+def test_run_agent_reports_a_provider_error_and_can_go_on(folder, api):
+    """A provider's refusal ends the run with a reason instead of an exception, and a later run goes on."""
     agent = Agent(
-        folder, [says(bash("echo 1 >> ran")), ScriptedAnswer("Done.")], api=api, faults=[Fault("401", "head", 2)]
+        folder,
+        [answer_with_calls(bash_call("echo 1 >> ran")), ScriptedAnswer("Done.")],
+        api=api,
+        faults=[Fault("401", "head", 2)],
     )
     outcome = agent.run()
     assert (outcome.stop, outcome.steps) == ("error", 1)
@@ -230,8 +243,8 @@ def test_an_error_is_told(folder, api):
     assert (folder / "ran").read_text() == "1\n"
 
 
-def test_nothing_to_do(folder):
-    """Without a task, and with nothing open, nothing is sent."""
+def test_run_agent_sends_nothing_without_a_task(folder):
+    """Without a task and without open calls no request is sent."""
     agent = Agent(folder, [ScriptedAnswer("Done.")])
     assert agent.run("").stop == "done"
     agent.run("Go.")
@@ -239,23 +252,25 @@ def test_nothing_to_do(folder):
     assert len(agent.provider.requests) == 1
 
 
-# -- what was stopped --------------------------------------------------------------------------------------------------
+# -- stops and crashes -------------------------------------------------------------------------------------------------
 
 
-def test_a_stop_in_the_middle_of_a_command(folder):
-    """It is ended, its result says that its effects are unknown, later calls were not run; then the work goes on.
-
-    Hooks that wait while a result goes into the log do not keep it out of there.
+def test_run_agent_stopped_during_a_command_records_a_result_for_each_call(folder):
+    """The stopped command gets a result that says its effects are unknown, later calls one that says they did not run,
+    even if a hook waits while a result is appended.
     """
 
-    async def patient(_):
+    async def wait_briefly(_):
         await anyio.sleep(0.01)
 
-    script = [says(("ls", {}), bash("echo 1 >> ran; sleep 60"), bash("echo 2 >> ran")), ScriptedAnswer("I see.")]
+    script = [
+        answer_with_calls(("ls", {}), bash_call("echo 1 >> ran; sleep 60"), bash_call("echo 2 >> ran")),
+        ScriptedAnswer("I see."),
+    ]
     agent = Agent(folder, script)
 
-    agent.hooks = Hooks(on_append=patient)
-    outcome = agent.stopped(lambda: (folder / "ran").exists() and (folder / "ran").read_text())
+    agent.hooks = Hooks(on_append=wait_briefly)
+    outcome = agent.run_and_stop(lambda: (folder / "ran").exists() and (folder / "ran").read_text())
     assert outcome.stop == "aborted"
     assert agent.results() == ["[. is empty]", STOPPED_RESULT_TEXT, NOT_RUN_RESULT_TEXT]
     outcome = agent.run("")
@@ -265,116 +280,124 @@ def test_a_stop_in_the_middle_of_a_command(folder):
 
 @pytest.mark.parametrize(("streams", "task"), [(False, ""), (True, ""), (True, "Go on.")])
 @pytest.mark.parametrize("api", STRICTEST_MODELS)
-def test_a_stop_in_the_middle_of_an_answer(folder, api, streams, task):
-    """Calls of an answer that was not there to its end are not run; the work goes on when it is asked to."""
-    script = [says(bash("echo 1 >> ran"), text="I run it. " * 50), says(bash("echo 2 >> ran")), ScriptedAnswer("Done.")]
+def test_run_agent_stopped_during_an_answer_runs_none_of_its_calls(folder, api, streams, task):
+    """Calls of an incomplete answer are not run, and a later run goes on."""
+    script = [
+        answer_with_calls(bash_call("echo 1 >> ran"), text="I run it. " * 50),
+        answer_with_calls(bash_call("echo 2 >> ran")),
+        ScriptedAnswer("Done."),
+    ]
     agent = Agent(folder, script, api=api, faults=[Fault("stall", "end", 1, 600.0)])
 
-    assert agent.stopped(lambda: agent.provider.requests, streams_text=streams).stop == "aborted"
+    assert agent.run_and_stop(lambda: agent.provider.requests, streams_text=streams).stop == "aborted"
     assert agent.results() == []
     assert agent.run(task).stop == "done"
     assert (folder / "ran").read_text() == "2\n"
 
 
 @given(st.lists(st.sampled_from("ab"), max_size=4), st.integers(0, 4))
-def test_open_calls_are_those_behind_the_results(ids, answered):
-    """Ids may repeat within an answer: results belong to its calls in their order, and the rest is open."""
+def test_find_open_calls_returns_the_calls_after_the_last_result(ids, answered):
+    """Ids may repeat within an answer: results belong to its calls in order, and the rest are open."""
     calls = [ToolCall(id_, "ls", str(number)) for number, id_ in enumerate(ids)]
-    given_ = [Message("tool", (ToolResult(id_, "ls", (Text("x"),)),)) for id_ in ids[:answered]]
-    said = [Message.from_text("user", "Go."), Message("assistant", tuple(calls)), *given_]
-    branch = ConversationState.from_entries(
+    result_messages = [Message("tool", (ToolResult(id_, "ls", (Text("x"),)),)) for id_ in ids[:answered]]
+    messages = [Message.from_text("user", "Go."), Message("assistant", tuple(calls)), *result_messages]
+    state = ConversationState.from_entries(
         [
-            entries.Entry(str(n), str(n - 1) if n else None, entries.MessageEntry(build_sized_message(one)), n)
-            for n, one in enumerate(said)
+            entries.Entry(str(n), str(n - 1) if n else None, entries.MessageEntry(build_sized_message(message)), n)
+            for n, message in enumerate(messages)
         ]
     )
-    assert loop.find_open_calls(branch) == tuple(calls[answered:])
-    assert not loop.is_conversation_answered(branch) or not given_
+    assert loop.find_open_calls(state) == tuple(calls[answered:])
+    assert not loop.is_conversation_answered(state) or not result_messages
 
 
-def test_a_stop_while_a_command_waits_for_a_yes(folder):
-    """A command that nobody allowed yet has not begun, and neither have those behind it: the model is told so."""
-    asked = []
+def test_run_agent_stopped_during_a_permission_question_runs_no_command(folder):
+    """A command that was not yet allowed has not started, nor have the calls after it, and the results say so."""
+    commands = []
 
-    async def never(command):
-        asked.append(command)
+    async def ask_forever(command):
+        commands.append(command)
         await anyio.sleep_forever()
 
-    agent = Agent(folder, [says(("ls", {}), bash("echo 1 >> ran"), ("ls", {})), ScriptedAnswer("I see.")])
-    assert agent.stopped(lambda: asked, allow=never).stop == "aborted"
+    agent = Agent(
+        folder, [answer_with_calls(("ls", {}), bash_call("echo 1 >> ran"), ("ls", {})), ScriptedAnswer("I see.")]
+    )
+    assert agent.run_and_stop(lambda: commands, allow=ask_forever).stop == "aborted"
     assert agent.results() == ["[. is empty]", NOT_RUN_RESULT_TEXT, NOT_RUN_RESULT_TEXT]
     assert agent.run("").stop == "done"
-    assert asked == ["echo 1 >> ran"]
+    assert commands == ["echo 1 >> ran"]
 
 
 class Crash(BaseException):
-    """The process is gone."""
+    """Stands for the death of the process."""
 
 
 @pytest.mark.parametrize(
-    ("calls", "done", "told"),
+    ("calls", "done", "expected_results"),
     [
-        ([("ls", {}), bash("echo 2 >> ran")], 0, ["[. is empty]", "(no output)\n[exit code 0]"]),
-        ([bash("echo 1 >> ran"), bash("echo 2 >> ran")], 0, [LOST_RESULT_TEXT, "(no output)\n[exit code 0]"]),
-        ([bash("echo 1 >> ran"), bash("echo 2 >> ran")], 1, ["(no output)\n[exit code 0]", LOST_RESULT_TEXT]),
+        ([("ls", {}), bash_call("echo 2 >> ran")], 0, ["[. is empty]", "(no output)\n[exit code 0]"]),
+        ([bash_call("echo 1 >> ran"), bash_call("echo 2 >> ran")], 0, [LOST_RESULT_TEXT, "(no output)\n[exit code 0]"]),
+        ([bash_call("echo 1 >> ran"), bash_call("echo 2 >> ran")], 1, ["(no output)\n[exit code 0]", LOST_RESULT_TEXT]),
         ([("write", {"path": "a", "text": "x"})], 0, [LOST_RESULT_TEXT]),
         ([("fly", {})], 0, ["there is no tool 'fly'"]),
     ],
 )
-def test_a_crash_in_the_middle_of_a_tool(folder, monkeypatch, calls, done, told):
-    """What has a result is never run again; the call that may have begun is told unknown where that matters."""
-    agent = Agent(folder, [says(*calls), ScriptedAnswer("Done.")])
+def test_run_agent_after_a_crash_never_reruns_a_call_that_may_have_run(
+    folder, monkeypatch, calls, done, expected_results
+):
+    """A call with a result is never run again; one that may have started gets an unknown result if it has effects."""
+    agent = Agent(folder, [answer_with_calls(*calls), ScriptedAnswer("Done.")])
     count = 0
-    real = loop.run_tool_call
+    original = loop.run_tool_call
 
-    async def dying(place, call):
+    async def run_until_crash(workspace, call):
         nonlocal count
         count += 1
         if count > done:
             raise Crash
-        return await real(place, call)
+        return await original(workspace, call)
 
-    monkeypatch.setattr(loop, "run_tool_call", dying)
+    monkeypatch.setattr(loop, "run_tool_call", run_until_crash)
     with pytest.raises(Crash):
         agent.run()
-    monkeypatch.setattr(loop, "run_tool_call", real)
-    before = (folder / "ran").read_text() if done else ""
+    monkeypatch.setattr(loop, "run_tool_call", original)
+    ran_before = (folder / "ran").read_text() if done else ""
     assert agent.run("").stop == "done"
     results = agent.results()
-    assert len(results) == len(told)
-    assert all(text.startswith(start) for text, start in zip(results, told, strict=True))
-    assert not before or (folder / "ran").read_text() == before
+    assert len(results) == len(expected_results)
+    assert all(text.startswith(start) for text, start in zip(results, expected_results, strict=True))
+    assert not ran_before or (folder / "ran").read_text() == ran_before
     assert len(agent.provider.requests) == 2
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=8)
 @given(data=st.data())
-def test_nothing_is_done_twice(folder, monkeypatch, data):
-    """Law: wherever the process dies, and however often, each command runs at most once, and each call has a result."""
+def test_run_agent_runs_each_command_at_most_once_after_any_crash(folder, monkeypatch, data):
+    """Wherever and however often the process dies, each command runs at most once and each call has a result."""
     groups = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3), label="calls of each answer")
     deaths = data.draw(st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=3), label="deaths")
     number = iter(range(100))
-    script = [says(*[bash(f"echo {next(number)} >> ran") for _ in range(size)]) for size in groups] + [
-        ScriptedAnswer("Done.")
-    ]
+    script = [
+        answer_with_calls(*[bash_call(f"echo {next(number)} >> ran") for _ in range(size)]) for size in groups
+    ] + [ScriptedAnswer("Done.")]
     (folder / "ran").write_text("")
     agent = Agent(folder, script)
     agent.store.unlink(missing_ok=True)
-    real = loop.run_tool_call
+    original = loop.run_tool_call
     for after, begun in deaths:
-        left = after
+        calls_left = after
 
-        async def dying(place, call, begun=begun):
-            nonlocal left
-            left -= 1
-            if left < 0:
+        async def run_until_crash(workspace, call, begun=begun):
+            nonlocal calls_left
+            calls_left -= 1
+            if calls_left < 0:
                 if begun:
-                    await real(place, call)
+                    await original(workspace, call)
                 raise Crash
-            return await real(place, call)
+            return await original(workspace, call)
 
         with monkeypatch.context() as patch, suppress(Crash):
-            patch.setattr(loop, "run_tool_call", dying)
+            patch.setattr(loop, "run_tool_call", run_until_crash)
             agent.run("" if agent.provider.requests else "Go.")
     assert agent.run("" if agent.provider.requests else "Go.").stop == "done"
     ran = (folder / "ran").read_text().split()
@@ -385,76 +408,76 @@ def test_nothing_is_done_twice(folder, monkeypatch, data):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=12)
 @given(data=st.data())
-def test_nothing_is_done_twice_on_any_branch(folder, data):
-    """Law: from whatever entry a branch goes on, what was done behind it on another one has its result, and no more."""
+def test_run_agent_runs_each_command_at_most_once_across_branches(folder, data):
+    """A branch from any entry takes the results that exist on another branch and runs no call twice."""
     groups = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=2), label="calls of each answer")
     number = iter(range(100))
-    script = [says(*[bash(f"echo {next(number)} >> ran") for _ in range(size)]) for size in groups]
+    script = [answer_with_calls(*[bash_call(f"echo {next(number)} >> ran") for _ in range(size)]) for size in groups]
     (folder / "ran").write_text("")
     agent = Agent(folder, [*script, *[ScriptedAnswer("Done.")] * 9])
     agent.store.unlink(missing_ok=True)
     assert agent.run().stop == "done"
     for _ in range(2):
         with open_store(str(agent.store)) as store:
-            places = [one.id for one in store.read_path(KEY) if not isinstance(one.body, entries.NoteEntry)]
-            store.set_leaf(KEY, data.draw(st.sampled_from(places[1:]), label="where a branch begins"))
-            branch = store.open_state(KEY)
-            left = len(loop.find_open_calls(branch))
-            is_over = loop.is_conversation_answered(branch)
-        before = [step for step in agent.steps if isinstance(step, ToolStarted)]
+            entry_ids = [entry.id for entry in store.read_path(KEY) if not isinstance(entry.body, entries.NoteEntry)]
+            store.set_leaf(KEY, data.draw(st.sampled_from(entry_ids[1:]), label="where a branch begins"))
+            state = store.open_state(KEY)
+            open_calls = len(loop.find_open_calls(state))
+            is_over = loop.is_conversation_answered(state)
+        started_before = [step for step in agent.steps if isinstance(step, ToolStarted)]
         assert agent.run("Go on." if is_over else "").stop == "done"
-        told = [step for step in agent.steps if isinstance(step, ToolStarted)]
-        assert len(told) == len(before)
-        assert agent.results().count("(no output)\n[exit code 0]") >= left
+        started_after = [step for step in agent.steps if isinstance(step, ToolStarted)]
+        assert len(started_after) == len(started_before)
+        assert agent.results().count("(no output)\n[exit code 0]") >= open_calls
     ran = (folder / "ran").read_text().split()
     assert len(ran) == len(set(ran)) == sum(groups)
 
 
 @pytest.mark.parametrize("task", ["", "And this."])
-def test_one_agent_at_a_time(folder, monkeypatch, task):
-    """Who comes second to a session is told so and does nothing, its open calls least of all; later it may."""
+def test_run_agent_refuses_a_second_agent_in_the_same_session(folder, monkeypatch, task):
+    """A second agent in a session gets an error and does nothing, not even the open calls; later it may run."""
     monkeypatch.setattr("holdfast.store.locks.LEASE_WAIT", 0.1)
     script = [
-        says(bash("echo 1 >> ran; sleep 60"), bash("echo 2 >> ran")),
+        answer_with_calls(bash_call("echo 1 >> ran; sleep 60"), bash_call("echo 2 >> ran")),
         ScriptedAnswer("Done."),
         ScriptedAnswer("And that."),
     ]
-    agent, said = Agent(folder, script), []
+    agent, outcomes = Agent(folder, script), []
 
-    def second():
-        if not said and (folder / "ran").exists():
-            said.append(other.run(task))
-        return bool(said)
+    def start_other_agent():
+        if not outcomes and (folder / "ran").exists():
+            outcomes.append(other_agent.run(task))
+        return bool(outcomes)
 
-    other = Agent(folder, [ScriptedAnswer("Never.")])
-    assert agent.stopped(second).stop == "aborted"
-    assert (said[0].stop, said[0].steps) == ("error", 0)
-    assert "another agent is working in session 'task'; wait" in said[0].reason
-    assert not other.provider.requests
+    other_agent = Agent(folder, [ScriptedAnswer("Never.")])
+    assert agent.run_and_stop(start_other_agent).stop == "aborted"
+    assert (outcomes[0].stop, outcomes[0].steps) == ("error", 0)
+    assert "another agent is working in session 'task'; wait" in outcomes[0].reason
+    assert not other_agent.provider.requests
     assert agent.results() == [STOPPED_RESULT_TEXT, NOT_RUN_RESULT_TEXT]
     assert agent.run(task).stop == "done"
     assert (folder / "ran").read_text() == "1\n"
 
 
 @pytest.mark.parametrize("api", STRICTEST_MODELS)
-def test_what_is_said_meanwhile_is_answered(folder, api):
-    """A user's words that came while the last answer was on its way are answered before the work is done."""
+def test_run_agent_answers_a_message_that_came_during_the_last_answer(folder, api):
+    """A user message that arrives during the last answer is answered before the run is done."""
     agent = Agent(
         folder,
-        [says(("ls", {})), ScriptedAnswer("Done."), ScriptedAnswer("I stop."), ScriptedAnswer("Never.")],
+        [answer_with_calls(("ls", {})), ScriptedAnswer("Done."), ScriptedAnswer("I stop."), ScriptedAnswer("Never.")],
         api=api,
     )
     provider = agent.upstream
 
-    class Meanwhile:
+    class UpstreamWithLateMessage:
         @asynccontextmanager
-        async def send(self, sent):
+        async def send(self, request):
             if len(agent.provider.requests) == 1:
                 await self.session.append("Stop.")
-            async with provider.send(sent) as reply:
+            async with provider.send(request) as reply:
                 yield reply
 
-    agent.upstream = upstream = Meanwhile()
+    agent.upstream = upstream = UpstreamWithLateMessage()
 
     async def main():
         async with agent.session() as session:
@@ -468,7 +491,7 @@ def test_what_is_said_meanwhile_is_answered(folder, api):
 
 
 @pytest.mark.parametrize(
-    ("first", "then"),
+    ("first_api", "second_api"),
     [
         ("openai-chat", "anthropic"),
         ("anthropic", "openai-chat"),
@@ -477,13 +500,13 @@ def test_what_is_said_meanwhile_is_answered(folder, api):
         ("openai-responses", "openai-chat"),
     ],
 )
-def test_a_session_goes_on_with_another_api(folder, first, then):
-    """What was begun over one API goes on over another; the strict provider takes it, with one system prompt."""
-    agent = Agent(folder, [says(("ls", {}), text="I look."), ScriptedAnswer("Empty.")], api=first)
+def test_run_agent_continues_a_session_over_another_api(folder, first_api, second_api):
+    """A session started over one API continues over another, and each request has exactly one system prompt."""
+    agent = Agent(folder, [answer_with_calls(("ls", {}), text="I look."), ScriptedAnswer("Empty.")], api=first_api)
     assert agent.run("Look.").stop == "done"
-    other = Agent(folder, [says(("ls", {})), ScriptedAnswer("Still empty.")], api=then)
-    outcome = other.run("Look again.")
+    other_agent = Agent(folder, [answer_with_calls(("ls", {})), ScriptedAnswer("Still empty.")], api=second_api)
+    outcome = other_agent.run("Look again.")
     assert (outcome.stop, outcome.text) == ("done", "Still empty."), outcome
-    for one in other.provider.requests:
-        assert isinstance(one.reply, ModelAnswer)
-        assert one.incoming.body.count(b"You work on the user's task in one folder") == 1
+    for request in other_agent.provider.requests:
+        assert isinstance(request.reply, ModelAnswer)
+        assert request.incoming.body.count(b"You work on the user's task in one folder") == 1

@@ -1,4 +1,4 @@
-"""The nine tools as a model meets them: their schemas, and calls that are not as they should be."""
+"""The agent's nine tools: their schemas, and how broken calls are answered."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from holdfast.providers.requests.request_body import build_request_body
 from holdfast.providers.rules.validate import validate_request
 
 
-def test_there_are_nine():
-    """They are called as the behaviour says."""
+def test_tool_definitions_have_the_documented_names():
+    """The nine tools have the names that the documentation uses."""
     assert [tool.name for tool in TOOL_DEFINITIONS] == [
         "read",
         "write",
@@ -40,8 +40,8 @@ def test_there_are_nine():
 
 
 @pytest.mark.parametrize("tool", TOOL_DEFINITIONS, ids=lambda tool: tool.name)
-def test_schemas_are_plain(tool):
-    """Each schema is a valid object of JSON Schema with nothing that refers elsewhere, and says what is meant."""
+def test_tool_definitions_have_self_contained_schemas(tool):
+    """Each schema is a valid JSON Schema object without references, and the tool has a description."""
     jsonschema.Draft202012Validator.check_schema(tool.schema)
     assert tool.schema["type"] == "object"
     assert tool.schema["additionalProperties"] is False
@@ -51,8 +51,8 @@ def test_schemas_are_plain(tool):
 
 
 @pytest.mark.parametrize("api", API_NAMES)
-def test_every_api_takes_them(api):
-    """A request that offers the nine tools keeps the rules of each API."""
+def test_tool_definitions_are_valid_for_every_api(api):
+    """A request with the nine tools keeps the rules of each API."""
     fields = Environment(tools=TOOL_DEFINITIONS).build_fields(api)
     request = build_request_body(
         api, "some-model", [build_sized_message(Message.from_text("user", "Go."))], setup_fields=fields
@@ -87,8 +87,8 @@ def test_every_api_takes_them(api):
         ("read", "[" * 100_000, "the arguments of read"),
     ],
 )
-def test_a_broken_call_is_an_error_the_model_can_act_on(call, name, arguments, why):
-    """Unknown tools and broken, missing, extra or wrong arguments become results that say what would be right."""
+def test_run_tool_call_explains_a_broken_call_to_the_model(call, name, arguments, why):
+    """Unknown tools and broken, missing, extra or wrong arguments give error results that describe the right call."""
     text, is_error = call(name, arguments)
     assert is_error
     assert why in text
@@ -96,8 +96,8 @@ def test_a_broken_call_is_an_error_the_model_can_act_on(call, name, arguments, w
     assert "Traceback" not in text
 
 
-def test_arguments_are_read_kindly(call, folder):
-    """Numbers as texts, null for what is not given, and no arguments at all where none are needed are understood."""
+def test_run_tool_call_accepts_lenient_arguments(call, folder):
+    """Numbers as text, null for an absent argument, and no arguments where none are required are accepted."""
     assert call("bash", '{"command": "true", "seconds": "5"}') == ("(no output)\n[exit code 0]", False)
     assert call("ls", '{"folder": null}') == ("[. is empty]", False)
     assert call("ls", "") == ("[. is empty]", False)
@@ -118,8 +118,8 @@ def test_arguments_are_read_kindly(call, folder):
         ).map(json.dumps),
     ),
 )
-def test_no_call_raises_or_leaves_the_folder(folder, name, arguments):
-    """Whatever a model sends, it gets a result, and nothing appears outside of the folder."""
+def test_run_tool_call_never_raises_or_writes_outside_the_folder(folder, name, arguments):
+    """Any call gets a result, and no file appears outside the folder."""
     result = anyio.run(
         run_tool_call, open_workspace(folder, ask_permission=deny_command), ToolCall("c", name, arguments)
     )
@@ -129,48 +129,48 @@ def test_no_call_raises_or_leaves_the_folder(folder, name, arguments):
     assert {path.name for path in folder.parent.iterdir()} == {"work", "secret.txt"}
 
 
-def test_recall_has_two_names(call, place):
-    """What the previews call ``recall`` is answered by ``fetch_result``, with the arguments as they stand there."""
-    asked = []
+def test_run_tool_call_treats_recall_as_fetch_result(call, workspace):
+    """Previews call the tool ``recall``; it is answered like ``fetch_result``, with the same arguments."""
+    received = []
 
     async def recall(arguments):
-        asked.append(dict(arguments))
+        received.append(dict(arguments))
         return RecallAnswer("lines 1-2", is_error=False)
 
-    there = replace(place, recall=recall)
+    with_recall = replace(workspace, recall=recall)
     for name in ("fetch_result", "recall"):
-        assert call(name, '{"id": "3fa9c1d2e4f5", "lines": "1-2"}', at=there) == ("lines 1-2", False)
-    assert asked == [{"id": "3fa9c1d2e4f5", "lines": "1-2"}] * 2
+        assert call(name, '{"id": "3fa9c1d2e4f5", "lines": "1-2"}', at=with_recall) == ("lines 1-2", False)
+    assert received == [{"id": "3fa9c1d2e4f5", "lines": "1-2"}] * 2
     assert call("fetch_result", "{}")[1], "without a session there is nothing to read back"
 
 
-def test_the_plan_is_told_back(call):
-    """A plan is kept where it was said, in the log; its result counts what is done."""
+def test_todo_returns_the_plan_with_a_count_of_done_items(call):
+    """The result repeats the plan and counts the finished items."""
     items = [{"text": "look", "status": "done"}, {"text": "mend\nit"}]
     assert call("todo", items=items) == ("[1 of 2 done]\n- [done] look\n- [open] mend it", False)
 
 
-def test_skills_are_read_by_name(call, place, folder):
-    """A skill's file, and files beside it, are read as ``skill:NAME``; another name, and a way out, are refused."""
+def test_read_accepts_skill_paths_inside_the_skill_folder(call, workspace, folder):
+    """``skill:NAME`` reads a skill's file or one beside it; an unknown name or a path outside is refused."""
     home = folder.parent / "skills" / "tides"
     home.mkdir(parents=True)
     (home / "SKILL.md").write_text("---\nname: tides\ndescription: d\n---\nLook at the moon.")
     (home / "table.txt").write_text("high 4:10")
     from holdfast.engine.environment.environment import load_environment
 
-    there = replace(place, skills=load_environment(folder, skills=[home.parent]).skills)
-    assert call("read", path="skill:tides", at=there)[0].endswith("Look at the moon.")
-    assert call("read", path="skill:tides/table.txt", at=there) == ("high 4:10", False)
-    for named, why in {"skill:moon": "there are: tides", "skill:tides/../../secret.txt": "outside"}.items():
-        text, is_error = call("read", path=named, at=there)
+    with_skills = replace(workspace, skills=load_environment(folder, skills=[home.parent]).skills)
+    assert call("read", path="skill:tides", at=with_skills)[0].endswith("Look at the moon.")
+    assert call("read", path="skill:tides/table.txt", at=with_skills) == ("high 4:10", False)
+    for path, why in {"skill:moon": "there are: tides", "skill:tides/../../secret.txt": "outside"}.items():
+        text, is_error = call("read", path=path, at=with_skills)
         assert is_error
         assert why in text
-    assert call("write", path="skill:tides", text="x", at=there)[0].startswith("wrote skill:tides")
+    assert call("write", path="skill:tides", text="x", at=with_skills)[0].startswith("wrote skill:tides")
 
 
 @pytest.mark.parametrize("name", ["gone", "file"])
-def test_a_folder_that_is_none(folder, name):
-    """An agent needs a folder to work in."""
+def test_open_workspace_rejects_a_path_that_is_not_a_folder(folder, name):
+    """An agent needs an existing folder to work in."""
     (folder / "file").touch()
     with pytest.raises(FormatError, match="folder"):
         open_workspace(folder / name)

@@ -1,4 +1,4 @@
-"""What every test of the command line needs: a home of its own, a store in it, and recorded sessions."""
+"""Fixtures of the command line tests: an empty home, a store in it, and recorded sessions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an empty home folder that is the working folder too; nothing of the real user is seen."""
+    """Return an empty home folder that is also the working folder; nothing of the real user is visible."""
     for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "PI_CODING_AGENT_DIR", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {"COLUMNS": "100", "HOLDFAST_STORE": str(tmp_path / "store" / "holdfast.db")}.items():
@@ -42,13 +42,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run() -> Run:
     """Return a function that runs ``holdfast`` with arguments and standard input."""
 
-    def go(*arguments: str | Path, given: str | bytes | None = None) -> Result:
-        return CliRunner().invoke(command, [str(argument) for argument in arguments], given)
+    def invoke(*arguments: str | Path, stdin: str | bytes | None = None) -> Result:
+        return CliRunner().invoke(command, [str(argument) for argument in arguments], stdin)
 
-    return go
+    return invoke
 
 
-def _line(number: int, role: str, content: Any, *, session: str = "5e551011-aaaa") -> str:
+def _make_session_line(number: int, role: str, content: Any, *, session: str = "5e551011-aaaa") -> str:
     """Return one line of a Claude Code session."""
     message: dict[str, Any] = {"role": role, "content": content}
     if role == "assistant":
@@ -67,20 +67,25 @@ def _line(number: int, role: str, content: Any, *, session: str = "5e551011-aaaa
     )
 
 
-def _talk(turns: int, *, session: str = "5e551011-aaaa", words: int = 5) -> list[str]:
-    """Return the lines of a session of ``turns`` turns: a question, a call, its result, an answer."""
+def _make_session_lines(turns: int, *, session: str = "5e551011-aaaa", words: int = 5) -> list[str]:
+    """Return the lines of a session with ``turns`` turns: a question, a call, its result, an answer."""
     lines = []
     for turn in range(turns):
-        at = 4 * turn
+        first_line = 4 * turn
         path = f"src/module_{turn}.py"
         call = {"type": "tool_use", "id": f"toolu_{turn}", "name": "Read", "input": {"file_path": path}}
         text = "\n".join(f"def function_{turn}_{n}(): return {n}" for n in range(words))
         result = {"type": "tool_result", "tool_use_id": f"toolu_{turn}", "content": text}
         lines += [
-            _line(at, "user", f"Please read {path} and go on.", session=session),
-            _line(at + 1, "assistant", [call], session=session),
-            _line(at + 2, "user", [result], session=session),
-            _line(at + 3, "assistant", [{"type": "text", "text": f"function_{turn}_1 is in {path}"}], session=session),
+            _make_session_line(first_line, "user", f"Please read {path} and go on.", session=session),
+            _make_session_line(first_line + 1, "assistant", [call], session=session),
+            _make_session_line(first_line + 2, "user", [result], session=session),
+            _make_session_line(
+                first_line + 3,
+                "assistant",
+                [{"type": "text", "text": f"function_{turn}_1 is in {path}"}],
+                session=session,
+            ),
         ]
     return lines
 
@@ -88,16 +93,16 @@ def _talk(turns: int, *, session: str = "5e551011-aaaa", words: int = 5) -> list
 @pytest.fixture
 def session(home: Path) -> Path:
     """Return a short recorded session."""
-    return _write(home / "session.jsonl", _talk(3))
+    return _write_lines(home / "session.jsonl", _make_session_lines(3))
 
 
 @pytest.fixture
 def long_session(home: Path) -> Path:
-    """Return a session that outgrows a window of 16,000 tokens several times."""
-    return _write(home / "long.jsonl", _talk(24, session="10009-bbbb", words=150))
+    """Return a recorded session that is several times as long as a window of 16,000 tokens."""
+    return _write_lines(home / "long.jsonl", _make_session_lines(24, session="10009-bbbb", words=150))
 
 
-def _write(path: Path, lines: list[str]) -> Path:
+def _write_lines(path: Path, lines: list[str]) -> Path:
     """Write ``lines`` to ``path`` and return it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -105,63 +110,68 @@ def _write(path: Path, lines: list[str]) -> Path:
 
 
 @pytest.fixture
-def talk() -> Callable[..., list[str]]:
-    """Return the function that makes the lines of a session of so many turns."""
-    return _talk
+def make_session_lines() -> Callable[..., list[str]]:
+    """Return the function that makes the lines of a Claude Code session."""
+    return _make_session_lines
 
 
 @pytest.fixture
-def line() -> Callable[..., str]:
-    """Return the function that makes one line of a session."""
-    return _line
+def make_session_line() -> Callable[..., str]:
+    """Return the function that makes one line of a Claude Code session."""
+    return _make_session_line
 
 
 @pytest.fixture
-def write() -> Callable[[Path, list[str]], Path]:
+def write_lines() -> Callable[[Path, list[str]], Path]:
     """Return the function that writes lines to a file."""
-    return _write
+    return _write_lines
 
 
 @pytest.fixture
 def store(home: Path) -> Iterator[SessionStore]:
-    """Return the store that the commands use."""
-    with open_store(home / "store" / "holdfast.db") as there:
-        yield there
+    """Open the store that the commands use."""
+    with open_store(home / "store" / "holdfast.db") as opened:
+        yield opened
 
 
 @pytest.fixture
-def decided(run: Run, session: Path, home: Path) -> str:
-    """Return the id of a session of 12 messages: d1 spilled #6, then c1 put a summary in place of #0 to #3."""
+def edited_session(run: Run, session: Path, home: Path) -> str:
+    """Return the key of a session of 12 messages: entry d1 spilled #6, then c1 replaced #0 to #3 by a summary."""
     assert run("import", session).exit_code == 0
     key = "5e551011-aaaa"
     with open_store(home / "store" / "holdfast.db") as store:
-        slot = ConversationState.from_entries(store.read_path(key)).history.sized_messages[6]
-        result = slot.message.results[0]
+        sized_message = ConversationState.from_entries(store.read_path(key)).history.sized_messages[6]
+        result = sized_message.message.results[0]
         blob = store.blobs.store_content(get_result_text(result))
         short = ToolResult(result.call_id, result.name, (Text("[short]"),))
-        saves = slot.tokens - build_sized_message(Message("tool", (short,))).tokens
+        saves = sized_message.tokens - build_sized_message(Message("tool", (short,))).tokens
         edit = Edit(Span(6, 7, 0), (short,), "spill", "a result was too long", saves, blob)
         summary = Message.from_text("user", "what happened before")
-        made = CompactionEntry(4, summary, build_sized_message(summary).tokens, tokens_before=900, tokens_after=500)
+        compaction = CompactionEntry(
+            4, summary, build_sized_message(summary).tokens, tokens_before=900, tokens_after=500
+        )
         store.append_entries(
             key,
-            [Entry("d1", store.get_session(key).leaf_id, DecisionEntry((edit,)), time_ms=0), Entry("c1", "d1", made)],
+            [
+                Entry("d1", store.get_session(key).leaf_id, DecisionEntry((edit,)), time_ms=0),
+                Entry("c1", "d1", compaction),
+            ],
         )
     return key
 
 
 @pytest.fixture
-def work() -> Callable[[Callable[[], object]], int]:
-    """Return a function that tells how many calls of functions it takes to do something."""
+def count_calls() -> Callable[[Callable[[], object]], int]:
+    """Return a function that counts the function calls an action takes."""
 
-    def calls(what: Callable[[], object]) -> int:
-        looked: Counter[str] = Counter()
-        before = sys.getprofile()
-        sys.setprofile(lambda _frame, event, _what: looked.update([event]))
+    def run_and_count(action: Callable[[], object]) -> int:
+        counter: Counter[str] = Counter()
+        profiler_before = sys.getprofile()
+        sys.setprofile(lambda _frame, event, _argument: counter.update([event]))
         try:
-            what()
+            action()
         finally:
-            sys.setprofile(before)
-        return looked.total()
+            sys.setprofile(profiler_before)
+        return counter.total()
 
-    return calls
+    return run_and_count

@@ -1,4 +1,4 @@
-"""The command itself: help, names, exit codes, and how fast it starts."""
+"""The command group: help, names, exit codes, and what it imports."""
 
 from __future__ import annotations
 
@@ -12,66 +12,70 @@ import pytest
 from holdfast.cli import COMMAND_HELP, LazyCommandGroup, command, get_command_module
 
 
-def loaded(name: str) -> click.Command:
-    found: click.Command = import_module(get_command_module(name)).command
-    return found
+def load_command(name: str) -> click.Command:
+    loaded_command: click.Command = import_module(get_command_module(name)).command
+    return loaded_command
 
 
-def subcommands() -> list[tuple[str, ...]]:
+def list_subcommands() -> list[tuple[str, ...]]:
     out: list[tuple[str, ...]] = []
     for name in COMMAND_HELP:
-        found = loaded(name)
-        out += [(name, inner) for inner in found.commands] if isinstance(found, click.Group) else [(name,)]
+        loaded_command = load_command(name)
+        out += (
+            [(name, inner) for inner in loaded_command.commands]
+            if isinstance(loaded_command, click.Group)
+            else [(name,)]
+        )
     return out
 
 
-def test_alone_it_says_what_to_do_first(run):
-    """``holdfast`` alone prints its help with four first things to do, and that is no error."""
+def test_holdfast_alone_prints_help_with_first_steps(run):
+    """``holdfast`` alone prints its help with four first commands, and that is no error."""
     result = run()
     assert result.exit_code == 0
     assert result.stdout.count("\n    holdfast ") == 4
 
 
-def test_version(run):
-    """``--version`` prints one line."""
+def test_version_prints_one_line(run):
+    """``--version`` prints one line with the name."""
     result = run("--version")
     assert result.exit_code == 0
     assert result.stdout.startswith("holdfast ")
 
 
-def test_help_loads_click_alone():
-    """The help page loads no command: neither rich, nor the store, nor replay."""
+def test_help_imports_only_click():
+    """The help page imports no command: neither rich, nor the store, nor replay."""
     check = (
         "import sys; from holdfast.cli import command; command(['--help'], standalone_mode=False);"
         "print([name for name in ('rich', 'sqlite3', 'holdfast.replay', 'bpe_openai') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("[]\n")
+    result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert result.stdout.endswith("[]\n")
 
 
 @pytest.mark.parametrize("name", COMMAND_HELP)
-def test_the_list_says_what_the_command_says(name):
+def test_command_list_uses_each_commands_first_sentence(name):
     """The line in the list of commands is the first sentence of the command's own help."""
-    assert (loaded(name).help or "").startswith(COMMAND_HELP[name].split(":")[0].rstrip("."))
+    assert (load_command(name).help or "").startswith(COMMAND_HELP[name].split(":")[0].rstrip("."))
 
 
-@pytest.mark.parametrize("names", subcommands(), ids=" ".join)
-def test_every_command_has_an_example_and_speaks_json(run, names):
-    """Every verb shows an example of itself in its help, and takes ``--json``."""
-    shown = run(*names, "--help").stdout
-    assert f"  holdfast {' '.join(names)}" in shown or "| holdfast lint" in shown
-    assert "--json" in shown
+@pytest.mark.parametrize("names", list_subcommands(), ids=" ".join)
+def test_every_command_has_an_example_and_json(run, names):
+    """Every command shows an example in its help, and accepts ``--json``."""
+    help_text = run(*names, "--help").stdout
+    assert f"  holdfast {' '.join(names)}" in help_text or "| holdfast lint" in help_text
+    assert "--json" in help_text
 
 
-def test_unknown_command_names_the_nearest(run):
-    """A mistyped command ends with exit code 2 and the command that was meant."""
+def test_unknown_command_suggests_the_nearest(run):
+    """A mistyped command exits with 2 and suggests the nearest one."""
     result = run("replya")
     assert result.exit_code == 2
     assert "replay" in result.stderr
 
 
-def test_a_fault_of_ours_keeps_its_traceback():
-    """Only what input and disks can cause becomes a message; a bug stays visible."""
+def test_command_group_lets_a_bug_raise():
+    """Only input and system errors become messages; a bug keeps its traceback."""
 
     @click.command()
     def broken() -> None:
@@ -85,8 +89,8 @@ def test_a_fault_of_ours_keeps_its_traceback():
 
 
 @pytest.mark.parametrize("loading", ["click", "holdfast.cli", "holdfast.cli.commands.ls", "msgspec", "sqlite3"])
-def test_an_interrupt_while_it_loads_is_no_traceback(loading, tmp_path):
-    """^C ends the command with one line and 130, whichever of its modules is being loaded at that moment."""
+def test_interrupt_while_modules_load_exits_130(loading, tmp_path):
+    """^C prints one line and exits with 130, whichever module is being imported."""
     interrupted = f"""
 import os, signal, sys
 
@@ -102,11 +106,11 @@ from holdfast.__main__ import main
 
 main()
 """
-    done = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr == "Error: interrupted; nothing was left half-written\n"
+    result = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (130, "")
+    assert result.stderr == "Error: interrupted; nothing was left half-written\n"
 
 
-def test_main_is_the_group():
-    """The entry point of the package is this group."""
+def test_main_is_the_command_group():
+    """The package's entry point is this group."""
     assert list(command.list_commands(click.Context(command))) == list(COMMAND_HELP)

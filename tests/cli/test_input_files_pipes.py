@@ -1,4 +1,4 @@
-"""Pipes that are given as files."""
+"""Named pipes given as input files."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def pipe(home):
     return home / "pipe"
 
 
-def test_a_pipe_without_a_writer_is_refused(pipe):
-    """Nobody is waited for longer than the patience, and the message says what to do."""
+def test_read_pipe_refuses_a_pipe_without_a_writer(pipe):
+    """After the timeout the message says what to do."""
     with pytest.raises(FormatError, match="pipe without a writer; start the program"):
         read_pipe(pipe, 0.05)
 
 
-def test_a_writer_may_come_and_take_its_time(run, pipe):
-    """What is written is read to its end, also where its writer opens the pipe late and begins later still."""
+def test_lint_reads_a_pipe_whose_writer_is_late(run, pipe):
+    """A pipe is read to its end, even if its writer opens it late and writes later still."""
 
     def write() -> None:
         with pipe.open("wb", buffering=0) as out:

@@ -1,4 +1,4 @@
-"""A store that this user may read and not write: reading commands work, writing ones say what to do."""
+"""A store that this user may read but not write: reading commands work, writing ones say what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-NOBODY = 65_534
+UNPRIVILEGED_UID = 65_534
 READING = [
     ("ls",),
     ("show", "5e55"),
@@ -36,50 +36,50 @@ WRITING = [
 
 
 @pytest.fixture
-def closed(decided, home, talk, write, run, monkeypatch):
-    """Move the store to where this user may read and not write, and return its path."""
+def read_only_store(edited_session, home, make_session_lines, write_lines, run, monkeypatch):
+    """Move the store to a place that this user may read but not write, and return its path."""
     for arguments in READING:  # who may not write may not read where Python's own modules lie either
         run(*arguments)
-    place = Path(tempfile.mkdtemp())
-    shutil.copytree(home / "store", place / "store")
-    write(place / "more.jsonl", talk(2, session="1a7e-dddd"))
-    blobs = place / "store" / "holdfast.db.blobs"
+    folder = Path(tempfile.mkdtemp())
+    shutil.copytree(home / "store", folder / "store")
+    write_lines(folder / "more.jsonl", make_session_lines(2, session="1a7e-dddd"))
+    blobs = folder / "store" / "holdfast.db.blobs"
     shutil.copytree(next(blobs.iterdir()), blobs / "ff")  # a text that nothing names
-    for name, value in {"HOME": str(place), "HOLDFAST_STORE": str(place / "store" / "holdfast.db")}.items():
+    for name, value in {"HOME": str(folder), "HOLDFAST_STORE": str(folder / "store" / "holdfast.db")}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(folder)
     is_root = os.geteuid() == 0
-    for path in [place, *place.rglob("*")]:
+    for path in [folder, *folder.rglob("*")]:
         if is_root:
-            os.chown(path, NOBODY, -1)
+            os.chown(path, UNPRIVILEGED_UID, -1)
         path.chmod(0o500 if path.is_dir() else 0o400)
     if is_root:
-        os.seteuid(NOBODY)
-    yield place / "store" / "holdfast.db"
+        os.seteuid(UNPRIVILEGED_UID)
+    yield folder / "store" / "holdfast.db"
     if is_root:
         os.seteuid(0)
-    for path in [place, *place.rglob("*")]:
+    for path in [folder, *folder.rglob("*")]:
         path.chmod(0o700)
-    shutil.rmtree(place)
+    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("arguments", READING, ids=" ".join)
-def test_reading_needs_no_access_to_write(closed, run, arguments):
-    """What can be read is read."""
+def test_reading_commands_work_on_a_read_only_store(read_only_store, run, arguments):
+    """Commands that only read need no write permission."""
     result = run(*arguments)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout
 
 
 @pytest.mark.parametrize("arguments", WRITING, ids=" ".join)
-def test_writing_is_refused_with_one_thing_to_do(closed, run, arguments):
-    """What cannot be written is one message with the path and what to do, and nothing is changed."""
-    before = closed.read_bytes()
+def test_writing_commands_are_refused_on_a_read_only_store(read_only_store, run, arguments):
+    """One message names the path and what to do, and nothing is changed."""
+    bytes_before = read_only_store.read_bytes()
     result = run(*arguments)
     assert result.exit_code == 2
     assert isinstance(result.exception, SystemExit)
     assert len(result.stderr.splitlines()) == 1
-    assert str(closed) in result.stderr
+    assert str(read_only_store) in result.stderr
     assert "give yourself access to it and its folder, or another path with --store" in result.stderr
     assert "Errno" not in result.stderr
-    assert closed.read_bytes() == before
+    assert read_only_store.read_bytes() == bytes_before

@@ -34,59 +34,70 @@ HEADS = (
 )
 
 
-def row(client: Client, scenario: Scenario, verdict: Verdict, *, is_held: bool) -> str:
-    """Return one line of the table."""
+def format_row(client: Client, scenario: Scenario, verdict: Verdict, *, is_with_holdfast: bool) -> str:
+    """Return one row of the table."""
     numbers = (verdict.turns, verdict.past, verdict.errors, verdict.lost, verdict.refused, verdict.compactions)
     why = "; ".join(filter(None, (verdict.first_error, *verdict.wrong[:3])))
-    cells = (client.name, scenario.name, "with" if is_held else "without", *numbers, _clean(why))
-    return _line(cells)
+    cells = (client.name, scenario.name, "with" if is_with_holdfast else "without", *numbers, _clean_cell(why))
+    return _format_line(cells)
 
 
-def _clean(text: str) -> str:
+def _clean_cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "/")[:240]
 
 
-def _line(cells: Iterable[object]) -> str:
+def _format_line(cells: Iterable[object]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def _chosen(values: Sequence, names: Sequence[str]) -> list:
+def _select_by_name(values: Sequence, names: Sequence[str]) -> list:
     return [value for value in values if not names or value.name in names]
 
 
-def _folder(kept: Path | None) -> AbstractContextManager[str]:
-    """Return the folder of one run; it is gone afterwards unless runs are kept."""
-    return nullcontext(mkdtemp(prefix="clients-", dir=kept)) if kept else TemporaryDirectory(prefix="clients-")
+def _open_run_folder(parent_folder: Path | None) -> AbstractContextManager[str]:
+    """Return the folder of one run, which is removed afterwards unless runs are kept."""
+    return (
+        nullcontext(mkdtemp(prefix="clients-", dir=parent_folder))
+        if parent_folder
+        else TemporaryDirectory(prefix="clients-")
+    )
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Print the table, a line a run."""
+    """Print the table, one row a run."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("installed", type=Path)
+    parser.add_argument("clients_folder", type=Path)
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--client", action="append", default=[])
     parser.add_argument("--scenario", action="append", default=[])
     parser.add_argument("--without", action="store_true")
-    parser.add_argument("--with", dest="held", action="store_true")
+    parser.add_argument("--with", dest="with_holdfast", action="store_true")
     parser.add_argument("--keep", type=Path, help="folder in which each run is kept")
-    given = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was started is ended
-    _say(_line(HEADS))
-    _say(_line("---" for _ in HEADS))
-    sides = [False] * given.without + [True] * given.held or [False, True]
-    scenarios = _chosen(SCENARIOS, given.scenario)
-    for client in _chosen(CLIENTS, given.client):
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes that were started
+    _print_line(_format_line(HEADS))
+    _print_line(_format_line("---" for _ in HEADS))
+    sides = [False] * options.without + [True] * options.with_holdfast or [False, True]
+    scenarios = _select_by_name(SCENARIOS, options.scenario)
+    for client in _select_by_name(CLIENTS, options.client):
         for scenario in scenarios:
-            for is_held in sides:
-                with _folder(given.keep) as folder:
-                    run = converse(client, scenario, Path(folder), given.installed, given.turns, is_held=is_held)
-                    _say(row(client, scenario, judge(run), is_held=is_held))
-    _say("\n" + "\n".join(f"- {scenario.name}: {scenario.description}" for scenario in scenarios))
+            for is_with_holdfast in sides:
+                with _open_run_folder(options.keep) as folder:
+                    run = converse(
+                        client,
+                        scenario,
+                        Path(folder),
+                        options.clients_folder,
+                        options.turns,
+                        is_with_holdfast=is_with_holdfast,
+                    )
+                    _print_line(format_row(client, scenario, judge(run), is_with_holdfast=is_with_holdfast))
+    _print_line("\n" + "\n".join(f"- {scenario.name}: {scenario.description}" for scenario in scenarios))
 
 
 if __name__ == "__main__":

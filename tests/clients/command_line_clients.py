@@ -1,4 +1,4 @@
-"""The clients of the command line: how each is pointed at a server, started for one turn, and read."""
+"""Command line clients: how each is pointed at a server, started for one turn, and its output parsed."""
 
 from __future__ import annotations
 
@@ -18,65 +18,65 @@ PATIENCE = 240
 """Seconds for one turn: opencode takes 14 to start, and a client that tries again waits longer each time."""
 
 
-class Place(Struct, frozen=True):
+class ClientPlace(Struct, frozen=True):
     """Where a client lives during one run."""
 
-    installed: Path
+    clients_folder: Path
     """The folder with ``node_modules`` and the virtual environments."""
     home: Path
     work: Path
     url: str
     """Of the server it talks to, without ``/v1``."""
     compacts_at: int = 0
-    """Tokens at which the client is told to compact by itself; 0 = it is told nothing."""
+    """Tokens at which the client is configured to compact by itself; 0 = it is not configured."""
 
     @property
     def program(self) -> Path:
         """Return where the programs of the npm clients are."""
-        return self.installed / "node_modules" / ".bin"
+        return self.clients_folder / "node_modules" / ".bin"
 
 
 class Answer(Struct, frozen=True):
-    """What the client showed its user for one turn."""
+    """The client's output for one turn."""
 
     text: str = ""
     error: str = ""
-    """Empty where none reached the user."""
+    """The error the user saw, or empty."""
     session: str = ""
-    """The client's own id, for the next turn."""
+    """The client's own session id, for the next turn."""
 
 
 class Terminal(Struct, frozen=True):
     """A client that is started once a turn."""
 
-    arguments: Callable[[Place, str, str], list[str]]
-    """Of place, words and the session to go on with (empty = a new one)."""
-    variables: Callable[[Place], Mapping[str, str]]
+    arguments: Callable[[ClientPlace, str, str], list[str]]
+    """Given place, text and the session to continue (empty = a new one)."""
+    variables: Callable[[ClientPlace], Mapping[str, str]]
     read: Callable[[str, str], Answer]
-    """Of standard output and standard error."""
-    prepare: Callable[[Place], None] = lambda place: None
+    """Given standard output and standard error."""
+    prepare: Callable[[ClientPlace], None] = lambda place: None
     compact: str = ""
-    """What the user says to let it compact; empty where it is not said but configured."""
+    """The user's command for a compaction; empty if compaction is only configured."""
 
 
-class Started:
+class TerminalConversation:
     """A conversation with a client that is started once a turn."""
 
-    def __init__(self, terminal: Terminal, place: Place) -> None:
+    def __init__(self, terminal: Terminal, place: ClientPlace) -> None:
         self._terminal, self._place, self._session = terminal, place, ""
         subprocess.run(["git", "init", "-q", str(place.work)], check=True)
         terminal.prepare(place)
 
     def compact(self) -> Answer:
-        """Let the client compact, where its user can say so."""
-        said = self._terminal.compact
-        return self._told(said) if said else Answer()
+        """Let the client compact, if it has a command for it."""
+        command = self._terminal.compact
+        return self._run_turn(command) if command else Answer()
 
     def say(self, turn: Turn) -> Answer:
-        """Return what the client answered."""
-        return self._told(turn.text)
+        """Return the client's answer."""
+        return self._run_turn(turn.text)
 
-    def _told(self, text: str) -> Answer:
+    def _run_turn(self, text: str) -> Answer:
         arguments = self._terminal.arguments(self._place, text, self._session)
         with subprocess.Popen(arguments, **self._options()) as running:
             try:
@@ -92,7 +92,7 @@ class Started:
         return answer
 
     def close(self) -> None:
-        """Nothing is left running: each turn was a process of its own."""
+        """Do nothing: each turn was a separate process that has ended."""
 
     def _options(self) -> dict[str, Any]:
         # The Node that was installed with the clients comes first: the machine's own may be too old for them.
@@ -103,27 +103,27 @@ class Started:
         return {"cwd": self._place.work, "env": variables, "start_new_session": True, **pipes}
 
 
-def _events(text: str) -> list[dict[str, Any]]:
+def _parse_events(text: str) -> list[dict[str, Any]]:
     """Return the lines that are JSON objects."""
     lines = [line for line in text.splitlines() if line.startswith("{")]
     return [json.loads(line) for line in lines]
 
 
-def _silent(text: str, error: str) -> str:
-    """Return why a client that said nothing failed."""
+def _explain_silence(text: str, error: str) -> str:
+    """Return the error of a client that printed no answer, or an empty text."""
     return "" if text else (error.strip()[-300:] or "an empty answer")
 
 
 # -- Claude Code -------------------------------------------------------------------------------------------------------
 
 
-def _claude(place: Place, text: str, session: str) -> list[str]:
+def _claude(place: ClientPlace, text: str, session: str) -> list[str]:
     known = ["--resume", session] if session else []
     flags = ["--output-format", "json", "--dangerously-skip-permissions"]
     return [str(place.program / "claude"), *flags, *known, "-p", text]
 
 
-def _claude_variables(place: Place) -> dict[str, str]:
+def _claude_variables(place: ClientPlace) -> dict[str, str]:
     return {
         "IS_SANDBOX": "1",
         "ANTHROPIC_BASE_URL": place.url,
@@ -137,10 +137,10 @@ def _claude_variables(place: Place) -> dict[str, str]:
 
 
 def _claude_read(out: str, err: str) -> Answer:
-    told = _events(out)
-    if not told:
-        return Answer(error=_silent("", err or out))
-    result = told[-1]
+    events = _parse_events(out)
+    if not events:
+        return Answer(error=_explain_silence("", err or out))
+    result = events[-1]
     text = str(result.get("result", ""))
     return Answer(text, text if result.get("is_error") else "", str(result.get("session_id", "")))
 
@@ -148,13 +148,13 @@ def _claude_read(out: str, err: str) -> Answer:
 # -- Codex -------------------------------------------------------------------------------------------------------------
 
 
-def _codex(place: Place, text: str, session: str) -> list[str]:
+def _codex(place: ClientPlace, text: str, session: str) -> list[str]:
     known = ["resume", session] if session else []
     flags = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "--json"]
     return [str(place.program / "codex"), "exec", *flags, *known, text]
 
 
-def _codex_configured(place: Place, model: str) -> None:
+def _codex_configured(place: ClientPlace, model: str) -> None:
     folder = place.home / ".codex"
     folder.mkdir(parents=True, exist_ok=True)
     limit = f"model_auto_compact_token_limit={place.compacts_at}\n" if place.compacts_at else ""
@@ -162,22 +162,22 @@ def _codex_configured(place: Place, model: str) -> None:
     (folder / "config.toml").write_text(f"{limit}{model}{quiet}")
 
 
-def _codex_own(place: Place) -> None:
+def _codex_own(place: ClientPlace) -> None:
     provider = f'[model_providers.fake]\nname="Fake"\nbase_url="{place.url}/v1"\nenv_key="CODEX_API_KEY"\n'
     _codex_configured(place, f'model="fake-1"\nmodel_provider="fake"\n{provider}wire_api="responses"\n')
 
 
-def _codex_built_in(place: Place) -> None:
+def _codex_built_in(place: ClientPlace) -> None:
     _codex_configured(place, f'model="gpt-5.1-codex"\nopenai_base_url="{place.url}/v1"\n')
 
 
 def _codex_read(out: str, err: str) -> Answer:
-    events = _events(out)
+    events = _parse_events(out)
     session = next((event["thread_id"] for event in events if event["type"] == "thread.started"), "")
-    said = [event["item"].get("text", "") for event in events if _is_message(event)]
+    texts = [event["item"].get("text", "") for event in events if _is_message(event)]
     failed = [event for event in events if event["type"] in ("error", "turn.failed")]
-    error = json.dumps(failed[-1]) if failed else _silent("".join(said), err)
-    return Answer(said[-1] if said else "", error, session)
+    error = json.dumps(failed[-1]) if failed else _explain_silence("".join(texts), err)
+    return Answer(texts[-1] if texts else "", error, session)
 
 
 def _is_message(event: Mapping[str, Any]) -> bool:
@@ -187,12 +187,12 @@ def _is_message(event: Mapping[str, Any]) -> bool:
 # -- opencode ----------------------------------------------------------------------------------------------------------
 
 
-def _opencode(place: Place, text: str, session: str) -> list[str]:
+def _opencode(place: ClientPlace, text: str, session: str) -> list[str]:
     known = ["--session", session] if session else []
     return [str(place.program / "opencode"), "run", "--format", "json", *known, text]
 
 
-def _opencode_configured(place: Place) -> None:
+def _opencode_configured(place: ClientPlace) -> None:
     limit = {"context": place.compacts_at or 200_000, "output": 8_000}
     models = {"fake-1": {"name": "Fake 1", "limit": limit}}
     options = {"baseURL": f"{place.url}/v1", "apiKey": "sk-fake"}
@@ -203,19 +203,19 @@ def _opencode_configured(place: Place) -> None:
 
 
 def _opencode_read(out: str, err: str) -> Answer:
-    events = _events(out)
+    events = _parse_events(out)
     session = next((event["sessionID"] for event in events if "sessionID" in event), "")
-    said = [event["part"]["text"] for event in events if event.get("type") == "text"]
+    texts = [event["part"]["text"] for event in events if event.get("type") == "text"]
     failed = [event for event in events if event.get("type") == "error"]
-    error = json.dumps(failed[-1].get("error")) if failed else _silent("".join(said), err)
-    return Answer(said[-1] if said else "", error, session)
+    error = json.dumps(failed[-1].get("error")) if failed else _explain_silence("".join(texts), err)
+    return Answer(texts[-1] if texts else "", error, session)
 
 
 # -- pi ----------------------------------------------------------------------------------------------------------------
 
 
-def _pi(provider: str, model: str) -> Callable[[Place, str, str], list[str]]:
-    def arguments(place: Place, text: str, session: str) -> list[str]:
+def _pi(provider: str, model: str) -> Callable[[ClientPlace, str, str], list[str]]:
+    def arguments(place: ClientPlace, text: str, session: str) -> list[str]:
         flags = ["-p", "--provider", provider, "--model", model]
         return ["node", str(place.program / "pi"), *flags, *(["-c"] if session else []), text]
 
@@ -223,10 +223,10 @@ def _pi(provider: str, model: str) -> Callable[[Place, str, str], list[str]]:
 
 
 PI_BUILT_IN = "anthropic"
-"""A provider of which pi knows the models: for these it writes more than for those of a server of its user's."""
+"""A provider whose models pi knows: its requests have more fields than those to a user's own server."""
 
 
-def _pi_configured(place: Place) -> None:
+def _pi_configured(place: ClientPlace) -> None:
     model = {"id": "fake-1", "contextWindow": place.compacts_at or 200_000, "maxTokens": 8_000, "input": ["text"]}
     model |= {"reasoning": False, "cost": {"input": 1, "output": 2, "cacheRead": 0.1, "cacheWrite": 1}}
     apis = {"chat": "openai-completions", "messages": "anthropic-messages", "responses": "openai-responses"}
@@ -246,11 +246,11 @@ def _pi_configured(place: Place) -> None:
 
 
 def _plain(out: str, err: str) -> Answer:
-    return Answer(out.strip(), _silent(out.strip(), err))
+    return Answer(out.strip(), _explain_silence(out.strip(), err))
 
 
 def pi(provider: str, model: str = "fake-1") -> Terminal:
-    """Return pi on a server of its user's (``chat``, ``messages`` or ``responses``), or on a provider that it knows."""
+    """Return pi with a user's own server (``chat``, ``messages`` or ``responses``) or a provider that it knows."""
     quiet = {"PI_OFFLINE": "1", "PI_TELEMETRY": "0", "PI_SKIP_VERSION_CHECK": "1", "ANTHROPIC_API_KEY": "k"}
     return Terminal(_pi(provider, model), lambda place: quiet, _plain, _pi_configured)
 
@@ -258,7 +258,7 @@ def pi(provider: str, model: str = "fake-1") -> Terminal:
 # -- Gemini CLI --------------------------------------------------------------------------------------------------------
 
 
-def _gemini(place: Place, text: str, session: str) -> list[str]:
+def _gemini(place: ClientPlace, text: str, session: str) -> list[str]:
     flags = [
         "--yolo",
         "-m",
@@ -270,7 +270,7 @@ def _gemini(place: Place, text: str, session: str) -> list[str]:
     return ["node", str(place.program / "gemini"), *flags, "-p", text]
 
 
-def _gemini_configured(place: Place) -> None:
+def _gemini_configured(place: ClientPlace) -> None:
     folder = place.home / ".gemini"
     folder.mkdir(parents=True, exist_ok=True)
     settings = {
@@ -282,33 +282,33 @@ def _gemini_configured(place: Place) -> None:
     (folder / "settings.json").write_text(json.dumps(settings))
 
 
-def _gemini_variables(place: Place) -> dict[str, str]:
+def _gemini_variables(place: ClientPlace) -> dict[str, str]:
     trusted = {"GEMINI_CLI_TRUST_WORKSPACE": "true"}
     return {"GEMINI_API_KEY": "fake", "GOOGLE_GEMINI_BASE_URL": place.url, **trusted}
 
 
 def _gemini_read(out: str, err: str) -> Answer:
-    found = out.find("{")
-    told = json.loads(out[found:]) if found >= 0 else {}
-    text = str(told.get("response") or "")
-    error = json.dumps(told["error"]) if told.get("error") else _silent(text, err)
+    start = out.find("{")
+    result = json.loads(out[start:]) if start >= 0 else {}
+    text = str(result.get("response") or "")
+    error = json.dumps(result["error"]) if result.get("error") else _explain_silence(text, err)
     return Answer(text, error)
 
 
 # -- llm ---------------------------------------------------------------------------------------------------------------
 
 
-def _llm(place: Place, text: str, session: str) -> list[str]:
-    return [str(place.installed / "venv" / "bin" / "llm"), "-m", "fake-1", *(["-c"] if session else []), text]
+def _llm(place: ClientPlace, text: str, session: str) -> list[str]:
+    return [str(place.clients_folder / "venv" / "bin" / "llm"), "-m", "fake-1", *(["-c"] if session else []), text]
 
 
-def _llm_configured(place: Place) -> None:
+def _llm_configured(place: ClientPlace) -> None:
     model = f"- model_id: fake-1\n  model_name: fake-1\n  api_base: {place.url}/v1\n"
     (place.home / "extra-openai-models.yaml").write_text(model)
 
 
 def _llm_read(out: str, err: str) -> Answer:
-    return Answer(out.strip(), err.strip() if re.search(r"(?m)^Error", err) else _silent(out.strip(), err))
+    return Answer(out.strip(), err.strip() if re.search(r"(?m)^Error", err) else _explain_silence(out.strip(), err))
 
 
 GEMINI = Terminal(_gemini, _gemini_variables, _gemini_read, _gemini_configured)

@@ -1,4 +1,4 @@
-"""Real clients run only where they are asked for: ``HOLDFAST_CLIENTS=FOLDER pytest -m clients tests/clients``."""
+"""Real clients run only on request: ``HOLDFAST_CLIENTS=FOLDER pytest -m clients tests/clients``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave them out, unless their marker was named."""
+    """Deselect the tests of real clients unless -m names their marker."""
     if MARK in config.option.markexpr:
         return
     left_out = [item for item in items if item.get_closest_marker(MARK)]
@@ -28,8 +28,8 @@ def pytest_collection_modifyitems(config, items):
 
 
 @pytest.fixture
-def installed():
-    """Return the folder of the clients."""
+def clients_folder():
+    """Return the folder in which the clients are installed."""
     folder = os.environ.get("HOLDFAST_CLIENTS")
     if not folder:
         pytest.skip("HOLDFAST_CLIENTS names no folder with clients; see CONTRIBUTING.md")

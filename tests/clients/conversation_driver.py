@@ -1,4 +1,4 @@
-"""A whole conversation of a real client with the strict provider, with Holdfast between them or without."""
+"""A long conversation of a real client with the strict provider, with Holdfast between them or without."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from command_line_clients import TERMINALS, Answer, Place, Started
-from conversation_script import LINES, Model, Turn, turn
-from long_running_clients import Aider, Library
+from command_line_clients import TERMINALS, Answer, ClientPlace, TerminalConversation
+from conversation_script import LINES, Model, Turn, make_turn
+from long_running_clients import AiderConversation, LibraryConversation
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -21,59 +21,59 @@ from holdfast.testing.provider import Provider, ProviderSettings
 from holdfast.testing.provider.provider import JudgedRequest
 from holdfast.testing.provider.server.local_server import serve_provider
 
-WORDS, WORDS_ALONE = 120, 420
-"""Words of a turn with a tool's output and of one without: about 3,000 tokens either way."""
+TOOL_TURN_WORDS, TEXT_TURN_WORDS = 120, 420
+"""Words of a turn with a tool's output and of one without: about 3,000 tokens in both cases."""
 TURNS_A_COMPACTION = 5
-"""After so many turns a user who compacts does so again."""
+"""A user who compacts does so every so many turns."""
 UNKNOWN = 0
-"""A window that Holdfast is not told."""
+"""The value of --window if Holdfast is not to know the window."""
 PROGRAM = (sys.executable, "-m", "holdfast")
 
 
 class Client(Struct, frozen=True):
-    """A client, the tool it offers and the window in which it is to live."""
+    """A client, the tool it offers and the window of its model."""
 
     name: str
-    begin: Callable[[Place], Conversation]
+    begin: Callable[[ClientPlace], Conversation]
     window: int
     tool: str = ""
-    """Empty where it has none: its conversation grows in words alone."""
+    """Empty if it has none: its conversation then grows by text only."""
     argument: str = "command"
     lines: int = LINES
     """Of each output: more in a larger window."""
     rewrites: bool = False
-    """Whether it changes its own past, the first message too: what follows is another conversation then."""
+    """Whether it changes earlier messages, even the first: what follows is then another conversation."""
     compacts_at: int = 0
-    """Tokens at which it is told to compact by itself, where a scenario asks for that; 0 = it is not."""
+    """Tokens at which it is configured to compact by itself, if a scenario asks for that; 0 = it is not."""
 
 
 class Conversation(Protocol):
     """A client in the middle of a conversation."""
 
     def compact(self) -> Answer:
-        """Let the client compact, where its user can say so."""
+        """Let the client compact, if it has a command for it."""
 
     def say(self, turn: Turn) -> Answer:
-        """Return what the client answered."""
+        """Return the client's answer."""
 
     def close(self) -> None:
-        """End what still runs."""
+        """End all processes of the client."""
 
 
 class Scenario(Struct, frozen=True):
-    """What the provider is like, and what the client and Holdfast are told about it."""
+    """How the provider behaves, and what the client and Holdfast know about it."""
 
     name: str
-    about: str
+    description: str
     overflow: str = "native"
     is_known: bool = False
-    """Whether Holdfast is told the window; else it knows the catalogue's, and learns from what it is refused."""
-    is_own: bool = False
+    """Whether Holdfast knows the window; otherwise it has the catalog's, and learns from refusals."""
+    compacts_by_itself: bool = False
     """Whether the client compacts by itself too."""
 
 
-class Said(Struct, frozen=True):
-    """One turn of a run: what was asked, what came back, and what reached the provider meanwhile."""
+class TurnRecord(Struct, frozen=True):
+    """One turn of a run: the question, the answer, and the requests that reached the provider."""
 
     turn: Turn
     answer: Answer
@@ -86,25 +86,25 @@ class Run(Struct, frozen=True):
 
     client: Client
     scenario: Scenario
-    is_held: bool
-    """Whether Holdfast was between them."""
-    turns: tuple[Said, ...]
+    is_with_holdfast: bool
+    """Whether Holdfast was between client and provider."""
+    turns: tuple[TurnRecord, ...]
     home: Path
-    """Where the client kept its own files."""
-    held: Held
+    """The client's home folder."""
+    route: Route
 
 
 def _terminal(name: str, window: int, tool: str = "", **more: Any) -> Client:
-    return Client(name, lambda place: Started(TERMINALS[name], place), window, tool, **more)
+    return Client(name, lambda place: TerminalConversation(TERMINALS[name], place), window, tool, **more)
 
 
 def _library(name: str, environment: str = "venv") -> Client:
-    return Client(name, lambda place: Library(name, environment, place), 16_000, "run")
+    return Client(name, lambda place: LibraryConversation(name, environment, place), 16_000, "run")
 
 
 _CODEX = {"tool": "exec_command", "argument": "cmd", "lines": 200, "compacts_at": 40_000}
 _PI = {"tool": "bash", "lines": 400, "compacts_at": 50_000}
-"""Codex keeps 20,000 tokens of words when it compacts, beside 8,000 that it sends first, and pi 20,000 of all: with
+"""Codex keeps 20,000 tokens of text when it compacts, plus a prompt of 8,000, and pi keeps 20,000 in all: with
 less than this, and a turn, it compacts for ever."""
 CLIENTS = (
     _terminal("claude", 64_000, "Bash", lines=400),
@@ -118,7 +118,7 @@ CLIENTS = (
     _terminal("gemini", 28_000),
     _terminal("gemini-tools", 28_000, "run_shell_command", rewrites=True),
     _terminal("llm", 16_000),
-    Client("aider", Aider, 16_000, compacts_at=4_000),
+    Client("aider", AiderConversation, 16_000, compacts_at=4_000),
     _library("anthropic"),
     _library("openai-chat"),
     _library("openai-responses"),
@@ -129,14 +129,14 @@ CLIENTS = (
     _library("langchain-openai"),
     _library("langchain-anthropic"),
 )
-"""Every client; the windows leave about five turns beside what it sends before the first word."""
+"""Every client; each window leaves about five turns besides the client's own prompt."""
 
 SCENARIOS = (
     Scenario("known", "Holdfast knows the window", is_known=True),
-    Scenario("native", "the window is smaller than anybody knows"),
+    Scenario("native", "the window is smaller than client and Holdfast know"),
     Scenario("llama.cpp", "the same, refused in llama.cpp's words", "llama.cpp"),
     Scenario("tpm", "the same, refused with 429 for tokens a minute", "openai-tpm"),
-    Scenario("own", "the client compacts by itself", is_known=True, is_own=True),
+    Scenario("own", "the client compacts by itself", is_known=True, compacts_by_itself=True),
 )
 
 
@@ -144,37 +144,39 @@ def converse(
     client: Client,
     scenario: Scenario,
     folder: Path,
-    installed: Path,
+    clients_folder: Path,
     turns: int,
     *,
-    is_held: bool,
+    is_with_holdfast: bool,
     most_failures: int = 3,
 ) -> Run:
-    """Return a run of so many turns; it ends early once so many in a row have failed."""
+    """Return a run of ``turns`` turns; it ends early after ``most_failures`` failed turns in a row."""
     model = Model(client.tool, client.argument)
     provider = Provider(ProviderSettings(window=client.window, overflow=scenario.overflow), model)
     folder = folder.resolve()
     home, work = folder / "home", folder / "work"
-    for place in (home, work):
-        place.mkdir(parents=True)
+    for directory in (home, work):
+        directory.mkdir(parents=True)
     window = client.window if scenario.is_known else UNKNOWN
     with (
         serve_provider(provider) as upstream,
-        proxied(upstream, folder, window) if is_held else _bare(upstream) as held,
+        serve_holdfast(upstream, folder, window) if is_with_holdfast else serve_upstream_only(upstream) as route,
     ):
-        place = Place(installed.resolve(), home, work, held.url, client.compacts_at if scenario.is_own else 0)
+        place = ClientPlace(
+            clients_folder.resolve(), home, work, route.url, client.compacts_at if scenario.compacts_by_itself else 0
+        )
         with closing(client.begin(place)) as conversation:
-            said = tuple(_talk(conversation, provider, model, client, scenario, turns, most_failures))
-    return Run(client, scenario, is_held, said, home, held)
+            turn_records = tuple(_run_turns(conversation, provider, model, client, scenario, turns, most_failures))
+    return Run(client, scenario, is_with_holdfast, turn_records, home, route)
 
 
 @contextmanager
-def _bare(upstream: str) -> Iterator[Held]:
-    """Yield the provider itself."""
-    yield Held(upstream)
+def serve_upstream_only(upstream: str) -> Iterator[Route]:
+    """Yield the route to the provider without Holdfast."""
+    yield Route(upstream)
 
 
-def _talk(
+def _run_turns(
     conversation: Conversation,
     provider: Provider,
     model: Model,
@@ -182,15 +184,15 @@ def _talk(
     scenario: Scenario,
     turns: int,
     most_failures: int,
-) -> Iterator[Said]:
+) -> Iterator[TurnRecord]:
     failures = 0
     for number in range(1, turns + 1):
-        model.turn = turn(number, WORDS if client.tool else WORDS_ALONE, client.lines)
-        before, begun = len(provider.requests), time.monotonic()
+        model.turn = make_turn(number, TOOL_TURN_WORDS if client.tool else TEXT_TURN_WORDS, client.lines)
+        requests_before, started_at = len(provider.requests), time.monotonic()
         answer = conversation.say(model.turn)
-        if scenario.is_own and number % TURNS_A_COMPACTION == 0 and not answer.error:
+        if scenario.compacts_by_itself and number % TURNS_A_COMPACTION == 0 and not answer.error:
             answer = replace(answer, error=conversation.compact().error)
-        yield Said(model.turn, answer, tuple(provider.requests[before:]), time.monotonic() - begun)
+        yield TurnRecord(model.turn, answer, tuple(provider.requests[requests_before:]), time.monotonic() - started_at)
         failures = failures + 1 if answer.error else 0
         if failures == most_failures:
             return
@@ -199,42 +201,42 @@ def _talk(
 # -- Holdfast ----------------------------------------------------------------------------------------------------------
 
 
-class Held(Struct):
-    """Where requests go, and what Holdfast says of itself."""
+class Route(Struct):
+    """The server that the client talks to, and what Holdfast reports at the end."""
 
     url: str
     sessions: int = 0
-    """In its store."""
-    told: str = ""
-    """On standard error."""
+    """In Holdfast's store."""
+    stderr: str = ""
+    """What Holdfast printed on standard error."""
     stats: Mapping[str, Any] = {}
-    """What it counted."""
+    """Its counts."""
 
 
 @contextmanager
-def proxied(upstream: str, folder: Path, window: int) -> Iterator[Held]:
-    """Yield a ``holdfast serve`` of its own process in front of ``upstream``; what it says is there after the block."""
+def serve_holdfast(upstream: str, folder: Path, window: int) -> Iterator[Route]:
+    """Yield a ``holdfast serve`` process in front of ``upstream``; its report is complete after the block."""
     store, log = folder / "store", folder / "serve.err"
-    behind = {"anthropic": "", "openai": "/v1", "gemini": ""}
-    upstreams = [f"--upstream-{name}={upstream}{path}" for name, path in behind.items()]
+    path_by_api = {"anthropic": "", "openai": "/v1", "gemini": ""}
+    upstreams = [f"--upstream-{name}={upstream}{path}" for name, path in path_by_api.items()]
     flags = ["--store", str(store), "--port", "0", "--window", str(window), "--json", *upstreams]
     with log.open("w") as written:
         running = subprocess.Popen(
             [*PROGRAM, "serve", *flags], stdout=subprocess.PIPE, stderr=written, text=True, cwd=folder
         )
         try:
-            first = running.stdout.readline()
-            assert first, f"holdfast serve did not start: {log.read_text()}"
-            held = Held(json.loads(first)["url"])
-            yield held
+            first_line = running.stdout.readline()
+            assert first_line, f"holdfast serve did not start: {log.read_text()}"
+            route = Route(json.loads(first_line)["url"])
+            yield route
         finally:
             running.terminate()
-            last = running.communicate(timeout=30)[0]
-    held.sessions, held.told = count_sessions(store), log.read_text()
-    held.stats = json.loads(last.splitlines()[-1]) if last.strip() else {}
+            last_output = running.communicate(timeout=30)[0]
+    route.sessions, route.stderr = count_sessions(store), log.read_text()
+    route.stats = json.loads(last_output.splitlines()[-1]) if last_output.strip() else {}
 
 
 def count_sessions(store: Path) -> int:
-    """Return how many sessions the store has, as the command line tells it."""
-    told = subprocess.run([*PROGRAM, "ls", "--json", "--store", str(store)], capture_output=True, check=True)
-    return len(json.loads(told.stdout))
+    """Return the number of sessions that ``holdfast ls`` lists."""
+    result = subprocess.run([*PROGRAM, "ls", "--json", "--store", str(store)], capture_output=True, check=True)
+    return len(json.loads(result.stdout))

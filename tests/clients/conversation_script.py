@@ -1,4 +1,4 @@
-"""What a conversation is about: its turns, and a model that does what the newest turn wants."""
+"""The script of a conversation: its turns, and a model that does what the newest turn asks for."""
 
 from __future__ import annotations
 
@@ -48,40 +48,40 @@ Nothing else.
 
 
 class Turn(Struct, frozen=True):
-    """What the user says once: a text that no other turn has, and a command that the model is to run for it."""
+    """One turn of the user: a unique text, and a command that the model is to run for it."""
 
     number: int
     name: str
     text: str
     lines: int
-    """That the command prints."""
+    """Lines that the command prints."""
 
     @property
     def command(self) -> str:
-        """The command of the shell that the model is to run."""
+        """The shell command that the model is to run."""
         return f"seq -f 'line %05g of the log that {self.name} wrote' 1 {self.lines}"
 
     @property
     def output(self) -> str:
-        """What the command prints."""
+        """The command's output."""
         return "".join(f"line {number:05} of the log that {self.name} wrote\n" for number in range(1, self.lines + 1))
 
 
-def turn(number: int, words: int, lines: int = LINES) -> Turn:
-    """Return turn ``number`` with so many long words; the same number gives the same turn."""
-    drawn = Random(number)
-    said = [_word(drawn) for _ in range(words)]
-    name = f"turn-{number:03}-{_word(drawn)}"
-    text = f"{name}: please read these words: {' '.join(said)} and that was {name}."
+def make_turn(number: int, words: int, lines: int = LINES) -> Turn:
+    """Return turn ``number`` with ``words`` long words; the same number gives the same turn."""
+    random = Random(number)
+    words_of_turn = [_make_word(random) for _ in range(words)]
+    name = f"turn-{number:03}-{_make_word(random)}"
+    text = f"{name}: please read these words: {' '.join(words_of_turn)} and that was {name}."
     return Turn(number, name, text, lines)
 
 
-def _word(drawn: Random) -> str:
-    return "".join(drawn.choices(SYLLABLES, k=SYLLABLES_A_WORD))
+def _make_word(random: Random) -> str:
+    return "".join(random.choices(SYLLABLES, k=SYLLABLES_A_WORD))
 
 
 class Model:
-    """Runs the command of the newest turn once, then says that it is done; to anything else it writes a summary."""
+    """A model that runs the newest turn's command once and then is done; it answers anything else with a summary."""
 
     def __init__(self, tool: str = "", argument: str = "command") -> None:
         self.tool, self.argument = tool, argument
@@ -89,30 +89,30 @@ class Model:
 
     def choose_next_answer(self, request: ProviderRequest, blocks: Sequence[PromptBlock]) -> ScriptedAnswer:
         """Return the next answer."""
-        newest = [block.rendering.text for block in _newest(blocks)]
+        newest = [block.rendering.text for block in _get_newest_blocks(blocks)]
         name = self.turn.name if self.turn else ""
-        if not name or not any(name in block.rendering.text for block in blocks) or _summarises(newest):
+        if not name or not any(name in block.rendering.text for block in blocks) or _asks_for_summary(newest):
             return ScriptedAnswer(SUMMARY)
-        if self.tool in list_tool_names(request) and any(name in text for text in newest if _is_words(text)):
+        if self.tool in list_tool_names(request) and any(name in text for text in newest if _asks_to_read(text)):
             return ScriptedAnswer("", ((self.tool, self._arguments()),))
         return ScriptedAnswer(f"done {name}")
 
     def _arguments(self) -> dict[str, Any]:
-        described = {"description": "write the log"} if self.tool in DESCRIBED else {}
-        return {self.argument: self.turn.command if self.turn else "", **described}
+        extra_arguments = {"description": "write the log"} if self.tool in DESCRIBED else {}
+        return {self.argument: self.turn.command if self.turn else "", **extra_arguments}
 
 
 DESCRIBED = ("Bash", "bash", "run_shell_command")
-"""Tools that take a description beside their command."""
+"""Tools that need a description besides the command."""
 _ANSWERS = ("assistant", "model", "function_call", "reasoning")
 _RESULTS = ("tool_result", "function_call_output")
 
 
-def _newest(blocks: Sequence[PromptBlock]) -> list[PromptBlock]:
-    """Return the words behind the last answer; nothing where a tool's result is among them."""
+def _get_newest_blocks(blocks: Sequence[PromptBlock]) -> list[PromptBlock]:
+    """Return the blocks after the last answer, or none if a tool result is among them."""
     last = max((at for at, block in enumerate(blocks) if block.role in _ANSWERS), default=-1)
-    behind = [block for block in blocks[last + 1 :] if block.section == "messages"]
-    return [] if any(_is_result(block) for block in behind) else behind
+    after_answer = [block for block in blocks[last + 1 :] if block.section == "messages"]
+    return [] if any(_is_result(block) for block in after_answer) else after_answer
 
 
 def _is_result(block: PromptBlock) -> bool:
@@ -120,11 +120,11 @@ def _is_result(block: PromptBlock) -> bool:
     return block.kind in _RESULTS or block.role == "tool" or is_gemini
 
 
-def _is_words(text: str) -> bool:
+def _asks_to_read(text: str) -> bool:
     return "please read these words" in text
 
 
-def _summarises(newest: Sequence[str]) -> bool:
+def _asks_for_summary(newest: Sequence[str]) -> bool:
     return any(
         sign in text for text in newest for sign in ("Respond with TEXT ONLY", "CONTEXT CHECKPOINT", "<state_snapshot>")
     )

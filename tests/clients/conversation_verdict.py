@@ -1,4 +1,4 @@
-"""What was wrong with a run: nothing, where the client never noticed its small window."""
+"""The verdict on a run: nothing is wrong if the client never noticed its small window."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from conversation_driver import Run, Said
+from conversation_driver import Run, TurnRecord
 from msgspec import Struct
 
 from holdfast.testing.provider.calls import ModelAnswer, RefusalReply
@@ -19,39 +19,44 @@ TOKENS = get_token_counter("auto")
 
 
 class Verdict(Struct, frozen=True):
-    """A run in numbers."""
+    """The figures of a run."""
 
     turns: int
     past: int
-    """Turns at which all that was said so far no longer fits the window."""
+    """Turns at which the whole conversation no longer fits the window."""
     errors: int
     """Turns whose error reached the client's user."""
     lost: int
-    """Answered turns whose words were missing upstream, or whose answer was another's."""
+    """Answered turns whose text was missing upstream, or whose answer was that of another turn."""
     refused: int
-    """Requests that the provider refused, for whatever reason."""
+    """Requests that the provider refused, for any reason."""
     compactions: int
     """By the client itself."""
     sessions: int
     first_error: str = ""
     wrong: tuple[str, ...] = ()
-    """Everything that is no overflow and should not be."""
+    """Faults other than overflows."""
 
 
 def judge(run: Run) -> Verdict:
     """Return the verdict on a run."""
-    refusals = [(one.turn.name, request.reply) for one in run.turns for request in one.requests if _is_refused(request)]
-    failed = [one for one in run.turns if one.answer.error]
+    refusals = [
+        (turn_record.turn.name, request.reply)
+        for turn_record in run.turns
+        for request in turn_record.requests
+        if _is_refused(request)
+    ]
+    failed_turns = [turn_record for turn_record in run.turns if turn_record.answer.error]
     return Verdict(
         turns=len(run.turns),
-        past=_past(run),
-        errors=len(failed),
-        lost=sum(1 for one in run.turns if not one.answer.error and _lost(one)),
+        past=_count_turns_past_window(run),
+        errors=len(failed_turns),
+        lost=sum(1 for turn_record in run.turns if not turn_record.answer.error and _is_lost(turn_record)),
         refused=len(refusals),
-        compactions=sum(_compactions(run.home)),
-        sessions=run.held.sessions,
-        first_error=f"turn {failed[0].turn.number}: {failed[0].answer.error}" if failed else "",
-        wrong=tuple(_wrong(run)),
+        compactions=sum(_iterate_compactions(run.home)),
+        sessions=run.route.sessions,
+        first_error=f"turn {failed_turns[0].turn.number}: {failed_turns[0].answer.error}" if failed_turns else "",
+        wrong=tuple(_iterate_faults(run)),
     )
 
 
@@ -59,83 +64,89 @@ def _is_refused(request: JudgedRequest) -> bool:
     return isinstance(request.reply, RefusalReply)
 
 
-def _past(run: Run) -> int:
-    """Return at how many turns all that was said so far, with what the client sends before it, outgrew the window."""
-    sent = [request.tokens for said in run.turns[:1] for request in said.requests]
-    size = sent[0] - TOKENS(run.turns[0].turn.text) if sent else 0
-    past = 0
-    for said in run.turns:
-        size += TOKENS(said.turn.text) + (TOKENS(said.turn.output) if run.client.tool else 0)
-        past += size > run.client.window
-    return past
+def _count_turns_past_window(run: Run) -> int:
+    """Return at how many turns the conversation, with the client's own prompt, was over the window."""
+    request_tokens = [request.tokens for turn_record in run.turns[:1] for request in turn_record.requests]
+    size = request_tokens[0] - TOKENS(run.turns[0].turn.text) if request_tokens else 0
+    turns_past = 0
+    for turn_record in run.turns:
+        size += TOKENS(turn_record.turn.text) + (TOKENS(turn_record.turn.output) if run.client.tool else 0)
+        turns_past += size > run.client.window
+    return turns_past
 
 
-def _lost(said: Said) -> bool:
-    """Return whether the user's newest words were not before the model when it answered them."""
-    taken = [request for request in said.requests if isinstance(request.reply, ModelAnswer)]
-    answering = [request for request in taken if said.turn.name in _words(request.reply)]
-    return not answering or said.turn.name not in said.answer.text or not all(_holds(one, said) for one in answering)
+def _is_lost(turn_record: TurnRecord) -> bool:
+    """Return whether the turn's text was missing from the request that was answered."""
+    accepted = [request for request in turn_record.requests if isinstance(request.reply, ModelAnswer)]
+    answering = [request for request in accepted if turn_record.turn.name in _get_reply_text(request.reply)]
+    return (
+        not answering
+        or turn_record.turn.name not in turn_record.answer.text
+        or not all(_contains_turn(request, turn_record) for request in answering)
+    )
 
 
-def _words(reply: Any) -> str:
+def _get_reply_text(reply: Any) -> str:
     return "".join(getattr(part, "text", "") for part in reply.parts)
 
 
-def _holds(request: JudgedRequest, said: Said) -> bool:
-    return said.turn.text.encode() in request.incoming.body
+def _contains_turn(request: JudgedRequest, turn_record: TurnRecord) -> bool:
+    return turn_record.turn.text.encode() in request.incoming.body
 
 
-def _most_sessions(run: Run) -> int:
-    """Return how many sessions one conversation may be: one, and one more behind each compaction of its client's own.
+def _get_max_sessions(run: Run) -> int:
+    """Return how many sessions one conversation may be: one, and one more after each compaction by the client.
 
-    Codex names its threads, so that one is one session all through.
+    Codex sends a thread id, so its conversation stays one session.
     """
     if run.client.rewrites:
-        return run.held.sessions
-    return 1 if run.client.name.startswith("codex") else 1 + sum(_compactions(run.home))
+        return run.route.sessions
+    return 1 if run.client.name.startswith("codex") else 1 + sum(_iterate_compactions(run.home))
 
 
 OVERFLOWS = ("context", "too long", "token", "rate_limit")
 
 
-def _wrong(run: Run) -> Iterator[str]:
-    """Yield what no run may have: a refusal that is no overflow, two sessions for one conversation, a traceback."""
-    for one in run.turns:
-        for request in one.requests:
+def _iterate_faults(run: Run) -> Iterator[str]:
+    """Yield each fault: a refusal that is no overflow, a second session, a traceback and others."""
+    for turn_record in run.turns:
+        for request in turn_record.requests:
             reply = request.reply
             if isinstance(reply, RefusalReply) and not _is_overflow(reply):
-                yield f"turn {one.turn.number}: {reply.status} {reply.message}"
-    refused = sum(1 for one in run.turns for request in one.requests if _is_refused(request))
-    if run.is_held and run.scenario.is_known and refused:
+                yield f"turn {turn_record.turn.number}: {reply.status} {reply.message}"
+    refused = sum(1 for turn_record in run.turns for request in turn_record.requests if _is_refused(request))
+    if run.is_with_holdfast and run.scenario.is_known and refused:
         yield f"{refused} requests refused though Holdfast knew the window"
-    if run.is_held and not 1 <= run.held.sessions <= _most_sessions(run):
-        yield f"{run.held.sessions} sessions in the store"
-    unrecorded = run.held.stats.get("requests", {}).get("all", {}).get("unrecorded", 0)
+    if run.is_with_holdfast and not 1 <= run.route.sessions <= _get_max_sessions(run):
+        yield f"{run.route.sessions} sessions in the store"
+    unrecorded = run.route.stats.get("requests", {}).get("all", {}).get("unrecorded", 0)
     if unrecorded:
         yield f"{unrecorded} requests that Holdfast did not record"
-    if "Traceback" in run.held.told:
+    if "Traceback" in run.route.stderr:
         yield "Holdfast showed a traceback"
-    yield from (f"{count} compaction items to Codex at once" for count in _items(run.home) if count != 1)
+    yield from (
+        f"{count} compaction items to Codex at once" for count in _iterate_compaction_items(run.home) if count != 1
+    )
 
 
 def _is_overflow(reply: RefusalReply) -> bool:
     return any(word in f"{reply.code} {reply.message}" for word in OVERFLOWS)
 
 
-def _compactions(home: Path) -> Iterator[int]:
+def _iterate_compactions(home: Path) -> Iterator[int]:
     """Yield one for each compaction that the client wrote into its own session files."""
     for file in home.rglob("*.jsonl"):
         for line in file.read_text(errors="replace").splitlines():
-            told = json.loads(line) if line.startswith("{") else {}
-            kinds = (told.get("type"), told.get("subtype"))
+            record = json.loads(line) if line.startswith("{") else {}
+            kinds = (record.get("type"), record.get("subtype"))
             yield int("compacted" in kinds or "compact_boundary" in kinds or kinds[0] == "compaction")
 
 
-def _items(home: Path) -> Iterator[int]:
-    """Yield how many compaction items each remote compaction of Codex brought."""
+def _iterate_compaction_items(home: Path) -> Iterator[int]:
+    """Yield the number of compaction items in each remote compaction of Codex."""
     for file in (home / ".codex").rglob("rollout-*.jsonl"):
         for line in file.read_text().splitlines():
-            told = json.loads(line)
-            if told.get("type") == "compacted" and not told["payload"].get("message"):
-                items = told["payload"].get("replacement_history") or []
+            record = json.loads(line)
+            if record.get("type") == "compacted" and not record["payload"].get("message"):
+                items = record["payload"].get("replacement_history") or []
                 yield sum(1 for item in items if item.get("type") == "compaction")

@@ -19,7 +19,7 @@ def anthropic(url: str) -> list[Callable]:
     tools = [{"name": "read", "description": "Read a file.", "input_schema": SHAPE}]
     thinking = {"type": "enabled", "budget_tokens": 1_024}
 
-    def streamed() -> None:
+    def stream_message() -> None:
         with client.messages.stream(**whole) as events:
             events.get_final_message()
 
@@ -28,7 +28,7 @@ def anthropic(url: str) -> list[Callable]:
         lambda: client.messages.create(**whole, system="Be short.", tools=tools, metadata={"user_id": "u1"}),
         lambda: client.messages.create(**(whole | {"max_tokens": 2_048}), thinking=thinking),
         lambda: list(client.messages.create(**whole, stream=True)),
-        streamed,
+        stream_message,
         lambda: client.messages.count_tokens(**about),
         lambda: client.beta.messages.create(
             **whole, betas=["context-management-2025-06-27"], context_management={"edits": []}
@@ -48,32 +48,32 @@ def openai(url: str) -> list[Callable]:
         "json_schema": {"name": "answer", "schema": {**SHAPE, "additionalProperties": False}},
     }
 
-    def streamed() -> None:
+    def stream_completion() -> None:
         with client.chat.completions.stream(**chat) as events:
             events.get_final_completion()
 
-    def responded() -> None:
+    def stream_response() -> None:
         with client.responses.stream(**ask) as events:
             events.get_final_response()
 
-    def continued() -> None:
-        first = client.responses.create(**ask, store=True)
-        client.responses.create(**(ask | {"input": "again"}), previous_response_id=first.id)
+    def continue_response() -> None:
+        first_response = client.responses.create(**ask, store=True)
+        client.responses.create(**(ask | {"input": "again"}), previous_response_id=first_response.id)
 
     return [
         lambda: client.chat.completions.create(**chat),
         lambda: client.chat.completions.create(**chat, tools=[{"type": "function", "function": FUNCTION}]),
         lambda: client.chat.completions.create(**chat, response_format=schema),
         lambda: list(client.chat.completions.create(**chat, stream=True, stream_options={"include_usage": True})),
-        streamed,
+        stream_completion,
         lambda: client.responses.create(**ask),
         lambda: client.responses.create(
             **ask, store=False, include=["reasoning.encrypted_content"], reasoning={"effort": "low"}
         ),
         lambda: client.responses.create(**ask, tools=[{"type": "function", **FUNCTION}], instructions="Be short."),
         lambda: list(client.responses.create(**ask, stream=True, prompt_cache_key="c1", safety_identifier="u1")),
-        responded,
-        continued,
+        stream_response,
+        continue_response,
         lambda: client.responses.compact(model="gpt-5-mini", input=GREETING),
         lambda: client.responses.input_tokens.count(**ask),
         client.models.list,
@@ -90,7 +90,7 @@ def google(url: str) -> list[Callable]:
     config = {"tools": [tool], "system_instruction": "Be short.", "temperature": 0, "max_output_tokens": 64}
     thoughts = {"thinking_config": {"include_thoughts": True, "thinking_budget": 128}}
 
-    def chatted() -> None:
+    def chat_twice() -> None:
         chat = client.chats.create(**model)
         chat.send_message("hello")
         list(chat.send_message_stream("again"))
@@ -100,7 +100,7 @@ def google(url: str) -> list[Callable]:
         lambda: client.models.generate_content(**model, contents="hello", config=config),
         lambda: client.models.generate_content(**model, contents="hello", config=thoughts),
         lambda: list(client.models.generate_content_stream(**model, contents="hello")),
-        chatted,
+        chat_twice,
         lambda: client.models.count_tokens(**model, contents="hello"),
         lambda: client.models.get(**model),
         lambda: list(client.models.list()),
@@ -111,11 +111,11 @@ CALLS = {"anthropic": anthropic, "openai": openai, "google-genai": google}
 
 
 def main(library: str, url: str) -> None:
-    """Make each call; what is refused was sent all the same."""
+    """Make each call; a refused request has been sent all the same."""
     for call in CALLS[library](url):
         try:
             call()
-        except Exception as error:  # noqa: BLE001  whatever a library raises is told
+        except Exception as error:  # noqa: BLE001  whatever a library raises is reported
             sys.stderr.write(f"{library}: {type(error).__name__}: {error}"[:300] + "\n")
 
 

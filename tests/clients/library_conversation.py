@@ -1,7 +1,7 @@
 """One conversation through one library: ``python library_conversation.py LIBRARY URL``, where the library is installed.
 
-Each line of standard input is a user's words, as JSON; each is answered by a line ``{"text", "error"}`` once the
-library has done what the model asked for. Whole answers and streams take turns.
+Each line of standard input is a user's text as JSON; it is answered by a line ``{"text", "error"}`` once the library
+has run all calls of the model. Whole answers and streams take turns.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ ABOUT = "Run a command of the shell."
 SHAPE = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
 FUNCTION = {"name": TOOL, "description": ABOUT, "parameters": SHAPE}
 MODEL, CLAUDE, GEMINI = "fake-1", "claude-sonnet-4-5", "gemini-2.5-flash"
-MOST = 512
+MAX_TOKENS = 512
 """Tokens of an answer."""
 Say = Callable[[str, bool], str]
-"""Of a user's words and whether to stream: the model's last words."""
+"""Takes a user's text and whether to stream; returns the model's last text."""
 
 
 def run(command: str) -> str:
-    """Return what a command of the shell printed."""
+    """Return the output of a shell command."""
     return subprocess.run(command, shell=True, capture_output=True, text=True, check=False).stdout
 
 
@@ -37,10 +37,10 @@ def anthropic(url: str) -> Say:
     client, messages = Anthropic(base_url=url, api_key="k"), []
     tools = [{"name": TOOL, "description": ABOUT, "input_schema": SHAPE}]
 
-    def answered(stream: bool):
+    def request_answer(stream: bool):
         about = {
             "model": CLAUDE,
-            "max_tokens": MOST,
+            "max_tokens": MAX_TOKENS,
             "messages": messages,
             "tools": tools,
             "system": "You run commands.",
@@ -53,12 +53,12 @@ def anthropic(url: str) -> Say:
     def say(text: str, stream: bool) -> str:
         messages.append({"role": "user", "content": text})
         while True:
-            answer = answered(stream)
-            messages.append({"role": "assistant", "content": [one.to_dict() for one in answer.content]})
-            calls = [one for one in answer.content if one.type == "tool_use"]
+            answer = request_answer(stream)
+            messages.append({"role": "assistant", "content": [block.to_dict() for block in answer.content]})
+            calls = [block for block in answer.content if block.type == "tool_use"]
             if not calls:
-                return "".join(one.text for one in answer.content if one.type == "text")
-            results = [{"type": "tool_result", "tool_use_id": one.id, "content": run(**one.input)} for one in calls]
+                return "".join(block.text for block in answer.content if block.type == "text")
+            results = [{"type": "tool_result", "tool_use_id": call.id, "content": run(**call.input)} for call in calls]
             messages.append({"role": "user", "content": results})
 
     return say
@@ -72,10 +72,10 @@ def openai_chat(url: str) -> Say:
     from openai import OpenAI
 
     client = OpenAI(base_url=f"{url}/v1", api_key="k")
-    return chatting(lambda **about: client.chat.completions.create(model=MODEL, **about))
+    return chat_with(lambda **about: client.chat.completions.create(model=MODEL, **about))
 
 
-def chatting(create: Callable) -> Say:
+def chat_with(create: Callable) -> Say:
     """Return a conversation over Chat Completions, where ``create`` makes one request."""
     messages: list = [{"role": "system", "content": "You run commands."}]
     tools = [{"type": "function", "function": FUNCTION}]
@@ -84,18 +84,18 @@ def chatting(create: Callable) -> Say:
         messages.append({"role": "user", "content": text})
         while True:
             answer = create(messages=messages, tools=tools, stream=stream)
-            said = together(answer) if stream else answer.choices[0].message.model_dump(exclude_none=True)
-            messages.append({key: said[key] for key in ("role", "content", "tool_calls") if said.get(key)})
-            if not said.get("tool_calls"):
-                return said.get("content") or ""
-            for call in said["tool_calls"]:
+            message = join_chunks(answer) if stream else answer.choices[0].message.model_dump(exclude_none=True)
+            messages.append({key: message[key] for key in ("role", "content", "tool_calls") if message.get(key)})
+            if not message.get("tool_calls"):
+                return message.get("content") or ""
+            for call in message["tool_calls"]:
                 result = run(**json.loads(call["function"]["arguments"]))
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
 
     return say
 
 
-def together(chunks) -> dict:
+def join_chunks(chunks) -> dict:
     """Return the message that the chunks of a stream make."""
     text, calls = "", {}
     for delta in (chunk.choices[0].delta for chunk in chunks if chunk.choices):
@@ -122,7 +122,7 @@ def openai_responses(url: str) -> Say:
         "tools": [{"type": "function", **FUNCTION}],
     }
 
-    def answered(stream: bool):
+    def request_answer(stream: bool):
         if not stream:
             return client.responses.create(input=items, **about)
         with client.responses.stream(input=items, **about) as events:
@@ -131,7 +131,7 @@ def openai_responses(url: str) -> Say:
     def say(text: str, stream: bool) -> str:
         items.append({"role": "user", "content": text})
         while True:
-            answer = answered(stream)
+            answer = request_answer(stream)
             if answer.error:
                 raise RuntimeError(answer.error.message)
             items.extend(item.to_dict(exclude_none=True) for item in answer.output)
@@ -163,14 +163,14 @@ def google(url: str) -> Say:
         return [part for content in contents if content for part in content.parts or ()]
 
     def say(text: str, stream: bool, client=client) -> str:
-        """Say it; the client lives as long as this, or it closes itself."""
-        said = parts(text, stream)
-        while calls := [part.function_call for part in said if part.function_call]:
+        """Send a text; the default argument keeps the client alive, which otherwise closes itself."""
+        answer_parts = parts(text, stream)
+        while calls := [part.function_call for part in answer_parts if part.function_call]:
             results = [(call.name, {"output": run(**call.args)}) for call in calls]
-            said = parts(
-                [types.Part.from_function_response(name=name, response=told) for name, told in results], stream
+            answer_parts = parts(
+                [types.Part.from_function_response(name=name, response=output) for name, output in results], stream
             )
-        return "".join(part.text or "" for part in said)
+        return "".join(part.text or "" for part in answer_parts)
 
     return say
 
@@ -179,16 +179,18 @@ def google(url: str) -> Say:
 
 
 def litellm(model: str, base: str) -> Callable[[str], Say]:
-    """Return how a conversation with ``model`` through LiteLLM is begun."""
+    """Return a function that begins a conversation with ``model`` through LiteLLM."""
 
-    def begun(url: str) -> Say:
+    def begin(url: str) -> Say:
         from litellm import completion
 
-        return chatting(
-            lambda **about: completion(model=model, api_base=f"{url}{base}", api_key="k", max_tokens=MOST, **about)
+        return chat_with(
+            lambda **about: completion(
+                model=model, api_base=f"{url}{base}", api_key="k", max_tokens=MAX_TOKENS, **about
+            )
         )
 
-    return begun
+    return begin
 
 
 # -- LangChain ---------------------------------------------------------------------------------------------------------
@@ -198,24 +200,24 @@ def langchain_openai(url: str) -> Say:
     """Return a conversation through LangChain with a model of OpenAI's."""
     from langchain_openai import ChatOpenAI
 
-    return chained(ChatOpenAI(model=MODEL, base_url=f"{url}/v1", api_key="k"))
+    return chat_with_langchain(ChatOpenAI(model=MODEL, base_url=f"{url}/v1", api_key="k"))
 
 
 def langchain_anthropic(url: str) -> Say:
     """Return a conversation through LangChain with a model of Anthropic's."""
     from langchain_anthropic import ChatAnthropic
 
-    return chained(ChatAnthropic(model=CLAUDE, base_url=url, api_key="k", max_tokens=MOST))
+    return chat_with_langchain(ChatAnthropic(model=CLAUDE, base_url=url, api_key="k", max_tokens=MAX_TOKENS))
 
 
-def chained(model) -> Say:
+def chat_with_langchain(model) -> Say:
     """Return a conversation with a chat model of LangChain's."""
     from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
 
     bound = model.bind_tools([{"type": "function", "function": FUNCTION}])
     messages: list = [SystemMessage("You run commands.")]
 
-    def answered(stream: bool):
+    def request_answer(stream: bool):
         if not stream:
             return bound.invoke(messages)
         whole = None
@@ -226,7 +228,7 @@ def chained(model) -> Say:
     def say(text: str, stream: bool) -> str:
         messages.append(HumanMessage(text))
         while True:
-            messages.append(answered(stream))
+            messages.append(request_answer(stream))
             if not messages[-1].tool_calls:
                 return messages[-1].text
             results = [ToolMessage(run(**call["args"]), tool_call_id=call["id"]) for call in messages[-1].tool_calls]
@@ -249,14 +251,14 @@ LIBRARIES: dict[str, Callable[[str], Say]] = {
 
 
 def main(library: str, url: str) -> None:
-    """Answer line after line."""
+    """Answer each line of standard input."""
     say = LIBRARIES[library](url)
     for number, line in enumerate(sys.stdin):
         try:
-            told = {"text": say(json.loads(line), number % 2 == 1), "error": ""}
+            answer = {"text": say(json.loads(line), number % 2 == 1), "error": ""}
         except Exception as error:  # noqa: BLE001  whatever a library raises is what reached its user
-            told = {"text": "", "error": f"{type(error).__name__}: {error}"[:500]}
-        sys.stdout.write(f"{json.dumps(told)}\n")
+            answer = {"text": "", "error": f"{type(error).__name__}: {error}"[:500]}
+        sys.stdout.write(f"{json.dumps(answer)}\n")
         sys.stdout.flush()
 
 

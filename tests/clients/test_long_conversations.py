@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.timeout(HOURS * 3_600)]
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
-def test_a_conversation_outlives_its_window(client, scenario, installed, tmp_path):
-    """No error reaches the client, its newest words are always upstream, and one conversation is one session."""
-    verdict = judge(converse(client, scenario, tmp_path / "run", installed, TURNS, is_held=True))
+def test_client_conversation_outgrows_its_window_without_errors(client, scenario, clients_folder, tmp_path):
+    """No error reaches the client, its newest text is always upstream, and one conversation is one session."""
+    verdict = judge(converse(client, scenario, tmp_path / "run", clients_folder, TURNS, is_with_holdfast=True))
     assert (verdict.turns, verdict.errors, verdict.lost, verdict.wrong) == (TURNS, 0, 0, ()), verdict

@@ -1,4 +1,4 @@
-"""``holdfast.toml`` changes settings of policies and limits the store; what is impossible is refused by its key."""
+"""The policy and store tables of ``holdfast.toml``: settings and limits they change, and values they refuse."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ values = st.recursive(
 
 
 @pytest.fixture
-def files(tmp_path: Path):
+def write_config_files(tmp_path: Path):
     """Return a function that writes the project's and the user's file and returns both folders."""
 
     def write(project: str = "", user: str = "") -> tuple[Path, Path]:
@@ -47,54 +47,60 @@ def files(tmp_path: Path):
     return write
 
 
-def test_one_policy_or_all(files):
-    """``[policy]`` changes every policy, ``[policy.NAME]`` one, and wins; all else stays the preset's."""
+def test_build_policy_applies_general_and_named_tables(write_config_files):
+    """``[policy]`` changes every policy, ``[policy.NAME]`` one of them, and the latter wins; all else stays the
+    preset's.
+    """
     text = "[policy.results]\nmessage_chars = 7\nspill_chars = 8\n[policy.pi]\nresults.spill_chars = 9\n"
-    folders = files(text)
+    folders = write_config_files(text)
     for name in PRESETS:
         changed = {"message_chars": 7, "spill_chars": 9 if name == "pi" else 8}
         expected = Policy.preset(name).with_settings(results=changed)
         assert load_configuration(*folders).build_policy(name) == expected
 
 
-def test_settings_of_one_policy_alone(files):
-    """``[policy.NAME.preset]`` has those that no other policy has, each of which keeps its default else."""
-    folders = files("[policy.pi.preset]\ntail_tokens = 12_000\n[policy.openclaw]\npreset.precheck = true\n")
-    found = load_configuration(*folders)
-    assert found.build_policy("pi") == Policy.preset("pi").with_settings(preset={"tail_tokens": 12_000})
-    assert found.build_policy("openclaw") == Policy.preset("openclaw").with_settings(preset={"precheck": True})
-    assert found.build_policy("opencode") == Policy.preset("opencode")
+def test_build_policy_applies_preset_settings_to_their_policy_only(write_config_files):
+    """``[policy.NAME.preset]`` holds the settings that only this policy has; all others keep their defaults."""
+    folders = write_config_files(
+        "[policy.pi.preset]\ntail_tokens = 12_000\n[policy.openclaw]\npreset.precheck = true\n"
+    )
+    configuration = load_configuration(*folders)
+    assert configuration.build_policy("pi") == Policy.preset("pi").with_settings(preset={"tail_tokens": 12_000})
+    assert configuration.build_policy("openclaw") == Policy.preset("openclaw").with_settings(preset={"precheck": True})
+    assert configuration.build_policy("opencode") == Policy.preset("opencode")
 
 
-def test_the_project_comes_before_the_user(files):
-    """Any word of the project's file is stronger than any of the user's."""
-    folders = files("[policy.results]\nspill_chars = 1\n", "[policy.pi.results]\nspill_chars = 2\nmessage_chars = 3\n")
-    found = load_configuration(*folders)
-    results = found.build_policy("pi").settings.results
+def test_load_configuration_prefers_the_project_file_to_the_users(write_config_files):
+    """Any setting of the project's file wins over any of the user's."""
+    folders = write_config_files(
+        "[policy.results]\nspill_chars = 1\n", "[policy.pi.results]\nspill_chars = 2\nmessage_chars = 3\n"
+    )
+    configuration = load_configuration(*folders)
+    results = configuration.build_policy("pi").settings.results
     assert (results.spill_chars, results.message_chars) == (1, 3)
-    assert found.find_overrides("pi")["results.message_chars"].file == str(folders[1] / CONFIG_FILE_NAME)
+    assert configuration.find_overrides("pi")["results.message_chars"].file == str(folders[1] / CONFIG_FILE_NAME)
 
 
-def test_no_file_no_change(tmp_path):
+def test_load_configuration_without_files_keeps_the_presets(tmp_path):
     """Without files every policy is its preset."""
-    found = load_configuration(tmp_path, tmp_path)
-    assert all(found.build_policy(name) == Policy.preset(name) for name in PRESETS)
+    configuration = load_configuration(tmp_path, tmp_path)
+    assert all(configuration.build_policy(name) == Policy.preset(name) for name in PRESETS)
     with pytest.raises(UnknownPolicy):
-        found.build_policy("lru")
+        configuration.build_policy("lru")
 
 
-def test_limits_of_the_store(files):
-    """Each limit is the project's, else the user's; 0 lifts one."""
+def test_load_configuration_merges_the_store_limits(write_config_files):
+    """Each limit is the project's, else the user's; 0 removes a limit."""
     limits = load_configuration(
-        *files("[store]\nblob_bytes = 0\n", "[store]\nblob_bytes = 5\nsession_bytes = 6\n")
+        *write_config_files("[store]\nblob_bytes = 0\n", "[store]\nblob_bytes = 5\nsession_bytes = 6\n")
     ).store
     assert limits == StoreLimits(6, 0)
     assert limits.set_limits == {"session_bytes": 6}
-    assert load_configuration(*files()).store == StoreLimits()
+    assert load_configuration(*write_config_files()).store == StoreLimits()
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected_words"),
     [
         ("[policy.results]\nspil_chars = 1", ["[policy.results]", "'spil_chars'", "did you mean results.spill_chars"]),
         ("[policy]\nspill_chars = 1", ["[policy]", "'spill_chars'", "did you mean results.spill_chars"]),
@@ -134,16 +140,18 @@ def test_limits_of_the_store(files):
         ("[polcy]\nspill_chars = 1", ["`polcy`", "did you mean policy?"]),
     ],
 )
-def test_wrong_keys_and_values(files, text, said):
+def test_load_configuration_rejects_wrong_keys_and_values_with_suggestions(write_config_files, text, expected_words):
     """The error names the file, the table, the key, what is allowed there, and the nearest names."""
-    folders = files(text)
+    folders = write_config_files(text)
     with pytest.raises(ConfigError) as caught:
         load_configuration(*folders)
-    assert all(word in str(caught.value) for word in [str(folders[0] / CONFIG_FILE_NAME), *said]), str(caught.value)
+    assert all(word in str(caught.value) for word in [str(folders[0] / CONFIG_FILE_NAME), *expected_words]), str(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "said"),
+    ("text", "name", "expected_words"),
     [
         (
             "[policy.compaction]\ntrigger_share = 0.5",
@@ -164,40 +172,44 @@ def test_wrong_keys_and_values(files, text, said):
         ("[policy.summary]\nuser_share = 0.9", "pi", ["the parts of the summary are 1.11 of it"]),
     ],
 )
-def test_settings_that_contradict_each_other(files, text, name, said):
-    """A value that is possible alone and not beside the policy's others is refused for that policy, by its key."""
-    found = load_configuration(*files(text))
+def test_build_policy_rejects_settings_that_contradict_each_other(write_config_files, text, name, expected_words):
+    """A value that is allowed alone but contradicts the policy's other settings is refused for that policy, with its
+    key.
+    """
+    configuration = load_configuration(*write_config_files(text))
     with pytest.raises(ConfigError) as caught:
-        found.build_policy(name)
-    assert all(word in str(caught.value) for word in [CONFIG_FILE_NAME, f"in policy {name}", *said]), str(caught.value)
+        configuration.build_policy(name)
+    assert all(word in str(caught.value) for word in [CONFIG_FILE_NAME, f"in policy {name}", *expected_words]), str(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_what_we_ship_is_possible(name):
-    """No preset breaks a rule that we hold others to."""
+def test_check_settings_accepts_every_shipped_preset(name):
+    """No preset breaks a rule that user files must keep."""
     assert check_settings(PRESETS[name].settings, PRESETS[name].rules) == ()
 
 
-def test_no_policy_is_called_like_a_group():
-    """``[policy.NAME]`` and ``[policy.GROUP]`` can be told apart."""
+def test_presets_have_no_name_of_a_settings_group():
+    """``[policy.NAME]`` and ``[policy.GROUP]`` can be distinguished."""
     assert not set(PRESETS) & {*Settings.__struct_fields__, PRESET_GROUP}
 
 
 @given(st.sampled_from(list_setting_names()), values)
-def test_any_value_is_taken_or_refused_by_name(name, value):
-    """Whatever a file says, the setting is possible then, or a ``ConfigError`` names it and what is allowed."""
+def test_parse_overrides_accepts_or_rejects_any_value_with_its_name(name, value):
+    """For any value, either the setting becomes valid, or a ``ConfigError`` names the key and the allowed values."""
     group, _, key = name.partition(".")
-    taken, refused = taken_or_refused(group, key, value)
-    if refused:
-        assert f"[policy.{group}] {key} = " in refused
-        assert describe_allowed_values(name) in refused
-    for one in taken:
-        assert convert_setting_value(name, value) == one.value
-        problems = check_settings(*change_settings(Settings(), PolicyRules(), {name: one.value}))
+    overrides, error = try_parse_overrides(group, key, value)
+    if error:
+        assert f"[policy.{group}] {key} = " in error
+        assert describe_allowed_values(name) in error
+    for override in overrides:
+        assert convert_setting_value(name, value) == override.value
+        problems = check_settings(*change_settings(Settings(), PolicyRules(), {name: override.value}))
         assert all(name in problem.settings for problem in problems)
 
 
-def taken_or_refused(group: str, key: str, value: object) -> tuple[tuple[Override, ...], str]:
+def try_parse_overrides(group: str, key: str, value: object) -> tuple[tuple[Override, ...], str]:
     """Return what a file with that value changes, or what the error says."""
     try:
         return parse_overrides({group: {key: value}}, CONFIG_FILE_NAME), ""
@@ -206,33 +218,33 @@ def taken_or_refused(group: str, key: str, value: object) -> tuple[tuple[Overrid
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_default_can_be_said(name):
+def test_convert_setting_value_round_trips_every_preset_value(name):
     """The values of all presets can be written into the file as they are."""
     rules = PRESETS[name].rules
     for setting in list_setting_names(type(rules)):
         value = get_setting(setting, PRESETS[name].settings, rules)
-        said = msgspec.to_builtins(value)
-        assert convert_setting_value(setting, said, type(rules)) == value
+        written = msgspec.to_builtins(value)
+        assert convert_setting_value(setting, written, type(rules)) == value
 
 
-def test_the_catalogue_is_read_from_the_same_file(files):
-    """The tables of one file do not get into each other's way."""
+def test_load_configuration_reads_catalog_and_policies_from_one_file(write_config_files):
+    """The catalog tables and the policy tables of one file do not disturb each other."""
     text = '[policy.results]\nspill_chars = 5\n\n[[model]]\nmatch = "mine*"\nwindow = 4_321\n'
     assert parse_catalog(text, CONFIG_FILE_NAME).model[0].window == 4_321
-    found = load_configuration(*files(text))
-    assert found.catalog.get_limits("mine-1").window == 4_321
-    assert found.build_policy().settings.results.spill_chars == 5
+    configuration = load_configuration(*write_config_files(text))
+    assert configuration.catalog.get_limits("mine-1").window == 4_321
+    assert configuration.build_policy().settings.results.spill_chars == 5
 
 
-def test_replay_uses_them(tmp_path, monkeypatch):
-    """The policies of a replay are those in force."""
+def test_replay_uses_the_configured_policies(tmp_path, monkeypatch):
+    """Replay runs the policies with the settings of the project's file."""
     from holdfast.cli.commands.replay import ReplayOptions, _make_replay_setup
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / CONFIG_FILE_NAME).write_text("[policy.results]\nspill_chars = 123\n")
-    given = json.loads('{"latest": false, "all_sessions": false, "window": 64000, "frame": null, "api": null}')
-    asked = ReplayOptions(
-        (), session="", policy="pi", model="x", cuts=None, show=None, dump=None, as_json=True, **given
+    defaults = json.loads('{"latest": false, "all_sessions": false, "window": 64000, "frame": null, "api": null}')
+    options = ReplayOptions(
+        (), session="", policy="pi", model="x", cuts=None, show=None, dump=None, as_json=True, **defaults
     )
-    assert _make_replay_setup(asked).policies[0].settings.results.spill_chars == 123
+    assert _make_replay_setup(options).policies[0].settings.results.spill_chars == 123

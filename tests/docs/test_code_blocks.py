@@ -1,4 +1,4 @@
-"""The code on our pages runs, and the commands on them are ones that exist."""
+"""The code on the documentation pages runs, and the commands on them exist."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 class Block(NamedTuple):
-    """A block of code: where it stands, and what is in it."""
+    """A block of code: its page, its line and its text."""
 
     page: Path
     line: int
     text: str
 
 
-def blocks(language: str) -> list[Block]:
-    found = []
+def list_blocks(language: str) -> list[Block]:
+    blocks = []
     for page in PAGES:
         text = page.read_text("utf-8")
-        found += [
+        blocks += [
             Block(page, text.count("\n", 0, match.start()) + 2, match[2])
             for match in _BLOCK.finditer(text)
             if match[1] == language
         ]
-    return found
+    return blocks
 
 
-def name(block: Block) -> str:
+def format_block_id(block: Block) -> str:
     return f"{block.page.name}:{block.line}"
 
 
 @pytest.fixture(autouse=True)
-def workplace(tmp_path, monkeypatch):
-    """Blocks run in an empty folder that has the examples, with a store and settings of their own."""
+def block_folder(tmp_path, monkeypatch):
+    """Run each block in an empty folder with the examples, a store and settings of its own."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_STORE", str(tmp_path / "store.db"))
@@ -59,67 +59,67 @@ def workplace(tmp_path, monkeypatch):
 
 @pytest.fixture
 def anthropic_server(monkeypatch):
-    """What an official client finds by its variables: a strict provider on this machine."""
+    """Serve a strict provider on this machine, and point an official client to it by its variables."""
     with serve_provider(Provider()) as url:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
         monkeypatch.setenv("ANTHROPIC_API_KEY", "any")
         yield
 
 
-@pytest.mark.parametrize("block", blocks("python"), ids=name)
+@pytest.mark.parametrize("block", list_blocks("python"), ids=format_block_id)
 @pytest.mark.usefixtures("anthropic_server")
-def test_python_runs(block):
-    """Every Python block on a page runs by itself, as it is written."""
+def test_python_blocks_run(block):
+    """Every Python block on a page runs by itself as it is written."""
     code = compile("\n" * (block.line - 1) + block.text, str(block.page), "exec")
-    held: dict[str, Any] = {"__name__": "__main__"}
-    exec(code, held)
-    if "planned" in held and "body" in held:
-        assert validate_request(held["body"]) == (), "what the page calls a request is one"
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(code, namespace)
+    if "planned" in namespace and "body" in namespace:
+        assert validate_request(namespace["body"]) == (), "the body on the page is a valid request"
 
 
-@pytest.mark.parametrize("block", blocks("console"), ids=name)
-def test_console_prints_what_the_page_says(block):
-    """Every ``$ holdfast`` line of a console block prints the lines below it; ``...`` stands for anything."""
+@pytest.mark.parametrize("block", list_blocks("console"), ids=format_block_id)
+def test_console_blocks_print_what_the_page_shows(block):
+    """Every ``$ holdfast`` line of a console block prints the lines below it; ``...`` stands for any text."""
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
-        line, _, wanted = part.partition("\n")
+        line, _, expected = part.partition("\n")
         words = shlex.split(line, comments=True)
         assert words[0] == "holdfast", f"{line!r} cannot be checked; use a block of sh"
-        got = CliRunner().invoke(program, words[1:]).output
-        pattern = ".*?".join(re.escape(piece) for piece in _bare(wanted).split("..."))
-        assert re.fullmatch(pattern, _bare(got), re.DOTALL), got
+        output = CliRunner().invoke(program, words[1:]).output
+        pattern = ".*?".join(re.escape(piece) for piece in _strip_lines(expected).split("..."))
+        assert re.fullmatch(pattern, _strip_lines(output), re.DOTALL), output
 
 
-def _bare(text: str) -> str:
+def _strip_lines(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
-def lines() -> list[tuple[str, str]]:
-    """Return every line of a shell block that calls our program, with its place."""
+def list_shell_lines() -> list[tuple[str, str]]:
+    """Return every line of a shell block that calls Holdfast, with its place."""
     return [
         (f"{block.page.name}:{block.line + number}", call)
-        for block in blocks("sh")
+        for block in list_blocks("sh")
         for number, line in enumerate(block.text.splitlines())
         for call in _CALL.findall(line.strip())
     ]
 
 
-@pytest.mark.parametrize(("where", "line"), lines(), ids=[where for where, _ in lines()])
-def test_shell_lines_are_commands_that_exist(where, line):
-    """Every command and option in a shell block is one that the program knows."""
+@pytest.mark.parametrize(("place", "line"), list_shell_lines(), ids=[place for place, _ in list_shell_lines()])
+def test_shell_lines_use_existing_commands_and_options(place, line):
+    """Every command and option in a shell block exists."""
     words = [word for word in shlex.split(line, comments=True)[1:] if word != ";"]
     words = words[: next((at for at, word in enumerate(words) if word.startswith(">")), len(words))]
-    found: click.Command = program
+    command: click.Command = program
     context = click.Context(program, info_name="holdfast", **program.context_settings)
-    while isinstance(found, click.Group) and words and not words[0].startswith("-"):
-        inner = found.get_command(context, words[0])
-        assert inner is not None, f"{where}: there is no command {words[0]!r}"
-        found, words = inner, words[1:]
-        context = click.Context(found, parent=context, info_name=found.name)
-    found.make_parser(context).parse_args(words)
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        subcommand = command.get_command(context, words[0])
+        assert subcommand is not None, f"{place}: there is no command {words[0]!r}"
+        command, words = subcommand, words[1:]
+        context = click.Context(command, parent=context, info_name=command.name)
+    command.make_parser(context).parse_args(words)
 
 
-def test_there_are_examples():
-    """The patterns above find something to run: a page that changes its form does not switch the tests off."""
-    assert len(blocks("python")) >= 10
-    assert sum(block.text.count("$ ") for block in blocks("console")) >= 5
-    assert len(lines()) >= 30
+def test_pages_contain_code_blocks():
+    """The patterns above find blocks to run: a page that changes its markup does not switch the tests off."""
+    assert len(list_blocks("python")) >= 10
+    assert sum(block.text.count("$ ") for block in list_blocks("console")) >= 5
+    assert len(list_shell_lines()) >= 30

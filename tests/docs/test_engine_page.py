@@ -1,4 +1,4 @@
-"""The page about the engine names everything there is to name."""
+"""The engine page names every event, outcome, hook and session method."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ VERBS = ("ask", "run", "append", "compact", "undo", "branch", "recall", "prepare
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_event_outcome_and_hook_is_told(name):
-    """Whatever a listener or a hook can meet stands on the page."""
+def test_engine_page_names_every_event_outcome_and_hook(name):
+    """Whatever a listener or a hook can receive is on the page."""
     assert name in PAGE
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_is_told(verb):
-    """What a session can do stands on the page, and is there."""
+def test_engine_page_names_every_session_method(verb):
+    """Each of these session methods is on the page and exists."""
     assert f"{verb}(" in PAGE
     assert inspect.isfunction(getattr(Session, verb))

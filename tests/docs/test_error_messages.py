@@ -1,4 +1,4 @@
-"""Error messages on the page on troubleshooting are the ones that the code makes."""
+"""The error messages on the troubleshooting page are those that the code raises."""
 
 from __future__ import annotations
 
@@ -40,40 +40,44 @@ ERRORS = sorted(
 )
 
 
-def small_window(size: int, policy: str) -> None:
-    place = config.get_target("anthropic", "claude-sonnet-4-5", window=size)
-    plan([Message.from_text("user", "hello")], place, Policy.preset(policy))
+def plan_in_small_window(size: int, policy: str) -> None:
+    target = config.get_target("anthropic", "claude-sonnet-4-5", window=size)
+    plan([Message.from_text("user", "hello")], target, Policy.preset(policy))
 
 
-def store_of_one(path: str = "agent.db") -> None:
+def create_store(path: str = "agent.db") -> None:
     with open_store(path) as store:
         store.create_session("one")
 
 
-def asked(upstream: Upstream, *said: str, fields: dict[str, Any] | None = None, window: int | None = None) -> None:
+def ask_session(
+    upstream: Upstream, *texts: str, fields: dict[str, Any] | None = None, window: int | None = None
+) -> None:
     async def ask() -> None:
-        goal = config.get_target("anthropic", "claude-opus-5", window=window)
-        async with Engine.open(":memory:", upstream=upstream, target=goal, fields=fields or {}) as engine:
-            await (await engine.session("one")).ask(*said)
+        target = config.get_target("anthropic", "claude-opus-5", window=window)
+        async with Engine.open(":memory:", upstream=upstream, target=target, fields=fields or {}) as engine:
+            await (await engine.session("one")).ask(*texts)
 
     run_on_fake_clock(ask)
 
 
-def refused() -> None:
-    told = b'{"type":"error","error":{"type":"authentication_error","message":"invalid x-api-key"}}'
-    asked(ScriptedUpstream([ScriptedReply((told,), 401)]), "hello")
+def raise_authentication_error() -> None:
+    body = b'{"type":"error","error":{"type":"authentication_error","message":"invalid x-api-key"}}'
+    ask_session(ScriptedUpstream([ScriptedReply((body,), 401)]), "hello")
 
 
-def overflow() -> None:
-    told = b'{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long"}}'
-    asked(ScriptedUpstream([ScriptedReply((told,), 400)] * 9), "hello")
+def raise_overflow() -> None:
+    body = b'{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long"}}'
+    ask_session(ScriptedUpstream([ScriptedReply((body,), 400)] * 9), "hello")
 
 
-def invalid() -> None:
-    asked(ScriptedUpstream([]), "hello", fields={"tools": [{"name": "two words", "input_schema": {"type": "object"}}]})
+def ask_with_invalid_tool() -> None:
+    ask_session(
+        ScriptedUpstream([]), "hello", fields={"tools": [{"name": "two words", "input_schema": {"type": "object"}}]}
+    )
 
 
-def no_summary() -> None:
+def raise_compaction_failure() -> None:
     target = config.get_target("anthropic", "claude-opus-5")
     head = [SizedMessage(Message.from_text("user", "Keep kelp.py as it is."))]
 
@@ -83,7 +87,7 @@ def no_summary() -> None:
     run_on_fake_clock(write)
 
 
-def cleared() -> None:
+def clear_waiting_lane() -> None:
     lanes = Lanes()
 
     async def wait() -> None:
@@ -98,10 +102,10 @@ def cleared() -> None:
             async with lanes.hold("one"):
                 pass
 
-    first_of(work)
+    raise_first_error(work)
 
 
-def elsewhere() -> None:
+def open_session_in_another_loop() -> None:
     async def work() -> None:
         async with Engine.open(
             ":memory:", upstream=ScriptedUpstream([]), api="anthropic", model="claude-opus-5"
@@ -111,7 +115,7 @@ def elsewhere() -> None:
     asyncio.run(work())
 
 
-def closing() -> None:
+def hold_closed_lane() -> None:
     lanes = Lanes()
 
     async def work() -> None:
@@ -122,7 +126,7 @@ def closing() -> None:
     run_on_fake_clock(work)
 
 
-def late() -> None:
+def exceed_deadline() -> None:
     lanes = Lanes()
 
     async def work() -> None:
@@ -132,135 +136,140 @@ def late() -> None:
     run_on_fake_clock(work)
 
 
-def unread() -> None:
+def read_answer_of_unfinished_run() -> None:
     async def leave() -> None:
         async with Engine.open(
             ":memory:", upstream=ScriptedUpstream(["yes"]), api="anthropic", model="claude-opus-5"
         ) as engine:
-            async with (await engine.session("one")).run("hello") as going:
+            async with (await engine.session("one")).run("hello") as run:
                 pass
-            _ = going.answer
+            _ = run.answer
 
     run_on_fake_clock(leave)
 
 
-def first_of(work: Callable[[], Awaitable[None]]) -> None:
-    """Run ``work`` and raise the one error that its tasks raised together."""
+def raise_first_error(work: Callable[[], Awaitable[None]]) -> None:
+    """Run ``work`` and raise the first error of its task group."""
     try:
         run_on_fake_clock(work)
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
 
 
-def unknown_id() -> None:
+def get_unknown_session() -> None:
     with open_store("agent.db") as store:
         store.get_session("two")
 
 
-def conflict() -> None:
-    store_of_one()
+def append_to_unknown_parent() -> None:
+    create_store()
     with open_store("agent.db") as store:
         store.append_entries("one", [Entry("b", "a", NoteEntry("lost"))])
 
 
-def mistyped() -> None:
-    store_of_one()
+def append_mistyped_call() -> None:
+    create_store()
     with open_store("agent.db") as store:
         call = ToolCall("c", "bash", {"command": "ls"})
         store.append_entries("one", [Entry("a", None, MessageEntry(SizedMessage(Message("assistant", (call,)))))])
 
 
-def locked() -> None:
-    store_of_one()
-    with open_store("agent.db") as one, open_store("agent.db") as other, one.hold_lease("one"), other.hold_lease("one"):
+def hold_lease_twice() -> None:
+    create_store()
+    with (
+        open_store("agent.db") as first,
+        open_store("agent.db") as second,
+        first.hold_lease("one"),
+        second.hold_lease("one"),
+    ):
         pass
 
 
-def read_only() -> None:
+def write_to_read_only_store() -> None:
     with open_store("agent.db", readonly=True) as store:
         store.create_session("one")
 
 
-def over_quota() -> None:
-    store_of_one()
+def exceed_quota() -> None:
+    create_store()
     with open_store("agent.db", quota=Quota(session_bytes=10)) as store:
         store.append_entries("one", [Entry("b", None, NoteEntry("more than ten bytes"))])
 
 
-def newer() -> None:
-    store_of_one()
+def open_newer_store() -> None:
+    create_store()
     db = sqlite3.connect("agent.db")
     db.execute("PRAGMA user_version = 99")
     db.close()
-    unknown_id()
+    get_unknown_session()
 
 
-def no_database() -> None:
+def open_text_file_as_store() -> None:
     Path("notes.txt").write_text("hello\n" * 200)
     with open_store("notes.txt") as store:
         store.list_sessions()
 
 
-def gone() -> None:
+def write_to_deleted_store() -> None:
     with open_store("agent.db") as store:
         store.create_session("one")
         Path("agent.db").unlink()
         store.create_session("two")
 
 
-def closed() -> None:
+def list_closed_store() -> None:
     store = open_store("agent.db")
     store.close()
     store.list_sessions()
 
 
 CASES: tuple[tuple[str, Callable[[], object]], ...] = (
-    ("WindowTooSmall", lambda: small_window(4_000, "holdfast")),
-    ("WindowTooSmall", lambda: small_window(8_000, "openclaw")),
+    ("WindowTooSmall", lambda: plan_in_small_window(4_000, "holdfast")),
+    ("WindowTooSmall", lambda: plan_in_small_window(8_000, "openclaw")),
     ("UnknownPolicy", lambda: Policy.preset("lru")),
     ("FormatError", lambda: read_recording(b"")),
     ("UnrecognizedContent", lambda: read_recording(b'{"trajectory": [], "history": []}')),
     ("FormatError", lambda: anthropic.decode_message(b'{"role": "user", "content": 5}')),
     ("ConfigError", lambda: config.parse_catalog('[[model]]\nmatch = "qwen3*"\nwindows = 1\n', "holdfast.toml")),
     ("ConfigError", lambda: open_store("postgres://localhost/agents")),
-    ("InvalidRequest", invalid),
-    ("UpstreamError", refused),
-    ("ContextOverflow", overflow),
-    ("CompactionFailed", no_summary),
-    ("OperationAborted", unread),
-    ("OperationAborted", elsewhere),
-    ("LaneCleared", cleared),
-    ("LaneClosed", closing),
-    ("DeadlineExceeded", late),
-    ("UnknownId", unknown_id),
-    ("LogConflict", conflict),
-    ("LogConflict", mistyped),
-    ("StoreLocked", locked),
-    ("StoreReadOnly", read_only),
-    ("QuotaExceeded", over_quota),
-    ("StoreCorrupt", newer),
-    ("StoreCorrupt", no_database),
-    ("StoreReplaced", gone),
-    ("StoreError", closed),
+    ("InvalidRequest", ask_with_invalid_tool),
+    ("UpstreamError", raise_authentication_error),
+    ("ContextOverflow", raise_overflow),
+    ("CompactionFailed", raise_compaction_failure),
+    ("OperationAborted", read_answer_of_unfinished_run),
+    ("OperationAborted", open_session_in_another_loop),
+    ("LaneCleared", clear_waiting_lane),
+    ("LaneClosed", hold_closed_lane),
+    ("DeadlineExceeded", exceed_deadline),
+    ("UnknownId", get_unknown_session),
+    ("LogConflict", append_to_unknown_parent),
+    ("LogConflict", append_mistyped_call),
+    ("StoreLocked", hold_lease_twice),
+    ("StoreReadOnly", write_to_read_only_store),
+    ("QuotaExceeded", exceed_quota),
+    ("StoreCorrupt", open_newer_store),
+    ("StoreCorrupt", open_text_file_as_store),
+    ("StoreReplaced", write_to_deleted_store),
+    ("StoreError", list_closed_store),
 )
 
 
-def test_every_error_has_its_place():
-    """Each error class is named on the page, and each but the root has a case here."""
+def test_every_error_class_is_on_the_page():
+    """Each error class is named on the page, and each except the root has a case here."""
     assert all(f"`{name}`" in PAGE for name in ERRORS)
     assert {name for name, _ in CASES} | {"HoldfastError"} == set(ERRORS)
 
 
-def test_every_message_has_its_case():
-    """As many messages are quoted on the page as there are cases: no quotation goes unchecked."""
+def test_every_quoted_message_has_a_case():
+    """The page quotes as many messages as there are cases, so no quotation goes unchecked."""
     assert len(QUOTED) == len(set(QUOTED)) == len(CASES)
 
 
-@pytest.mark.parametrize(("kind", "cause"), CASES)
-def test_messages_are_the_real_ones(kind, cause, tmp_path, monkeypatch):
-    """A quoted message is, word for word, what its error says; folders aside."""
+@pytest.mark.parametrize(("kind", "raise_error"), CASES)
+def test_quoted_messages_equal_the_raised_ones(kind, raise_error, tmp_path, monkeypatch):
+    """A quoted message is word for word the text of its error, folders aside."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(errors.HoldfastError) as told:
-        cause()
-    assert type(told.value).__name__ == kind
-    assert str(told.value).replace(f"{Path.cwd()}/", "") in QUOTED
+    with pytest.raises(errors.HoldfastError) as raised:
+        raise_error()
+    assert type(raised.value).__name__ == kind
+    assert str(raised.value).replace(f"{Path.cwd()}/", "") in QUOTED

@@ -1,4 +1,4 @@
-"""The examples that talk to the strict provider run, offline, to their end."""
+"""The examples that use the strict provider run to their end, offline."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_an_agent_of_your_own(capsys):
-    """It reads logs of many times the window, compacts on the way, is never refused, and finishes."""
+def test_agent_loop_example_compacts_and_finishes(capsys):
+    """The agent reads logs of many times the window, compacts on the way, is never refused, and finishes."""
     runpy.run_path(str(EXAMPLES / "agent_loop.py"), run_name="__main__")
     *compactions, answer, sizes = capsys.readouterr().out.splitlines()
     assert len(compactions) > 3
@@ -18,9 +18,9 @@ def test_an_agent_of_your_own(capsys):
     assert sizes.startswith("61 requests, the largest ")
 
 
-def test_the_official_sdks(capsys):
+def test_sdk_transcripts_example_works_with_each_sdk(capsys):
     """Each SDK gets its answers, its stream, its call and its own error class for an overflow."""
     runpy.run_path(str(EXAMPLES / "sdk_transcripts.py"), run_name="__main__")
-    told = capsys.readouterr().out
-    assert told.count("  plain ") == told.count("  stream ") == told.count("  tools ") == 4
-    assert "no error, which is wrong" not in told
+    output = capsys.readouterr().out
+    assert output.count("  plain ") == output.count("  stream ") == output.count("  tools ") == 4
+    assert "no error, which is wrong" not in output

@@ -1,4 +1,4 @@
-"""What is committed is about the project alone: no address of a registry, no path of anybody's machine."""
+"""Committed files name no package registry and no path of a developer's machine."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _MACHINE = (
     "/wo" + r"rk/(?:main|shared)\b",
 )
 PATTERN = re.compile("|".join((*_REGISTRIES, *_MACHINE)))
-LEFT_OUT = {".git", ".venv", "__pycache__", "dist", "build", "uv.lock"}
+IGNORED = {".git", ".venv", "__pycache__", "dist", "build", "uv.lock"}
 
 
-def committed() -> list[Path]:
-    """Return the files in git, or where there is no git those that would be."""
+def list_committed_files() -> list[Path]:
+    """Return the files in git, or without git the files that would be committed."""
     try:
-        done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True)
+        result = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True)
     except (OSError, subprocess.CalledProcessError):
-        return _all_files()
-    return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()] or _all_files()
+        return _list_all_files()
+    return [ROOT / name for name in result.stdout.split("\0") if name and (ROOT / name).is_file()] or _list_all_files()
 
 
-def _all_files() -> list[Path]:
+def _list_all_files() -> list[Path]:
     names = [path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file()]
-    return [ROOT / name for name in names if not LEFT_OUT & set(name.parts) and not _is_cache(name)]
+    return [ROOT / name for name in names if not IGNORED & set(name.parts) and not _is_cache(name)]
 
 
 def _is_cache(name: Path) -> bool:
@@ -40,11 +40,11 @@ def _is_cache(name: Path) -> bool:
     )
 
 
-def test_no_file_names_a_registry_or_a_machine():
+def test_committed_files_name_no_registry_or_local_path():
     """No committed file names a package registry's host or a folder of a machine."""
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()[:120]}"
-        for path in committed()
+        for path in list_committed_files()
         for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1)
         if PATTERN.search(line)
     ]
@@ -54,14 +54,14 @@ def test_no_file_names_a_registry_or_a_machine():
 @pytest.mark.parametrize(
     "text", ["see py" + "pi.org", "/ro" + "ot/.cache", "/ho" + "me/ann/src", "/wo" + "rk/main/src"]
 )
-def test_the_search_can_find(text):
+def test_pattern_finds_registries_and_local_paths(text):
     """The pattern finds what it is for."""
     assert PATTERN.search(text)
 
 
-def test_no_lock_file_is_committed():
-    """``uv.lock`` records download addresses, so it stays at home; the requirements hold hashes and no address."""
-    assert "uv.lock" not in {path.name for path in committed()}
+def test_lock_file_is_not_committed():
+    """``uv.lock`` records download addresses, so it is not committed; the requirements have hashes and no address."""
+    assert "uv.lock" not in {path.name for path in list_committed_files()}
     for path in sorted((ROOT / "requirements").glob("*.txt")):
         text = path.read_text("utf-8")
         assert "--hash=sha256:" in text, path.name

@@ -1,4 +1,4 @@
-"""The package as people import and install it."""
+"""The package as users import and install it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ import holdfast
 from holdfast import types
 
 HEAVY = ("sqlite3", "click", "rich", "platformdirs", "httpx2", "starlette", "prometheus_client", "anyio", "asyncio")
-"""What ``import holdfast`` must not load: databases, terminals, networks."""
+"""Modules that ``import holdfast`` must not load: databases, terminals, networks."""
 
 
-def loaded(code: str) -> set[str]:
-    """Return the modules that are there after ``code`` ran in a fresh interpreter."""
+def list_loaded_modules(code: str) -> set[str]:
+    """Return the modules that ``code`` loads in a fresh interpreter."""
     script = f"import sys; before = set(sys.modules)\n{code}\nprint(*(set(sys.modules) - before))"
     return set(
         subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     )
 
 
-def test_public_names():
-    """The public names are these, in order; a change here is one that users notice."""
+def test_public_names_are_exactly_these():
+    """The public names are exactly these and sorted; users notice every change here."""
     assert holdfast.__all__ == sorted(holdfast.__all__)
     assert holdfast.__all__ == [
         "ConversationState",
@@ -66,11 +66,11 @@ def test_public_names():
 
 
 INNER_TYPES = {"CompactionTracker", "EngineResources", "Journal"}
-"""What a session is made of; its attributes that hold these are no part of what is promised."""
+"""Internal types of a session; attributes that hold them are not part of the public API."""
 
 
 def iter_holdfast_types(annotation: object) -> Iterator[type]:
-    """Yield the classes of ours that an annotation names, however deep."""
+    """Yield Holdfast's classes in an annotation, at any depth."""
     if isinstance(annotation, type) and annotation.__module__.startswith("holdfast."):
         yield annotation
     for argument in get_args(annotation):
@@ -78,7 +78,7 @@ def iter_holdfast_types(annotation: object) -> Iterator[type]:
 
 
 def iter_signatures(value: object) -> Iterator[object]:
-    """Yield what has annotations in a public name: a function, or a class with its fields and public methods."""
+    """Yield the annotated objects of a public name: a function, or a class and its public methods."""
     if isinstance(value, FunctionType | type):
         yield value
     if not isinstance(value, type):
@@ -95,7 +95,7 @@ def iter_signatures(value: object) -> Iterator[object]:
 
 
 def test_types_in_public_signatures_are_public():
-    """Whoever annotates his own code finds each type that a public name takes or gives in a public module."""
+    """Each type that a public name accepts or returns can be imported from a public module."""
     modules = [holdfast, *(import_module(f"holdfast.{name}") for name in holdfast.PUBLIC_MODULES)]
     exported = {name: getattr(module, name) for module in modules for name in getattr(module, "__all__", ())}
     public_classes = [value for value in exported.values() if isinstance(value, type)]
@@ -113,48 +113,49 @@ def test_types_in_public_signatures_are_public():
     assert {getattr(types, name) for name in ("Run", "Verdict", "PlanBuilder", "SessionStore")} <= seen
 
 
-def test_public_names_are_there():
-    """Each public name can be had, the late one too, and another is an ``AttributeError``."""
+def test_public_names_can_be_imported():
+    """Each public name, also a lazy one, can be imported, and an unknown one is an ``AttributeError``."""
     assert all(getattr(holdfast, name) is not None for name in holdfast.__all__)
     assert {*holdfast.__all__, "__version__"} <= {*dir(holdfast)}
     with pytest.raises(AttributeError, match="no attribute 'Motor'"):
         _ = holdfast.Motor
 
 
-def test_modules_are_there_as_attributes():
+def test_modules_load_as_attributes():
     """``except holdfast.errors.StoreError`` needs no import of its own: a module loads when it is named."""
     script = "import holdfast; print(holdfast.errors.HoldfastError is holdfast.HoldfastError)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "True\n"
 
 
-def test_import_is_small():
-    """``import holdfast`` loads nothing that is not Python's own; ``plan`` brings msgspec and nothing heavy."""
-    assert [name for name in loaded("import holdfast") if name.startswith(("msgspec", "holdfast."))] == []
-    found = loaded("from holdfast import plan")
-    assert "msgspec" in found
-    assert [name for name in HEAVY if name in found] == []
+def test_import_loads_no_heavy_modules():
+    """``import holdfast`` loads only the standard library; ``plan`` adds msgspec and nothing heavy."""
+    assert [name for name in list_loaded_modules("import holdfast") if name.startswith(("msgspec", "holdfast."))] == []
+    modules = list_loaded_modules("from holdfast import plan")
+    assert "msgspec" in modules
+    assert [name for name in HEAVY if name in modules] == []
 
 
-def test_a_store_loads_the_database_only_when_asked():
-    """The database comes with ``open_store`` on a file and not before."""
-    assert "sqlite3" not in loaded("import holdfast; holdfast.open_store")
-    assert "sqlite3" in loaded("import holdfast; holdfast.open_store('agent.db').close()")
+def test_open_store_loads_the_database_on_use():
+    """``sqlite3`` is loaded by ``open_store`` on a file and not before."""
+    assert "sqlite3" not in list_loaded_modules("import holdfast; holdfast.open_store")
+    assert "sqlite3" in list_loaded_modules("import holdfast; holdfast.open_store('agent.db').close()")
 
 
-def test_the_package_is_whole():
-    """The tables and the marker of types lie in the package, and the command is installed."""
+def test_package_contains_its_data_and_command():
+    """The tables and the type marker are in the package, and the command is installed."""
     for name in ("data/catalog.toml", "data/prices.toml", "data/common_references.txt", "py.typed"):
         assert files("holdfast").joinpath(name).is_file(), name
-    assert [one.value for one in entry_points(group="console_scripts", name="holdfast")] == ["holdfast.__main__:main"]
+    assert [entry_point.value for entry_point in entry_points(group="console_scripts", name="holdfast")] == [
+        "holdfast.__main__:main"
+    ]
 
 
 def test_requirements_are_few():
-    """What is installed with the package is no more than what its doors need: thirteen packages.
-
-    Two of them, httptools and uvloop, come along only where they have wheels.
+    """The package requires no more than it needs: fourteen packages. Two of them, httptools and uvloop, are
+    installed only where they have wheels.
     """
-    needed = sorted(line.split(">")[0] for line in requires("holdfast") or () if "extra ==" not in line)
-    assert needed == [
+    names = sorted(line.split(">")[0] for line in requires("holdfast") or () if "extra ==" not in line)
+    assert names == [
         "anyio",
         "click",
         "h11",
@@ -172,7 +173,7 @@ def test_requirements_are_few():
     ]
 
 
-def test_version_is_told():
-    """``python -m holdfast --version`` tells the version."""
-    done = subprocess.run([sys.executable, "-m", "holdfast", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"holdfast {holdfast.__version__}\n"
+def test_version_is_printed():
+    """``python -m holdfast --version`` prints the version."""
+    result = subprocess.run([sys.executable, "-m", "holdfast", "--version"], capture_output=True, text=True, check=True)
+    assert result.stdout == f"holdfast {holdfast.__version__}\n"

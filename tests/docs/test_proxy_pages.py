@@ -1,4 +1,4 @@
-"""The pages about the proxy and its clients name everything there is to name."""
+"""The proxy and client pages name every option, header, setting and client."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ PAGES = {path.name: path.read_text("utf-8") for path in (DOCS / "clients").glob(
 
 
 @pytest.mark.parametrize("name", ["serve", "run"])
-def test_options(name):
-    """Each option of the commands is told on the page, those that all commands have too."""
-    found = program.get_command(click.Context(program), name)
-    assert found is not None
-    for option in (one for one in found.params if isinstance(one, click.Option)):
+def test_proxy_page_names_every_option(name):
+    """Each option of the commands is on the page, including those common to all commands."""
+    command = program.get_command(click.Context(program), name)
+    assert command is not None
+    for option in (param for param in command.params if isinstance(param, click.Option)):
         for spelling in (*option.opts, *option.secondary_opts):
             assert re.search(rf"(?<![\w-]){spelling}(?![\w-])", PROXY), spelling
 
 
-def test_headers_and_variables():
-    """Each header of ours, each state that it tells and each variable of ours stands on the page."""
+def test_proxy_page_names_headers_states_and_variables():
+    """Each Holdfast header, each state that it reports and each Holdfast variable is on the page."""
     for name in (headers.STATE_HEADER, headers.SESSION_HEADER, headers.REQUEST_HEADER, headers.TOKEN_HEADER):
         assert f"`{name.decode()}`" in PROXY
     for word in (*get_args(headers.RequestState), BYPASS_VARIABLE, TOKEN_VARIABLE):
         assert word in PROXY, word
 
 
-def test_settings():
-    """Each setting of the table has its line."""
+def test_formats_page_names_every_proxy_setting():
+    """Each proxy setting has its line."""
     for name in Settings.__struct_fields__:
         assert re.search(rf"^{name} = ", FORMATS, re.MULTILINE), name
 
 
-def test_clients():
-    """Each client that is started in a way of its own has a page that shows how, and each variable is told."""
+def test_client_pages_cover_every_launcher_and_variable():
+    """Each client with a launcher of its own has a page that shows how, and each address variable is named."""
     for client in CLIENT_LAUNCHERS:
         assert any(f"holdfast run -- {client}" in text for text in PAGES.values()), client
     for name in ADDRESS_VARIABLES:
         assert any(name in text for text in PAGES.values()), name
 
 
-def test_pages():
-    """The overview leads to each page, and each page back to what holds for all."""
+def test_client_overview_links_every_page():
+    """The overview links to each page, and each page back to the overview."""
     assert set(re.findall(r"\(clients/([\w-]+\.md)\)", CLIENTS)) == set(PAGES)
     for name, text in PAGES.items():
         assert "(../clients.md)" in text, name

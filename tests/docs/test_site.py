@@ -1,4 +1,4 @@
-"""The site that is built from the README and the pages."""
+"""The site that is built from the README and the documentation pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def site(monkeypatch):
-    """The script that builds the site, as a module."""
+    """Return the script that builds the site as a module."""
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     import build_site
 
@@ -33,14 +33,14 @@ def site(monkeypatch):
         ("README.md", "[a page](https://example.com/docs/x.md)", "[a page](https://example.com/docs/x.md)"),
     ],
 )
-def test_site_links(site, source, link, expected):
-    """A link to a page leads to that page in the site; one to any other file of the repository is its text alone."""
+def test_rewrite_links_keeps_links_to_pages_only(site, source, link, expected):
+    """A link to a page leads to that page in the site; one to any other file of the repository becomes plain text."""
     page = site._get_site_path(ROOT / source)
     assert site.rewrite_links(link, ROOT / source, page) == expected
 
 
-def test_site_has_every_page(site, tmp_path):
-    """Every page of the repository is in the site, and the navigation names each but those of single clients."""
+def test_copy_pages_includes_every_page_in_the_navigation(site, tmp_path):
+    """Every page of the repository is in the site, and the navigation names each except those of single clients."""
     site.copy_pages(tmp_path)
     pages = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.md")}
     assert {"index.md", "contributing.md", "changelog.md", "tour.md", "clients/pi.md"} <= pages

@@ -1,8 +1,8 @@
-"""Workers that spend a day in one session with an engine until somebody kills them: ``python engine_worker.py``.
+"""Workers that work through a day in one session with an engine until killed: ``python engine_worker.py``.
 
-Each line on standard input, ``STORE API WRITER``, asks for one worker, a process of its own. It tells its id, then the
-ids that each verb of the session returned or appended, as soon as it did, and what happens between (lines that begin
-with ``~``). The last line is ``over``, when the worker is gone, however it went.
+Each line on standard input, ``STORE API WRITER``, starts one worker process. It writes its process id, then the ids
+that each verb of the session returned or appended, as soon as it did, and the events between (lines that begin with
+``~``). ``over`` follows when the worker has ended, however it ended.
 """
 
 from __future__ import annotations
@@ -43,170 +43,177 @@ from holdfast.testing.upstream import ProviderUpstream
 WINDOW, FACTOR = 32_000, 1.3
 LATENCY = 0.004
 """Seconds until an answer begins."""
-MEANWHILE = 3
-"""One request in so many is interrupted by the user, while its answer is on its way."""
+INTERRUPT_EVERY = 3
+"""One request in so many gets user messages while its answer is on its way."""
 EVENTS = frozenset({"RequestStarted", "AnswerRecorded", "CompactionStarted", "CompactionEnded", "EditsDecided"})
-"""What is told of what happens; the rest says nothing of the disk."""
-Tell = Callable[..., object]
+"""The events that are written; the others say nothing about the disk."""
+WriteLines = Callable[..., object]
 
 
 @cache
-def day() -> list[WorkdayStep]:
+def build_day() -> list[WorkdayStep]:
     """Return the steps of one day."""
     return make_workday(DAY_STEPS)
 
 
-def step_at(number: int) -> WorkdayStep:
-    """Return a step of any day; what the user says is another thing each day."""
-    step = day()[number % DAY_STEPS]
+def get_step(number: int) -> WorkdayStep:
+    """Return a step of any day; the user's text differs from day to day."""
+    step = build_day()[number % DAY_STEPS]
     return replace(step, user=step.user and f"Day {number // DAY_STEPS}. {step.user}")
 
 
-class Model:
-    """What the model says: the step that it has come to."""
+class DayScript:
+    """The model's answers: that of the step it has come to."""
 
     def __init__(self) -> None:
         self.number = 0
 
     def choose_next_answer(self, _request: ProviderRequest, _blocks: object) -> Says:
         """Return the next answer."""
-        return step_at(self.number).answer
+        return get_step(self.number).answer
 
 
-class Notes:
-    """What a model says that writes summaries: under all headings what the user wants, each time a bit otherwise."""
+class SummaryScript:
+    """A summary model's answers: all headings with the user's goal, slightly different each time."""
 
     def __init__(self) -> None:
         self.number = 0
 
     def choose_next_answer(self, _request: ProviderRequest, _blocks: object) -> Says:
-        """Return the next notes."""
+        """Return the next summary."""
         self.number += 1
-        said = f"- Notes {self.number}: each task is to find why a line fails, and to mend it."
+        note = f"- Notes {self.number}: each task is to find why a line fails, and to mend it."
         more = "- At any word of the user: mind the tide. What was read so far was looked at and is as it should be."
-        return Says("\n".join(f"## {heading}\n{said}\n{more}" for heading in SUMMARY_HEADINGS))
+        return Says("\n".join(f"## {heading}\n{note}\n{more}" for heading in SUMMARY_HEADINGS))
 
 
-class Work:
+class Worker:
     """One worker's way through the day, from where the session stands."""
 
-    def __init__(self, session: Session, model: Model, tell: Tell) -> None:
+    def __init__(self, session: Session, model: DayScript, write_lines: WriteLines) -> None:
         leaf = session.journal.leaf
         path = session.resources.store.read_path(SAMPLE_KEY, leaf) if leaf else []
-        said = [entry.body.sized_message.message for entry in path if isinstance(entry.body, MessageEntry)]
-        self.session, self.model, self.tell = session, model, tell
-        self.asked = {one.text for one in said if one.role == "user"}
-        self.born, self.words = len(path), 0
-        model.number = sum(one.role == "assistant" for one in said)
+        messages = [entry.body.sized_message.message for entry in path if isinstance(entry.body, MessageEntry)]
+        self.session, self.model, self.write_lines = session, model, write_lines
+        self.asked_texts = {message.text for message in messages if message.role == "user"}
+        self.entries_at_start, self.words = len(path), 0
+        model.number = sum(message.role == "assistant" for message in messages)
 
-    async def verb(self) -> None:
-        """Go one verb on: results, a task or the next request."""
+    async def do_next_verb(self) -> None:
+        """Do the next verb: append results, or ask with a task or without."""
         number, open_ = self.model.number, self.session.journal.state.history.open_call_ids
         if open_:
-            self.tell("~append")
-            before = step_at(number - 1)
-            names = [name for name, _ in before.answer.calls]
+            self.write_lines("~append")
+            previous_step = get_step(number - 1)
+            names = [name for name, _ in previous_step.answer.calls]
             calls = tuple(ToolCall(id_, name, "{}") for id_, name in zip(open_, names, strict=True))
-            self.tell(*await self.session.append(make_result_message(calls, before)))
+            self.write_lines(*await self.session.append(make_result_message(calls, previous_step)))
             return
-        user = step_at(number).user
-        words = (user,) if user and user not in self.asked else ()
-        self.asked.update(words)
+        user = get_step(number).user
+        words = (user,) if user and user not in self.asked_texts else ()
+        self.asked_texts.update(words)
         async with anyio.create_task_group() as tasks:
-            if number % MEANWHILE == 0:
+            if number % INTERRUPT_EVERY == 0:
                 tasks.start_soon(self.interrupt)
             await self.ask(*words)
         self.model.number += 1
 
     async def ask(self, *words: str) -> None:
-        """Ask, every other time for the events too."""
+        """Ask, every other time with the events."""
         if self.model.number % 2:
             await self.session.ask(*words)
         else:
             async with self.session.run(words) as run:
                 async for _ in run:
                     pass
-        self.tell(self.session.journal.leaf)
+        self.write_lines(self.session.journal.leaf)
 
     async def interrupt(self) -> None:
-        """Say something as a user does who does not wait; nobody ever says the same again."""
+        """Append unique user messages while the answer is on its way."""
         for _ in range(1 + self.model.number % 2):
             await anyio.sleep(LATENCY / 2)
             self.words += 1
-            self.tell("~interrupt")
-            self.tell(*await self.session.append(f"Word {self.born}.{os.getpid()}.{self.words}: mind the tide."))
+            self.write_lines("~interrupt")
+            self.write_lines(
+                *await self.session.append(f"Word {self.entries_at_start}.{os.getpid()}.{self.words}: mind the tide.")
+            )
 
 
-def summarisers(api: str, provider: Provider) -> list[SummaryWriter]:
-    """Return who writes the summaries, as the session's own model or as another."""
-    goal = get_target(api, STRICTEST_MODELS[api], window=WINDOW)
+def make_summary_writers(api: str, provider: Provider) -> list[SummaryWriter]:
+    """Return the summary writers."""
+    target = get_target(api, STRICTEST_MODELS[api], window=WINDOW)
     return [
-        SummaryWriter(ProviderUpstream(provider, latency=LATENCY), goal, {} if api == "gemini" else {"stream": True})
+        SummaryWriter(ProviderUpstream(provider, latency=LATENCY), target, {} if api == "gemini" else {"stream": True})
     ]
 
 
-async def work(place: str | SessionStore, api: str, writer: str, steps: int, tell: Tell) -> Provider:
-    """Work so many verbs on; return the provider that judged it."""
-    model = Model()
+async def work(store_path: str | SessionStore, api: str, writer: str, steps: int, write_lines: WriteLines) -> Provider:
+    """Do so many verbs; return the provider that judged the requests."""
+    model = DayScript()
     provider = Provider(ProviderSettings(window=WINDOW, factor=FACTOR), model)
-    noting = Provider(ProviderSettings(window=WINDOW, factor=FACTOR), Notes())
+    summary_provider = Provider(ProviderSettings(window=WINDOW, factor=FACTOR), SummaryScript())
 
-    def told(event: object) -> None:
+    def report_event(event: object) -> None:
         name = type(event).__name__
         if name in EVENTS:
-            by = getattr(event, "author", "")
-            tell(f"~{name} {by}".strip() if name.startswith("Compact") else f"~{name}")
+            author = getattr(event, "author", "")
+            write_lines(f"~{name} {author}".strip() if name.startswith("Compact") else f"~{name}")
 
-    tell("~open")
+    write_lines("~open")
     async with Engine.open(
-        place,
+        store_path,
         upstream=ProviderUpstream(provider, latency=LATENCY),
         target=get_target(api, STRICTEST_MODELS[api], window=WINDOW),
         fields=make_request_fields(api),
-        writers=summarisers(api, noting) if writer == "model" else (),
-        listen=told,
+        writers=make_summary_writers(api, summary_provider) if writer == "model" else (),
+        listen=report_event,
     ) as engine:
-        worker = Work(await engine.session(SAMPLE_KEY), model, tell)
+        worker = Worker(await engine.session(SAMPLE_KEY), model, write_lines)
         for _ in range(steps):
-            await worker.verb()
-            tell(*[f"~wrong {one}" for one in wrong(provider) + wrong(noting)])
+            await worker.do_next_verb()
+            write_lines(
+                *[
+                    f"~wrong {refusal}"
+                    for refusal in list_wrong_refusals(provider) + list_wrong_refusals(summary_provider)
+                ]
+            )
     return provider
 
 
-def wrong(provider: Provider) -> list[RefusalReply]:
-    """Return what the provider refused for another reason than its size."""
-    refused = [one.reply for one in provider.requests if isinstance(one.reply, RefusalReply)]
+def list_wrong_refusals(provider: Provider) -> list[RefusalReply]:
+    """Return the refusals that are not about size."""
+    refused = [request.reply for request in provider.requests if isinstance(request.reply, RefusalReply)]
     return [
-        one
-        for one in refused
-        if not classify_error(ErrorReport("", one.status, one.code, one.message, one.body)).is_overflow
+        refusal
+        for refusal in refused
+        if not classify_error(ErrorReport("", refusal.status, refusal.code, refusal.message, refusal.body)).is_overflow
     ]
 
 
 def is_queued(body: object) -> bool:
-    """Return whether an entry holds words that waited for an answer."""
+    """Return whether an entry is a user message that waited for an answer."""
     return isinstance(body, NoteEntry) and body.reason == NOTE_QUEUED
 
 
-def tell(*lines: str) -> None:
-    """Write lines at once: what was told is not lost with the process."""
+def write_lines(*lines: str) -> None:
+    """Write lines at once, unbuffered, so that they are not lost with the process."""
     os.write(1, "".join(f"{line}\n" for line in lines).encode())
 
 
 def main() -> None:
     """Start a worker for each line, one after the other."""
-    day()
+    build_day()
     get_token_counter("auto")("what takes long to load is loaded before the first worker")
-    tell("ready")
+    write_lines("ready")
     for line in sys.stdin:
-        place, api, writer = line.split()
+        store_path, api, writer = line.split()
         pid = os.fork()
         if pid == 0:
-            tell(f"pid {os.getpid()}")
-            anyio.run(partial(work, place, api, writer, 10_000, tell))
+            write_lines(f"pid {os.getpid()}")
+            anyio.run(partial(work, store_path, api, writer, 10_000, write_lines))
             os._exit(0)
         os.waitpid(pid, 0)
-        tell("over")
+        write_lines("over")
 
 
 if __name__ == "__main__":

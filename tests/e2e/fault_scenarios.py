@@ -1,4 +1,4 @@
-"""An engine in trouble: what can go wrong with its provider, and what must be true of it afterwards."""
+"""Faults of a provider at every stage of a request, and what must hold for the engine afterwards."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.upstream import ProviderUpstream
 
 WINDOW = 32_000
-BOUND = compute_max_requests(Numbers())
-MOST_SUMMARIES = 12
-"""Requests for one summary: three tries of two requests, and some where the head goes in parts."""
+MAX_REQUESTS = compute_max_requests(Numbers())
+MAX_SUMMARY_REQUESTS = 12
+"""Requests for one summary: three tries of two requests, and more if the head is sent in parts."""
 
 # -- what can happen, and where ----------------------------------------------------------------------------------------
 
@@ -46,66 +46,66 @@ STAGES = (
 )
 """Connecting · the body being sent · before the first byte · the first event · mid stream · after the last token,
 before the end event · the same two of a summary · between the commit of a compaction and the request after it."""
-ANSWERING = STAGES[:6]
-INSIDE = ("first", "middle", "end")
+ANSWER_STAGES = STAGES[:6]
+STREAM_STAGES = ("first", "middle", "end")
 
 
-def _at(kind: str, *stages: str) -> dict[str, str]:
+def _strike_at(kind: str, *stages: str) -> dict[str, str]:
     return dict.fromkeys(stages, kind)
 
 
-def _status(kind: str) -> dict[str, str]:
-    return _at(kind, "body", "head")
+def _strike_with_status(kind: str) -> dict[str, str]:
+    return _strike_at(kind, "body", "head")
 
 
 FAULTS: dict[str, dict[str, str]] = {
-    "connection refused": _at("refused", "connect"),
-    "connection reset": _at("reset", *ANSWERING),
-    "TLS or protocol error": _at("tls", "connect") | _at("protocol", "head"),
-    "timeout before any byte": _at("stall", "connect", "body", "head"),
-    "stall in mid stream": _at("stall", *INSIDE),
-    "stream cut": _at("cut", "body", "head") | _at("unfinished", *INSIDE),
-    "400 of shape": _status("400"),
-    "400 overflow": _status("400-overflow"),
-    "400 overflow in foreign words": _status("400-foreign"),
-    "401": _status("401"),
-    "403": _status("403"),
-    "404": _status("404"),
-    "408": _status("408"),
-    "409": _status("409"),
-    "413 in HTML": _status("413-html"),
-    "413 without a body": _status("413-empty"),
-    "422": _status("422"),
-    "429 with retry-after": _status("429"),
-    "429 of tokens": _status("429-tokens"),
-    "429 overflow": _status("429-overflow"),
-    "500": _status("500"),
-    "502 in HTML": _status("502-html"),
-    "529": _status("529"),
-    "error event": _at("error", *INSIDE),
-    "empty answer": _at("empty", "head"),
-    "unknown stop reason and block": _at("unknown", "head"),
-    "garbage in the stream": _at("garbage", "first", "middle") | _at("utf8", "end"),
+    "connection refused": _strike_at("refused", "connect"),
+    "connection reset": _strike_at("reset", *ANSWER_STAGES),
+    "TLS or protocol error": _strike_at("tls", "connect") | _strike_at("protocol", "head"),
+    "timeout before any byte": _strike_at("stall", "connect", "body", "head"),
+    "stall in mid stream": _strike_at("stall", *STREAM_STAGES),
+    "stream cut": _strike_at("cut", "body", "head") | _strike_at("unfinished", *STREAM_STAGES),
+    "400 of shape": _strike_with_status("400"),
+    "400 overflow": _strike_with_status("400-overflow"),
+    "400 overflow in foreign words": _strike_with_status("400-foreign"),
+    "401": _strike_with_status("401"),
+    "403": _strike_with_status("403"),
+    "404": _strike_with_status("404"),
+    "408": _strike_with_status("408"),
+    "409": _strike_with_status("409"),
+    "413 in HTML": _strike_with_status("413-html"),
+    "413 without a body": _strike_with_status("413-empty"),
+    "422": _strike_with_status("422"),
+    "429 with retry-after": _strike_with_status("429"),
+    "429 of tokens": _strike_with_status("429-tokens"),
+    "429 overflow": _strike_with_status("429-overflow"),
+    "500": _strike_with_status("500"),
+    "502 in HTML": _strike_with_status("502-html"),
+    "529": _strike_with_status("529"),
+    "error event": _strike_at("error", *STREAM_STAGES),
+    "empty answer": _strike_at("empty", "head"),
+    "unknown stop reason and block": _strike_at("unknown", "head"),
+    "garbage in the stream": _strike_at("garbage", "first", "middle") | _strike_at("utf8", "end"),
 }
-"""27 faults by the stages of an answer at which each can strike, with the provider's name for it."""
-LASTING = {"400 of shape", "401", "403", "404", "422"}
-"""Faults that the same request would meet again, so that it is not sent; the others may pass, or need a smaller one."""
+"""27 faults: the stages of an answer at which each can strike, with the provider's name for it."""
+PERSISTENT_FAULTS = {"400 of shape", "401", "403", "404", "422"}
+"""Faults that the same request would meet again, so it is not repeated; the others may pass, or need a smaller one."""
 TRUE_NUMBERS = {"400-overflow": "native", "400-foreign": "llama.cpp", "429-overflow": "openai-tpm"}
-"""Overflows that are told with the true size of the request: the provider's window is smaller than it was."""
+"""Overflows that report the true size of the request: the provider's window is made smaller for them."""
 
 
-def struck_at(fault: str, stage: str) -> str:
-    """Return the stage of the struck request at which ``fault`` strikes at ``stage``; nothing where it cannot."""
-    known = FAULTS[fault]
-    if stage in ANSWERING:
-        return stage if stage in known else ""
-    early = [one for one in ("head", "connect", "body") if one in known]
-    late = [one for one in ("middle", "first", "end") if one in known]
+def find_strike_stage(fault: str, stage: str) -> str:
+    """Return the stage of the struck request at which ``fault`` strikes, or an empty text if it cannot."""
+    stages = FAULTS[fault]
+    if stage in ANSWER_STAGES:
+        return stage if stage in stages else ""
+    early = [stage_name for stage_name in ("head", "connect", "body") if stage_name in stages]
+    late = [stage_name for stage_name in ("middle", "first", "end") if stage_name in stages]
     picked = {STAGES[6]: early, STAGES[7]: late, STAGES[8]: early + late}[stage]
     return picked[0] if picked else ""
 
 
-def why_not(fault: str, stage: str) -> str:
+def explain_impossible(fault: str, stage: str) -> str:
     """Return why ``fault`` cannot strike at ``stage``."""
     kinds = {*FAULTS[fault].values()}
     if kinds == {"refused"}:
@@ -117,13 +117,15 @@ def why_not(fault: str, stage: str) -> str:
     if kinds & {"empty", "unknown"}:
         return "it is a whole answer, not a moment of one"
     if kinds == {"stall"}:
-        other = "before the first byte it is the timeout" if "middle" in FAULTS[fault] else "behind it, it is the stall"
-        return f"the other silence has its own name: {other}"
-    return "there is no answer yet that it could strike" if stage not in INSIDE else "the answer has begun"
+        explanation = (
+            "before the first byte it is the timeout" if "middle" in FAULTS[fault] else "behind it, it is the stall"
+        )
+        return f"the other silence has its own name: {explanation}"
+    return "there is no answer yet that it could strike" if stage not in STREAM_STAGES else "the answer has begun"
 
 
 PAIRS = [(fault, stage) for fault in FAULTS for stage in STAGES]
-POSSIBLE = [pair for pair in PAIRS if struck_at(*pair)]
+POSSIBLE = [pair for pair in PAIRS if find_strike_stage(*pair)]
 
 
 # -- an engine ---------------------------------------------------------------------------------------------------------
@@ -133,34 +135,33 @@ def text(seed: int, lines: int) -> str:
     return "\n".join(f"{seed * 31 + at:>6}  value_{seed}_{at} = compute({at * 7 % 97})" for at in range(lines))
 
 
-def _talk() -> list[Message]:
-    """Return a conversation that has enough in it to be compacted: some 12,000 tokens."""
-    said = [Message.from_text("user", "Find why the build fails, and mend it.")]
+def _build_conversation() -> list[Message]:
+    """Return a conversation that is long enough to be compacted: some 12,000 tokens."""
+    messages = [Message.from_text("user", "Find why the build fails, and mend it.")]
     for number in range(8):
         call = ToolCall(f"call_{number}", "read", f'{{"path":"src/part_{number}.py"}}')
         result = ToolResult(call.id, "read", (Text(text(number, 110)),))
-        said += [Message("assistant", (Text(f"Step {number}."), call)), Message("tool", (result,))]
-    return [*said, Message.from_text("assistant", "Part 7 looks wrong.")]
+        messages += [Message("assistant", (Text(f"Step {number}."), call)), Message("tool", (result,))]
+    return [*messages, Message.from_text("assistant", "Part 7 looks wrong.")]
 
 
-TALK = _talk()
+CONVERSATION = _build_conversation()
 
 
-SIZE = 9_000
-"""Tokens that a provider takes which says it is too much: less than the conversation has."""
+SMALL_WINDOW = 9_000
+"""The window of a provider that reports an overflow: smaller than the conversation."""
 
 
-class Trouble:
-    """A provider that is struck by a fault from its request ``first`` on, once or always, behind one upstream.
-
-    Overflows are told with true numbers: what is struck meets a smaller window. ``before``: so does the request before.
+class FaultyProvider:
+    """A provider whose requests fail from request ``first`` on, once or always, behind one upstream. An overflow
+    reports true numbers, so the struck request meets a smaller window; with ``before`` the one before it does too.
     """
 
     def __init__(self, fault, *, first=1, always=False, before=False, provider=None):
         self.provider = provider or Provider(ProviderSettings(window=WINDOW))
         self.upstream = ProviderUpstream(self.provider, self.strike)
         self.fault, self.first, self.always, self.before = fault, first, always, before
-        self.was_small = False
+        self.met_small_window = False
 
     def strike(self, _sent, number):
         """Return the fault that strikes the request of this number, and set the window that it meets."""
@@ -168,23 +169,25 @@ class Trouble:
         wording = TRUE_NUMBERS.get(fault.kind, "") if fault is not None else ""
         if self.before and number == self.first - 1:
             wording = "native"
-        self.was_small |= bool(wording)
-        self.provider.settings = ProviderSettings(window=SIZE if wording else WINDOW, overflow=wording or "native")
+        self.met_small_window |= bool(wording)
+        self.provider.settings = ProviderSettings(
+            window=SMALL_WINDOW if wording else WINDOW, overflow=wording or "native"
+        )
         return None if wording else fault
 
-    def ends(self):
-        """From here on all is well."""
+    def stop_faults(self):
+        """Let all further requests pass."""
         self.fault, self.before = None, False
         self.provider.settings = ProviderSettings(window=WINDOW)
 
 
-def shown(session):
+def list_shown_messages(session):
     """Return the messages that the next request would show."""
-    return [slot.message for slot in build_projection(session.journal.state)]
+    return [sized_message.message for sized_message in build_projection(session.journal.state)]
 
 
-def said(store):
-    """Return all that was ever said, from the log."""
+def list_logged_messages(store):
+    """Return all messages of the log."""
     return [
         entry.body.sized_message.message
         for entry in store.read_path(SAMPLE_KEY)
@@ -192,8 +195,8 @@ def said(store):
     ]
 
 
-async def asked(session, *words, stream=False):
-    """Return the answer to ``words``, or the error that it ended in. What is streamed is one answer, from its start."""
+async def ask_session(session, *words, stream=False):
+    """Return the answer to ``words``, or the error that it ended in. A stream must build the same answer."""
     try:
         if not stream:
             return await session.ask(*words)
@@ -208,80 +211,80 @@ async def asked(session, *words, stream=False):
 
 
 def judge_error(error):
-    """Errors are of the kinds there are, and tell somebody what to do."""
+    """The error has a known kind and says what to do."""
     assert isinstance(error, UpstreamError), error
     assert error.kind in VERDICT_KINDS, error.kind
     assert "; " in str(error), error
 
 
-def judge_peace(engine, session, store):
-    """Nobody waits, nothing is held, and who opens the session again sees what this one does."""
+def judge_idle(engine, session, store):
+    """Nobody waits, no permit is held, and opening the session again shows the same messages."""
     assert engine.resources.lanes.is_idle
     assert engine.resources.permits.is_idle
     assert not session.compaction_tracker.status.is_busy, session.compaction_tracker.status
-    assert [slot.message for slot in build_projection(Journal.open(store, SAMPLE_KEY).state)] == shown(session)
+    assert [
+        sized_message.message for sized_message in build_projection(Journal.open(store, SAMPLE_KEY).state)
+    ] == list_shown_messages(session)
 
 
 def judge_requests(provider):
-    """valid-request: what the provider refused by its own judgement, it refused for its size alone."""
-    for one in provider.requests:
-        if isinstance(one.reply, RefusalReply):
-            report = ErrorReport("", one.reply.status, one.reply.code, one.reply.message, one.reply.body)
-            assert classify_error(report).is_overflow, one.reply
+    """valid-request: the provider refused requests by its own rules only for their size."""
+    for request in provider.requests:
+        if isinstance(request.reply, RefusalReply):
+            report = ErrorReport(
+                "", request.reply.status, request.reply.code, request.reply.message, request.reply.body
+            )
+            assert classify_error(report).is_overflow, request.reply
 
 
-class Scene:
-    """An engine on a store in memory, with a conversation that it did not begin."""
+class EngineCase:
+    """An engine on a store in memory, with its target and the events it sent."""
 
     def __init__(self, api, upstream, *, window=WINDOW, store=None, **means):
-        self.store, self.heard = store or MemoryStore(), []
+        self.store, self.events_received = store or MemoryStore(), []
         self.goal = replace(get_target(api, STRICTEST_MODELS[api], window=window), prior_ratio=1.0)
-        self.opened = Engine.open(
+        self.engine_context = Engine.open(
             self.store,
             upstream=upstream,
             target=self.goal,
             fields=make_request_fields(api),
-            listen=self.heard.append,
+            listen=self.events_received.append,
             **means,
         )
 
-    def decided(self):
-        """Return how much was decided so far."""
+    def count_decisions(self):
+        """Return the number of decisions and compactions so far."""
         return sum(
             isinstance(entry.body, DecisionEntry | CompactionEntry) for entry in self.store.read_entries(SAMPLE_KEY)
         )
 
     def count(self, kind):
-        """Return how many events of a kind were told."""
-        return sum(isinstance(event, kind) for event in self.heard)
+        """Return the number of events of a kind."""
+        return sum(isinstance(event, kind) for event in self.events_received)
 
 
 def judge_counts(store):
-    """bounded-attempts: two compactions and one truncation at most, and the fallback, in all the
-    tries for one answer.
-    """
+    """bounded-attempts: all tries for one answer make at most two compactions, one truncation and the fallback."""
     bodies = [entry.body for entry in store.read_entries(SAMPLE_KEY)]
     assert sum(isinstance(body, CompactionEntry) and body.trigger != TRIGGER_FALLBACK for body in bodies) <= 2
-    cut = [
+    truncations = [
         body
         for body in bodies
-        if isinstance(body, DecisionEntry) and any(one.rule == TRUNCATE_RULE for one in body.edits)
+        if isinstance(body, DecisionEntry) and any(edit.rule == TRUNCATE_RULE for edit in body.edits)
     ]
-    assert len(cut) <= 1
+    assert len(truncations) <= 1
 
 
-def judge_untouched(session, before, *, stream):
-    """failed-attempt-changes-nothing: a failed attempt changes nothing; what a client has read of a broken answer is in
-    the log, and no more.
-    """
-    now = shown(session)
-    assert now[: len(before)] == before
-    assert [one.role for one in now[len(before) :]] in ([], ["assistant"] * stream)
+def judge_unchanged(session, messages_before, *, stream):
+    """failed-attempt-changes-nothing: only the part of a broken answer that a client has read is added to the log."""
+    messages_now = list_shown_messages(session)
+    assert messages_now[: len(messages_before)] == messages_before
+    assert [message.role for message in messages_now[len(messages_before) :]] in ([], ["assistant"] * stream)
 
 
-async def judge_goes_on(engine, session, store):
-    """nothing-lost: once all is well the next question is answered, and what was asked in trouble was said once."""
-    later = await session.ask("And now?")
-    assert later.message.text
-    assert [one.text for one in said(store)].count("Go on.") == 1
-    judge_peace(engine, session, store)
+async def judge_session_continues(engine, session, store):
+    """nothing-lost: without faults the next question is answered, and the earlier one is in the log once."""
+    answer = await session.ask("And now?")
+    assert answer.message.text
+    assert [message.text for message in list_logged_messages(store)].count("Go on.") == 1
+    judge_idle(engine, session, store)

@@ -1,7 +1,7 @@
-"""Workers that spend a day in a stored session until somebody kills them: ``python journal_worker.py STORE STEPS API``.
+"""Workers that write a day into a stored session until they are killed: ``python journal_worker.py STORE STEPS API``.
 
-Each line on standard input asks for one worker, a process of its own. It tells its id, then every id that a verb of
-the journal returned, as soon as it did; the last line is ``over``, when the worker is gone, however it went.
+Each line on standard input starts one worker process. It writes its process id, then every id that a verb of the
+journal returned, as soon as it returned; ``over`` follows when the worker has ended, however it ended.
 """
 
 from __future__ import annotations
@@ -22,57 +22,59 @@ from holdfast.messages.message import Message
 from holdfast.state.entries import Usage
 from holdfast.store.sqlite import SqliteStore
 
-GOALS = {
+TARGETS = {
     "openai-chat": get_target("openai-chat", "gpt-5.5", window=40_000),
     "anthropic": get_target("anthropic", "claude-opus-5-5", window=40_000),
 }
 
 
-def messages(steps: int) -> list[Message]:
-    """Return all that is said in so many steps."""
-    said: list[Message] = []
+def list_day_messages(steps: int) -> list[Message]:
+    """Return all messages of so many steps."""
+    messages_of_day: list[Message] = []
     for step in make_workday(steps):
-        said += [Message.from_text("user", step.user)] if step.user else []
-        said += make_step_messages(step)
-    return said
+        messages_of_day += [Message.from_text("user", step.user)] if step.user else []
+        messages_of_day += make_step_messages(step)
+    return messages_of_day
 
 
-def onward(journal: Journal, said: list[Message], api: str) -> Iterator[tuple[PreparedRequest | None, list[str]]]:
-    """Yield what each verb returned on the way from where the session stands to the end."""
-    while (at := len(journal.state.history.sized_messages)) < len(said):
-        if said[at].role != "assistant":
-            yield None, journal.append(said[at])
+def continue_session(
+    journal: Journal, messages_of_day: list[Message], api: str
+) -> Iterator[tuple[PreparedRequest | None, list[str]]]:
+    """Yield what each verb returns, from where the session stands to the end of the day."""
+    while (at := len(journal.state.history.sized_messages)) < len(messages_of_day):
+        if messages_of_day[at].role != "assistant":
+            yield None, journal.append(messages_of_day[at])
             continue
-        prepared = journal.prepare_request(GOALS[api])
+        prepared = journal.prepare_request(TARGETS[api])
         yield prepared, [prepared.request_id]
-        yield None, [journal.record_answer(said[at], Usage(prepared.plan.after * 11 // 10, 40))]
+        yield None, [journal.record_answer(messages_of_day[at], Usage(prepared.plan.after * 11 // 10, 40))]
 
 
-def work(place: str, said: list[Message], api: str) -> None:
-    """Spend the day, and tell the ids."""
-    tell(f"pid {os.getpid()}")
-    with SqliteStore(place) as store:
-        for _, ids in onward(Journal.open(store, SAMPLE_KEY), said, api):
+def work(store_path: str, messages_of_day: list[Message], api: str) -> None:
+    """Work through the day and write the acknowledged ids."""
+    write_line(f"pid {os.getpid()}")
+    with SqliteStore(store_path) as store:
+        for _, ids in continue_session(Journal.open(store, SAMPLE_KEY), messages_of_day, api):
             for id_ in ids:
-                tell(id_)
+                write_line(id_)
 
 
-def tell(line: str) -> None:
-    """Write a line at once: what was told is not lost with the process."""
+def write_line(line: str) -> None:
+    """Write a line at once, unbuffered, so that it is not lost with the process."""
     os.write(1, line.encode() + b"\n")
 
 
 def main() -> None:
     """Start a worker for each line, one after the other."""
-    place, said, api = sys.argv[1], messages(int(sys.argv[2])), sys.argv[3]
-    tell("ready")
+    store_path, messages_of_day, api = sys.argv[1], list_day_messages(int(sys.argv[2])), sys.argv[3]
+    write_line("ready")
     for _ in sys.stdin:
         pid = os.fork()
         if pid == 0:
-            work(place, said, api)
+            work(store_path, messages_of_day, api)
             os._exit(0)
         os.waitpid(pid, 0)
-        tell("over")
+        write_line("over")
 
 
 if __name__ == "__main__":

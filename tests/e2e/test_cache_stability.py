@@ -1,6 +1,6 @@
 """A long session with oversized results and too many at once, judged by the strict provider and its own cache.
 
-120 of the day's 300 steps, all of them with HOLDFAST_COUNTS=thorough and in ``bench/cache.py``.
+120 of the day's 300 steps; all of them with HOLDFAST_COUNTS=thorough and in ``bench/cache.py``.
 """
 
 from __future__ import annotations
@@ -31,68 +31,70 @@ from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.provider.server.local_server import serve_provider
 
 pytestmark = pytest.mark.long
-"""Days of a hundred steps; the same laws are properties of short sessions."""
+"""Days of a hundred steps; the same rules are properties of short sessions."""
 
 STEPS = 300 if example_counts.IS_THOROUGH else 120
 DAY = make_workday(STEPS)
-LONG = ("anthropic", "openai-responses")
-"""APIs with which the whole of it is spent; half with the others."""
+FULL_DAY_APIS = ("anthropic", "openai-responses")
+"""APIs that run the whole day; the others run half of it."""
 WINDOW, SMALL = 200_000, 40_000
-FEW = STEPS // 2
-"""Steps in the small window, where turns give way four times as often."""
-BINDING = "claude-opus-5-5"
+HALF_DAY = STEPS // 2
+"""Steps in the small window, where reductions are four times as frequent."""
+BINDING_MODEL = "claude-opus-5-5"
 """A model that signs its thinking over everything before it."""
-OVER_HTTP = 20
-"""One request in so many goes over HTTP."""
+HTTP_EVERY = 20
+"""One request in so many is sent over HTTP."""
 
 
-def provider_of(window=WINDOW):
-    """Return a provider that says what the day has it say."""
+def make_provider(window=WINDOW):
+    """Return a provider that answers with the day's script."""
     ticks = iter(range(0, 10**9, STEP_SECONDS))
     return Provider(ProviderSettings(window=window), [step.answer for step in DAY], clock=lambda: float(next(ticks)))
 
 
-def spent(model, policy="holdfast", again=lambda journal: journal, store=None, day=DAY[:FEW]):
-    """Return the requests of half a day in a small window."""
-    api = "anthropic" if model == BINDING else "openai-responses"
+def spend_half_day(model, policy="holdfast", reload=lambda journal: journal, store=None, day=DAY[:HALF_DAY]):
+    """Return the turns of half a day in a small window."""
+    api = "anthropic" if model == BINDING_MODEL else "openai-responses"
     journal = Journal.open(store or MemoryStore(), SAMPLE_KEY, Policy.preset(policy))
-    goal = get_target(api, model, window=SMALL)
-    return list(drive_workday(journal, goal, day, make_direct_sender(provider_of(SMALL), api), again))
+    target = get_target(api, model, window=SMALL)
+    return list(drive_workday(journal, target, day, make_direct_sender(make_provider(SMALL), api), reload))
 
 
-@pytest.fixture(scope="module", params=example_counts.spare(STRICTEST_MODELS, keep=2))
+@pytest.fixture(scope="module", params=example_counts.mark_rest_long(STRICTEST_MODELS, keep=2))
 def day(request):
-    """A provider and the day spent with it, one in twenty requests over HTTP."""
+    """Return a provider and the turns of the day, one request in twenty over HTTP."""
     api, model = request.param, STRICTEST_MODELS[request.param]
-    provider = provider_of()
-    goal, send = get_target(api, model, window=WINDOW), make_direct_sender(provider, api)
+    provider = make_provider()
+    target, send = get_target(api, model, window=WINDOW), make_direct_sender(provider, api)
     with serve_provider(provider) as url, httpx2.Client(timeout=30) as client:
-        where = HttpUpstream(url, api).build_url(UpstreamRequest(api, b"", model))
+        url_of_api = HttpUpstream(url, api).build_url(UpstreamRequest(api, b"", model))
         headers = {"content-type": "application/json", "x-api-key": "k", "authorization": "Bearer k"}
 
-        def mixed(body, model):
-            if len(provider.requests) % OVER_HTTP:
+        def send_some_over_http(body, model):
+            if len(provider.requests) % HTTP_EVERY:
                 return send(body, model)
-            reply = client.post(where, content=body, headers=headers)
+            reply = client.post(url_of_api, content=body, headers=headers)
             return WholeReply(reply.status_code, dict(reply.headers), reply.content)
 
         journal = Journal.open(MemoryStore(), SAMPLE_KEY)
-        return provider, list(drive_workday(journal, goal, DAY if api in LONG else DAY[:FEW], mixed))
+        return provider, list(
+            drive_workday(journal, target, DAY if api in FULL_DAY_APIS else DAY[:HALF_DAY], send_some_over_http)
+        )
 
 
-def test_no_request_is_refused(day):
-    """valid-request: whatever gave way, the provider answers every request of the day, and bound thinking is never
+def test_workday_requests_are_all_accepted(day):
+    """valid-request: whatever was reduced, the provider accepts every request of the day, and bound thinking is never
     dropped.
     """
     provider, turns = day
     assert [turn.step for turn in turns] == list(range(len(turns)))
     assert [turn.answer.error for turn in turns if turn.answer.error is not None] == []
     if turns[0].prepared_request.target.dialect.binds_thinking:
-        assert not any(one.reply.dropped_blocks for one in provider.requests)
+        assert not any(request.reply.dropped_blocks for request in provider.requests)
 
 
-def test_the_day_is_as_hard_as_it_should_be(day):
-    """Every oversized result gave way, and so did the largest of each message that was too long together."""
+def test_workday_spills_every_oversized_result(day):
+    """Every oversized result is spilled, and so is the largest one of each message that is too long."""
     _, turns = day
     spilled = Counter(
         edit.span.start for turn in turns for edit in turn.prepared_request.plan.record if edit.rule == "spill"
@@ -108,23 +110,23 @@ def test_the_day_is_as_hard_as_it_should_be(day):
         assert sorted(set(spilled.values())) == [1, 2, 3]
 
 
-def test_each_request_goes_on_where_the_last_one_ended(day):
-    """prefix-only-grows: between epoch breaks a request extends the one before it byte for byte; each break is a
-    compaction.
+def test_workday_requests_extend_the_previous_one(day):
+    """prefix-only-grows: between epoch breaks a request extends the one before it byte for byte; only a compaction
+    breaks it.
     """
     _, turns = day
-    found = find_prefix_breaks(turns)
-    assert {one.why for one in found} <= {"compaction"}
-    assert len(found) <= len(turns) // 40
-    assert found or len(turns) < STEPS
+    breaks = find_prefix_breaks(turns)
+    assert {prefix_break.why for prefix_break in breaks} <= {"compaction"}
+    assert len(breaks) <= len(turns) // 40
+    assert breaks or len(turns) < STEPS
 
 
-def test_the_providers_own_cache_agrees(day):
-    """prefix-only-grows: what the provider reads from its cache is the whole request before, but for what its cache
-    cannot hold.
+def test_workday_cache_reads_cover_the_previous_request(day):
+    """prefix-only-grows: the provider reads the whole previous request from its cache, except for what its cache cannot
+    hold.
     """
     _, turns = day
-    broken = {one.step for one in find_prefix_breaks(turns)}
+    broken = {prefix_break.step for prefix_break in find_prefix_breaks(turns)}
     slack = {"anthropic": 0}.get(turns[0].prepared_request.target.api, 300)
     for old, new in pairwise(turns):
         if new.step not in broken and old.usage.input > 5_000:
@@ -134,78 +136,83 @@ def test_the_providers_own_cache_agrees(day):
 
 
 @pytest.fixture
-def opened(tmp_path):
-    """Opens the store of a test; all that it opened are closed behind the test."""
+def open_store_on_disk(tmp_path):
+    """Return a function that opens the test's store; all are closed after the test."""
     with ExitStack() as stores:
         yield lambda: stores.enter_context(SqliteStore(tmp_path / "store.db"))
 
 
-@pytest.mark.parametrize("model", example_counts.spare([BINDING, STRICTEST_MODELS["openai-responses"]], keep=1))
-def test_a_reload_before_each_request_changes_no_byte(opened, model):
-    """same-after-restart: closed and opened again from disk before each of its requests, a day sends the same bytes."""
+@pytest.mark.parametrize(
+    "model", example_counts.mark_rest_long([BINDING_MODEL, STRICTEST_MODELS["openai-responses"]], keep=1)
+)
+def test_workday_is_byte_identical_when_reloaded_before_each_request(open_store_on_disk, model):
+    """same-after-restart: a session closed and opened again from disk before each request sends the same bytes."""
 
-    def again(journal):
+    def reload(journal):
         journal.store.close()
-        return Journal.open(opened(), SAMPLE_KEY, journal.policy)
+        return Journal.open(open_store_on_disk(), SAMPLE_KEY, journal.policy)
 
-    wanted, found = spent(model), spent(model, again=again, store=opened())
-    assert len(find_prefix_breaks(found)) > 1
-    for one, other in zip(wanted, found, strict=True):
-        assert one.body == other.body, one.step
+    expected, turns = spend_half_day(model), spend_half_day(model, reload=reload, store=open_store_on_disk())
+    assert len(find_prefix_breaks(turns)) > 1
+    for expected_turn, turn in zip(expected, turns, strict=True):
+        assert expected_turn.body == turn.body, expected_turn.step
 
 
-def test_a_retry_after_a_reload_changes_no_byte(opened):
-    """same-after-restart: a request that was prepared and never answered is made again, breakpoints too, by whoever
-    comes next.
+def test_workday_is_byte_identical_when_a_request_is_prepared_again(open_store_on_disk):
+    """same-after-restart: a request that was prepared and never answered is built again, breakpoints too, after a
+    reload.
     """
-    store = opened()
+    store = open_store_on_disk()
 
-    def again(journal):
-        journal.prepare_request(goal)
+    def reload(journal):
+        journal.prepare_request(target)
         return Journal.open(store, SAMPLE_KEY, journal.policy)
 
-    goal = add_setup_to_target(get_target("anthropic", BINDING, window=SMALL), make_request_fields("anthropic"))
-    busy = [replace(step, seconds_away=0) for step in DAY[:FEW]]  # after a pause the cache is cold, and more gives way
-    wanted, found = spent(BINDING, day=busy), spent(BINDING, again=again, store=store, day=busy)
-    for one, other in zip(wanted, found, strict=True):
-        assert one.body == other.body, one.step
-    assert max(len(turn.prepared_request.plan.options.cache_breakpoints) for turn in found) > 1
+    target = add_setup_to_target(get_target("anthropic", BINDING_MODEL, window=SMALL), make_request_fields("anthropic"))
+    busy = [
+        replace(step, seconds_away=0) for step in DAY[:HALF_DAY]
+    ]  # after a pause the cache is cold, and more gives way
+    expected, turns = (
+        spend_half_day(BINDING_MODEL, day=busy),
+        spend_half_day(BINDING_MODEL, reload=reload, store=store, day=busy),
+    )
+    for expected_turn, reloaded_turn in zip(expected, turns, strict=True):
+        assert expected_turn.body == reloaded_turn.body, expected_turn.step
+    assert max(len(turn.prepared_request.plan.options.cache_breakpoints) for turn in turns) > 1
 
 
-def test_thinking_is_kept_wherever_its_basis_still_holds():
-    """On a model that binds thinking, an answer keeps it for as long as all before it is what it was."""
-    turns = spent(BINDING)
+def test_workday_keeps_bound_thinking_while_its_prefix_holds():
+    """On a model that binds thinking, an answer keeps it for as long as everything before it is unchanged."""
+    turns = spend_half_day(BINDING_MODEL)
     assert turns[0].prepared_request.target.dialect.binds_thinking
     histories = [turn.wire_messages for turn in turns]
-    kept = lost = 0
+    kept_thinking = lost_thinking = 0
     for at, history in enumerate(histories):
-        for old, before in zip(turns[:at], histories[:at], strict=True):
-            (said,) = old.answer.history_elements
-            assert b'"thinking"' in said
-            if history[: len(before)] == before:
-                assert history[len(before)] == said
-                kept += 1
+        for old, earlier_history in zip(turns[:at], histories[:at], strict=True):
+            (answer_element,) = old.answer.history_elements
+            assert b'"thinking"' in answer_element
+            if history[: len(earlier_history)] == earlier_history:
+                assert history[len(earlier_history)] == answer_element
+                kept_thinking += 1
             else:
-                lost += said in history
-    assert kept > FEW
-    assert lost == 0
-    shown = Counter(
-        any(isinstance(part, Thinking) for part in slot.message.parts)
+                lost_thinking += answer_element in history
+    assert kept_thinking > HALF_DAY
+    assert lost_thinking == 0
+    thinking_counts = Counter(
+        any(isinstance(part, Thinking) for part in sized_message.message.parts)
         for turn in turns
-        for slot in turn.prepared_request.messages
-        if slot.message.role == "assistant"
+        for sized_message in turn.prepared_request.messages
+        if sized_message.message.role == "assistant"
     )
-    assert 0 < shown[False] < shown[True]
+    assert 0 < thinking_counts[False] < thinking_counts[True]
 
 
 @pytest.mark.parametrize(
-    "policy", example_counts.spare(["openclaw", "opencode", "claude-code", "pi", "sliding"], keep=1)
+    "policy", example_counts.mark_rest_long(["openclaw", "opencode", "claude-code", "pi", "sliding"], keep=1)
 )
-def test_every_preset_says_why_it_breaks(policy):
-    """prefix-only-grows: no preset changes what was seen without a decision about it, and none
-    breaks bound thinking.
-    """
-    turns = spent(BINDING, policy)
-    assert [one for one in find_prefix_breaks(turns) if not one.why] == []
+def test_workday_presets_break_the_prefix_only_by_a_decision(policy):
+    """prefix-only-grows: no preset changes what was seen without a decision about it, and none breaks thinking."""
+    turns = spend_half_day(BINDING_MODEL, policy)
+    assert [prefix_break for prefix_break in find_prefix_breaks(turns) if not prefix_break.why] == []
     refused = [turn.answer.error for turn in turns if turn.answer.error is not None]
     assert all(b"prompt is too long" in error.body for error in refused)

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-import engine_worker as dying
+import engine_worker as worker_script
 import example_counts
 import pytest
 from sample_entries import SAMPLE_KEY, is_same_request
@@ -36,21 +36,21 @@ from holdfast.testing.provider.calls import ModelAnswer
 
 SESSIONS, KILLS = example_counts.choose(quick=(1, 10), ci=(1, 10), thorough=(10, 25))
 """Sessions of each API, and the kills in each."""
-ONWARD = 4
-"""Verbs of the engine that goes on after each kill."""
+VERBS_AFTER_KILL = 4
+"""Verbs that the next engine does after each kill."""
 SEED = 15_10
 APIS = ("anthropic", "openai-responses")
 WRITERS = ("extract", "model")
-AIMS = ("", "", "~CompactionStarted", "~interrupt", "~RequestStarted")
-"""A kill comes shortly after the next line that begins so; most are anywhere."""
-SOON = 0.012
-"""Seconds after that line, at most: about as long as a verb takes."""
+KILL_AFTER = ("", "", "~CompactionStarted", "~interrupt", "~RequestStarted")
+"""The beginning of the line after which a kill comes; an empty one allows any line."""
+MAX_KILL_DELAY = 0.012
+"""Seconds after that line at most: about the duration of a verb."""
 SCRIPT = Path(__file__).with_name("engine_worker.py")
 
 
 @pytest.fixture(scope="module")
 def workers():
-    """A process that starts workers."""
+    """Yield a process that starts workers."""
     command = [sys.executable, str(SCRIPT)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
@@ -58,42 +58,42 @@ def workers():
         process.stdin.close()
 
 
-def killed(workers, place, api, random):
-    """Start a worker and kill it after some of its words; return what it told before it died."""
-    workers.stdin.write(f"{place} {api} {random.choice(WRITERS)}\n")
+def run_and_kill_worker(workers, store_path, api, random):
+    """Start a worker and kill it after some of its lines; return the lines it wrote."""
+    workers.stdin.write(f"{store_path} {api} {random.choice(WRITERS)}\n")
     workers.stdin.flush()
     pid = int(workers.stdout.readline().removeprefix("pid "))
-    patience, aim, told, is_hit = random.randrange(40), random.choice(AIMS), [], False
+    patience, aim, lines, is_hit = random.randrange(40), random.choice(KILL_AFTER), [], False
     while (line := workers.stdout.readline().strip()) != "over":
-        told.append(line)
-        if not is_hit and len(told) > patience and line.startswith(aim):
+        lines.append(line)
+        if not is_hit and len(lines) > patience and line.startswith(aim):
             is_hit = True
-            time.sleep(random.random() * SOON)
+            time.sleep(random.random() * MAX_KILL_DELAY)
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    return told
+    return lines
 
 
 # -- what must hold ----------------------------------------------------------------------------------------------------
 
 
-def said(path):
+def list_messages(path):
     return [entry.body.sized_message.message for entry in path if isinstance(entry.body, MessageEntry)]
 
 
-def named_blobs(body):
-    """Return the blobs that an entry names."""
+def list_named_blobs(body):
+    """Return the stored texts that an entry refers to."""
     named = body.data["blobs"] if getattr(body, "reason", "") == NOTE_CAPPED else []
     return [*named, *(edit.blob_hash for edit in getattr(body, "edits", ()) if edit.blob_hash)]
 
 
-def check(store, acknowledged, since=0):
-    """nothing-lost: what was acknowledged is there, once; text-before-entry: so are its texts;
-    compaction-is-one-record: a compaction is there, whole, or not.
+def check_store(store, acknowledged, since=0):
+    """nothing-lost: each acknowledged entry is stored once; text-before-entry: so are its texts;
+    compaction-is-one-record: a compaction is complete or absent.
     """
     path = store.read_path(SAMPLE_KEY)
-    there = Counter(entry.id for entry in path)
-    assert [id_ for id_ in acknowledged if there[id_] != 1] == []
+    entry_counts = Counter(entry.id for entry in path)
+    assert [id_ for id_ in acknowledged if entry_counts[id_] != 1] == []
     assert len(store.read_tips(SAMPLE_KEY)) == 1
     assert store.get_session(SAMPLE_KEY).entry_count == len(path)
     assert is_same_request(store.open_state(SAMPLE_KEY), ConversationState.from_entries(path))
@@ -101,42 +101,46 @@ def check(store, acknowledged, since=0):
         if isinstance(entry.body, CompactionEntry):
             assert entry.body.tokens_after < entry.body.tokens_before
             assert [
-                one for one in SUMMARY_HEADINGS if entry.body.author and f"## {one}" not in entry.body.summary.text
+                heading
+                for heading in SUMMARY_HEADINGS
+                if entry.body.author and f"## {heading}" not in entry.body.summary.text
             ] == []
-        assert all(store.blobs.get_size(blob) for blob in named_blobs(entry.body))
+        assert all(store.blobs.get_size(blob) for blob in list_named_blobs(entry.body))
     return path
 
 
-def check_words(store, path):
-    """queued-input-once: what was said while an answer was on its way is said by now, once."""
+def check_queued_messages(store, path):
+    """queued-input-once: a message that waited for an answer is in the log by now, once."""
     assert read_queued_messages(store, SAMPLE_KEY, None) == []
-    texts = Counter(one.text for one in said(path) if one.role == "user")
-    waited = [unpack_value(entry.body.raw, Message).text for entry in path if dying.is_queued(entry.body)]
-    assert [text for text in waited if texts[text] != 1] == []
+    texts = Counter(message.text for message in list_messages(path) if message.role == "user")
+    queued_texts = [unpack_value(entry.body.raw, Message).text for entry in path if worker_script.is_queued(entry.body)]
+    assert [text for text in queued_texts if texts[text] != 1] == []
     assert max(texts.values()) == 1
 
 
 def check_day(messages):
-    """No step is lost or done twice, whoever did it: each answer in turn, with its own results."""
-    answers = [one for one in messages if one.role == "assistant"]
-    steps = [dying.step_at(number) for number in range(len(answers))]
-    assert [one.text for one in answers] == [step.answer.text for step in steps]
-    results = [result.content[0].text for one in messages for result in one.results]
+    """No step is lost or repeated, whichever process did it: each answer in turn, with its own results."""
+    answers = [message for message in messages if message.role == "assistant"]
+    steps = [worker_script.get_step(number) for number in range(len(answers))]
+    assert [answer.text for answer in answers] == [step.answer.text for step in steps]
+    results = [result.content[0].text for message in messages for result in message.results]
     assert results == [text for step in steps for text in step.results][: len(results)]
     assert sum(len(step.results) for step in steps[:-1]) <= len(results)
 
 
-def gone_on(place, api, writer="extract", steps=ONWARD):
-    """Work some verbs on in an engine of this process, and return what was acknowledged."""
-    told = []
-    provider = on_fake_clock(partial(dying.work, str(place), api, writer, steps, lambda *lines: told.extend(lines)))
-    assert dying.wrong(provider) == []
+def continue_in_process(store_path, api, writer="extract", steps=VERBS_AFTER_KILL):
+    """Do some verbs with an engine of this process, and return the acknowledged ids."""
+    printed = []
+    provider = on_fake_clock(
+        partial(worker_script.work, str(store_path), api, writer, steps, lambda *lines: printed.extend(lines))
+    )
+    assert worker_script.list_wrong_refusals(provider) == []
     assert isinstance(provider.requests[-1].reply, ModelAnswer)
-    return told
+    return printed
 
 
-def ids(told):
-    return [line for line in told if not line.startswith("~")]
+def list_ids(lines):
+    return [line for line in lines if not line.startswith("~")]
 
 
 # -- the kills ---------------------------------------------------------------------------------------------------------
@@ -144,60 +148,60 @@ def ids(told):
 
 @pytest.mark.counts
 @pytest.mark.timeout(3_600 if example_counts.IS_THOROUGH else 120)
-@pytest.mark.parametrize("api", example_counts.spare(APIS, keep=0))
-def test_a_killed_engine_goes_on(workers, tmp_path, api):
+@pytest.mark.parametrize("api", example_counts.mark_rest_long(APIS, keep=0))
+def test_engine_goes_on_after_each_kill(workers, tmp_path, api):
     """nothing-lost, text-before-entry, one-writer, compaction-is-one-record, queued-input-once: after each kill the
     session opens at once, whole, and a new engine goes on.
     """
     random, table = Random(f"{SEED} {api}"), Counter()
     for number in range(SESSIONS):
-        path = killed_session(workers, tmp_path / f"{number}.db", api, random, table)
-        check_day(said(path))
-        made = [entry.body.author for entry in path if isinstance(entry.body, CompactionEntry)]
-        assert made
+        path = kill_workers_repeatedly(workers, tmp_path / f"{number}.db", api, random, table)
+        check_day(list_messages(path))
+        authors = [entry.body.author for entry in path if isinstance(entry.body, CompactionEntry)]
+        assert authors
         table["in all", "entries"] += len(path)
-        table.update(("in all", f"compactions by {by or 'extract'}") for by in made)
-    assert len([what for when, what in table if when == "killed at"]) >= 4
-    report(api, table)
+        table.update(("in all", f"compactions by {by or 'extract'}") for by in authors)
+    assert len([store_path for when, store_path in table if when == "killed at"]) >= 4
+    print_kill_table(api, table)
 
 
-def killed_session(workers, place, api, random, table):
-    """Kill one worker after the other at one session; return its log."""
+def kill_workers_repeatedly(workers, store_path, api, random, table):
+    """Kill one worker after the other in one session; return its log."""
     acknowledged, since = [], 0
     for _ in range(KILLS):
-        told = killed(workers, place, api, random)
-        assert [line for line in told if line.startswith("~wrong")] == []
-        acknowledged += ids(told)
-        table["killed at", told[-1] if told and told[-1].startswith("~") else "an acknowledgement"] += 1
-        if place.exists():
-            with SqliteStore(place) as store:
+        lines = run_and_kill_worker(workers, store_path, api, random)
+        assert [line for line in lines if line.startswith("~wrong")] == []
+        acknowledged += list_ids(lines)
+        table["killed at", lines[-1] if lines and lines[-1].startswith("~") else "an acknowledgement"] += 1
+        if store_path.exists():
+            with SqliteStore(store_path) as store:
                 if store.list_sessions():
-                    path = check(store, acknowledged, since)
+                    path = check_store(store, acknowledged, since)
                     table["left", f"words that wait, {len(read_queued_messages(store, SAMPLE_KEY, None))}"] += 1
                     table["left", f"{type(path[-1].body).__name__} at the end"] += 1
-        acknowledged += ids(gone_on(place, api, random.choice(WRITERS)))
-        with SqliteStore(place) as store:
-            path = check(store, acknowledged, since)
-            check_words(store, path)
+        acknowledged += list_ids(continue_in_process(store_path, api, random.choice(WRITERS)))
+        with SqliteStore(store_path) as store:
+            path = check_store(store, acknowledged, since)
+            check_queued_messages(store, path)
             since = len(path)
     return path
 
 
-def report(api, table):
-    """Show where the kills struck and what they left."""
+def print_kill_table(api, table):
+    """Print where the kills struck and what they left."""
     if example_counts.IS_THOROUGH:
-        rows = [f"{count:>8}  {when}: {what}" for (when, what), count in sorted(table.items())]
+        rows = [f"{count:>8}  {when}: {store_path}" for (when, store_path), count in sorted(table.items())]
         print(f"\n{api}", *rows, sep="\n")  # noqa: T201 -- shown with -s
 
 
-@pytest.mark.parametrize("writer", example_counts.spare(WRITERS, keep=0))
-def test_a_worker_nobody_kills_does_the_same(writer):
-    """The day itself is as the kills assume."""
-    store, told = MemoryStore(), []
-    on_fake_clock(partial(dying.work, store, "anthropic", writer, 60, lambda *lines: told.extend(lines)))
-    path = check(store, ids(told))
-    check_words(store, path)
-    check_day(said(path))
+@pytest.mark.parametrize("writer", example_counts.mark_rest_long(WRITERS, keep=0))
+def test_engine_worker_completes_the_day_without_kills(writer):
+    """The day without kills is as the kill tests assume."""
+    store, printed = MemoryStore(), []
+    on_fake_clock(partial(worker_script.work, store, "anthropic", writer, 60, lambda *lines: printed.extend(lines)))
+    path = check_store(store, list_ids(printed))
+    check_queued_messages(store, path)
+    check_day(list_messages(path))
     assert {entry.body.author for entry in path if isinstance(entry.body, CompactionEntry)} == {
         writer.replace("extract", "")
     }

@@ -1,4 +1,4 @@
-"""A process that works on a real disk is killed at random points: nothing that was acknowledged is lost.
+"""A process that works on a real disk is killed at random points: no acknowledged entry is lost.
 
 10 kills, 20 with HOLDFAST_COUNTS=ci, 200 with HOLDFAST_COUNTS=thorough; the seed is fixed.
 """
@@ -39,24 +39,24 @@ LETTERS = {
     "RequestEntry": "Q",
 }
 ONE_APPEND = re.compile(r"|n|n?S|SA|F?D?C?Q")
-"""The entries of any one append of the journal, by their letters; nothing is none."""
+"""The letters of the entries in one append of the journal; the empty alternative is no append."""
 SCRIPT = Path(__file__).with_name("journal_worker.py")
 
 
-SAID = journal_worker.messages(STEPS)
+MESSAGES = journal_worker.list_day_messages(STEPS)
 
 
-@pytest.fixture(scope="module", params=example_counts.spare(journal_worker.GOALS, keep=0))
+@pytest.fixture(scope="module", params=example_counts.mark_rest_long(journal_worker.TARGETS, keep=0))
 def api(request):
-    """The API that the session speaks to: one without breakpoints for the cache, and one with them."""
+    """Return the session's API: one without cache breakpoints, and one with them."""
     return request.param
 
 
 @pytest.fixture(scope="module")
-def undisturbed(api):
-    """The bytes of the request behind so many messages, in a session that nobody kills."""
+def get_undisturbed_body(api):
+    """Return a function from a message count to the request body of a session that is never killed."""
     journal, bodies = Journal.open(MemoryStore(), SAMPLE_KEY), {}
-    steps = journal_worker.onward(journal, SAID, api)
+    steps = journal_worker.continue_session(journal, MESSAGES, api)
 
     def request(count):
         while count not in bodies:
@@ -70,7 +70,7 @@ def undisturbed(api):
 
 @pytest.fixture
 def workers(tmp_path, api):
-    """A process that starts workers on a store on disk."""
+    """Yield a process that starts workers on a store on disk."""
     command = [sys.executable, str(SCRIPT), str(tmp_path / "store.db"), str(STEPS), api]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
@@ -78,39 +78,37 @@ def workers(tmp_path, api):
         process.stdin.close()
 
 
-def killed(workers, random):
-    """Start a worker and kill it after some of its words; return the ids that it told before it died."""
+def run_and_kill_worker(workers, random):
+    """Start a worker and kill it after some of its lines; return the ids it wrote."""
     workers.stdin.write("go\n")
     workers.stdin.flush()
     pid = int(workers.stdout.readline().removeprefix("pid "))
-    patience, told = random.randrange(12), []
+    patience, ids = random.randrange(12), []
     while (line := workers.stdout.readline().strip()) != "over":
-        told.append(line)
-        if len(told) == patience + 1:
+        ids.append(line)
+        if len(ids) == patience + 1:
             time.sleep(random.random() * 0.01)
             with suppress(ProcessLookupError):  # it may have come to its end
                 os.kill(pid, signal.SIGKILL)
-    return told
+    return ids
 
 
-def letters(entries):
+def get_letters(entries):
     """Return the kinds of entries, a letter each."""
     return "".join(LETTERS[type(entry.body).__name__] for entry in entries)
 
 
-def check(store, acknowledged):
-    """nothing-lost, durable-as-promised: what was acknowledged is there, in order, and behind it at most one whole
-    append.
-    """
+def check_store(store, acknowledged):
+    """nothing-lost, durable-as-promised: acknowledged entries are there in order, then at most one whole append."""
     path = store.read_path(SAMPLE_KEY)
-    places = {entry.id: place for place, entry in enumerate(path)}
+    positions_by_id = {entry.id: position for position, entry in enumerate(path)}
     assert store.get_session(SAMPLE_KEY).entry_count == len(path)
-    assert [id_ for id_ in acknowledged if id_ not in places] == []
-    found = [places[id_] for id_ in acknowledged]
-    assert found == sorted(found)
-    last = max(found, default=0)
-    last += path[last + 1 : last + 2] != [] and letters(path[last : last + 2]) == "SA"
-    assert ONE_APPEND.fullmatch(letters(path[last + 1 :])), letters(path[last:])
+    assert [id_ for id_ in acknowledged if id_ not in positions_by_id] == []
+    positions = [positions_by_id[id_] for id_ in acknowledged]
+    assert positions == sorted(positions)
+    last = max(positions, default=0)
+    last += path[last + 1 : last + 2] != [] and get_letters(path[last : last + 2]) == "SA"
+    assert ONE_APPEND.fullmatch(get_letters(path[last + 1 :])), get_letters(path[last:])
     for entry in path:
         for edit in getattr(entry.body, "edits", ()):
             assert not edit.blob_hash or len(store.blobs.read_bytes(edit.blob_hash)) > 0
@@ -118,37 +116,39 @@ def check(store, acknowledged):
 
 
 @pytest.mark.counts
-def test_a_killed_session_goes_on_as_if_nothing_had_happened(workers, tmp_path, undisturbed, api):
-    """same-after-restart: after each kill the next request has the bytes of a session that was never disturbed, and so
-    to the end.
+def test_journal_requests_are_unchanged_by_kills(workers, tmp_path, get_undisturbed_body, api):
+    """same-after-restart: after each kill the next request has the bytes of a session that was never killed, to the
+    end.
     """
     random, acknowledged, ends = Random(SEED), [], set()
     for _ in range(KILLS):
-        acknowledged += killed(workers, random)
+        acknowledged += run_and_kill_worker(workers, random)
         with SqliteStore(tmp_path / "store.db") as store:
-            path = check(store, acknowledged)
-            ends.add(letters(path[-2:]))
+            path = check_store(store, acknowledged)
+            ends.add(get_letters(path[-2:]))
             journal = Journal.open(store, SAMPLE_KEY)
             assert is_same_request(journal.state, ConversationState.from_entries(path))
-            steps = journal_worker.onward(journal, SAID, api)
+            steps = journal_worker.continue_session(journal, MESSAGES, api)
             at = len(journal.state.history.sized_messages)
             for prepared, ids in steps:
                 acknowledged += ids
                 if prepared is not None:
-                    assert render_prepared_request(prepared) == undisturbed(len(journal.state.history.sized_messages))
+                    assert render_prepared_request(prepared) == get_undisturbed_body(
+                        len(journal.state.history.sized_messages)
+                    )
                     break
             assert len(journal.state.history.sized_messages) - at <= 2
     assert len(ends) > 1
-    assert set("nSADCQ") <= set(letters(path))
+    assert set("nSADCQ") <= set(get_letters(path))
 
 
-def test_what_was_killed_is_spent_to_its_end(workers, tmp_path, api):
-    """damage-is-an-error: the lease dies with its holder; whoever comes next works on at once."""
+def test_journal_is_writable_at_once_after_a_kill(workers, tmp_path, api):
+    """damage-is-an-error: the lease ends with the process that held it, and the next process writes at once."""
     random = Random(SEED + 1)
-    killed(workers, random)
+    run_and_kill_worker(workers, random)
     with SqliteStore(tmp_path / "store.db") as store:
         journal = Journal.open(store, SAMPLE_KEY)
-        for number, _ in enumerate(journal_worker.onward(journal, SAID, api)):
+        for number, _ in enumerate(journal_worker.continue_session(journal, MESSAGES, api)):
             if number == 12:
                 break
         assert is_same_request(journal.state, ConversationState.from_entries(store.read_path(SAMPLE_KEY)))

@@ -1,4 +1,4 @@
-"""kill -9 of the proxy in the middle of a session: a new one sends what the old one would have sent."""
+"""SIGKILL of the proxy in the middle of a session: a new proxy sends what the old one would have sent."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from holdfast.testing.provider.server.local_server import serve_provider
 WINDOW = 16_000
 TURNS = 24
 KILLS = example_counts.choose(quick=2, ci=3, thorough=20)
-WORDS = "kelp on the rock, and the tide comes in. " * 110
+TEXT = "kelp on the rock, and the tide comes in. " * 110
 
 
-class Recording(Provider):
-    """A provider that keeps the bodies it was sent."""
+class RecordingProvider(Provider):
+    """A provider that keeps the request bodies."""
 
     def __init__(self) -> None:
         super().__init__(ProviderSettings(window=WINDOW), [ScriptedAnswer("The tide is low.")] * (TURNS + 2 * KILLS))
         self.bodies: list[bytes] = []
 
-    def answer(self, asked):
-        """Answer as ever."""
-        self.bodies.append(asked.body)
-        return super().answer(asked)
+    def answer(self, request):
+        """Keep the body and answer as usual."""
+        self.bodies.append(request.body)
+        return super().answer(request)
 
 
 @contextmanager
-def proxy(store, url):
-    """Yield a proxy in a process of its own, and its address."""
+def run_proxy(store, url):
+    """Yield a proxy in a separate process, and its address."""
     command = [sys.executable, "-m", "holdfast", "serve", "--port", "0", "--store", str(store), "--window", str(WINDOW)]
     upstream = ["--upstream-anthropic", url, "--upstream-openai", f"{url}/v1", "--json"]
     child = subprocess.Popen([*command, *upstream], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -52,43 +52,43 @@ def proxy(store, url):
         child.stdout.close()
 
 
-def post(address, api, said, *, most=None):
+def post(address, api, messages, *, max_bytes=None):
     """Return the answer to a conversation, or its first bytes."""
     path = "/v1/messages" if api == "anthropic" else "/v1/chat/completions"
-    body = {"model": STRICTEST_MODELS[api], "messages": said, "max_tokens": 400, "stream": most is not None}
+    body = {"model": STRICTEST_MODELS[api], "messages": messages, "max_tokens": 400, "stream": max_bytes is not None}
     headers = {"content-type": "application/json"}
-    asked = urllib.request.Request(address + path, json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(asked, timeout=60) as reply:
-        return reply.read() if most is None else reply.read(most)
+    request = urllib.request.Request(address + path, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        return reply.read() if max_bytes is None else reply.read(max_bytes)
 
 
-def heard(api, answer):
+def parse_answer_message(api, answer):
     """Return an answer as the message that a client sends back."""
-    told = json.loads(answer)
-    content = told["content"] if api == "anthropic" else told["choices"][0]["message"]["content"]
+    body = json.loads(answer)
+    content = body["content"] if api == "anthropic" else body["choices"][0]["message"]["content"]
     return {"role": "assistant", "content": content}
 
 
-def talked(tmp_path, api, kills):
-    """Return the bodies that went up for a conversation; before the turns in ``kills`` the proxy is killed."""
-    provider, said = Recording(), []
+def run_conversation(tmp_path, api, kills):
+    """Return the bodies sent upstream for a conversation; the proxy is killed before each turn in ``kills``."""
+    provider, messages = RecordingProvider(), []
     sent: list[bytes] = []
     store = tmp_path / f"{len(kills)}.db"
     with serve_provider(provider) as url:
         turn = 0
         while turn < TURNS:
-            with proxy(store, url) as (child, address):
+            with run_proxy(store, url) as (child, address):
                 while turn < TURNS:
-                    said.append({"role": "user", "content": f"Note {turn}: {WORDS}"})
+                    messages.append({"role": "user", "content": f"Note {turn}: {TEXT}"})
                     if turn in kills:
                         kills = kills - {turn}
-                        post(address, api, said, most=64)  # it is on its way
+                        post(address, api, messages, max_bytes=64)  # it is on its way
                         os.kill(child.pid, signal.SIGKILL)
-                        said.pop()
+                        messages.pop()
                         break
-                    before = len(provider.bodies)
-                    said.append(heard(api, post(address, api, said)))
-                    sent += provider.bodies[before:]
+                    bodies_before = len(provider.bodies)
+                    messages.append(parse_answer_message(api, post(address, api, messages)))
+                    sent += provider.bodies[bodies_before:]
                     turn += 1
     return sent
 
@@ -96,12 +96,12 @@ def talked(tmp_path, api, kills):
 @pytest.mark.long
 @pytest.mark.counts
 @pytest.mark.parametrize("api", ["anthropic", pytest.param("openai-chat", marks=pytest.mark.long)])
-def test_a_proxy_that_was_killed_goes_on_with_the_same_bytes(api, tmp_path):
-    """same-after-restart over processes: while an answer was on its way too, and behind a compaction."""
-    dice = Random(15_10)
-    whole = talked(tmp_path, api, frozenset())
-    kills = frozenset(dice.sample(range(1, TURNS), KILLS))
-    cut = talked(tmp_path, api, kills)
+def test_proxy_sends_the_same_bytes_after_each_kill(api, tmp_path):
+    """same-after-restart across processes: also when killed during an answer, and after a compaction."""
+    random = Random(15_10)
+    undisturbed = run_conversation(tmp_path, api, frozenset())
+    kills = frozenset(random.sample(range(1, TURNS), KILLS))
+    disturbed = run_conversation(tmp_path, api, kills)
     numbers = re.compile(rb'"(?:signature|id)":\s*"[^"]*"')
-    assert [numbers.sub(b"", body) for body in cut] == [numbers.sub(b"", body) for body in whole]
-    assert len(whole) == TURNS
+    assert [numbers.sub(b"", body) for body in disturbed] == [numbers.sub(b"", body) for body in undisturbed]
+    assert len(undisturbed) == TURNS

@@ -1,4 +1,4 @@
-"""Two processes with an engine each work on one session at once, on a real disk.
+"""Two processes, each with an engine, work on one session at the same time, on a real disk.
 
 One round or more of two that work at random in each of two APIs, 3 with HOLDFAST_COUNTS=ci, 20 with thorough; the seed
 is fixed.
@@ -22,8 +22,8 @@ from shutil import copytree
 from threading import Thread
 
 import anyio
-import engine_command_loop as obeying
-import engine_worker as dying
+import engine_command_loop as command_loop
+import engine_worker as worker_script
 import example_counts
 import pytest
 from sample_entries import SAMPLE_KEY, is_same_request
@@ -40,13 +40,13 @@ ROUNDS, MOST_ROUNDS = example_counts.choose(quick=(1, 15), ci=(3, 15), thorough=
 SEED = 15_11
 APIS = ("anthropic", "openai-responses")
 WRITERS = ("extract", "model")
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 
 
 @contextmanager
-def started(script, *arguments):
-    """A process that reads lines and writes lines."""
-    command = [sys.executable, str(HERE / script), *map(str, arguments)]
+def start_script(script, *arguments):
+    """Yield a process that reads lines and writes lines."""
+    command = [sys.executable, str(FOLDER / script), *map(str, arguments)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process
         process.stdin.close()
@@ -56,12 +56,12 @@ def started(script, *arguments):
             process.kill()
 
 
-def tell(process, line):
+def write_lines(process, line):
     process.stdin.write(f"{line}\n")
     process.stdin.flush()
 
 
-def heard(process):
+def read_line(process):
     return process.stdout.readline().strip()
 
 
@@ -69,55 +69,57 @@ def heard(process):
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory):
-    """A folder with a store with a session that has something to compact."""
+def worked_folder(tmp_path_factory):
+    """Return a folder with a store whose session has something to compact."""
     folder = tmp_path_factory.mktemp("begun")
-    on_fake_clock(partial(dying.work, str(folder / "store.db"), "anthropic", "extract", 20, lambda *_: None))
+    on_fake_clock(partial(worker_script.work, str(folder / "store.db"), "anthropic", "extract", 20, lambda *_: None))
     return folder
 
 
 @pytest.fixture
-def place(begun, tmp_path):
-    """A copy of that store."""
-    copytree(begun, tmp_path, dirs_exist_ok=True)
+def store_path(worked_folder, tmp_path):
+    """Return a copy of that store."""
+    copytree(worked_folder, tmp_path, dirs_exist_ok=True)
     return tmp_path / "store.db"
 
 
 @pytest.fixture
-def other(place):
-    """Another process with an engine on the same session."""
-    with started("engine_command_loop.py", place, "anthropic") as process:
+def other_process(store_path):
+    """Yield a function that runs a command in another process with an engine on the same session."""
+    with start_script("engine_command_loop.py", store_path, "anthropic") as process:
 
-        def does(line):
-            tell(process, line)
-            told = json.loads(heard(process))
-            assert told["wrong"] == 0
-            return told
+        def send_command(line):
+            write_lines(process, line)
+            report = json.loads(read_line(process))
+            assert report["wrong_refusals"] == 0
+            return report
 
-        does.process = process
-        does("open")
-        yield does
+        send_command.process = process
+        send_command("open")
+        yield send_command
 
 
-def own(place, talk):
-    """Return what ``talk`` returns of a session in this process, of which the provider refuses nothing."""
-    provider = obeying.Provider(obeying.ProviderSettings(window=dying.WINDOW, factor=dying.FACTOR))
+def run_session(store_path, use_session):
+    """Run ``talk`` with a session in this process, and check that the provider refuses nothing."""
+    provider = command_loop.Provider(
+        command_loop.ProviderSettings(window=worker_script.WINDOW, factor=worker_script.FACTOR)
+    )
 
     async def begin():
-        async with obeying.opened(str(place), "anthropic", provider) as engine:
-            return await talk(await engine.session(SAMPLE_KEY))
+        async with command_loop.open_engine(str(store_path), "anthropic", provider) as engine:
+            return await use_session(await engine.session(SAMPLE_KEY))
 
-    told = anyio.run(begin)
-    assert dying.wrong(provider) == []
-    return told
+    value = anyio.run(begin)
+    assert worker_script.list_wrong_refusals(provider) == []
+    return value
 
 
-def judge_tree(place, acknowledged=()):
-    """nothing-lost: what was acknowledged is there, once; each branch is whole, and nothing is said twice on one."""
-    with SqliteStore(place) as store:
-        there = Counter(entry.id for entry in store.read_entries(SAMPLE_KEY))
-        assert [id_ for id_ in acknowledged if there[id_] != 1] == []
-        assert store.get_session(SAMPLE_KEY).entry_count == there.total()
+def judge_tree(store_path, acknowledged=()):
+    """nothing-lost: each acknowledged entry is stored once; each branch is complete, with no message twice on one."""
+    with SqliteStore(store_path) as store:
+        entry_counts = Counter(entry.id for entry in store.read_entries(SAMPLE_KEY))
+        assert [id_ for id_ in acknowledged if entry_counts[id_] != 1] == []
+        assert store.get_session(SAMPLE_KEY).entry_count == entry_counts.total()
         paths = [store.read_path(SAMPLE_KEY, leaf.id) for leaf in store.read_tips(SAMPLE_KEY)]
         for path in paths:
             assert is_same_request(store.open_state(SAMPLE_KEY, path[-1].id), ConversationState.from_entries(path))
@@ -130,59 +132,59 @@ def is_of_user(entry):
     return isinstance(entry.body, MessageEntry) and entry.body.sized_message.message.role == "user"
 
 
-def test_what_one_decides_counts_for_the_other(place, other):
-    """A compaction of one process is in the next request of the other, and so is that it was taken back: one branch."""
+def test_decision_of_one_process_counts_for_the_other(store_path, other_process):
+    """A compaction by one process is in the next request of the other, and so is its undo, on one branch."""
 
-    async def talk(session):
-        assert other("compact")["outcome"] == "compacted"
-        law = other("state")["law"]
-        first = await session.prepare()
-        assert [id_ for id_, _ in session.journal.state.view.active_decisions] == law
-        assert first.plan.state.view.compaction is not None
-        undone = other("undo")["undone"]
-        second = await session.prepare()
-        assert undone == law[-1]
-        assert [id_ for id_, _ in session.journal.state.view.active_decisions] == law[:-1]
-        assert len(second.messages) > len(first.messages)
+    async def use_session(session):
+        assert other_process("compact")["outcome"] == "compacted"
+        active_ids = other_process("state")["active_decisions"]
+        first_request = await session.prepare()
+        assert [id_ for id_, _ in session.journal.state.view.active_decisions] == active_ids
+        assert first_request.plan.state.view.compaction is not None
+        undone = other_process("undo")["undone"]
+        second_request = await session.prepare()
+        assert undone == active_ids[-1]
+        assert [id_ for id_, _ in session.journal.state.view.active_decisions] == active_ids[:-1]
+        assert len(second_request.messages) > len(first_request.messages)
         await session.ask()
 
-    own(place, talk)
-    assert len(judge_tree(place)) == 1
+    run_session(store_path, use_session)
+    assert len(judge_tree(store_path)) == 1
 
 
-def test_where_both_say_something_there_are_two_branches(place, other):
-    """Each goes on where it was, with its own words and its own answer, and nobody's words are lost."""
+def test_messages_of_two_processes_form_two_branches(store_path, other_process):
+    """Each process continues on its own branch with its own messages and answer, and nothing is lost."""
 
-    async def talk(session):
+    async def use_session(session):
         mine = await session.append("Mine.")
-        theirs = other("say Theirs.")["ids"]
+        theirs = other_process("say Theirs.")["ids"]
         await session.ask()
-        other("ask")
+        other_process("ask")
         return mine, theirs
 
-    mine, theirs = own(place, talk)
-    paths = [{entry.id for entry in path} for path in judge_tree(place, [*mine, *theirs])]
+    mine, theirs = run_session(store_path, use_session)
+    paths = [{entry.id for entry in path} for path in judge_tree(store_path, [*mine, *theirs])]
     assert len(paths) == 2
     assert sorted((*mine, *theirs)) == sorted(id_ for path in paths for id_ in {*mine, *theirs} & path)
 
 
-def test_whoever_dies_with_the_lease_blocks_nobody(place, other):
-    """one-writer: who waits for a lease has it as soon as its holder is killed."""
+def test_lease_is_free_once_its_holder_is_killed(store_path, other_process):
+    """one-writer: a process that waits for a lease gets it as soon as the holder is killed."""
 
-    async def talk(session):
-        tell(other.process, "hold")
-        assert heard(other.process) == "{}"
+    async def use_session(session):
+        write_lines(other_process.process, "hold")
+        assert read_line(other_process.process) == "{}"
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(session.append, "Whatever becomes of the other.")
             await anyio.sleep(0.1)
-            assert len(session.journal.state.history.sized_messages) == before
-            other.process.send_signal(signal.SIGKILL)  # who waited in vain would raise
+            assert len(session.journal.state.history.sized_messages) == message_count
+            other_process.process.send_signal(signal.SIGKILL)  # who waited in vain would raise
         return await session.ask()
 
-    with SqliteStore(place) as store:
-        before = len(store.open_state(SAMPLE_KEY).history.sized_messages)
-    assert own(place, talk).message.text
-    assert len(judge_tree(place)) == 1
+    with SqliteStore(store_path) as store:
+        message_count = len(store.open_state(SAMPLE_KEY).history.sized_messages)
+    assert run_session(store_path, use_session).message.text
+    assert len(judge_tree(store_path)) == 1
 
 
 # -- both at once ------------------------------------------------------------------------------------------------------
@@ -192,59 +194,61 @@ class Worker:
     """A process that works on the session until it is killed."""
 
     def __init__(self, process, order):
-        self.process, self.told = process, []
-        tell(process, order)
-        self.pid = int(heard(process).removeprefix("pid "))
+        self.process, self.output = process, []
+        write_lines(process, order)
+        self.pid = int(read_line(process).removeprefix("pid "))
         self.reader = Thread(target=self.listen)
         self.reader.start()
 
     def listen(self):
-        """Hear all that it tells, to its end."""
-        while (line := heard(self.process)) != "over":
-            self.told.append(line)
+        """Read all its lines until it ends."""
+        while (line := read_line(self.process)) != "over":
+            self.output.append(line)
 
-    def tells(self, lines):
-        """Return once it told so many lines more."""
-        wanted, end = len(self.told) + lines, time.monotonic() + 60
-        while len(self.told) < wanted:
-            assert self.reader.is_alive(), self.told[-20:]
-            assert time.monotonic() < end, "it does not go on"
+    def wait_for_lines(self, lines):
+        """Return once it has written so many more lines."""
+        line_count, deadline = len(self.output) + lines, time.monotonic() + 60
+        while len(self.output) < line_count:
+            assert self.reader.is_alive(), self.output[-20:]
+            assert time.monotonic() < deadline, "it does not go on"
             time.sleep(0.001)
 
     def kill(self):
-        """Kill it, and hear its last words."""
+        """Kill it, read its last lines, and return the acknowledged ids."""
         os.kill(self.pid, signal.SIGKILL)
         self.reader.join()
-        assert [line for line in self.told if line.startswith("~wrong")] == []
-        return [line for line in self.told if not line.startswith("~")]
+        assert [line for line in self.output if line.startswith("~wrong")] == []
+        return [line for line in self.output if not line.startswith("~")]
 
 
 @pytest.fixture(scope="module")
-def pair():
-    """Two processes that start workers."""
-    with started("engine_worker.py") as one, started("engine_worker.py") as two:
-        assert [heard(process) for process in (one, two)] == ["ready", "ready"]
-        yield one, two
+def worker_starters():
+    """Yield two processes that start workers."""
+    with start_script("engine_worker.py") as first, start_script("engine_worker.py") as second:
+        assert [read_line(process) for process in (first, second)] == ["ready", "ready"]
+        yield first, second
 
 
 @pytest.mark.long
 @pytest.mark.counts
 @pytest.mark.timeout(3_600 if example_counts.IS_THOROUGH else 120)
 @pytest.mark.parametrize("api", APIS)
-def test_two_that_work_at_once_lose_nothing(pair, tmp_path, api):
-    """nothing-lost, one-writer: each request is valid; what either was told to be stored is; one that is killed blocks
+def test_two_processes_lose_nothing_when_both_are_killed(worker_starters, tmp_path, api):
+    """nothing-lost, one-writer: each request is valid, each acknowledged entry is stored, and a killed process blocks
     nobody.
     """
-    random, acknowledged, place, branches = Random(f"{SEED} {api}"), [], tmp_path / "store.db", set()
+    random, acknowledged, store_path, branches = Random(f"{SEED} {api}"), [], tmp_path / "store.db", set()
     for turn in count(1):
-        one, two = (Worker(process, f"{place} {api} {random.choice(WRITERS)}") for process in pair)
-        one.tells(random.randrange(60))
-        two.tells(random.randrange(30))
-        acknowledged += one.kill()
-        two.tells(20)
-        acknowledged += two.kill()
-        branches.add(len(judge_tree(place, acknowledged)))
-        done = max(branches) > 1 and kinds_in(place) >= {
+        first_worker, second_worker = (
+            Worker(process, f"{store_path} {api} {random.choice(WRITERS)}") for process in worker_starters
+        )
+        first_worker.wait_for_lines(random.randrange(60))
+        second_worker.wait_for_lines(random.randrange(30))
+        acknowledged += first_worker.kill()
+        second_worker.wait_for_lines(20)
+        acknowledged += second_worker.kill()
+        branches.add(len(judge_tree(store_path, acknowledged)))
+        done = max(branches) > 1 and list_kinds(store_path) >= {
             "MessageEntry",
             "CompactionEntry",
             "DecisionEntry",
@@ -252,10 +256,10 @@ def test_two_that_work_at_once_lose_nothing(pair, tmp_path, api):
         }
         if done and turn >= ROUNDS:  # how far they come before they are killed is chance
             break
-        assert turn < MOST_ROUNDS, kinds_in(place)
+        assert turn < MOST_ROUNDS, list_kinds(store_path)
 
 
-def kinds_in(place):
-    """Return the kinds of entries that the session has."""
-    with SqliteStore(place) as store:
+def list_kinds(store_path):
+    """Return the kinds of entries in the session."""
+    with SqliteStore(store_path) as store:
         return {type(entry.body).__name__ for entry in store.read_entries(SAMPLE_KEY)}

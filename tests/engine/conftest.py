@@ -1,4 +1,4 @@
-"""A store on disk, one whose disk is full, and a model with a small window."""
+"""Fixtures of the engine tests: a store on disk, a full disk, and a target with a small window."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from holdfast.store.sqlite import SqliteStore
 
 
 @pytest.fixture
-def place(tmp_path):
-    """Where the store lies."""
+def store_path(tmp_path):
+    """Return the path of the store."""
     return tmp_path / "store.db"
 
 
 @pytest.fixture
-def store(place):
-    """A store on disk."""
-    with SqliteStore(place) as opened:
-        yield opened
+def store(store_path):
+    """Open a store on disk."""
+    with SqliteStore(store_path) as new_store:
+        yield new_store
 
 
 @pytest.fixture
 def anthropic():
-    """Claude with a small window, so that little text is much."""
+    """Return a Claude target with a small window, so that short texts exceed its limits."""
     return get_target("anthropic", "claude-opus-5-5", window=30_000)
 
 
 @pytest.fixture
-def full(monkeypatch):
-    """Make the blobs of a store refuse what they are given, as on a full disk."""
+def fill_disk(monkeypatch):
+    """Return a function that makes a store refuse new blobs, as on a full disk."""
 
-    def fill(store):
-        def put(_):
+    def refuse_blobs(store):
+        def raise_read_only(_):
             raise StoreReadOnly("no space left: 0 bytes free; free some")
 
-        monkeypatch.setattr(store.blobs, "store_content", put)
+        monkeypatch.setattr(store.blobs, "store_content", raise_read_only)
 
-    return fill
+    return refuse_blobs

@@ -1,4 +1,4 @@
-"""Gateways in front of the strict provider, for tests of what they make of its refusals."""
+"""Gateways in front of the strict provider that hide its refusals or count tokens in their own way."""
 
 from __future__ import annotations
 
@@ -7,55 +7,57 @@ from msgspec.structs import replace
 from holdfast.testing.provider.calls import ModelAnswer, RefusalReply, TokenUse
 
 
-class Silent:
-    """A gateway that makes an empty success of every refusal, and counts ``read`` tokens for it (as LiteLLM does)."""
+class EmptyAnswerGateway:
+    """A gateway that turns every refusal into an empty success of ``input_tokens`` tokens (as LiteLLM does)."""
 
-    def __init__(self, provider, read=1) -> None:
-        self.provider, self.read = provider, read
+    def __init__(self, provider, input_tokens=1) -> None:
+        self.provider, self.input_tokens = provider, input_tokens
         self.settings, self.requests = provider.settings, provider.requests
-        self.silent = 0
-        """How often it said nothing."""
+        self.empty_count = 0
+        """The number of empty answers."""
 
-    def answer(self, asked):
-        """Return the provider's answer, or nothing where it refuses."""
-        reply = self.provider.answer(asked)
+    def answer(self, request):
+        """Return the provider's answer, or an empty one instead of a refusal."""
+        reply = self.provider.answer(request)
         if not isinstance(reply, RefusalReply):
             return reply
-        self.silent += 1
-        return ModelAnswer(f"msg_{self.silent}", "house-model", (), "end", TokenUse(self.read, self.read))
+        self.empty_count += 1
+        return ModelAnswer(
+            f"msg_{self.empty_count}", "house-model", (), "end", TokenUse(self.input_tokens, self.input_tokens)
+        )
 
 
-class Full:
-    """A server that reads what fills its window, and ends the answer at its first token as too long (Xiaomi MiMo)."""
+class FullWindowServer:
+    """A server that fills its window with the input and ends the answer at its first token (Xiaomi MiMo)."""
 
-    def __init__(self, provider, made=0) -> None:
-        self.provider, self.made = provider, made
+    def __init__(self, provider, output_tokens=0) -> None:
+        self.provider, self.output_tokens = provider, output_tokens
         self.settings, self.requests = provider.settings, provider.requests
-        self.full = 0
-        """How often there was no room for an answer."""
+        self.full_count = 0
+        """The number of answers without room."""
 
-    def answer(self, asked):
-        """Return the provider's answer, or the beginning of none where it refuses."""
-        reply = self.provider.answer(asked)
+    def answer(self, request):
+        """Return the provider's answer, or one cut at its start instead of a refusal."""
+        reply = self.provider.answer(request)
         if not isinstance(reply, RefusalReply):
             return reply
-        self.full += 1
-        used = TokenUse(self.settings.window - self.made, self.made)
-        return ModelAnswer(f"msg_{self.full}", "house-model", (), "length", used)
+        self.full_count += 1
+        used = TokenUse(self.settings.window - self.output_tokens, self.output_tokens)
+        return ModelAnswer(f"msg_{self.full_count}", "house-model", (), "length", used)
 
 
-class Uncached:
-    """A gateway that counts what is new in each request alone: the rest its cache held."""
+class UncachedCountGateway:
+    """A gateway that counts only the new tokens of each request, as if the rest was cached."""
 
     def __init__(self, provider) -> None:
         self.provider = provider
         self.settings, self.requests = provider.settings, provider.requests
-        self._before = 0
+        self._previous_input = 0
 
-    def answer(self, asked):
+    def answer(self, request):
         """Return the provider's answer with another count."""
-        reply = self.provider.answer(asked)
+        reply = self.provider.answer(request)
         if isinstance(reply, RefusalReply):
             return reply
-        counted, self._before = reply.usage.total_input - self._before, reply.usage.total_input
+        counted, self._previous_input = reply.usage.total_input - self._previous_input, reply.usage.total_input
         return replace(reply, usage=TokenUse(counted, reply.usage.output))

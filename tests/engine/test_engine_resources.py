@@ -1,4 +1,4 @@
-"""What the sessions of an engine share is asked by its loop and by its worker at once."""
+"""The resources that the sessions of an engine share are read by its loop and its worker at the same time."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from holdfast.engine.engine_resources import EngineResources
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.upstream import ScriptedUpstream
 
-ASKED = "anthropic", "claude-opus-5-5"
+API_AND_MODEL = "anthropic", "claude-opus-5-5"
 
 
 @pytest.mark.uncounted
 @pytest.mark.parametrize(("is_known", "step"), [(True, 1), (False, 17)])
-def test_what_is_known_of_a_model_changes_while_it_is_asked(is_known, step, meanwhile):
-    """Wherever the files are read again, who asks is told the old or the new, and who asks next the new."""
+def test_resolve_target_returns_the_old_or_the_new_catalog_while_it_changes(is_known, step, run_interleaved):
+    """A lookup during ``set_catalog`` returns the old or the new window, and the next lookup returns the new one."""
     for at in count(1, step):
-        means = EngineResources(MemoryStore(), ScriptedUpstream([]), window=20_000)
+        resources = EngineResources(MemoryStore(), ScriptedUpstream([]), window=20_000)
         if is_known:
-            means.resolve_target(*ASKED)
-        changes = partial(means.set_catalog, load_shipped_catalog(), 50_000)
-        found, changed = meanwhile(partial(means.resolve_target, *ASKED), changes, at)
-        assert found.limits.window in (20_000, 50_000)
-        assert means.resolve_target(*ASKED).limits.window == (50_000 if changed else 20_000)
-        if not changed:
+            resources.resolve_target(*API_AND_MODEL)
+        changes = partial(resources.set_catalog, load_shipped_catalog(), 50_000)
+        target, interleaved = run_interleaved(partial(resources.resolve_target, *API_AND_MODEL), changes, at)
+        assert target.limits.window in (20_000, 50_000)
+        assert resources.resolve_target(*API_AND_MODEL).limits.window == (50_000 if interleaved else 20_000)
+        if not interleaved:
             break
     assert at > 3

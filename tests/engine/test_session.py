@@ -1,4 +1,4 @@
-"""The session: what goes over the wire, what comes back, what the log says of both, and who waits for whom."""
+"""The session: the requests it sends, the answers it reads, what its log records of both, and its locking."""
 
 from __future__ import annotations
 
@@ -57,70 +57,79 @@ PICTURE = Message("user", (Media("image", "image/png", 3, source="AAAA"), Text("
 TOO_LONG = b'{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long"}}'
 
 
-def result(answer, text="kelp"):
-    """Return the results of all calls of an answer."""
+def build_tool_results(answer, text="kelp"):
+    """Return a message with a result for each call of an answer."""
     parts = tuple(ToolResult(call.id, call.name, (Text(text),)) for call in answer.message.calls)
     return Message("tool", parts)
 
 
 @asynccontextmanager
-async def talking(upstream, goal=OPUS, store=None, fields=None, **more):
-    """Return a session of one store, answered by ``upstream``."""
-    told = {"max_tokens": 100} if fields is None and goal.api == "anthropic" else fields or {}
-    async with Engine.open(store or MemoryStore(), upstream=upstream, target=goal, fields=told, **more) as engine:
+async def open_session(upstream, target=OPUS, store=None, fields=None, **options):
+    """Open a session whose requests ``upstream`` answers."""
+    request_fields = {"max_tokens": 100} if fields is None and target.api == "anthropic" else fields or {}
+    async with Engine.open(
+        store or MemoryStore(), upstream=upstream, target=target, fields=request_fields, **options
+    ) as engine:
         yield await engine.session(SAMPLE_KEY)
 
 
-def bodies(store, kind=object):
-    """Return what the log's entries say, those of one kind."""
+def list_entry_bodies(store, kind=object):
+    """Return the bodies of the active branch's entries, or those of one kind."""
     return [entry.body for entry in store.read_path(SAMPLE_KEY) if isinstance(entry.body, kind)]
 
 
 @pytest.mark.parametrize("api", STRICTEST_MODELS)
-def test_a_turn_with_a_tool_over_http(api):
-    """Asked over HTTP, the strict provider answers a call and its result; the log holds both answers and their cost."""
+def test_session_ask_runs_a_tool_turn_over_http(api):
+    """Over HTTP the strict provider answers with a tool call and then a text, and the log records both answers and
+    their usage.
+    """
 
-    async def talk(url):
+    async def run_scenario(url):
         headers = {"x-api-key": "k", "authorization": "Bearer k"}
-        goal = get_target(api, STRICTEST_MODELS[api])
-        async with HttpUpstream(url, api, headers) as upstream, talking(upstream, goal, store, FIELDS[api]) as session:
+        target = get_target(api, STRICTEST_MODELS[api])
+        async with (
+            HttpUpstream(url, api, headers) as upstream,
+            open_session(upstream, target, store, FIELDS[api]) as session,
+        ):
             first = await session.ask(ASK)
             assert [call.name for call in first.message.calls] == ["read"]
             assert first.stop_reason == "tool"
-            await session.append(result(first))
+            await session.append(build_tool_results(first))
             return await session.ask()
 
     with serve_provider(provider := Provider()) as url, MemoryStore() as store:
-        second = anyio.run(talk, url)
-        answers, requests = bodies(store, AnswerEntry), bodies(store, RequestEntry)
+        second = anyio.run(run_scenario, url)
+        answers, requests = list_entry_bodies(store, AnswerEntry), list_entry_bodies(store, RequestEntry)
     assert second.message.text == "ok 2"
     assert answers[-1].usage == second.usage
-    assert [body.usage.input for body in answers] == [one.tokens for one in provider.requests]
+    assert [body.usage.input for body in answers] == [request.tokens for request in provider.requests]
     assert [body.prefix_digest for body in answers] == [body.prefix_digest for body in requests]
 
 
 @pytest.mark.parametrize("api", STRICTEST_MODELS)
-def test_a_body_leaves_as_it_came_and_its_events_too(api):
-    """A client's body that needs nothing is sent byte for byte; what comes back is the provider's own stream."""
+def test_session_run_forwards_body_and_events_unchanged(api):
+    """A client body that needs no edit gets nothing but cache breakpoints, and the caller reads the provider's own
+    stream.
+    """
     provider = Provider()
     upstream = ProviderUpstream(provider)
     part = {"text": "Go."} if api == "gemini" else {"type": "text", "text": "Go."}
-    said = {"role": "user", "parts": [part]} if api == "gemini" else {"role": "user", "content": "Go."}
-    said = {"role": "user", "content": [part]} if api == "anthropic" else said
+    message = {"role": "user", "parts": [part]} if api == "gemini" else {"role": "user", "content": "Go."}
+    message = {"role": "user", "content": [part]} if api == "anthropic" else message
     field = {"gemini": "contents", "openai-responses": "input"}.get(api, "messages")
-    body = {field: [said], **({} if api == "gemini" else {"model": STRICTEST_MODELS[api], "stream": True})}
+    body = {field: [message], **({} if api == "gemini" else {"model": STRICTEST_MODELS[api], "stream": True})}
     body |= {"max_tokens": 50} if api == "anthropic" else {}
 
-    async def talk():
+    async def run_scenario():
         store = MemoryStore()
         async with (
             Engine.open(store, upstream=upstream, api=api, model=STRICTEST_MODELS[api]) as engine,
-            (await engine.session(SAMPLE_KEY)).run(body, stream=True) as going,
+            (await engine.session(SAMPLE_KEY)).run(body, stream=True) as run,
         ):
-            raw = b"".join([event.raw async for event in going])
-        return raw, going.answer, bodies(store, AnswerEntry)
+            raw = b"".join([event.raw async for event in run])
+        return raw, run.answer, list_entry_bodies(store, AnswerEntry)
 
-    raw, answer, recorded = run_on_fake_clock(talk)
+    raw, answer, recorded = run_on_fake_clock(run_scenario)
     assert raw.startswith((b"event:", b"data:"))
     assert answer.message.text == "ok 1"
     sent = msgspec.json.decode(upstream.sent[0].body.replace(b',"cache_control":{"type":"ephemeral"}', b""))
@@ -128,31 +137,31 @@ def test_a_body_leaves_as_it_came_and_its_events_too(api):
     assert recorded[0].usage == (answer.usage or Usage())
 
 
-def test_a_body_with_an_edited_past_goes_on_beside_it():
-    """What the client said otherwise is a branch; the log keeps both."""
+def test_session_run_branches_when_a_body_edits_its_history():
+    """A body with an edited history continues on a new branch, and the log keeps both versions."""
     store, upstream = MemoryStore(), ScriptedUpstream(["one", "two", "three"])
-    told = [{"role": "user", "content": "A?"}]
+    first_messages = [{"role": "user", "content": "A?"}]
 
     def body(*messages):
-        return {"model": OPUS.model, "max_tokens": 50, "messages": [*told, *messages]}
+        return {"model": OPUS.model, "max_tokens": 50, "messages": [*first_messages, *messages]}
 
-    async def talk():
-        async with talking(upstream, store=store) as session:
-            await drained(session.run(body()))
-            said = {"role": "assistant", "content": [{"type": "text", "text": "one"}]}
-            await drained(session.run(body(said, {"role": "user", "content": "B?"})))
-            await drained(session.run(body(said, {"role": "user", "content": "C?"})))
+    async def run_scenario():
+        async with open_session(upstream, store=store) as session:
+            await read_run(session.run(body()))
+            answer = {"role": "assistant", "content": [{"type": "text", "text": "one"}]}
+            await read_run(session.run(body(answer, {"role": "user", "content": "B?"})))
+            await read_run(session.run(body(answer, {"role": "user", "content": "C?"})))
             return [slot.message.text for slot in session.journal.state.history.sized_messages]
 
-    assert run_on_fake_clock(talk) == ["A?", "one", "C?", "three"]
+    assert run_on_fake_clock(run_scenario) == ["A?", "one", "C?", "three"]
     texts = {entry.body.sized_message.message.text for entry in store.read_entries(SAMPLE_KEY, "message")}
     assert texts == {"A?", "one", "B?", "two", "C?", "three"}
 
 
-async def drained(going, seen=None):
-    """Read a run to its end, its events into ``seen``."""
-    async with going as one:
-        async for event in one:
+async def read_run(run, seen=None):
+    """Read a run to its end and append its events to ``seen``."""
+    async with run as events_of_run:
+        async for event in events_of_run:
             _ = seen is None or seen.append(event)
 
 
@@ -173,21 +182,21 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize("case", REFUSALS, ids=lambda case: case.kind)
-def test_a_refusal_that_lasts_is_a_typed_error_at_once(case):
-    """Its kind is the classifier's; it says what to do; the log tells the failure; one request was sent."""
+def test_session_ask_raises_permanent_refusals_without_a_retry(case):
+    """The error has the classifier's kind and says what to do, one request is sent, the log has the failure."""
     store, upstream = MemoryStore(), ScriptedUpstream([ScriptedReply((case.body,), case.status)])
 
-    async def talk():
-        async with talking(upstream, store=store) as session:
+    async def run_scenario():
+        async with open_session(upstream, store=store) as session:
             with pytest.raises(UpstreamError) as caught:
                 await session.ask("Go.")
             return caught.value
 
-    error = run_on_fake_clock(talk)
+    error = run_on_fake_clock(run_scenario)
     assert error.kind == case.kind
     assert " or " in str(error)
     assert len(upstream.sent) == 1
-    *_, request, failure = bodies(store)
+    *_, request, failure = list_entry_bodies(store)
     assert isinstance(request, RequestEntry)
     assert isinstance(failure, FailureEntry)
     assert failure.reason.startswith(case.kind)
@@ -203,70 +212,72 @@ TRANSIENT = [
 
 
 @pytest.mark.parametrize("case", TRANSIENT, ids=lambda case: f"{case.kind}-{case.status}")
-def test_bad_luck_is_tried_again_with_the_same_bytes(case):
-    """retries-shrink: a transient fault is waited out, as long as the provider asks for; the answer that comes then
-    counts.
-    """
+def test_session_ask_retries_transient_faults_with_the_same_bytes(case):
+    """retries-shrink: a transient fault is retried with the same bytes after the delay that the provider asks for."""
     headers = {} if case.retry_after is None else {"retry-after": str(case.retry_after)}
     upstream = ScriptedUpstream([ScriptedReply((case.body,), case.status, headers), "yes"])
-    heard = []
+    seen_events = []
 
-    async def talk():
-        began = anyio.current_time()
-        async with talking(upstream, listen=heard.append) as session:
-            return (await session.ask("Go.")).message.text, anyio.current_time() - began
+    async def run_scenario():
+        started_at = anyio.current_time()
+        async with open_session(upstream, listen=seen_events.append) as session:
+            return (await session.ask("Go.")).message.text, anyio.current_time() - started_at
 
-    text, took = run_on_fake_clock(talk)
+    text, elapsed = run_on_fake_clock(run_scenario)
     assert text == "yes"
     assert upstream.sent[0].body == upstream.sent[1].body
-    waits = [event.seconds for event in heard if isinstance(event, events.RetryScheduled)]
+    waits = [event.seconds for event in seen_events if isinstance(event, events.RetryScheduled)]
     assert len(waits) == 1
-    assert took >= waits[0] >= (case.retry_after or 0.1)
+    assert elapsed >= waits[0] >= (case.retry_after or 0.1)
 
 
-def test_an_upstream_of_ones_own_may_lose_its_connection():
-    """An error of the operating system is bad luck like any other; an error of the author's is the author's."""
+def test_session_ask_retries_os_errors_of_a_custom_upstream():
+    """An OSError of a custom upstream counts as transient; any other exception of it reaches the caller."""
     lost, broken = ScriptedUpstream([ConnectionResetError("gone"), "yes"]), ScriptedUpstream([KeyError("mine")])
 
-    async def talk(upstream):
-        async with talking(upstream) as session:
+    async def run_scenario(upstream):
+        async with open_session(upstream) as session:
             return (await session.ask("Go.")).message.text
 
-    assert run_on_fake_clock(talk, lost) == "yes"
+    assert run_on_fake_clock(run_scenario, lost) == "yes"
     with pytest.raises(KeyError, match="mine"):
-        run_on_fake_clock(talk, broken)
+        run_on_fake_clock(run_scenario, broken)
 
 
-def test_an_overflow_is_answered_by_sending_less():
-    """The provider's numbers teach; the next request is smaller, and every later one knows, also after a restart."""
+def test_session_ask_learns_the_window_from_an_overflow():
+    """After an overflow the next request is smaller, and the learned window holds for later requests and after a
+    restart.
+    """
     provider = Provider(ProviderSettings(window=12_000))
-    store, heard = MemoryStore(), []
+    store, seen_events = MemoryStore(), []
 
-    async def talk():
-        async with talking(ProviderUpstream(provider), store=store, listen=heard.append) as session:
+    async def run_scenario():
+        async with open_session(ProviderUpstream(provider), store=store, listen=seen_events.append) as session:
             for number in range(6):
                 await session.append(
                     f"Note {number}: " + "kelp and rock " * 900, Message.from_text("assistant", "Noted.")
                 )
             first = await session.ask("What did I say first?")
-        async with talking(ProviderUpstream(provider), store=store) as session:
+        async with open_session(ProviderUpstream(provider), store=store) as session:
             return first, session.report()
 
-    first, report = run_on_fake_clock(talk)
+    first, report = run_on_fake_clock(run_scenario)
     assert first.message.text
-    refused = [one for one in provider.requests if one.tokens > 12_000]
+    refused = [request for request in provider.requests if request.tokens > 12_000]
     assert len(refused) == 1
-    assert [event.kind for event in heard if isinstance(event, events.RequestRefused)] == ["context_window"]
+    assert [event.kind for event in seen_events if isinstance(event, events.RequestRefused)] == ["context_window"]
     assert (report.window, report.window_source) == (12_000, "learned")
 
 
-def test_another_window_that_is_configured_ends_what_was_learned():
-    """A server that was started again with more room is asked for it; the old limit does not come back."""
+def test_session_forgets_the_learned_window_when_another_is_configured():
+    """A newly configured window replaces the learned limit, which does not come back."""
     store = MemoryStore()
 
-    async def talk(window, believed):
+    async def run_scenario(window, configured_window):
         upstream = ProviderUpstream(Provider(ProviderSettings(window=window)))
-        async with talking(upstream, get_target("anthropic", OPUS.model, window=believed), store) as session:
+        async with open_session(
+            upstream, get_target("anthropic", OPUS.model, window=configured_window), store
+        ) as session:
             for number in range(6):
                 await session.append(
                     f"Note {number}: " + "kelp and rock " * 900, Message.from_text("assistant", "Noted.")
@@ -274,130 +285,135 @@ def test_another_window_that_is_configured_ends_what_was_learned():
             await session.ask("What did I say first?")
             return session.report(), len(upstream.sent)
 
-    first, _ = run_on_fake_clock(talk, 12_000, 200_000)
-    same, _ = run_on_fake_clock(talk, 12_000, 200_000)
-    other, sent = run_on_fake_clock(talk, 100_000, 100_000)
-    again, _ = run_on_fake_clock(talk, 100_000, 100_000)
-    assert [(one.window, one.window_source) for one in (first, same)] == [(12_000, "learned")] * 2
-    assert [(one.window, one.window_source) for one in (other, again)] == [(100_000, "asked for")] * 2
+    first, _ = run_on_fake_clock(run_scenario, 12_000, 200_000)
+    same, _ = run_on_fake_clock(run_scenario, 12_000, 200_000)
+    other, sent = run_on_fake_clock(run_scenario, 100_000, 100_000)
+    again, _ = run_on_fake_clock(run_scenario, 100_000, 100_000)
+    assert [(report.window, report.window_source) for report in (first, same)] == [(12_000, "learned")] * 2
+    assert [(report.window, report.window_source) for report in (other, again)] == [(100_000, "asked for")] * 2
     assert sent == 1
 
 
 @pytest.mark.parametrize(
-    ("body", "seen", "taught"), [(TOO_LARGE, PICTURE, 0), (TOO_LARGE, "B?", 1), (TOO_LONG, PICTURE, 1)]
+    ("body", "message", "learned_overflows"), [(TOO_LARGE, PICTURE, 0), (TOO_LARGE, "B?", 1), (TOO_LONG, PICTURE, 1)]
 )
-def test_a_refusal_teaches_of_tokens_only_where_it_speaks_of_them(body, seen, taught):
-    """A limit of bytes is a window where all is words, whether the session sent the request or its author did."""
-    refused = ScriptedReply((body,), 413 if body.startswith(b"<") else 400)
-    sent_here, sent_there = MemoryStore(), MemoryStore()
+def test_session_learns_a_token_limit_only_from_refusals_about_tokens(body, message, learned_overflows):
+    """A byte limit counts as a window only where the request is all text, whoever sent the request."""
+    refusal = ScriptedReply((body,), 413 if body.startswith(b"<") else 400)
+    session_store, caller_store = MemoryStore(), MemoryStore()
 
-    async def talk():
-        async with talking(ScriptedUpstream([refused, *["yes"] * 3]), store=sent_here) as session:
+    async def run_scenario():
+        async with open_session(ScriptedUpstream([refusal, *["yes"] * 3]), store=session_store) as session:
             await session.append(
-                seen, Message.from_text("assistant", "kelp " * 900), Message.from_text("user", "B? " * 900)
+                message, Message.from_text("assistant", "kelp " * 900), Message.from_text("user", "B? " * 900)
             )
             with suppress(UpstreamError):
                 await session.ask("C?")
-        async with talking(ScriptedUpstream([]), store=sent_there) as session:
-            await session.prepare(seen)
-            report = ErrorReport("anthropic", refused.status, body=body)
+        async with open_session(ScriptedUpstream([]), store=caller_store) as session:
+            await session.prepare(message)
+            report = ErrorReport("anthropic", refusal.status, body=body)
             await session.record(WireAnswer(stop_reason="error", error=report, is_complete=False))
 
-    run_on_fake_clock(talk)
-    for store in (sent_here, sent_there):
-        assert sum(one.kind == FAILURE_OVERFLOW for one in bodies(store, FailureEntry)) == taught
+    run_on_fake_clock(run_scenario)
+    for store in (session_store, caller_store):
+        assert (
+            sum(failure.kind == FAILURE_OVERFLOW for failure in list_entry_bodies(store, FailureEntry))
+            == learned_overflows
+        )
 
 
-def test_what_can_never_fit_is_an_error_with_the_numbers():
-    """Where nothing is left that could be left out, the error says what was measured, the limit, and what to do."""
+def test_session_ask_raises_window_too_small_with_the_numbers():
+    """When nothing more can be left out, the error gives the measured size, the limit and what to do."""
     provider = Provider(ProviderSettings(window=1_500))
 
-    async def talk():
-        async with talking(ProviderUpstream(provider)) as session:
+    async def run_scenario():
+        async with open_session(ProviderUpstream(provider)) as session:
             with pytest.raises(WindowTooSmall) as caught:
                 await session.ask("Stay within " + "kelp " * 30_000)
             return caught.value, session.journal.state
 
-    error, branch = run_on_fake_clock(talk)
+    error, branch = run_on_fake_clock(run_scenario)
     assert "1500 (learned)" in str(error).replace(",", "")
     assert "or" in str(error)
     assert [slot.message.role for slot in branch.history.sized_messages] == ["user"]
 
 
 @pytest.mark.parametrize("stage", ["first", "middle"])
-def test_an_answer_that_breaks_off_is_tried_again_where_nobody_saw_it(stage):
-    """No half answer is recorded, and the caller gets the whole one."""
+def test_session_ask_retries_an_answer_cut_before_the_caller_saw_it(stage):
+    """A partial answer that nobody has seen is not recorded, and the caller gets the complete one of the retry."""
     store = MemoryStore()
 
-    async def talk():
-        async with talking(ProviderUpstream(Provider(), [Fault("cut", stage)]), store=store) as session:
+    async def run_scenario():
+        async with open_session(ProviderUpstream(Provider(), [Fault("cut", stage)]), store=store) as session:
             return await session.ask("Go.")
 
-    assert run_on_fake_clock(talk).message.text == "ok 2"
-    assert len(bodies(store, AnswerEntry)) == 1
+    assert run_on_fake_clock(run_scenario).message.text == "ok 2"
+    assert len(list_entry_bodies(store, AnswerEntry)) == 1
 
 
-def test_nothing_is_said_twice_to_who_saw_a_part():
-    """Once bytes of an answer are given out a broken connection is an error; what was said is in the log."""
+def test_session_run_does_not_retry_after_the_caller_received_bytes():
+    """Once the caller has bytes of an answer, a broken connection raises, and the partial answer is recorded as
+    aborted.
+    """
     store, seen = MemoryStore(), []
 
-    async def talk():
+    async def run_scenario():
         provider = Provider(script=[ScriptedAnswer("one two three four five six seven eight nine ten " * 20)])
-        async with talking(ProviderUpstream(provider, [Fault("cut", "middle")]), store=store) as session:
+        async with open_session(ProviderUpstream(provider, [Fault("cut", "middle")]), store=store) as session:
             with pytest.raises(UpstreamError):
-                await drained(session.run("Go."), seen)
+                await read_run(session.run("Go."), seen)
 
-    run_on_fake_clock(talk)
+    run_on_fake_clock(run_scenario)
     assert seen
-    assert [body.stop_reason for body in bodies(store, AnswerEntry)] == ["aborted"]
-    assert bodies(store)[-2].sized_message.message.text.startswith("one two")
+    assert [body.stop_reason for body in list_entry_bodies(store, AnswerEntry)] == ["aborted"]
+    assert list_entry_bodies(store)[-2].sized_message.message.text.startswith("one two")
 
 
-def test_who_leaves_early_has_what_was_said_in_the_log():
-    """The lane is free again, the part that was given out is an interrupted answer, and the session goes on."""
+def test_session_run_records_the_partial_answer_when_it_is_left_early():
+    """Leaving a run frees lane and permit, records the partial answer as aborted, and the session goes on."""
     store = MemoryStore()
 
-    async def talk():
+    async def run_scenario():
         provider = Provider(script=[ScriptedAnswer("one two three four five six seven eight nine ten " * 20)])
-        async with talking(ProviderUpstream(provider), store=store) as session:
-            async with session.run("Go.") as going:
-                async for _ in going:
+        async with open_session(ProviderUpstream(provider), store=store) as session:
+            async with session.run("Go.") as run:
+                async for _ in run:
                     break
             with pytest.raises(OperationAborted):
-                _ = going.answer
+                _ = run.answer
             assert session.resources.lanes.is_idle
             assert session.resources.permits.is_idle
             return await session.ask("Again?")
 
-    assert run_on_fake_clock(talk).message.text == "ok 2"
-    assert [body.stop_reason for body in bodies(store, AnswerEntry)] == ["aborted", "end"]
+    assert run_on_fake_clock(run_scenario).message.text == "ok 2"
+    assert [body.stop_reason for body in list_entry_bodies(store, AnswerEntry)] == ["aborted", "end"]
 
 
-def test_who_asks_at_once_is_answered_in_turn():
-    """A branch's work runs one at a time: each request holds the answers to those before it."""
+def test_session_ask_runs_concurrent_requests_one_at_a_time():
+    """The requests of a branch are sent one at a time, and each contains the answers to those before it."""
     upstream = ScriptedUpstream([f"answer {number}" for number in range(5)])
 
-    async def talk():
-        async with talking(upstream) as session:
+    async def run_scenario():
+        async with open_session(upstream) as session:
             await session.append("Go.")
             async with anyio.create_task_group() as group:
                 for _ in range(5):
                     group.start_soon(session.ask)
 
-    run_on_fake_clock(talk)
-    held = [[f"answer {n}".encode() in sent.body for n in range(5)] for sent in upstream.sent]
-    assert held == [[n < number for n in range(5)] for number in range(5)]
+    run_on_fake_clock(run_scenario)
+    answers_in_request = [[f"answer {n}".encode() in sent.body for n in range(5)] for sent in upstream.sent]
+    assert answers_in_request == [[n < number for n in range(5)] for number in range(5)]
 
 
-def test_words_that_arrive_meanwhile_are_stored_at_once_and_said_once():
-    """queued-input-once: they survive a crash before the answer comes, and stand behind it, also in a session opened
-    anew.
+def test_session_append_queues_messages_while_an_answer_is_pending():
+    """queued-input-once: messages appended during a request are stored at once and stand once behind its answer, also
+    in a reopened session.
     """
     store = MemoryStore()
     upstream = ProviderUpstream(Provider(), latency=5.0)
 
-    async def talk():
-        async with talking(upstream, store=store) as session, anyio.create_task_group() as group:
+    async def run_scenario():
+        async with open_session(upstream, store=store) as session, anyio.create_task_group() as group:
             group.start_soon(session.ask, "first")
             await anyio.sleep(1)
             await session.append("second", "third")
@@ -405,68 +421,71 @@ def test_words_that_arrive_meanwhile_are_stored_at_once_and_said_once():
             assert [message.text for _, message in waiting] == ["second", "third"]
         return [slot.message.text for slot in session.journal.state.history.sized_messages]
 
-    assert run_on_fake_clock(talk) == ["first", "ok 1", "second", "third"]
-    assert run_on_fake_clock(lambda: reopened(store)) == ["first", "ok 1", "second", "third"]
+    assert run_on_fake_clock(run_scenario) == ["first", "ok 1", "second", "third"]
+    assert run_on_fake_clock(lambda: read_texts_of_reopened_session(store)) == ["first", "ok 1", "second", "third"]
 
 
-@pytest.mark.parametrize("when", ["committed", "recorded", "said"])
-def test_words_never_slip_between_a_request_and_its_answer(when, monkeypatch):
-    """queued-input-once: whenever they come, the answer stands behind just what was sent, and they are said by the end
-    of the run.
+@pytest.mark.parametrize("when", ["committed", "recorded", "appended"])
+def test_session_append_never_separates_a_request_from_its_answer(when, monkeypatch):
+    """queued-input-once: whenever a message arrives, the answer stands directly behind the request, and the message is
+    delivered by the end of the run.
     """
     store, upstream = MemoryStore(), ProviderUpstream(Provider())
 
-    async def talk():
-        async with talking(upstream, store=store) as session, anyio.create_task_group() as group:
-            verb = {"committed": "commit_plan", "recorded": "record_answer", "said": "append"}[when]
-            whole, began, loop = getattr(session.journal, verb), anyio.Event(), asyncio.get_running_loop()
+    async def run_scenario():
+        async with open_session(upstream, store=store) as session, anyio.create_task_group() as group:
+            method = {"committed": "commit_plan", "recorded": "record_answer", "appended": "append"}[when]
+            original, is_called, loop = getattr(session.journal, method), anyio.Event(), asyncio.get_running_loop()
 
-            def slow(*given, **named):
-                done = whole(*given, **named)
-                loop.call_soon_threadsafe(began.set)
-                return done
+            def call_and_signal(*args, **kwargs):
+                result = original(*args, **kwargs)
+                loop.call_soon_threadsafe(is_called.set)
+                return result
 
             async def interrupt():
-                await began.wait()
+                await is_called.wait()
                 await session.append("second")
 
-            monkeypatch.setattr(session.journal, verb, slow)
+            monkeypatch.setattr(session.journal, method, call_and_signal)
             group.start_soon(interrupt)
             await session.ask("first")
             return [slot.message.text for slot in session.journal.state.history.sized_messages]
 
-    assert run_on_fake_clock(talk) == ["first", "ok 1", "second"]
+    assert run_on_fake_clock(run_scenario) == ["first", "ok 1", "second"]
     assert b"second" not in upstream.sent[0].body
 
 
 @pytest.mark.parametrize("wrong", [Message("user", "a text"), Message("user", (Text(7),)), Message("user", (None,))])
-def test_what_is_no_message_does_not_wait_for_an_answer(wrong):
-    """It is refused when it is said, as at any other time: once it were in the log nobody could open that again."""
+def test_session_append_rejects_invalid_messages_while_an_answer_is_pending(wrong):
+    """An invalid message is refused when it is appended, because a log that holds it could not be opened again."""
     store, upstream = MemoryStore(), ScriptedUpstream(["yes", "yes"])
 
-    async def talk():
-        async with talking(upstream, store=store) as session:
-            async with session.run("first") as going:
-                await anext(going)
+    async def run_scenario():
+        async with open_session(upstream, store=store) as session:
+            async with session.run("first") as run:
+                await anext(run)
                 with pytest.raises(LogConflict, match="not a message"):
                     await session.append(wrong)
-                async for _ in going:
+                async for _ in run:
                     pass
             await session.ask("second")
 
-    run_on_fake_clock(talk)
-    assert run_on_fake_clock(lambda: reopened(store)) == ["first", "yes", "second", "yes"]
+    run_on_fake_clock(run_scenario)
+    assert run_on_fake_clock(lambda: read_texts_of_reopened_session(store)) == ["first", "yes", "second", "yes"]
 
 
-def test_words_wait_for_an_answer_that_the_caller_fetches():
-    """queued-input-once: between ``prepare`` and ``record`` too; the next request is one that a
-    strict provider takes.
+def test_session_append_queues_messages_between_prepare_and_record():
+    """queued-input-once: messages also wait when the caller sends the request itself, and the next request passes the
+    strict provider.
     """
-    says = [ScriptedAnswer("ok 1", (), "Thinking."), ScriptedAnswer("ok 2", (), "More.")]
-    upstream, thinking = ProviderUpstream(Provider(None, says)), {"max_tokens": 5_000, "thinking": {"type": "adaptive"}}
+    script = [ScriptedAnswer("ok 1", (), "Thinking."), ScriptedAnswer("ok 2", (), "More.")]
+    upstream, thinking = (
+        ProviderUpstream(Provider(None, script)),
+        {"max_tokens": 5_000, "thinking": {"type": "adaptive"}},
+    )
 
-    async def talk():
-        async with talking(upstream, fields=thinking) as session:
+    async def run_scenario():
+        async with open_session(upstream, fields=thinking) as session:
             prepared = await session.prepare("first")
             answer = await ask_upstream(
                 upstream, build_template_from_fields(prepared.target, thinking).build_upstream_request(prepared)
@@ -477,15 +496,15 @@ def test_words_wait_for_an_answer_that_the_caller_fetches():
             assert (await session.ask()).message.text == "ok 2"
             return [slot.message.text for slot in session.journal.state.history.sized_messages]
 
-    assert run_on_fake_clock(talk) == ["first", "ok 1", "second", "third", "ok 2"]
+    assert run_on_fake_clock(run_scenario) == ["first", "ok 1", "second", "third", "ok 2"]
 
 
-def test_a_request_that_the_caller_sends_is_whole_and_answered_once():
-    """The body of ``prepare`` is one that the provider takes as it is; a second answer to it is refused."""
+def test_session_record_takes_one_answer_to_a_prepared_request():
+    """The provider accepts the body of ``prepare`` as it is, and a second answer to it is refused."""
     upstream = ProviderUpstream(Provider())
 
-    async def talk():
-        async with talking(upstream, fields={}) as session:
+    async def run_scenario():
+        async with open_session(upstream, fields={}) as session:
             with pytest.raises(OperationAborted, match="call prepare"):
                 await session.record(WireAnswer(is_complete=True))
             prepared = await session.prepare("first")
@@ -502,108 +521,110 @@ def test_a_request_that_the_caller_sends_is_whole_and_answered_once():
                 await session.record(answer)
             return [slot.message.text for slot in session.journal.state.history.sized_messages]
 
-    assert run_on_fake_clock(talk) == ["first", "ok 1"]
+    assert run_on_fake_clock(run_scenario) == ["first", "ok 1"]
 
 
-def test_a_message_that_waits_and_cannot_be_read_is_told_as_damage():
-    """A typed error with the note's id, and the session goes on from before it."""
+def test_journal_open_raises_store_corrupt_for_an_unreadable_queued_message():
+    """The error suggests an earlier entry, and the session opens from that one."""
     store = MemoryStore()
 
-    async def talk():
-        async with talking(ScriptedUpstream(["yes"]), store=store) as session:
+    async def run_scenario():
+        async with open_session(ScriptedUpstream(["yes"]), store=store) as session:
             (id_,) = await session.append("first")
             session.journal._append_bodies([NoteEntry(NOTE_QUEUED, b"kelp")])
             return id_
 
-    id_ = run_on_fake_clock(talk)
+    id_ = run_on_fake_clock(run_scenario)
     with pytest.raises(StoreCorrupt, match="continue from an entry before it"):
         Journal.open(store, SAMPLE_KEY)
     assert Journal.open(store, SAMPLE_KEY, leaf=id_).state.history.messages[0].text == "first"
 
 
-def test_what_waited_behind_a_failed_request_is_said_before_what_comes_later():
-    """The user's words keep their order."""
+def test_session_append_keeps_queued_messages_in_order_after_a_failed_request():
+    """A message queued behind a failed request stands before every message appended later."""
     upstream = ProviderUpstream(Provider(), [Fault("401", "head", 0)], latency=5.0)
 
-    async def refused(session):
+    async def ask_and_expect_error(session):
         with pytest.raises(UpstreamError):
             await session.ask("first")
 
-    async def talk():
-        async with talking(upstream) as session:
+    async def run_scenario():
+        async with open_session(upstream) as session:
             async with anyio.create_task_group() as group:
-                group.start_soon(refused, session)
+                group.start_soon(ask_and_expect_error, session)
                 await anyio.sleep(1)
                 await session.append("second")
             await session.append("third")
             return [slot.message.text for slot in session.journal.state.history.sized_messages]
 
-    assert run_on_fake_clock(talk) == ["first", "second", "third"]
+    assert run_on_fake_clock(run_scenario) == ["first", "second", "third"]
 
 
-async def reopened(store):
-    """Return the texts of the session in a new engine."""
-    async with talking(ScriptedUpstream([]), store=store) as session:
+async def read_texts_of_reopened_session(store):
+    """Return the texts of the session's messages as a new engine reads them."""
+    async with open_session(ScriptedUpstream([]), store=store) as session:
         await session.resources.run_in_worker(session.journal.deliver_queued)
         return [slot.message.text for slot in session.journal.state.history.sized_messages]
 
 
-def test_giving_up_leaves_a_log_that_goes_on():
-    """failed-attempt-changes-nothing: a request that was cancelled is in the log as sent; the next
-    one shows the same.
+def test_session_ask_sends_the_same_bytes_after_a_cancelled_request():
+    """failed-attempt-changes-nothing: a cancelled request stays in the log as sent, and the next request has the same
+    bytes.
     """
     store, upstream = MemoryStore(), ProviderUpstream(Provider(), [Fault("stall", "head")])
 
-    async def talk():
-        async with talking(upstream, store=store) as session:
+    async def run_scenario():
+        async with open_session(upstream, store=store) as session:
             with anyio.move_on_after(5):
                 await session.ask("Go.")
             return await session.ask()
 
-    assert run_on_fake_clock(talk).message.text == "ok 2"
+    assert run_on_fake_clock(run_scenario).message.text == "ok 2"
     assert upstream.sent[0].body == upstream.sent[1].body
 
 
-def test_a_deadline_ends_a_run_and_leaves_the_session_whole():
-    """The error names the seconds; lane and permit are free; the next request is the same."""
+def test_session_ask_raises_deadline_exceeded_and_frees_its_lane():
+    """The error names the seconds, lane and permit are free, and the next request has the same bytes."""
     upstream = ProviderUpstream(Provider(), [Fault("stall", "head")])
 
-    async def talk():
-        async with talking(upstream) as session:
+    async def run_scenario():
+        async with open_session(upstream) as session:
             with pytest.raises(DeadlineExceeded, match="5 s"):
                 await session.ask("Go.", deadline=5)
             assert session.resources.lanes.is_idle
             assert session.resources.permits.is_idle
             return await session.ask()
 
-    assert run_on_fake_clock(talk).message.text == "ok 2"
+    assert run_on_fake_clock(run_scenario).message.text == "ok 2"
     assert upstream.sent[0].body == upstream.sent[1].body
 
 
-def test_a_compaction_can_be_asked_for_and_taken_back():
-    """``compact`` says what became of it; the model reads less; ``undo`` brings it all back."""
+def test_session_compact_reports_its_outcome_and_can_be_undone():
+    """``compact`` returns its outcome and makes the request smaller; ``undo`` restores the size from before."""
 
-    async def talk():
-        async with talking(ScriptedUpstream([])) as session:
+    async def run_scenario():
+        async with open_session(ScriptedUpstream([])) as session:
             assert (await session.compact()).outcome == "nothing_to_compact"
             for number in range(30):
                 await session.append(f"Look at file {number}.", Message.from_text("assistant", "Reading. " * 300))
             before = session.report()
-            made = await session.compact()
+            compacted = await session.compact()
             after = session.report()
-            assert made.outcome == "compacted"
-            assert made.tokens_after < made.tokens_before
+            assert compacted.outcome == "compacted"
+            assert compacted.tokens_after < compacted.tokens_before
             assert after.tokens < before.tokens
             assert after.compaction_count == 1
             await session.undo()
             return before, session.report()
 
-    before, again = run_on_fake_clock(talk)
+    before, again = run_on_fake_clock(run_scenario)
     assert (again.tokens, again.compaction_count) == (before.tokens, 0)
 
 
-def test_a_report_counts_what_shapes_the_next_request_opened_anew_too(tmp_path):
-    """A compaction before the last one, and edits on what gave way to it, are in force no more, whoever counts."""
+def test_session_report_counts_only_what_is_in_force(tmp_path):
+    """Superseded compactions and edits on messages they removed are not counted, also after the session is opened
+    again.
+    """
     long = Message("tool", (ToolResult("c", "Read", (Text("a line\n" * 30_000),)),))
 
     async def go():
@@ -625,27 +646,29 @@ def test_a_report_counts_what_shapes_the_next_request_opened_anew_too(tmp_path):
     assert min(report.decision_count for report in reports[1:]) > 0
 
 
-@pytest.mark.parametrize("said", [7, [None], {1: 2}, b"no body", {"messages": 3}])
-def test_what_is_nothing_to_say_is_refused(said):
-    """A typed error, before anything is written."""
+@pytest.mark.parametrize("wrong_input", [7, [None], {1: 2}, b"no body", {"messages": 3}])
+def test_session_run_rejects_invalid_input_before_writing(wrong_input):
+    """Input that is neither message, text nor body raises FormatError before any message is written."""
     store = MemoryStore()
 
-    async def talk():
-        async with talking(ScriptedUpstream([]), store=store) as session:
+    async def run_scenario():
+        async with open_session(ScriptedUpstream([]), store=store) as session:
             with pytest.raises(FormatError):
-                await drained(session.run(said))
+                await read_run(session.run(wrong_input))
 
-    run_on_fake_clock(talk)
-    assert [type(body).__name__ for body in bodies(store)] == ["NoteEntry"]
+    run_on_fake_clock(run_scenario)
+    assert [type(body).__name__ for body in list_entry_bodies(store)] == ["NoteEntry"]
 
 
-def test_a_caller_sends_the_body_and_records_the_bytes_that_come_back():
-    """What ``render_body`` returns is a whole request; ``record`` reads the answer, or the refusal, from its bytes."""
+def test_session_record_parses_an_answer_or_a_refusal_from_bytes():
+    """``render_body`` returns a complete request, and ``record`` parses the answer or the refusal from the response
+    bytes.
+    """
     content = [{"type": "text", "text": "Kelp."}]
     answer = msgspec.json.encode({"role": "assistant", "content": content, "stop_reason": "end_turn"})
 
     async def work():
-        async with talking(ScriptedUpstream([])) as session:
+        async with open_session(ScriptedUpstream([])) as session:
             prepared = await session.prepare("What holds?")
             body = msgspec.json.decode(session.render_body(prepared))
             assert (body["model"], body["max_tokens"]) == (OPUS.model, 100)
@@ -659,12 +682,12 @@ def test_a_caller_sends_the_body_and_records_the_bytes_that_come_back():
     anyio.run(work)
 
 
-def test_a_session_answers_calls_of_its_recall_tool():
-    """A model reads a spilled text back by the tool; a wrong call is answered with what is wrong."""
+def test_session_answer_recall_reads_back_a_spilled_text():
+    """The model finds a spilled text with the recall tool, and a wrong call gets an error result."""
     long = "\n".join(f"line {number}" for number in range(9_000))
 
     async def work():
-        async with talking(ScriptedUpstream([])) as session:
+        async with open_session(ScriptedUpstream([])) as session:
             assert session.recall_tool["name"] == "recall"
             call = Message("assistant", (ToolCall("call_1", "read", "{}"),))
             await session.append("read it", call, Message("tool", (ToolResult("call_1", "read", (Text(long),)),)))
@@ -677,14 +700,16 @@ def test_a_session_answers_calls_of_its_recall_tool():
     anyio.run(work)
 
 
-def test_results_are_shortened_on_a_new_branch():
-    """Under a policy with a limit for one result; another says that it has none."""
+def test_session_shorten_results_moves_to_a_new_branch():
+    """A policy with a limit for a single result shortens on a new branch; a policy without one changes nothing and says
+    so.
+    """
     smaller_window = replace(OPUS, limits=replace(OPUS.limits, window=200_000))
     result = Message("tool", (ToolResult("call_1", "read", (Text("a line of the log\n" * 20_000),)),))
     call = Message("assistant", (ToolCall("call_1", "read", "{}"),))
 
     async def work(policy):
-        async with talking(ScriptedUpstream([]), smaller_window, policy=policy) as session:
+        async with open_session(ScriptedUpstream([]), smaller_window, policy=policy) as session:
             await session.append("read it", call, result)
             leaf, tokens = session.journal.leaf, session.report().tokens
             outcome = await session.shorten_results()

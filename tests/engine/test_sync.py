@@ -1,4 +1,4 @@
-"""The engine without ``async``."""
+"""The synchronous engine, its event loop thread, Ctrl-C and forked processes."""
 
 from __future__ import annotations
 
@@ -33,53 +33,55 @@ from holdfast.testing.upstream import ScriptedUpstream
 MODEL = "claude-opus-5-5"
 
 
-def opened(upstream, store=None, **more):
-    """Return an engine on a store in memory."""
+def open_sync_engine(upstream, store=None, **options):
+    """Open a synchronous engine, on a store in memory by default."""
     if isinstance(upstream, list):
         upstream = ScriptedUpstream(upstream)
-    return open_engine(store or MemoryStore(), upstream=upstream, api="anthropic", model=MODEL, **more)
+    return open_engine(store or MemoryStore(), upstream=upstream, api="anthropic", model=MODEL, **options)
 
 
 @pytest.fixture(autouse=True)
-def _no_thread_is_left():
-    """Whatever a test does to its engine, the thread of its loop has ended."""
+def assert_no_thread_remains():
+    """Assert after each test that the thread of the engine's loop has ended."""
     yield
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("holdfast")] == []
 
 
-class Silent:
+class SilentUpstream:
     """An upstream that never answers."""
 
     def __init__(self):
-        self.asked = threading.Event()
-        self.left = threading.Event()
+        self.is_requested = threading.Event()
+        self.is_cancelled = threading.Event()
 
     @asynccontextmanager
-    async def send(self, sent):
-        self.asked.set()
+    async def send(self, request):
+        self.is_requested.set()
         try:
             await anyio.sleep_forever()
             yield
         finally:
-            self.left.set()
+            self.is_cancelled.set()
 
 
-def test_every_verb_of_a_session_is_there():
-    """Whoever knows one face knows the other: the same names and the same arguments."""
-    verbs = {name for name, what in vars(Session).items() if inspect.isfunction(what) and not name.startswith("_")}
-    ours = {name for name in vars(SyncSession) if not name.startswith("_")}
-    assert verbs - {"get_default_target", "get_default_fields", "record_window_too_small"} <= ours
+def test_sync_session_has_every_method_of_session():
+    """The synchronous session has the same methods with the same arguments as the asynchronous one."""
+    async_names = {
+        name for name, member in vars(Session).items() if inspect.isfunction(member) and not name.startswith("_")
+    }
+    sync_names = {name for name in vars(SyncSession) if not name.startswith("_")}
+    assert async_names - {"get_default_target", "get_default_fields", "record_window_too_small"} <= sync_names
     assert isinstance(Session.key, property)
     assert isinstance(SyncSession.key, property)
-    for name in verbs & ours:
-        theirs, here = (inspect.signature(getattr(kind, name)) for kind in (Session, SyncSession))
-        assert list(theirs.parameters) == list(here.parameters), name
+    for name in async_names & sync_names:
+        async_signature, sync_signature = (inspect.signature(getattr(kind, name)) for kind in (Session, SyncSession))
+        assert list(async_signature.parameters) == list(sync_signature.parameters), name
 
 
-def test_a_turn_with_a_tool(place):
-    """Words, a call, its result, the answer; behind the block the file holds it all."""
+def test_sync_session_runs_a_tool_turn(store_path):
+    """A message, a call, its result and the answer are all in the store's file after the block."""
     upstream = ScriptedUpstream([ScriptedAnswer(calls=(("read", {"path": "a"}),)), "It is high."])
-    with open_engine(place, upstream=upstream, api="anthropic", model=MODEL) as engine:
+    with open_engine(store_path, upstream=upstream, api="anthropic", model=MODEL) as engine:
         session = engine.session("tide")
         first = session.ask("How high is it?")
         [call] = first.message.calls
@@ -87,13 +89,15 @@ def test_a_turn_with_a_tool(place):
         assert session.ask().message.text == "It is high."
         assert session.key == "tide"
         assert session.report().message_count == 4
-    with open_engine(place, upstream=ScriptedUpstream([]), api="anthropic", model=MODEL) as engine:
+    with open_engine(store_path, upstream=ScriptedUpstream([]), api="anthropic", model=MODEL) as engine:
         assert engine.session("tide").report().message_count == 4
 
 
-def test_branches_and_other_verbs():
-    """``branch`` gives a session that goes on elsewhere; ``compact``, ``recall``, ``undo``, ``prepare`` work too."""
-    with opened(["one", "two", "three"]) as engine:
+def test_sync_session_branches_compacts_recalls_and_prepares():
+    """``branch`` returns a session that continues elsewhere; ``compact``, ``recall``, ``undo`` and ``prepare`` work
+    too.
+    """
+    with open_sync_engine(["one", "two", "three"]) as engine:
         session = engine.session("tide")
         entry, *_ = session.append("How high is it?")
         session.ask()
@@ -114,10 +118,10 @@ def test_branches_and_other_verbs():
         assert again.report().message_count == 3
 
 
-def test_events_as_they_come():
-    """A run is iterated; behind it stands its answer, and the log has it."""
+def test_sync_run_yields_events_and_keeps_the_answer():
+    """A run yields the provider's events; afterwards it has the answer, and so does the log."""
     store = MemoryStore()
-    with opened(["It is high."], store) as engine:
+    with open_sync_engine(["It is high."], store) as engine:
         session = engine.session("tide")
         with session.run("How high is it?") as run:
             events = [event.data for event in run]
@@ -128,10 +132,10 @@ def test_events_as_they_come():
     assert [type(entry.body) for entry in store.read_path("tide")][-1] is AnswerEntry
 
 
-def test_nothing_is_sent_before_an_event_is_asked_for():
-    """A run that nobody iterates asks nobody, and has no answer."""
+def test_sync_run_sends_nothing_before_it_is_iterated():
+    """A run that is not iterated sends no request and has no answer."""
     upstream = ScriptedUpstream(["unheard"])
-    with opened(upstream) as engine:
+    with open_sync_engine(upstream) as engine:
         with engine.session("tide").run("How high is it?") as run:
             time.sleep(0.02)
         assert upstream.sent == []
@@ -139,10 +143,10 @@ def test_nothing_is_sent_before_an_event_is_asked_for():
             _ = run.answer
 
 
-def test_who_leaves_early_has_what_was_said():
-    """The answer so far is in the log as one that was interrupted, and the lane is free."""
+def test_sync_run_left_early_records_the_partial_answer():
+    """The partial answer is in the log as aborted, and the lane is free."""
     store = MemoryStore()
-    with opened(["It is rather high today.", "fine"], store) as engine:
+    with open_sync_engine(["It is rather high today.", "fine"], store) as engine:
         session = engine.session("tide")
         with session.run("How high is it?") as run:
             for event in run:
@@ -153,9 +157,9 @@ def test_who_leaves_early_has_what_was_said():
         assert session.ask("Go on.").message.text == "fine"
 
 
-def test_within_a_run_its_own_session_may_be_asked():
-    """The block is inside the run's lane and has its permit, as it is with ``async``: nothing waits for itself."""
-    with opened(["outer", "inner", "other"], permits=1) as engine:
+def test_sync_session_can_be_asked_within_its_own_run():
+    """The block is inside the run's lane and has its permit, as with ``async``, so it does not wait for itself."""
+    with open_sync_engine(["outer", "inner", "other"], permits=1) as engine:
         session, other = engine.session("tide"), engine.session("moon")
         with session.run("How high is it?") as run:
             answers = []
@@ -165,159 +169,159 @@ def test_within_a_run_its_own_session_may_be_asked():
         assert [answer.message.text for answer in (run.answer, *answers)] == ["outer", "inner", "other"]
 
 
-class Odd(Exception):
+class CustomError(Exception):
     """An error that Holdfast knows nothing of."""
 
 
-def test_an_error_passes_through_unchanged():
-    """What an upstream raises, what the library raises, and what the block raises: the same object comes out."""
-    odd, own = Odd("mine"), Odd("of the block")
-    refused = RefusalReply(401, "authentication_error", "no such key")
-    with pytest.raises(Odd) as caught, opened([odd, refused, odd]) as engine:  # noqa: PT012
+def test_sync_engine_passes_errors_through_unchanged():
+    """Errors of the upstream, the library and the block come out as the same objects."""
+    upstream_error, block_error = CustomError("mine"), CustomError("of the block")
+    refusal = RefusalReply(401, "authentication_error", "no such key")
+    with pytest.raises(CustomError) as caught, open_sync_engine([upstream_error, refusal, upstream_error]) as engine:  # noqa: PT012
         session = engine.session("tide")
-        with pytest.raises(Odd) as first:
+        with pytest.raises(CustomError) as first:
             session.ask("How high is it?")
-        assert first.value is odd
+        assert first.value is upstream_error
         with pytest.raises(UpstreamError, match="no such key"):
             session.ask()
-        with pytest.raises(Odd) as third, session.run() as run:
+        with pytest.raises(CustomError) as third, session.run() as run:
             list(run)
-        assert third.value is odd
+        assert third.value is upstream_error
         with session.run() as run:
-            raise own
-    assert caught.value is own
+            raise block_error
+    assert caught.value is block_error
 
 
-def test_an_engine_that_cannot_be_opened():
+def test_open_engine_raises_the_engine_error_and_leaves_no_thread():
     """The error is the engine's own; no thread stays behind."""
-    with pytest.raises(UnknownPolicy, match="nobodys"), opened([], policy="nobodys"):
+    with pytest.raises(UnknownPolicy, match="nobodys"), open_sync_engine([], policy="nobodys"):
         pass
 
 
-def test_an_engine_that_was_closed():
-    """Its sessions say so."""
-    with opened([]) as engine:
+def test_sync_session_of_a_closed_engine_raises_operation_aborted():
+    """The error says that the engine has to be opened again."""
+    with open_sync_engine([]) as engine:
         session = engine.session("tide")
     with pytest.raises(OperationAborted, match=r"cannot be used here .*open it again"):
         session.ask("How high is it?")
 
 
-def test_a_listener_cannot_wait_for_its_own_loop():
-    """Asking from inside of the loop would wait for itself for ever: that is an error, not a hang."""
-    told = []
+def test_sync_session_raises_when_called_from_its_own_loop():
+    """A call from inside the loop would wait for itself for ever, so it raises instead of hanging."""
+    errors = []
 
     def listen(_):
         try:
             session.ask("And now?")
         except OperationAborted as error:
-            told.append(str(error))
+            errors.append(str(error))
 
-    with opened(["fine"], listen=listen) as engine:
+    with open_sync_engine(["fine"], listen=listen) as engine:
         session = engine.session("tide")
         assert session.ask("How high is it?").message.text == "fine"
-    assert "call it from another thread" in told[0]
+    assert "call it from another thread" in errors[0]
 
 
-def test_several_threads_share_an_engine():
-    """Each waits for its own answer; those of one session come one after the other."""
-    with opened([f"answer {number}" for number in range(8)]) as engine:
-        session, told = engine.session("tide"), []
+def test_sync_engine_serves_several_threads():
+    """Each thread gets its own answer; requests of one session run one after the other."""
+    with open_sync_engine([f"answer {number}" for number in range(8)]) as engine:
+        session, answers = engine.session("tide"), []
 
         def ask():
-            told.append(session.ask("How high is it?").message.text)
+            answers.append(session.ask("How high is it?").message.text)
 
         threads = [threading.Thread(target=ask) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert sorted(told) == [f"answer {number}" for number in range(8)]
+    assert sorted(answers) == [f"answer {number}" for number in range(8)]
 
 
-def test_an_upstream_that_has_connections_is_closed_with_the_engine():
-    """``HttpUpstream`` needs its loop to be closed: nobody else could."""
+def test_sync_engine_closes_its_http_upstream():
+    """An ``HttpUpstream`` can only be closed in its loop, which ends with the engine."""
 
-    def down(_):
+    def refuse_connection(_):
         raise httpx2.ConnectError("connection refused")
 
-    upstream = HttpUpstream("https://a.test", "anthropic", transport=httpx2.MockTransport(down))
-    with opened(upstream) as engine:
+    upstream = HttpUpstream("https://a.test", "anthropic", transport=httpx2.MockTransport(refuse_connection))
+    with open_sync_engine(upstream) as engine:
         assert isinstance(engine, SyncEngine)
         assert isinstance(engine.engine, Engine)
     assert upstream._client.is_closed
 
 
-def test_closing_gives_up_what_other_threads_wait_for(monkeypatch):
-    """Who waits when the block raises is told that the engine was closed; what ran is given up."""
+def test_sync_engine_close_aborts_calls_of_other_threads(monkeypatch):
+    """When the block raises, calls of other threads are cancelled and raise OperationAborted."""
     monkeypatch.setattr("holdfast.engine.engine.CLOSE_TIMEOUT", 0.05)
-    silent, told = Silent(), []
+    upstream, errors = SilentUpstream(), []
 
     def ask(session):
         try:
             session.ask("How high is it?")
         except OperationAborted as error:
-            told.append(str(error))
+            errors.append(str(error))
 
-    with pytest.raises(Odd), opened(silent) as engine:  # noqa: PT012
+    with pytest.raises(CustomError), open_sync_engine(upstream) as engine:  # noqa: PT012
         thread = threading.Thread(target=ask, args=(engine.session("tide"),))
         thread.start()
-        silent.asked.wait()
-        raise Odd
+        upstream.is_requested.wait()
+        raise CustomError
     thread.join()
-    assert told
-    assert "closed" in told[0]
-    assert silent.left.is_set()
+    assert errors
+    assert "closed" in errors[0]
+    assert upstream.is_cancelled.is_set()
 
 
-def test_closing_gives_up_a_run_that_was_left_open(monkeypatch):
-    """A run whose events nobody reads on keeps no engine from closing, nor the program from ending."""
+def test_sync_engine_close_aborts_an_open_run(monkeypatch):
+    """A run that nobody reads keeps neither the engine from closing nor the program from ending."""
     monkeypatch.setattr("holdfast.engine.engine.CLOSE_TIMEOUT", 0.05)
-    with opened(ScriptedUpstream([ScriptedAnswer("one two three " * 40)])) as engine:
-        going = engine.session("tide").run("Go.")
-        next(iter(going.__enter__()))
+    with open_sync_engine(ScriptedUpstream([ScriptedAnswer("one two three " * 40)])) as engine:
+        run = engine.session("tide").run("Go.")
+        next(iter(run.__enter__()))
     with pytest.raises(OperationAborted, match="open it again"):
-        going.__exit__(None, None, None)
+        run.__exit__(None, None, None)
 
 
-class Waiting:
-    """An upstream that never answers its first request, until that is given up, and answers the next."""
+class WaitingUpstream:
+    """An upstream that answers only after its first request was cancelled."""
 
     def __init__(self):
-        self.left = []
+        self.cancellations = []
 
     @asynccontextmanager
-    async def send(self, sent):
-        if self.left:
-            async with ScriptedUpstream(["fine"]).send(sent) as reply:
+    async def send(self, request):
+        if self.cancellations:
+            async with ScriptedUpstream(["fine"]).send(request) as reply:
                 yield reply
             return
         self.interrupt()
         try:
             await anyio.sleep_forever()
         finally:
-            self.left.append("left")
+            self.cancellations.append("first")
 
     def interrupt(self):
-        """Do what the user does meanwhile."""
+        """Do nothing; a subclass interrupts the program here."""
 
 
-class Interrupted(Waiting):
-    """Its user presses Ctrl-C; the system tells ``whom`` it likes."""
+class InterruptedUpstream(WaitingUpstream):
+    """An upstream during whose first request a thread gets Ctrl-C."""
 
-    def __init__(self, whom):
+    def __init__(self, get_thread):
         super().__init__()
-        self.whom = whom
+        self.get_thread = get_thread
 
     def interrupt(self):
-        signal.pthread_kill(self.whom().ident, signal.SIGINT)
+        signal.pthread_kill(self.get_thread().ident, signal.SIGINT)
 
 
-@pytest.mark.parametrize("whom", [threading.main_thread, threading.current_thread])
+@pytest.mark.parametrize("get_thread", [threading.main_thread, threading.current_thread])
 @pytest.mark.parametrize("how", ["ask", "run"])
-def test_ctrl_c_gives_up_what_runs(how, whom):
-    """The call is cancelled and its lane is free; who catches ``KeyboardInterrupt`` goes on with the same session."""
-    upstream = Interrupted(whom)
-    with opened(upstream) as engine:
+def test_sync_session_cancels_its_call_on_ctrl_c(how, get_thread):
+    """Ctrl-C cancels the call and frees its lane, and the session can be used after ``KeyboardInterrupt``."""
+    upstream = InterruptedUpstream(get_thread)
+    with open_sync_engine(upstream) as engine:
         session = engine.session("tide")
         with pytest.raises(KeyboardInterrupt):  # noqa: PT012
             if how == "ask":
@@ -325,51 +329,53 @@ def test_ctrl_c_gives_up_what_runs(how, whom):
             with session.run("How high is it?") as run:
                 list(run)
         assert session.ask().message.text == "fine"
-    assert upstream.left == ["left"]
+    assert upstream.cancellations == ["first"]
 
 
-class Hasty:
-    """A portal whose user presses Ctrl-C once so many pieces of work were begun, before anybody has the last one."""
+class InterruptingPortal:
+    """A portal that raises KeyboardInterrupt after starting a number of tasks, before the last one is returned."""
 
-    def __init__(self, portal, most):
-        self._portal, self._left = portal, most
+    def __init__(self, portal, task_count):
+        self._portal, self._remaining = portal, task_count
 
     def start_task_soon(self, *work):
         future = self._portal.start_task_soon(*work)
-        self._left -= 1
-        if self._left == 0:
+        self._remaining -= 1
+        if self._remaining == 0:
             raise KeyboardInterrupt
         return future
 
 
-@pytest.mark.parametrize(("how", "most"), [("ask", 1), ("run", 1), ("run", 2)])
-def test_ctrl_c_at_the_very_beginning_gives_up_what_was_begun(how, most):
-    """Work that began and nobody waits for yet holds no lane either: the session goes on."""
-    upstream = Waiting()
-    with opened(upstream) as engine:
+@pytest.mark.parametrize(("how", "task_count"), [("ask", 1), ("run", 1), ("run", 2)])
+def test_sync_session_cancels_a_task_that_ctrl_c_hit_at_its_start(how, task_count):
+    """Ctrl-C between the start of a task and the wait for it leaves no lane held."""
+    upstream = WaitingUpstream()
+    with open_sync_engine(upstream) as engine:
         session = engine.session("tide")
-        hasty = SyncSession(LoopThread(Hasty(session.loop.portal, most)), session.session)
+        interrupted_session = SyncSession(
+            LoopThread(InterruptingPortal(session.loop.portal, task_count)), session.session
+        )
         with pytest.raises(KeyboardInterrupt):  # noqa: PT012
             if how == "ask":
-                hasty.ask("How high is it?")
-            with hasty.run("How high is it?") as run:
+                interrupted_session.ask("How high is it?")
+            with interrupted_session.run("How high is it?") as run:
                 list(run)
-        upstream.left.append("for the next one")
+        upstream.cancellations.append("second")
         assert session.ask("And now?").message.text == "fine"
 
 
-def test_context_variables_reach_the_loop():
-    """What is set when a verb is called counts for it, also behind the block of a run."""
-    trace, seen = ContextVar("trace", default="none"), []
+def test_sync_session_passes_context_variables_to_the_loop():
+    """The context at the time of a call counts for it, also after the block of a run."""
+    trace, seen_traces = ContextVar("trace", default="none"), []
 
-    class Seeing(ScriptedUpstream):
+    class TracingUpstream(ScriptedUpstream):
         @asynccontextmanager
-        async def send(self, sent):
-            seen.append(trace.get())
-            async with super().send(sent) as reply:
+        async def send(self, request):
+            seen_traces.append(trace.get())
+            async with super().send(request) as reply:
                 yield reply
 
-    with opened(Seeing(["one", "two", "three"])) as engine:
+    with open_sync_engine(TracingUpstream(["one", "two", "three"])) as engine:
         session = engine.session("tide")
         trace.set("t-1")
         session.ask("How high is it?")
@@ -377,26 +383,26 @@ def test_context_variables_reach_the_loop():
             list(run)
         trace.set("t-2")
         session.ask("And now?")
-    assert seen == ["t-1", "t-1", "t-2"]
+    assert seen_traces == ["t-1", "t-1", "t-2"]
 
 
-PROGRAM = """
+INTERRUPTED_PROGRAM = """
 import threading
 from holdfast.engine.sync import open_engine
 from holdfast.store.memory import MemoryStore
-from tests_silent import Silent
+from silent_upstream import SilentUpstream
 
 try:
-    with open_engine(MemoryStore(), upstream=Silent(), api="anthropic", model="claude-opus-5-5") as engine:
+    with open_engine(MemoryStore(), upstream=SilentUpstream(), api="anthropic", model="claude-opus-5-5") as engine:
         engine.session("tide").ask("How high is it?")
 except KeyboardInterrupt:
     print("interrupted", [thread.name for thread in threading.enumerate() if thread.name == "holdfast"])
 """
-SILENT = """
+SILENT_UPSTREAM_MODULE = """
 import anyio
 from contextlib import asynccontextmanager
 
-class Silent:
+class SilentUpstream:
     @asynccontextmanager
     async def send(self, sent):
         print("asked", flush=True)
@@ -408,11 +414,11 @@ class Silent:
 """
 
 
-def test_ctrl_c_ends_a_program(tmp_path):
-    """What runs is cancelled, the thread ends, and the program goes on with ``KeyboardInterrupt``."""
-    (tmp_path / "tests_silent.py").write_text(SILENT)
+def test_sync_engine_ends_its_thread_on_ctrl_c(tmp_path):
+    """The call is cancelled, the thread ends, and the program gets ``KeyboardInterrupt``."""
+    (tmp_path / "silent_upstream.py").write_text(SILENT_UPSTREAM_MODULE)
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    child = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True, env=env)
+    child = subprocess.Popen([sys.executable, "-c", INTERRUPTED_PROGRAM], stdout=subprocess.PIPE, text=True, env=env)
     assert child.stdout.readline() == "asked\n"
     child.send_signal(signal.SIGINT)
     out, _ = child.communicate(timeout=60)
@@ -421,21 +427,21 @@ def test_ctrl_c_ends_a_program(tmp_path):
 
 
 @pytest.mark.timeout(60)
-def test_ctrl_c_while_the_loop_begins_does_not_wait_for_ever(monkeypatch):
-    """Who presses Ctrl-C before the loop is there gets it through, and the loop ends by itself."""
+def test_open_engine_passes_on_ctrl_c_while_its_loop_starts(monkeypatch):
+    """Ctrl-C before the loop is ready is raised, and the loop ends by itself."""
     serve = sync._serve_portal
 
-    def slowly(*given):
+    def serve_slowly(*args):
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         time.sleep(sync.WAIT_SLICE_SECONDS)
-        serve(*given)
+        serve(*args)
 
-    monkeypatch.setattr(sync, "_serve_portal", slowly)
-    with pytest.raises(KeyboardInterrupt), opened(Waiting()):
+    monkeypatch.setattr(sync, "_serve_portal", serve_slowly)
+    with pytest.raises(KeyboardInterrupt), open_sync_engine(WaitingUpstream()):
         pytest.fail("there is no loop yet")
 
 
-VERBS = {
+CALLS = {
     "ask": lambda _, session: session.ask("And now?"),
     "append": lambda _, session: session.append("And now?"),
     "run": lambda _, session: session.run("And now?").__enter__(),
@@ -446,36 +452,36 @@ VERBS = {
 }
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_an_engine_of_another_process_says_so(verb):
-    """Its loop has no thread in a forked child, which could wait for ever; the parent goes on as before."""
-    with opened(["one", "two"]) as engine:
+@pytest.mark.parametrize("call_name", CALLS)
+def test_sync_session_raises_in_a_forked_child(call_name):
+    """The loop's thread does not exist in a forked child, which would wait for ever; the parent is not affected."""
+    with open_sync_engine(["one", "two"]) as engine:
         session = engine.session("tide")
         session.ask("How high is it?")
 
-        def there():
+        def run_in_child():
             with pytest.raises(OperationAborted, match=r"another process.* open it here too"):
-                VERBS[verb](engine, session)
+                CALLS[call_name](engine, session)
 
-        assert wait_for_child(there) == 0
+        assert wait_for_child(run_in_child) == 0
         assert session.ask("And now?").message.text == "two"
 
 
-def test_a_forked_child_may_leave_the_block_and_open_an_engine():
-    """The block's end in a child ends nothing of its parent's, and an engine of its own works."""
+def test_sync_engine_closed_in_a_forked_child_leaves_the_parent_working():
+    """Leaving the block in a child closes nothing of the parent, and the child can open an engine of its own."""
 
-    def there():
-        with opened(["ours"]) as engine:
+    def run_in_child():
+        with open_sync_engine(["ours"]) as engine:
             assert engine.session("tide").ask("How high is it?").message.text == "ours"
         block.close()
 
     with ExitStack() as block:
-        engine = block.enter_context(opened(["theirs"]))
-        assert wait_for_child(there) == 0
+        engine = block.enter_context(open_sync_engine(["theirs"]))
+        assert wait_for_child(run_in_child) == 0
         assert engine.session("tide").ask("How high is it?").message.text == "theirs"
 
 
-LATE = """
+LATE_ANSWER_PROGRAM = """
 import sys, threading, time
 from holdfast.engine.sync import open_engine
 from holdfast.store.memory import MemoryStore
@@ -500,14 +506,16 @@ begun.wait()
 """
 
 
-@pytest.mark.parametrize(("kind", "told"), [("waited for", "7 m 2\n"), ("daemon", "")])
-def test_an_answer_that_comes_when_the_main_thread_has_ended_is_stored(kind, told):
-    """As long as Python waits for the thread that asked; a daemon thread keeps no program from ending."""
-    done = subprocess.run([sys.executable, "-c", LATE, kind], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, told, "")
+@pytest.mark.parametrize(("kind", "output"), [("waited for", "7 m 2\n"), ("daemon", "")])
+def test_sync_run_stores_an_answer_after_the_main_thread_ended(kind, output):
+    """Python waits for the thread that asked; a daemon thread does not keep the program running."""
+    completed = subprocess.run(
+        [sys.executable, "-c", LATE_ANSWER_PROGRAM, kind], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (completed.returncode, completed.stdout, completed.stderr) == (0, output, "")
 
 
-UNTOLD = """
+INTERRUPTED_STOP_PROGRAM = """
 from functools import partial
 import anyio
 from holdfast.engine import sync
@@ -524,7 +532,9 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_where_the_loop_is_told_to_end_ends_the_program():
-    """A loop that nobody told to end keeps no program from ending, nor do the threads that wait for its work."""
-    done = subprocess.run([sys.executable, "-c", UNTOLD], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "worked\ninterrupted\n", "")
+def test_run_event_loop_exits_when_ctrl_c_hits_its_stop():
+    """A loop that was never told to stop keeps neither the program nor its worker threads alive."""
+    completed = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_STOP_PROGRAM], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (completed.returncode, completed.stdout, completed.stderr) == (0, "worked\ninterrupted\n", "")

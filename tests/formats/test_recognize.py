@@ -55,8 +55,8 @@ CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
         ),
     ],
 )
-def test_recognised_by_content(data, format_):
-    """What a file says decides, never its name; damage before the first good line does not matter."""
+def test_read_recording_recognizes_a_format_by_content(data, format_):
+    """The content decides, never the file name; damage before the first good line does not matter."""
     assert read_recording(data, "misleading.db").format == format_
 
 
@@ -79,8 +79,8 @@ def test_recognised_by_content(data, format_):
         (b'{"messages":[]}', UnrecognizedContent, "messages"),
     ],
 )
-def test_refused_by_name(data, error, says):
-    """Each thing that is no session raises an error that says what was seen, what is understood, and which file."""
+def test_read_recording_rejects_other_files_with_a_description(data, error, says):
+    """The error names the file and says what was seen and what is understood."""
     with pytest.raises(error, match=r"^that\.file: ") as raised:
         read_recording(data, "that.file")
     assert says in str(raised.value)
@@ -88,15 +88,15 @@ def test_refused_by_name(data, error, says):
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
-def test_another_encoding_is_told(encoding):
-    """Text in two or four bytes a character is no binary file: what it is and what to do about it is said."""
+def test_read_recording_names_utf_16_and_utf_32(encoding):
+    """Text in two or four bytes a character is no binary file: the error names the encoding and what to do."""
     with pytest.raises(FormatError, match=rf"{encoding[:6].upper()}, and sessions are UTF-8; write it anew"):
         read_recording('{"type":"user"}\n'.encode(encoding))
 
 
 @given(st.binary(max_size=400))
-def test_any_bytes_are_read_or_refused(data):
-    """No bytes at all raise anything but our own errors."""
+def test_read_recording_accepts_or_rejects_any_bytes(data):
+    """No bytes raise anything but a ``HoldfastError``."""
     with suppress(HoldfastError):
         assert isinstance(read_recording(data), Recording)
 
@@ -134,36 +134,36 @@ LINES = st.fixed_dictionaries(
 
 
 @given(st.lists(LINES | JSON, max_size=8))
-def test_any_lines_become_a_tree(lines):
-    """Whatever lines say: ids are unique, parents come first, all views and all writers work on the result."""
+def test_read_recording_builds_a_valid_tree_from_any_lines(lines):
+    """For any lines, ids are unique, parents come first, and all views and writers work on the result."""
     data = b"\n".join(json.dumps(line).encode() for line in lines)
     try:
         recording = read_recording(data)
     except HoldfastError:
         return
-    for one in (recording, *recording.sidechains):
+    for tree in (recording, *recording.sidechains):
         seen: set[str] = set()
-        for entry in one.entries:
+        for entry in tree.entries:
             assert entry.id not in seen
             assert entry.parent is None or entry.parent in seen
             seen.add(entry.id)
-        assert one.leaf is None or one.leaf in seen
-        get_full_history_entries(one), build_state_at_leaf(one), list_model_calls(one)
+        assert tree.leaf is None or tree.leaf in seen
+        get_full_history_entries(tree), build_state_at_leaf(tree), list_model_calls(tree)
     for format_ in EXPORT_FORMATS:
         is_request = format_ in API_NAMES
         with suppress(FormatError) if is_request else nullcontext():  # a request needs a message
             export_bytes(recording, format_)
 
 
-def test_deep_json_in_the_middle_is_one_damaged_line():
-    """A line nested 1,000,000 deep costs that line."""
+def test_read_recording_reports_a_deeply_nested_line():
+    """A line nested 1,000,000 deep costs that line only."""
     deep = b'{"type":"user","uuid":"x","message":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}"
     recording = read_recording(CLAUDE + b"\n" + deep + b"\n")
     assert [problem.line for problem in recording.problems] == [2]
     assert "nested too deeply" in recording.problems[0].reason
 
 
-def test_separator_characters_do_not_split_a_line():
+def test_read_recording_keeps_unicode_separators_in_text():
     """U+2028, U+2029 and U+0085 in a message are text."""
     words = "a\u2028b\u2029c\u0085d"
     line = json.dumps(json.loads(CLAUDE) | {"message": {"role": "user", "content": words}}, ensure_ascii=False)
@@ -172,7 +172,7 @@ def test_separator_characters_do_not_split_a_line():
     assert entry.body.sized_message.message.text == words
 
 
-def test_large_line_is_one_message():
+def test_read_recording_reads_a_large_line():
     """A line of several megabytes is read like any other."""
     words = "lorem ipsum " * 400_000
     line = json.dumps(json.loads(CLAUDE) | {"message": {"role": "user", "content": words}}).encode()

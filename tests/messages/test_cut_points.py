@@ -1,4 +1,4 @@
-"""Legal cuts, groups and turns, by example."""
+"""Cut points, call groups and turns, by example."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def user(text="u"):
     return Message.from_text("user", text)
 
 
-def words(text="a"):
+def answer(text="a"):
     return Message.from_text("assistant", text)
 
 
@@ -27,46 +27,53 @@ def results(*ids):
 
 
 @pytest.mark.parametrize(
-    ("messages", "legal"),
+    ("messages", "cut_points"),
     [
         ([], [0]),
         ([user()], [0, 1]),
-        ([user(), words()], [0, 1, 2]),
+        ([user(), answer()], [0, 1, 2]),
         ([user(), calls("a"), results("a")], [0, 1, 3]),
         ([user(), calls("a", "b"), results("a"), results("b"), user()], [0, 1, 4, 5]),
         ([user(), calls("a", "b"), results("b"), user(), results("a")], [0, 1, 5]),
-        ([user(), calls("a"), user(), words(), results("a"), user()], [0, 1, 5, 6]),
+        ([user(), calls("a"), user(), answer(), results("a"), user()], [0, 1, 5, 6]),
         ([user(), calls("a")], [0, 1]),
         ([user(), calls("a"), user("stop")], [0, 1]),
-        ([user(), calls("a"), user("stop"), words(), user()], [0, 1, 2, 3, 4, 5]),
+        ([user(), calls("a"), user("stop"), answer(), user()], [0, 1, 2, 3, 4, 5]),
         ([results("x"), user()], [1, 2]),
         ([user(), calls("a"), results("a"), calls("a"), results("a")], [0, 1, 3, 5]),
         ([user(), calls("a"), user("stop"), calls("a"), results("a"), calls("a"), results("a")], [0, 1, 2, 3, 5, 7]),
         ([Message.from_text("system", "s")], [0, 1]),
     ],
 )
-def test_legal_cuts(messages, legal):
-    """Whole groups stay on one side, open calls are never folded, and nothing begins with a result."""
-    assert find_cut_points(messages) == legal
+def test_find_cut_points_keeps_groups_whole(messages, cut_points):
+    """A call group is on one side of a cut, open calls are never cut off, and no tail begins with a result."""
+    assert find_cut_points(messages) == cut_points
 
 
-def test_group_ends():
-    """A group ends behind its last result; an open one behind the end; anything else behind itself."""
-    messages = [user(), calls("a", "b"), results("a"), user(), results("b"), calls("c")]
+def test_find_call_group_ends_after_the_last_result():
+    """A group ends after its last result, an open group after the end, and any other message after itself."""
+    messages = [
+        user(),
+        calls("a", "b"),
+        results("a"),
+        user(),
+        results("b"),
+        calls("c"),
+    ]
     assert find_call_group_ends(messages) == [1, 5, 3, 4, 5, 7]
 
 
-def test_turns():
-    """A turn starts where a user says or shows something; results and empty messages start none."""
-    shown = Message("user", (Media("image", "image/png"),))
-    mixed = Message("user", (*results("a").parts, Text("and")))
+def test_find_turn_starts_at_user_content():
+    """A turn starts where a user message has text or media; results and empty messages start none."""
+    with_image = Message("user", (Media("image", "image/png"),))
+    with_result = Message("user", (*results("a").parts, Text("and")))
     messages = [
-        words(),
+        answer(),
         user(),
         calls("a"),
         results("a"),
-        mixed,
-        shown,
+        with_result,
+        with_image,
         Message("user"),
         Message("user", results("a").parts),
     ]

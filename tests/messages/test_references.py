@@ -1,4 +1,6 @@
-"""What counts as a reference: every row of the table in METRICS, and the list that counts for nothing."""
+"""What counts as a reference: every row of the table in METRICS, and the list of common references that do not
+count.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,9 @@ sh sql txt lock cfg ini rb php swift vue svelte log csv traj patch diff
 """
 
 
-def keys(kind: str, text: str) -> set[str]:
-    """Return the keys of one kind in ``text``."""
-    return {key for found, key in extract_references(text) if found == kind}
+def list_keys(kind: str, text: str) -> set[str]:
+    """Return the keys of references of ``kind`` in ``text``."""
+    return {key for kind_found, key in extract_references(text) if kind_found == kind}
 
 
 @pytest.mark.parametrize(
@@ -43,9 +45,9 @@ def keys(kind: str, text: str) -> set[str]:
         ("ftp://a.io/x", set()),
     ],
 )
-def test_url(text: str, found: set[str]) -> None:
+def test_extract_references_finds_urls(text: str, found: set[str]) -> None:
     """A URL ends at white space, a quote or a closing bracket, and loses trailing punctuation."""
-    assert keys("url", text) == found
+    assert list_keys("url", text) == found
 
 
 @pytest.mark.parametrize(
@@ -66,9 +68,9 @@ def test_url(text: str, found: set[str]) -> None:
         ("https://example.org/a/b", set()),
     ],
 )
-def test_path(text: str, found: set[str]) -> None:
+def test_extract_references_finds_paths(text: str, found: set[str]) -> None:
     """A path has six characters and a slash inside; its key is its last two names without dots and tildes."""
-    assert keys("path", text) == found
+    assert list_keys("path", text) == found
 
 
 @pytest.mark.parametrize(
@@ -84,15 +86,15 @@ def test_path(text: str, found: set[str]) -> None:
         ("run.traj fix.patch old.diff", {"run.traj", "fix.patch", "old.diff"}),
     ],
 )
-def test_file(text: str, found: set[str]) -> None:
+def test_extract_references_finds_files(text: str, found: set[str]) -> None:
     """A file is a name of two characters with a known extension, alone or at the end of a path."""
-    assert keys("file", text) == found
+    assert list_keys("file", text) == found
 
 
 @pytest.mark.parametrize("extension", EXTENSIONS.split())
-def test_every_extension(extension: str) -> None:
-    """Every extension of the table makes a file."""
-    assert keys("file", f"in name.{extension}, line 3") == {f"name.{extension}"}
+def test_extract_references_knows_every_extension(extension: str) -> None:
+    """Every extension of the table makes a file reference."""
+    assert list_keys("file", f"in name.{extension}, line 3") == {f"name.{extension}"}
 
 
 @pytest.mark.parametrize(
@@ -113,9 +115,9 @@ def test_every_extension(extension: str) -> None:
         ("Holdfast.Store.Sqlite3Store", {"Sqlite3Store"}),
     ],
 )
-def test_id(text: str, found: set[str]) -> None:
-    """An identifier is a link of a chain, five characters long, with an underscore inside or a hump."""
-    assert keys("id", text) == found
+def test_extract_references_finds_identifiers(text: str, found: set[str]) -> None:
+    """An identifier is a link of a chain, five characters long, with an underscore or a capital inside."""
+    assert list_keys("id", text) == found
 
 
 @pytest.mark.parametrize(
@@ -130,9 +132,9 @@ def test_id(text: str, found: set[str]) -> None:
         ("gpt4-turbo-16k", {"gpt4-turbo-16k"}),
     ],
 )
-def test_kebab(text: str, found: set[str]) -> None:
-    """A kebab word has seven characters, small letters and digits, and begins with two of them."""
-    assert keys("kebab", text) == found
+def test_extract_references_finds_kebab_words(text: str, found: set[str]) -> None:
+    """A kebab word has seven characters, lower-case letters and digits, and begins with two of them."""
+    assert list_keys("kebab", text) == found
 
 
 @pytest.mark.parametrize(
@@ -148,9 +150,9 @@ def test_kebab(text: str, found: set[str]) -> None:
         ("9F8E7D6C", set()),
     ],
 )
-def test_hex(text: str, found: set[str]) -> None:
+def test_extract_references_finds_hexadecimal_words(text: str, found: set[str]) -> None:
     """A hexadecimal word has 7 to 40 digits, among them a letter and a figure; its key is the first seven."""
-    assert keys("hex", text) == found
+    assert list_keys("hex", text) == found
 
 
 @pytest.mark.parametrize(
@@ -165,13 +167,13 @@ def test_hex(text: str, found: set[str]) -> None:
         ("1.5s", set()),
     ],
 )
-def test_number(text: str, found: set[str]) -> None:
-    """A number has three digits or a decimal point, and is not one of those that stand everywhere."""
-    assert keys("number", text) == found
+def test_extract_references_finds_uncommon_numbers(text: str, found: set[str]) -> None:
+    """A number has three digits or a decimal point, and is not one of the common ones."""
+    assert list_keys("number", text) == found
 
 
-def test_one_piece_may_be_many_things() -> None:
-    """Every expression looks at every text: a path holds a file, an identifier and a number."""
+def test_extract_references_finds_several_kinds_in_one_word() -> None:
+    """Every expression is applied to every word: a path contains a file, an identifier and a number."""
     assert extract_references("tests/unit/test_cache.py:404:812") == {
         ("path", "unit/test_cache.py"),
         ("file", "test_cache.py"),
@@ -181,25 +183,25 @@ def test_one_piece_may_be_many_things() -> None:
 
 
 @given(st.lists(st.text(alphabet="aB1._-/:~@ #(中\n", max_size=12), max_size=6))
-def test_a_text_is_the_union_of_its_pieces(pieces: list[str]) -> None:
-    """No reference spans white space: cutting a text there loses and adds nothing."""
+def test_extract_references_is_the_union_over_words(pieces: list[str]) -> None:
+    """No reference spans white space: splitting a text there loses and adds nothing."""
     text = " ".join(pieces)
     assert extract_references(text) == {ref for piece in text.split() for ref in extract_word_references(piece)}
 
 
 @pytest.mark.parametrize("unit", ["abcdef0123456789", "a.", "_", "中文"])
-def test_long_pieces_cost_their_length(unit: str, grows_slowly) -> None:
-    """Pieces without white space, such as encoded data, are read in time that grows with them."""
+def test_extract_word_references_takes_linear_time(unit: str, assert_subquadratic) -> None:
+    """Words without white space, such as encoded data, take time proportional to their length."""
 
-    def reading(size: int):
+    def make_extraction(size: int):
         piece = unit * (size // len(unit))
         return lambda: extract_word_references(piece)
 
-    grows_slowly(reading, 10_000)
+    assert_subquadratic(make_extraction, 10_000)
 
 
-def test_words_of_a_message() -> None:
-    """Text, results and the string leaves of arguments refer to things; names, numbers and media do not."""
+def test_iter_reference_texts_yields_text_results_and_argument_strings() -> None:
+    """Text, results and the strings in arguments contain references; names, numbers and media do not."""
     call = ToolCall("c1", "edit_file", json.dumps({"path": "a/b.py", "n": 7, "more": [{"deep": "leaf"}, None, "end"]}))
     result = ToolResult("c1", "edit_file", (Text("done"), Media("image", "image/png"), Text("twice")))
     assert list(iter_reference_texts(Message("assistant", (Text("I edit"), call)))) == [
@@ -211,12 +213,12 @@ def test_words_of_a_message() -> None:
     assert list(iter_reference_texts(Message("tool", (result,)))) == ["done", "twice"]
 
 
-def test_arguments_that_are_no_json_are_words() -> None:
-    """Arguments that do not decode count as one text: a model's broken call still refers to things."""
+def test_iter_reference_texts_yields_broken_arguments_as_text() -> None:
+    """Arguments that do not decode count as one text: a broken call still refers to things."""
     assert list(iter_reference_texts(Message("assistant", (ToolCall("c", "x", '{"path": "a/b'),)))) == ['{"path": "a/b']
 
 
-def test_leaves_are_bounded() -> None:
+def test_iter_json_strings_stops_at_64_levels() -> None:
     """Values nested deeper than 64 levels are left out instead of overflowing the stack."""
     value: object = "deep"
     for _ in range(70):
@@ -224,24 +226,24 @@ def test_leaves_are_bounded() -> None:
     assert list(iter_json_strings(["top", value])) == ["top"]
 
 
-def test_background_holds_what_every_project_has() -> None:
-    """The standard library, ECMAScript's names and the commonest file names are background; a project's own are not."""
+def test_common_references_contain_what_every_project_has() -> None:
+    """The standard library, ECMAScript names and frequent file names are common; a project's own names are not."""
     assert {"read_text", "ValueError", "parseInt", "package.json", "README.md", "dev/null"} <= load_common_references()
     assert load_common_references().isdisjoint({"unit/test_cache.py", "of_piece", "holdfast.toml"})
 
 
-def test_background_could_be_found() -> None:
-    """Every line of the list is the key of some reference: anything else would never be asked for."""
-    wrong = [
+def test_common_references_are_all_extractable() -> None:
+    """Every line of the list is the key of some reference; any other line would never be looked up."""
+    unreachable = [
         key
         for key in load_common_references()
         if key not in {found for _, found in extract_references(f"{key} /{key} ./{key}")}
     ]
-    assert wrong == []
+    assert unreachable == []
 
 
-def test_background_is_sorted_and_small() -> None:
-    """The list is sorted, so that a new one is a readable change, and under 300 KB."""
+def test_common_references_are_sorted_and_small() -> None:
+    """The list is sorted, so that a new version is a readable diff, and under 300 KB."""
     text = files("holdfast.data").joinpath("common_references.txt").read_text("utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert lines == sorted(set(lines))
@@ -261,14 +263,16 @@ def test_background_is_sorted_and_small() -> None:
         ("ls -l", '{"value":"ls -l"}'),
     ],
 )
-def test_arguments_are_the_object_that_was_meant(arguments: str, sent: str) -> None:
-    """A string that says an object is that object, nothing is an empty one; all else is the value of one."""
+def test_encode_call_arguments_always_gives_an_object(arguments: str, sent: str) -> None:
+    """A string that contains an object becomes that object, nothing becomes an empty one, anything else a
+    value of one.
+    """
     assert encode_call_arguments(ToolCall("t", "f", arguments)) == sent
 
 
 @pytest.mark.parametrize("arguments", ['{"a": "x\ud800"}', "no JSON \ud800"])
-def test_half_a_character_in_arguments_is_read_as_a_question_mark(arguments: str) -> None:
-    """Whatever stands in the log, it can be looked at and sent."""
+def test_lone_surrogates_in_arguments_become_question_marks(arguments: str) -> None:
+    """Whatever the log contains can be searched and sent."""
     call = ToolCall("t", "f", arguments)
     assert "?" in "".join(iter_reference_texts(Message("assistant", (call,))))
     assert json.loads(encode_call_arguments(call).encode())

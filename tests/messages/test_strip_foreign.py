@@ -1,4 +1,4 @@
-"""Messages that change the API."""
+"""Messages that move to another API."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from holdfast.providers.requests.message_dicts import decode_messages, encode_me
 RAW = Raw(b'{"of":"the other API"}')
 
 
-def test_nothing_of_the_other_wire_is_left():
-    """Bytes and seals go from every part, thinking goes altogether, an opaque part leaves its placeholder."""
+def test_strip_foreign_content_removes_bytes_signatures_and_thinking():
+    """Wire bytes and signatures go from every part, thinking goes completely, and an opaque part leaves a
+    placeholder.
+    """
     message = Message(
         "assistant",
         (
@@ -33,27 +35,27 @@ def test_nothing_of_the_other_wire_is_left():
     )
 
 
-def test_results_and_media_keep_what_they_say():
-    """A result keeps id, words and error; an image its type and data."""
+def test_strip_foreign_content_keeps_results_and_media():
+    """A result keeps its id, text and error flag; an image its type and data."""
     image = Media("image", "image/png", 4, "", "QUJDRA==", RAW)
     result = ToolResult("t", "n", (Text("a", None, RAW), image, Opaque("x", RAW)), is_error=True, raw=RAW)
-    (out,) = strip_foreign_content(Message("tool", (result,)), "openai-chat").parts
-    assert out.content == (Text("a"), Media("image", "image/png", 4, "", "QUJDRA=="), Text("[Attached x]"))
-    assert (out.call_id, out.is_error, out.raw) == ("t", True, None)
+    (stripped,) = strip_foreign_content(Message("tool", (result,)), "openai-chat").parts
+    assert stripped.content == (Text("a"), Media("image", "image/png", 4, "", "QUJDRA=="), Text("[Attached x]"))
+    assert (stripped.call_id, stripped.is_error, stripped.raw) == ("t", True, None)
 
 
-def test_a_conversation_crosses_over():
-    """Calls and results of Chat become a conversation that Anthropic takes, and the other way round."""
+def test_strip_foreign_content_converts_a_conversation_both_ways():
+    """Calls and results of Chat become a conversation that Anthropic accepts, and the other way round."""
     call = {"id": "c1", "type": "function", "function": {"name": "ls", "arguments": '{"p":1}'}}
     chat = [
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJDRA=="}}]},
         {"role": "assistant", "content": "ok", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": "out"},
     ]
-    values = [strip_foreign_content(one, "anthropic") for one in decode_messages("openai-chat", chat)]
+    values = [strip_foreign_content(message, "anthropic") for message in decode_messages("openai-chat", chat)]
     wire = encode_messages("anthropic", values)
     assert wire[0]["content"][0]["source"] == {"type": "base64", "media_type": "image/png", "data": "QUJDRA=="}
     assert wire[1]["content"][1] == {"type": "tool_use", "id": "c1", "name": "ls", "input": {"p": 1}}
     assert wire[2] == {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "out"}]}
-    back = [strip_foreign_content(one, "openai-chat") for one in decode_messages("anthropic", wire)]
+    back = [strip_foreign_content(message, "openai-chat") for message in decode_messages("anthropic", wire)]
     assert json.dumps(encode_messages("openai-chat", back)) == json.dumps(chat)

@@ -1,4 +1,4 @@
-"""Repairs of long histories: work that grows with their length, whatever is wrong with all of their calls."""
+"""``normalize_history`` takes time proportional to the length of a history, whatever is wrong with its calls."""
 
 from __future__ import annotations
 
@@ -19,60 +19,60 @@ MODELS = {
 }
 
 
-def asks(*ids):
+def calls(*ids):
     return Message("assistant", tuple(ToolCall(id_, "bash") for id_ in ids))
 
 
-def gives(*ids):
+def results(*ids):
     return Message("tool", tuple(ToolResult(id_, "bash", (Text("ok"),)) for id_ in ids))
 
 
-def unanswered(count):
-    """Return so many answers in a row whose calls nobody answered."""
-    return [asks(f"c{number}") for number in range(count)]
+def build_unanswered_calls(count):
+    """Return ``count`` answers in a row whose calls have no results."""
+    return [calls(f"c{number}") for number in range(count)]
 
 
-def of_one_id(count):
-    """Return the same whose calls have one id."""
-    return [asks("c")] * count
+def build_answers_with_one_id(count):
+    """Return ``count`` answers in a row whose calls share one id."""
+    return [calls("c")] * count
 
 
-def of_one_id_at_once(count):
-    """Return one answer with so many calls of one id."""
-    return [asks(*["c"] * count)]
+def build_answer_with_one_id(count):
+    """Return one answer with ``count`` calls of one id."""
+    return [calls(*["c"] * count)]
 
 
-def with_strays_between(count):
-    """Return so many answers in a row, their results behind them, each behind one that answers no call."""
-    told = [gives(id_) for number in range(count) for id_ in (f"s{number}", f"c{number}")]
-    return [*unanswered(count), *told]
+def build_results_with_orphans(count):
+    """Return ``count`` answers in a row, then their results, each after an orphan result."""
+    result_messages = [results(id_) for number in range(count) for id_ in (f"s{number}", f"c{number}")]
+    return [*build_unanswered_calls(count), *result_messages]
 
 
-def one_is_missing(count):
-    """Return an answer with so many calls and all their results but one, in one message."""
-    return [asks(*[f"c{number}" for number in range(count)]), gives(*[f"c{number}" for number in range(1, count)])]
+def build_answer_with_a_missing_result(count):
+    """Return an answer with ``count`` calls, and one message with all their results but one."""
+    return [calls(*[f"c{number}" for number in range(count)]), results(*[f"c{number}" for number in range(1, count)])]
 
 
 @pytest.mark.parametrize(
     ("api", "history"),
     [
-        ("anthropic", unanswered),
-        ("anthropic", with_strays_between),
-        ("anthropic", one_is_missing),
-        ("openai-chat", of_one_id_at_once),
-        ("openai-chat", one_is_missing),
-        ("openai-responses", of_one_id),
-        ("openai-responses", one_is_missing),
-        ("gemini", one_is_missing),
+        ("anthropic", build_unanswered_calls),
+        ("anthropic", build_results_with_orphans),
+        ("anthropic", build_answer_with_a_missing_result),
+        ("openai-chat", build_answer_with_one_id),
+        ("openai-chat", build_answer_with_a_missing_result),
+        ("openai-responses", build_answers_with_one_id),
+        ("openai-responses", build_answer_with_a_missing_result),
+        ("gemini", build_answer_with_a_missing_result),
     ],
 )
-def test_repairs_take_linear_time(api, history, grows_slowly):
-    """Calls that all want a repair are repaired in time that grows with their number."""
+def test_normalize_history_takes_linear_time_if_every_call_needs_an_edit(api, history, assert_subquadratic):
+    """A history in which every call needs an edit is normalized in time proportional to its length."""
     dialect = get_target(api, MODELS[api]).dialect
 
-    def repairing(count):
+    def prepare_normalization(count):
         messages = [Message.from_text("user", "go"), *history(count), Message.from_text("user", "and?")]
         assert normalize_history(messages, dialect)
         return partial(normalize_history, messages, dialect)
 
-    grows_slowly(repairing, 500)
+    assert_subquadratic(prepare_normalization, 500)

@@ -1,4 +1,4 @@
-"""How much of a projection is settled: everything up to the last place that nothing reaches over."""
+"""``normalize_projection`` settles a prefix up to the last cut that no later edit can reach across."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def results(*ids: str) -> Message:
 
 STEPS = [
     *(Message.from_text(role, "x") for role in ("system", "user", "assistant")),
-    *(said(*ids) for said in (calls, results) for ids in ("a", "b", "ab", "aa")),
+    *(build(*ids) for build in (calls, results) for ids in ("a", "b", "ab", "aa")),
 ]
 HISTORIES = st.lists(st.sampled_from(STEPS), max_size=12)
 EDITS = st.lists(
@@ -49,8 +49,8 @@ EDITS = st.lists(
 )
 
 
-def break_slowly(messages: Sequence[Message], position: int, edits: Sequence[Edit]) -> int:
-    """Return the last legal cut, of all there are, where an answer begins that only edits of one message touch."""
+def find_last_cut_by_search(messages: Sequence[Message], position: int, edits: Sequence[Edit]) -> int:
+    """Return the last legal cut at the start of an answer that only edits within one message touch, or 0."""
     around = [edit for edit in edits if edit.rule != "thinking, call"]
     signed = min((edit.span.start for edit in edits if SIGNED in edit.rule), default=position + len(messages))
     for cut in reversed(find_cut_points(messages)):
@@ -61,8 +61,8 @@ def break_slowly(messages: Sequence[Message], position: int, edits: Sequence[Edi
     return 0
 
 
-def is_answered(messages: Sequence[Message]) -> bool:
-    """Whether each result has a call before it that waits for it."""
+def has_no_orphans(messages: Sequence[Message]) -> bool:
+    """Return whether each result has an earlier call that has no result yet."""
     waiting: list[str] = []
     for message in messages:
         waiting += [call.id for call in message.calls]
@@ -77,76 +77,85 @@ def is_answered(messages: Sequence[Message]) -> bool:
 @example([calls("a"), STEPS[1], STEPS[2], results("a"), STEPS[1]], 0, [])
 @example([STEPS[1], calls("a"), STEPS[1], calls("b"), results("b"), calls("a"), results("a"), results("a")], 0, [])
 @example([STEPS[1], calls("a"), calls("a"), results("a"), calls("b"), results("b")], 0, [])
-def test_the_last_break_is_the_last_legal_place_where_an_answer_begins(
+def test_find_last_independent_cut_finds_the_last_legal_answer_start(
     messages: list[Message], position: int, edits: list[Edit]
 ) -> None:
-    """Looked for from the end it is the one among all legal cuts; before a result without a call there is none."""
-    found = _find_last_independent_cut(messages, position, edits)
-    expected = break_slowly(messages, position, edits)
-    assert found == expected or (found == 0 and not is_answered(messages))
+    """Searching from the end finds the last legal cut at the start of an answer, or 0 where a result has no call."""
+    cut = _find_last_independent_cut(messages, position, edits)
+    expected = find_last_cut_by_search(messages, position, edits)
+    assert cut == expected or (cut == 0 and not has_no_orphans(messages))
 
 
-def work(turns: int, *, seal: ProviderSignature) -> ConversationState:
-    """Return the branch of a loop that thinks before each call."""
-    branch = ConversationState.from_entries(
+def build_tool_loop(turns: int, *, signature: ProviderSignature) -> ConversationState:
+    """Return the state of a tool loop that thinks before each call."""
+    state = ConversationState.from_entries(
         [
             Entry("f", None, RequestSetup("f", 10)),
             Entry("u", None, MessageEntry(build_sized_message(Message.from_text("user", "go")))),
         ]
     )
     for number in range(turns):
-        call = Message("assistant", (Thinking("hm", signature=seal), ToolCall(str(number), "t")))
-        branch = apply_entries(
-            branch, [Entry("", None, MessageEntry(build_sized_message(one))) for one in (call, results(str(number)))]
+        call = Message("assistant", (Thinking("hm", signature=signature), ToolCall(str(number), "t")))
+        state = apply_entries(
+            state,
+            [Entry("", None, MessageEntry(build_sized_message(message))) for message in (call, results(str(number)))],
         )
-    return branch
+    return state
 
 
-def test_what_is_edited_everywhere_is_settled_too() -> None:
-    """Where each answer loses its thinking, or did so when another frame came, a request looks at what is new alone."""
-    other, bound = (
+def test_normalize_projection_settles_a_prefix_edited_in_every_answer() -> None:
+    """Where each answer loses its thinking, also after another setup, the next request normalizes only new messages."""
+    foreign, bound = (
         ProviderSignature("anthropic", "claude-haiku-4-5", "sig"),
         ProviderSignature("anthropic", "claude-opus-5-5", "sig"),
     )
     dialect = get_target("anthropic", "claude-opus-5-5").dialect
-    for branch in (work(30, seal=other), apply_entry(work(30, seal=bound), Entry("", None, RequestSetup("g", 10)))):
-        repair, settled = normalize_projection(branch, dialect)
+    for state in (
+        build_tool_loop(30, signature=foreign),
+        apply_entry(build_tool_loop(30, signature=bound), Entry("", None, RequestSetup("g", 10))),
+    ):
+        repair, settled = normalize_projection(state, dialect)
         assert len(repair) == 30
         assert settled is not None
         assert (settled.next_index, len(settled.normalization)) == (59, 29)
 
 
-def test_thinking_that_its_client_left_out_is_not_taken_out_again() -> None:
-    """What has none keeps its bytes under another frame; where bytes hold some, they are made anew without it."""
-    branch = work(3, seal=ProviderSignature("anthropic", "claude-opus-5-5", "sig"))
-    said = [replace(slot, api="anthropic", raw=Raw(b'{"content": [ ]}')) for slot in branch.history.sized_messages]
-    said[3] = replace(said[3], raw=Raw(b'{"content": [{"type":"thinking"}]}'))
-    branch = apply_entry(replace_raw_bytes(branch, said), Entry("", None, RequestSetup("g", 10)))
-    repair, settled = normalize_projection(branch, get_target("anthropic", "claude-opus-5-5").dialect)
+def test_normalize_projection_skips_thinking_the_client_already_dropped() -> None:
+    """After another setup a message whose bytes hold no thinking keeps them; one whose bytes hold some is encoded
+    again.
+    """
+    state = build_tool_loop(3, signature=ProviderSignature("anthropic", "claude-opus-5-5", "sig"))
+    sized_messages = [
+        replace(sized_message, api="anthropic", raw=Raw(b'{"content": [ ]}'))
+        for sized_message in state.history.sized_messages
+    ]
+    sized_messages[3] = replace(sized_messages[3], raw=Raw(b'{"content": [{"type":"thinking"}]}'))
+    state = apply_entry(replace_raw_bytes(state, sized_messages), Entry("", None, RequestSetup("g", 10)))
+    repair, settled = normalize_projection(state, get_target("anthropic", "claude-opus-5-5").dialect)
     assert [edit.span.start for edit in repair] == [3]
     assert settled is not None
-    back = replace_raw_bytes(
-        replace(branch, view=replace(branch.view, normalized_prefix=settled)),
-        [replace(slot, raw=said[3].raw) for slot in branch.history.sized_messages],
+    restored = replace_raw_bytes(
+        replace(state, view=replace(state.view, normalized_prefix=settled)),
+        [replace(sized_message, raw=sized_messages[3].raw) for sized_message in state.history.sized_messages],
     )
-    assert [edit.span.start for edit in normalize_projection(back, settled.dialect)[0]] == [1, 3, 5]
+    assert [edit.span.start for edit in normalize_projection(restored, settled.dialect)[0]] == [1, 3, 5]
 
 
-def test_a_call_that_no_answer_made_answers_nothing() -> None:
-    """A result of a user's call waits, as one without a call does, for the answer that uses its id later."""
+def test_normalize_projection_ignores_calls_in_user_messages() -> None:
+    """The result of a call in a user message stays unpaired until an answer uses the same id."""
     settled = None
-    branch = ConversationState()
-    told = [Message("user", (ToolCall("a", "t"),)), results("a"), *(Message.from_text(role, "x") for role in ROLES)]
-    for message in (*told, calls("a")):
-        branch = apply_entry(
-            replace(branch, view=replace(branch.view, normalized_prefix=settled)),
+    state = ConversationState()
+    messages = [Message("user", (ToolCall("a", "t"),)), results("a"), *(Message.from_text(role, "x") for role in ROLES)]
+    for message in (*messages, calls("a")):
+        state = apply_entry(
+            replace(state, view=replace(state.view, normalized_prefix=settled)),
             Entry("", None, MessageEntry(build_sized_message(message))),
         )
-        repair, settled = normalize_projection(branch, get_target("openai-chat", "gpt-5").dialect)
+        repair, settled = normalize_projection(state, get_target("openai-chat", "gpt-5").dialect)
         assert (
             repair
             == normalize_projection(
-                replace(branch, view=replace(branch.view, normalized_prefix=None)),
+                replace(state, view=replace(state.view, normalized_prefix=None)),
                 get_target("openai-chat", "gpt-5").dialect,
             )[0]
         )

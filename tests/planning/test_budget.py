@@ -1,4 +1,4 @@
-"""The window in force: who says it, what caps it, and when it is refused."""
+"""The window in force: where it comes from, what caps it, and when it is rejected."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from holdfast.state.fold.fold_entries import apply_entries
 from holdfast.state.target import ModelLimits, Target
 from holdfast.state.view import compute_prefix_digest, get_valid_measured_request
 
-OLD = Policy.preset("openclaw")
-NEW = OLD.with_settings(**OPENCLAW_2026_9)
-SAID = [Message.from_text("user", "a")]
+OPENCLAW = Policy.preset("openclaw")
+OPENCLAW_NEW = OPENCLAW.with_settings(**OPENCLAW_2026_9)
+MESSAGES = [Message.from_text("user", "a")]
 NUMBERS = st.one_of(st.none(), st.floats(), st.integers(-10, 10**7))
 
 
-def found_window(settings, configured=None, known=None, default=DEFAULT_WINDOW):
-    """Return the limits in force, told and capped as production does it: first the catalogue, then the guard."""
-    origin, tokens = choose_window(("config", configured), ("model", known), ("default", default))
+def choose_capped_window(settings, configured=None, model_window=None, default=DEFAULT_WINDOW):
+    """Return the limits after the catalogue chose the window and the guard capped it, as in production."""
+    origin, tokens = choose_window(("config", configured), ("model", model_window), ("default", default))
     return apply_window_cap(Target(limits=ModelLimits(tokens, window_source=origin)), settings).limits
 
 
-def told_of_window(policy, window, cap=0):
-    """Return what a policy says of a window: nothing, that it is small, or why it is refused."""
+def check_window_text(policy, window, cap=0):
+    """Return a policy's verdict on a window: an empty text, a warning, or the error."""
     limits = ModelLimits(window)
     capped = apply_window_cap(Target(limits=limits), policy.with_settings(window={"cap": cap}).settings).limits
     try:
@@ -56,7 +56,7 @@ def told_of_window(policy, window, cap=0):
 
 
 @pytest.mark.parametrize(
-    ("configured", "known", "default", "tokens", "origin"),
+    ("configured", "model_window", "default", "tokens", "origin"),
     [
         (50_000, 90_000, 70_000, 50_000, "config"),
         (None, 90_000, 70_000, 90_000, "model"),
@@ -66,41 +66,43 @@ def told_of_window(policy, window, cap=0):
         (50_000.9, None, 70_000, 50_000, "config"),
     ],
 )
-def test_who_says_the_window(configured, known, default, tokens, origin):
-    """The user's entry comes first, then what is known of the model, then the default; what is no size is not there."""
-    found = found_window(Settings(), configured, known, default)
+def test_choose_window_prefers_config_then_model_then_default(configured, model_window, default, tokens, origin):
+    """The configured window wins, then the model's, then the default; a value that is no size is skipped."""
+    found = choose_capped_window(Settings(), configured, model_window, default)
     assert (found.window, found.window_source) == (tokens, origin)
 
 
 @pytest.mark.parametrize(("cap", "tokens"), [(40_000, 40_000), (50_000, 50_000), (60_000, 50_000), (0, 50_000)])
-def test_a_cap_only_lowers(cap, tokens):
-    """A cap counts where it is lower than the window, and says that it was it."""
-    found = found_window(Policy().with_settings(window={"cap": cap}).settings, 50_000)
+def test_apply_window_cap_only_lowers(cap, tokens):
+    """A cap applies when it is lower than the window, and is then named as the source."""
+    found = choose_capped_window(Policy().with_settings(window={"cap": cap}).settings, 50_000)
     assert (found.window, found.window_source) == (tokens, "cap" if tokens < 50_000 else "config")
 
 
 @given(NUMBERS, NUMBERS, NUMBERS, NUMBERS)
-def test_there_is_always_a_window(configured, known, default, cap):
-    """Whatever is told, the window is a whole number over 0, and no cap made it larger."""
-    found = found_window(Settings(), configured, known, default or 0)
+def test_choose_window_always_finds_a_window(configured, model_window, default, cap):
+    """Whatever the values, the window is a whole number over 0, and a cap never raises it."""
+    found = choose_capped_window(Settings(), configured, model_window, default or 0)
     assert found.window >= 1
     assert isinstance(found.window, int)
     capped = Settings(window=WindowSettings(cap=cap))
-    assert found_window(capped, configured, known, default or 0).window <= found.window
+    assert choose_capped_window(capped, configured, model_window, default or 0).window <= found.window
 
 
 @pytest.mark.parametrize(
-    ("window", "told"),
+    ("window", "expected"),
     [(15_999, "Minimum is 16000"), (16_000, "is under 32,000"), (31_999, "is under 32,000"), (32_000, "")],
 )
-def test_the_floors_are_strict(window, told):
-    """[O] under 16,000 nothing is sent, under 32,000 the caller is warned; at the numbers themselves neither."""
-    assert told in told_of_window(OLD, window)
-    assert bool(told_of_window(OLD, window)) is bool(told)
+def test_check_window_limits_are_strict(window, expected):
+    """[O] A window under 16,000 is rejected and one under 32,000 gives a warning; the limits themselves give
+    neither.
+    """
+    assert expected in check_window_text(OPENCLAW, window)
+    assert bool(check_window_text(OPENCLAW, window)) is bool(expected)
 
 
 @pytest.mark.parametrize(
-    ("window", "cap", "told"),
+    ("window", "cap", "expected"),
     [
         (30_000, 3_999, "Minimum is 4000"),
         (30_000, 7_999, "is under 8,000"),
@@ -110,108 +112,112 @@ def test_the_floors_are_strict(window, told):
         (200_000, 40_000, ""),
     ],
 )
-def test_the_newer_floors_grow_with_the_window(window, cap, told):
-    """[O] 2026.9: 4,000 and 8,000, or a tenth and a fifth of the window as it was before the cap."""
-    assert told in told_of_window(NEW, window, cap)
-    assert bool(told_of_window(NEW, window, cap)) is bool(told)
+def test_check_window_limits_grow_with_the_window_since_2026_9(window, cap, expected):
+    """[O] 2026.9: 4,000 and 8,000, or a tenth and a fifth of the window before the cap."""
+    assert expected in check_window_text(OPENCLAW_NEW, window, cap)
+    assert bool(check_window_text(OPENCLAW_NEW, window, cap)) is bool(expected)
 
 
-@pytest.mark.parametrize(("origin", "least"), [("config", 4_000), (LEARNED_ORIGIN, MIN_REPORTED_BUDGET)])
-def test_what_a_provider_told_is_tried_where_what_somebody_configured_is_refused(origin, least):
-    """Nothing was sent yet where a window is configured wrong; who learns of one is under way, and cannot choose."""
-    window = Settings().reserve.min + least
-    room, _ = check_budget(Target(limits=ModelLimits(window, window_source=origin, requested_output=1)), Settings())
-    assert room.message_tokens == least
-    with pytest.raises(WindowTooSmall, match=f"leaves {least - 1} tokens; {least} are needed"):
+@pytest.mark.parametrize(("origin", "minimum"), [("config", 4_000), (LEARNED_ORIGIN, MIN_REPORTED_BUDGET)])
+def test_check_budget_accepts_a_smaller_learned_window(origin, minimum):
+    """A wrong configured window is rejected before any request; a learned one appears mid-session and is used if
+    possible.
+    """
+    window = Settings().reserve.min + minimum
+    budget, _ = check_budget(Target(limits=ModelLimits(window, window_source=origin, requested_output=1)), Settings())
+    assert budget.message_tokens == minimum
+    with pytest.raises(WindowTooSmall, match=f"leaves {minimum - 1} tokens; {minimum} are needed"):
         check_budget(Target(limits=ModelLimits(window - 1, window_source=origin, requested_output=1)), Settings())
 
 
-def test_a_capped_window_is_the_one_all_is_measured_by():
-    """The cap is the window of trigger, room and guard, and a guard that refuses says whose number it was."""
-    place = get_target("anthropic", "claude-sonnet-4-5", window=100_000)
-    capped = apply_window_cap(place, Policy().with_settings(window={"cap": 20_000}).settings)
+def test_plan_uses_the_capped_window_everywhere():
+    """The cap is the window of trigger, budget and guard, and the guard's error names its source."""
+    target = get_target("anthropic", "claude-sonnet-4-5", window=100_000)
+    capped = apply_window_cap(target, Policy().with_settings(window={"cap": 20_000}).settings)
     assert (capped.limits.window, capped.limits.window_source) == (20_000, "cap")
-    assert apply_window_cap(place, Settings()) is place
+    assert apply_window_cap(target, Settings()) is target
     with pytest.raises(WindowTooSmall, match=r"\(9000 tokens\)\. Minimum is 16000\..*came from: cap"):
-        plan(SAID, place, Policy.preset("openclaw").with_settings(window={"cap": 9_000}))
+        plan(MESSAGES, target, Policy.preset("openclaw").with_settings(window={"cap": 9_000}))
 
 
 @pytest.mark.parametrize("name", ["openclaw", "holdfast"])
 @pytest.mark.parametrize("window", [0, -5])
-def test_a_window_of_nothing_is_refused(name, window):
-    """Limits that somebody set to nothing do not turn the guard off: they hold nothing."""
+def test_plan_rejects_a_window_of_zero_or_less(name, window):
+    """A window of zero or less does not switch the guard off: it is rejected."""
     with pytest.raises(WindowTooSmall, match=str(window)):
-        plan(SAID, Target(limits=ModelLimits(window=window)), Policy.preset(name))
+        plan(MESSAGES, Target(limits=ModelLimits(window=window)), Policy.preset(name))
 
 
-# -- the frame ---------------------------------------------------------------------------------------------------------
+# -- the request setup -------------------------------------------------------------------------------------------------
 
-FRAMED = Target(model="m", prior_ratio=1.65, limits=ModelLimits(40_000), setup=RequestSetup("tools", 16_000))
+TARGET = Target(model="m", prior_ratio=1.65, limits=ModelLimits(40_000), setup=RequestSetup("tools", 16_000))
 
 
-def answered(turns, tokens):
-    """Return the branch of ``turns`` with ``tokens`` of the model for one of ours, of the frame as of the messages."""
-    branch = ConversationState.from_entries([Entry("f", None, FRAMED.setup)])
+def build_answered_state(turns, tokens):
+    """Return the state after ``turns`` turns whose usage counts ``tokens`` for each estimated token of setup
+    and messages.
+    """
+    state = ConversationState.from_entries([Entry("f", None, TARGET.setup)])
     for number in range(turns):
         for role in ("user", "assistant"):
-            slot = build_sized_message(Message.from_text(role, f"{number} kelp on the rock. " * 60))
-            branch = apply_entries(branch, [Entry("", None, MessageEntry(slot))])
+            sized = build_sized_message(Message.from_text(role, f"{number} kelp on the rock. " * 60))
+            state = apply_entries(state, [Entry("", None, MessageEntry(sized))])
             if role == "user":
-                asked = RequestEntry(compute_prefix_digest(branch), len(branch.history.sized_messages), "m", 40_000)
-                usage = Usage(round(tokens * (FRAMED.setup.tokens + branch.view.shown_tokens)))
-                branch = apply_entries(
-                    branch, [Entry("", None, asked), Entry("", None, AnswerEntry(asked.prefix_digest, usage))]
+                request = RequestEntry(compute_prefix_digest(state), len(state.history.sized_messages), "m", 40_000)
+                usage = Usage(round(tokens * (TARGET.setup.tokens + state.view.shown_tokens)))
+                state = apply_entries(
+                    state, [Entry("", None, request), Entry("", None, AnswerEntry(request.prefix_digest, usage))]
                 )
-    return branch
+    return state
 
 
-def frame_in(branch, target=FRAMED):
-    """Return the tokens that the guard takes for system and tools."""
-    return compute_budget(compute_effective_target(target, branch, Settings()), Settings()).setup_tokens
-
-
-@pytest.mark.parametrize("tokens", [0.9, 1.0, 1.4, 1.65])
-def test_a_frame_is_as_large_as_usage_told(tokens):
-    """Before any answer it is a guess by the model's prior; then what was reported is more than that."""
-    assert frame_in(ConversationState()) == 26_400
-    assert frame_in(answered(1, tokens)) == pytest.approx(16_000 * tokens, rel=0.03)
-    assert frame_in(answered(12, tokens)) == pytest.approx(16_000 * tokens, rel=0.15)
+def compute_setup_tokens(state, target=TARGET):
+    """Return the tokens that the guard counts for system prompt and tools."""
+    return compute_budget(compute_effective_target(target, state, Settings()), Settings()).setup_tokens
 
 
 @pytest.mark.parametrize("tokens", [0.9, 1.0, 1.4, 1.65])
-def test_what_usage_told_of_a_frame_outlasts_a_compaction(tokens):
-    """It is what the last count had beside its messages, whatever became of them: before and behind it is the same."""
-    branch = answered(30, tokens)
-    shorter = apply_entries(
-        branch,
-        [Entry("", None, CompactionEntry(len(branch.history.sized_messages), Message.from_text("user", "kelp"), 5))],
+def test_compute_effective_target_sizes_the_setup_by_usage(tokens):
+    """Before any answer the setup is estimated by the model's prior ratio, afterwards by reported usage."""
+    assert compute_setup_tokens(ConversationState()) == 26_400
+    assert compute_setup_tokens(build_answered_state(1, tokens)) == pytest.approx(16_000 * tokens, rel=0.03)
+    assert compute_setup_tokens(build_answered_state(12, tokens)) == pytest.approx(16_000 * tokens, rel=0.15)
+
+
+@pytest.mark.parametrize("tokens", [0.9, 1.0, 1.4, 1.65])
+def test_compute_effective_target_keeps_the_setup_size_after_a_compaction(tokens):
+    """The setup size comes from the last usage beside its messages, so a compaction does not change it."""
+    state = build_answered_state(30, tokens)
+    compacted = apply_entries(
+        state,
+        [Entry("", None, CompactionEntry(len(state.history.sized_messages), Message.from_text("user", "kelp"), 5))],
     )
-    assert get_valid_measured_request(shorter) is None
-    assert frame_in(shorter) == frame_in(branch)
+    assert get_valid_measured_request(compacted) is None
+    assert compute_setup_tokens(compacted) == compute_setup_tokens(state)
 
 
-def test_what_usage_told_is_of_that_model_and_that_frame():
-    """Another model's guess stands as it is; another frame is measured by the ratio, and an exact one is exact."""
-    branch = answered(30, 1.0)
-    assert frame_in(branch, replace(FRAMED, model="other")) == 26_400
-    assert 32_000 <= frame_in(branch, replace(FRAMED, setup=RequestSetup("more tools", 32_000))) < 40_000
-    assert frame_in(branch, replace(FRAMED, setup=RequestSetup("told", 500, is_exact=True))) == 500
+def test_compute_effective_target_learns_per_model_and_setup():
+    """Another model keeps its prior, another setup is scaled by the ratio, and an exact size stays exact."""
+    state = build_answered_state(30, 1.0)
+    assert compute_setup_tokens(state, replace(TARGET, model="other")) == 26_400
+    assert 32_000 <= compute_setup_tokens(state, replace(TARGET, setup=RequestSetup("more tools", 32_000))) < 40_000
+    assert compute_setup_tokens(state, replace(TARGET, setup=RequestSetup("exact", 500, is_exact=True))) == 500
 
 
 @pytest.mark.parametrize(("window", "reserve"), [(200_000, 20_000), (32_000, 8_000), (8_000, 2_000)])
-def test_a_reserve_under_the_floor_is_raised(window, reserve):
-    """To the floor, but never over a quarter of the window: a small one stays usable."""
+def test_check_budget_raises_a_reserve_under_the_floor(window, reserve):
+    """A reserve is raised to the floor, but never over a quarter of the window: a small window stays usable."""
     low = Policy().with_settings(reserve={"max": 3_000 if window > 8_000 else 1_500}).settings
-    place = replace(get_target("anthropic", "claude-sonnet-4-5", window=window), prior_ratio=1.0)
-    place = replace(place, limits=replace(place.limits, requested_output=None))
-    assert check_budget(place, low)[0].reserve == reserve
+    target = replace(get_target("anthropic", "claude-sonnet-4-5", window=window), prior_ratio=1.0)
+    target = replace(target, limits=replace(target.limits, requested_output=None))
+    assert check_budget(target, low)[0].reserve == reserve
     assert (
-        check_budget(place, Policy(settings=low).with_settings(reserve={"floor": 0}).settings)[0].reserve
+        check_budget(target, Policy(settings=low).with_settings(reserve={"floor": 0}).settings)[0].reserve
         == low.reserve.max
     )
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
-def test_no_preset_is_told_of_a_reserve(name):
-    """Presets keep their own numbers: none of them is under the floor that is looked at."""
+def test_presets_have_reserves_above_the_floor(name):
+    """The presets keep their own numbers: no reserve of theirs is below the floor."""
     assert PRESETS[name].settings.reserve.max >= PRESETS[name].settings.reserve.floor

@@ -1,4 +1,4 @@
-"""A stage of one's own that puts one message in the place of several: what it took is shown no more, to anybody."""
+"""A custom stage that replaces several messages by one: no later stage or request sees the replaced messages."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from holdfast.state.entries import Entry, MessageEntry, RequestSetup
 from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.view import build_projection, count_leading_messages, list_shown_sized_messages_at
 
-FOLDED = Message.from_text("user", "What stood here was folded into this. " * 100)
+REPLACEMENT = Message.from_text("user", "What stood here was folded into this. " * 100)
 
 
-def turn(number: int, words: str = "x", *more: Text | Media) -> list[Message]:
-    """Return a turn of the user's with one call and its result."""
+def build_turn(number: int, result_text: str = "x", *result_parts: Text | Media) -> list[Message]:
+    """Return a turn with one call and its result."""
     call = ToolCall(f"c{number}", "Read", "{}")
     return [
         Message.from_text("user", f"Ask {number}."),
         Message("assistant", (call,)),
-        Message("tool", (ToolResult(call.id, call.name, (Text(words), *more)),)),
+        Message("tool", (ToolResult(call.id, call.name, (Text(result_text), *result_parts)),)),
         Message.from_text("assistant", f"Done {number}."),
     ]
 
 
-def folding(start: int, stop: int, at: int) -> Stage:
-    """Return a stage that folds these slots once there are ``at`` of them."""
+def build_fold_stage(start: int, stop: int, at: int) -> Stage:
+    """Return a stage that replaces the messages from ``start`` to ``stop`` once the history has ``at`` messages."""
 
-    def fold(draft: PlanBuilder) -> PlanBuilder:
-        branch = draft.state
-        is_folded = any(edit.span.part is None for edits in branch.view.edits.values() for edit in edits)
-        if is_folded or not branch.view.first_kept <= start or len(branch.history.sized_messages) < at:
-            return draft
-        size = sum(slot.tokens for index in range(start, stop) for slot in list_shown_sized_messages_at(branch, index))
-        return draft.add_edits(
-            (Edit(Span(start, stop), (FOLDED,), "fold", "", size - build_sized_message(FOLDED).tokens),)
+    def replace_messages(builder: PlanBuilder) -> PlanBuilder:
+        state = builder.state
+        is_folded = any(edit.span.part is None for edits in state.view.edits.values() for edit in edits)
+        if is_folded or not state.view.first_kept <= start or len(state.history.sized_messages) < at:
+            return builder
+        size = sum(sized.tokens for index in range(start, stop) for sized in list_shown_sized_messages_at(state, index))
+        return builder.add_edits(
+            (Edit(Span(start, stop), (REPLACEMENT,), "fold", "", size - build_sized_message(REPLACEMENT).tokens),)
         )
 
-    return fold
+    return replace_messages
 
 
-WORLDS = {
+INPUTS = {
     "warm": PlanInputs(can_spill=True),
     "cold": PlanInputs("cold", idle_seconds=10_000, can_spill=True),
     "forced": PlanInputs(force_compaction=True, can_spill=True),
@@ -73,34 +73,36 @@ POLICIES = {name: Policy.preset(name) for name in PRESETS} | {
 }
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("inputs_name", INPUTS)
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize(("fold", "start"), [("history", 5), ("prune", 4), ("compaction", 5)])
-def test_nothing_is_decided_about_what_was_folded(name, world, fold, start):
-    """No stage behind it picks what is not shown any more, however large that was."""
+def test_plan_decides_nothing_about_replaced_messages(name, inputs_name, fold, start):
+    """No stage after it selects a message that is no longer shown, however large the message was."""
     picture = Media("image", "image/png", 68, "", "iVBORw0KGgo=")
-    said = [
-        m
-        for n in range(1, 7)
-        for m in turn(n, f"line {n} of <persisted_tool_result>\n" * (2_100 if n == 2 else 400), picture)
+    messages = [
+        message
+        for number in range(1, 7)
+        for message in build_turn(
+            number, f"line {number} of <persisted_tool_result>\n" * (2_100 if number == 2 else 400), picture
+        )
     ]
-    policy = POLICIES[name].insert_stage_before(fold, "fold", folding(start, 8, len(said) + 1))
-    place = get_target("anthropic", "claude-sonnet-4-5", window=24_000)
-    branch = ConversationState.from_entries(
-        Entry(str(n), None, MessageEntry(build_sized_message(one))) for n, one in enumerate(said)
+    policy = POLICIES[name].insert_stage_before(fold, "fold", build_fold_stage(start, 8, len(messages) + 1))
+    target = get_target("anthropic", "claude-sonnet-4-5", window=24_000)
+    state = ConversationState.from_entries(
+        Entry(str(number), None, MessageEntry(build_sized_message(sent))) for number, sent in enumerate(messages)
     )
-    made = plan_request(
-        apply_entry(branch, Entry("u", None, MessageEntry(build_sized_message(Message.from_text("user", "Go on."))))),
-        place,
+    new_plan = plan_request(
+        apply_entry(state, Entry("u", None, MessageEntry(build_sized_message(Message.from_text("user", "Go on."))))),
+        target,
         policy,
-        WORLDS[world],
+        INPUTS[inputs_name],
     )
-    folds = [at for at, edit in enumerate(made.record) if edit.rule == "fold"]
-    assert folds or made.state.view.first_kept > start
-    assert [edit for at in folds for edit in made.record[at + 1 :] if edit.span.start in range(start, 8)] == []
+    folds = [at for at, edit in enumerate(new_plan.record) if edit.rule == "fold"]
+    assert folds or new_plan.state.view.first_kept > start
+    assert [edit for at in folds for edit in new_plan.record[at + 1 :] if edit.span.start in range(start, 8)] == []
 
 
-ODD = {
+ODD_MESSAGES = {
     "fine": Message.from_text("user", "and now?"),
     "blank": Message("user", (Text("and now?"), Text(""))),
     "thought": Message("assistant", (Thinking("hm", ProviderSignature("anthropic", "", "sig")), Text("so"))),
@@ -111,30 +113,38 @@ ODD = {
 
 
 @given(
-    st.lists(st.sampled_from(list(ODD)), min_size=1, max_size=8),
+    st.lists(st.sampled_from(list(ODD_MESSAGES)), min_size=1, max_size=8),
     st.integers(0, 12),
     st.integers(2, 5),
     st.integers(0, 6),
     st.sampled_from([("anthropic", "claude-opus-5-5"), ("anthropic", "claude-sonnet-4-5"), ("openai-chat", "gpt-5")]),
 )
-def test_repairs_find_their_place_behind_a_fold(kinds, start, length, later, model):
-    """Planned step by step or from nothing, a folded history has the same repairs, and they leave it valid."""
-    said = [*turn(1), *turn(2), *[ODD[kind] for kind in kinds], Message.from_text("user", "Go on.")]
-    policy = Policy().insert_stage_before("history", "fold", folding(start, start + length, start + length + later))
-    place = replace(get_target(*model, window=200_000), setup=RequestSetup("f", 10))
-    for step in drive_agent_loop(said, place, policy, request_points=range(1, len(said) + 1)):
-        whole, _ = normalize_projection(
-            replace(step.plan.state, view=replace(step.plan.state.view, normalized_prefix=None)), place.dialect
+def test_normalization_is_the_same_step_by_step_after_a_replacement(kinds, start, length, later, model):
+    """Planned step by step or at once, a history with a replacement has the same normalization and is valid."""
+    messages = [
+        *build_turn(1),
+        *build_turn(2),
+        *[ODD_MESSAGES[kind] for kind in kinds],
+        Message.from_text("user", "Go on."),
+    ]
+    policy = Policy().insert_stage_before(
+        "history", "fold", build_fold_stage(start, start + length, start + length + later)
+    )
+    target = replace(get_target(*model, window=200_000), setup=RequestSetup("f", 10))
+    for step in drive_agent_loop(messages, target, policy, request_points=range(1, len(messages) + 1)):
+        normalization, _ = normalize_projection(
+            replace(step.plan.state, view=replace(step.plan.state.view, normalized_prefix=None)), target.dialect
         )
-        assert step.plan.normalization == whole
-        kept = build_projection(step.plan.state)[count_leading_messages(step.plan.state) :]
-        assert measure_tail(step.plan.state, step.plan.state.view.first_kept) == sum(slot.tokens for slot in kept)
+        assert step.plan.normalization == normalization
+        shown = build_projection(step.plan.state)[count_leading_messages(step.plan.state) :]
+        assert measure_tail(step.plan.state, step.plan.state.view.first_kept) == sum(sized.tokens for sized in shown)
         assert (
             normalize_projection(
                 ConversationState.from_entries(
-                    Entry(str(n), None, MessageEntry(slot)) for n, slot in enumerate(build_messages_to_send(step.plan))
+                    Entry(str(n), None, MessageEntry(sized))
+                    for n, sized in enumerate(build_messages_to_send(step.plan))
                 ),
-                place.dialect,
+                target.dialect,
             )[0]
             == ()
         )

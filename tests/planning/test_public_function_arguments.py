@@ -1,4 +1,4 @@
-"""The public doors say what is wrong with what they are given, before anything is made of it."""
+"""Public functions reject wrong arguments before they use them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HELLO = [Message.from_text("user", "hello")]
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("arguments", "problem"),
     [
         ({"messages": None}, "messages is of type NoneType; give a value of type Sequence"),
         ({"messages": HELLO[0]}, "messages is of type Message; give a value of type Sequence"),
@@ -48,14 +48,14 @@ HELLO = [Message.from_text("user", "hello")]
         ),
     ],
 )
-def test_a_plan_is_made_of_its_own_values(given: dict[str, Any], told: str) -> None:
-    """A value of another type is a ``TypeError`` that names the argument, its type and the one that is wanted."""
-    with pytest.raises(TypeError, match=f"^{told}"):
-        plan(**{"messages": HELLO, "target": Target(), "policy": Policy(), **given})
+def test_plan_rejects_arguments_of_a_wrong_type(arguments: dict[str, Any], problem: str) -> None:
+    """A value of another type is a ``TypeError`` that names the argument, its type and the expected type."""
+    with pytest.raises(TypeError, match=f"^{problem}"):
+        plan(**{"messages": HELLO, "target": Target(), "policy": Policy(), **arguments})
 
 
 @pytest.mark.parametrize(
-    ("parts", "place"),
+    ("parts", "path"),
     [
         ("hello", "$.parts"),
         (("hello",), "$.parts[0]"),
@@ -67,33 +67,35 @@ def test_a_plan_is_made_of_its_own_values(given: dict[str, Any], told: str) -> N
         ((Text("hello", signature="abc"),), "$.parts[0].signature"),
     ],
 )
-def test_a_message_that_is_none_is_told_by_its_place(parts: Any, place: str) -> None:
-    """Messages are made without being checked; the one whose parts are none is named, with the place in it."""
+def test_plan_rejects_an_invalid_message_with_its_path(parts: Any, path: str) -> None:
+    """Messages are constructed unchecked; an invalid one is rejected with its index and the path inside it."""
     with pytest.raises(TypeError, match=r"^messages\[1\] is not a message: ") as raised:
         plan([*HELLO, Message("user", parts)], Target())
-    assert f"at `{place}`" in str(raised.value)
+    assert f"at `{path}`" in str(raised.value)
 
 
 @pytest.mark.parametrize("model", ["one", "another"])
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("invalid_message", "problem"),
     [
         (None, "a NoneType; plan takes Message values"),
         (Message("assistant", None), "not a message: "),  # type: ignore[arg-type]
         (Message("assistant", ("hello",)), "not a message: "),  # type: ignore[arg-type]
     ],
 )
-def test_a_message_that_is_none_is_told_where_the_past_has_it(wrong: Any, told: str, model: str) -> None:
-    """It is named too where the branch knows another message in its place, whichever models were asked."""
-    sealed = Message("assistant", (Thinking("hm", ProviderSignature("anthropic", "", "c2VhbA==")), Text("hello")))
-    branch = plan([*HELLO, sealed, *HELLO], Target(model="one")).state
-    branch = plan([*HELLO, sealed, *HELLO], Target(model=model), state=branch).state
-    with pytest.raises(TypeError, match=rf"^messages\[1\] is {told}"):
-        plan([*HELLO, wrong, *HELLO, *HELLO], Target(model=model), state=branch)
+def test_plan_rejects_an_invalid_message_in_a_known_position(invalid_message: Any, problem: str, model: str) -> None:
+    """The message is rejected too if the state has another message in its place, whichever models were used."""
+    signed_message = Message(
+        "assistant", (Thinking("hm", ProviderSignature("anthropic", "", "c2VhbA==")), Text("hello"))
+    )
+    state = plan([*HELLO, signed_message, *HELLO], Target(model="one")).state
+    state = plan([*HELLO, signed_message, *HELLO], Target(model=model), state=state).state
+    with pytest.raises(TypeError, match=rf"^messages\[1\] is {problem}"):
+        plan([*HELLO, invalid_message, *HELLO, *HELLO], Target(model=model), state=state)
 
 
-def test_a_plan_is_applied_to_messages() -> None:
-    """Arguments that were swapped, and a branch in place of its plan, are told as such."""
+def test_apply_rejects_swapped_arguments() -> None:
+    """Swapped arguments, and a state in place of its plan, are rejected."""
     planned = plan(HELLO, Target())
     with pytest.raises(TypeError, match=r"^messages is of type Plan"):
         apply(planned, HELLO)  # type: ignore[arg-type]
@@ -102,7 +104,7 @@ def test_a_plan_is_applied_to_messages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("build", "problem"),
     [
         (lambda: PlanInputs(cache_state="hot"), "PlanInputs.cache_state is 'hot'; it is one of 'warm', 'cold'"),
         (
@@ -120,14 +122,14 @@ def test_a_plan_is_applied_to_messages() -> None:
         (lambda: ConversationState().with_reported_usage(9, 1.5), "output_tokens is of type float; give the number"),
     ],
 )
-def test_a_value_that_cannot_be_is_told_where_it_is_made(made: Any, told: str) -> None:
-    """The error names the argument, what was given, and what is allowed."""
-    with pytest.raises((TypeError, ValueError), match=f"^{told}"):
-        made()
+def test_constructors_reject_impossible_values(build: Any, problem: str) -> None:
+    """The error names the argument, the value given and what is allowed."""
+    with pytest.raises((TypeError, ValueError), match=f"^{problem}"):
+        build()
 
 
 @pytest.mark.parametrize(
-    ("where", "given", "told"),
+    ("location", "arguments", "problem"),
     [
         ("agent.db", {"durability": "fast"}, "durability is 'fast'; it is one of 'process', 'power'"),
         (":memory:", {"durability": None}, "durability is None; it is one of"),
@@ -135,14 +137,14 @@ def test_a_value_that_cannot_be_is_told_where_it_is_made(made: Any, told: str) -
         (7, {}, "location is of type int; give a value of type"),
     ],
 )
-def test_a_store_is_opened_by_what_it_knows(where: Any, given: dict[str, Any], told: str) -> None:
-    """A promise that is none, and a place that is none, are no store."""
-    with pytest.raises(ConfigError, match=f"^{told}"):
-        open_store(where, **given)
+def test_open_store_rejects_unknown_options(location: Any, arguments: dict[str, Any], problem: str) -> None:
+    """An unknown durability, a quota of a wrong type and an impossible location are rejected."""
+    with pytest.raises(ConfigError, match=f"^{problem}"):
+        open_store(location, **arguments)
 
 
-def test_a_stage_is_a_function_with_a_name_of_its_own() -> None:
-    """What cannot be called, and a name that is taken, are refused when the policy is made."""
+def test_policy_rejects_a_stage_that_is_no_function_or_has_a_taken_name() -> None:
+    """A stage that cannot be called, or a name that is taken, is rejected when the policy is made."""
     with pytest.raises(ConfigError, match=r"^stage 'prune' is of type NoneType; a stage is a function that takes a"):
         Policy().replace_stage("prune", None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^stage 'mine' is of type str; a stage is a function"):
@@ -150,28 +152,31 @@ def test_a_stage_is_a_function_with_a_name_of_its_own() -> None:
     with pytest.raises(
         ConfigError, match=r"^policy 'holdfast' has a stage 'media' already; give this one another name"
     ):
-        Policy().insert_stage_before("prune", "media", lambda draft: draft)
+        Policy().insert_stage_before("prune", "media", lambda builder: builder)
 
 
-def forgetful(draft: PlanBuilder) -> PlanBuilder:
-    """Decide, and forget to return it."""
-    draft.add_notice("mine", "noted")
+def drop_builder(builder: PlanBuilder) -> PlanBuilder:
+    """Add a notice, but do not return the builder."""
+    builder.add_notice("mine", "noted")
     return None  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(
-    "policy", [Policy().replace_stage("largest", forgetful), Policy().insert_stage_before("history", "mine", forgetful)]
+    "policy",
+    [Policy().replace_stage("largest", drop_builder), Policy().insert_stage_before("history", "mine", drop_builder)],
 )
-def test_a_stage_that_returns_no_draft_is_named(policy: Policy) -> None:
-    """The error says which stage of which policy it was, what it returned, and what it must return."""
-    name = next(name for name, stage in policy.stages if stage is forgetful)
-    told = f"^stage '{name}' of policy 'holdfast' returned a NoneType; a stage is a function that takes a PlanBuilder"
-    with pytest.raises(TypeError, match=told):
+def test_plan_names_a_stage_that_returns_no_builder(policy: Policy) -> None:
+    """The error names the stage, its policy, what it returned, and what it must return."""
+    name = next(name for name, stage in policy.stages if stage is drop_builder)
+    problem = (
+        f"^stage '{name}' of policy 'holdfast' returned a NoneType; a stage is a function that takes a PlanBuilder"
+    )
+    with pytest.raises(TypeError, match=problem):
         plan(HELLO, Target(), policy)
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("call", "problem"),
     [
         (lambda: parse_request("{}"), "the body is of type str; give the bytes of a request"),  # type: ignore[arg-type]
         (
@@ -185,14 +190,14 @@ def test_a_stage_that_returns_no_draft_is_named(policy: Policy) -> None:
         ),
     ],
 )
-def test_the_wire_takes_what_it_knows(asked: Any, told: str) -> None:
-    """Bytes, reports and APIs are told from what is none, by what to give."""
-    with pytest.raises((TypeError, ValueError), match=f"^{told}"):
-        asked()
+def test_provider_functions_reject_wrong_types_and_unknown_apis(call: Any, problem: str) -> None:
+    """Bodies, reports and API names of a wrong kind are rejected with what to give instead."""
+    with pytest.raises((TypeError, ValueError), match=f"^{problem}"):
+        call()
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("call", "problem"),
     [
         (lambda: fix_request({"model": "m"}, "anthropic"), "body is of type dict; give a value of type bytes"),
         (lambda: get_api_spec(["anthropic"]), r"no module speaks \['anthropic'\]; the APIs are"),
@@ -215,7 +220,7 @@ def test_the_wire_takes_what_it_knows(asked: Any, told: str) -> None:
         (lambda: ScriptedUpstream(None), "replies is of type NoneType; give a value of type Sequence"),
     ],
 )
-def test_what_is_of_another_type_is_told_by_its_name(asked: Any, told: str) -> None:
-    """Functions of the wire and of the shipped fakes name the argument, its type, and what is wanted."""
-    with pytest.raises((HoldfastError, TypeError), match=f"^{told}"):
-        asked()
+def test_provider_functions_name_the_argument_of_a_wrong_type(call: Any, problem: str) -> None:
+    """Functions for providers and the shipped fakes name the argument, its type and the expected type."""
+    with pytest.raises((HoldfastError, TypeError), match=f"^{problem}"):
+        call()

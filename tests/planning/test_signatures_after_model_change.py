@@ -1,4 +1,4 @@
-"""A conversation that is planned for one model, then for another: whose is what is sealed in it."""
+"""A conversation planned for one model and then for another: which model may see which signatures."""
 
 from __future__ import annotations
 
@@ -21,64 +21,68 @@ MODELS = {
 }
 
 
-def said(api: str, number: int) -> list[dict[str, Any]]:
-    """Return what a model says in one step, sealed, and what came of its call."""
-    id_, seal = f"toolu_{number}", f"U0VBTF{number}A"
+def build_step(api: str, number: int) -> list[dict[str, Any]]:
+    """Return a model's signed answer with a call, and the result of the call."""
+    id_, signature = f"toolu_{number}", f"U0VBTF{number}A"
     if api == "anthropic":
-        thought = {"type": "thinking", "thinking": "Look.", "signature": seal}
+        thought = {"type": "thinking", "thinking": "Look.", "signature": signature}
         call = {"type": "tool_use", "id": id_, "name": "sh", "input": {}}
         result = {"type": "tool_result", "tool_use_id": id_, "content": "ok"}
         return [{"role": "assistant", "content": [thought, call]}, {"role": "user", "content": [result]}]
     if api == "gemini":
-        call = {"functionCall": {"id": id_, "name": "sh", "args": {}}, "thoughtSignature": seal}
+        call = {"functionCall": {"id": id_, "name": "sh", "args": {}}, "thoughtSignature": signature}
         result = {"functionResponse": {"id": id_, "name": "sh", "response": {"output": "ok"}}}
         return [{"role": "model", "parts": [call]}, {"role": "user", "parts": [result]}]
     return [
-        {"type": "reasoning", "id": f"rs_{number}", "summary": [], "encrypted_content": seal},
+        {"type": "reasoning", "id": f"rs_{number}", "summary": [], "encrypted_content": signature},
         {"type": "function_call", "call_id": id_, "name": "sh", "arguments": "{}"},
         {"type": "function_call_output", "call_id": id_, "output": "ok"},
     ]
 
 
-def begun(api: str) -> list[dict[str, Any]]:
-    words = {"role": "user", "content": "Go on."}
-    return [words if api != "gemini" else {"role": "user", "parts": [{"text": "Go on."}]}]
+def build_request(api: str) -> list[dict[str, Any]]:
+    message = {"role": "user", "content": "Go on."}
+    return [message if api != "gemini" else {"role": "user", "parts": [{"text": "Go on."}]}]
 
 
-def sent(history: list[Message], planned: Plan, api: str) -> str:
+def encode_request(history: list[Message], planned: Plan, api: str) -> str:
     return str(encode_messages(api, apply(history, planned)))
 
 
 @pytest.mark.parametrize("api", WIRES)
-def test_another_model_is_not_shown_what_the_last_one_sealed(api: str) -> None:
-    """Each model is shown its own seals and no other's, however the history and the branch are kept in between."""
+def test_plan_sends_signatures_only_to_their_own_model(api: str) -> None:
+    """Each model gets its own signatures and no other's, however history and state are kept in between."""
     first, second = MODELS[api]
-    wire, history, branch = begun(api), list[Message](), None
+    wire, history, state = build_request(api), list[Message](), None
     for number, model in enumerate([first, first, second, second, first, second]):
         history = decode_messages(api, wire)
-        planned = plan(history, get_target(api, model), state=branch)
-        branch = ConversationState.load(planned.state.dump())
-        shown = {seal for seal in range(number) if f"U0VBTF{seal}A" in sent(history, planned, api)}
+        planned = plan(history, get_target(api, model), state=state)
+        state = ConversationState.load(planned.state.dump())
+        shown = {
+            signature for signature in range(number) if f"U0VBTF{signature}A" in encode_request(history, planned, api)
+        }
         own = {first: {0, 1, 4}, second: {2, 3, 5}}[model]
-        assert shown == {seal for seal in range(number) if seal in own}
-        wire += said(api, number)
+        assert shown == {signature for signature in range(number) if signature in own}
+        wire += build_step(api, number)
 
 
-def test_what_is_known_of_seals_is_no_edit_of_the_past() -> None:
-    """After a change of models a history that is read anew is the same one: it goes on, and only what is new is new."""
+def test_plan_continues_a_history_after_a_model_change() -> None:
+    """After a change of models a history that is decoded again is the same one, and only new messages are added."""
     first, second = MODELS["anthropic"]
-    wire, branch = begun("anthropic"), ConversationState()
+    wire, state = build_request("anthropic"), ConversationState()
     for number, model in enumerate([first, second, second, second]):
-        planned = plan(decode_messages("anthropic", wire), get_target("anthropic", model), state=branch)
-        assert number != 3 or branch.history.sized_messages.is_storage_of(planned.state.history.sized_messages)
-        branch = planned.state
-        wire += said("anthropic", number)
+        planned = plan(decode_messages("anthropic", wire), get_target("anthropic", model), state=state)
+        assert number != 3 or state.history.sized_messages.is_storage_of(planned.state.history.sized_messages)
+        state = planned.state
+        wire += build_step("anthropic", number)
 
 
-def test_one_model_alone_is_told_nothing() -> None:
-    """Where one model is asked all the time, and where nobody names one, the very messages that were given are held."""
-    history = decode_messages("anthropic", [*begun("anthropic"), *said("anthropic", 0), *said("anthropic", 1)])
-    for to in (get_target("anthropic", "claude-opus-4-8"), Target()):
-        planned = plan(history[:3], to)
-        planned = plan(history, to, state=planned.state)
-        assert all(one is other for one, other in zip(planned.state.history.messages, history, strict=True))
+def test_plan_keeps_message_objects_for_a_single_model() -> None:
+    """With one model, or none named, the state keeps the message objects that were passed in."""
+    history = decode_messages(
+        "anthropic", [*build_request("anthropic"), *build_step("anthropic", 0), *build_step("anthropic", 1)]
+    )
+    for target in (get_target("anthropic", "claude-opus-4-8"), Target()):
+        planned = plan(history[:3], target)
+        planned = plan(history, target, state=planned.state)
+        assert all(message is other for message, other in zip(planned.state.history.messages, history, strict=True))

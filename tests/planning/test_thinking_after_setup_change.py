@@ -1,4 +1,4 @@
-"""Thinking that is bound to what stands before it: what a first frame, another one, a restart and a fork do to it."""
+"""Thinking that is bound to everything before it: what a first setup, a new setup, a restart and a fork change."""
 
 from __future__ import annotations
 
@@ -17,130 +17,159 @@ from holdfast.state.fold.fold_entries import apply_entries
 from holdfast.state.fold.rewind import rewind_state
 from holdfast.store.memory import MemoryStore
 
-BINDING = "claude-opus-5-5"
-ONE, OTHER = RequestSetup("one", 100), RequestSetup("other", 100)
-ASKED = Message.from_text("user", "How high is the tide?")
-THOUGHT = Message("assistant", (Thinking("hm", ProviderSignature("anthropic", BINDING, "s")), Text("High.")))
-LATER = [ASKED, THOUGHT] * 3 + [ASKED]
-"""A conversation that has gone on for three answers."""
+BINDING_MODEL = "claude-opus-5-5"
+FIRST_SETUP, OTHER_SETUP = RequestSetup("one", 100), RequestSetup("other", 100)
+QUESTION = Message.from_text("user", "How high is the tide?")
+ANSWER = Message("assistant", (Thinking("hm", ProviderSignature("anthropic", BINDING_MODEL, "s")), Text("High.")))
+CONVERSATION = [QUESTION, ANSWER] * 3 + [QUESTION]
+"""A conversation with three answers and an open question."""
 
 
-def where(frame):
-    return get_target("anthropic", BINDING, window=200_000, setup=frame)
+def build_target(setup):
+    return get_target("anthropic", BINDING_MODEL, window=200_000, setup=setup)
 
 
-def of(said, *bodies):
-    """Return the branch of a log: messages, then the rest."""
+def build_state(messages, *bodies):
+    """Return the state of a log of ``messages`` followed by ``bodies``."""
     return apply_entries(
-        ConversationState(), [Entry(str(at), None, body) for at, body in enumerate([*map(spoken, said), *bodies])]
+        ConversationState(),
+        [Entry(str(index), None, body) for index, body in enumerate([*map(make_entry, messages), *bodies])],
     )
 
 
-def spoken(message):
+def make_entry(message):
     return MessageEntry(build_sized_message(message))
 
 
-def kept(plan):
-    """Return how many of the answers that a plan shows have their thinking."""
-    return sum(isinstance(part, Thinking) for slot in build_messages_to_send(plan) for part in slot.message.parts)
+def count_thinking(planned):
+    """Return how many answers in a plan's request have their thinking."""
+    return sum(isinstance(part, Thinking) for sized in build_messages_to_send(planned) for part in sized.message.parts)
 
 
-def went_on(plan):
-    """Return the branch of a plan, once its request was answered and the user spoke again."""
-    return apply_entries(plan.state, [Entry("", None, spoken(one)) for one in (THOUGHT, ASKED)])
+def append_answer_and_question(planned):
+    """Return the state of a plan after its request was answered and the user wrote again."""
+    return apply_entries(planned.state, [Entry("", None, make_entry(message)) for message in (ANSWER, QUESTION)])
 
 
-@pytest.mark.parametrize("frame", [RequestSetup(), ONE], ids=["none", "one"])
-def test_a_first_frame_makes_nothing_loose(frame):
-    """What was said before there was a frame was signed elsewhere, over the one it has now: it all stays."""
-    plan = plan_request(of(LATER), where(frame))
-    assert (kept(plan), plan.normalization, plan.state.setup_changed_at) == (3, (), 0)
-    again = plan_request(went_on(plan), where(frame))
-    assert (kept(again), again.normalization) == (4, ())
+@pytest.mark.parametrize("setup", [RequestSetup(), FIRST_SETUP], ids=["none", "one"])
+def test_thinking_stays_when_the_first_setup_arrives(setup):
+    """Thinking from before there was a setup was signed elsewhere, under the setup it has now, so all of it stays."""
+    plan = plan_request(build_state(CONVERSATION), build_target(setup))
+    assert (count_thinking(plan), plan.normalization, plan.state.setup_changed_at) == (3, (), 0)
+    second_plan = plan_request(append_answer_and_question(plan), build_target(setup))
+    assert (count_thinking(second_plan), second_plan.normalization) == (4, ())
 
 
-@pytest.mark.parametrize(("old", "new"), [(ONE, OTHER), (ONE, RequestSetup()), (RequestSetup(), ONE)])
-def test_another_frame_makes_loose_what_stood_before_it(old, new):
-    """Also where one of them is empty; what is said behind it stays."""
-    first = plan_request(of(LATER), where(old))
-    plan = plan_request(went_on(first), where(new))
-    assert kept(first) == 3
-    assert kept(plan) == 0
+@pytest.mark.parametrize(
+    ("old", "new"), [(FIRST_SETUP, OTHER_SETUP), (FIRST_SETUP, RequestSetup()), (RequestSetup(), FIRST_SETUP)]
+)
+def test_thinking_before_a_setup_change_is_dropped(old, new):
+    """This holds also if either setup is empty; thinking after the change stays."""
+    first = plan_request(build_state(CONVERSATION), build_target(old))
+    plan = plan_request(append_answer_and_question(first), build_target(new))
+    assert count_thinking(first) == 3
+    assert count_thinking(plan) == 0
     assert plan.state.setup_changed_at == len(plan.state.history.sized_messages)
-    assert kept(plan_request(went_on(plan), where(new))) == 1
-    assert kept(plan_request(went_on(plan), where(old))) == 0
+    assert count_thinking(plan_request(append_answer_and_question(plan), build_target(new))) == 1
+    assert count_thinking(plan_request(append_answer_and_question(plan), build_target(old))) == 0
 
 
-def test_a_frame_that_was_told_gives_way_before_anything_was_asked():
-    """A log may tell of frames and hold no request; what stood before the last change stays loose ever after."""
-    for frames in ([ONE, OTHER], [ONE, RequestSetup()], [ONE, RequestSetup(), OTHER]):
-        assert kept(plan_request(of(LATER, *frames), where(frames[-1]))) == 0
-    emptied = of(LATER, ONE, RequestSetup())
-    assert kept(plan_request(apply_entries(emptied, [Entry("", None, spoken(THOUGHT))]), where(ONE))) == 1
+def test_thinking_before_a_logged_setup_change_is_dropped():
+    """A log may contain setups and no request; thinking before the last change stays dropped."""
+    for setups in (
+        [FIRST_SETUP, OTHER_SETUP],
+        [FIRST_SETUP, RequestSetup()],
+        [FIRST_SETUP, RequestSetup(), OTHER_SETUP],
+    ):
+        assert count_thinking(plan_request(build_state(CONVERSATION, *setups), build_target(setups[-1]))) == 0
+    without_setup = build_state(CONVERSATION, FIRST_SETUP, RequestSetup())
+    assert (
+        count_thinking(
+            plan_request(apply_entries(without_setup, [Entry("", None, make_entry(ANSWER))]), build_target(FIRST_SETUP))
+        )
+        == 1
+    )
 
 
-@pytest.mark.parametrize("frames", [[ONE], [ONE, OTHER], [RequestSetup(), ONE]], ids=["first", "another", "after none"])
-def test_whoever_comes_next_knows_the_same(frames):
-    """Loaded from its own bytes, built at once, opened from the log or at an entry of it: the same frame counts."""
+@pytest.mark.parametrize(
+    "setups",
+    [[FIRST_SETUP], [FIRST_SETUP, OTHER_SETUP], [RequestSetup(), FIRST_SETUP]],
+    ids=["first", "another", "after none"],
+)
+def test_thinking_is_dropped_the_same_after_load_fork_and_reopen(setups):
+    """Loaded from a dump, rebuilt, opened from the log or forked, the same setup is in force."""
     store = MemoryStore()
     journal = Journal.open(store, "k")
-    journal.append(*LATER)
-    for frame in frames:
-        journal.prepare_request(where(frame))
-        journal.record_answer(THOUGHT)
-        journal.append(ASKED)
-    goal, branch = where(frames[-1]), journal.state
-    wanted = [slot.message for slot in build_messages_to_send(plan_request(branch, goal))]
-    others = [
-        ConversationState.load(branch.dump()),
+    journal.append(*CONVERSATION)
+    for setup in setups:
+        journal.prepare_request(build_target(setup))
+        journal.record_answer(ANSWER)
+        journal.append(QUESTION)
+    goal, state = build_target(setups[-1]), journal.state
+    expected = [sized.message for sized in build_messages_to_send(plan_request(state, goal))]
+    states = [
+        ConversationState.load(state.dump()),
         ConversationState.from_entries(store.read_path("k")),
         Journal.open(store, "k").state,
         journal.fork_at(journal.leaf).state,
     ]
-    for other in others:
-        assert (other.setup, other.setup_changed_at) == (branch.setup, branch.setup_changed_at)
-        assert [slot.message for slot in build_messages_to_send(plan_request(other, goal))] == wanted
-    assert kept(plan_request(branch, goal)) == (4 if frames == [ONE] else 1)
+    for other in states:
+        assert (other.setup, other.setup_changed_at) == (state.setup, state.setup_changed_at)
+        assert [sized.message for sized in build_messages_to_send(plan_request(other, goal))] == expected
+    assert count_thinking(plan_request(state, goal)) == (4 if setups == [FIRST_SETUP] else 1)
 
 
-def test_a_shorter_branch_knows_its_frame():
-    """Cut back to before its frame changed, all of it is loose; one whose frame was its first loses nothing."""
-    first = plan_request(of(LATER), where(ONE)).state
-    assert kept(plan_request(rewind_state(first, 5), where(ONE))) == 2
-    assert kept(plan_request(rewind_state(plan_request(first, where(OTHER)).state, 5), where(OTHER))) == 0
-    assert kept(plan_request(rewind_state(first, 5), where(OTHER))) == 0
+def test_rewind_state_keeps_the_setup():
+    """Rewound to before a setup change, all thinking is dropped; if the setup was the first, none is."""
+    first = plan_request(build_state(CONVERSATION), build_target(FIRST_SETUP)).state
+    assert count_thinking(plan_request(rewind_state(first, 5), build_target(FIRST_SETUP))) == 2
+    assert (
+        count_thinking(
+            plan_request(
+                rewind_state(plan_request(first, build_target(OTHER_SETUP)).state, 5), build_target(OTHER_SETUP)
+            )
+        )
+        == 0
+    )
+    assert count_thinking(plan_request(rewind_state(first, 5), build_target(OTHER_SETUP))) == 0
 
 
-def test_what_stands_before_counts_whatever_the_frame():
-    """A summary where turns were is another prefix: thinking behind it was not signed over that."""
-    summed = of(
-        LATER,
-        ONE,
-        RequestEntry("b", 7, BINDING),
+def test_thinking_after_a_compaction_is_dropped_under_any_setup():
+    """A summary in place of turns is another prefix: thinking after it was not signed over the summary."""
+    compacted = build_state(
+        CONVERSATION,
+        FIRST_SETUP,
+        RequestEntry("b", 7, BINDING_MODEL),
         CompactionEntry(2, Message.from_text("user", "Earlier: the tide."), 9),
     )
-    assert kept(plan_request(summed, where(ONE))) == 0
+    assert count_thinking(plan_request(compacted, build_target(FIRST_SETUP))) == 0
 
 
 @pytest.mark.parametrize("turns", [1, 2, 4])
-@pytest.mark.parametrize("known", [False, True], ids=["at once", "step by step"])
-def test_a_late_result_makes_loose_what_was_thought_before_it(turns, known):
-    """A result takes its place behind its call: what was thought over the stand-in is loose, what follows is not."""
-    call, told = ToolCall("c", "read", "{}"), ToolResult("c", "read", (Text("late"),))
-    before = [ASKED, Message("assistant", (call,)), *[ASKED, THOUGHT] * turns]
-    after = [Message("tool", (told,)), ASKED, THOUGHT, ASKED]
-    branch = plan_request(of(before), where(ONE)).state if known else ConversationState()
-    said = after if known else before + after
-    plan = plan_request(apply_entries(branch, [Entry("", None, spoken(one)) for one in said]), where(ONE))
-    assert kept(plan) == 1
-    shown = [slot.message for slot in build_messages_to_send(plan)]
-    assert [result for message in shown for result in message.results] == [told]
-    assert plan_request(went_on(plan), where(ONE)).normalization
-    assert kept(plan_request(went_on(plan), where(ONE))) == 2
+@pytest.mark.parametrize("is_planned_before", [False, True], ids=["at once", "step by step"])
+def test_thinking_before_a_late_result_is_dropped(turns, is_planned_before):
+    """A late result is placed after its call: thinking over the stand-in is dropped, thinking after the result
+    stays.
+    """
+    call, late_result = ToolCall("c", "read", "{}"), ToolResult("c", "read", (Text("late"),))
+    before = [QUESTION, Message("assistant", (call,)), *[QUESTION, ANSWER] * turns]
+    after = [Message("tool", (late_result,)), QUESTION, ANSWER, QUESTION]
+    state = (
+        plan_request(build_state(before), build_target(FIRST_SETUP)).state if is_planned_before else ConversationState()
+    )
+    messages = after if is_planned_before else before + after
+    plan = plan_request(
+        apply_entries(state, [Entry("", None, make_entry(message)) for message in messages]), build_target(FIRST_SETUP)
+    )
+    assert count_thinking(plan) == 1
+    shown = [sized.message for sized in build_messages_to_send(plan)]
+    assert [result for message in shown for result in message.results] == [late_result]
+    assert plan_request(append_answer_and_question(plan), build_target(FIRST_SETUP)).normalization
+    assert count_thinking(plan_request(append_answer_and_question(plan), build_target(FIRST_SETUP))) == 2
 
 
-def test_answers_in_a_row_wait_for_their_results_together():
-    """Two answers that follow each other are one to the API: what the second thought, no stand-in was shown to."""
-    calls = [Message("assistant", (*THOUGHT.parts[:1], ToolCall(id_, "read", "{}"))) for id_ in "ab"]
-    told = Message("tool", tuple(ToolResult(id_, "read", (Text("ok"),)) for id_ in "ab"))
-    assert kept(plan_request(of([ASKED, *calls, told]), where(ONE))) == 2
+def test_thinking_of_consecutive_answers_with_open_calls_stays():
+    """Two answers in a row are one to the API, and no stand-in result was shown to the second."""
+    calls = [Message("assistant", (*ANSWER.parts[:1], ToolCall(id_, "read", "{}"))) for id_ in "ab"]
+    results = Message("tool", tuple(ToolResult(id_, "read", (Text("ok"),)) for id_ in "ab"))
+    assert count_thinking(plan_request(build_state([QUESTION, *calls, results]), build_target(FIRST_SETUP))) == 2

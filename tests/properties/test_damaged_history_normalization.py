@@ -1,5 +1,5 @@
-"""What was said, however it was mangled, becomes a request that its API takes (valid-request and the invariants below
-it), for all four APIs.
+"""Damaged histories become requests that their API accepts (valid-request and the invariants below it), for
+all four APIs.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ COUNT = example_counts.choose(quick=60, ci=182, thorough=2_000)
 
 @pytest.mark.counts
 @pytest.mark.parametrize(("api", "model"), FAMILIES)
-def test_mangled_histories_keep_every_law(api, model):
-    """Whatever happened to a history: valid, repaired once for all, nothing lost, no real result replaced."""
-    assert [(seed, law) for seed in range(COUNT) for law in check_seed_history(seed, api, model)] == []
+def test_mangled_histories_keep_every_invariant(api, model):
+    """Whatever happened to a history, the request is valid, normalizing is stable, nothing is lost, and no real result
+    is replaced.
+    """
+    assert [(seed, violation) for seed in range(COUNT) for violation in check_seed_history(seed, api, model)] == []
 
 
-BROKE = [
+ONCE_BROKEN = [
     (20_359_685, "openai-chat", "gpt-5"),
     (20_548_490, "anthropic", "claude-opus-5-0"),
     (20_397_262, "gemini", "gemini-3.1-pro-preview"),
@@ -55,41 +57,43 @@ BROKE = [
     (20_616_501, "gemini", "gemini-2.5-pro"),
     (20_898_859, "openai-chat", "somebody-else"),
 ]
-"""Histories that once broke a law."""
+"""Histories that violated an invariant in an earlier run."""
 
 
-@pytest.mark.parametrize(("seed", "api", "model"), BROKE)
-def test_what_broke_once_holds(seed, api, model):
-    """A history that broke a law in some long run keeps them all."""
+@pytest.mark.parametrize(("seed", "api", "model"), ONCE_BROKEN)
+def test_histories_that_once_broke_an_invariant_keep_all(seed, api, model):
+    """A history that violated an invariant in a long run keeps all of them."""
     assert list(check_seed_history(seed, api, model)) == []
 
 
-@pytest.mark.parametrize("blow", MUTATIONS, ids=lambda blow: blow.__name__)
-def test_each_blow_breaks_something(blow):
-    """Every way of mangling makes a request that some API refuses, or the laws above would prove little."""
-    refused = 0
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_each_mutation_breaks_some_request(mutation):
+    """Every kind of damage makes a request that some API refuses; otherwise the tests above would prove little."""
+    refused_count = 0
     for seed in range(60):
         rng = Random(seed)
-        messages = list(blow(make_valid_conversation(rng, "anthropic"), rng))
-        refused += any(normalize_history(messages, get_target(api, MANGLE_MODELS[api][0]).dialect) for api in API_NAMES)
-    assert refused
+        messages = list(mutation(make_valid_conversation(rng, "anthropic"), rng))
+        refused_count += any(
+            normalize_history(messages, get_target(api, MANGLE_MODELS[api][0]).dialect) for api in API_NAMES
+        )
+    assert refused_count
 
 
 @given(st.integers(0, 10_000), st.sampled_from(FAMILIES))
-def test_planning_step_by_step_repairs_as_planning_at_once(seed, family):
-    """The memory of what is settled changes no repair: growing a history finds what looking at all of it finds."""
-    where = get_target(*family, window=200_000)
-    branch = ConversationState()
+def test_normalize_projection_is_the_same_step_by_step_and_at_once(seed, family):
+    """Remembering the normalized prefix changes nothing: a growing history gets the edits that normalizing all of it
+    gives.
+    """
+    target = get_target(*family, window=200_000)
+    state = ConversationState()
     for message in mangle_conversation(Random(seed), family[0]):
-        branch = apply_entry(branch, Entry("", None, MessageEntry(build_sized_message(message))))
-        repair, settled = normalize_projection(branch, where.dialect)
+        state = apply_entry(state, Entry("", None, MessageEntry(build_sized_message(message))))
+        edits, normalized_prefix = normalize_projection(state, target.dialect)
         assert (
-            repair
-            == normalize_projection(replace(branch, view=replace(branch.view, normalized_prefix=None)), where.dialect)[
-                0
-            ]
+            edits
+            == normalize_projection(replace(state, view=replace(state.view, normalized_prefix=None)), target.dialect)[0]
         )
-        branch = replace(branch, view=replace(branch.view, normalized_prefix=settled))
+        state = replace(state, view=replace(state.view, normalized_prefix=normalized_prefix))
 
 
 @given(st.integers(0, 10_000), st.sampled_from([*FAMILIES, ("anthropic", "claude-opus-5-5")]))
@@ -99,157 +103,168 @@ def test_planning_step_by_step_repairs_as_planning_at_once(seed, family):
 @example(2797, ("anthropic", "claude-3-5-sonnet-20241022"))
 @example(40, ("anthropic", "claude-3-5-sonnet-20241022"))
 @example(487, ("anthropic", "claude-3-5-sonnet-20241022"))
-def test_frames_and_decisions_in_between_change_no_repair(seed, family):
-    """The same where two histories follow each other, frames change, texts give way and answers break off."""
-    rng, where, branch = Random(seed), get_target(*family, window=200_000), ConversationState()
+def test_normalize_projection_survives_setup_changes_and_decisions(seed, family):
+    """The same holds when two histories follow each other, setups change, texts are replaced and answers are
+    aborted.
+    """
+    rng, target, state = Random(seed), get_target(*family, window=200_000), ConversationState()
     for number, message in enumerate([*mangle_conversation(rng, family[0]), *mangle_conversation(rng, family[0])]):
-        told = [MessageEntry(build_sized_message(message))]
+        bodies = [MessageEntry(build_sized_message(message))]
         if rng.random() < 0.1:
-            told.append(RequestSetup(f"f{number}", 10))
+            bodies.append(RequestSetup(f"f{number}", 10))
         if rng.random() < 0.1 and message.role == "assistant":
-            told.append(AnswerEntry("b", stop_reason="aborted"))
+            bodies.append(AnswerEntry("b", stop_reason="aborted"))
         if rng.random() < 0.1 and message.parts and isinstance(message.parts[0], Text):
-            told.append(DecisionEntry((Edit(Span(number, number + 1, 0), (Text("cut"),), "spill"),)))
-        branch = apply_entries(branch, [Entry("d", None, one) for one in told])
-        repair, settled = normalize_projection(branch, where.dialect)
+            bodies.append(DecisionEntry((Edit(Span(number, number + 1, 0), (Text("cut"),), "spill"),)))
+        state = apply_entries(state, [Entry("d", None, body) for body in bodies])
+        edits, normalized_prefix = normalize_projection(state, target.dialect)
         assert (
-            repair
-            == normalize_projection(replace(branch, view=replace(branch.view, normalized_prefix=None)), where.dialect)[
-                0
-            ]
+            edits
+            == normalize_projection(replace(state, view=replace(state.view, normalized_prefix=None)), target.dialect)[0]
         )
-        branch = replace(branch, view=replace(branch.view, normalized_prefix=settled))
+        state = replace(state, view=replace(state.view, normalized_prefix=normalized_prefix))
 
 
 @given(st.integers(0, 10_000), st.sampled_from(FAMILIES))
-def test_a_plan_is_valid_too(seed, family):
-    """valid-request: the same through the planner: decisions, repairs, and the rendering of both."""
-    where = get_target(*family, window=200_000)
+def test_plan_of_a_damaged_history_is_valid(seed, family):
+    """valid-request: the same through the planner: decisions, normalization, and rendering of both."""
+    target = get_target(*family, window=200_000)
     messages = mangle_conversation(Random(seed), family[0])
     assume(any(map(has_nonblank_content, messages)))
-    made = plan(messages, where)
-    sent = build_request_body(where.api, where.model, build_messages_to_send(made), options=made.options)
-    found = validate_request(sent, where.api, model=where.model)
-    assert [one for one in found if one.level == "error" and "thinking" not in one.rule] == []
+    new_plan = plan(messages, target)
+    sent = build_request_body(target.api, target.model, build_messages_to_send(new_plan), options=new_plan.options)
+    found = validate_request(sent, target.api, model=target.model)
+    assert [finding for finding in found if finding.level == "error" and "thinking" not in finding.rule] == []
 
 
 @given(st.integers(0, 10_000), st.sampled_from(FAMILIES))
-def test_fixing_twice_is_fixing_once(seed, family):
-    """fix-is-idempotent: ``fix(fix(x)) == fix(x)``, and what was valid is the very same object."""
+def test_fix_request_is_idempotent(seed, family):
+    """fix-is-idempotent: ``fix(fix(x)) == fix(x)``, and a valid body is returned as the same object."""
     api, model = family
     raw = build_request_body(
         api, model, [SizedMessage(message) for message in make_valid_conversation(Random(seed), api)]
     )
-    for one in (
+    for body in (
         raw,
         build_request_body(api, model, [SizedMessage(message) for message in mangle_conversation(Random(seed), api)]),
     ):
-        once = fix_request(one, api, model=model)
-        again = fix_request(once.body, api, model=model)
-        assert again.body is once.body
-        if not [finding for finding in validate_request(one, api, model=model) if finding.level == "error"]:
-            assert once.body is one
+        fixed = fix_request(body, api, model=model)
+        fixed_twice = fix_request(fixed.body, api, model=model)
+        assert fixed_twice.body is fixed.body
+        if not [finding for finding in validate_request(body, api, model=model) if finding.level == "error"]:
+            assert fixed.body is body
 
 
-# -- bodies that are no histories --------------------------------------------------------------------------------------
+# -- damaged bodies ----------------------------------------------------------------------------------------------------
 
 
-def places(value, path=()):
-    """Yield the path of everything inside a JSON value."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in inner:
+def list_paths(value, path=()):
+    """Yield the path of every value inside a JSON value."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
         yield (*path, key)
-        yield from places(one, (*path, key))
+        yield from list_paths(child, (*path, key))
 
 
-ODD = [None, 3, "", [], {}, "x", " ", True, [1], {"a": 1}, 1e300]
+ODD_VALUES = [None, 3, "", [], {}, "x", " ", True, [1], {"a": 1}, 1e300]
 
 
-def damaged_json(value, rng):
-    """Return a JSON value with one thing in it gone, another, twice, unknown, or out of order."""
-    path = rng.choice(list(places(value)))
-    holder = value
+def damage_json(value, rng):
+    """Return a JSON value with one inner value deleted, replaced, repeated, added or reordered."""
+    path = rng.choice(list(list_paths(value)))
+    container = value
     for key in path[:-1]:
-        holder = holder[key]
+        container = container[key]
     kind, key = rng.randrange(4), path[-1]
     if kind == 0:
-        del holder[key]
+        del container[key]
     elif kind == 1:
-        holder[key] = rng.choice(ODD)
-    elif isinstance(holder, dict):
-        holder[f"x_{kind}"] = rng.choice(ODD)
+        container[key] = rng.choice(ODD_VALUES)
+    elif isinstance(container, dict):
+        container[f"x_{kind}"] = rng.choice(ODD_VALUES)
     elif kind == 2:
-        holder.insert(rng.randrange(len(holder) + 1), json.loads(json.dumps(holder[key])))
+        container.insert(rng.randrange(len(container) + 1), json.loads(json.dumps(container[key])))
     else:
-        rng.shuffle(holder)
+        rng.shuffle(container)
     return value
 
 
 @given(st.integers(0, 100_000), st.sampled_from(FAMILIES))
-def test_any_damage_to_a_body_is_answered(seed, family):
-    """Whatever is wrong with the JSON: mended once for all, no word of a user lost, or a typed error."""
+def test_fix_request_handles_any_damage_to_a_body(seed, family):
+    """Whatever is wrong with the JSON, it is fixed once for all or gives a typed error."""
     rng = Random(seed)
     value = json.loads(
         build_request_body(*family, [SizedMessage(message) for message in make_valid_conversation(rng, family[0])])
     )
     for _ in range(rng.randint(1, 4)):
-        value = damaged_json(value, rng) if list(places(value)) else value
+        value = damage_json(value, rng) if list(list_paths(value)) else value
     try:
-        once = fix_request(json.dumps(value).encode(), family[0], model=family[1])
+        fixed = fix_request(json.dumps(value).encode(), family[0], model=family[1])
     except HoldfastError:
         return
-    assert fix_request(once.body, family[0], model=family[1]).body == once.body
-    assert once.is_valid or once.findings
+    assert fix_request(fixed.body, family[0], model=family[1]).body == fixed.body
+    assert fixed.is_valid or fixed.findings
 
 
-# -- answers that were interrupted -------------------------------------------------------------------------------------
+# -- interrupted answers -----------------------------------------------------------------------------------------------
 
 
 CALL = ToolCall("c1", "read", '{"path": "a"}')
 GO = Message.from_text("user", "go")
 
 
-def branch_of(*bodies):
-    return ConversationState.from_entries(Entry("", None, one) for one in bodies)
+def build_state(*bodies):
+    return ConversationState.from_entries(Entry("", None, body) for body in bodies)
 
 
-def said(message):
+def make_entry(message):
     return MessageEntry(build_sized_message(message))
 
 
 @pytest.mark.parametrize("stop", ["error", "aborted"])
 @pytest.mark.parametrize(("api", "model"), FAMILIES)
 def test_open_calls_of_a_failed_answer_get_no_result(api, model, stop):
-    """Calls of an errored or aborted answer never ran: without a result they go, with one they stay."""
+    """Calls of a failed or aborted answer never ran: without a result they are dropped, with one they stay."""
     answer = Message("assistant", (Text("I read it."), CALL))
-    history = branch_of(
-        said(GO), said(answer), AnswerEntry("", stop_reason=stop), said(Message.from_text("user", "again"))
+    history = build_state(
+        make_entry(GO),
+        make_entry(answer),
+        AnswerEntry("", stop_reason=stop),
+        make_entry(Message.from_text("user", "again")),
     )
-    sent = [slot.message for slot in build_messages_to_send(plan_request(history, get_target(api, model)))]
-    assert not [call for one in sent for call in one.calls]
-    assert not [result for one in sent for result in one.results]
-    assert any("I read it." in one.text for one in sent)
-    answered = Message("tool", (ToolResult("c1", "read", (Text("real"),)),))
-    history = branch_of(said(GO), said(answer), AnswerEntry("", stop_reason=stop), said(answered), said(GO))
-    sent = [slot.message for slot in build_messages_to_send(plan_request(history, get_target(api, model)))]
-    assert [result.content for one in sent for result in one.results] == [(Text("real"),)]
+    sent = [sized.message for sized in build_messages_to_send(plan_request(history, get_target(api, model)))]
+    assert not [call for message in sent for call in message.calls]
+    assert not [result for message in sent for result in message.results]
+    assert any("I read it." in message.text for message in sent)
+    result_message = Message("tool", (ToolResult("c1", "read", (Text("real"),)),))
+    history = build_state(
+        make_entry(GO),
+        make_entry(answer),
+        AnswerEntry("", stop_reason=stop),
+        make_entry(result_message),
+        make_entry(GO),
+    )
+    sent = [sized.message for sized in build_messages_to_send(plan_request(history, get_target(api, model)))]
+    assert [result.content for message in sent for result in message.results] == [(Text("real"),)]
 
 
 @pytest.mark.parametrize(("api", "model"), FAMILIES)
-def test_a_call_that_was_cut_off_gets_no_result(api, model):
-    """A call whose arguments end in the middle never ran; one that only lacks its result did, as far as we know."""
-    cut = Message("assistant", (Text("a"), replace(CALL, arguments='{"path": "a')))
-    whole = Message("assistant", (Text("a"), CALL))
-    for answer, count in ((cut, 0), (whole, 1)):
-        sent = [slot.message for slot in build_messages_to_send(plan([GO, answer, GO], get_target(api, model)))]
-        assert [SYNTHETIC_RESULT_TEXT in str(result) for one in sent for result in one.results] == [True] * count
+def test_truncated_call_gets_no_result(api, model):
+    """A call whose arguments end in the middle never ran; a complete call without a result may have."""
+    truncated = Message("assistant", (Text("a"), replace(CALL, arguments='{"path": "a')))
+    complete = Message("assistant", (Text("a"), CALL))
+    for answer, count in ((truncated, 0), (complete, 1)):
+        sent = [sized.message for sized in build_messages_to_send(plan([GO, answer, GO], get_target(api, model)))]
+        assert [SYNTHETIC_RESULT_TEXT in str(result) for message in sent for result in message.results] == [
+            True
+        ] * count
 
 
-# -- reasoning units ---------------------------------------------------------------------------------------------------
+# -- reasoning items ---------------------------------------------------------------------------------------------------
 
 
-def test_reasoning_that_goes_takes_the_name_of_its_item_along():
-    """Responses: an item whose reasoning is dropped is sent without the id that names both; its call id stays."""
+def test_fix_request_drops_the_item_id_with_dropped_reasoning():
+    """Responses: an item whose reasoning is dropped is sent without the id that ties them; its call id stays."""
     items = [
         {"type": "message", "role": "user", "content": "a"},
         {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"},
@@ -258,32 +273,32 @@ def test_reasoning_that_goes_takes_the_name_of_its_item_along():
         {"type": "reasoning", "id": "rs_2", "summary": [], "encrypted_content": "y"},
         {"type": "message", "role": "user", "content": "b"},
     ]
-    made = fix_request(json.dumps({"model": "gpt-5.5", "input": items}).encode(), "openai-responses")
-    sent = json.loads(made.body)["input"]
-    assert made.is_valid
+    fixed = fix_request(json.dumps({"model": "gpt-5.5", "input": items}).encode(), "openai-responses")
+    sent = json.loads(fixed.body)["input"]
+    assert fixed.is_valid
     assert sent == [*items[:4], items[5]]
 
 
-def test_thinking_of_another_model_goes_with_the_name_of_its_item():
-    """The same for values: the part behind dropped thinking keeps neither its seal nor its bytes."""
+def test_plan_drops_the_item_id_with_another_models_thinking():
+    """The same for messages: the part after dropped thinking loses its signature and its wire bytes."""
     from holdfast.messages.parts import ProviderSignature
 
-    where = get_target("openai-responses", "gpt-5.5")
+    target = get_target("openai-responses", "gpt-5.5")
     thought = Thinking("hm", ProviderSignature("openai-responses", "o3", "enc"))
     answer = Message("assistant", (thought, Text("yes", ProviderSignature("openai-responses", "", "msg_1"))))
-    sent = [slot.message for slot in build_messages_to_send(plan([GO, answer, GO], where))]
+    sent = [sized.message for sized in build_messages_to_send(plan([GO, answer, GO], target))]
     assert sent[1].parts == (Text("yes"),)
 
 
 # -- signatures --------------------------------------------------------------------------------------------------------
 
 
-def test_a_stand_in_for_a_signature_lasts_one_turn():
-    """Gemini 3: an unsigned call of the current turn gets the documented stand-in, one of an earlier turn nothing."""
-    where = get_target("gemini", "gemini-3.1-pro-preview")
+def test_stand_in_signature_is_sent_for_the_current_turn_only():
+    """Gemini 3: an unsigned call of the current turn gets the documented stand-in, one of an earlier turn none."""
+    target = get_target("gemini", "gemini-3.1-pro-preview")
     step = [Message("assistant", (CALL,)), Message("tool", (ToolResult("c1", "read", (Text("r"),)),))]
-    first = plan([GO, *step], where)
-    assert "skip_thought_signature_validator" in str([slot.message for slot in build_messages_to_send(first)])
-    second = plan([GO, *step, Message.from_text("assistant", "done"), GO], where, state=first.state)
+    first = plan([GO, *step], target)
+    assert "skip_thought_signature_validator" in str([sized.message for sized in build_messages_to_send(first)])
+    second = plan([GO, *step, Message.from_text("assistant", "done"), GO], target, state=first.state)
     assert second.normalization == ()
     assert plan([GO, *step], get_target("gemini", "gemini-2.5-pro")).normalization == ()

@@ -1,4 +1,4 @@
-"""What a provider compacted has its size where it goes out, and its readable twin's size everywhere else
+"""A native compaction counts its own size where it is sent, and its readable twin's size elsewhere
 (budget-sees-exact-request).
 """
 
@@ -23,9 +23,9 @@ from holdfast.state.entries import AnswerEntry, CompactionEntry, Entry, MessageE
 from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.view import build_projection, build_summary_message, get_valid_measured_request
 
-FRAME = RequestSetup("f", 500, is_exact=True)
-PLACES = [
-    get_target(api, model, window=1_000_000, setup=FRAME)
+SETUP = RequestSetup("f", 500, is_exact=True)
+TARGETS = [
+    get_target(api, model, window=1_000_000, setup=SETUP)
     for api, model in (
         ("openai-responses", "gpt-5.5"),
         ("openai-responses", "gpt-5"),
@@ -38,97 +38,105 @@ MAKERS = {
     "openai-responses": ("gpt-5.5", b'{"type":"compaction","encrypted_content":"c2VhbGVk"}'),
     "anthropic": ("claude-opus-5-5", b'{"role":"assistant","content":[{"type":"compaction","content":"so far"}]}'),
 }
-TRUE = 1.25
-"""Real tokens for one of ours, wherever it is asked."""
-STILL = replace(Policy(), stages=())
-"""A policy that decides nothing."""
+REAL_RATIO = 1.25
+"""Real tokens for each estimated token, on every target."""
+NO_STAGES = replace(Policy(), stages=())
+"""A policy without stages."""
 
 
-def native(api, size, words):
-    """Return a compaction of the first two slots by ``api``: ``size`` tokens there, ``words`` words elsewhere."""
+def build_native_compaction(api, size, words):
+    """Return a native compaction of two messages: ``size`` tokens on ``api``, a twin of ``words`` phrases elsewhere."""
     model, item = MAKERS[api]
-    made = b'{"api":"%b","model":"%b","items":[%b],"tokens":%d}' % (api.encode(), model.encode(), item, size)
+    native = b'{"api":"%b","model":"%b","items":[%b],"tokens":%d}' % (api.encode(), model.encode(), item, size)
     twin = Message.from_text("user", "kelp on the rock " * words)
-    return CompactionEntry(2, twin, size, native=Raw(made), readable_tokens=build_sized_message(twin).tokens)
+    return CompactionEntry(2, twin, size, native=Raw(native), readable_tokens=build_sized_message(twin).tokens)
 
 
-def begun(compaction):
-    """Return a log of a few words of which the first ones gave way to ``compaction``."""
-    said = [
+def build_log(compaction):
+    """Return the log of a short conversation whose first messages are replaced by ``compaction``."""
+    messages = [
         Message.from_text(role, f"Read note {number}. " * 60) for number in range(3) for role in ("user", "assistant")
     ]
-    every = [
-        FRAME,
-        *(MessageEntry(build_sized_message(one)) for one in [*said, Message.from_text("user", "And now?")]),
+    bodies = [
+        SETUP,
+        *(MessageEntry(build_sized_message(body)) for body in [*messages, Message.from_text("user", "And now?")]),
         compaction,
     ]
-    return [Entry(f"e{number}", None, one, number) for number, one in enumerate(every)]
+    return [Entry(f"e{number}", None, body, number) for number, body in enumerate(bodies)]
 
 
-def size_out(place, plan, size):
-    """Return the size of what goes out, and whether the provider's own items, of ``size``, are among it."""
-    is_native = b'"compaction"' in build_request_body(place.api, place.model, build_messages_to_send(plan))
-    told = [build_sized_message(slot.message).tokens for slot in build_projection(plan.state)]
-    return sum(told[1:], size if is_native else told[0]), is_native
+def measure_sent(target, plan, size):
+    """Return the tokens that are sent, and whether the native items, of ``size`` tokens, are among them."""
+    is_native = b'"compaction"' in build_request_body(target.api, target.model, build_messages_to_send(plan))
+    sizes_shown = [build_sized_message(sized.message).tokens for sized in build_projection(plan.state)]
+    return sum(sizes_shown[1:], size if is_native else sizes_shown[0]), is_native
 
 
-makers = st.sampled_from([*MAKERS])
+apis = st.sampled_from([*MAKERS])
 sizes = st.sampled_from([40, 500, 30_000])
-twins = st.sampled_from([1, 300, 6_000])
+word_counts = st.sampled_from([1, 300, 6_000])
 
 
-@given(makers, sizes, twins, st.lists(st.sampled_from(PLACES), min_size=1, max_size=6), st.booleans())
-def test_each_target_is_reckoned_with_what_it_is_sent(api, size, words, places, tells):
-    """Whoever is asked, in whatever order: planned is what goes out, and counts at one ratio teach that ratio."""
-    log = begun(native(api, size, words))
-    for place in places:
-        branch = ConversationState.from_entries(log)
-        plan = plan_request(branch, place, STILL)
-        out, is_native = size_out(place, plan, size)
-        assert is_native == (place.api == api and place.model == MAKERS[api][0])
-        assert plan.state.last_request.tokens == plan.state.view.shown_tokens == out
-        if get_valid_measured_request(branch) is None or branch.last_request.model != place.model:
-            assert plan.after == estimate_request_tokens(branch, place, out)
+@given(apis, sizes, word_counts, st.lists(st.sampled_from(TARGETS), min_size=1, max_size=6), st.booleans())
+def test_plan_sizes_a_native_compaction_for_each_target(api, size, words, targets, has_usage):
+    """Whatever the order of targets, planned sizes are those of the bytes sent, and usage at one ratio teaches that
+    ratio.
+    """
+    log = build_log(build_native_compaction(api, size, words))
+    for target in targets:
+        state = ConversationState.from_entries(log)
+        plan = plan_request(state, target, NO_STAGES)
+        sent_tokens, is_native = measure_sent(target, plan, size)
+        assert is_native == (target.api == api and target.model == MAKERS[api][0])
+        assert plan.state.last_request.tokens == plan.state.view.shown_tokens == sent_tokens
+        if get_valid_measured_request(state) is None or state.last_request.model != target.model:
+            assert plan.after == estimate_request_tokens(state, target, sent_tokens)
         else:
-            assert plan.after == pytest.approx(FRAME.tokens + TRUE * out, rel=0.25)
-        log += make_plan_entries(log, plan, len(plan.state.history.sized_messages), place.model)
-        assert ConversationState.from_entries(log).last_request.tokens == out
+            assert plan.after == pytest.approx(SETUP.tokens + REAL_RATIO * sent_tokens, rel=0.25)
+        log += make_plan_entries(log, plan, len(plan.state.history.sized_messages), target.model)
+        assert ConversationState.from_entries(log).last_request.tokens == sent_tokens
         answer = AnswerEntry(
-            plan.state.last_request.prefix_digest, Usage(FRAME.tokens + round(TRUE * out), 10) if tells else Usage()
+            plan.state.last_request.prefix_digest,
+            Usage(SETUP.tokens + round(REAL_RATIO * sent_tokens), 10) if has_usage else Usage(),
         )
-        told = [
+        bodies = [
             answer,
             MessageEntry(build_sized_message(Message.from_text("assistant", "Yes. " * 50))),
             MessageEntry(build_sized_message(Message.from_text("user", "And?"))),
         ]
-        log += [Entry(f"e{len(log) + more}", None, one, len(log) + more) for more, one in enumerate(told)]
-        gauge = ConversationState.from_entries(log).usage.calibration
-        assert not gauge.estimated_tokens or gauge.real_tokens / gauge.estimated_tokens == pytest.approx(TRUE, rel=0.1)
+        log += [Entry(f"e{len(log) + offset}", None, body, len(log) + offset) for offset, body in enumerate(bodies)]
+        calibration = ConversationState.from_entries(log).usage.calibration
+        assert (
+            not calibration.estimated_tokens
+            or calibration.real_tokens / calibration.estimated_tokens == pytest.approx(REAL_RATIO, rel=0.1)
+        )
 
 
-@given(makers, sizes, twins, st.lists(st.sampled_from(PLACES), max_size=3))
-def test_a_branch_holds_what_its_model_is_shown(api, size, words, places):
-    """``held`` is the sum of the slots that the projection has, after any switch, built at once or one by one."""
-    log = begun(native(api, size, words))
-    branch = ConversationState.from_entries(log)
-    for place in places:
-        plan = plan_request(branch, place, STILL)
-        new = make_plan_entries(log, plan, len(plan.state.history.sized_messages), place.model)
+@given(apis, sizes, word_counts, st.lists(st.sampled_from(TARGETS), max_size=3))
+def test_shown_tokens_equals_the_projection_after_any_model_switch(api, size, words, targets):
+    """``shown_tokens`` is the sum over the projection after any model switch, folded at once or entry by entry."""
+    log = build_log(build_native_compaction(api, size, words))
+    state = ConversationState.from_entries(log)
+    for target in targets:
+        plan = plan_request(state, target, NO_STAGES)
+        new = make_plan_entries(log, plan, len(plan.state.history.sized_messages), target.model)
         log += new
         for entry in new:
-            branch = apply_entry(branch, entry)
+            state = apply_entry(state, entry)
         assert (
-            branch.view.shown_tokens
-            == sum(slot.tokens for slot in build_projection(branch))
+            state.view.shown_tokens
+            == sum(sized.tokens for sized in build_projection(state))
             == ConversationState.from_entries(log).view.shown_tokens
         )
 
 
-@given(makers, twins)
-def test_a_twin_of_an_older_log_is_no_smaller_than_its_letters(api, words):
-    """Logs of before did not say how large the readable twin is: it counts by its letters, never as the provider's."""
-    old = replace(native(api, 40, words), readable_tokens=0)
-    slot = build_summary_message(old, "another")
-    assert slot.raw is None
-    assert slot.tokens == max(40, len(old.summary.text) // 4)
+@given(apis, word_counts)
+def test_summary_message_of_an_older_log_counts_its_characters(api, words):
+    """Older logs do not have the size of the readable twin: it counts by its characters, never by the provider's
+    number.
+    """
+    old = replace(build_native_compaction(api, 40, words), readable_tokens=0)
+    sized = build_summary_message(old, "another")
+    assert sized.raw is None
+    assert sized.tokens == max(40, len(old.summary.text) // 4)
     assert build_summary_message(old, MAKERS[api][0], api).tokens == 40

@@ -1,4 +1,6 @@
-"""A server may number the calls of each answer anew: ids repeat, and planning stays what it is without memory."""
+"""A server may number the calls of each answer anew: ids repeat, and planning with state still equals planning
+without.
+"""
 
 from __future__ import annotations
 
@@ -34,59 +36,75 @@ MODELS = [
     ("openai-responses", "gpt-5"),
     ("gemini", "gemini-2.5-pro"),
 ]
-NAMELESS = damage_history(
+NAMELESS_CALL = damage_history(
     build_conversation(
         [(0, 1, [(1, 0, 1, 0)], False), (0, 1, [(1, 0, 1, 0)] * 2, False)], system=False, pictures=False
     ),
     [("odd name", 0, 0)],
 )
-"""The first of three calls names no tool; the last has its id, where there are two."""
-OPEN = build_conversation(
+"""The first of three calls names no tool; with two ids the last call has its id."""
+OPEN_CALL = build_conversation(
     [(0, 1, [(1, 0, 1, 0)], False), (0, 1, [], False), (0, 1, [(1, 0, 1, 0)], False)], system=False, pictures=False
 )
-"""Two calls with a turn between them; the second is open for a moment."""
-places = st.sampled_from(MODELS).map(lambda model: get_target(*model, window=100_000))
+"""Two calls with a turn between them; the second has no result yet in one request."""
+targets = st.sampled_from(MODELS).map(lambda model: get_target(*model, window=100_000))
 
 
-def renumbered(messages, most, nameless):
-    """Return ``messages`` with no more than ``most`` ids, which are told apart by where they are used.
+def renumber_calls(messages, id_count, nameless):
+    """Return ``messages`` with no more than ``id_count`` ids, which repeat in order of first use.
 
     The calls whose numbers are ``nameless`` name no tool.
     """
-    known, numbers = {}, itertools.count()
+    numbers_by_id, numbers = {}, itertools.count()
 
-    def named(id_):
-        return f"functions.bash:{known.setdefault(id_, len(known)) % most}"
+    def rename(id_):
+        return f"functions.bash:{numbers_by_id.setdefault(id_, len(numbers_by_id)) % id_count}"
 
-    def again(part):
+    def renumber_part(part):
         if isinstance(part, ToolCall):
-            return replace(part, id=named(part.id), name="" if next(numbers) in nameless else part.name)
-        return replace(part, call_id=named(part.call_id)) if isinstance(part, ToolResult) else part
+            return replace(part, id=rename(part.id), name="" if next(numbers) in nameless else part.name)
+        return replace(part, call_id=rename(part.call_id)) if isinstance(part, ToolResult) else part
 
-    return [Message(one.role, tuple(map(again, one.parts))) for one in messages]
+    return [Message(message.role, tuple(map(renumber_part, message.parts))) for message in messages]
 
 
 @given(
-    conversation_strategy(turns=5, steps=6) | broken_history_strategy(max_wounds=4),
+    conversation_strategy(turns=5, steps=6) | broken_history_strategy(max_damages=4),
     st.integers(1, 5),
-    places,
+    targets,
     st.booleans(),
     st.frozensets(st.integers(0, 8), max_size=3),
 )
-@example(messages=NAMELESS, most=2, place=get_target(*MODELS[0], window=100_000), each=False, nameless=frozenset())
-@example(messages=OPEN, most=1, place=get_target(*MODELS[2], window=100_000), each=True, nameless=frozenset({0}))
-def test_memory_changes_no_plan_of_repeated_ids(messages, most, place, each, nameless):
-    """Whatever ids repeat, a plan made with memory has the repairs, and the bytes, of one made from the log alone."""
-    said = renumbered(messages, most, nameless)
-    for step in drive_agent_loop(said, place, request_points=range(1, len(said) + 1) if each else None):
-        forgetful = plan_request(ConversationState.from_entries(step.entries), place)
-        assert forgetful.normalization == step.plan.normalization
-        assert wires_of(place, forgetful) == wires_of(place, step.plan)
+@example(
+    messages=NAMELESS_CALL,
+    id_count=2,
+    target=get_target(*MODELS[0], window=100_000),
+    plans_each_message=False,
+    nameless=frozenset(),
+)
+@example(
+    messages=OPEN_CALL,
+    id_count=1,
+    target=get_target(*MODELS[2], window=100_000),
+    plans_each_message=True,
+    nameless=frozenset({0}),
+)
+def test_plan_request_with_repeated_ids_equals_planning_from_the_log(
+    messages, id_count, target, plans_each_message, nameless
+):
+    """Whatever ids repeat, a plan with state has the normalization and the bytes of one made from the log alone."""
+    renumbered = renumber_calls(messages, id_count, nameless)
+    for step in drive_agent_loop(
+        renumbered, target, request_points=range(1, len(renumbered) + 1) if plans_each_message else None
+    ):
+        plan_from_log = plan_request(ConversationState.from_entries(step.entries), target)
+        assert plan_from_log.normalization == step.plan.normalization
+        assert render_body(target, plan_from_log) == render_body(target, step.plan)
 
 
-def wires_of(place, plan):
+def render_body(target, plan):
     """Return the bytes of the request of ``plan``."""
-    return build_request_body(place.api, place.model, build_messages_to_send(plan))
+    return build_request_body(target.api, target.model, build_messages_to_send(plan))
 
 
 RESULT = ToolResult("c", "read", (Text("file"), Media("image", "image/png", 9, "a.png", "AAAA")))
@@ -94,59 +112,61 @@ RESULT = ToolResult("c", "read", (Text("file"), Media("image", "image/png", 9, "
 
 @pytest.mark.parametrize("orphan", [Message("tool", (RESULT,)), Message("assistant", (Text("so"), RESULT))])
 @pytest.mark.parametrize("model", MODELS)
-def test_a_call_with_its_own_result_changes_no_orphan_before_it(model, orphan):
-    """prefix-only-grows: what was told of a result without its call stays, whoever uses its id
-    later and has an answer.
-    """
-    place = get_target(*model, window=100_000)
+def test_call_with_its_own_result_leaves_an_earlier_orphan_unchanged(model, orphan):
+    """prefix-only-grows: the label of a result without its call stays, whoever uses its id later and gets a result."""
+    target = get_target(*model, window=100_000)
     call, result = Message("assistant", (ToolCall("c", "read", "{}"),)), Message("tool", (RESULT,))
-    said = [Message.from_text("user", "go"), orphan, Message.from_text("user", "on"), call, result]
-    before, after = drive_agent_loop(said, place, request_points=[3, 5])
-    told = [slot.message for slot in before.slots]
-    assert any("file" in message.text for message in told)
-    assert [slot.message for slot in after.slots][: len(told)] == told
+    messages = [Message.from_text("user", "go"), orphan, Message.from_text("user", "on"), call, result]
+    before, after = drive_agent_loop(messages, target, request_points=[3, 5])
+    sent = [sized.message for sized in before.sent_messages]
+    assert any("file" in message.text for message in sent)
+    assert [sized.message for sized in after.sent_messages][: len(sent)] == sent
 
 
-def served(id_, *kinds):
-    """Return an answer with so many parts of a call that the server answered."""
+def build_server_call(id_, *kinds):
+    """Return an answer with a server-side call, one opaque part for each of ``kinds``."""
     return Message(
         "assistant",
         (*[Opaque(kind, Raw(b"{}"), ProviderSignature("anthropic", "", id_)) for kind in kinds], Text("so")),
     )
 
 
-WHOLE = served("srv", "server_tool_use", "web_search_tool_result")
+WHOLE_SERVER_CALL = build_server_call("srv", "server_tool_use", "web_search_tool_result")
 
 
-@pytest.mark.parametrize("first", [WHOLE, served("srv", "server_tool_use")], ids=["whole", "half"])
-def test_an_id_of_a_server_is_sent_once(first):
-    """A server's call goes with its result where its id was sent before, however long ago; a half was never sent."""
-    place = get_target(*MODELS[0], window=100_000)
+@pytest.mark.parametrize(
+    "first", [WHOLE_SERVER_CALL, build_server_call("srv", "server_tool_use")], ids=["whole", "half"]
+)
+def test_server_call_id_is_sent_once(first):
+    """A repeated server call is dropped with its result however long ago its id was sent; a half call was
+    never sent.
+    """
+    target = get_target(*MODELS[0], window=100_000)
     user, answer = Message.from_text("user", "go"), Message.from_text("assistant", "yes")
-    said = [user, first, user, answer, user, WHOLE, user, answer, user]
-    for step in drive_agent_loop(said, place, request_points=range(1, len(said) + 1)):
+    messages = [user, first, user, answer, user, WHOLE_SERVER_CALL, user, answer, user]
+    for step in drive_agent_loop(messages, target, request_points=range(1, len(messages) + 1)):
         assert (
-            step.plan.normalization == plan_request(ConversationState.from_entries(step.entries), place).normalization
+            step.plan.normalization == plan_request(ConversationState.from_entries(step.entries), target).normalization
         )
-    parts = [part for slot in step.slots for part in slot.message.parts]
+    parts = [part for sized in step.sent_messages for part in sized.message.parts]
     assert sum(isinstance(part, Opaque) for part in parts) == 2
 
 
-@pytest.mark.parametrize("model", example_counts.spare(MODELS, keep=1))
-def test_a_step_with_an_old_id_costs_what_is_new(model):
-    """Behind a long conversation a call whose id others had costs no more functions than behind a short one."""
-    place, calls = get_target(*model, window=10_000_000), []
-    branch = ConversationState.from_entries(
+@pytest.mark.parametrize("model", example_counts.mark_rest_long(MODELS, keep=1))
+def test_plan_request_cost_does_not_grow_with_repeated_ids(model):
+    """Late in a conversation a call with a used id costs no more function calls than early in it."""
+    target, calls = get_target(*model, window=10_000_000), []
+    state = ConversationState.from_entries(
         [Entry("", None, MessageEntry(build_sized_message(Message.from_text("user", "go"))))]
     )
     for number in range(160):
         call = Message("assistant", (ToolCall("functions.bash:0", "bash", f'{{"command":"make {number}"}}'),))
         result = Message("tool", (ToolResult("functions.bash:0", "bash", (Text(f"line {number}\n" * 9),)),))
         for message in (call, result):
-            branch = apply_entry(branch, Entry("", None, MessageEntry(build_sized_message(message))))
-        looked = Counter()
-        sys.setprofile(lambda _frame, event, _what, looked=looked: looked.update([event]))
-        branch = plan_request(branch, place, Policy()).state
+            state = apply_entry(state, Entry("", None, MessageEntry(build_sized_message(message))))
+        events = Counter()
+        sys.setprofile(lambda _frame, event, _what, events=events: events.update([event]))
+        state = plan_request(state, target, Policy()).state
         sys.setprofile(None)
-        calls.append(looked["call"])
+        calls.append(events["call"])
     assert max(calls[-20:]) <= 1.5 * max(calls[20:40])

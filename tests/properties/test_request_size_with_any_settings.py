@@ -1,4 +1,4 @@
-"""Settings: whatever is allowed to be said in `[policy]`, a conversation that can be compacted stays in its window."""
+"""Any allowed settings in `[policy]` keep a conversation that can be compacted within its window."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from holdfast.planning.budget import compute_budget
 from holdfast.planning.settings_check import change_settings, check_settings
 from holdfast.state.entries import RequestSetup
 
-OURS = Policy()
-WINDOW, FRAME = 40_000, 2_000
-WHERE = get_target("anthropic", "claude-sonnet-4-5", window=WINDOW, setup=RequestSetup("f", FRAME))
-WHERE = replace(WHERE, limits=replace(WHERE.limits, requested_output=4_000))
+POLICY = Policy()
+WINDOW, SETUP_TOKENS = 40_000, 2_000
+TARGET = get_target("anthropic", "claude-sonnet-4-5", window=WINDOW, setup=RequestSetup("f", SETUP_TOKENS))
+TARGET = replace(TARGET, limits=replace(TARGET.limits, requested_output=4_000))
 
 SHARES = [
     "compaction.trigger_share",
@@ -56,35 +56,35 @@ changes = st.one_of(
 
 
 @cache
-def working() -> list[Message]:
-    """Return a long conversation of small steps: files are read, changed and read again, now and then the user asks."""
-    said = [Message.from_text("user", "Rename compute_total to total_price; never touch billing/legacy.py.")]
+def build_conversation() -> list[Message]:
+    """Return a long conversation of small steps in which files are read and edited, with a few user messages."""
+    messages = [Message.from_text("user", "Rename compute_total to total_price; never touch billing/legacy.py.")]
     for number in range(40):
         call = f"call_{number}"
         tool, key = ("read", "path") if number % 3 else ("edit", "file_path")
-        said.append(Message("assistant", (ToolCall(call, tool, f'{{"{key}":"src/part_{number % 7}.py"}}'),)))
-        said.append(Message("tool", (ToolResult(call, tool, (Text(make_text(number, 6_000)),)),)))
+        messages.append(Message("assistant", (ToolCall(call, tool, f'{{"{key}":"src/part_{number % 7}.py"}}'),)))
+        messages.append(Message("tool", (ToolResult(call, tool, (Text(make_text(number, 6_000)),)),)))
         if number % 10 == 9:
-            said.append(Message.from_text("assistant", f"Part {number} is done."))
-            said.append(Message.from_text("user", f"Go on with part {number + 1}."))
-    return said
+            messages.append(Message.from_text("assistant", f"Part {number} is done."))
+            messages.append(Message.from_text("user", f"Go on with part {number + 1}."))
+    return messages
 
 
 @given(changes)
 @example({"summary.max_tokens": 1_000})
 @example({"summary.share": 0.05})
 @example({"compaction.tail_share": 0.0})
-def test_allowed_settings_keep_a_request_in_its_window(changed: dict[str, Any]):
-    """No share, tail or summary that is allowed switches compaction off or undoes what it gained."""
-    settings, _ = change_settings(OURS.settings, OURS.rules, changed)
+def test_allowed_settings_keep_a_request_in_its_window(changes_made: dict[str, Any]):
+    """No allowed share, tail or summary switches compaction off or undoes what it gained."""
+    settings, _ = change_settings(POLICY.settings, POLICY.rules, changes_made)
     if check_settings(settings) or not settings.compaction.goal_share:
         return
-    for step in drive_agent_loop(working(), WHERE, Policy(settings=settings)):
-        assert step.plan.after <= compute_budget(WHERE, settings).window, step.plan.notices
+    for step in drive_agent_loop(build_conversation(), TARGET, Policy(settings=settings)):
+        assert step.plan.after <= compute_budget(TARGET, settings).window, step.plan.notices
 
 
 @pytest.mark.parametrize(
-    ("name", "changed"),
+    ("name", "changes_made"),
     [
         ("pi", {"trigger_reserve": 8_000}),
         ("pi", {"tail_tokens": 10**12}),
@@ -94,11 +94,14 @@ def test_allowed_settings_keep_a_request_in_its_window(changed: dict[str, Any]):
         ("claude-code", {"restore_files": 50, "restore_file_tokens": 10**12}),
     ],
 )
-def test_a_preset_with_a_goal_keeps_a_request_in_its_window(name: str, changed: dict[str, Any]):
-    """Where a preset is given a goal as ours has one, its own tail, trigger and files do not undo what it gained."""
-    ours = {"goal_share": 0.9, "min_gain_share": 0.1, "min_gain_tokens": 2_000, "max_per_answer": 2}
+def test_preset_with_a_goal_keeps_a_request_in_its_window(name: str, changes_made: dict[str, Any]):
+    """When a preset gets a goal like Holdfast's, its own tail, trigger and files do not undo what it gained."""
+    compaction = {"goal_share": 0.9, "min_gain_share": 0.1, "min_gain_tokens": 2_000, "max_per_answer": 2}
     policy = Policy.preset(name).with_settings(
-        preset=changed, compaction=ours, window={"estimate_margin_share": 0.055}, results={"spill_chars": 50_000}
+        preset=changes_made,
+        compaction=compaction,
+        window={"estimate_margin_share": 0.055},
+        results={"spill_chars": 50_000},
     )
-    for step in drive_agent_loop(working(), WHERE, policy, usage=lambda made: made.after):
-        assert step.plan.after <= compute_budget(WHERE, policy.settings).window, step.plan.notices
+    for step in drive_agent_loop(build_conversation(), TARGET, policy, usage=lambda planned: planned.after):
+        assert step.plan.after <= compute_budget(TARGET, policy.settings).window, step.plan.notices

@@ -1,5 +1,5 @@
-"""Whatever was said, the request is one that the API takes (valid-request and the invariants below it); the validator
-shares no code with the repair.
+"""Whatever the history, the request is one that the API accepts (valid-request and the invariants below it).
+The validator shares no code with the normalization.
 """
 
 from __future__ import annotations
@@ -36,106 +36,109 @@ from holdfast.providers.rules.validate import validate_request
 from holdfast.state.entries import Entry, MessageEntry, RequestSetup
 from holdfast.state.fold.fold_entries import apply_entry
 
-KNOWN = [
+KNOWN_MODELS = [
     ("anthropic", "claude-3-5-sonnet-20241022"),
     ("anthropic", "claude-sonnet-4-5"),
     ("anthropic", "claude-opus-5-0"),
     ("anthropic", "claude-opus-5-5"),
     ("openai-chat", "gpt-5"),
 ]
-"""An old model, one with prefill, one with system messages inside, one that binds thinking; and Chat."""
-MODELS = [*KNOWN, ("anthropic", "somebody-else")]
+"""An old model, one with prefill, one that takes system messages midway, one that binds thinking, and Chat."""
+MODELS = [*KNOWN_MODELS, ("anthropic", "somebody-else")]
 OPTIONS = frozenset({"anthropic.thinking-off", "anthropic.thinking-first"})
-"""Rules about the request's options beside its messages, which the planner never sees."""
-SHORT = replace(
+"""Rules about options of the request, which the planner does not set."""
+SHORT_LIMITS = replace(
     Policy().with_settings(
         window={"min_budget": 0}, results={"spill_chars": 300, "preview_chars": 100, "outline_chars": 50}
     ),
     name="short",
 )
-POLICIES = [SHORT, *(Policy.preset(name) for name in PRESETS)]
+POLICIES = [SHORT_LIMITS, *(Policy.preset(name) for name in PRESETS)]
 WINDOWS = (7_000, 20_000, 200_000)
 
 
-def as_sent(messages, model):
-    """Return a history as its client would hold it: with Anthropic the system prompt stands in a field of its own."""
-    start = next((place for place, one in enumerate(messages) if one.role != "system"), len(messages))
+def drop_system_prefix(messages, model):
+    """Return a history as its client has it: with Anthropic the system prompt is in a field of its own."""
+    start = next((index for index, message in enumerate(messages) if message.role != "system"), len(messages))
     return messages[start:] if model[0] == "anthropic" else messages
 
 
-def errors(where, made):
-    """Return what the validator says against the request of a plan."""
-    found = validate_request(
-        build_request_body(where.api, where.model, build_messages_to_send(made), options=made.options), where.api
+def list_errors(target, planned):
+    """Return the validator's errors in the request of a plan."""
+    findings = validate_request(
+        build_request_body(target.api, target.model, build_messages_to_send(planned), options=planned.options),
+        target.api,
     )
-    return [one for one in found if one.level == "error" and one.rule not in OPTIONS]
+    return [finding for finding in findings if finding.level == "error" and finding.rule not in OPTIONS]
 
 
-def refused(messages, model, window, policy):
-    """Return the errors of all requests of a loop over ``messages``, and of one that sees them all at once."""
-    where = get_target(*model, window=window, setup=RequestSetup("f", 400))
-    said = as_sent(messages, model)
-    made = [
+def list_all_errors(messages, model, window, policy):
+    """Return the errors of all requests of a loop over ``messages``, and of one request for all of them."""
+    target = get_target(*model, window=window, setup=RequestSetup("f", 400))
+    history = drop_system_prefix(messages, model)
+    plans = [
         step.plan
-        for step in drive_agent_loop(said, where, policy, worlds=[PlanInputs(), PlanInputs("cold", idle_seconds=4_000)])
+        for step in drive_agent_loop(
+            history, target, policy, plan_inputs=[PlanInputs(), PlanInputs("cold", idle_seconds=4_000)]
+        )
     ]
-    made.append(plan(said, where, policy))
-    return [one for each in made if build_messages_to_send(each) for one in errors(where, each)]
+    plans.append(plan(history, target, policy))
+    return [finding for planned in plans if build_messages_to_send(planned) for finding in list_errors(target, planned)]
 
 
 @given(
     conversation_strategy(longest=2_000), st.sampled_from(MODELS), st.sampled_from(WINDOWS), st.sampled_from(POLICIES)
 )
-def test_sound_conversations_are_taken(messages, model, window, policy):
-    """valid-request: what is valid stays valid under every preset, cut, summarised and spilled."""
+def test_sound_conversations_are_valid_under_every_preset(messages, model, window, policy):
+    """valid-request: a valid conversation stays valid under every preset, cut, summarized and spilled."""
     if policy.name == "openclaw":
         window = max(window, 16_000)
-    assert refused(messages, model, window, policy) == []
+    assert list_all_errors(messages, model, window, policy) == []
 
 
 @pytest.mark.parametrize("kind", DAMAGE_BY_NAME)
-def test_no_damage_makes_an_invalid_request(kind):
-    """valid-request: each kind of damage, alone, is repaired for every model under every policy."""
+def test_each_kind_of_damage_is_normalized(kind):
+    """valid-request: each kind of damage alone is normalized for every model under every policy."""
 
     @given(
-        broken_history_strategy([kind], max_wounds=2, system=False),
+        broken_history_strategy([kind], max_damages=2, system=False),
         st.sampled_from(MODELS),
-        st.sampled_from([SHORT, Policy(), POLICIES[2]]),
+        st.sampled_from([SHORT_LIMITS, Policy(), POLICIES[2]]),
     )
     def check(messages, model, policy):
-        assert refused(messages, model, 20_000, policy) == []
+        assert list_all_errors(messages, model, 20_000, policy) == []
 
     check()
 
 
-@given(broken_history_strategy(max_wounds=8, system=False), st.sampled_from(MODELS), st.sampled_from(POLICIES))
-def test_no_pile_of_damage_makes_an_invalid_request(messages, model, policy):
-    """valid-request: any mixture of damage is repaired for every model under every policy."""
-    assert refused(messages, model, 20_000, policy) == []
+@given(broken_history_strategy(max_damages=8, system=False), st.sampled_from(MODELS), st.sampled_from(POLICIES))
+def test_any_mixture_of_damage_is_normalized(messages, model, policy):
+    """valid-request: any mixture of damage is normalized for every model under every policy."""
+    assert list_all_errors(messages, model, 20_000, policy) == []
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_system_prompt_among_the_messages_is_taken(model):
-    """valid-request: a conversation of another API, which begins with its system prompt, is valid on each."""
-    where = get_target(*model, window=50_000)
-    said = [
+def test_system_prompt_among_the_messages_is_valid(model):
+    """valid-request: a conversation from another API, which begins with its system prompt, is valid on each API."""
+    target = get_target(*model, window=50_000)
+    messages = [
         Message.from_text("system", "Be brief."),
         Message.from_text("user", "a"),
         Message.from_text("assistant", "b"),
         *user("c"),
     ]
-    assert errors(where, plan(said, where)) == []
+    assert list_errors(target, plan(messages, target)) == []
 
 
 @given(wild_history_strategy(), st.sampled_from(MODELS))
-def test_nobody_falls_over_anything(messages, model):
-    """Any list of any messages is planned and written down, with values or from its own wire bytes."""
-    where = get_target(*model, window=20_000)
-    made = plan(messages, where)
-    sent = build_request_body(where.api, where.model, build_messages_to_send(made), options=made.options)
-    again = parse_request(sent, where.api)
-    branch = ConversationState.from_entries(Entry("", None, MessageEntry(slot)) for slot in again.messages)
-    render_request(again, build_messages_to_send(plan_request(branch, where)), made.options)
+def test_plan_accepts_any_messages(messages, model):
+    """Any list of any messages can be planned and rendered, from values or from its own wire bytes."""
+    target = get_target(*model, window=20_000)
+    new_plan = plan(messages, target)
+    sent = build_request_body(target.api, target.model, build_messages_to_send(new_plan), options=new_plan.options)
+    parsed = parse_request(sent, target.api)
+    state = ConversationState.from_entries(Entry("", None, MessageEntry(sized)) for sized in parsed.messages)
+    render_request(parsed, build_messages_to_send(plan_request(state, target)), new_plan.options)
 
 
 # -- pairing -----------------------------------------------------------------------------------------------------------
@@ -145,8 +148,8 @@ def user(text):
     return [Message.from_text("user", text)]
 
 
-def runs(messages):
-    """Yield each answer, neighbouring assistant messages as one, with the results between it and the next one."""
+def iter_answers_with_results(messages):
+    """Yield each answer with the results before the next answer; adjacent assistant messages are one answer."""
     merged = []
     for message in messages:
         if merged and merged[-1].role == message.role == "assistant":
@@ -154,25 +157,25 @@ def runs(messages):
         else:
             merged.append(message)
     messages = merged
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if message.role == "assistant":
             results = []
-            for after in messages[place + 1 :]:
+            for after in messages[index + 1 :]:
                 if after.role == "assistant":
                     break
                 results += after.results
             yield message, results
 
 
-@given(broken_history_strategy(max_wounds=6), st.sampled_from(MODELS))
+@given(broken_history_strategy(max_damages=6), st.sampled_from(MODELS))
 def test_every_call_has_its_result(messages, model):
-    """pairing-by-occurrence: in each request calls and results match one to one, right behind each other, and nothing
-    is left over.
+    """pairing-by-occurrence: in each request calls and results match one to one, each result directly after its call,
+    and nothing is left over.
     """
     sent = apply(messages, plan(messages, get_target(*model, window=100_000)))
-    before = next((place for place, one in enumerate(sent) if one.role == "assistant"), len(sent))
-    assert [result for one in sent[:before] for result in one.results] == []
-    for message, results in runs(sent):
+    before = next((index for index, sent_message in enumerate(sent) if sent_message.role == "assistant"), len(sent))
+    assert [result for message in sent[:before] for result in message.results] == []
+    for message, results in iter_answers_with_results(sent):
         assert Counter(call.id for call in message.calls) == Counter(result.call_id for result in results)
 
 
@@ -182,51 +185,53 @@ SHAPES = ("missing result", "orphan", "misplaced result", "swapped neighbours", 
 STRAY_BESIDE = damage_history(
     build_conversation([(0, 1, [(1, 0, 1, 0)] * 3, False)]), [("orphan", 5, 0), ("interleaved batches", 0, 0)]
 )
-"""Two calls in two answers, their results the other way round, and one that nobody asked for."""
+"""Two calls in two answers, their results in reverse order, and a result without a call."""
 
 
-@given(broken_history_strategy(SHAPES, max_wounds=6), st.sampled_from(MODELS))
+@given(broken_history_strategy(SHAPES, max_damages=6), st.sampled_from(MODELS))
 @example(STRAY_BESIDE, MODELS[0])
 def test_real_results_are_sent_once_and_in_order(messages, model):
-    """pairing-by-occurrence: the result of a call is sent, once, wherever it came; what had to be moved is in call
-    order.
-
-    What did not stands as it came, but for results of calls that nobody made, which are told in words.
+    """pairing-by-occurrence: the result of a call is sent once, wherever it came; moved results are in call order. The
+    others keep their order, and results without a call are turned into text.
     """
-    made = plan(messages, get_target(*model, window=100_000))
-    sent = apply(messages, made)
-    called = {call.id for message in messages if message.role == "assistant" for call in message.calls}
+    new_plan = plan(messages, get_target(*model, window=100_000))
+    sent = apply(messages, new_plan)
+    called_ids = {call.id for message in messages if message.role == "assistant" for call in message.calls}
     expected = {}
     for message in messages:
         for result in message.results:
-            if result.call_id in called:
+            if result.call_id in called_ids:
                 expected.setdefault(result.call_id, get_result_text(result))
-    found = [result for one in sent for result in one.results if result.content != (Text(SYNTHETIC_RESULT_TEXT),)]
+    found = [
+        result for message in sent for result in message.results if result.content != (Text(SYNTHETIC_RESULT_TEXT),)
+    ]
     assert sorted(result.call_id for result in found) == sorted(expected)
     assert all(get_result_text(result).startswith(expected[result.call_id]) for result in found)
-    stood = [[result.call_id for result in one.results] for one in messages]
-    stood += [[result.call_id for result in results] for _, results in runs(messages)]
-    stood = [[id_ for id_ in ids if id_ in called] for ids in stood]
-    for message, results in runs(sent):
+    original_orders = [[result.call_id for result in message.results] for message in messages]
+    original_orders += [[result.call_id for result in results] for _, results in iter_answers_with_results(messages)]
+    original_orders = [[id_ for id_ in ids if id_ in called_ids] for ids in original_orders]
+    for message, results in iter_answers_with_results(sent):
         order = [result.call_id for result in results]
-        assert order == [call.id for call in message.calls] or order in stood
+        assert order == [call.id for call in message.calls] or order in original_orders
 
 
 @given(st.permutations(range(3)), st.booleans(), st.sampled_from(["gemini-2.5-pro", "gemini-3.1-pro-preview"]))
-def test_results_without_ids_stand_in_the_order_of_their_calls(order, apart, model):
-    """pairing-by-occurrence: where no id is sent a result is known by its place, whatever came first: together, or one
-    by one.
+def test_results_without_ids_follow_the_order_of_their_calls(order, is_split, model):
+    """pairing-by-occurrence: where no id is sent a result is identified by its position, whatever arrived first, in one
+    message or in several.
     """
     ids = [f"read#{number}" for number in range(1, 4)]
-    told = [ToolResult(ids[at], "read", (Text(f"of {ids[at]}"),)) for at in order]
-    said = [Message("tool", (one,)) for one in told] if apart else [Message("tool", tuple(told))]
+    results = [ToolResult(ids[at], "read", (Text(f"of {ids[at]}"),)) for at in order]
+    result_messages = (
+        [Message("tool", (result,)) for result in results] if is_split else [Message("tool", tuple(results))]
+    )
     history = [
         Message.from_text("user", "go"),
         Message("assistant", tuple(ToolCall(id_, "read") for id_ in ids)),
-        *said,
+        *result_messages,
     ]
     sent = apply(history, plan(history, get_target("gemini", model, window=100_000)))
-    assert [get_result_text(one) for message in sent for one in message.results] == [f"of {id_}" for id_ in ids]
+    assert [get_result_text(result) for message in sent for result in message.results] == [f"of {id_}" for id_ in ids]
 
 
 def calls(*ids):
@@ -237,10 +242,14 @@ def results(*pairs):
     return Message("tool", tuple(ToolResult(id_, "read", (Text(text),)) for id_, text in pairs))
 
 
-def paired(messages, model=MODELS[1]):
-    """Return the texts of the results behind each assistant message with calls, as sent."""
+def list_paired_results(messages, model=MODELS[1]):
+    """Return the texts of the results after each assistant message with calls, as sent."""
     sent = apply(messages, plan(messages, get_target(*model, window=100_000)))
-    return [[r.content[0].text for r in found] for message, found in runs(sent) if message.calls]
+    return [
+        [result.content[0].text for result in results]
+        for message, results in iter_answers_with_results(sent)
+        if message.calls
+    ]
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -260,114 +269,120 @@ def paired(messages, model=MODELS[1]):
         ([calls("a", "a"), results(("a", "1"), ("a", "2"))], [["1", "2"]]),
     ],
 )  # fmt: skip
-def test_which_result_goes_to_which_call(model, history, texts):
-    """pairing-by-occurrence: matching is by occurrence; a gap stays a gap and shifts no later result to an earlier
-    call.
-    """
-    assert paired([*user("go"), *history], model) == texts
+def test_results_are_paired_by_occurrence(model, history, texts):
+    """pairing-by-occurrence: a gap stays a gap and moves no later result to an earlier call."""
+    assert list_paired_results([*user("go"), *history], model) == texts
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_late_result_wins(model):
-    """synthetic-in-views-only: a made-up result stands only until the real one comes, and the log never hears of it."""
-    where = get_target(*model, window=100_000)
-    said = [*user("go"), calls("a"), *user("are you there?")]
-    first = plan(said, where)
-    assert paired(said, model) == [[SYNTHETIC_RESULT_TEXT]]
+def test_late_result_replaces_the_synthetic_one(model):
+    """synthetic-in-views-only: a synthetic result is sent only until the real one arrives, and is never in the log."""
+    target = get_target(*model, window=100_000)
+    messages = [*user("go"), calls("a"), *user("are you there?")]
+    first = plan(messages, target)
+    assert list_paired_results(messages, model) == [[SYNTHETIC_RESULT_TEXT]]
     assert SYNTHETIC_RESULT_TEXT.encode() not in first.state.dump().split(b"settled")[0]
     assert SYNTHETIC_RESULT_TEXT not in str(first.record)
-    later = [*said, results(("a", "real")), *user("well?")]
-    second = plan(later, where, state=first.state)
-    assert [r.content[0].text for one in apply(later, second) for r in one.results] == ["real"]
+    later = [*messages, results(("a", "real")), *user("well?")]
+    second = plan(later, target, state=first.state)
+    assert [r.content[0].text for message in apply(later, second) for r in message.results] == ["real"]
 
 
-@given(broken_history_strategy(max_wounds=5), st.sampled_from(MODELS))
-def test_what_is_made_up_is_never_recorded(messages, model):
-    """synthetic-in-views-only: no repair gets into the log: without its memory of repairs a branch knows only what was
-    said.
+@given(broken_history_strategy(max_damages=5), st.sampled_from(MODELS))
+def test_synthetic_results_are_never_recorded(messages, model):
+    """synthetic-in-views-only: no normalization gets into the log: without the remembered prefix a state has only the
+    real messages.
     """
-    for step in drive_agent_loop(messages, get_target(*model, window=9_000), SHORT):
+    for step in drive_agent_loop(messages, get_target(*model, window=9_000), SHORT_LIMITS):
         assert SYNTHETIC_RESULT_TEXT not in str(step.plan.record)
-        for slot in step.plan.state.history.sized_messages:
-            assert slot.message in messages
+        for sized in step.plan.state.history.sized_messages:
+            assert sized.message in messages
 
 
-# -- what needs no repair ----------------------------------------------------------------------------------------------
+# -- valid requests ----------------------------------------------------------------------------------------------------
 
 
-def wire_of(messages, model):
-    """Return a history as the body that a client would send, its JSON spaced as no encoder of ours does it."""
-    made = json.loads(build_request_body(*model, [build_sized_message(one) for one in messages]))
+def render_client_body(messages, model):
+    """Return a history as a client's request body, with JSON spacing that Holdfast's encoder never uses."""
+    body = json.loads(build_request_body(*model, [build_sized_message(message) for message in messages]))
     if model[1] == "claude-sonnet-4-5":
-        made |= {"thinking": {"type": "enabled", "budget_tokens": 2_000}, "max_tokens": 9_000}
-    return json.dumps(made, indent=1).encode()
+        body |= {"thinking": {"type": "enabled", "budget_tokens": 2_000}, "max_tokens": 9_000}
+    return json.dumps(body, indent=1).encode()
 
 
-@given(broken_history_strategy(max_wounds=2), st.sampled_from(KNOWN))
-def test_what_the_validator_takes_is_left_alone(messages, model):
-    """fix-is-idempotent: hygiene edits no request that is valid already, and it leaves as the very bytes it came in."""
-    raw = wire_of(as_sent(messages, model), model)
+@given(broken_history_strategy(max_damages=2), st.sampled_from(KNOWN_MODELS))
+def test_valid_requests_are_left_unchanged(messages, model):
+    """fix-is-idempotent: a request that is valid is not edited, and is sent with the bytes in which it arrived."""
+    raw = render_client_body(drop_system_prefix(messages, model), model)
     assume(not validate_request(raw, model[0]))
-    lens = parse_request(raw, model[0])
-    made = plan_request(
+    parsed = parse_request(raw, model[0])
+    new_plan = plan_request(
         ConversationState.from_entries(
-            Entry("", None, MessageEntry(slot)) for slot in measure_parsed_request(lens).messages
+            Entry("", None, MessageEntry(sized)) for sized in measure_parsed_request(parsed).messages
         ),
         get_target(*model, window=200_000),
     )
-    assert made.normalization == ()
-    assert render_request(lens, build_messages_to_send(made)) is raw
+    assert new_plan.normalization == ()
+    assert render_request(parsed, build_messages_to_send(new_plan)) is raw
 
 
-@given(conversation_strategy(longest=300), st.sampled_from(KNOWN))
-def test_sound_conversations_are_left_alone(messages, model):
-    """fix-is-idempotent: the same for conversations that are sound, of which there are enough."""
-    raw = wire_of(as_sent(messages, model), model)
-    lens = parse_request(raw, model[0])
-    made = plan_request(
+@given(conversation_strategy(longest=300), st.sampled_from(KNOWN_MODELS))
+def test_sound_conversations_are_left_unchanged(messages, model):
+    """fix-is-idempotent: the same for sound conversations, of which the strategy draws enough."""
+    raw = render_client_body(drop_system_prefix(messages, model), model)
+    parsed = parse_request(raw, model[0])
+    new_plan = plan_request(
         ConversationState.from_entries(
-            Entry("", None, MessageEntry(slot)) for slot in measure_parsed_request(lens).messages
+            Entry("", None, MessageEntry(sized)) for sized in measure_parsed_request(parsed).messages
         ),
         get_target(*model, window=200_000),
     )
     assume(messages[-1].role != "assistant" or model[0] == "openai-chat")
-    assert made.normalization == ()
-    assert made.is_empty
-    assert render_request(lens, build_messages_to_send(made)) is raw
+    assert new_plan.normalization == ()
+    assert new_plan.is_empty
+    assert render_request(parsed, build_messages_to_send(new_plan)) is raw
 
 
-@given(broken_history_strategy(max_wounds=6) | wild_history_strategy(), st.sampled_from(MODELS))
-def test_repairing_twice_is_repairing_once(messages, model):
-    """fix-is-idempotent: what was repaired needs no repair."""
-    where = get_target(*model, window=200_000)
-    once = apply(messages, plan(messages, where))
-    assert apply(once, plan(once, where)) == once
-    assert normalize_history(once, where.dialect) == ()
+@given(broken_history_strategy(max_damages=6) | wild_history_strategy(), st.sampled_from(MODELS))
+def test_normalization_is_idempotent(messages, model):
+    """fix-is-idempotent: a normalized history needs no normalization."""
+    target = get_target(*model, window=200_000)
+    normalized = apply(messages, plan(messages, target))
+    assert apply(normalized, plan(normalized, target)) == normalized
+    assert normalize_history(normalized, target.dialect) == ()
 
 
-@given(broken_history_strategy(max_wounds=3), st.sampled_from(KNOWN))
-def test_a_repair_touches_only_what_is_wrong(messages, model):
-    """Parts that are sent are the parts that were said, or they carry another id, or no result was there."""
+@given(broken_history_strategy(max_damages=3), st.sampled_from(KNOWN_MODELS))
+def test_normalization_keeps_every_text(messages, model):
+    """Every text is sent as it was, or labelled as a system message, or without trailing blanks."""
     sent = apply(messages, plan(messages, get_target(*model, window=200_000)))
-    words = Counter(part.text for one in messages for part in one.parts if isinstance(part, Text) and part.text.strip())
-    kept = Counter(part.text for one in sent for part in one.parts if isinstance(part, Text) and part.text.strip())
-    lost = words - kept
-    assert all(f"[System message] {text}" in kept or text.rstrip() in kept for text in lost)  # no blank may end it
+    texts = Counter(
+        part.text for message in messages for part in message.parts if isinstance(part, Text) and part.text.strip()
+    )
+    sent_texts = Counter(
+        part.text for message in sent for part in message.parts if isinstance(part, Text) and part.text.strip()
+    )
+    changed_texts = texts - sent_texts
+    assert all(
+        f"[System message] {text}" in sent_texts or text.rstrip() in sent_texts for text in changed_texts
+    )  # no blank may end it
 
 
-# -- seals and ids -----------------------------------------------------------------------------------------------------
+# -- signatures and ids ------------------------------------------------------------------------------------------------
 
 
-@given(broken_history_strategy(["thinking", "thinking alone", "missing result"], max_wounds=5), st.sampled_from(MODELS))
-def test_sealed_parts_go_whole_or_not_at_all(messages, model):
-    """signed-bytes-intact: thinking that is sent is sealed by this API for this model, and is what was said to the last
-    byte.
+@given(
+    broken_history_strategy(["thinking", "thinking alone", "missing result"], max_damages=5), st.sampled_from(MODELS)
+)
+def test_thinking_is_sent_whole_or_not_at_all(messages, model):
+    """signed-bytes-intact: thinking that is sent is signed by this API for this model and unchanged to the
+    last byte.
     """
-    said = [part for one in messages for part in one.parts if isinstance(part, Thinking)]
-    for one in apply(messages, plan(messages, get_target(*model, window=200_000))):
-        for part in one.parts:
+    thinking = [part for message in messages for part in message.parts if isinstance(part, Thinking)]
+    for message in apply(messages, plan(messages, get_target(*model, window=200_000))):
+        for part in message.parts:
             if isinstance(part, Thinking):
-                assert part in said
+                assert part in thinking
                 assert part.signature is not None
                 assert part.signature.api == model[0]
                 assert part.signature.model in ("", model[1])
@@ -378,9 +393,9 @@ dialects = st.sampled_from([get_target(*model).dialect for model in MODELS] + [T
 
 
 @given(st.lists(ids, unique=True, max_size=8), dialects)
-def test_ids_are_mapped_one_to_one(names, dialect):
-    """stable-id-mapping: different ids stay different, in the alphabet and length of the API, and a mapped id is left
-    alone.
+def test_encode_wire_id_is_injective(names, dialect):
+    """stable-id-mapping: different ids stay different, in the alphabet and length of the API, and mapping twice changes
+    nothing.
     """
     mapped = [encode_wire_id(name, dialect) for name in names]
     assert len(set(mapped)) == len(names)
@@ -391,31 +406,31 @@ def test_ids_are_mapped_one_to_one(names, dialect):
 
 
 @given(
-    broken_history_strategy(["repeated id", "odd id", "same id in a message"], max_wounds=4), st.sampled_from(MODELS)
+    broken_history_strategy(["repeated id", "odd id", "same id in a message"], max_damages=4), st.sampled_from(MODELS)
 )
 def test_ids_in_a_request_are_unique(messages, model):
-    """stable-id-mapping: on an API that wants it, no two calls of a request have one id, and each result names its own
-    call.
+    """stable-id-mapping: on an API that requires it no two calls of a request share an id, and each result names its
+    own call.
     """
-    where = get_target(*model, window=200_000)
-    assume(where.dialect.unique_ids)
-    sent = apply(messages, plan(messages, where))
-    used = [call.id for one in sent for call in one.calls]
+    target = get_target(*model, window=200_000)
+    assume(target.dialect.unique_ids)
+    sent = apply(messages, plan(messages, target))
+    used = [call.id for message in sent for call in message.calls]
     assert len(set(used)) == len(used)
-    assert [r.call_id for one in sent for r in one.results] == [
-        r.call_id for message, found in runs(sent) for r in found
+    assert [r.call_id for message in sent for r in message.results] == [
+        r.call_id for message, found in iter_answers_with_results(sent) for r in found
     ]
 
 
 @given(
-    broken_history_strategy(["repeated id", "odd id"], max_wounds=3), conversation_strategy(), st.sampled_from(MODELS)
+    broken_history_strategy(["repeated id", "odd id"], max_damages=3), conversation_strategy(), st.sampled_from(MODELS)
 )
-def test_names_stay_as_the_history_grows(broken, messages, model):
-    """stable-id-mapping: an id that was mapped or renamed once is the same in every later request."""
-    where = get_target(*model, window=200_000)
+def test_ids_stay_the_same_as_the_history_grows(broken, messages, model):
+    """stable-id-mapping: an id that was mapped or renamed is the same in every later request."""
+    target = get_target(*model, window=200_000)
     start = [*broken, *user("go on"), Message.from_text("assistant", "yes")]
-    whole = [*start, *(one for one in messages if one.role != "system")]
-    first, second = (apply(part, plan(part, where)) for part in ([*start, *user("x")], [*whole, *user("x")]))
+    longer = [*start, *(message for message in messages if message.role != "system")]
+    first, second = (apply(part, plan(part, target)) for part in ([*start, *user("x")], [*longer, *user("x")]))
     used = [call.id for one in first for call in one.calls]
     assert [call.id for one in second for call in one.calls][: len(used)] == used
 
@@ -424,80 +439,83 @@ def test_names_stay_as_the_history_grows(broken, messages, model):
 
 
 @given(
-    broken_history_strategy(["missing result", "orphan", "repeated id", "odd id"], max_wounds=3),
-    st.sampled_from(KNOWN[:4]),
+    broken_history_strategy(["missing result", "orphan", "repeated id", "odd id"], max_damages=3),
+    st.sampled_from(KNOWN_MODELS[:4]),
 )
-def test_a_repair_leaves_its_neighbours_their_bytes(messages, model):
-    """Bytes: what a repair does not touch keeps its own JSON, fields nobody knows too."""
-    raw = json.loads(wire_of(as_sent(messages, model), model))
+def test_normalization_keeps_the_bytes_of_neighbours(messages, model):
+    """Blocks that normalization does not touch keep their own JSON, including unknown fields."""
+    raw = json.loads(render_client_body(drop_system_prefix(messages, model), model))
     for message in raw["messages"]:
-        for block in blocks(message):
+        for block in list_blocks(message):
             block["x_mine"] = [1.0, "e\u0301"]
     data = json.dumps(raw).encode()
-    lens = parse_request(data, model[0])
-    made = plan_request(
+    parsed = parse_request(data, model[0])
+    new_plan = plan_request(
         ConversationState.from_entries(
-            Entry("", None, MessageEntry(slot)) for slot in measure_parsed_request(lens).messages
+            Entry("", None, MessageEntry(sized)) for sized in measure_parsed_request(parsed).messages
         ),
         get_target(*model, window=200_000),
     )
-    out = json.loads(render_request(lens, build_messages_to_send(made)))
-    known = {block.get("id") for one in raw["messages"] for block in blocks(one)}
-    others = ("[System message]", ORPHAN_RESULT_LABEL[:-1])  # what stands so is said by another
-    spoken = [one for one in out["messages"] if not any(one_said in str(one) for one_said in others)]
-    for block in [block for one in spoken for block in blocks(one)]:
-        made_up = SYNTHETIC_RESULT_TEXT in str(block) or block.get("text") in ("Continue.", "(the conversation so far)")
-        renamed = block.get("id", block.get("tool_use_id")) not in known
-        assert made_up or renamed or block.get("x_mine") == [1.0, "e\u0301"]
+    sent = json.loads(render_request(parsed, build_messages_to_send(new_plan)))
+    known = {block.get("id") for one in raw["messages"] for block in list_blocks(one)}
+    labels = ("[System message]", ORPHAN_RESULT_LABEL[:-1])  # text with such a label is from another role
+    unlabelled = [message for message in sent["messages"] if not any(label in str(message) for label in labels)]
+    for block in [block for one in unlabelled for block in list_blocks(one)]:
+        is_synthetic = SYNTHETIC_RESULT_TEXT in str(block) or block.get("text") in (
+            "Continue.",
+            "(the conversation so far)",
+        )
+        is_renamed = block.get("id", block.get("tool_use_id")) not in known
+        assert is_synthetic or is_renamed or block.get("x_mine") == [1.0, "e\u0301"]
 
 
-def blocks(message):
+def list_blocks(message):
     """Return the blocks of a wire message."""
     return message["content"] if isinstance(message["content"], list) else []
 
 
-def test_a_client_may_move_its_breakpoint():
-    """A client that marks the newest message of each request is planned for as it is: one marker, where it put it."""
-    where = get_target("anthropic", "claude-sonnet-4-5", window=100_000)
-    said, branch = [], None
+def test_client_may_move_its_cache_breakpoint():
+    """A client that marks the newest message of each request keeps its one breakpoint where it put it."""
+    target = get_target("anthropic", "claude-sonnet-4-5", window=100_000)
+    wire_messages, state = [], None
     for turn in range(6):
-        said.append({"role": "user", "content": [{"type": "text", "text": f"turn {turn}"}]})
-        sent = msgspec.json.decode(msgspec.json.encode(said))
+        wire_messages.append({"role": "user", "content": [{"type": "text", "text": f"turn {turn}"}]})
+        sent = msgspec.json.decode(msgspec.json.encode(wire_messages))
         sent[-1]["content"][0]["cache_control"] = {"type": "ephemeral"}
         values = decode_messages("anthropic", sent)
-        made = plan(values, where, state=branch)
-        assert encode_messages("anthropic", apply(values, made)) == sent
-        branch = made.state
-        said.append({"role": "assistant", "content": f"answer {turn}"})
+        new_plan = plan(values, target, state=state)
+        assert encode_messages("anthropic", apply(values, new_plan)) == sent
+        state = new_plan.state
+        wire_messages.append({"role": "assistant", "content": f"answer {turn}"})
 
 
-def test_a_slot_in_two_requests_is_one_slot():
-    """A slot with wire bytes of its own goes out as those bytes in every request that shows it."""
-    where = get_target("anthropic", "claude-sonnet-4-5", window=100_000)
+def test_message_with_wire_bytes_is_sent_unchanged():
+    """A message with wire bytes of its own is sent as those bytes in every request that shows it."""
+    target = get_target("anthropic", "claude-sonnet-4-5", window=100_000)
     raw = b'{ "role":"user", "content":"a" }'
-    slot = replace(build_sized_message(Message.from_text("user", "a")), api="anthropic", raw=Raw(raw))
-    branch = apply_entry(ConversationState(), Entry("", None, MessageEntry(slot)))
+    sized = replace(build_sized_message(Message.from_text("user", "a")), api="anthropic", raw=Raw(raw))
+    state = apply_entry(ConversationState(), Entry("", None, MessageEntry(sized)))
     for _ in range(2):
-        made = plan_request(branch, where)
-        assert raw in build_request_body("anthropic", where.model, build_messages_to_send(made))
-        branch = apply_entry(
-            made.state, Entry("", None, MessageEntry(build_sized_message(Message.from_text("assistant", "b"))))
+        new_plan = plan_request(state, target)
+        assert raw in build_request_body("anthropic", target.model, build_messages_to_send(new_plan))
+        state = apply_entry(
+            new_plan.state, Entry("", None, MessageEntry(build_sized_message(Message.from_text("assistant", "b"))))
         )
-        branch = apply_entry(branch, Entry("", None, MessageEntry(build_sized_message(Message.from_text("user", "c")))))
+        state = apply_entry(state, Entry("", None, MessageEntry(build_sized_message(Message.from_text("user", "c")))))
 
 
-def test_seals_of_another_model_stay_behind():
-    """signed-bytes-intact: thinking that another model of the same API sealed is not sent."""
-    thought = Message("assistant", (Thinking("hm", ProviderSignature("anthropic", "claude-old", "s")), Text("yes")))
-    said = [*user("a"), thought, *user("b")]
-    sent = apply(said, plan(said, get_target("anthropic", "claude-sonnet-4-5", window=100_000)))
-    assert not any(isinstance(part, Thinking) for one in sent for part in one.parts)
+def test_signatures_of_another_model_are_not_sent():
+    """signed-bytes-intact: thinking that another model of the same API signed is not sent."""
+    answer = Message("assistant", (Thinking("hm", ProviderSignature("anthropic", "claude-old", "s")), Text("yes")))
+    messages = [*user("a"), answer, *user("b")]
+    sent = apply(messages, plan(messages, get_target("anthropic", "claude-sonnet-4-5", window=100_000)))
+    assert not any(isinstance(part, Thinking) for message in sent for part in message.parts)
 
 
-def test_a_result_without_a_word_is_taken():
-    """A result that is empty, or holds a blank text, is one that the API takes."""
+def test_result_without_text_is_valid():
+    """An empty result, or one with a blank text, is one that the API accepts."""
     for content in [(), (Text(""),), (Text(" "),)]:
-        said = [*user("a"), calls("t"), Message("tool", (ToolResult("t", "read", content),))]
+        messages = [*user("a"), calls("t"), Message("tool", (ToolResult("t", "read", content),))]
         for model in MODELS:
-            where = get_target(*model, window=100_000)
-            assert errors(where, plan(said, where)) == []
+            target = get_target(*model, window=100_000)
+            assert list_errors(target, plan(messages, target)) == []

@@ -1,6 +1,6 @@
-"""A stored session under any sequence of operations: nothing said is lost, and what was decided stands.
+"""A stored session under any sequence of operations: no message is lost, and decisions stay in force.
 
-The machine speaks to journals as an agent loop does. What it holds against them is its own: the messages it said, the
+The machine uses journals as an agent loop does. It checks them against its own record: the messages it appended, the
 bytes it saw sent, and the log as it was.
 """
 
@@ -68,11 +68,11 @@ STEPS = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     database=None,
 )
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""A place that waits for no disk: what is tested here is not durability."""
+MEMORY_FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""A folder in memory where there is one, since these tests are not about durability."""
 
 FIELDS, ELEMENTS = Decoder(dict[str, Raw]), Decoder(list[Raw])
-PLACES = [
+MODELS = [
     ("anthropic", "claude-sonnet-4-5"),
     ("anthropic", "claude-opus-5-5"),
     ("openai-chat", "gpt-5"),
@@ -81,29 +81,29 @@ PLACES = [
 ]
 """All four APIs, and a model that binds its thinking to the prefix."""
 GEMINI = 4
-"""Where calls of others carry a stand-in for a signature, until their turn is over."""
+"""The index of the model for which unsigned calls of the current turn get a stand-in signature."""
 OPTIONS = frozenset({"anthropic.thinking-off", "anthropic.thinking-first"})
-"""Rules about options of the request, which nobody here sets."""
-OURS = Policy().with_settings(
+"""Rules about options of the request, which these tests do not set."""
+POLICY = Policy().with_settings(
     window={"min_budget": 0},
     results={"append_chars": 20_000, "spill_chars": 2_500, "preview_chars": 600, "outline_chars": 200},
     prune={"keep_tokens": 300, "min_tokens": 100},
     media={"max_count": 3},
     history={"max_turns": 0},
 )
-"""Our own policy with limits that short texts reach."""
+"""Holdfast's policy with limits that short texts reach."""
 POLICIES = [
-    (OURS, 7_000),
-    (OURS.with_settings(prune={"when": ("cold", "broken", "space", "price")}), 9_000),
-    (OURS.with_settings(results={"spill_chars": 0}, compaction={"enabled": False}), 30_000),
-    (OURS.with_settings(history={"max_turns": 3}), 60_000),
+    (POLICY, 7_000),
+    (POLICY.with_settings(prune={"when": ("cold", "broken", "space", "price")}), 9_000),
+    (POLICY.with_settings(results={"spill_chars": 0}, compaction={"enabled": False}), 30_000),
+    (POLICY.with_settings(history={"max_turns": 3}), 60_000),
     (Policy.preset("openclaw"), 17_000),
     (Policy.preset("claude-code"), 50_000),
     (Policy.preset("opencode"), 40_000),
 ]
-"""Each with a window in which it has something to do."""
+"""Policies, each with a window in which it has to reduce requests."""
 PICTURE = Media("image", "image/png", 68, "shot.png", "iVBORw0KGgo=")
-WORLDS = {
+INPUTS = {
     "warm": PlanInputs(),
     "cold": PlanInputs("cold", idle_seconds=4_000),
     "forced": PlanInputs(force_compaction=True),
@@ -115,361 +115,378 @@ sizes = st.sampled_from([1, 900, 2_000, 9_000, 30_000])
 picks = st.integers(0, 2**16)
 
 
-class Line:
-    """One branch, as the one who goes on with it knows it."""
+class Branch:
+    """One branch of the session, with what the machine knows of it."""
 
-    def __init__(self, journal: Journal, place: int = 0) -> None:
+    def __init__(self, journal: Journal, model_index: int = 0) -> None:
         self.journal = journal
-        self.place = place
+        self.model_index = model_index
         self.calls: list[ToolCall] = []
-        self.open: list[ToolCall] = []
+        self.open_calls: list[ToolCall] = []
         """Calls without a result."""
-        self.stale: set[str] = set()
-        """Those among them that a request was sent without: it said so of them, and what comes now is late."""
-        self.sent: list[bytes] | None = None
+        self.stale_ids: set[str] = set()
+        """Ids of open calls for which a request has already sent a synthetic result, so that a real one is late."""
+        self.sent_messages: list[bytes] | None = None
         """The messages of the last request."""
-        self.answered = True
-        self.moved = False
-        """Whether something lies between that may change what was sent."""
-        self.grown = ConversationState()
-        """The branch, extended entry by entry since the line began."""
-        self.known: list[str] = []
+        self.is_answered = True
+        self.may_differ = False
+        """Whether something happened since the last request that may change the messages sent before."""
+        self.extended_state = ConversationState()
+        """The state of the branch, extended entry by entry."""
+        self.known_ids: list[str] = []
 
 
 class SessionMachine(RuleBasedStateMachine):
-    """Says, asks, answers, undoes, forks, switches and opens again; see the rules."""
+    """Append messages, send requests, answer, undo, fork, change models and reopen the store, in any order."""
 
-    where = ":memory:"
+    location = ":memory:"
 
     def __init__(self) -> None:
         super().__init__()
-        self.place = tempfile.TemporaryDirectory(dir=MEMORY)
-        self.store: SessionStore = self.opened()
-        self.log: list[Entry] = []
-        self.said: dict[str, Message] = {}
-        self.calls = self.turn = 0
+        self.folder = tempfile.TemporaryDirectory(dir=MEMORY_FOLDER)
+        self.store: SessionStore = self.open_store()
+        self.checked_log: list[Entry] = []
+        self.messages_by_id: dict[str, Message] = {}
+        self.call_count = self.check_count = 0
 
-    def opened(self) -> SessionStore:
-        """Return the store, opened."""
-        return open_store(self.where if self.where == ":memory:" else Path(self.place.name) / self.where)
+    def open_store(self) -> SessionStore:
+        """Open the store."""
+        return open_store(self.location if self.location == ":memory:" else Path(self.folder.name) / self.location)
 
     def teardown(self) -> None:
         """Close and delete the store."""
         self.store.close()
-        self.place.cleanup()
+        self.folder.cleanup()
 
     @initialize(
         kind=st.integers(0, len(POLICIES) - 1),
-        place=st.integers(0, len(PLACES) - 1),
+        model_index=st.integers(0, len(MODELS) - 1),
         system=st.booleans(),
         steps=st.integers(0, 4),
         size=sizes,
     )
-    def begin(self, kind: int, place: int, system: bool, steps: int, size: int) -> None:
-        """Start a session, with a few steps behind it."""
+    def begin(self, kind: int, model_index: int, system: bool, steps: int, size: int) -> None:
+        """Start a session and take a few steps."""
         self.policy, window = POLICIES[kind]
-        self.targets = [get_target(*place, window=window, setup=RequestSetup("f", 200)) for place in PLACES]
-        self.lines = [Line(Journal.open(self.store, SAMPLE_KEY, self.policy), place)]
-        self.line = self.lines[0]
+        self.targets = [get_target(*model, window=window, setup=RequestSetup("f", 200)) for model in MODELS]
+        self.branches = [Branch(Journal.open(self.store, SAMPLE_KEY, self.policy), model_index)]
+        self.branch = self.branches[0]
         if system:
-            self.tell(Message.from_text("system", "You write code."))
-        self.tell(Message.from_text("user", "Go."))
-        self.work(steps, kind, size, "warm")
+            self.append_message(Message.from_text("system", "You write code."))
+        self.append_message(Message.from_text("user", "Go."))
+        self.take_steps(steps, kind, size, "warm")
 
-    # -- what the machine knows ----------------------------------------------------------------------------------------
+    # -- the machine's record ------------------------------------------------------------------------------------------
 
-    def tell(self, message: Message) -> None:
-        """Append a message."""
-        (id_,) = self.line.journal.append(message)
-        self.said[id_] = message
+    def append_message(self, message: Message) -> None:
+        """Append a message to the current branch."""
+        (id_,) = self.branch.journal.append(message)
+        self.messages_by_id[id_] = message
 
-    def path(self) -> list[Entry]:
-        """Return the log of the line."""
-        return self.store.read_path(SAMPLE_KEY, self.line.journal.leaf)
+    def read_log(self) -> list[Entry]:
+        """Return the log of the current branch."""
+        return self.store.read_path(SAMPLE_KEY, self.branch.journal.leaf)
 
-    def whole(self) -> ConversationState:
-        """Return the branch of the line, built at once from its log."""
-        return ConversationState.from_entries(self.path())
+    def build_state(self) -> ConversationState:
+        """Return the state of the current branch, folded at once from its log."""
+        return ConversationState.from_entries(self.read_log())
 
-    def planned(self, branch: ConversationState, place: int) -> Plan:
-        """Return a plan that nobody carries out; turns that gave way are read where it needs them."""
+    def plan_next(self, state: ConversationState, model_index: int) -> Plan:
+        """Return a plan that is not executed; the whole log is folded if the plan needs compacted turns."""
         try:
-            return plan_request(branch, self.targets[place], self.policy)
+            return plan_request(state, self.targets[model_index], self.policy)
         except LookupError:
-            return plan_request(self.whole(), self.targets[place], self.policy)
+            return plan_request(self.build_state(), self.targets[model_index], self.policy)
 
     # -- rules ---------------------------------------------------------------------------------------------------------
 
-    @rule(seed=seeds, size=sizes, shows=st.booleans())
-    def say(self, seed: int, size: int, shows: bool) -> None:
-        """The user says something, whether or not anything is open."""
-        self.tell(Message("user", (Text(make_text(seed, size)), *([PICTURE] if shows else []))))
-        self.line.moved |= any(call.signature is None for call in self.line.calls) and self.line.place == GEMINI
+    @rule(seed=seeds, size=sizes, has_picture=st.booleans())
+    def append_user_message(self, seed: int, size: int, has_picture: bool) -> None:
+        """Append a user message, whether or not calls are open."""
+        self.append_message(Message("user", (Text(make_text(seed, size)), *([PICTURE] if has_picture else []))))
+        self.branch.may_differ |= (
+            any(call.signature is None for call in self.branch.calls) and self.branch.model_index == GEMINI
+        )
 
-    @precondition(lambda self: self.whole().history.messages[-1].role != "assistant")
-    @rule(world=st.sampled_from(["warm", "warm", "warm", "cold", "forced", "full"]))
-    def ask(self, world: str) -> None:
-        """A request is prepared and sent."""
-        line, where = self.line, self.targets[self.line.place]
-        whole = self.whole()
-        prepared = line.journal.prepare_request(where, WORLDS[world])
-        plan, sent = prepared.plan, wires(where, prepared.messages)
-        if prepared.request_id in {entry.id for entry in self.log}:
-            assert line.sent in (None, sent), "a retry is the same request"
+    @precondition(lambda self: self.build_state().history.messages[-1].role != "assistant")
+    @rule(inputs_name=st.sampled_from(["warm", "warm", "warm", "cold", "forced", "full"]))
+    def send_request(self, inputs_name: str) -> None:
+        """Prepare a request and check it against the previous one."""
+        branch, target = self.branch, self.targets[self.branch.model_index]
+        state_before = self.build_state()
+        prepared = branch.journal.prepare_request(target, INPUTS[inputs_name])
+        plan, sent = prepared.plan, list_wire_messages(target, prepared.messages)
+        if prepared.request_id in {entry.id for entry in self.checked_log}:
+            assert branch.sent_messages in (None, sent), "a retry is the same request"
             return
-        self.check_valid(where, plan, prepared.messages)
-        self.check_texts(whole, plan)
-        if world == "full":
+        self.check_valid(target, plan, prepared.messages)
+        self.check_texts(state_before, plan)
+        if inputs_name == "full":
             assert plan.blobs == ()
-        late = {edit.rule for edit in plan.record if edit.span.start < whole.last_request.seen_count}
-        new = bool(late) or plan.compaction is not None
-        assert "spill" not in late, "what was seen whole is frozen"
-        if late == {"prune"} and self.policy.settings.prune.when == ("cold", "broken"):
-            assert world == "cold" or line.sent is None or plan.compaction, "edit-when-broken-anyway"
-        if line.sent is not None and not (new or line.moved):
-            stands = line.sent if line.answered else line.sent[:-1]
-            assert sent[: len(stands)] == stands, "prefix-only-grows"
-        line.sent, line.moved, line.answered = sent, False, False
-        line.stale |= {call.id for call in line.open}
+        rules_on_seen = {edit.rule for edit in plan.record if edit.span.start < state_before.last_request.seen_count}
+        has_new_decision = bool(rules_on_seen) or plan.compaction is not None
+        assert "spill" not in rules_on_seen, "a result that was seen whole is never spilled"
+        if rules_on_seen == {"prune"} and self.policy.settings.prune.when == ("cold", "broken"):
+            assert inputs_name == "cold" or branch.sent_messages is None or plan.compaction, "edit-when-broken-anyway"
+        if branch.sent_messages is not None and not (has_new_decision or branch.may_differ):
+            unchanged = branch.sent_messages if branch.is_answered else branch.sent_messages[:-1]
+            assert sent[: len(unchanged)] == unchanged, "prefix-only-grows"
+        branch.sent_messages, branch.may_differ, branch.is_answered = sent, False, False
+        branch.stale_ids |= {call.id for call in branch.open_calls}
 
-    @precondition(lambda self: not self.line.answered)
-    @rule(calls=st.integers(0, 3), seed=seeds, thinks=st.booleans(), tokens=st.sampled_from([0.9, 1.0, 1.3]))
-    def answer(self, calls: int, seed: int, thinks: bool, tokens: float) -> None:
-        """The model answers, with thinking and calls."""
-        line = self.line
-        api = PLACES[line.place][0]
+    @precondition(lambda self: not self.branch.is_answered)
+    @rule(calls=st.integers(0, 3), seed=seeds, has_thinking=st.booleans(), tokens=st.sampled_from([0.9, 1.0, 1.3]))
+    def record_answer(self, calls: int, seed: int, has_thinking: bool, tokens: float) -> None:
+        """Record an answer, with thinking and calls."""
+        branch = self.branch
+        api = MODELS[branch.model_index][0]
         parts: list[Part] = []
-        if thinks and api != "openai-responses":
+        if has_thinking and api != "openai-responses":
             parts.append(
                 Thinking("hm", ProviderSignature(api, "", "reasoning_content" if api == "openai-chat" else "c2ln"))
             )
         if not calls or seed % 2:
             parts.append(Text(make_text(seed, 50)))
-        seal = ProviderSignature(api, "", "c2ln") if api == "gemini" else None
-        made = [ToolCall(f"call_{self.calls + n}", "read", f'{{"path":"{seed}"}}', seal) for n in range(calls)]
-        self.calls += calls
-        message = Message("assistant", (*parts, *made))
-        used = Usage(int(tokens * max(1, line.journal.state.last_request.tokens)), 20)
-        self.said[line.journal.record_answer(message, used)] = message
-        line.open, line.answered = [*line.open, *made], True
-        line.calls += made
-
-    @precondition(lambda self: self.line.open)
-    @rule(number=st.integers(1, 3), seed=seeds, size=sizes, alone=st.booleans(), late=st.booleans())
-    def results(self, number: int, seed: int, size: int, alone: bool, late: bool) -> None:
-        """Tools give back something: in one message or several, some of them when nobody waits any more."""
-        line = self.line
-        made = line.open[-number:] if late else line.open[:number]
-        shown = (PICTURE,) if seed % 5 == 0 else ()
-        parts = [
-            ToolResult(call.id, call.name, (Text(make_text(seed + n, size)), *shown), is_error=seed % 7 == 0)
-            for n, call in enumerate(made)
+        signature = ProviderSignature(api, "", "c2ln") if api == "gemini" else None
+        new_calls = [
+            ToolCall(f"call_{self.call_count + n}", "read", f'{{"path":"{seed}"}}', signature) for n in range(calls)
         ]
-        for message in [Message("tool", (part,)) for part in parts] if alone else [Message("tool", tuple(parts))]:
-            self.tell(message)
-        line.open = [call for call in line.open if call not in made]
-        line.moved |= any(call.id in line.stale for call in made) or not self.is_next(made)
+        self.call_count += calls
+        message = Message("assistant", (*parts, *new_calls))
+        usage = Usage(int(tokens * max(1, branch.journal.state.last_request.tokens)), 20)
+        self.messages_by_id[branch.journal.record_answer(message, usage)] = message
+        branch.open_calls, branch.is_answered = [*branch.open_calls, *new_calls], True
+        branch.calls += new_calls
 
-    def is_next(self, made: list[ToolCall]) -> bool:
-        """Return whether nothing but results stands between these calls and their results."""
-        newest = next(one for one in reversed(self.whole().history.messages.slice()) if one.role != "tool")
-        return all(call in newest.calls for call in made)
+    @precondition(lambda self: self.branch.open_calls)
+    @rule(number=st.integers(1, 3), seed=seeds, size=sizes, is_split=st.booleans(), newest_first=st.booleans())
+    def append_results(self, number: int, seed: int, size: int, is_split: bool, newest_first: bool) -> None:
+        """Append tool results, in one message or several, some of them late."""
+        branch = self.branch
+        answered_calls = branch.open_calls[-number:] if newest_first else branch.open_calls[:number]
+        pictures = (PICTURE,) if seed % 5 == 0 else ()
+        parts = [
+            ToolResult(call.id, call.name, (Text(make_text(seed + n, size)), *pictures), is_error=seed % 7 == 0)
+            for n, call in enumerate(answered_calls)
+        ]
+        for message in [Message("tool", (part,)) for part in parts] if is_split else [Message("tool", tuple(parts))]:
+            self.append_message(message)
+        branch.open_calls = [call for call in branch.open_calls if call not in answered_calls]
+        branch.may_differ |= any(call.id in branch.stale_ids for call in answered_calls) or not self.is_next(
+            answered_calls
+        )
 
-    @rule(steps=st.integers(1, 4), seed=seeds, size=sizes, world=st.sampled_from(["warm", "cold", "forced"]))
-    def work(self, steps: int, seed: int, size: int, world: str) -> None:
-        """The agent takes a few steps, as most do."""
-        if self.line.open or self.whole().history.messages[-1].role == "assistant":
-            self.say(seed, 60, shows=False)
+    def is_next(self, calls: list[ToolCall]) -> bool:
+        """Return whether only results are between these calls and their results."""
+        newest = next(
+            message for message in reversed(self.build_state().history.messages.slice()) if message.role != "tool"
+        )
+        return all(call in newest.calls for call in calls)
+
+    @rule(steps=st.integers(1, 4), seed=seeds, size=sizes, inputs_name=st.sampled_from(["warm", "cold", "forced"]))
+    def take_steps(self, steps: int, seed: int, size: int, inputs_name: str) -> None:
+        """Take a few steps as an agent does: request, answer, results."""
+        if self.branch.open_calls or self.build_state().history.messages[-1].role == "assistant":
+            self.append_user_message(seed, 60, has_picture=False)
         for step in range(steps):
-            self.ask(world if step == 0 else "warm")
-            self.answer(1 + (seed + step) % 3, seed, thinks=seed % 3 == 0, tokens=1.0)
-            self.results(3, seed + step, size, alone=step % 2 == 0, late=False)
+            self.send_request(inputs_name if step == 0 else "warm")
+            self.record_answer(1 + (seed + step) % 3, seed, has_thinking=seed % 3 == 0, tokens=1.0)
+            self.append_results(3, seed + step, size, is_split=step % 2 == 0, newest_first=False)
 
-    @precondition(lambda self: self.whole().view.active_decisions)
+    @precondition(lambda self: self.build_state().view.active_decisions)
     @rule(pick=picks)
     def undo(self, pick: int) -> None:
-        """The newest decision is taken back, or any."""
-        law = [id_ for id_, _ in self.whole().view.active_decisions]
-        chosen = law[pick % len(law)] if pick % 2 else None
-        assert self.line.journal.undo(chosen) == (chosen or law[-1])
-        self.line.moved = True
+        """Revoke the newest decision, or any."""
+        active_ids = [id_ for id_, _ in self.build_state().view.active_decisions]
+        chosen = active_ids[pick % len(active_ids)] if pick % 2 else None
+        assert self.branch.journal.undo(chosen) == (chosen or active_ids[-1])
+        self.branch.may_differ = True
 
-    @precondition(lambda self: len(self.lines) < 4)
+    @precondition(lambda self: len(self.branches) < 4)
     @rule(pick=picks)
     def fork(self, pick: int) -> None:
-        """Somebody goes on behind an older entry, beside this line."""
-        path = self.path()
+        """Continue after an older entry, beside the current branch."""
+        path = self.read_log()
         entry = path[pick % len(path)]
-        branch = ConversationState.from_entries(path[: pick % len(path) + 1])
-        if all(message.role == "system" for message in branch.history.messages):
+        state = ConversationState.from_entries(path[: pick % len(path) + 1])
+        if all(message.role == "system" for message in state.history.messages):
             return
-        journal = self.line.journal.fork_at(entry.id)
+        journal = self.branch.journal.fork_at(entry.id)
         assert journal.leaf == entry.id
-        assert is_same_request(journal.state, branch)
-        self.enter(journal, branch)
+        assert is_same_request(journal.state, state)
+        self.add_branch(journal, state)
 
-    @precondition(lambda self: len(self.lines) < 4)
-    @rule(pick=picks, most=st.sampled_from([200, 1_000]))
-    def truncate(self, pick: int, most: int) -> None:
-        """In session: the branch is copied with shorter results in it; the old one stays."""
-        path = self.path()
-        long = {entry.id: said for entry in path if (said := shorter(entry, most)) is not None}
-        if not long:
+    @precondition(lambda self: len(self.branches) < 4)
+    @rule(pick=picks, limit=st.sampled_from([200, 1_000]))
+    def truncate(self, pick: int, limit: int) -> None:
+        """Copy the branch with shortened results; the old branch stays."""
+        path = self.read_log()
+        replacements = {entry.id: shorter for entry in path if (shorter := shorten_results(entry, limit)) is not None}
+        if not replacements:
             return
-        chosen = dict(list(long.items())[pick % len(long) :])
-        leaf = self.store.copy_branch(SAMPLE_KEY, chosen, self.line.journal.leaf)
+        chosen = dict(list(replacements.items())[pick % len(replacements) :])
+        leaf = self.store.copy_branch(SAMPLE_KEY, chosen, self.branch.journal.leaf)
         copy = self.store.read_path(SAMPLE_KEY, leaf)
-        told = [entry for entry in path if isinstance(entry.body, MessageEntry)]
-        again = [entry for entry in copy if isinstance(entry.body, MessageEntry)]
-        for old, new in zip(told, again, strict=True):
+        messages_before = [entry for entry in path if isinstance(entry.body, MessageEntry)]
+        messages_after = [entry for entry in copy if isinstance(entry.body, MessageEntry)]
+        for old, new in zip(messages_before, messages_after, strict=True):
             assert new.body.sized_message.message == chosen.get(old.id, old.body.sized_message.message)
-            self.said.setdefault(new.id, new.body.sized_message.message)
+            self.messages_by_id.setdefault(new.id, new.body.sized_message.message)
         journal = Journal.open(self.store, SAMPLE_KEY, self.policy, leaf=leaf)
-        self.enter(journal, ConversationState.from_entries(copy))
+        self.add_branch(journal, ConversationState.from_entries(copy))
 
-    def enter(self, journal: Journal, branch: ConversationState) -> None:
-        """Go on with a new line."""
-        line = Line(journal, self.line.place)
-        given = {result.call_id for message in branch.history.messages for result in message.results}
-        line.calls = [call for message in branch.history.messages for call in message.calls]
-        line.open = [call for call in line.calls if call.id not in given]
-        line.stale = {call.id for call in line.open}
-        self.lines.append(line)
-        self.line = line
+    def add_branch(self, journal: Journal, state: ConversationState) -> None:
+        """Add a branch and make it the current one."""
+        branch = Branch(journal, self.branch.model_index)
+        answered_ids = {result.call_id for message in state.history.messages for result in message.results}
+        branch.calls = [call for message in state.history.messages for call in message.calls]
+        branch.open_calls = [call for call in branch.calls if call.id not in answered_ids]
+        branch.stale_ids = {call.id for call in branch.open_calls}
+        self.branches.append(branch)
+        self.branch = branch
 
-    @precondition(lambda self: len(self.lines) > 1)
+    @precondition(lambda self: len(self.branches) > 1)
     @rule(pick=picks)
-    def go(self, pick: int) -> None:
-        """Another line goes on."""
-        self.line = self.lines[pick % len(self.lines)]
+    def change_branch(self, pick: int) -> None:
+        """Continue another branch."""
+        self.branch = self.branches[pick % len(self.branches)]
 
-    @rule(step=st.integers(1, len(PLACES) - 1))
-    def switch(self, step: int) -> None:
-        """The next requests go to another model or API."""
-        self.line.place, self.line.sent = (self.line.place + step) % len(PLACES), None
+    @rule(step=st.integers(1, len(MODELS) - 1))
+    def change_model(self, step: int) -> None:
+        """Send the next requests to another model or API."""
+        self.branch.model_index, self.branch.sent_messages = (self.branch.model_index + step) % len(MODELS), None
 
     @rule()
     def reload(self) -> None:
-        """same-after-restart: another process opens the session, and what it would send are the same bytes."""
-        before = [self.would_send(line) for line in self.lines]
-        if self.where != ":memory:":
+        """same-after-restart: reopen the session as another process would; the next requests have the same bytes."""
+        before = [self.list_next_messages(branch) for branch in self.branches]
+        if self.location != ":memory:":
             self.store.close()
-            self.store = self.opened()
-        for line in self.lines:
-            line.journal = Journal.open(self.store, SAMPLE_KEY, self.policy, leaf=line.journal.leaf)
-        assert before == [self.would_send(line) for line in self.lines]
+            self.store = self.open_store()
+        for branch in self.branches:
+            branch.journal = Journal.open(self.store, SAMPLE_KEY, self.policy, leaf=branch.journal.leaf)
+        assert before == [self.list_next_messages(branch) for branch in self.branches]
 
-    def would_send(self, line: Line) -> list[bytes]:
-        """Return the messages of the request that would come next."""
-        current, self.line = self.line, line
-        plan = self.planned(line.journal.state, line.place)
-        self.line = current
-        return wires(self.targets[line.place], build_messages_to_send(plan))
+    def list_next_messages(self, branch: Branch) -> list[bytes]:
+        """Return the messages of the branch's next request."""
+        current, self.branch = self.branch, branch
+        plan = self.plan_next(branch.journal.state, branch.model_index)
+        self.branch = current
+        return list_wire_messages(self.targets[branch.model_index], build_messages_to_send(plan))
 
-    # -- what must hold ------------------------------------------------------------------------------------------------
+    # -- checks --------------------------------------------------------------------------------------------------------
 
-    def check_valid(self, where: Target, plan: Plan, slots: Sequence[SizedMessage]) -> None:
-        """valid-request: the request is one that the API takes."""
-        if slots:
-            found = validate_request(build_request_body(where.api, where.model, slots, options=plan.options), where.api)
-            wrong = [one for one in found if one.level == "error" and one.rule not in OPTIONS]
-            assert wrong == [], f"valid-request: {where.api} {where.model}"
+    def check_valid(self, target: Target, plan: Plan, sized_messages: Sequence[SizedMessage]) -> None:
+        """valid-request: check that the API accepts the request."""
+        if sized_messages:
+            found = validate_request(
+                build_request_body(target.api, target.model, sized_messages, options=plan.options), target.api
+            )
+            errors = [finding for finding in found if finding.level == "error" and finding.rule not in OPTIONS]
+            assert errors == [], f"valid-request: {target.api} {target.model}"
 
-    def check_texts(self, whole: ConversationState, plan: Plan) -> None:
-        """nothing-lost: the text behind each replacement can be read back, byte for byte."""
+    def check_texts(self, state_before: ConversationState, plan: Plan) -> None:
+        """nothing-lost: check that the text of each replacement can be read back unchanged."""
         for edit in (*plan.record, *(plan.compaction.edits if plan.compaction else ())):
             if edit.blob_hash and edit.span.part is not None:
-                part = whole.history.messages[edit.span.start].parts[edit.span.part]
+                part = state_before.history.messages[edit.span.start].parts[edit.span.part]
                 text = get_result_text(part) if isinstance(part, ToolResult) else part.text  # type: ignore[union-attr]
                 assert self.store.blobs.read_text(edit.blob_hash) == text
 
     @invariant()
-    def all_holds(self) -> None:
-        """Everything below, after each step."""
-        if self.said:
-            self.the_log_only_grows()
-            self.the_fold_is_lawful()
-            self.every_api_takes_it()
+    def check_all(self) -> None:
+        """Check everything below after each step."""
+        if self.messages_by_id:
+            self.check_log_only_grows()
+            self.check_fold_laws()
+            self.check_next_request_on_an_api()
 
-    def the_log_only_grows(self) -> None:
-        """nothing-lost: each entry stays as it was, and each message is in it as it was said, or its text beside it."""
+    def check_log_only_grows(self) -> None:
+        """nothing-lost: check that entries never change, and that each message is logged or its text is stored."""
         entries = self.store.read_entries(SAMPLE_KEY)
-        assert entries[: len(self.log)] == self.log
-        places = {entry.id: number for number, entry in enumerate(entries)}
-        for entry in entries[len(self.log) :]:
-            if isinstance(entry.body, MessageEntry) and entry.body.sized_message.message != self.said[entry.id]:
-                note = entries[places[entry.parent or ""]].body
+        assert entries[: len(self.checked_log)] == self.checked_log
+        positions = {entry.id: number for number, entry in enumerate(entries)}
+        for entry in entries[len(self.checked_log) :]:
+            if (
+                isinstance(entry.body, MessageEntry)
+                and entry.body.sized_message.message != self.messages_by_id[entry.id]
+            ):
+                note = entries[positions[entry.parent or ""]].body
                 assert isinstance(note, NoteEntry)
                 assert note.reason == NOTE_CAPPED
-                kept = {self.store.blobs.read_text(hash_) for hash_ in note.data["blobs"]}
-                assert kept <= set(texts(self.said[entry.id]))
-                assert set(texts(self.said[entry.id])) - set(texts(entry.body.sized_message.message)) <= kept
-        assert self.said.keys() <= places.keys()
-        self.log = entries
+                stored_texts = {self.store.blobs.read_text(hash_) for hash_ in note.data["blobs"]}
+                assert stored_texts <= set(list_texts(self.messages_by_id[entry.id]))
+                assert (
+                    set(list_texts(self.messages_by_id[entry.id])) - set(list_texts(entry.body.sized_message.message))
+                    <= stored_texts
+                )
+        assert self.messages_by_id.keys() <= positions.keys()
+        self.checked_log = entries
 
-    def the_fold_is_lawful(self) -> None:
-        """Extending one by one == building at once == opening the active part == what the journal holds."""
-        line, path = self.line, self.path()
-        whole = ConversationState.from_entries(path)
-        assert [entry.id for entry in path[: len(line.known)]] == line.known
-        for entry in path[len(line.known) :]:
-            line.grown = apply_entry(line.grown, entry)
-        line.known = [entry.id for entry in path]
-        assert state(line.grown) == state(whole)
-        assert whole.view.shown_tokens == sum(slot.tokens for slot in build_projection(whole))
-        assert is_same_request(self.store.open_state(SAMPLE_KEY, line.journal.leaf), whole)
-        assert is_same_request(line.journal.state, whole)
-        revoked = {entry.body.revoked_id for entry in path if isinstance(entry.body, RevokeEntry)}
-        decided = [entry.id for entry in path if isinstance(entry.body, DecisionEntry | CompactionEntry)]
-        assert [id_ for id_, _ in whole.view.active_decisions] == [id_ for id_ in decided if id_ not in revoked]
+    def check_fold_laws(self) -> None:
+        """Check that extending the state entry by entry, folding at once, opening the store and the journal agree."""
+        branch, path = self.branch, self.read_log()
+        state_from_log = ConversationState.from_entries(path)
+        assert [entry.id for entry in path[: len(branch.known_ids)]] == branch.known_ids
+        for entry in path[len(branch.known_ids) :]:
+            branch.extended_state = apply_entry(branch.extended_state, entry)
+        branch.known_ids = [entry.id for entry in path]
+        assert describe_state(branch.extended_state) == describe_state(state_from_log)
+        assert state_from_log.view.shown_tokens == sum(sized.tokens for sized in build_projection(state_from_log))
+        assert is_same_request(self.store.open_state(SAMPLE_KEY, branch.journal.leaf), state_from_log)
+        assert is_same_request(branch.journal.state, state_from_log)
+        revoked_ids = {entry.body.revoked_id for entry in path if isinstance(entry.body, RevokeEntry)}
+        decision_ids = [entry.id for entry in path if isinstance(entry.body, DecisionEntry | CompactionEntry)]
+        assert [id_ for id_, _ in state_from_log.view.active_decisions] == [
+            id_ for id_ in decision_ids if id_ not in revoked_ids
+        ]
 
-    def every_api_takes_it(self) -> None:
-        """valid-request: whatever happened, the next request is valid, whichever of the APIs it goes to."""
-        self.turn += 1
-        place = self.turn % len(PLACES)
-        plan = self.planned(self.line.journal.state, place)
-        self.check_valid(self.targets[place], plan, build_messages_to_send(plan))
+    def check_next_request_on_an_api(self) -> None:
+        """valid-request: check that the next request is valid, on each API in turn."""
+        self.check_count += 1
+        model_index = self.check_count % len(MODELS)
+        plan = self.plan_next(self.branch.journal.state, model_index)
+        self.check_valid(self.targets[model_index], plan, build_messages_to_send(plan))
 
 
-def wires(where: Target, slots: Sequence[SizedMessage]) -> list[bytes]:
+def list_wire_messages(target: Target, sized_messages: Sequence[SizedMessage]) -> list[bytes]:
     """Return the elements of the request's list of messages, byte for byte, without cache breakpoints."""
-    found = FIELDS.decode(build_request_body(where.api, where.model, slots))
-    return [bytes(raw) for raw in ELEMENTS.decode(found[get_api_spec(where.api).messages_field])]
+    fields = FIELDS.decode(build_request_body(target.api, target.model, sized_messages))
+    return [bytes(raw) for raw in ELEMENTS.decode(fields[get_api_spec(target.api).messages_field])]
 
 
-def shorter(entry: Entry, most: int) -> Message | None:
-    """Return the message of an entry with its results in so many characters, if it has longer ones."""
-    return truncate_entry_messages([entry], ResultLimits(most)).get(entry.id)
+def shorten_results(entry: Entry, limit: int) -> Message | None:
+    """Return the message of an entry with its results cut to ``limit`` characters, or None if none is longer."""
+    return truncate_entry_messages([entry], ResultLimits(limit)).get(entry.id)
 
 
-def texts(message: Message) -> list[str]:
-    """Return the texts of a message, each by itself."""
-    inner = [one for part in message.parts for one in (part.content if isinstance(part, ToolResult) else (part,))]
-    return [one.text for one in inner if isinstance(one, Text)]
+def list_texts(message: Message) -> list[str]:
+    """Return the texts of a message, one by one."""
+    parts = [inner for part in message.parts for inner in (part.content if isinstance(part, ToolResult) else (part,))]
+    return [inner.text for inner in parts if isinstance(inner, Text)]
 
 
-def state(branch: ConversationState) -> dict[str, object]:
-    """Return all that a branch says of its own log."""
-    known = {key: value for key, value in asdict(branch).items() if key not in {"settled", "callers"}}
-    return known | {
+def describe_state(state: ConversationState) -> dict[str, object]:
+    """Return everything that a state has derived from its log."""
+    return asdict(state) | {
         "callers": {
             id_: index
-            for id_, index in branch.history.first_index_by_call_id.items()
-            if index < len(branch.history.sized_messages)
+            for id_, index in state.history.first_index_by_call_id.items()
+            if index < len(state.history.sized_messages)
         }
     }
 
 
 class StoredMachine(SessionMachine):
-    """The same on disk."""
+    """The same machine with a store on disk."""
 
-    where = "agent.db"
+    location = "agent.db"
 
 
 @pytest.mark.counts
 @pytest.mark.parametrize("machine", [SessionMachine, StoredMachine])
-def test_a_session_keeps_its_promises(machine: type[SessionMachine]) -> None:
-    """nothing-lost, prefix-only-grows, same-after-restart, valid-request and the law of the fold hold after every step
-    of any sequence, in memory and on disk.
+def test_session_keeps_its_guarantees_after_every_operation(machine: type[SessionMachine]) -> None:
+    """nothing-lost, prefix-only-grows, same-after-restart, valid-request and the fold law hold after every step of any
+    sequence, in memory and on disk.
     """
     run_state_machine_as_test(machine, settings=STEPS)  # type: ignore[no-untyped-call]

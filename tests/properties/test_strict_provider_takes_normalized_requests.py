@@ -1,4 +1,4 @@
-"""What the repair sends is answered by the strict provider, which nobody in the repair asks or knows."""
+"""The strict provider, which shares no code with the normalization, accepts normalized requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FAMILIES = [(api, model) for api in API_NAMES for model in MANGLE_MODELS[api]]
 COUNT = example_counts.choose(quick=30, ci=100, thorough=500)
 """Histories for each model family."""
 LENIENT = ProviderSettings(window=1_000_000, accepted_seals="any", binds_thinking="never")
-"""The histories hold signatures that other providers made, over what stood there before."""
+"""The histories contain signatures of other providers, made over other prefixes."""
 PATHS = {
     "anthropic": "/v1/messages",
     "openai-chat": "/v1/chat/completions",
@@ -33,49 +33,51 @@ PATHS = {
 }
 
 
-def beside(api, model):
-    """Return the fields beside the messages: those that are required, and thinking as the model takes it."""
+def build_setup_fields(api, model):
+    """Return the fields beside the messages: the required ones, and thinking in the form that the model takes."""
     if api != "anthropic":
         return {}
-    known = get_claude_traits(model)
-    manual = known is not None and known.manual_thinking and not known.adaptive_thinking
-    thinking = {"type": "enabled", "budget_tokens": 1_024} if manual else {"type": "adaptive"}
+    traits = get_claude_traits(model)
+    is_manual = traits is not None and traits.manual_thinking and not traits.adaptive_thinking
+    thinking = {"type": "enabled", "budget_tokens": 1_024} if is_manual else {"type": "adaptive"}
     return {"max_tokens": 4_096, "thinking": thinking}
 
 
-def sent(seed, api, model):
-    """Return the request that history ``seed`` becomes; nothing when nobody said anything in it."""
+def build_request(seed, api, model):
+    """Return the normalized request of history ``seed``, or None if the history has no content."""
     messages = mangle_conversation(Random(seed), api)
     if not any(map(has_nonblank_content, messages)):
         return None
-    slots = [SizedMessage(message) for message in messages]
+    sized_messages = [SizedMessage(message) for message in messages]
     edits = normalize_history(messages, get_target(api, model, window=1_000_000).dialect)
-    return build_request_body(api, model, apply_normalization(slots, edits), setup_fields=beside(api, model))
+    return build_request_body(
+        api, model, apply_normalization(sized_messages, edits), setup_fields=build_setup_fields(api, model)
+    )
 
 
-def wants_thinking_first(reply):
-    """Return whether a request was refused for asking old models for thinking that the history began without.
+def is_missing_thinking_refusal(reply):
+    """Return whether a request was refused because an old model expects thinking that the history lacks.
 
-    That is an option of the request, which no repair of a history sees; ``holdfast fix`` does.
+    Thinking is an option of the request, which the normalization does not see; ``holdfast fix`` does.
     """
     return isinstance(reply, RefusalReply) and "Expected `thinking`" in reply.message
 
 
 @pytest.mark.counts
 @pytest.mark.parametrize(("api", "model"), FAMILIES)
-def test_the_provider_answers_what_was_repaired(api, model):
+def test_strict_provider_accepts_normalized_histories(api, model):
     """valid-request: whatever was mangled, the strict provider answers."""
     provider = Provider(LENIENT)
     for seed in range(COUNT):
-        request = sent(seed, api, model)
+        request = build_request(seed, api, model)
         if request is not None:
             reply = provider.answer_body(api, request, model=model)
-            assert not isinstance(reply, RefusalReply) or wants_thinking_first(reply), (seed, reply)
+            assert not isinstance(reply, RefusalReply) or is_missing_thinking_refusal(reply), (seed, reply)
 
 
 @pytest.mark.parametrize(("api", "model"), FAMILIES)
-def test_mangled_histories_are_refused(api, model):
-    """Without the repair some of these histories are refused, or the test above would prove nothing."""
+def test_strict_provider_refuses_mangled_histories(api, model):
+    """Without normalization some of these histories are refused; otherwise the test above would prove nothing."""
     provider = Provider(LENIENT)
     replies = [
         provider.answer_body(
@@ -83,8 +85,8 @@ def test_mangled_histories_are_refused(api, model):
             build_request_body(
                 api,
                 model,
-                [SizedMessage(one) for one in mangle_conversation(Random(seed), api)],
-                setup_fields=beside(api, model),
+                [SizedMessage(message) for message in mangle_conversation(Random(seed), api)],
+                setup_fields=build_setup_fields(api, model),
             ),
             model=model,
         )
@@ -94,14 +96,12 @@ def test_mangled_histories_are_refused(api, model):
 
 
 @pytest.mark.counts
-def test_some_of_them_go_over_http():
-    """valid-request: one history in a hundred goes to the provider as a client would send it, and
-    comes back with 200.
-    """
+def test_strict_provider_accepts_normalized_histories_over_http():
+    """valid-request: one history in a hundred is sent over HTTP as a client would send it and is answered with 200."""
     with serve_provider(Provider(LENIENT)) as url, httpx2.Client(base_url=url) as client:
         for number, (api, model) in enumerate(FAMILIES):
             for seed in range(number, COUNT, 100):
-                request = sent(seed, api, model)
+                request = build_request(seed, api, model)
                 if request is None:
                     continue
                 headers = {"content-type": "application/json", "x-api-key": "k", "authorization": "Bearer k"}

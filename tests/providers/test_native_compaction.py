@@ -1,4 +1,4 @@
-"""Compactions that a provider makes: the request, its answer, what later requests need, what a threshold leaves."""
+"""Compactions by a provider: the request, its answer, the betas of later requests, and automatic thresholds."""
 
 from __future__ import annotations
 
@@ -60,28 +60,28 @@ FULL = {
     "context_management": {"edits": []},
     "messages": TURNS,
 }
-"""A request with everything that a compaction does not go with."""
+"""A request with every option that a compaction request must leave out."""
 
 
-def encoded(value):
+def encode(value):
     return msgspec.json.encode(value)
 
 
-def decoded(data):
+def decode(data):
     return msgspec.json.decode(data)
 
 
-def spoken(api, reply):
-    """Return the body by which the strict provider says its reply."""
-    voice = API_ENCODERS[api]
+def encode_reply(api, reply):
+    """Return the strict provider's reply as a body."""
+    encoder = API_ENCODERS[api]
     if isinstance(reply, CompactReply):
-        return encoded(voice.encode_compaction(reply))
+        return encode(encoder.encode_compaction(reply))
     if isinstance(reply, RefusalReply):
-        return encoded(voice.encode_error(reply, "req_1"))
-    return encoded(voice.encode_answer(IncomingRequest(api, "generate", b"{}"), reply))
+        return encode(encoder.encode_error(reply, "req_1"))
+    return encode(encoder.encode_answer(IncomingRequest(api, "generate", b"{}"), reply))
 
 
-def talked(api, provider=None, **fields):
+def build_client(api, provider=None, **fields):
     """Return a client with two turns behind it."""
     client = ProviderClient(provider or Provider(WORDS), api, **fields)
     client.send_user_text("go " * 300)
@@ -89,45 +89,55 @@ def talked(api, provider=None, **fields):
     return client
 
 
-def asked(client, **options):
-    """Return what the provider makes of the conversation of ``client``, and how it was asked."""
-    order = build_native_compaction_request(client.api, encoded(client.body), **options)
-    reply = client.provider.answer_body(client.api, order.body, endpoint=order.endpoint, headers=dict(order.headers))
-    return parse_native_compaction(client.api, parse_answer(client.api, spoken(client.api, reply))), order
+def compact(client, **options):
+    """Return the provider's compaction of the conversation of ``client``, and the request for it."""
+    compaction_request = build_native_compaction_request(client.api, encode(client.body), **options)
+    reply = client.provider.answer_body(
+        client.api,
+        compaction_request.body,
+        endpoint=compaction_request.endpoint,
+        headers=dict(compaction_request.headers),
+    )
+    return parse_native_compaction(
+        client.api, parse_answer(client.api, encode_reply(client.api, reply))
+    ), compaction_request
 
 
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_does_not_go_with_a_compaction_stays_out():
-    """On the Messages API what only shapes an answer is left out, all else stays, and the beta is asked for."""
-    order = build_native_compaction_request(ANTHROPIC, encoded(FULL))
+def test_compaction_request_of_anthropic_drops_answer_options():
+    """Options that only shape an answer are left out, everything else stays, and the beta is requested."""
+    compaction_request = build_native_compaction_request(ANTHROPIC, encode(FULL))
     kept = {key: FULL[key] for key in ("model", "max_tokens", "system", "tools", "thinking", "messages")}
     shaped = {
         "output_config": {"effort": "high"},
         "fallbacks": [{"model": "m", "output_config": {"effort": "low"}}, {"model": "n"}],
     }
-    assert decoded(order.body) == kept | shaped | {"compaction": {"type": "summarize"}}
-    assert (order.endpoint, order.headers) == ("generate", {"anthropic-beta": "compact-2026-09-04"})
-    found = validate_request(order.body, ANTHROPIC, betas={"compact-2026-09-04"})
-    assert not [one for one in found if "compaction" in one.rule]
+    assert decode(compaction_request.body) == kept | shaped | {"compaction": {"type": "summarize"}}
+    assert (compaction_request.endpoint, compaction_request.headers) == (
+        "generate",
+        {"anthropic-beta": "compact-2026-09-04"},
+    )
+    found = validate_request(compaction_request.body, ANTHROPIC, betas={"compact-2026-09-04"})
+    assert not [finding for finding in found if "compaction" in finding.rule]
 
 
 @pytest.mark.parametrize("choice", [{"type": "auto"}, {"type": "none"}])
-def test_a_choice_that_forces_nothing_stays(choice):
+def test_compaction_request_keeps_a_tool_choice_that_forces_nothing(choice):
     """Only forced calls do not go with a compaction."""
-    order = build_native_compaction_request(ANTHROPIC, encoded({**FULL, "tool_choice": choice}))
-    assert decoded(order.body)["tool_choice"] == choice
+    compaction_request = build_native_compaction_request(ANTHROPIC, encode({**FULL, "tool_choice": choice}))
+    assert decode(compaction_request.body)["tool_choice"] == choice
 
 
-def test_the_messages_keep_their_bytes():
-    """The compaction request shows the messages as they stand in the body, spaces and all."""
+def test_compaction_request_keeps_the_bytes_of_messages():
+    """The compaction request has the messages as they are in the body, including spaces."""
     body = b'{"model":"m","max_tokens":9,"messages":[ {"role" : "user", "content":"\\u006b"} ]}'
     assert b'[ {"role" : "user", "content":"\\u006b"} ]' in build_native_compaction_request(ANTHROPIC, body).body
 
 
-def test_the_endpoint_gets_the_fields_that_it_takes():
-    """``/responses/compact`` gets model, input, instructions and cache fields, and nothing of tools or streams."""
+def test_compaction_request_of_responses_has_only_accepted_fields():
+    """``/responses/compact`` gets model, input, instructions and cache fields, but no tools or stream option."""
     body = {
         "model": GPT,
         "input": [{"role": "user", "content": "go"}],
@@ -138,41 +148,49 @@ def test_the_endpoint_gets_the_fields_that_it_takes():
         "reasoning": {"effort": "low"},
         "store": False,
     }
-    order = build_native_compaction_request(RESPONSES, encoded(body))
-    assert order.endpoint == "compact"
-    assert decoded(order.body) == {key: body[key] for key in ("model", "input", "instructions", "prompt_cache_key")}
+    compaction_request = build_native_compaction_request(RESPONSES, encode(body))
+    assert compaction_request.endpoint == "compact"
+    assert decode(compaction_request.body) == {
+        key: body[key] for key in ("model", "input", "instructions", "prompt_cache_key")
+    }
 
 
-@pytest.mark.parametrize("given", ["go", [{"role": "user", "content": "go"}]])
-def test_a_trigger_is_the_last_item(given):
-    """Asked for inside, the request stays as it is, with the trigger behind its input, which may be a text."""
-    body = {"model": GPT, "input": given, "tools": [], "stream": True, "context_management": [{"type": "compaction"}]}
-    order = build_native_compaction_request(RESPONSES, encoded(body), in_band=True)
-    assert order.endpoint == "generate"
+@pytest.mark.parametrize("input_value", ["go", [{"role": "user", "content": "go"}]])
+def test_compaction_request_in_band_appends_a_trigger(input_value):
+    """An in-band request stays as it is, with the trigger after its input, which may be a string."""
+    body = {
+        "model": GPT,
+        "input": input_value,
+        "tools": [],
+        "stream": True,
+        "context_management": [{"type": "compaction"}],
+    }
+    compaction_request = build_native_compaction_request(RESPONSES, encode(body), in_band=True)
+    assert compaction_request.endpoint == "generate"
     items = [{"role": "user", "content": "go"}, {"type": "compaction_trigger"}]
-    assert decoded(order.body) == {"model": GPT, "input": items, "tools": []}
+    assert decode(compaction_request.body) == {"model": GPT, "input": items, "tools": []}
 
 
-def test_instructions_say_what_counts():
-    """Instructions go into the field of each way; on Responses behind the request's own. Blank ones are none."""
-    plain = build_native_compaction_request(ANTHROPIC, encoded(FULL), instructions="  ")
-    assert decoded(plain.body)["compaction"] == {"type": "summarize"}
-    told = decoded(build_native_compaction_request(ANTHROPIC, encoded(FULL), instructions="the kelp").body)[
+def test_compaction_request_writes_the_instructions():
+    """Instructions go into the field of each API, on Responses after the request's own; blank ones are ignored."""
+    plain = build_native_compaction_request(ANTHROPIC, encode(FULL), instructions="  ")
+    assert decode(plain.body)["compaction"] == {"type": "summarize"}
+    written = decode(build_native_compaction_request(ANTHROPIC, encode(FULL), instructions="the kelp").body)[
         "compaction"
     ]["instructions"]
-    assert told.endswith("Above all: the kelp")
-    body = encoded({"model": GPT, "input": "go", "instructions": "be brief"})
+    assert written.endswith("Above all: the kelp")
+    body = encode({"model": GPT, "input": "go", "instructions": "be brief"})
     for inside in (False, True):
-        said = decoded(build_native_compaction_request(RESPONSES, body, instructions="the kelp", in_band=inside).body)[
-            "instructions"
-        ]
-        assert said.startswith("be brief\n\n")
-        assert said.endswith("Above all: the kelp")
+        written = decode(
+            build_native_compaction_request(RESPONSES, body, instructions="the kelp", in_band=inside).body
+        )["instructions"]
+        assert written.startswith("be brief\n\n")
+        assert written.endswith("Above all: the kelp")
 
 
 @pytest.mark.parametrize("api", ["openai-chat", "gemini"])
-def test_others_compact_nothing(api):
-    """An API without compaction is a ConfigError that says what else there is."""
+def test_compaction_request_is_rejected_for_other_apis(api):
+    """The ``ConfigError`` for an API without compaction says what else is possible."""
     with pytest.raises(ConfigError, match="compact with a model"):
         build_native_compaction_request(api, b"{}")
 
@@ -193,17 +211,17 @@ def test_others_compact_nothing(api):
         ("gemini", "gemini-3-pro", False),
     ],
 )
-def test_which_models_can(api, model, can):
-    """Claude from 4.6 on where its page lists it, not on Bedrock; OpenAI's models by Responses; nobody else."""
+def test_can_compact_natively_for_known_models(api, model, can):
+    """Claude from 4.6 on except on Bedrock, OpenAI's models over Responses, and no others."""
     assert can_compact_natively(get_target(api, model)) is can
 
 
-def test_the_catalogue_has_the_last_word():
-    """A line of the user's own says what a server can, where that is not what its name tells."""
+def test_can_compact_natively_prefers_the_users_catalog():
+    """A catalog line of the user says what a server can do, if its name does not."""
     lines = (CatalogModel("qwen3-*", compacts=True), CatalogModel("claude-*", compacts=False))
-    mine = Catalog(lines).merge_before(load_shipped_catalog())
-    assert can_compact_natively(get_target(RESPONSES, "qwen3-coder", catalog=mine))
-    assert not can_compact_natively(get_target(ANTHROPIC, "claude-opus-5-5", catalog=mine))
+    catalog = Catalog(lines).merge_before(load_shipped_catalog())
+    assert can_compact_natively(get_target(RESPONSES, "qwen3-coder", catalog=catalog))
+    assert not can_compact_natively(get_target(ANTHROPIC, "claude-opus-5-5", catalog=catalog))
 
 
 # -- what comes back ---------------------------------------------------------------------------------------------------
@@ -211,48 +229,51 @@ def test_the_catalogue_has_the_last_word():
 
 @pytest.mark.parametrize("options", [{}, {"in_band": True}])
 @pytest.mark.parametrize("api", [ANTHROPIC, RESPONSES])
-def test_what_was_made_is_the_next_history(api, options):
-    """The strict provider compacts, and takes the items as the beginning of the next request as they are."""
-    client = talked(api)
-    found, order = asked(client, **options if api == RESPONSES else {})
+def test_native_compaction_starts_the_next_history(api, options):
+    """The strict provider compacts, and accepts the items unchanged as the beginning of the next request."""
+    client = build_client(api)
+    found, compaction_request = compact(client, **options if api == RESPONSES else {})
     assert isinstance(found, NativeCompactionResult)
-    native = decoded(found.to_stored_json(api, client.model))
+    native = decode(found.to_stored_json(api, client.model))
     assert (native["api"], native["model"], native["tokens"]) == (api, client.model, found.tokens)
     assert found.tokens > 0
     client.history[:] = native["items"]
     before = client.provider.requests[-1].tokens
-    reply = client.send_user_text("next", anthropic_beta=order.headers.get("anthropic-beta", ""))
+    reply = client.send_user_text("next", anthropic_beta=compaction_request.headers.get("anthropic-beta", ""))
     assert isinstance(reply, ModelAnswer)
     if options or api == ANTHROPIC:
         assert client.provider.requests[-1].tokens < before
 
 
-def test_a_message_of_the_assistants_holds_the_block():
-    """On the Messages API the block comes back in a message of the assistant's, byte for byte."""
+def test_parse_native_compaction_wraps_the_block_in_a_message():
+    """On the Messages API the block comes back in an assistant message, byte for byte."""
     block = '{"type": "compaction", "content": "so far", "signature":"s"}'
-    told = parse_answer(ANTHROPIC, f'{{"role":"assistant","content":[{block}],"stop_reason":"compaction"}}'.encode())
-    found = parse_native_compaction(ANTHROPIC, told)
+    answer = parse_answer(ANTHROPIC, f'{{"role":"assistant","content":[{block}],"stop_reason":"compaction"}}'.encode())
+    found = parse_native_compaction(ANTHROPIC, answer)
     assert found.items == (msgspec.Raw(f'{{"role":"assistant","content":[{block}]}}'.encode()),)
     assert found.tokens == 2
 
 
-def test_words_that_can_be_read_are_counted():
-    """A server that tells too few tokens does not make its compaction smaller than it is."""
-    told = {"role": "assistant", "content": [{"type": "compaction", "content": "kelp " * 500}]}
+def test_parse_native_compaction_counts_readable_text():
+    """A server that reports too few tokens does not make its compaction smaller than it is."""
+    body = {"role": "assistant", "content": [{"type": "compaction", "content": "kelp " * 500}]}
     found = parse_native_compaction(
-        ANTHROPIC, parse_answer(ANTHROPIC, msgspec.json.encode(told | {"usage": {"output_tokens": 5}}))
+        ANTHROPIC, parse_answer(ANTHROPIC, msgspec.json.encode(body | {"usage": {"output_tokens": 5}}))
     )
     assert found.tokens > 400
 
 
-def test_beside_it_stand_texts_of_the_users():
-    """Texts from their source follow the compaction as the user's, and count."""
+def test_append_user_texts_adds_counted_user_messages():
+    """Restored texts follow the compaction as user messages, and count."""
     for api, kind in ((ANTHROPIC, "text"), (RESPONSES, "input_text")):
         found = NativeCompactionResult((msgspec.Raw(b"{}"),), 5).append_user_texts(api, ("rules are rules", "skills"))
         assert found.tokens > 6
-        said = decoded(found.items[1])
-        assert said["role"] == "user"
-        assert [(one["type"], one["text"]) for one in said["content"]] == [(kind, "rules are rules"), (kind, "skills")]
+        message = decode(found.items[1])
+        assert message["role"] == "user"
+        assert [(block["type"], block["text"]) for block in message["content"]] == [
+            (kind, "rules are rules"),
+            (kind, "skills"),
+        ]
         assert NativeCompactionResult((msgspec.Raw(b"{}"),)).append_user_texts(api, ()) == NativeCompactionResult(
             (msgspec.Raw(b"{}"),)
         )
@@ -270,21 +291,24 @@ def test_beside_it_stand_texts_of_the_users():
         (RESPONSES, {"output": [{"type": "message", "role": "assistant", "content": []}], "status": "completed"}),
     ],
 )
-def test_an_empty_compaction_keeps_the_history(api, body):
-    """Null, an empty text, words in place of a compaction, or nothing at all: the history is unchanged, by its word."""
-    found = parse_native_compaction(api, parse_answer(api, encoded({"role": "assistant", **body})))
+def test_parse_native_compaction_rejects_an_empty_compaction(api, body):
+    """Null, an empty text, text in place of a compaction, or nothing at all keeps the history."""
+    found = parse_native_compaction(api, parse_answer(api, encode({"role": "assistant", **body})))
     assert isinstance(found, NativeCompactionFailure)
     assert (found.outcome, found.is_retryable) == ("summary_rejected", False)
     assert "history is unchanged" in found.reason
 
 
 @pytest.mark.parametrize("api", [ANTHROPIC, RESPONSES])
-def test_a_damaged_compaction_is_none(api):
-    """One with bytes that are no text was sealed otherwise than it came: it is asked for again."""
-    client = talked(api)
-    order = build_native_compaction_request(api, encoded(client.body))
-    body = spoken(
-        api, client.provider.answer_body(api, order.body, endpoint=order.endpoint, headers=dict(order.headers))
+def test_parse_native_compaction_retries_a_damaged_compaction(api):
+    """Bytes that are no text may have broken the signed data, so the compaction is requested again."""
+    client = build_client(api)
+    compaction_request = build_native_compaction_request(api, encode(client.body))
+    body = encode_reply(
+        api,
+        client.provider.answer_body(
+            api, compaction_request.body, endpoint=compaction_request.endpoint, headers=dict(compaction_request.headers)
+        ),
     )
     assert isinstance(parse_native_compaction(api, parse_answer(api, body)), NativeCompactionResult)
     found = parse_native_compaction(api, parse_answer(api, body.replace(b'"compaction"', b'"compaction","\xff":""', 1)))
@@ -304,12 +328,12 @@ def test_a_damaged_compaction_is_none(api):
     ],
 )
 @pytest.mark.parametrize("status", [400, 503])
-def test_error_codes_say_whether_to_ask_again(code, outcome, again, status):
-    """Of the codes of a compaction one passes by itself, whatever its status; where nothing is to do is no failure."""
+def test_parse_native_compaction_maps_error_codes(code, outcome, again, status):
+    """Only one of the codes is transient, whatever its status; nothing to summarize is no failure."""
     refusal = RefusalReply(status, "invalid_request_error", "no", details={"error_code": code})
-    told = parse_answer(ANTHROPIC, spoken(ANTHROPIC, refusal))
+    answer = parse_answer(ANTHROPIC, encode_reply(ANTHROPIC, refusal))
     found = parse_native_compaction(
-        ANTHROPIC, msgspec.structs.replace(told, error=msgspec.structs.replace(told.error, status=status))
+        ANTHROPIC, msgspec.structs.replace(answer, error=msgspec.structs.replace(answer.error, status=status))
     )
     assert (found.outcome, found.is_retryable) == (outcome, again)
     assert code in found.reason
@@ -326,8 +350,8 @@ def test_error_codes_say_whether_to_ask_again(code, outcome, again, status):
         (400, "prompt is too long: 210000 tokens > 200000 maximum", False),
     ],
 )
-def test_other_errors_are_tried_again_where_only_the_provider_is_at_fault(status, message, again):
-    """Rate limits and broken servers pass; keys, addresses and an overflow do not."""
+def test_parse_native_compaction_retries_provider_faults_only(status, message, again):
+    """Rate limits and failing servers are transient; wrong keys, models and an overflow are not."""
     report = ErrorReport(ANTHROPIC, status, message=message, headers={"retry-after": "3"})
     found = parse_native_compaction(
         ANTHROPIC, msgspec.structs.replace(parse_answer(ANTHROPIC, b'{"content":[]}'), error=report)
@@ -351,21 +375,21 @@ def test_other_errors_are_tried_again_where_only_the_provider_is_at_fault(status
     ),
     st.sampled_from(["content", "output"]),
 )
-def test_no_answer_breaks_it(api, value, field):
-    """Whatever a server answers, there is a compaction or a word for why there is none."""
-    for held in (value, [{"type": "compaction", "content": value, "encrypted_content": value}]):
-        found = parse_native_compaction(api, parse_answer(api, encoded({field: held, "role": "assistant"})))
+def test_parse_native_compaction_accepts_any_answer(api, value, field):
+    """Whatever a server answers, the result is a compaction or the reason why there is none."""
+    for content in (value, [{"type": "compaction", "content": value, "encrypted_content": value}]):
+        found = parse_native_compaction(api, parse_answer(api, encode({field: content, "role": "assistant"})))
         assert isinstance(found, NativeCompactionResult | NativeCompactionFailure)
 
 
 # -- at a threshold ----------------------------------------------------------------------------------------------------
 
 
-def test_threshold_options_are_what_the_providers_take():
-    """The fields pass lint and the strict provider, which then compacts above them."""
+def test_server_compaction_fields_are_valid():
+    """The fields pass the validator and the strict provider, which then compacts above the threshold."""
     for api, tokens in ((ANTHROPIC, 50_000), (RESPONSES, 1_000)):
         client = ProviderClient(Provider(WORDS), api, **build_server_compaction_fields(api, tokens))
-        beta = ",".join(find_required_betas(api, encoded(client.body)))
+        beta = ",".join(find_required_betas(api, encode(client.body)))
         assert client.send_user_text("short", anthropic_beta=beta).compaction is None
         reply = client.send_user_text("lorem ipsum " * 30_000, anthropic_beta=beta)
         assert [part.kind for part in reply.parts if isinstance(part, Opaque)] == ["compaction"]
@@ -375,8 +399,8 @@ def test_threshold_options_are_what_the_providers_take():
     assert (paused["pause_after_compaction"], paused["instructions"]) == (True, "kelp")
 
 
-def test_clearing_options_are_what_anthropic_takes():
-    """All the fields of clearing pass lint with their beta, beside a compaction too, clearing first."""
+def test_result_clearing_fields_are_valid():
+    """All fields of clearing pass the validator with their beta, also beside a compaction, which comes second."""
     cleared = build_result_clearing_fields(30_000, keep=2, at_least=5_000, exclude=["todo"], inputs=True)
     edit = cleared["context_management"]["edits"][0]
     assert edit == {
@@ -391,22 +415,22 @@ def test_clearing_options_are_what_anthropic_takes():
     kinds = [edit["type"] for edit in both["context_management"]["edits"]]
     assert kinds == ["clear_tool_uses_20250919", "compact_20260112"]
     client = ProviderClient(Provider(WORDS), ANTHROPIC, **both)
-    needed = find_required_betas(ANTHROPIC, encoded(client.body))
+    needed = find_required_betas(ANTHROPIC, encode(client.body))
     assert set(needed) == {"compact-2026-01-12", "context-management-2025-06-27"}
     assert isinstance(client.send_user_text("go", anthropic_beta=",".join(needed)), ModelAnswer)
     assert isinstance(client.send_user_text("go"), RefusalReply)
 
 
 @pytest.mark.parametrize(("api", "tokens"), [(ANTHROPIC, 49_999), (RESPONSES, 999)])
-def test_a_threshold_that_is_refused_is_refused_here(api, tokens):
-    """Under the provider's least threshold the error says its number."""
+def test_server_compaction_fields_reject_a_threshold_too_low(api, tokens):
+    """The error for a threshold below the provider's minimum states the number."""
     with pytest.raises(ConfigError, match=f"{tokens:,}"):
         build_server_compaction_fields(api, tokens)
     assert build_server_compaction_fields(api, tokens + 1)
 
 
-def test_others_have_no_threshold():
-    """Where the API has none, the error says what else there is."""
+def test_server_compaction_fields_are_rejected_for_other_apis():
+    """The error for an API without them says what else is possible."""
     with pytest.raises(ConfigError, match="compact with a model"):
         build_server_compaction_fields("gemini", 100_000)
 
@@ -436,14 +460,14 @@ BLOCK = {"type": "compaction", "content": "so far", "signature": "s"}
         ({"context_management": 7}, ()),
     ],
 )
-def test_a_body_says_which_betas_it_needs(fields, needed):
-    """The features follow from what stands in a body; words that only quote a block need none; nor do other APIs."""
-    assert find_required_betas(ANTHROPIC, encoded({"model": CLAUDE, "messages": [], **fields})) == needed
-    assert find_required_betas(RESPONSES, encoded(fields)) == ()
+def test_find_required_betas_reads_the_body(fields, needed):
+    """The betas follow from the body; text that only quotes a block needs none, and other APIs have none."""
+    assert find_required_betas(ANTHROPIC, encode({"model": CLAUDE, "messages": [], **fields})) == needed
+    assert find_required_betas(RESPONSES, encode(fields)) == ()
 
 
-def test_betas_join_those_of_the_caller():
-    """A caller's own features stay, each once, whatever the case of the header; without any there is no header."""
+def test_add_beta_header_merges_the_betas_of_the_caller():
+    """The caller's betas stay, each once, whatever the case of the header; without any there is no header."""
     own = {"Anthropic-Beta": "a, b", "X-Kelp": "1"}
     assert add_beta_header(own, ["b", "c"]) == {"anthropic-beta": "a,b,c", "x-kelp": "1"}
     assert add_beta_header({}, ()) == {}
@@ -453,31 +477,31 @@ def test_betas_join_those_of_the_caller():
 # -- an answer that compacted by itself --------------------------------------------------------------------------------
 
 
-def over_threshold(api):
-    """Return a client whose last answer opens with a compaction, and that answer, folded from its events."""
+def build_client_over_threshold(api):
+    """Return a client whose last answer begins with a compaction, the answer parsed from its stream, and the beta."""
     tokens = {ANTHROPIC: 50_000, RESPONSES: 1_000}[api]
     client = ProviderClient(Provider(WORDS), api, **build_server_compaction_fields(api, tokens))
-    beta = ",".join(find_required_betas(api, encoded(client.body)))
+    beta = ",".join(find_required_betas(api, encode(client.body)))
     reply = client.send_user_text("lorem ipsum " * 30_000, anthropic_beta=beta)
-    fold, reader = AnswerStream(api), SseReader()
+    stream, reader = AnswerStream(api), SseReader()
     for chunk in API_ENCODERS[api].encode_stream(IncomingRequest(api, "generate", b"{}"), reply).events:
         for event in reader.feed(chunk):
-            fold.add_event(event)
-    return client, fold.build_answer(), beta
+            stream.add_event(event)
+    return client, stream.build_answer(), beta
 
 
 @pytest.mark.parametrize("api", [ANTHROPIC, RESPONSES])
-def test_what_a_threshold_made_takes_the_place_of_the_head(api):
-    """The compaction of a streamed answer becomes one of the log: its items in front, gone from the answer itself."""
-    client, told, beta = over_threshold(api)
-    assert count_parts_before_compaction(told.message) == 1
-    found = build_compaction_from_answer(api, client.model, told.message, 7, Message.from_text("user", "the twin"))
+def test_compaction_from_answer_replaces_the_head(api):
+    """The compaction in a streamed answer becomes an entry of the log: its items come first and leave the answer."""
+    client, answer, beta = build_client_over_threshold(api)
+    assert count_parts_before_compaction(answer.message) == 1
+    found = build_compaction_from_answer(api, client.model, answer.message, 7, Message.from_text("user", "the twin"))
     assert (found.first_kept, found.author, found.trigger, found.summary.text) == (7, "native", "native", "the twin")
     assert [(edit.span.start, edit.span.stop, edit.span.part, edit.replacement) for edit in found.edits] == [
         (7, 8, 0, ())
     ]
-    native = decoded(found.native)
-    rest = decoded(b"[" + b",".join(told.history_elements) + b"]")
+    native = decode(found.native)
+    rest = decode(b"[" + b",".join(answer.history_elements) + b"]")
     if api == ANTHROPIC:
         rest[0]["content"] = rest[0]["content"][1:]
     else:
@@ -489,16 +513,16 @@ def test_what_a_threshold_made_takes_the_place_of_the_head(api):
 
 
 @pytest.mark.parametrize("api", [ANTHROPIC, RESPONSES])
-def test_an_answer_that_compacted_is_no_truncation(api):
-    """The size of the request is compared with all that was read of it, not with what a compaction left."""
-    _, told, _ = over_threshold(api)
-    assert told.request_usage.input > 50_000
-    assert classify_error(told.to_report(60_000, 200_000)).kind == "content"
-    assert classify_error(told.to_report(600_000, 900_000)).kind == "silent_truncation"
+def test_request_usage_of_a_compacting_answer_is_no_truncation(api):
+    """The estimate is compared with everything the provider read, not with what a compaction left."""
+    _, answer, _ = build_client_over_threshold(api)
+    assert answer.request_usage.input > 50_000
+    assert classify_error(answer.to_report(60_000, 200_000)).kind == "content"
+    assert classify_error(answer.to_report(600_000, 900_000)).kind == "silent_truncation"
 
 
-def test_what_was_cleared_was_sent():
-    """Tokens that context editing left out count in the size of the request; streamed or not, they are found."""
+def test_request_usage_includes_cleared_tokens():
+    """Tokens that context editing cleared count in the size of the request, streamed or not."""
     edits = [
         {"type": "clear_tool_uses_20250919", "cleared_tool_uses": 9, "cleared_input_tokens": 40_000},
         {"type": "x"},
@@ -510,23 +534,23 @@ def test_what_was_cleared_was_sent():
         "usage": {"input_tokens": 20_000, "output_tokens": 5},
         "context_management": {"applied_edits": edits},
     }
-    told = parse_answer(ANTHROPIC, encoded(body))
-    assert (told.cleared_tokens, told.usage.input, told.request_usage.input) == (40_000, 20_000, 60_000)
-    assert classify_error(told.to_report(60_000, 200_000)).kind == "content"
+    answer = parse_answer(ANTHROPIC, encode(body))
+    assert (answer.cleared_tokens, answer.usage.input, answer.request_usage.input) == (40_000, 20_000, 60_000)
+    assert classify_error(answer.to_report(60_000, 200_000)).kind == "content"
     start = {"type": "message_start", "message": {**body, "content": [], "context_management": None}}
     end = {"type": "message_delta", "delta": {}, "context_management": body["context_management"]}
-    fold = AnswerStream(ANTHROPIC)
+    stream = AnswerStream(ANTHROPIC)
     for event in (start, end, {"type": "message_stop"}):
-        fold.add_event(StreamEvent(encoded(event), event["type"]))
-    assert fold.build_answer().cleared_tokens == 40_000
+        stream.add_event(StreamEvent(encode(event), event["type"]))
+    assert stream.build_answer().cleared_tokens == 40_000
     assert (
-        parse_answer(ANTHROPIC, encoded({**body, "context_management": {"applied_edits": 7}})).request_usage.input
+        parse_answer(ANTHROPIC, encode({**body, "context_management": {"applied_edits": 7}})).request_usage.input
         == 20_000
     )
 
 
-def test_an_answer_without_one_takes_nothing():
-    """Plain answers, and a compaction that failed (null), leave the log as it is."""
+def test_compaction_from_answer_is_none_without_a_compaction():
+    """A plain answer, or a compaction that failed (null), leaves the log as it is."""
     null = Opaque("compaction", msgspec.Raw(b'{"type":"compaction","content":null}'))
     for parts in ((Text("hi"),), (null, Text("hi")), (Opaque("other", msgspec.Raw(b"{}")),), ()):
         assert (
@@ -537,21 +561,25 @@ def test_an_answer_without_one_takes_nothing():
         )
 
 
-def test_of_several_the_newest_counts():
-    """Where an answer compacted twice all before the newer one goes; words between them stay in the twin."""
-    one, two = (Opaque("compaction", msgspec.Raw(encoded({**BLOCK, "content": word}))) for word in ("one", "two"))
-    parts = (one, Thinking("hm"), Text("said between"), two, Text("at last"))
+def test_compaction_from_answer_takes_the_newest():
+    """If an answer compacted twice, everything before the newer one is hidden; text in between stays in the readable
+    summary.
+    """
+    older, newer = (Opaque("compaction", msgspec.Raw(encode({**BLOCK, "content": word}))) for word in ("one", "two"))
+    parts = (older, Thinking("hm"), Text("said between"), newer, Text("at last"))
     found = build_compaction_from_answer(
         ANTHROPIC, "m", Message("assistant", parts), 3, Message.from_text("user", "the twin")
     )
     assert [edit.span.part for edit in found.edits] == [0, 1, 2, 3]
     assert [part.text for part in found.summary.parts] == ["the twin", "said between"]
-    assert decoded(found.native)["items"] == [{"role": "assistant", "content": [{**BLOCK, "content": "two"}]}]
+    assert decode(found.native)["items"] == [{"role": "assistant", "content": [{**BLOCK, "content": "two"}]}]
 
 
-def test_what_was_taken_over_counts_once():
-    """What an answer compacted is counted in front and no more in the answer; elsewhere its twin has its own size."""
-    block = Opaque("compaction", msgspec.Raw(encoded({**BLOCK, "content": "kelp on the rock " * 40})))
+def test_compaction_from_answer_is_counted_once():
+    """What an answer compacted counts as the head and no longer in the answer; other models count the readable
+    summary.
+    """
+    block = Opaque("compaction", msgspec.Raw(encode({**BLOCK, "content": "kelp on the rock " * 40})))
     answered = Message("assistant", (block, Text("at last")))
     twin = Message.from_text("user", "the twin " * 400)
     found = build_compaction_from_answer(ANTHROPIC, "m", answered, 1, twin)
@@ -560,24 +588,24 @@ def test_what_was_taken_over_counts_once():
         MessageEntry(build_sized_message(answered)),
         found,
     ]
-    branch = ConversationState.from_entries(Entry(str(number), None, body) for number, body in enumerate(bodies))
+    state = ConversationState.from_entries(Entry(str(number), None, body) for number, body in enumerate(bodies))
     left = build_sized_message(Message("assistant", (Text("at last"),))).tokens
     assert found.readable_tokens == build_sized_message(twin).tokens
     assert (
-        branch.view.shown_tokens
-        == sum(slot.tokens for slot in build_projection(branch))
+        state.view.shown_tokens
+        == sum(sized_message.tokens for sized_message in build_projection(state))
         == pytest.approx(found.head_tokens + left, abs=2)
     )
     assert (
-        get_shown_tokens(branch, "n", ANTHROPIC)
-        == get_shown_tokens(branch, "m", RESPONSES)
-        == branch.view.shown_tokens + found.readable_tokens - found.head_tokens
+        get_shown_tokens(state, "n", ANTHROPIC)
+        == get_shown_tokens(state, "m", RESPONSES)
+        == state.view.shown_tokens + found.readable_tokens - found.head_tokens
     )
 
 
-def test_a_lens_opens_what_was_made():
-    """The items are messages that the lens reads: an opaque part of the API's own kind."""
-    client = talked(ANTHROPIC)
-    found, _ = asked(client)
-    body = encoded({"model": CLAUDE, "max_tokens": 9, "messages": list(found.items)})
+def test_parse_request_reads_compaction_items():
+    """The items are messages that ``parse_request`` reads: an opaque part of the API's own kind."""
+    client = build_client(ANTHROPIC)
+    found, _ = compact(client)
+    body = encode({"model": CLAUDE, "max_tokens": 9, "messages": list(found.items)})
     assert [part.kind for part in parse_request(body).messages[0].message.parts] == ["compaction"]

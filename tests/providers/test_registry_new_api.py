@@ -1,4 +1,4 @@
-"""An API is added with one value: what is shared asks it, and knows no names."""
+"""An API is added with one spec: shared code asks the spec and knows no API by name."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ DICTS = [
 
 
 def build_dummy_dialect(model: str, provider: str) -> Dialect:
-    """Return the rules of Chat under the other name."""
+    """Return the dialect of Chat under the name of the new API."""
     return replace(build_dialect(model, provider), api=API)
 
 
 @pytest.fixture(autouse=True)
 def dummy_spec() -> Iterator[ApiSpec]:
-    """Chat Completions with a list, an address and a name of its own, known as long as a test lasts."""
+    """Register Chat Completions with its own message list, URL and name for the duration of a test."""
     spec = replace(
         OPENAI_CHAT_SPEC,
         api=API,
@@ -64,8 +64,8 @@ def dummy_spec() -> Iterator[ApiSpec]:
         del API_SPECS[API]
 
 
-def test_messages_of_a_new_api_are_planned_and_written() -> None:
-    """Messages are kept inside a window of its own, and written as its rules want them."""
+def test_new_api_messages_are_planned_and_encoded() -> None:
+    """Messages are kept inside the API's own window and encoded by its rules."""
     history = decode_messages("openai-chat", DICTS)
     assert encode_messages(API, history) == DICTS
     target = get_target(API, "m-1", window=12_000)
@@ -75,18 +75,18 @@ def test_messages_of_a_new_api_are_planned_and_written() -> None:
     assert not validate_request({"model": "m-1", "messages": sent}, "openai-chat")
 
 
-def test_a_body_of_a_new_api_is_recognized_and_converted() -> None:
-    """It is told by its list; what it says is said to another API, and the other way round."""
+def test_new_api_body_is_recognized_and_converted() -> None:
+    """The body is recognized by its message list and converted to another API and back."""
     body = json.dumps({"model": "m-1", "dialogue": DICTS}).encode()
     parsed = parse_request(body)
     assert parsed.api == API
     there, _ = convert_request(body, "anthropic", "claude-sonnet-4-5")
     back, _ = convert_request(there, API, "m-1")
-    assert [one["role"] for one in json.loads(back)["dialogue"]] == [one["role"] for one in DICTS]
+    assert [message["role"] for message in json.loads(back)["dialogue"]] == [message["role"] for message in DICTS]
 
 
-def test_a_new_api_is_asked_at_its_address_and_says_errors_its_way() -> None:
-    """Its address, its answers, its errors and the tool for recalling are what its spec says."""
+def test_new_api_uses_its_own_url_answers_errors_and_tools() -> None:
+    """URL, answers, errors and the recall tool follow the spec of the new API."""
     upstream = HttpUpstream("http://127.0.0.1:1", API)
     assert upstream.build_url(UpstreamRequest(API, b"{}", "m-1")) == "http://127.0.0.1:1/v1/dialogues"
     answer = parse_answer(API, b'{"choices":[{"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}')

@@ -1,4 +1,4 @@
-"""The proxy between a client and the strict provider, without sockets: what goes up and comes down is kept."""
+"""The proxy between a client and the strict provider, without sockets: what is sent and answered is kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATHS = {
 }
 
 
-class _Bytes(httpx2.AsyncByteStream):
+class _SinglePieceStream(httpx2.AsyncByteStream):
     """A body in one piece, to be read once."""
 
     def __init__(self, data: bytes) -> None:
@@ -35,10 +35,10 @@ class _Bytes(httpx2.AsyncByteStream):
 
 
 class Upstream(httpx2.AsyncBaseTransport):
-    """The strict provider, and what it was sent and answered; in front of it somebody takes ``most`` bytes."""
+    """The strict provider behind a gateway that takes ``max_bytes``; keeps the requests and the answers."""
 
-    def __init__(self, provider: Provider, faults=(), most=0) -> None:
-        self.provider, self.most = provider, most
+    def __init__(self, provider: Provider, faults=(), max_bytes=0) -> None:
+        self.provider, self.max_bytes = provider, max_bytes
         self.sent: list[httpx2.Request] = []
         self.bodies: list[bytes] = []
         self.answers: list[bytes] = []
@@ -49,94 +49,105 @@ class Upstream(httpx2.AsyncBaseTransport):
         self.sent.append(request)
         body = await request.aread()
         self.bodies.append(body)
-        if self.most and len(body) > self.most:
+        if self.max_bytes and len(body) > self.max_bytes:
             self.answers.append(b"<html><title>413 Request Entity Too Large</title></html>")
-            return httpx2.Response(413, headers={"content-type": "text/html"}, stream=_Bytes(self.answers[-1]))
+            stream = _SinglePieceStream(self.answers[-1])
+            return httpx2.Response(413, headers={"content-type": "text/html"}, stream=stream)
         reply = await self.inner.handle_async_request(request)
         self.answers.append(await reply.aread())
-        return httpx2.Response(reply.status_code, headers=reply.headers, stream=_Bytes(self.answers[-1]))
+        return httpx2.Response(reply.status_code, headers=reply.headers, stream=_SinglePieceStream(self.answers[-1]))
 
 
-class Proxied:
-    """A client of the proxy that talks on and on."""
+class ProxyClient:
+    """An HTTP client of the proxy, with the upstream behind it."""
 
     def __init__(self, web: httpx2.AsyncClient, upstream: Upstream) -> None:
         self.web, self.upstream = web, upstream
 
     async def post(self, path, body, headers=()):
-        """Return the answer to ``body``."""
+        """Return the answer to ``body``, bytes or a value to be encoded as JSON."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         return await self.web.post(path, content=data, headers={"content-type": "application/json", **dict(headers)})
 
 
-class Talk:
-    """A conversation by one API, as a client without a memory of its own keeps it."""
+class Chat:
+    """A conversation in one API's form, as a client without a memory of its own keeps it."""
 
-    def __init__(self, api, *, stream=False, window=0) -> None:
+    def __init__(self, api, *, stream=False) -> None:
         self.api, self.stream = api, stream
-        self.said: list[dict] = []
+        self.messages: list[dict] = []
         self.fields = {"anthropic": {"max_tokens": 400}}.get(api, {})
 
     @property
     def path(self):
-        """Where it is sent."""
+        """The path that requests are posted to."""
         return PATHS[self.api]
 
     def body(self):
         """Return the next request."""
         if self.api == "gemini":
-            return {"contents": self.said}
+            return {"contents": self.messages}
         field = "input" if self.api == "openai-responses" else "messages"
         stream = {"stream": True} if self.stream else {}
-        return {"model": STRICTEST_MODELS[self.api], field: self.said, **self.fields, **stream}
+        return {"model": STRICTEST_MODELS[self.api], field: self.messages, **self.fields, **stream}
 
-    def say(self, text):
-        """Say something."""
-        one = {"role": "user", "content": text}
-        self.said.append({"role": "user", "parts": [{"text": text}]} if self.api == "gemini" else one)
+    def add_user_text(self, text):
+        """Append a user message."""
+        message = {"role": "user", "content": text}
+        self.messages.append({"role": "user", "parts": [{"text": text}]} if self.api == "gemini" else message)
 
-    def hear(self, answer):
-        """Take the whole answer to the last request into the conversation."""
-        told = json.loads(answer)
+    def add_answer(self, answer):
+        """Append the message of an unstreamed answer."""
+        value = json.loads(answer)
         if self.api == "anthropic":
-            self.said.append({"role": "assistant", "content": told["content"]})
+            self.messages.append({"role": "assistant", "content": value["content"]})
         elif self.api == "openai-chat":
-            self.said.append({"role": "assistant", "content": told["choices"][0]["message"]["content"]})
+            self.messages.append({"role": "assistant", "content": value["choices"][0]["message"]["content"]})
         elif self.api == "openai-responses":
-            self.said += told["output"]
+            self.messages += value["output"]
         else:
-            self.said.append(told["candidates"][0]["content"])
+            self.messages.append(value["candidates"][0]["content"])
 
-    async def turn(self, proxied, text, headers=()):
-        """Say ``text`` and return what came back; a whole answer is heard."""
-        self.say(text)
-        reply = await proxied.post(self.path, self.body(), headers)
+    async def send_turn(self, client, text, headers=()):
+        """Send ``text`` as the next user message and return the reply; a successful one is appended."""
+        self.add_user_text(text)
+        reply = await client.post(self.path, self.body(), headers)
         if reply.status_code == 200:
-            self.hear(reply.content)
+            self.add_answer(reply.content)
         return reply
 
 
 @asynccontextmanager
-async def through(upstream, store=None, *, reopen=None, bypass=None, known=None, **given):
-    """Yield a client of the proxy in front of ``upstream``."""
-    told = Settings(anthropic="http://up", openai="http://up/v1", gemini="http://up", **given)
+async def open_proxy_client(upstream, store=None, *, reopen=None, bypass=None, **settings):
+    """Yield a client of a proxy with these settings in front of ``upstream``."""
+    values = Settings(anthropic="http://up", openai="http://up/v1", gemini="http://up", **settings)
     store = MemoryStore() if store is None else store
     async with (
-        open_proxy(
-            told, store, reopen=reopen, transport=upstream, bypass_file=bypass, loaded_configuration=known
-        ) as proxy,
+        open_proxy(values, store, reopen=reopen, transport=upstream, bypass_file=bypass) as proxy,
         httpx2.AsyncClient(transport=httpx2.ASGITransport(proxy), base_url="http://127.0.0.1:8642") as web,
     ):
-        yield Proxied(web, upstream)
+        yield ProxyClient(web, upstream)
 
 
 @pytest.fixture
-def proxied():
-    """Return ``through``, ``Upstream`` and ``Talk``: all that a test of the whole proxy needs."""
-    return through, Upstream, Talk
+def open_client():
+    """Return the context manager that opens a proxy in front of an upstream and yields its client."""
+    return open_proxy_client
 
 
 @pytest.fixture
-def strict():
-    """Return what makes the strict provider with a window."""
-    return lambda window=32_000, **given: Upstream(Provider(Strict(window=window, **given)))
+def make_upstream():
+    """Return the class of an upstream around a given provider."""
+    return Upstream
+
+
+@pytest.fixture
+def make_chat():
+    """Return the class of a conversation by one API."""
+    return Chat
+
+
+@pytest.fixture
+def make_strict_upstream():
+    """Return a function that makes an upstream of the strict provider with a window."""
+    return lambda window=32_000, **settings: Upstream(Provider(Strict(window=window, **settings)))

@@ -1,4 +1,4 @@
-"""An empty success for what was too large: a client never gets it, its request is made smaller first."""
+"""An empty success for an oversized request never reaches the client: the request is made smaller first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import anyio
 import pytest
-from simulated_gateways import Silent
+from simulated_gateways import EmptyAnswerGateway
 
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider import ProviderSettings as Strict
@@ -16,35 +16,35 @@ WORDS = "kelp on the rock, and the tide comes in. " * 200
 
 
 @pytest.mark.parametrize("api", STRICTEST_MODELS)
-def test_a_client_is_not_given_the_silence_of_a_server_that_read_nothing(api, proxied):
-    """Each of its answers has words, while what it sends grows on and on over what the server takes."""
-    through, upstreams, talking = proxied
-    gateway, talk = Silent(Provider(Strict(window=16_000))), talking(api)
+def test_proxy_retries_an_empty_answer_to_an_oversized_request(api, open_client, make_upstream, make_chat):
+    """A server that answers an oversized request with an empty success is asked again with less, so every answer has
+    words.
+    """
+    gateway, chat = EmptyAnswerGateway(Provider(Strict(window=16_000))), make_chat(api)
 
     async def go():
-        async with through(upstreams(gateway)) as client:
-            return [await talk.turn(client, f"Note {number}: {WORDS}") for number in range(12)]
+        async with open_client(make_upstream(gateway)) as client:
+            return [await chat.send_turn(client, f"Note {number}: {WORDS}") for number in range(12)]
 
     replies = anyio.run(go)
     assert all(b"ok " in reply.content for reply in replies)
-    assert gateway.silent == 1
+    assert gateway.empty_count == 1
 
 
-def test_a_stream_s_client_is_not_given_it_either(proxied):
-    """Nothing of it was passed on before it was judged."""
-    through, upstreams, talking = proxied
-    gateway, talk = Silent(Provider(Strict(window=16_000))), talking("openai-chat", stream=True)
+def test_proxy_retries_an_empty_stream_before_passing_it_on(open_client, make_upstream, make_chat):
+    """No event of a stream is passed on before the stream is known not to be empty."""
+    gateway, chat = EmptyAnswerGateway(Provider(Strict(window=16_000))), make_chat("openai-chat", stream=True)
 
     async def go():
-        async with through(upstreams(gateway)) as client:
+        async with open_client(make_upstream(gateway)) as client:
             for number in range(12):
-                talk.say(f"Note {number}: {WORDS}")
-                reply = await client.post(talk.path, talk.body() | {"stream_options": {"include_usage": True}})
+                chat.add_user_text(f"Note {number}: {WORDS}")
+                reply = await client.post(chat.path, chat.body() | {"stream_options": {"include_usage": True}})
                 lines = [line[6:] for line in reply.text.splitlines() if line.startswith("data: {")]
                 deltas = [choice["delta"] for line in lines for choice in json.loads(line)["choices"]]
                 words = "".join(delta.get("content") or "" for delta in deltas)
                 assert words
-                talk.said.append({"role": "assistant", "content": words})
+                chat.messages.append({"role": "assistant", "content": words})
 
     anyio.run(go)
-    assert gateway.silent == 1
+    assert gateway.empty_count == 1

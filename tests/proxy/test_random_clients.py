@@ -1,9 +1,9 @@
-"""Clients that do whatever clients do, for long, through a proxy that is restarted: each request is answered.
+"""Clients that do anything clients do, for a long time, through a proxy that is restarted: each request is answered.
 
-They speak all four APIs in a window that is soon full: tools beside each other, results of any length, pictures,
-thinking, other models and system prompts; they ask twice, go back, change what was said, lose a message, leave in the
-middle of an answer, are interrupted before a result is there, and begin anew with a summary of their own. The provider
-is the strict one. One seed of 120 steps; 3 with HOLDFAST_COUNTS=ci, 40 of 300 with HOLDFAST_COUNTS=thorough.
+They use all four APIs in a window that is soon full: parallel tools, results of any length, images, thinking, other
+models and system prompts; they repeat requests, go back, edit messages, lose a message, disconnect in the middle of an
+answer, interrupt a tool call, and start again with a summary of their own. The provider is the strict one. One seed of
+120 steps; 3 with HOLDFAST_COUNTS=ci, 40 of 300 with HOLDFAST_COUNTS=thorough.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ MODELS = {
 }
 SIZES = [5, 200, 2_000, 9_000, 40_000]
 """Characters of results."""
-MOST_REFUSED = 0.15
-"""Requests that the provider may refuse first, for each that a client makes: 0.01 to 0.06 were measured."""
-TAG = re.compile(r"<said [\d-]+>")
+MAX_REFUSED_SHARE = 0.15
+"""Refused requests allowed for each request of a client: 0.01 to 0.06 were measured."""
+TAG = re.compile(r"<tag [\d-]+>")
 
 
-def picture(width, height):
-    """Return the head of a PNG: as much as anybody looks at."""
+def make_png_head(width, height):
+    """Return the head of a PNG, which is all that is ever read of it."""
     return base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", width, height) + b"\0" * 60).decode()
 
 
-PICTURES = [picture(800, 600), picture(2_600, 1_200)]
+IMAGES = [make_png_head(800, 600), make_png_head(2_600, 1_200)]
 
 
-class Speaker:
-    """Says something else each time: thoughts where they are asked for, calls where there are tools."""
+class RandomAnswers:
+    """Gives another answer each time: thinking where it is enabled, calls where there are tools."""
 
     def __init__(self, pick):
         self.pick, self.number = pick, 0
@@ -66,34 +66,38 @@ class Speaker:
         words = f"answer {self.number}. " + "The holdfast holds what the tide would take. " * self.pick.choice(
             [0, 1, 20]
         )
-        asked = request.body.get("thinking") or request.body.get("reasoning") or request.body.get("generationConfig")
-        thought = f"thought {self.number} " * self.pick.choice([1, 60]) if asked else ""
+        thinking_is_enabled = (
+            request.body.get("thinking") or request.body.get("reasoning") or request.body.get("generationConfig")
+        )
+        thought = f"thought {self.number} " * self.pick.choice([1, 60]) if thinking_is_enabled else ""
         calls = self.pick.choice([0, 1, 1, 3])
-        told = [(self.pick.choice(["bash", "read"]), {"command": f"echo {self.number}-{at}"}) for at in range(calls)]
-        return ScriptedAnswer("" if calls and self.pick.random() < 0.5 else words, tuple(told), thought)
+        tool_calls = [
+            (self.pick.choice(["bash", "read"]), {"command": f"echo {self.number}-{at}"}) for at in range(calls)
+        ]
+        return ScriptedAnswer("" if calls and self.pick.random() < 0.5 else words, tuple(tool_calls), thought)
 
 
-class Talker:
-    """One client, with all that it remembers."""
+class RandomClient:
+    """One client with its conversation."""
 
     def __init__(self, pick, api, number):
         self.pick, self.api, self.number = pick, api, number
         self.model, self.day, self.thinks, self.streams = MODELS[api][0], 1, pick.random() < 0.6, pick.random() < 0.5
-        self.history, self.turns, self.open = [], [], []
-        self.count, self.law = 0, ""
-        """What the summary lays down by which it began anew."""
-        self.said, self.did = [], []
+        self.history, self.turns, self.open_calls = [], [], []
+        self.count, self.standing_rule = 0, ""
+        """The rule in the summary that the client last started again with."""
+        self.tags, self.actions = [], []
 
-    # -- what it says ----------------------------------------------------------------------------------------------
+    # -- what it sends -------------------------------------------------------------------------------------------------
 
-    def tag(self):
-        """Return a mark that nobody else says."""
+    def make_tag(self):
+        """Return a unique marker."""
         self.count += 1
-        self.said.append(f"<said {self.number}-{self.count}>")
-        return self.said[-1]
+        self.tags.append(f"<tag {self.number}-{self.count}>")
+        return self.tags[-1]
 
-    def words(self, text, data=""):
-        """Return a message of the user, perhaps with a picture."""
+    def make_user_message(self, text, data=""):
+        """Return a user message, with an image if there is ``data``."""
         if self.api == "gemini":
             shown = [{"inlineData": {"mimeType": "image/png", "data": data}}] if data else []
             return {"role": "user", "parts": [{"text": text}, *shown]}
@@ -106,9 +110,9 @@ class Talker:
         }
         return {"role": "user", "content": shown[self.api] if data else text}
 
-    def results(self, calls):
-        """Return what the tools gave back."""
-        texts = [f"{self.tag()} " + "line of output\n" * (self.pick.choice(SIZES) // 15) for _ in calls]
+    def make_results(self, calls):
+        """Return the messages with the results of ``calls``."""
+        texts = [f"{self.make_tag()} " + "line of output\n" * (self.pick.choice(SIZES) // 15) for _ in calls]
         pairs = [*zip(calls, texts, strict=True)]
         if self.api == "openai-responses":
             return [{"type": "function_call_output", "call_id": call.id, "output": text} for call, text in pairs]
@@ -131,91 +135,106 @@ class Talker:
             return {"contents": self.history, **about, **config}
         whole = {"model": self.model, FIELDS[self.api]: self.history, **stream}
         if self.api == "openai-chat":
-            functions = [{"type": "function", "function": one} for one in tools]
+            functions = [{"type": "function", "function": tool} for tool in tools]
             return whole | {"messages": [{"role": "system", "content": system}, *self.history], "tools": functions}
         if self.api == "openai-responses":
             about = {"instructions": system, "store": False, "include": ["reasoning.encrypted_content"]}
             reasoning = {"reasoning": {"effort": "low"}} if thinks else {}
-            return whole | about | reasoning | {"tools": [{"type": "function", **one} for one in tools]}
+            return whole | about | reasoning | {"tools": [{"type": "function", **tool} for tool in tools]}
         mode = {"type": "enabled", "budget_tokens": 1_024} if "4-5" in self.model else {"type": "adaptive"}
-        own = [{"name": one["name"], "input_schema": schema} for one in tools]
-        return whole | {"system": system, "max_tokens": 3_000, "tools": own} | ({"thinking": mode} if thinks else {})
+        anthropic_tools = [{"name": tool["name"], "input_schema": schema} for tool in tools]
+        return (
+            whole
+            | {"system": system, "max_tokens": 3_000, "tools": anthropic_tools}
+            | ({"thinking": mode} if thinks else {})
+        )
 
     @property
     def path(self):
-        """Where it is sent."""
+        """The path that requests are posted to."""
         verb = "streamGenerateContent?alt=sse" if self.streams else "generateContent"
         return PATHS.get(self.api) or f"/v1beta/models/{self.model}:{verb}"
 
-    # -- what it does ----------------------------------------------------------------------------------------------
+    # -- what it does --------------------------------------------------------------------------------------------------
 
     def step(self):
-        """Go on with the conversation in some way."""
-        if self.open:
-            calls, self.open = self.open, []
+        """Continue the conversation in a random way."""
+        if self.open_calls:
+            calls, self.open_calls = self.open_calls, []
             if self.pick.random() < 0.08:
-                self._did("is interrupted")
-                self.history.append(self.words(f"{self.tag()} Stop that."))
+                self._note_action("is interrupted")
+                self.history.append(self.make_user_message(f"{self.make_tag()} Stop that."))
                 return
             if self.pick.random() < 0.05:
-                self._thinks()
-            self._did("gives results")
-            self.history += self.results(calls[1:] if len(calls) > 1 and self.pick.random() < 0.05 else calls)
+                self._toggle_thinking()
+            self._note_action("gives results")
+            self.history += self.make_results(calls[1:] if len(calls) > 1 and self.pick.random() < 0.05 else calls)
             return
-        odd = [self._back, self._changed, self._anew, self._tomorrow, self._other_model, self._thinks, self._lost]
+        actions = [
+            self._go_back,
+            self._edit_message,
+            self._start_again,
+            self._change_system_prompt,
+            self._change_model,
+            self._toggle_thinking,
+            self._lose_message,
+        ]
         if len(self.turns) > 3 and self.pick.random() < 0.25:
-            self.pick.choice(odd)()
+            self.pick.choice(actions)()
         self.turns.append(len(self.history))
-        data = self.pick.choice(PICTURES) if self.pick.random() < 0.15 else ""
+        data = self.pick.choice(IMAGES) if self.pick.random() < 0.15 else ""
         length = self.pick.choice([1, 1, 1, 20, 400 if data == "" else 1])
-        self._did("says something")
-        self.history.append(self.words(f"{self.tag()} " + "Go on with the work, please. " * length, data))
+        self._note_action("says something")
+        self.history.append(
+            self.make_user_message(f"{self.make_tag()} " + "Go on with the work, please. " * length, data)
+        )
 
-    def _did(self, what):
-        self.did.append(what)
+    def _note_action(self, what):
+        self.actions.append(what)
 
-    def _back(self):
-        self._did("goes back")
+    def _go_back(self):
+        self._note_action("goes back")
         at = self.pick.choice(self.turns[1:])
-        self.history, self.turns = self.history[:at], [one for one in self.turns if one < at]
+        self.history, self.turns = self.history[:at], [turn for turn in self.turns if turn < at]
 
-    def _changed(self):
-        self._did("changes old words")
+    def _edit_message(self):
+        self._note_action("changes old words")
         self.history = [*self.history]
-        self.history[self.pick.choice(self.turns[1:])] = self.words("It was meant otherwise.")
+        self.history[self.pick.choice(self.turns[1:])] = self.make_user_message("It was meant otherwise.")
 
-    def _anew(self):
-        self._did("begins anew")
-        self.law = f"Never touch the harbour wall {len(self.did)}."
-        told = f"This session is being continued from a previous conversation.\n\nSummary:\n1. Constraints:\n{self.law}"
-        self.history, self.turns = [self.words(told)], [0]
+    def _start_again(self):
+        self._note_action("begins anew")
+        self.standing_rule = f"Never touch the harbour wall {len(self.actions)}."
+        opening = "This session is being continued from a previous conversation."
+        summary = f"{opening}\n\nSummary:\n1. Constraints:\n{self.standing_rule}"
+        self.history, self.turns = [self.make_user_message(summary)], [0]
 
-    def _tomorrow(self):
-        self._did("has another system prompt")
+    def _change_system_prompt(self):
+        self._note_action("has another system prompt")
         self.day += 1
 
-    def _other_model(self):
-        self._did("has another model")
+    def _change_model(self):
+        self._note_action("has another model")
         self.model = self.pick.choice(MODELS[self.api])
 
-    def _thinks(self):
-        self._did("thinks, or does not")
+    def _toggle_thinking(self):
+        self._note_action("thinks, or does not")
         self.thinks = not self.thinks
 
-    def _lost(self):
-        self._did("loses a message")
+    def _lose_message(self):
+        self._note_action("loses a message")
         at = self.pick.randrange(1, len(self.history))
         self.history = self.history[:at] + self.history[at + 1 :]
-        self.turns = [one - (one > at) for one in self.turns if one != at]
+        self.turns = [turn - (turn > at) for turn in self.turns if turn != at]
 
-    def hear(self, data):
-        """Take an answer into the conversation; return whether it is whole."""
-        heard = self._read(data)
-        self.history += [json.loads(one) for one in heard.history_elements]
-        self.open = [part for part in heard.message.parts if isinstance(part, ToolCall)]
-        return heard.is_complete
+    def add_answer(self, data):
+        """Append an answer to the conversation; return whether it is complete."""
+        answer = self._parse(data)
+        self.history += [json.loads(element) for element in answer.history_elements]
+        self.open_calls = [part for part in answer.message.parts if isinstance(part, ToolCall)]
+        return answer.is_complete
 
-    def _read(self, data):
+    def _parse(self, data):
         if not self.streams:
             return parse_answer(self.api, data)
         fold, reader = AnswerStream(self.api), SseReader()
@@ -224,74 +243,79 @@ class Talker:
         return fold.build_answer()
 
 
-class World:
-    """Six clients, the proxy that they talk through, and what goes wrong."""
+class Scenario:
+    """Six clients of one proxy, and the failures seen."""
 
     def __init__(self, seed, upstream):
         self.pick, self.upstream = random.Random(seed), upstream
-        self.talkers = [Talker(self.pick, [*FIELDS][number % 4], number) for number in range(6)]
-        self.requests, self.wrong = 0, []
+        self.clients = [RandomClient(self.pick, [*FIELDS][number % 4], number) for number in range(6)]
+        self.requests, self.failures = 0, []
 
-    async def live(self, client, steps):
-        """Let the clients go on for some steps, two of them at once now and then."""
+    async def run_steps(self, client, steps):
+        """Let random clients take steps, now and then two at once."""
         for _ in range(steps):
-            some = self.pick.sample(self.talkers, 1 + (self.pick.random() < 0.15))
-            await asyncio.gather(*(self._step(client, one) for one in some))
+            some = self.pick.sample(self.clients, 1 + (self.pick.random() < 0.15))
+            await asyncio.gather(*(self._step(client, chosen) for chosen in some))
 
-    async def _step(self, client, talker):
-        talker.step()
-        body = json.dumps(talker.body()).encode()
+    async def _step(self, client, random_client):
+        random_client.step()
+        body = json.dumps(random_client.body()).encode()
         if self.pick.random() < 0.06:
-            await self._left(client, talker, body)
+            await self._send_and_leave(client, random_client, body)
         for _ in range(1 + (self.pick.random() < 0.08)):
-            reply = await self._asked(client, talker, body)
-        if reply.status_code == 200 and not talker.hear(reply.content):
-            self.wrong.append((talker.api, talker.did[-5:], reply.content[-200:]))
+            reply = await self._send(client, random_client, body)
+        if reply.status_code == 200 and not random_client.add_answer(reply.content):
+            self.failures.append((random_client.api, random_client.actions[-5:], reply.content[-200:]))
 
-    async def _asked(self, client, talker, body):
+    async def _send(self, client, random_client, body):
         before, newest = len(self.upstream.bodies), TAG.findall(body.decode())[-1:]
-        reply = await client.post(talker.path, body)
+        reply = await client.post(random_client.path, body)
         self.requests += 1
-        went = self.upstream.bodies[before:]
+        sent_bodies = self.upstream.bodies[before:]
         if reply.status_code != 200:
-            self.wrong.append((talker.api, talker.did[-5:], reply.content[:300]))
-        elif lacking := [one for one in (*newest, talker.law) if not any(one.encode() in body for body in went)]:
-            self.wrong.append((talker.api, talker.did[-5:], f"{lacking} did not go up"))
+            self.failures.append((random_client.api, random_client.actions[-5:], reply.content[:300]))
+        elif missing := [
+            text
+            for text in (*newest, random_client.standing_rule)
+            if not any(text.encode() in sent for sent in sent_bodies)
+        ]:
+            self.failures.append((random_client.api, random_client.actions[-5:], f"{missing} was not sent"))
         return reply
 
-    async def _left(self, client, talker, body):
-        """Ask, and leave at some moment."""
-        asking = asyncio.ensure_future(client.post(talker.path, body))
+    async def _send_and_leave(self, client, random_client, body):
+        """Send a request and disconnect at some moment."""
+        sending = asyncio.ensure_future(client.post(random_client.path, body))
         for _ in range(self.pick.choice([1, 3, 8, 20, 40, 80])):
             await asyncio.sleep(0)
-        asking.cancel()
+        sending.cancel()
         with suppress(asyncio.CancelledError):
-            await asking
+            await sending
 
 
 @pytest.mark.counts
 @pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
-def test_whatever_clients_do_each_request_is_answered_and_nothing_is_lost(seed, proxied, tmp_path):
-    """No refusal reaches a client, newest words and laws go up, all that was said is in the log, which is sound."""
-    through, upstream_of, _ = proxied
-    upstream = upstream_of(Provider(Strict(window=WINDOW), Speaker(random.Random(seed))))
-    world = World(seed, upstream)
+def test_proxy_answers_random_clients_and_loses_nothing(seed, open_client, make_upstream, tmp_path):
+    """Whatever clients do, no refusal reaches them, their newest text and standing rules are sent, and everything they
+    sent is in a sound log.
+    """
+    upstream = make_upstream(Provider(Strict(window=WINDOW), RandomAnswers(random.Random(seed))))
+    scenario = Scenario(seed, upstream)
 
     async def go():
         done = 0
         while done < STEPS:
-            life = world.pick.randrange(15, 90)
+            steps = scenario.pick.randrange(15, 90)
             with open_store(tmp_path / "store.db") as store:
-                async with through(upstream, store, window=WINDOW if seed % 2 else 0) as client:
-                    await world.live(client, life)
-            done += life
+                async with open_client(upstream, store, window=WINDOW if seed % 2 else 0) as client:
+                    await scenario.run_steps(client, steps)
+            done += steps
 
     asyncio.run(go())
-    assert not world.wrong, world.wrong[:3]
-    assert len(upstream.bodies) < (1 + MOST_REFUSED) * world.requests, "each was sent again and again"
+    assert not scenario.failures, scenario.failures[:3]
+    assert len(upstream.bodies) < (1 + MAX_REFUSED_SHARE) * scenario.requests, "requests were repeated too often"
     with open_store(tmp_path / "store.db") as store:
         keys = [info.key for info in store.list_sessions()]
         assert [damage for key in keys for damage in store.find_damage(key)] == []
-        held = b"".join(msgspec.json.encode(entry) for key in keys for entry in store.read_entries(key)).decode()
-    assert [tag for talker in world.talkers for tag in talker.said if tag not in held] == []
+        stored = b"".join(msgspec.json.encode(entry) for key in keys for entry in store.read_entries(key)).decode()
+    assert [tag for random_client in scenario.clients for tag in random_client.tags if tag not in stored] == []

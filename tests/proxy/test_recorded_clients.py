@@ -1,4 +1,4 @@
-"""What real clients and libraries send, through the proxy as it came.
+"""What real clients and libraries send is forwarded unchanged.
 
 ``tests/clients/client_request_recorder.py`` recorded it.
 """
@@ -13,64 +13,71 @@ import pytest
 
 SHAPES = sorted(Path(__file__).with_name("shapes").glob("*.jsonl"))
 CONVERSATIONS = [file for file in SHAPES if not file.stem.startswith("sdk-")]
-MENDED = "gemini-tools"
+REFUSED_SHAPE = "gemini-tools"
 """Gemini CLI repeats a tool's response when it resumes, which Gemini refuses."""
 TURNS = 3
-BINDING = "claude-fable-5-1"
-"""A model that binds its thinking to what stands before it, and takes system messages among the others."""
+BINDING_MODEL = "claude-fable-5-1"
+"""A model that binds its thinking to the prefix and accepts system messages between the others."""
 THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "c2lnbmVk"}
 STATE, SESSION = "x-holdfast-state", "x-holdfast-session"
 
 
-def lines(file):
-    """Return the requests of a file that have a body."""
-    told = [json.loads(line) for line in file.read_text().splitlines()]
-    return [line for line in told if "body" in line]
+def read_requests(file):
+    """Return the recorded requests of a file that have a body."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return [line for line in lines if "body" in line]
 
 
-def data(line):
-    """Return a body in the client's own spelling."""
+def encode_body(line):
+    """Encode the body of a recorded request with the client's whitespace."""
     return json.dumps(line["body"], separators=None if line.get("spaced") else (",", ":"), ensure_ascii=False).encode()
 
 
-def sent(file, upstream, through, **given):
-    """Return the answers to the requests of a file."""
+def send_recorded_requests(file, upstream, open_client, **options):
+    """Send the requests of a file and return the replies."""
 
     async def go():
-        async with through(upstream, **given) as client:
-            return [await client.post(line["path"], data(line), line["headers"].items()) for line in lines(file)]
+        async with open_client(upstream, **options) as client:
+            return [
+                await client.post(line["path"], encode_body(line), line["headers"].items())
+                for line in read_requests(file)
+            ]
 
     return anyio.run(go)
 
 
-@pytest.mark.parametrize("file", [file for file in SHAPES if file.stem != MENDED], ids=lambda file: file.stem)
-def test_every_recorded_request_goes_up_byte_for_byte(file, proxied, strict):
-    """With nothing to reduce, the provider gets the client's own bytes and the client the provider's."""
-    upstream = strict(200_000, accepted_seals="any", binds_thinking="never")
-    replies = sent(file, upstream, proxied[0])
-    assert upstream.bodies == [data(line) for line in lines(file)]
+@pytest.mark.parametrize("file", [file for file in SHAPES if file.stem != REFUSED_SHAPE], ids=lambda file: file.stem)
+def test_proxy_forwards_recorded_requests_byte_for_byte(file, open_client, make_strict_upstream):
+    """With nothing to reduce, the provider gets the recorded client's own bytes and the client gets the provider's."""
+    upstream = make_strict_upstream(200_000, accepted_seals="any", binds_thinking="never")
+    replies = send_recorded_requests(file, upstream, open_client)
+    assert upstream.bodies == [encode_body(line) for line in read_requests(file)]
     assert [reply.content for reply in replies] == upstream.answers
 
 
-def thinking(line):
-    """Return a request to the Messages API as one to a model that binds, each answer with thinking before it."""
-    body = json.loads(json.dumps(line["body"] | {"model": BINDING}))
-    for said in body["messages"]:
-        if said["role"] == "assistant" and isinstance(said["content"], list):
-            said["content"].insert(0, THOUGHT)
-    return data(line | {"body": body})
+def add_thinking(line):
+    """Encode a request to the binding model, with thinking before each answer."""
+    body = json.loads(json.dumps(line["body"] | {"model": BINDING_MODEL}))
+    for message in body["messages"]:
+        if message["role"] == "assistant" and isinstance(message["content"], list):
+            message["content"].insert(0, THOUGHT)
+    return encode_body(line | {"body": body})
 
 
 @pytest.mark.parametrize(
-    "file", [file for file in CONVERSATIONS if lines(file)[-1]["path"] == "/v1/messages"], ids=lambda file: file.stem
+    "file",
+    [file for file in CONVERSATIONS if read_requests(file)[-1]["path"] == "/v1/messages"],
+    ids=lambda file: file.stem,
 )
-def test_a_recorded_conversation_comes_in_the_middle_with_its_thinking(file, proxied, strict):
-    """Begun without the proxy, it goes up byte for byte from its first request here on, nothing of it unbound."""
-    upstream, later = strict(200_000, accepted_seals="any"), lines(file)[-TURNS:]
-    bodies = [thinking(line) for line in later]
+def test_proxy_forwards_recorded_thinking_from_the_middle_on(file, open_client, make_strict_upstream):
+    """A conversation begun without the proxy is forwarded byte for byte from its first proxied request, with all its
+    thinking.
+    """
+    upstream, later = make_strict_upstream(200_000, accepted_seals="any"), read_requests(file)[-TURNS:]
+    bodies = [add_thinking(line) for line in later]
 
     async def go():
-        async with proxied[0](upstream) as client:
+        async with open_client(upstream) as client:
             for line, body in zip(later, bodies, strict=True):
                 await client.post(line["path"], body, line["headers"].items())
 
@@ -80,18 +87,23 @@ def test_a_recorded_conversation_comes_in_the_middle_with_its_thinking(file, pro
 
 
 @pytest.mark.parametrize("file", CONVERSATIONS, ids=lambda file: file.stem)
-def test_a_recorded_conversation_is_one_session(file, proxied, strict):
-    """However a client spells and marks its requests, one conversation is one session, and every turn is managed."""
-    replies = sent(file, strict(200_000, accepted_seals="any", binds_thinking="never"), proxied[0])
+def test_recorded_conversation_is_one_session(file, open_client, make_strict_upstream):
+    """However a client formats and labels its requests, one conversation is one session, and every turn is managed."""
+    replies = send_recorded_requests(
+        file, make_strict_upstream(200_000, accepted_seals="any", binds_thinking="never"), open_client
+    )
     managed = [reply for reply in replies if reply.headers[STATE] == "managed"]
     assert len(managed) >= TURNS
     assert len({reply.headers[SESSION] for reply in managed}) == 1
 
 
-def test_what_a_client_gets_wrong_is_mended(proxied, strict, tmp_path):
-    """A request that the provider refuses as the client wrote it is answered through the proxy."""
-    file = next(file for file in SHAPES if file.stem == MENDED)
-    bare, mended = strict(200_000, accepted_seals="any"), strict(200_000, accepted_seals="any")
-    refused = sent(file, bare, proxied[0], bypass=tmp_path)
+def test_proxy_fixes_a_recorded_request_the_provider_refuses(open_client, make_strict_upstream, tmp_path):
+    """A recorded request that the provider refuses as written is answered through the proxy."""
+    file = next(file for file in SHAPES if file.stem == REFUSED_SHAPE)
+    bare, fixed = (
+        make_strict_upstream(200_000, accepted_seals="any"),
+        make_strict_upstream(200_000, accepted_seals="any"),
+    )
+    refused = send_recorded_requests(file, bare, open_client, bypass=tmp_path)
     assert [reply.status_code for reply in refused][-1] == 400
-    assert [reply.status_code for reply in sent(file, mended, proxied[0])] == [200] * len(refused)
+    assert [reply.status_code for reply in send_recorded_requests(file, fixed, open_client)] == [200] * len(refused)

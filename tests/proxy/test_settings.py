@@ -1,4 +1,4 @@
-"""What the proxy does is told by options, variables and files; what cannot be is refused by its name."""
+"""The proxy's settings come from options, variables and files; an invalid one is an error that names it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.errors import ConfigError
 from holdfast.proxy.settings import Settings, load_proxy_settings
 
 TOKEN = "a-token-of-20-signs!"
-OTHER = {
+NON_DEFAULTS = {
     "anthropic": "https://gateway.example",
     "openai": "http://127.0.0.1:8080/v1",
     "gemini": "https://gateway.example/g/v1beta",
@@ -41,8 +41,8 @@ values = st.recursive(
 
 
 @pytest.fixture
-def files(tmp_path: Path):
-    """Return a function that writes the project's and the user's file and returns what they say of the proxy."""
+def write_files(tmp_path: Path):
+    """Return a function that writes the project's and the user's file and returns their proxy table."""
 
     def write(project: str = "", user: str = "") -> dict[str, object]:
         for name, text in (("project", project), ("user", user)):
@@ -53,8 +53,10 @@ def files(tmp_path: Path):
     return write
 
 
-def test_nothing_said():
-    """The defaults listen on loopback, ask the providers themselves, and make no call of their own."""
+def test_load_proxy_settings_defaults():
+    """By default the proxy listens on loopback, uses the providers' own addresses, and makes no model call of its
+    own.
+    """
     found = load_proxy_settings({})
     assert found == Settings()
     assert (found.host, found.token, found.summaries, found.observe, found.bypass) == (
@@ -66,25 +68,28 @@ def test_nothing_said():
     )
 
 
-def test_every_setting_can_be_said_in_the_file(files):
-    """Each has a key of its own name; the project's file is stronger, key by key."""
-    assert set(OTHER) == set(Settings.__struct_fields__)
+def test_proxy_table_has_a_key_for_every_setting(write_files):
+    """Every setting has a key of its name in the file, and the project's file overrides the user's key by key."""
+    assert set(NON_DEFAULTS) == set(Settings.__struct_fields__)
     lines = [
-        f"{key} = {str(value).lower() if isinstance(value, bool) else repr(value)}" for key, value in OTHER.items()
+        f"{key} = {str(value).lower() if isinstance(value, bool) else repr(value)}"
+        for key, value in NON_DEFAULTS.items()
     ]
-    said = files("[proxy]\nwindow = 5\nobserve = false\n", "\n".join(["[proxy]", *lines]))
-    assert asdict(load_proxy_settings({}, said)) == OTHER | {"window": 5, "observe": False}
-    assert asdict(load_proxy_settings({}, {}, OTHER)) == OTHER
+    table = write_files("[proxy]\nwindow = 5\nobserve = false\n", "\n".join(["[proxy]", *lines]))
+    assert asdict(load_proxy_settings({}, table)) == NON_DEFAULTS | {"window": 5, "observe": False}
+    assert asdict(load_proxy_settings({}, {}, NON_DEFAULTS)) == NON_DEFAULTS
 
 
-def test_who_is_stronger():
-    """What is given beats our variables, they beat the files, and the files beat the variables of the SDKs."""
+def test_load_proxy_settings_precedence():
+    """Options override Holdfast's variables, these override the files, and the files override the variables of the
+    SDKs.
+    """
     environment = {"OPENAI_BASE_URL": "http://sdk", "HOLDFAST_BYPASS": "1", "HOLDFAST_TOKEN": TOKEN}
     assert load_proxy_settings(environment) == Settings(openai="http://sdk", bypass=True, token=TOKEN)
-    said = {"openai": "http://file", "bypass": False, "token": "x" * 16}
-    assert load_proxy_settings(environment, said) == Settings(openai="http://file", bypass=True, token=TOKEN)
-    given_ = {"openai": "http://here", "bypass": False, "token": "y" * 16, "port": None}
-    assert load_proxy_settings(environment, said, given_) == Settings(openai="http://here", token="y" * 16)
+    table = {"openai": "http://file", "bypass": False, "token": "x" * 16}
+    assert load_proxy_settings(environment, table) == Settings(openai="http://file", bypass=True, token=TOKEN)
+    options = {"openai": "http://here", "bypass": False, "token": "y" * 16, "port": None}
+    assert load_proxy_settings(environment, table, options) == Settings(openai="http://here", token="y" * 16)
 
 
 @pytest.mark.parametrize(
@@ -99,8 +104,10 @@ def test_who_is_stronger():
         ("GEMINI_API_BASE", "gemini"),
     ],
 )
-def test_variables_of_the_sdks(variable, upstream):
-    """They name the upstream, unless they lead to the proxy itself or say nothing; nonsense is refused by its name."""
+def test_load_proxy_settings_reads_sdk_variables(variable, upstream):
+    """An SDK's variable names the upstream, unless it is empty or leads to the proxy itself; an invalid one is an error
+    that names it.
+    """
     assert getattr(load_proxy_settings({variable: "http://box:1/v1"}), upstream) == "http://box:1/v1"
     for own in ("http://127.0.0.1:8642", "http://localhost:8642/v1", "http://[::1]:8642/u/https://h", ""):
         assert load_proxy_settings({variable: own}) == Settings()
@@ -112,8 +119,8 @@ def test_variables_of_the_sdks(variable, upstream):
         load_proxy_settings({variable: "nowhere"})
 
 
-def test_the_newer_variable_of_openai_is_stronger():
-    """Where both are set, the one that the SDK of today reads counts."""
+def test_openai_base_url_overrides_openai_api_base():
+    """Where both are set, the variable that the current SDK reads is used."""
     assert (
         load_proxy_settings({"OPENAI_API_BASE": "http://old", "OPENAI_BASE_URL": "http://new"}).openai == "http://new"
     )
@@ -122,52 +129,54 @@ def test_the_newer_variable_of_openai_is_stronger():
 @pytest.mark.parametrize(
     ("text", "is_on"), [("1", True), ("yes", True), ("0", False), ("", False), (" False ", False), ("off", False)]
 )
-def test_bypass(text, is_on):
-    """The variable is a switch, and stronger than the file."""
+def test_holdfast_bypass_variable_overrides_the_file(text, is_on):
+    """The variable is a switch with several spellings, and it overrides the file."""
     assert load_proxy_settings({"HOLDFAST_BYPASS": text}, {"bypass": not is_on}).bypass is is_on
 
 
 @pytest.mark.parametrize("name", ["anthropic", "openai", "gemini"])
-def test_no_request_goes_in_a_circle(name):
-    """An upstream that is the proxy is refused, whoever named it."""
+def test_load_proxy_settings_rejects_the_proxy_as_upstream(name):
+    """An upstream that is the proxy itself is an error, wherever it was set."""
     with pytest.raises(ConfigError, match=f"{name} = http://localhost:77/v1 is the proxy itself"):
         load_proxy_settings({}, {name: "http://localhost:77/v1"}, {"port": 77})
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "box.lan"])
-def test_beyond_loopback_a_token_is_needed(host):
-    """Without one it does not start, and says where to set it; with one it does."""
+def test_load_proxy_settings_requires_a_token_beyond_loopback(host):
+    """Listening beyond loopback without a token is an error that says where to set it."""
     with pytest.raises(ConfigError, match=r"without a token; set HOLDFAST_TOKEN"):
         load_proxy_settings({}, {}, {"host": host})
     assert load_proxy_settings({"HOLDFAST_TOKEN": TOKEN}, {}, {"host": host}).host == host
 
 
 @pytest.mark.parametrize("wrong", [f"{TOKEN}\n", "short-secret"])
-def test_the_token_is_not_shown(wrong):
-    """No error and no representation of the settings holds it."""
+def test_proxy_token_is_never_shown(wrong):
+    """No error and no representation of the settings contains the token."""
     assert TOKEN not in f"{Settings(token=TOKEN)!r} {Settings(token=TOKEN)}"
     for step in (
         partial(convert_proxy_setting, "token", wrong, "token"),
         partial(load_proxy_settings, {"HOLDFAST_TOKEN": wrong}),
     ):
-        with pytest.raises(ConfigError, match="16 or more") as told:
+        with pytest.raises(ConfigError, match="16 or more") as error:
             step()
-        assert wrong.strip() not in str(told.value)
+        assert wrong.strip() not in str(error.value)
 
 
 @pytest.mark.parametrize("line", ["openai = 'https://evil.example/v1'", f"token = '{TOKEN}'", "host = '0.0.0.0'"])
-def test_a_project_chooses_nobody_who_gets_the_keys(files, line, tmp_path):
-    """A project's file may name servers of this machine only; the user's own may name any, also if both are one."""
-    assert files("[proxy]\nopenai = 'http://localhost:1/v1'\nhost = '::1'\n", f"[proxy]\n{line}\n")
-    with pytest.raises(ConfigError, match=f"{line.split()[0]} would lead beyond this machine") as told:
-        files(f"[proxy]\n{line}\n")
-    assert f"move the line to {tmp_path / 'user' / CONFIG_FILE_NAME}" in str(told.value)
-    assert TOKEN not in str(told.value)
+def test_project_file_may_not_send_keys_to_other_machines(write_files, line, tmp_path):
+    """A project's file may only name servers of this machine; the user's own file may name any, also where both are the
+    same file.
+    """
+    assert write_files("[proxy]\nopenai = 'http://localhost:1/v1'\nhost = '::1'\n", f"[proxy]\n{line}\n")
+    with pytest.raises(ConfigError, match=f"{line.split()[0]} would lead beyond this machine") as error:
+        write_files(f"[proxy]\n{line}\n")
+    assert f"move the line to {tmp_path / 'user' / CONFIG_FILE_NAME}" in str(error.value)
+    assert TOKEN not in str(error.value)
     assert load_configuration(tmp_path / "project", tmp_path / "project").proxy
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "parts"),
     [
         ("[proxy]\nobserv = true", ["[proxy]", "'observ'", "did you mean observe"]),
         ("[proxy]\nzzz = 1", ["there are: anthropic, openai, gemini, policy"]),
@@ -190,21 +199,21 @@ def test_a_project_chooses_nobody_who_gets_the_keys(files, line, tmp_path):
         ("[proxi]\nport = 1", ["`proxi`", "did you mean proxy?"]),
     ],
 )
-def test_wrong_keys_and_values(text, said):
-    """The error names the file, the table, the key and what is allowed there."""
-    with pytest.raises(ConfigError) as told:
+def test_proxy_table_errors_name_the_key_and_the_allowed_values(text, parts):
+    """An error names the file, the table, the key and the allowed values."""
+    with pytest.raises(ConfigError) as error:
         parse_catalog(text, "some/holdfast.toml")
-    assert str(told.value).startswith("some/holdfast.toml: ")
-    assert all(word in str(told.value) for word in said), str(told.value)
+    assert str(error.value).startswith("some/holdfast.toml: ")
+    assert all(part in str(error.value) for part in parts), str(error.value)
 
 
 @given(st.sampled_from(Settings.__struct_fields__), values)
-def test_any_value_is_taken_or_refused(key, value):
-    """Whatever stands in the file becomes a setting of its type, or an error that tells its key."""
+def test_parse_proxy_table_converts_or_rejects_any_value(key, value):
+    """Any value becomes a setting of its type or an error that names its key."""
     try:
-        said = parse_proxy_table({key: value}, "file")
+        table = parse_proxy_table({key: value}, "file")
     except ConfigError:
         with pytest.raises(ConfigError, match=rf"file: \[proxy\] {key} = "):
             parse_proxy_table({key: value}, "file")
     else:
-        assert isinstance(said[key], type(getattr(ProxySettings(), key)))
+        assert isinstance(table[key], type(getattr(ProxySettings(), key)))

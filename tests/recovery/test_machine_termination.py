@@ -1,4 +1,4 @@
-"""Recovery cannot loop: whatever is refused, in whatever order, the run ends, and within its bound of requests."""
+"""Recovery cannot loop: whatever is refused, in whatever order, the run ends within its bound of requests."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from sample_entries import make_message_entry_body
+from sample_recovery_log import COMPACTED, CUT, SETTINGS, make_state
 
 from holdfast.events import COMPACTION_OUTCOMES
-from holdfast.messages.message import Message
-from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import CompactionSettings, RecoverySettings, RetrySettings, Settings
 from holdfast.providers.errors.report import OVERFLOW_KINDS, VERDICT_KINDS
@@ -32,19 +32,14 @@ from holdfast.recovery.machine import (
 )
 from holdfast.recovery.stop_message import format_stop_message
 from holdfast.state.conversation_state import ConversationState
-from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     FAILURE_OVERFLOW,
     AnswerEntry,
-    CompactionEntry,
-    DecisionEntry,
     Entry,
     FailureEntry,
-    MessageEntry,
 )
 from holdfast.state.fold.fold_entries import apply_entry
 
-OURS = Settings()
 numbers = st.none() | st.integers(-5, 10**7)
 refusals = st.builds(
     lambda kind, overflow, **more: ProviderRefusal(
@@ -61,21 +56,21 @@ refusals = st.builds(
     is_signature_error=st.sampled_from([False] * 4 + [True]),
 )
 events = refusals | st.builds(NoProgress, st.sampled_from(COMPACTION_OUTCOMES) | st.text(max_size=8))
-passing = st.builds(ProviderRefusal, st.sampled_from(sorted(TRANSIENT_KINDS)))
-rules = st.builds(
+transient_refusals = st.builds(ProviderRefusal, st.sampled_from(sorted(TRANSIENT_KINDS)))
+settings_strategy = st.builds(
     Settings,
     compaction=st.builds(CompactionSettings, max_per_answer=st.integers(0, 6)),
     recovery=st.builds(
         RecoverySettings,
         enabled=st.sampled_from([True, True, True, False]),
         max_compactions=st.integers(0, 6),
-        steps=st.permutations(OVERFLOW_STEPS).flatmap(lambda all_: st.integers(0, 4).map(lambda n: tuple(all_[:n]))),
+        steps=st.permutations(OVERFLOW_STEPS).flatmap(
+            lambda steps: st.integers(0, 4).map(lambda count: tuple(steps[:count]))
+        ),
         stops_at_rate_ceiling=st.booleans(),
     ),
     retry=st.builds(RetrySettings, max_retries=st.integers(0, 12), max_wait_seconds=st.floats(0, 600)),
 ) | st.sampled_from([preset.settings for preset in PRESETS.values()])
-COMPACTED = CompactionEntry(1, Message.from_text("user", "what was"))
-CUT = DecisionEntry((Edit(Span(0, 1), (), "truncate"),))
 bodies = st.sampled_from(
     [
         COMPACTED,
@@ -83,22 +78,17 @@ bodies = st.sampled_from(
         AnswerEntry(""),
         FailureEntry("not_smaller"),
         FailureEntry(FAILURE_OVERFLOW),
-        MessageEntry(build_sized_message(Message.from_text("user", "u"))),
+        make_message_entry_body("u"),
     ]
 )
-logs = st.lists(bodies, max_size=12).map(
-    lambda told: ConversationState.from_entries(
-        Entry(str(at), None, body)
-        for at, body in enumerate([MessageEntry(build_sized_message(Message.from_text("user", "go"))), *told])
-    )
-)
+logs = st.lists(bodies, max_size=12).map(lambda bodies_after: make_state(*bodies_after))
 
 
-@given(logs, rules, st.lists(events, min_size=1, max_size=80))
-def test_the_rank_falls_with_every_event_until_the_run_ends(branch, settings, told):
-    """Lexicographically, and no part of it ever rises; behind the end nothing moves."""
-    state = start_recovery(branch, settings)
-    for event in told:
+@given(logs, settings_strategy, st.lists(events, min_size=1, max_size=80))
+def test_compute_termination_rank_falls_with_every_event(conversation, settings, events_before):
+    """The rank falls lexicographically, no part of it ever rises, and after the stop nothing changes."""
+    state = start_recovery(conversation, settings)
+    for event in events_before:
         before, (state, action) = state, decide_next_action(state, event)
         if before.stop is not None:
             assert (state, action) == (before, before.stop)
@@ -112,28 +102,26 @@ def test_the_rank_falls_with_every_event_until_the_run_ends(branch, settings, to
         assert (action == state.stop) == isinstance(action, Stop)
 
 
-@given(logs, rules, st.data())
-def test_every_run_ends_within_its_bound_of_requests(branch, settings, data):
-    """However unlucky: the first request, and one for each action that sends one, are never more than
-    ``compute_max_requests``.
-    """
-    state, requests, action = start_recovery(branch, settings), 1, None
+@given(logs, settings_strategy, st.data())
+def test_recovery_never_exceeds_compute_max_requests(conversation, settings, data):
+    """The first request and one for each action that sends one are never more than ``compute_max_requests``."""
+    state, requests, action = start_recovery(conversation, settings), 1, None
     while not isinstance(action, Stop):
         event = data.draw(events)
         state, action = decide_next_action(state, event)
         if isinstance(action, Retry) or (isinstance(action, Shrink | DropSignatures) and data.draw(st.booleans())):
-            requests += 1  # a press that was useless sends nothing
+            requests += 1  # a useless step sends nothing
         assert requests <= compute_max_requests(settings)
 
 
-@given(logs, rules, st.lists(events, max_size=30) | st.lists(st.nothing()), refusals | passing)
-def test_what_is_refused_for_good_is_never_sent_again(branch, settings, told, event):
-    """retries-shrink: the same bytes go out again for what may pass, and a smaller request for what was too large, or
-    never.
+@given(logs, settings_strategy, st.lists(events, max_size=30) | st.lists(st.nothing()), refusals | transient_refusals)
+def test_decide_next_action_retries_only_transient_refusals(conversation, settings, events_before, event):
+    """retries-shrink: the same bytes are sent again only after a transient fault, and a smaller request only after an
+    overflow.
     """
-    state = start_recovery(branch, settings)
-    for one in told:
-        state, _ = decide_next_action(state, one)
+    state = start_recovery(conversation, settings)
+    for earlier in events_before:
+        state, _ = decide_next_action(state, earlier)
     _, action = decide_next_action(state, event)
     if isinstance(action, Retry):
         assert is_transient_refusal(event)
@@ -148,35 +136,35 @@ def test_what_is_refused_for_good_is_never_sent_again(branch, settings, told, ev
     assert event.is_signature_error or not isinstance(action, DropSignatures)
 
 
-@given(logs, rules, st.lists(events, max_size=30))
-def test_what_is_sealed_is_left_out_once(branch, settings, told):
-    """The same refusal again, with nothing sealed any more, is refused for good."""
-    state, actions = start_recovery(branch, settings), []
-    for event in told:
+@given(logs, settings_strategy, st.lists(events, max_size=30))
+def test_signatures_are_dropped_at_most_once(conversation, settings, events_before):
+    """In any run the signed parts are dropped at most once, and never without recovery steps."""
+    state, actions = start_recovery(conversation, settings), []
+    for event in events_before:
         state, action = decide_next_action(state, event)
         actions.append(action)
     assert actions.count(DropSignatures()) <= (settings.recovery.enabled and settings.recovery.steps != ())
 
 
-@given(logs, rules, st.lists(events, max_size=30))
-def test_no_overflow_step_is_pressed_more_often_than_it_may(branch, settings, told):
-    """bounded-attempts, with what the log had used up before."""
-    state, pressed = start_recovery(branch, settings), []
-    for event in told:
+@given(logs, settings_strategy, st.lists(events, max_size=30))
+def test_overflow_steps_never_exceed_their_limits(conversation, settings, events_before):
+    """bounded-attempts: no step is taken more often than allowed, including what the log had used up before."""
+    state, steps = start_recovery(conversation, settings), []
+    for event in events_before:
         state, action = decide_next_action(state, event)
-        pressed += [action.step] if isinstance(action, Shrink) else []
+        steps += [action.step] if isinstance(action, Shrink) else []
     most = min(settings.compaction.max_per_answer, settings.recovery.max_compactions)
-    assert pressed.count("compact") <= max(0, most - branch.counters.compactions_since_answer)
-    assert pressed.count("truncate") <= max(0, 1 - branch.counters.truncations_since_answer)
-    assert all(pressed.count(step) <= 1 for step in ("output", "media", "fallback"))
-    assert {*pressed} <= {*settings.recovery.steps, "output"}
+    assert steps.count("compact") <= max(0, most - conversation.counters.compactions_since_answer)
+    assert steps.count("truncate") <= max(0, 1 - conversation.counters.truncations_since_answer)
+    assert all(steps.count(step) <= 1 for step in ("output", "media", "fallback"))
+    assert {*steps} <= {*settings.recovery.steps, "output"}
 
 
-@given(logs, rules, st.lists(events, max_size=10))
-def test_a_useless_compaction_is_the_last_one(branch, settings, told):
-    """What did not get smaller is not summarised once more, however many compactions there might be."""
-    state, useless = start_recovery(branch, settings), 0
-    for event in (ProviderRefusal("context_window", is_overflow=True), *told):
+@given(logs, settings_strategy, st.lists(events, max_size=10))
+def test_no_compaction_follows_a_useless_one(conversation, settings, events_before):
+    """After a compaction that made nothing smaller there is no other one, however many are allowed."""
+    state, useless = start_recovery(conversation, settings), 0
+    for event in (ProviderRefusal("context_window", is_overflow=True), *events_before):
         state, action = decide_next_action(state, event)
         while action == Shrink("compact"):
             useless += 1
@@ -184,96 +172,95 @@ def test_a_useless_compaction_is_the_last_one(branch, settings, told):
     assert useless <= 1
 
 
-@given(rules, refusals, st.integers(0, 10**6), st.integers(0, 10**6), st.text(max_size=2_000))
-def test_every_end_can_be_told(settings, event, window, floor, said):
-    """Whatever the numbers and the provider's words are, there is a text, of bounded length."""
+@given(settings_strategy, refusals, st.integers(0, 10**6), st.integers(0, 10**6), st.text(max_size=2_000))
+def test_format_stop_message_is_bounded_for_any_stop(settings, event, window, min_tokens, message):
+    """Whatever the numbers and the provider's message are, there is a text of bounded length."""
     _, action = decide_next_action(start_recovery(ConversationState(), settings), event)
     if isinstance(action, Stop):
-        assert len(format_stop_message(action, event, window=window, min_tokens=floor, provider_message=said)) < 1_200
+        assert (
+            len(format_stop_message(action, event, window=window, min_tokens=min_tokens, provider_message=message))
+            < 1_200
+        )
 
 
-class Run(RuleBasedStateMachine):
-    """A log and a run over it: the planner compacts of its own accord, answers come, the process starts again."""
+class RecoveryRun(RuleBasedStateMachine):
+    """A log and a run over it: the planner compacts by itself, answers arrive, and the process restarts."""
 
     def __init__(self):
         super().__init__()
-        self.branch = self._said(ConversationState(), Message.from_text("user", "go"))
-        self.state = start_recovery(self.branch, OURS)
-        self.pressed, self.requests, self.since = "", 1, 1
+        self.conversation = make_state()
+        self.state = start_recovery(self.conversation, SETTINGS)
+        self.current_step, self.requests = "", 1
 
-    @staticmethod
-    def _said(branch, message):
-        return apply_entry(branch, Entry("", None, MessageEntry(build_sized_message(message))))
-
-    def _put(self, body):
-        self.branch = apply_entry(self.branch, Entry("", None, body))
-        self.state = subtract_used_steps(self.state, self.branch)
+    def _append(self, body):
+        self.conversation = apply_entry(self.conversation, Entry("", None, body))
+        self.state = subtract_used_steps(self.state, self.conversation)
 
     @property
-    def alive(self):
+    def is_running(self):
         return self.state.stop is None
 
-    @precondition(lambda self: self.alive)
+    @precondition(lambda self: self.is_running)
     @rule(event=refusals)
     def refuse(self, event):
         before = compute_termination_rank(self.state)
         self.state, action = decide_next_action(self.state, event)
         assert compute_termination_rank(self.state) < before
-        self.pressed = action.step if isinstance(action, Shrink) else ""
+        self.current_step = action.step if isinstance(action, Shrink) else ""
         self.requests += not isinstance(action, Stop)
 
-    @precondition(lambda self: self.alive and self.pressed)
+    @precondition(lambda self: self.is_running and self.current_step)
     @rule(outcome=st.sampled_from(COMPACTION_OUTCOMES))
-    def press_in_vain(self, outcome):
+    def make_no_progress(self, outcome):
         self.state, action = decide_next_action(self.state, NoProgress(outcome))
         self.requests -= isinstance(action, Stop)
-        self.pressed = action.step if isinstance(action, Shrink) else ""
+        self.current_step = action.step if isinstance(action, Shrink) else ""
 
-    @precondition(lambda self: self.alive and self.pressed in ("compact", "fallback"))
+    @precondition(lambda self: self.is_running and self.current_step in ("compact", "fallback"))
     @rule()
     def compact(self):
-        self._put(COMPACTED)
-        self.pressed = ""
+        self._append(COMPACTED)
+        self.current_step = ""
 
-    @precondition(lambda self: self.alive and self.branch.counters.compactions_since_answer < 2)
+    @precondition(lambda self: self.is_running and self.conversation.counters.compactions_since_answer < 2)
     @rule()
-    def compact_unasked(self):
-        self._put(COMPACTED)
+    def compact_by_planner(self):
+        self._append(COMPACTED)
 
-    @precondition(lambda self: self.alive and self.pressed == "truncate")
+    @precondition(lambda self: self.is_running and self.current_step == "truncate")
     @rule()
-    def cut(self):
-        self._put(CUT)
-        self.pressed = ""
+    def truncate(self):
+        self._append(CUT)
+        self.current_step = ""
 
     @rule()
     def answer(self):
-        self.branch = self._said(self.branch, Message.from_text("assistant", "well"))
-        self._put(AnswerEntry(""))
-        self.state, self.requests, self.since, self.pressed = start_recovery(self.branch, OURS), 1, 1, ""
+        self._append(make_message_entry_body("well", "assistant"))
+        self._append(AnswerEntry(""))
+        self.state, self.requests, self.current_step = start_recovery(self.conversation, SETTINGS), 1, ""
 
     @rule()
-    def start_again(self):
-        """A new process folds the same log: what the log counts is not given back."""
-        fresh = start_recovery(self.branch, OURS)
-        assert fresh.compact <= max(0, 2 - self.branch.counters.compactions_since_answer)
-        assert fresh.truncate <= max(0, 1 - self.branch.counters.truncations_since_answer)
-        self.state, self.requests, self.pressed = fresh, 1, ""
+    def restart(self):
+        """A new process folds the same log, so steps counted in the log are not given back."""
+        fresh = start_recovery(self.conversation, SETTINGS)
+        assert fresh.compact <= max(0, 2 - self.conversation.counters.compactions_since_answer)
+        assert fresh.truncate <= max(0, 1 - self.conversation.counters.truncations_since_answer)
+        self.state, self.requests, self.current_step = fresh, 1, ""
 
     @invariant()
     def no_more_than_the_bound(self):
-        assert self.requests <= compute_max_requests(OURS)
+        assert self.requests <= compute_max_requests(SETTINGS)
 
     @invariant()
     def no_more_than_the_log_allows(self):
-        assert self.state.compact <= max(0, 2 - self.branch.counters.compactions_since_answer)
-        assert self.state.truncate <= max(0, 1 - self.branch.counters.truncations_since_answer)
+        assert self.state.compact <= max(0, 2 - self.conversation.counters.compactions_since_answer)
+        assert self.state.truncate <= max(0, 1 - self.conversation.counters.truncations_since_answer)
 
 
-TestRun = Run.TestCase
+TestRun = RecoveryRun.TestCase
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
-def test_every_preset_has_a_bound_that_can_be_waited_for(name):
-    """retries-shrink and bounded-attempts are relaxed by no preset as far as to have no bound."""
+def test_every_preset_has_a_small_request_bound(name):
+    """retries-shrink and bounded-attempts: no preset relaxes the limits so far that a run is unbounded."""
     assert 1 < compute_max_requests(PRESETS[name].settings) < 64

@@ -1,4 +1,4 @@
-"""What is left out of a request once a provider takes no more what it had sealed, and what stays."""
+"""What is dropped from a request once a provider refuses its signed parts, and what stays."""
 
 from __future__ import annotations
 
@@ -25,92 +25,114 @@ GPT = get_target("openai-responses", "gpt-5.5")
 POLICY = Policy(stages=((DROP_SIGNATURES_RULE, drop_signed_parts),))
 
 
-def planned(goal, *parts, then=(), asked="go"):
-    """Return the plan of a conversation whose one answer has these parts."""
-    told = [Message.from_text("user", asked), Message("assistant", parts), Message.from_text("user", "on")]
-    bodies = [*(MessageEntry(build_sized_message(message)) for message in told), *then]
+def plan_conversation(target, *parts, then=()):
+    """Plan a request of a conversation whose one answer has these parts."""
+    messages = [Message.from_text("user", "go"), Message("assistant", parts), Message.from_text("user", "on")]
+    bodies = [*(MessageEntry(build_sized_message(message)) for message in messages), *then]
     return plan_request(
-        ConversationState.from_entries(Entry(str(at), None, body) for at, body in enumerate(bodies)), goal, POLICY
+        ConversationState.from_entries(Entry(str(at), None, body) for at, body in enumerate(bodies)), target, POLICY
     )
 
 
-def left(plan):
-    """Return the parts of the answer that the request shows."""
+def get_answer_parts(plan):
+    """Return the parts of the answer in the planned request."""
     return [slot.message.parts for slot in build_projection(plan.state)][1]
 
 
-def seal(goal, data="c2VhbA==", model=""):
-    return ProviderSignature(goal.api, model, data)
+def make_signature(target, data="c2VhbA==", model=""):
+    return ProviderSignature(target.api, model, data)
 
 
-@pytest.mark.parametrize("goal", [CLAUDE, GPT, GEMINI])
-def test_thinking_goes_whole_and_all_else_stays(goal):
-    """Of thinking nothing may be kept but all of it; what frees tokens is counted."""
+@pytest.mark.parametrize("target", [CLAUDE, GPT, GEMINI])
+def test_drop_signed_parts_removes_signed_thinking_whole(target):
+    """Signed thinking is removed whole, everything else stays, and the freed tokens are counted."""
     rest = (Text("well"), ToolCall("c", "ls"))
-    plan = planned(goal, Thinking("hm " * 40, seal(goal)), *rest)
-    assert left(plan) == rest
+    plan = plan_conversation(target, Thinking("hm " * 40, make_signature(target)), *rest)
+    assert get_answer_parts(plan) == rest
     assert [(edit.rule, edit.span) for edit in plan.record] == [(DROP_SIGNATURES_RULE, Span(1, 2, 0))]
     assert plan.after < plan.before
 
 
-def test_what_gemini_signed_beside_thinking_stays_without_its_signature():
-    """Words and calls are said again, in bytes of our own; a stand-in of ours is no seal."""
-    signed = (Text("well", seal(GEMINI), Raw(b"{}")), ToolCall("c", "ls", "{}", seal(GEMINI), Raw(b"{}")))
-    stood_in = ToolCall("d", "ls", "{}", seal(GEMINI, DUMMY_SIGNATURE))
-    plan = planned(GEMINI, *signed, stood_in)
-    assert left(plan) == (Text("well"), ToolCall("c", "ls"), stood_in)
+def test_drop_signed_parts_strips_gemini_signatures():
+    """Gemini's signed text and calls stay without their signature and bytes; our dummy signature is kept."""
+    signed = (
+        Text("well", make_signature(GEMINI), Raw(b"{}")),
+        ToolCall("c", "ls", "{}", make_signature(GEMINI), Raw(b"{}")),
+    )
+    dummy_signed = ToolCall("d", "ls", "{}", make_signature(GEMINI, DUMMY_SIGNATURE))
+    plan = plan_conversation(GEMINI, *signed, dummy_signed)
+    assert get_answer_parts(plan) == (Text("well"), ToolCall("c", "ls"), dummy_signed)
 
 
-def test_other_seals_stay():
-    """Ids that tie parts together, thinking of another model, which is not sent, and names of fields are none."""
-    kept = (ToolCall("c", "ls", "{}", seal(CLAUDE, "srvtoolu_1")), Thinking("hm", seal(GPT)), Text("well"))
-    assert planned(CLAUDE, *kept).record == ()
-    assert planned(CLAUDE, Thinking("hm", seal(CLAUDE, model="claude-fable-5")), Text("well")).record == ()
-    assert planned(CHAT, Thinking("hm", seal(CHAT, "reasoning_content")), Text("well")).record == ()
+def test_drop_signed_parts_keeps_other_signatures():
+    """Ids that link parts, thinking of another model, which is not sent, and field names are kept."""
+    kept = (
+        ToolCall("c", "ls", "{}", make_signature(CLAUDE, "srvtoolu_1")),
+        Thinking("hm", make_signature(GPT)),
+        Text("well"),
+    )
+    assert plan_conversation(CLAUDE, *kept).record == ()
+    assert (
+        plan_conversation(CLAUDE, Thinking("hm", make_signature(CLAUDE, model="claude-fable-5")), Text("well")).record
+        == ()
+    )
+    assert plan_conversation(CHAT, Thinking("hm", make_signature(CHAT, "reasoning_content")), Text("well")).record == ()
 
 
-def test_sealed_details_of_a_chat_answer_go():
-    """Servers of Chat Completions send what others sealed in a field of its own."""
+def test_drop_signed_parts_removes_encrypted_chat_details():
+    """Chat Completions servers return encrypted reasoning in its own field, and that field is removed."""
     details = Opaque("message.reasoning_details", Raw(b'[{"type":"reasoning.encrypted","data":"c2VhbA=="}]'))
-    assert left(planned(CHAT, Text("well"), details)) == (Text("well"),)
+    assert get_answer_parts(plan_conversation(CHAT, Text("well"), details)) == (Text("well"),)
 
 
 @pytest.mark.parametrize("part", [0, None], ids=["the part", "the message"])
-def test_what_gave_way_already_is_left_alone(part):
-    """No part is replaced twice, and what stands for a whole message has no seal."""
-    put = () if part == 0 else (Message.from_text("assistant", "short"),)
-    decided = DecisionEntry((Edit(Span(1, 2, part), put, "native"),))
-    assert planned(CLAUDE, Thinking("hm", seal(CLAUDE)), Text("well"), then=[decided]).record == ()
+def test_drop_signed_parts_ignores_replaced_parts(part):
+    """No part is replaced twice, and the replacement of a whole message has no signature."""
+    replacement = () if part == 0 else (Message.from_text("assistant", "short"),)
+    decision = DecisionEntry((Edit(Span(1, 2, part), replacement, "native"),))
+    assert plan_conversation(CLAUDE, Thinking("hm", make_signature(CLAUDE)), Text("well"), then=[decision]).record == ()
 
 
 NATIVE = msgspec.json.encode({"api": GPT.api, "model": GPT.model, "items": [{"type": "compaction"}], "tokens": 9})
 
 
-def test_of_a_compaction_the_twin_is_shown():
-    """The same head, in words; what the provider made stays in the log, behind an undo."""
-    made = CompactionEntry(1, Message.from_text("user", "what was"), 9, native=Raw(NATIVE), author="native")
-    plan = planned(GPT, Text("well"), then=[made])
+def test_drop_signed_parts_replaces_a_native_compaction_by_its_summary():
+    """The same head is shown as the text summary, and the native compaction stays in the log, available to an undo."""
+    compaction = CompactionEntry(1, Message.from_text("user", "what was"), 9, native=Raw(NATIVE), author="native")
+    plan = plan_conversation(GPT, Text("well"), then=[compaction])
     assert plan.compaction is not None
-    assert (plan.compaction.first_kept, plan.compaction.summary, plan.compaction.native) == (1, made.summary, None)
+    assert (plan.compaction.first_kept, plan.compaction.summary, plan.compaction.native) == (
+        1,
+        compaction.summary,
+        None,
+    )
     assert build_projection(plan.state)[0].raw is None
     assert plan.state.view.shown_tokens == sum(slot.tokens for slot in build_projection(plan.state))
 
 
 @pytest.mark.parametrize(
-    ("goal", "words", "native"),
+    ("target", "text", "native"),
     [(CLAUDE, "what was", NATIVE), (GPT, "", NATIVE), (GPT, "what was", None)],
-    ids=["of another API", "without words", "a summary"],
+    ids=["another API", "no summary", "not native"],
 )
-def test_a_compaction_that_has_no_seal_or_no_twin_stays(goal, words, native):
-    """What is not sent is not refused; nothing readable is nothing to show; a summary in words is sealed by nobody."""
-    summary = Message.from_text("user", words) if words else Message("user")
-    made = CompactionEntry(1, summary, 9, native=None if native is None else Raw(native))
-    assert planned(goal, Text("well"), then=[made]).compaction is None
+def test_drop_signed_parts_keeps_compactions_without_native_or_summary(target, text, native):
+    """A native compaction of another API is not sent, one without a summary could not be shown, and a text summary is
+    not signed.
+    """
+    summary = Message.from_text("user", text) if text else Message("user")
+    compaction = CompactionEntry(1, summary, 9, native=None if native is None else Raw(native))
+    assert plan_conversation(target, Text("well"), then=[compaction]).compaction is None
 
 
 @pytest.mark.parametrize("kind", ["compaction", "compaction_summary"])
-def test_a_past_that_was_compacted_by_a_client_is_missed_by_a_line(kind):
-    """On Responses it cannot be read; Anthropic's can, and what stands before it would be shown again without it."""
-    past = Opaque(kind, Raw(b'{"type":"compaction"}'))
-    assert left(planned(GPT, past, Text("well"))) == (Text(LOST_HISTORY_TEXT), Text("well"))
-    assert left(planned(CLAUDE, past, Text("well"))) == (past, Text("well"))
+def test_drop_signed_parts_replaces_a_client_compaction_with_a_line(kind):
+    """On Responses a client's compaction is encrypted and becomes a line; Anthropic's is readable and stays."""
+    client_compaction = Opaque(kind, Raw(b'{"type":"compaction"}'))
+    assert get_answer_parts(plan_conversation(GPT, client_compaction, Text("well"))) == (
+        Text(LOST_HISTORY_TEXT),
+        Text("well"),
+    )
+    assert get_answer_parts(plan_conversation(CLAUDE, client_compaction, Text("well"))) == (
+        client_compaction,
+        Text("well"),
+    )

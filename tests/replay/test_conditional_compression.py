@@ -1,4 +1,4 @@
-"""Conditional compression: what a context is worth, without any rule of ours."""
+"""Conditional compression measures what a context is worth, independently of any rule of ours."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ HISTORY = [
 AFTER = [Message.from_text("user", "say it"), Message.from_text("assistant", SECRET)]
 
 
-def test_whole_history_and_nothing() -> None:
-    """The whole history saves all there is to save, nothing saves nothing: 1 and 0."""
+def test_count_saved_bytes_of_all_and_of_nothing() -> None:
+    """The whole history saves everything that can be saved, and an empty context saves nothing."""
     future = gain.make_future(HISTORY, AFTER)
     assert future is not None
     assert future.max_saved > 200
@@ -33,22 +33,22 @@ def test_whole_history_and_nothing() -> None:
     assert future.count_saved_bytes(b"") == 0
 
 
-def test_what_comes_back_is_worth_more_than_what_does_not() -> None:
-    """The message that is used again saves nearly everything, an equally long other one nearly nothing."""
+def test_count_saved_bytes_rewards_text_that_is_used_again() -> None:
+    """The message that is used again saves nearly everything, another one of the same length nearly nothing."""
     future = gain.make_future(HISTORY, AFTER)
     assert future is not None
     assert future.count_saved_bytes(gain.join_messages(HISTORY[:1])) > 0.9 * future.max_saved
     assert future.count_saved_bytes(gain.join_messages(HISTORY[2:])) < 0.1 * future.max_saved
 
 
-def test_what_is_shown_again_is_no_merit() -> None:
-    """What the future shows by itself leaves the history nothing to save."""
+def test_count_saved_bytes_ignores_text_shown_again() -> None:
+    """What the future shows by itself leaves nothing for the history to save."""
     future = gain.make_future(HISTORY, [Message.from_text("user", SECRET), Message.from_text("assistant", SECRET)])
     assert future is not None
     assert future.max_saved < 20
 
 
-def test_twelve_steps_and_what_lies_between() -> None:
+def test_make_future_covers_twelve_steps() -> None:
     """The future is what the assistant writes in 12 steps and what it is shown until the last of them."""
     after = [
         message
@@ -61,22 +61,22 @@ def test_twelve_steps_and_what_lies_between() -> None:
     assert future.shown_text.decode().split() == [f"u{n}" for n in range(12)]
 
 
-def test_writing_is_text_and_arguments() -> None:
-    """Arguments are written, thoughts are not."""
+def test_make_future_counts_text_and_arguments_as_written() -> None:
+    """Text and call arguments are written text, and thinking is not."""
     parts = (Thinking("thought"), Text("text"), ToolCall("id", "tool", '{"path": "argument"}'))
     future = gain.make_future(HISTORY, [Message("assistant", parts)])
     assert future is not None
     assert future.written_text == b"text\nargument\n"
 
 
-def test_no_future() -> None:
-    """A cut behind which the assistant writes nothing has no gain."""
+def test_make_future_is_none_without_written_text() -> None:
+    """A cut after which the assistant writes nothing has no gain."""
     assert gain.make_future(HISTORY, []) is None
     assert gain.make_future(HISTORY, [Message.from_text("user", "hello")]) is None
 
 
-def test_all_of_a_big_dictionary_is_in_reach() -> None:
-    """What stands at the very start of three million characters is still found."""
+def test_measure_compressed_size_uses_a_dictionary_of_3_mb() -> None:
+    """Text at the very start of three million characters is still matched."""
     block = noise(50_000, 3)
     far = (SECRET + block * 60).encode()
     assert (
@@ -86,6 +86,6 @@ def test_all_of_a_big_dictionary_is_in_reach() -> None:
     )
 
 
-def test_lone_surrogates_compress() -> None:
-    """Texts that are no proper Unicode are compressed like others."""
+def test_measure_compressed_size_accepts_lone_surrogates() -> None:
+    """Text that is not valid Unicode is compressed like any other."""
     assert gain.measure_compressed_size(gain.join_messages([Message.from_text("user", "a \ud800 b")]), b"") > 0

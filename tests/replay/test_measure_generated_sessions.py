@@ -1,4 +1,4 @@
-"""Sessions nobody saw: what policy ``holdfast`` promises must hold on the nastiest shapes we can think of."""
+"""Generated sessions: the promises of policy ``holdfast`` hold on the most difficult shapes we know."""
 
 import json
 import os
@@ -23,152 +23,163 @@ pytestmark = pytest.mark.long
 SETTINGS = [pytest.param(32_000, 3_000, marks=pytest.mark.long), (64_000, 10_000)]
 
 
-class Talk:
-    """A Claude Code session in the making."""
+class SessionBuilder:
+    """Builds a Claude Code session line by line."""
 
     def __init__(self):
         self.lines = []
         self.calls = 0
         self.pick = random.Random(3)
 
-    def say(self, role, message):
+    def add_line(self, role, message):
         number = len(self.lines)
         stamp = f"2026-01-01T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}.000Z"
         parent = f"u{number - 1:05}" if number else None
         line = {"parentUuid": parent, "isSidechain": False, "type": role, "uuid": f"u{number:05}"}
-        self.lines.append(line | {"message": message, "sessionId": "nasty", "timestamp": stamp})
+        self.lines.append(line | {"message": message, "sessionId": "generated", "timestamp": stamp})
 
-    def user(self, content):
-        self.say("user", {"role": "user", "content": content})
+    def add_user(self, content):
+        self.add_line("user", {"role": "user", "content": content})
 
-    def agent(self, *blocks):
+    def add_answer(self, *blocks):
         known = {"id": f"m{len(self.lines)}", "model": "claude-sonnet-4-5", "stop_reason": "end_turn"}
-        self.say("assistant", known | {"role": "assistant", "content": list(blocks)})
+        self.add_line("assistant", known | {"role": "assistant", "content": list(blocks)})
 
-    def call(self, name="Bash", **given):
+    def make_call(self, name="Bash", **arguments):
         self.calls += 1
-        return {"type": "tool_use", "id": f"toolu_{self.calls:06}", "name": name, "input": given}
+        return {"type": "tool_use", "id": f"toolu_{self.calls:06}", "name": name, "input": arguments}
 
-    def log(self, size):
+    def make_log(self, size):
         pick = self.pick.randrange
         line = "{} ERROR mod_{}.func_{} at src/pkg/file_{}.py:{} value={:x}".format
         return "\n".join(line(i, pick(99), pick(999), pick(99), pick(999), pick(1 << 40)) for i in range(size // 70))
 
-    def data(self):
+    def encode(self):
         return "\n".join(json.dumps(line) for line in self.lines).encode()
 
 
-def text(words):
-    return {"type": "text", "text": words}
+def make_text(text):
+    return {"type": "text", "text": text}
 
 
-def result(call, content, **more):
+def make_result(call, content, **more):
     return {"type": "tool_result", "tool_use_id": call["id"], "content": content, **more}
 
 
-def pasted(talk):
+def add_pasted_logs(builder):
     """Four pasted logs while the agent works."""
     for turn in range(6):
-        one, two = talk.call(command="x"), talk.call(command="y")
-        talk.user(f"go {turn}")
-        talk.agent(text("ok"), one, two)
-        talk.user([result(one, talk.log(3_000)), result(two, talk.log(9_000))])
+        first, second = builder.make_call(command="x"), builder.make_call(command="y")
+        builder.add_user(f"go {turn}")
+        builder.add_answer(make_text("ok"), first, second)
+        builder.add_user([make_result(first, builder.make_log(3_000)), make_result(second, builder.make_log(9_000))])
         for _ in range(4):
-            talk.user(f"paste {turn}\n" + talk.log(16_000))
-        talk.agent(text(f"done with src/pkg/file_{turn}.py"))
+            builder.add_user(f"paste {turn}\n" + builder.make_log(16_000))
+        builder.add_answer(make_text(f"done with src/pkg/file_{turn}.py"))
 
 
-def batches(talk):
-    """Sixty results at once, each too small to be spilled alone."""
+def add_batches(builder):
+    """Sixty parallel results, each too small to be spilled by itself."""
     for turn in range(6):
-        calls = [talk.call(command=f"c{place}") for place in range(60)]
-        talk.user(f"batch {turn}")
-        talk.agent(*calls)
-        talk.user([result(call, talk.log(1_900)) for call in calls])
-        talk.agent(text("ok"))
+        calls = [builder.make_call(command=f"c{place}") for place in range(60)]
+        builder.add_user(f"batch {turn}")
+        builder.add_answer(*calls)
+        builder.add_user([make_result(call, builder.make_log(1_900)) for call in calls])
+        builder.add_answer(make_text("ok"))
 
 
-def giants(talk):
-    """Words of the user and written files that are larger than the room."""
+def add_giant_messages(builder):
+    """User messages and written files larger than the budget."""
     for turn in range(4):
-        call = talk.call("Write", file_path=f"/a/b{turn}.py", content=talk.log(80_000))
-        talk.user("w" * 30 + talk.log(110_000))
-        talk.agent(call)
-        talk.user([result(call, "ok")])
-        talk.agent(text("x"))
-        talk.user("中文字" * 20_000)
-        talk.agent(text("z"))
+        call = builder.make_call("Write", file_path=f"/a/b{turn}.py", content=builder.make_log(80_000))
+        builder.add_user("w" * 30 + builder.make_log(110_000))
+        builder.add_answer(call)
+        builder.add_user([make_result(call, "ok")])
+        builder.add_answer(make_text("x"))
+        builder.add_user("中文字" * 20_000)
+        builder.add_answer(make_text("z"))
 
 
-def long_turn(talk):
-    """One request of the user and ninety steps, some results failed, some blank."""
-    talk.user("one long turn")
+def add_long_turn(builder):
+    """One user message and ninety steps, with some failed and some blank results."""
+    builder.add_user("one long turn")
     for step in range(90):
-        call = talk.call("Read", file_path=f"/a/b{step % 17}.py")
-        words = talk.log(talk.pick.randrange(200, 30_000))
-        content = [text(""), text(words)] if step % 9 == 0 else words
-        talk.agent(call)
-        talk.user([result(call, content, is_error=step % 13 == 0)])
-    talk.agent(text("end"))
+        call = builder.make_call("Read", file_path=f"/a/b{step % 17}.py")
+        words = builder.make_log(builder.pick.randrange(200, 30_000))
+        content = [make_text(""), make_text(words)] if step % 9 == 0 else words
+        builder.add_answer(call)
+        builder.add_user([make_result(call, content, is_error=step % 13 == 0)])
+    builder.add_answer(make_text("end"))
 
 
-def queued(talk):
+def add_queued_messages(builder):
     """Forty messages of the user before the agent answers."""
-    talk.user("go")
-    talk.agent(text("k"))
+    builder.add_user("go")
+    builder.add_answer(make_text("k"))
     for number in range(40):
-        talk.user(f"log {number}\n" + "word " * 2_000)
-    talk.agent(text("k"))
+        builder.add_user(f"log {number}\n" + "word " * 2_000)
+    builder.add_answer(make_text("k"))
 
 
 @pytest.mark.uncounted
-@pytest.mark.parametrize("shape", [pasted, batches, giants, pytest.param(long_turn, marks=pytest.mark.long), queued])
-@pytest.mark.parametrize(("window", "frame"), SETTINGS)
-def test_every_request_is_valid_fits_and_keeps_the_words_of_the_user(shape, window, frame):
-    """Whatever a session looks like: no request is invalid or over the window, and no unseen words are missing."""
-    talk = Talk()
-    shape(talk)
-    place = get_target("anthropic", "claude-sonnet-4-5", window=window, setup=RequestSetup("t", frame, is_exact=True))
-    session = make_replay_session(read_recording(talk.data(), "nasty.jsonl"), "anthropic")
-    study = SessionStudy(session, MeasurementSettings(window, frame, place, "estimate", estimate_text_tokens))
-    made = measure_policy(study, Policy.preset("holdfast"))
-    assert made.requests > 0
-    assert (made.invalid_requests, made.over_window, made.user_words_missing) == (0, 0, 0)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        add_pasted_logs,
+        add_batches,
+        add_giant_messages,
+        pytest.param(add_long_turn, marks=pytest.mark.long),
+        add_queued_messages,
+    ],
+)
+@pytest.mark.parametrize(("window", "setup_tokens"), SETTINGS)
+def test_measure_policy_holdfast_sends_valid_fitting_requests(shape, window, setup_tokens):
+    """On any shape of session no request is invalid or over the window, and no unseen user text is missing."""
+    builder = SessionBuilder()
+    shape(builder)
+    target = get_target(
+        "anthropic", "claude-sonnet-4-5", window=window, setup=RequestSetup("t", setup_tokens, is_exact=True)
+    )
+    session = make_replay_session(read_recording(builder.encode(), "generated.jsonl"), "anthropic")
+    study = SessionStudy(session, MeasurementSettings(window, setup_tokens, target, "estimate", estimate_text_tokens))
+    figures = measure_policy(study, Policy.preset("holdfast"))
+    assert figures.requests > 0
+    assert (figures.invalid_requests, figures.over_window, figures.user_words_missing) == (0, 0, 0)
 
 
-def test_a_request_that_is_refused_for_two_reasons_is_one():
-    """Too many images, which nothing takes away here, in words over the window: one request of two is not taken."""
-    talk = Talk()
-    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
-    talk.user("go")
-    talk.agent(text("k"))
-    talk.user([text("word " * 40_000), *[picture] * 101])
-    talk.agent(text("k"))
-    place = get_target("anthropic", "claude-sonnet-4-5", window=32_000)
-    session = make_replay_session(read_recording(talk.data(), "nasty.jsonl"), "anthropic")
-    made = measure_policy(
-        SessionStudy(session, MeasurementSettings(32_000, 0, place, "estimate", estimate_text_tokens)),
+def test_measure_policy_counts_a_doubly_refused_request_once():
+    """A request with too many images and over the window is one refused request of two."""
+    builder = SessionBuilder()
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+    builder.add_user("go")
+    builder.add_answer(make_text("k"))
+    builder.add_user([make_text("word " * 40_000), *[image] * 101])
+    builder.add_answer(make_text("k"))
+    target = get_target("anthropic", "claude-sonnet-4-5", window=32_000)
+    session = make_replay_session(read_recording(builder.encode(), "generated.jsonl"), "anthropic")
+    figures = measure_policy(
+        SessionStudy(session, MeasurementSettings(32_000, 0, target, "estimate", estimate_text_tokens)),
         Policy("holdfast", stages=()),
     )
-    assert (made.requests, made.invalid_requests, made.over_window, made.refused_requests) == (2, 1, 1, 1)
-    assert "1 of 2 requests" in make_policy_verdict([PolicyRow(made)]).plain
+    assert (figures.requests, figures.invalid_requests, figures.over_window, figures.refused_requests) == (2, 1, 1, 1)
+    assert "1 of 2 requests" in make_policy_verdict([PolicyRow(figures)]).plain
 
 
 @pytest.mark.long
-def test_the_same_bytes_whatever_the_hash_seed(tmp_path):
+def test_replay_sends_the_same_bytes_with_any_hash_seed(tmp_path):
     """Two processes with different hash seeds send the same requests, byte for byte."""
-    talk = Talk()
-    long_turn(talk)
+    builder = SessionBuilder()
+    add_long_turn(builder)
     file = tmp_path / "s.jsonl"
-    file.write_bytes(talk.data())
-    dumps = [dump(tmp_path / seed, file, seed) for seed in ("1", "2")]
+    file.write_bytes(builder.encode())
+    dumps = [replay_and_dump(tmp_path / seed, file, seed) for seed in ("1", "2")]
     assert dumps[0]
     assert dumps[0] == dumps[1]
 
 
-def dump(folder: Path, file: Path, seed: str) -> bytes:
-    given = os.environ | {"PYTHONHASHSEED": seed, "HOME": str(folder)}
-    order = ["replay", str(file), "--policy", "holdfast,pi", "--no-cuts", "--window", "32000", "--frame", "3000"]
-    command = [sys.executable, "-m", "holdfast", *order, "--json", "--dump", str(folder)]
-    subprocess.run(command, env=given, check=True, capture_output=True)
+def replay_and_dump(folder: Path, file: Path, seed: str) -> bytes:
+    environment = os.environ | {"PYTHONHASHSEED": seed, "HOME": str(folder)}
+    arguments = ["replay", str(file), "--policy", "holdfast,pi", "--no-cuts", "--window", "32000", "--frame", "3000"]
+    command = [sys.executable, "-m", "holdfast", *arguments, "--json", "--dump", str(folder)]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
     return b"".join(path.read_bytes() for path in sorted(folder.rglob("*.jsonl")))

@@ -1,4 +1,4 @@
-"""Recall at cuts, counted by hand and against properties."""
+"""Recall at cuts, counted by hand and checked by properties."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ from holdfast.replay.recall_at_cuts import (
 )
 
 
-def call(id_: str, name: str = "read", **arguments: str) -> Message:
+def make_call(id_: str, name: str = "read", **arguments: str) -> Message:
     """Return an assistant message with one call."""
     return Message("assistant", (ToolCall(id_, name, json.dumps(arguments)),))
 
 
-def result(id_: str, text: str) -> Message:
+def make_result(id_: str, text: str) -> Message:
     """Return the message that answers call ``id_``."""
     return Message("tool", (ToolResult(id_, "read", (Text(text),)),))
 
 
 HISTORY = [
     Message.from_text("user", "the ticket 8123 asks for a faster scan_header, please keep wire_form as it is now"),
-    call("call-1", file_path="/src/wire/scan.py"),
-    result("call-1", "def scan_header(raw): pass\nLIMIT_ROWS = 64\nclass RowBuffer: size counted in old_unit"),
-    call("call-2", "edit", file_path="/src/wire/scan.py", old="size", new="length"),
-    result("call-2", "edited"),
+    make_call("call-1", file_path="/src/wire/scan.py"),
+    make_result("call-1", "def scan_header(raw): pass\nLIMIT_ROWS = 64\nclass RowBuffer: size counted in old_unit"),
+    make_call("call-2", "edit", file_path="/src/wire/scan.py", old="size", new="length"),
+    make_result("call-2", "edited"),
 ]
 FUTURE = [
-    call("call-3", cmd="grep LIMIT_ROWS and RowBuffer"),
-    result("call-3", "wire_form appears here"),
+    make_call("call-3", cmd="grep LIMIT_ROWS and RowBuffer"),
+    make_result("call-3", "wire_form appears here"),
     Message.from_text("assistant", "wire_form and LIMIT_ROWS and scan_header of ticket 8123, new_thing"),
 ]
 """LIMIT_ROWS and RowBuffer are used at once, wire_form only after it was shown again, new_thing was never known."""
 
 
-def cut() -> SessionCut:
+def make_cut() -> SessionCut:
     """Return the cut between HISTORY and FUTURE; one token is one character."""
     return SessionCut([*HISTORY, *FUTURE], len(HISTORY), len)
 
 
-def test_dependencies() -> None:
+def test_session_cut_dependencies() -> None:
     """A dependency is known before the cut, used within the next steps, and not shown again before its first use."""
-    assert cut().dependencies == [
+    assert make_cut().dependencies == [
         ("id", "LIMIT_ROWS"),
         ("id", "RowBuffer"),
         ("id", "scan_header"),
@@ -67,9 +67,9 @@ def test_dependencies() -> None:
     ]
 
 
-def test_what_runs_out_of_memory_is_missing_alone() -> None:
-    """A gain or an oracle that cannot be computed is null, also among others; what is counted stands."""
-    whole = cut().score_context(HISTORY, 10_000)
+def test_pool_scores_omits_only_the_figure_that_failed() -> None:
+    """A gain or oracle that could not be computed is None, also among others, and the counted figures stay."""
+    whole = make_cut().score_context(HISTORY, 10_000)
     for name, figure in (("without_gain", "z_gain"), ("without_oracle", "oracle")):
         figures = pool_scores([whole, replace(whole, **{name: 1})])
         assert getattr(pool_scores([whole]), figure) is not None
@@ -77,22 +77,22 @@ def test_what_runs_out_of_memory_is_missing_alone() -> None:
         assert (figures.dependencies, figures.fact_recall) == (8, 1.0)
 
 
-def test_a_context_that_cannot_be_compressed_costs_the_gain_alone() -> None:
-    """Where zstd gets no memory the score goes on without its gain."""
+def test_score_context_without_memory_omits_only_the_gain() -> None:
+    """Where zstd gets no memory, the score is computed without its gain."""
 
-    class Full(gain.FutureText, frozen=True):
+    class FailingFuture(gain.FutureText, frozen=True):
         def count_saved_bytes(self, context: bytes) -> int:
             raise MemoryError
 
-    full = cut()
-    full._future = Full(b"", b"", 2, 1)
-    score = full.score_context(HISTORY, 10_000)
+    cut = make_cut()
+    cut._future = FailingFuture(b"", b"", 2, 1)
+    score = cut.score_context(HISTORY, 10_000)
     assert (score.without_gain, score.saved_bytes, score.max_saved) == (1, 0, 0)
     assert (score.kept_facts, score.oracle) == (4, 4)
 
 
-def test_the_horizon_is_thirty_steps() -> None:
-    """A first use in step 30 counts, in step 31 not."""
+def test_session_cut_horizon_is_thirty_steps() -> None:
+    """A first use in step 30 counts, and one in step 31 does not."""
     idle = [Message.from_text("assistant", "wait")] * 29
     assert len(SessionCut([*HISTORY, *idle, *FUTURE], len(HISTORY), len).dependencies) == 2
     assert (
@@ -101,18 +101,18 @@ def test_the_horizon_is_thirty_steps() -> None:
     )
 
 
-def test_shown_before_its_first_use_never_counts() -> None:
-    """A reference that was shown again before its first use is no dependency of a later use either."""
+def test_session_cut_ignores_references_shown_before_use() -> None:
+    """A reference that was shown again before its first use is not a dependency of a later use either."""
     after = [
-        result("x", "LIMIT_ROWS"),
+        make_result("x", "LIMIT_ROWS"),
         Message.from_text("assistant", "LIMIT_ROWS"),
         Message.from_text("assistant", "LIMIT_ROWS"),
     ]
     assert SessionCut([*HISTORY, *after], len(HISTORY), len).dependencies == []
 
 
-def test_an_answer_that_is_no_step_uses_nothing() -> None:
-    """An assistant message that is no step (an aborted one) neither uses nor shows anything."""
+def test_session_cut_ignores_answers_that_are_no_steps() -> None:
+    """An assistant message that is not a step, such as an aborted one, neither uses nor shows anything."""
     session = [*HISTORY, FUTURE[0], FUTURE[1], FUTURE[2]]
     assert SessionCut(session, 5, len, steps=[1, 3, 7]).dependencies == [
         ("id", "LIMIT_ROWS"),
@@ -121,16 +121,16 @@ def test_an_answer_that_is_no_step_uses_nothing() -> None:
     ]
 
 
-def test_background_of_the_frame() -> None:
-    """What stands in the frame is no dependency."""
-    frame = frozenset({("id", "RowBuffer"), ("number", "8123")})
-    found = SessionCut([*HISTORY, *FUTURE], len(HISTORY), len, frame).dependencies
+def test_session_cut_ignores_references_of_the_setup() -> None:
+    """A reference in the setup is not a dependency."""
+    setup = frozenset({("id", "RowBuffer"), ("number", "8123")})
+    found = SessionCut([*HISTORY, *FUTURE], len(HISTORY), len, setup).dependencies
     assert found == [("id", "LIMIT_ROWS"), ("id", "scan_header")]
 
 
-def test_the_whole_history_keeps_all() -> None:
+def test_score_context_with_the_whole_history_keeps_all() -> None:
     """The whole history has all names, facts and handles, the whole gain, and nothing to read again."""
-    score = cut().score_context(HISTORY)
+    score = make_cut().score_context(HISTORY)
     assert (score.dependencies, score.kept_names, score.kept_facts, score.reachable, score.reread_tokens) == (
         4,
         4,
@@ -138,146 +138,145 @@ def test_the_whole_history_keeps_all() -> None:
         4,
         0,
     )
-    assert score.saved_bytes == score.max_saved
+    assert score.saved_bytes == score.max_saved > 0
 
 
-def test_nothing_keeps_nothing() -> None:
-    """An empty context keeps nothing of four."""
-    score = cut().score_context([])
+def test_score_context_empty_keeps_nothing() -> None:
+    """An empty context keeps none of four dependencies."""
+    score = make_cut().score_context([])
     assert score == CutScore(dependencies=4, max_saved=score.max_saved)
 
 
-def test_names_and_facts() -> None:
-    """A line of the history keeps a fact, a bare name only a name, another line of words not even that."""
+def test_score_context_distinguishes_names_and_facts() -> None:
+    """A line of the history keeps a fact, a bare name keeps only the name, and other text keeps neither."""
     context = [Message.from_text("user", "scan_header\n8123\nLIMIT_ROWS = 64\nsomething else entirely")]
-    score = cut().score_context(context)
+    score = make_cut().score_context(context)
     assert (score.kept_names, score.kept_facts) == (3, 1)
 
 
-def test_a_handle_is_a_path_an_id_or_a_blob() -> None:
-    """The path, the call id or the blob id of the result leads to the three references that it held."""
+def test_score_context_accepts_path_id_and_blob_as_handles() -> None:
+    """The path, the call id or the blob id of a result leads to the three references that it holds."""
     text = "def scan_header(raw): pass\nLIMIT_ROWS = 64\nclass RowBuffer: size counted in old_unit"
     blob = sha256(text.encode()).hexdigest()[:12]
     for handle in ("see wire/scan.py", "see /src/wire/scan.py:3", "recall(call-1)", f'recall(id="{blob}")'):
-        score = cut().score_context([Message.from_text("user", handle)])
+        score = make_cut().score_context([Message.from_text("user", handle)])
         assert (score.kept_names, score.reachable, score.reread_tokens) == (0, 3, len(text)), handle
-    assert cut().score_context([Message.from_text("user", "see other/scan.py")]).reachable == 0
+    assert make_cut().score_context([Message.from_text("user", "see other/scan.py")]).reachable == 0
 
 
-def test_a_cleared_result_is_a_handle() -> None:
-    """A call that is still shown leads to its result, whatever was put in the result's place."""
-    score = cut().score_context([HISTORY[1], result("call-1", "[cleared]")])
+def test_score_context_treats_a_cleared_result_as_a_handle() -> None:
+    """A call that is still shown leads to its result, whatever replaced the result."""
+    score = make_cut().score_context([HISTORY[1], make_result("call-1", "[cleared]")])
     assert (score.kept_names, score.reachable) == (0, 3)
 
 
-def test_read_again_only_once_and_only_what_is_missing() -> None:
-    """What is present needs no handle; a result that leads to several is read once."""
-    score = cut().score_context(
+def test_score_context_rereads_only_missing_results_once() -> None:
+    """A reference that is present needs no handle, and a result that leads to several is read once."""
+    score = make_cut().score_context(
         [Message.from_text("user", "see wire/scan.py for LIMIT_ROWS, RowBuffer and scan_header")]
     )
     assert (score.kept_names, score.reachable, score.reread_tokens) == (3, 3, 0)
 
 
-def test_a_handle_stands_for_50_000_characters() -> None:
-    """What a result holds behind its first 50,000 characters is not reached by its handle."""
+def test_score_context_handle_reaches_50_000_characters() -> None:
+    """A handle does not reach what its result holds after the first 50,000 characters."""
     for pad, handles in ((49_989, 1), (49_990, 0)):
-        said = [call("call-9", path="big/log.txt"), result("call-9", " " * pad + " LIMIT_ROWS")]
+        messages = [make_call("call-9", path="big/log.txt"), make_result("call-9", " " * pad + " LIMIT_ROWS")]
         after = [Message.from_text("assistant", "LIMIT_ROWS")]
-        score = SessionCut([*said, *after], len(said), len).score_context([Message.from_text("user", "big/log.txt")])
+        score = SessionCut([*messages, *after], len(messages), len).score_context(
+            [Message.from_text("user", "big/log.txt")]
+        )
         assert (score.dependencies, score.reachable) == (1, handles)
 
 
-def test_short_ids_count_only_as_ids() -> None:
-    """An id of a few characters stands in any text by chance: it counts where it is a call's, not in words."""
-    said = [call("1", cmd="x"), result("1", "LIMIT_ROWS")]
-    found = SessionCut([*said, Message.from_text("assistant", "LIMIT_ROWS")], 2, len)
+def test_score_context_matches_short_ids_only_as_ids() -> None:
+    """A short id occurs in any text by chance, so it counts only where it is a call's id."""
+    messages = [make_call("1", cmd="x"), make_result("1", "LIMIT_ROWS")]
+    found = SessionCut([*messages, Message.from_text("assistant", "LIMIT_ROWS")], 2, len)
     assert found.score_context([Message.from_text("user", "1 of 100")]).reachable == 0
-    assert found.score_context([said[0]]).reachable == 1
+    assert found.score_context([messages[0]]).reachable == 1
 
 
-def test_paths_of_a_call() -> None:
-    """A call's paths are those in its short arguments and patch headers; bare file names where there is no path."""
-    made = ToolCall("c", "write", json.dumps({"path": "a/b/c.py", "content": "x " * 250 + "d/e/f.py"}))
-    assert find_call_paths(made) == {("path", "b/c.py")}
+def test_find_call_paths_reads_short_arguments_and_patches() -> None:
+    """A call's paths are those in its short arguments and patch headers, and bare file names where there is no path."""
+    tool_call = ToolCall("c", "write", json.dumps({"path": "a/b/c.py", "content": "x " * 250 + "d/e/f.py"}))
+    assert find_call_paths(tool_call) == {("path", "b/c.py")}
     assert find_call_paths(ToolCall("c", "read", '{"path": "notes.md"}')) == {("file", "notes.md")}
     patch = "*** Begin Patch\n*** Update File: src/one/two.py\n@@\n-x\n+y/z/other.py" + " " * 400
     assert find_call_paths(ToolCall("c", "apply_patch", json.dumps({"input": patch}))) == {("path", "one/two.py")}
 
 
-def test_stale() -> None:
-    """Three facts have lines of scan.py, edited after it was read; the ticket's line belongs to no path.
-
-    scan_header is said by the user, too, but its newest line is the file's.
-    """
-    score = cut().score_context(HISTORY)
+def test_score_context_counts_stale_facts() -> None:
+    """Three facts have lines of scan.py, which was edited after it was read; the ticket's line belongs to no path."""
+    score = make_cut().score_context(HISTORY)
     assert (score.dated_facts, score.stale) == (3, 3)
     before = SessionCut([*HISTORY[:3], *FUTURE], 3, len).score_context(HISTORY[:3])
     assert (before.dated_facts, before.stale) == (3, 0)
 
 
-def test_a_newer_line_is_not_stale() -> None:
+def test_score_context_dates_a_fact_by_its_newest_line() -> None:
     """A fact is as old as the newest line that the context keeps of it."""
-    again = [*HISTORY, call("call-5", file_path="/src/wire/scan.py"), result("call-5", "LIMIT_ROWS = 128")]
+    again = [*HISTORY, make_call("call-5", file_path="/src/wire/scan.py"), make_result("call-5", "LIMIT_ROWS = 128")]
     found = SessionCut([*again, Message.from_text("assistant", "LIMIT_ROWS")], len(again), len)
     assert found.score_context(again).stale == 0
     assert found.score_context(HISTORY).stale == 1
     assert found.score_context([Message.from_text("user", "LIMIT_ROWS = 64")]).stale == 1
 
 
-def test_oracle_takes_the_lines_that_hold_most() -> None:
-    """The oracle takes lines by references for their price: 16 characters with their line end, 27, 42, then 82."""
-    found = cut()
+def test_count_oracle_kept_takes_the_best_lines_first() -> None:
+    """The oracle takes lines by references for their price: 16 characters with the line end, 27, 42, then 82."""
+    found = make_cut()
     budgets = {0: 0, 15: 0, 16: 1, 43: 2, 84: 2, 85: 3, 166: 3, 167: 4}
     assert {budget: found.count_oracle_kept(budget) for budget in budgets} == budgets
 
 
-def test_oracle_is_printed_beside_every_score() -> None:
-    """A score with a budget carries what the oracle keeps in it."""
-    assert cut().score_context([], 1_000).oracle == 4
-    assert cut().score_context([]).oracle == 0
+def test_score_context_with_a_budget_has_an_oracle() -> None:
+    """A score with a budget includes what the oracle keeps in it."""
+    assert make_cut().score_context([], 1_000).oracle == 4
+    assert make_cut().score_context([]).oracle == 0
 
 
-def test_oracle_looks_at_forty_windows() -> None:
-    """Of a reference that stands in many lines only the newest forty are candidates."""
+def test_choose_oracle_lines_considers_forty_lines_each() -> None:
+    """Of a reference that occurs in many lines only the newest forty are candidates."""
     texts = [f"line {n} holds LIMIT_ROWS among words{n}" for n in range(60)]
-    asked: list[str] = []
+    counted: list[str] = []
 
     def count(text: str) -> int:
-        asked.append(text)
+        counted.append(text)
         return 1
 
     assert choose_oracle_lines({("id", "LIMIT_ROWS"): texts}, 1_000, count, TextIndex()) == [texts[0]]
-    assert asked == texts[:40]
+    assert counted == texts[:40]
 
 
-def test_positions() -> None:
-    """Cuts lie at the first step at or behind 40, 55, 70 and 85 % of the tokens."""
+def test_find_cut_positions_takes_four_shares_of_the_tokens() -> None:
+    """Cuts are at the first step at or after 40, 55, 70 and 85 % of the tokens."""
     session = [Message.from_text("user" if n % 2 == 0 else "assistant", f"m{n}") for n in range(20)]
     assert find_cut_positions(session, [2_000] * 20) == [9, 11, 15, 17]
 
 
-def test_positions_never_part_a_call_from_its_result() -> None:
-    """A cut is moved behind the results of every call that is open where it would fall."""
+def test_find_cut_positions_never_separates_calls_and_results() -> None:
+    """A cut is moved behind the results of every call that is open where it would be."""
     session = [Message.from_text("user", "go")]
     for n in range(6):
-        session += [call(f"call-{n}"), result(f"call-{n}", "x")]
-    places = find_cut_positions(session, [3_000] * len(session))
-    assert places
-    assert all(session[place].role == "assistant" and session[place - 1].role != "assistant" for place in places)
+        session += [make_call(f"call-{n}"), make_result(f"call-{n}", "x")]
+    positions = find_cut_positions(session, [3_000] * len(session))
+    assert positions
+    assert all(session[at].role == "assistant" and session[at - 1].role != "assistant" for at in positions)
     late = [
         Message.from_text("user", "go"),
-        call("a"),
-        call("b"),
-        result("a", "x"),
-        call("c"),
-        result("b", "x"),
-        call("d"),
+        make_call("a"),
+        make_call("b"),
+        make_result("a", "x"),
+        make_call("c"),
+        make_result("b", "x"),
+        make_call("d"),
     ]
     assert find_cut_positions(late, [10_000] * 7) == [6]
 
 
-def test_short_sessions_have_no_cuts() -> None:
-    """Below 25,000 tokens a session is not cut."""
+def test_find_cut_positions_skips_short_sessions() -> None:
+    """A session of fewer than 25,000 tokens is not cut."""
     session = [
         Message.from_text("user", "a"),
         Message.from_text("assistant", "b"),
@@ -288,13 +287,13 @@ def test_short_sessions_have_no_cuts() -> None:
     assert find_cut_positions(session, [MIN_SESSION_TOKENS // 4 - 1] * 4) == []
 
 
-def test_only_steps_are_cut_points() -> None:
-    """An assistant message that is no step sends no request, so nothing could be scored there."""
+def test_find_cut_positions_uses_only_steps() -> None:
+    """An assistant message that is not a step sends no request, so nothing could be scored there."""
     session = [Message.from_text("user" if n % 2 == 0 else "assistant", f"m{n}") for n in range(20)]
     assert find_cut_positions(session, [2_000] * 20, steps=[1, 13, 19]) == [13, 19]
 
 
-def test_pool_is_a_micro_average() -> None:
+def test_pool_scores_is_a_micro_average() -> None:
     """Counts are added before they are divided, so a cut with more dependencies weighs more."""
     few = CutScore(
         10,
@@ -321,16 +320,16 @@ def test_pool_is_a_micro_average() -> None:
     assert (figures.reread_tokens, figures.z_gain, figures.stale, figures.oracle) == (10, 0.5, 0.25, 0.75)
 
 
-def test_pool_of_nothing() -> None:
-    """Shares of nothing are nothing, not zero."""
+def test_pool_scores_of_nothing_is_none() -> None:
+    """Shares of nothing are None, not zero."""
     figures = pool_scores([CutScore()])
     assert figures.dependencies == figures.reread_tokens == 0
     assert {figures.name_recall, figures.fact_recall, figures.handle_recall, figures.oracle} == {None}
     assert figures.z_gain is figures.stale is None
 
 
-def test_interval_holds_the_average() -> None:
-    """The interval is the same each time, holds the average of all sessions, and shrinks when they agree."""
+def test_compute_interval_contains_the_average() -> None:
+    """The interval is deterministic, contains the average of all sessions, and shrinks when they agree."""
     sessions = [(9, 10), (5, 10), (20, 40), (7, 10)]
     low, high = compute_interval(sessions) or (1.0, 0.0)
     assert (low, high) == compute_interval(sessions)
@@ -350,8 +349,8 @@ message = st.builds(
 
 
 @given(st.lists(message, max_size=8), st.lists(message, max_size=6))
-def test_bounds(history: list[Message], future: list[Message]) -> None:
-    """The whole history keeps every dependency in every sense; nothing keeps none."""
+def test_score_context_has_bounds(history: list[Message], future: list[Message]) -> None:
+    """The whole history keeps every dependency in every sense, and an empty context none."""
     found = SessionCut([*history, *future], len(history), len)
     full, none = found.score_context(history), found.score_context([])
     assert full.kept_names == full.kept_facts == full.reachable == full.dependencies == len(found.dependencies)
@@ -359,7 +358,9 @@ def test_bounds(history: list[Message], future: list[Message]) -> None:
 
 
 @given(st.lists(message, max_size=8), st.lists(message, max_size=6), st.lists(message, max_size=3), st.data())
-def test_monotone(history: list[Message], future: list[Message], extra: list[Message], data: st.DataObject) -> None:
+def test_score_context_never_falls_with_more_context(
+    history: list[Message], future: list[Message], extra: list[Message], data: st.DataObject
+) -> None:
     """More context never keeps fewer names, facts or handles; a fact is a name, and a name needs no handle."""
     found = SessionCut([*history, *future], len(history), len)
     some = [m for m in history if data.draw(st.booleans())]
@@ -373,43 +374,37 @@ def test_monotone(history: list[Message], future: list[Message], extra: list[Mes
 
 
 @given(st.lists(message, max_size=8), st.lists(message, max_size=6), st.data())
-def test_the_oracle_is_no_worse_than_lines_you_try(
+def test_count_oracle_kept_beats_any_choice_of_lines(
     history: list[Message], future: list[Message], data: st.DataObject
 ) -> None:
     """Where a line for each dependency fits, no choice of lines within the budget keeps more than the oracle."""
     found = SessionCut([*history, *future], len(history), len)
-    said = [line for m in history for text in iter_reference_texts(m) for line in text.split("\n")]
-    tried = [line for line in said if data.draw(st.booleans())]
-    budget = max(sum(len(line) + 1 for line in tried), sum(len(line) + 1 for line in set(said)))
+    lines_of_history = [line for m in history for text in iter_reference_texts(m) for line in text.split("\n")]
+    tried = [line for line in lines_of_history if data.draw(st.booleans())]
+    budget = max(sum(len(line) + 1 for line in tried), sum(len(line) + 1 for line in set(lines_of_history)))
     assert (
         found.count_oracle_kept(budget) >= found.score_context([Message.from_text("user", "\n".join(tried))]).kept_facts
     )
 
 
 @given(st.lists(message, min_size=1, max_size=30))
-def test_positions_are_steps(session: list[Message]) -> None:
+def test_find_cut_positions_are_ordered_steps(session: list[Message]) -> None:
     """Every cut is a step of the session with something before it, in order."""
-    places = find_cut_positions(session, [30_000 // len(session) + 1] * len(session))
-    assert places == sorted(set(places))
-    assert set(places) <= set(find_answer_positions(session)) - {0}
+    positions = find_cut_positions(session, [30_000 // len(session) + 1] * len(session))
+    assert positions == sorted(set(positions))
+    assert set(positions) <= set(find_answer_positions(session)) - {0}
 
 
-def test_a_bare_list_of_all_names_is_no_fact() -> None:
-    """A list of every name of the history has all names and yet not all facts."""
+def test_score_context_gives_no_facts_for_a_list_of_names() -> None:
+    """A list of every name of the history has all names and no facts."""
     names = "LIMIT_ROWS\nRowBuffer\nscan_header\n8123"
-    score = cut().score_context([Message.from_text("user", names)])
+    score = make_cut().score_context([Message.from_text("user", names)])
     assert (score.kept_names, score.kept_facts) == (4, 0)
 
 
-def test_stale_counts_edits_of_other_names() -> None:
-    """Every tool whose name says edit, write or patch edits; reading does not."""
+def test_score_context_recognizes_edit_tools_by_name() -> None:
+    """Every tool whose name contains edit, write or patch makes a fact stale, and reading does not."""
     for name, stale in (("MultiEdit", 1), ("write_file", 1), ("apply_patch", 1), ("read", 0), ("bash", 0)):
-        said = [*HISTORY[:3], call("call-2", name, file_path="/src/wire/scan.py"), result("call-2", "ok")]
-        found = SessionCut([*said, Message.from_text("assistant", "LIMIT_ROWS")], len(said), len)
-        assert found.score_context(said).stale == stale, name
-
-
-def test_z_gain_needs_its_package() -> None:
-    """The gain of the whole history is what there is to save; it is counted when zstd is installed."""
-    score = cut().score_context(HISTORY)
-    assert score.saved_bytes == score.max_saved > 0
+        messages = [*HISTORY[:3], make_call("call-2", name, file_path="/src/wire/scan.py"), make_result("call-2", "ok")]
+        found = SessionCut([*messages, Message.from_text("assistant", "LIMIT_ROWS")], len(messages), len)
+        assert found.score_context(messages).stale == stale, name

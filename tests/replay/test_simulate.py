@@ -13,35 +13,39 @@ from holdfast.replay.session import AnswerStep, ReplaySession
 from holdfast.replay.simulate import ProviderTokenCounter, SimulatedRequest, simulate_session
 from holdfast.state.entries import Usage
 
-WHERE = get_target("anthropic", "claude-sonnet-4-5", window=64_000)
+TARGET = get_target("anthropic", "claude-sonnet-4-5", window=64_000)
 
 
-def sent(policy: Policy) -> list[SimulatedRequest]:
-    """Return the requests of a session whose ids the API does not take, as pi writes them of another API."""
-    ids, said = numbers(), [Message.from_text("user", "begin")]
+def simulate(policy: Policy) -> list[SimulatedRequest]:
+    """Simulate a session whose call ids the API does not accept, as pi writes them for another API."""
+    ids, messages = numbers(), [Message.from_text("user", "begin")]
     for _ in range(30):
-        both = [f"call_{next(ids)}|fc" for _ in range(2)]
-        said.append(Message("assistant", tuple(ToolCall(one, "bash", '{"command":"ls"}') for one in both)))
-        said += [Message("tool", (ToolResult(one, "bash", (Text(f"{one} " * 1_500),)),)) for one in both]
-    slots = tuple(map(build_sized_message, said))
-    steps = tuple(AnswerStep(at, None, Usage(1, 1)) for at, one in enumerate(said) if one.role == "assistant")
+        call_ids = [f"call_{next(ids)}|fc" for _ in range(2)]
+        calls = tuple(ToolCall(call_id, "bash", '{"command":"ls"}') for call_id in call_ids)
+        messages.append(Message("assistant", calls))
+        results = [ToolResult(call_id, "bash", (Text(f"{call_id} " * 1_500),)) for call_id in call_ids]
+        messages += [Message("tool", (result,)) for result in results]
+    sized = tuple(map(build_sized_message, messages))
+    steps = tuple(
+        AnswerStep(at, None, Usage(1, 1)) for at, message in enumerate(messages) if message.role == "assistant"
+    )
     return list(
         simulate_session(
-            ReplaySession(slots, steps), policy, WHERE, ProviderTokenCounter(lambda slot: slot.tokens, 1_000)
+            ReplaySession(sized, steps), policy, TARGET, ProviderTokenCounter(lambda message: message.tokens, 1_000)
         )
     )
 
 
-def test_a_summary_is_charged_for_a_request_that_could_be_sent():
-    """What a model reads for its summary is the request as it stood, valid, and begins as the one before it did."""
-    made = sent(Policy.preset("pi"))
-    compacted = [at for at, one in enumerate(made) if one.before_compaction]
+def test_simulate_session_charges_summaries_for_valid_requests():
+    """The request a model reads for its summary is the request as it was, valid, and begins like the one before it."""
+    requests = simulate(Policy.preset("pi"))
+    compacted = [at for at, request in enumerate(requests) if request.before_compaction]
     assert compacted
     for at in compacted:
-        before, last = made[at].before_compaction, made[at - 1].sized_messages
+        before, last = requests[at].before_compaction, requests[at - 1].sized_messages
         assert not [
-            one
-            for one in validate_request(build_request_body("anthropic", WHERE.model, before), "anthropic")
-            if one.level == "error"
+            finding
+            for finding in validate_request(build_request_body("anthropic", TARGET.model, before), "anthropic")
+            if finding.level == "error"
         ]
-        assert [slot.digest for slot in before[: len(last)]] == [slot.digest for slot in last]
+        assert [message.digest for message in before[: len(last)]] == [message.digest for message in last]

@@ -1,4 +1,4 @@
-"""A branch is a value: threads that go on from the same one, or look at it, never meet each other's words."""
+"""A state is a value: threads that extend or read the same one never see each other's messages."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from holdfast.state.persistent_sequence import PersistentSequence
 
 @pytest.mark.uncounted
 @pytest.mark.parametrize(("mine", "theirs"), [("a", "b"), ("ab", "a"), ("a", "ab"), ("ab", "ac"), ("a", "a")])
-def test_who_adds_has_their_own(mine, theirs, meanwhile):
-    """Wherever another thread gets in, each has what it added, behind what both had, and so do those that go on."""
+def test_persistent_sequence_add_is_thread_safe(mine, theirs, run_interleaved):
+    """Wherever another thread adds in between, each result holds its own items behind the shared ones, and so do later
+    versions.
+    """
     for at in count(1):
         base = PersistentSequence("xy")
-        made, others = meanwhile(partial(base.add, *mine), partial(base.add, *theirs), at)
-        assert made.slice() == [*"xy", *mine]
-        assert made.add("z").sum_from(ord) == sum(map(ord, f"xy{mine}z"))
+        result, others = run_interleaved(partial(base.add, *mine), partial(base.add, *theirs), at)
+        assert result.slice() == [*"xy", *mine]
+        assert result.add("z").sum_from(ord) == sum(map(ord, f"xy{mine}z"))
         if not others:
             break
         assert others[0].slice() == [*"xy", *theirs]
@@ -35,44 +37,44 @@ def test_who_adds_has_their_own(mine, theirs, meanwhile):
     assert at > 3
 
 
-def said(name):
+def build_call_entry(name):
     return Entry(name, None, MessageEntry(build_sized_message(Message("assistant", (ToolCall(name, "read", "{}"),)))))
 
 
-LOOKS = {
-    "go on": lambda branch: apply_entries(branch, [said("other")]),
-    "dump": lambda branch: branch.dump(),
-    "change": lambda branch: branch.history.sized_messages.replace_from(len(branch.history.sized_messages), []),
+READERS = {
+    "go on": lambda state: apply_entries(state, [build_call_entry("other")]),
+    "dump": lambda state: state.dump(),
+    "change": lambda state: state.history.sized_messages.replace_from(len(state.history.sized_messages), []),
 }
 
 
 @pytest.mark.uncounted
-@pytest.mark.parametrize("look", LOOKS)
-def test_a_branch_that_another_thread_goes_on_from(look):
-    """What is shared grows meanwhile: nobody sees a dictionary change under their hands."""
-    before = ConversationState.from_entries(said(f"x{number}") for number in range(400))
-    first = apply_entries(before, [said("first")])
-    behind = [said(f"y{number}") for number in range(600)]
+@pytest.mark.parametrize("reader", READERS)
+def test_state_is_readable_while_another_thread_extends_it(reader):
+    """Storage that is shared grows meanwhile; no reader sees a dictionary change during its iteration."""
+    before = ConversationState.from_entries(build_call_entry(f"x{number}") for number in range(400))
+    first = apply_entries(before, [build_call_entry("first")])
+    behind = [build_call_entry(f"y{number}") for number in range(600)]
     wrong, interval = [], sys.getswitchinterval()
 
-    def goes_on():
-        branch = first
-        for one in behind:
-            branch = apply_entries(branch, [one])
-            branch.history.sized_messages.sum_from(lambda slot: slot.tokens)
+    def extend_state():
+        state = first
+        for entry in behind:
+            state = apply_entries(state, [entry])
+            state.history.sized_messages.sum_from(lambda message: message.tokens)
 
-    def looks():
+    def read_while_alive():
         try:
             while thread.is_alive():
-                LOOKS[look](before)
+                READERS[reader](before)
         except RuntimeError as error:
             wrong.append(error)
 
-    thread = Thread(target=goes_on)
+    thread = Thread(target=extend_state)
     sys.setswitchinterval(1e-6)
     try:
         thread.start()
-        looks()
+        read_while_alive()
         thread.join()
     finally:
         sys.setswitchinterval(interval)

@@ -1,6 +1,6 @@
-"""What a target, a world, a policy or a part holds is told by its place where it cannot be, before it is reckoned with.
+"""Wrong values in a target, plan inputs, a policy or a part are reported with the name of the field.
 
-Values are made without being checked, so the doors do it: once for each object, and nowhere on the way of a step.
+msgspec does not check values on construction, so the public entry points do it, once for each object.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from holdfast.state.target import CacheRules, ModelLimits, Prices, SummaryResult
 from holdfast.testing.upstream import ScriptedUpstream
 
 HELLO = [Message.from_text("user", "hello")]
-FRAMED = known("anthropic", "claude-sonnet-4-5", setup=RequestSetup("a", -9_000))
+NEGATIVE_SETUP_TARGET = known("anthropic", "claude-sonnet-4-5", setup=RequestSetup("a", -9_000))
 
 WRONG_NUMBERS = {
-    "target.setup.tokens is -9000; give a whole number from 0 to 2**53": FRAMED,
+    "target.setup.tokens is -9000; give a whole number from 0 to 2**53": NEGATIVE_SETUP_TARGET,
     "target.limits.window is 1000": Target(limits=ModelLimits(10**400)),
     "target.limits.max_output is -4; give a whole number from 0 to 2**53, or None": Target(
         limits=ModelLimits(max_output=-4)
@@ -37,7 +37,7 @@ WRONG_NUMBERS = {
     "target.prices.input is inf; give a number from 0 to 2**53": Target(prices=Prices(math.inf)),
     "target.cache_rules.ttl_seconds is -1; give a whole number from 0 to 2**53": Target(cache_rules=CacheRules(-1)),
 }
-OF_OTHER_TYPES = {
+WRONG_TYPES = {
     "target.setup.tokens is '9000'; give a whole number": Target(setup=RequestSetup("a", "9000")),
     "target.limits.max_input is '5'; give a whole number from 0 to 2**53, or None": Target(
         limits=ModelLimits(max_input="5")
@@ -55,29 +55,29 @@ OF_OTHER_TYPES = {
 }
 
 
-def planned(given: Target | PlanInputs) -> Any:
-    """Plan for a target, or in a world."""
-    return plan(HELLO, given) if isinstance(given, Target) else plan(HELLO, Target(), inputs=given)
+def plan_with(value: Target | PlanInputs) -> Any:
+    """Plan with this target, or with these inputs."""
+    return plan(HELLO, value) if isinstance(value, Target) else plan(HELLO, Target(), inputs=value)
 
 
-@pytest.mark.parametrize("told", WRONG_NUMBERS)
-def test_a_number_that_cannot_be_is_a_value_error(told: str) -> None:
-    """The error names the place, the number and what it may be, where else the plan would be nonsense."""
+@pytest.mark.parametrize("problem", WRONG_NUMBERS)
+def test_plan_rejects_impossible_numbers(problem: str) -> None:
+    """The ``ValueError`` names the field, the number and what it may be; otherwise the plan would be nonsense."""
     for _ in range(2):
-        with pytest.raises(ValueError, match=f"^{re.escape(told)}") as raised:
-            planned(WRONG_NUMBERS[told])
+        with pytest.raises(ValueError, match=f"^{re.escape(problem)}") as raised:
+            plan_with(WRONG_NUMBERS[problem])
     assert not isinstance(raised.value, WindowTooSmall)
 
 
-@pytest.mark.parametrize("told", OF_OTHER_TYPES)
-def test_a_value_of_another_type_is_a_type_error(told: str) -> None:
-    """It is told by its place and what to give, and nothing is counted as true or taken apart that is no such thing."""
-    with pytest.raises(TypeError, match=f"^{re.escape(told)}"):
-        planned(OF_OTHER_TYPES[told])
+@pytest.mark.parametrize("problem", WRONG_TYPES)
+def test_plan_rejects_values_of_another_type(problem: str) -> None:
+    """The ``TypeError`` names the field and what to give; no text counts as true or is taken apart as a list."""
+    with pytest.raises(TypeError, match=f"^{re.escape(problem)}"):
+        plan_with(WRONG_TYPES[problem])
 
 
 @pytest.mark.parametrize(
-    "given",
+    "value",
     [
         Target(limits=ModelLimits(requested_output=-1)),  # how some clients say that there is no limit
         Target(prior_ratio=2, cache_rules=CacheRules(lookback=None)),
@@ -86,13 +86,13 @@ def test_a_value_of_another_type_is_a_type_error(told: str) -> None:
         PlanInputs(restored_texts=["rules"], summary=SummaryResult(0, "done")),
     ],
 )
-def test_what_somebody_may_mean_is_taken(given: Target | PlanInputs) -> None:
-    """Whole numbers for others, lists for tuples, and numbers that stand for none are no mistakes."""
-    assert planned(given).after
+def test_plan_accepts_values_with_an_obvious_meaning(value: Target | PlanInputs) -> None:
+    """Whole numbers for floats, lists for tuples, and numbers that stand for "none" are accepted."""
+    assert plan_with(value).after
 
 
-def test_a_target_is_looked_through_once() -> None:
-    """What is asked of the same object again costs nothing; what is made from it is looked through anew."""
+def test_target_is_validated_once_for_each_object() -> None:
+    """The result is kept on the object; a copy made with other values is validated anew."""
     good = Target()
     assert good.validation_problem is None
     assert "validation_problem" in vars(good)
@@ -100,15 +100,15 @@ def test_a_target_is_looked_through_once() -> None:
 
 
 @pytest.mark.anyio
-async def test_an_engine_is_opened_with_a_target_that_can_be() -> None:
-    """The engine's door tells the same of its target, as the error that it has for all it is given."""
+async def test_engine_open_rejects_an_impossible_target() -> None:
+    """``Engine.open`` reports the same problem as a ``ConfigError``."""
     with pytest.raises(ConfigError, match=r"^target.setup.tokens is -9000; give a whole number from 0"):
-        async with Engine.open(":memory:", upstream=ScriptedUpstream([]), target=FRAMED):
+        async with Engine.open(":memory:", upstream=ScriptedUpstream([]), target=NEGATIVE_SETUP_TARGET):
             pass
 
 
-def test_settings_made_by_hand_are_held_as_any_others() -> None:
-    """What may stand for a value is that value, wherever the settings come from."""
+def test_settings_built_by_hand_equal_those_of_with_settings() -> None:
+    """Values are converted in the same way wherever the settings come from."""
     channels: Any = {"kelp": {"history_limit": 1}}
     groups: Any = {"history": HistorySettings(channels=channels), "window": WindowSettings(estimate_margin_share=1)}
     by_hand = Policy(settings=Settings(**groups))
@@ -117,7 +117,7 @@ def test_settings_made_by_hand_are_held_as_any_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("build", "problem"),
     [
         (lambda: Policy(stages=None), "policy.stages is of type NoneType; give a value of type Sequence"),
         (lambda: Policy(stages=(Policy().stages[0][1],)), r"policy.stages\[0\] is of type function; give a pair of"),
@@ -148,21 +148,21 @@ def test_settings_made_by_hand_are_held_as_any_others() -> None:
         (lambda: Policy().for_session(None), "key is of type NoneType; give a value of type str"),
     ],
 )
-def test_a_policy_is_made_of_settings_and_stages(made: Any, told: str) -> None:
-    """What is none is refused where the policy is made."""
-    with pytest.raises(ConfigError, match=f"^{told}"):
-        made()
+def test_policy_rejects_wrong_stages_and_settings(build: Any, problem: str) -> None:
+    """The error is raised where the policy is built and names the wrong value."""
+    with pytest.raises(ConfigError, match=f"^{problem}"):
+        build()
 
 
-def test_a_stage_of_a_preset_needs_the_rules_of_that_preset() -> None:
-    """Who takes the stages of another tool without its settings is told where to begin."""
+def test_plan_rejects_stages_of_a_preset_without_its_rules() -> None:
+    """The error says which preset to begin with."""
     mixed = Policy(stages=Policy.preset("pi").stages)
     with pytest.raises(ConfigError, match=r"PiRules cannot run with the rules of PolicyRules: begin with"):
         plan(HELLO, Target(), mixed)
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("build", "problem"),
     [
         (
             lambda: Media("image", "image/png", 6, "", None),
@@ -174,16 +174,16 @@ def test_a_stage_of_a_preset_needs_the_rules_of_that_preset() -> None:
         (lambda: parse_answer("anthropic", 8), "the body is of type int; give the bytes of an answer"),
     ],
 )
-def test_parts_and_answers_are_made_of_what_they_hold(made: Any, told: str) -> None:
+def test_media_and_parse_answer_reject_wrong_types(build: Any, problem: str) -> None:
     """The error names the field, or the body, and what to give."""
-    with pytest.raises((TypeError, ValueError), match=f"^{told}"):
-        made()
+    with pytest.raises((TypeError, ValueError), match=f"^{problem}"):
+        build()
 
 
-@pytest.mark.parametrize("given", [b"", b"{}", b"\x93", ConversationState().dump()[:-3], "x", None])
-def test_a_branch_is_loaded_from_what_was_dumped(given: Any) -> None:
-    """Anything else is told as such, with what to do instead."""
+@pytest.mark.parametrize("value", [b"", b"{}", b"\x93", ConversationState().dump()[:-3], "x", None])
+def test_load_rejects_bytes_that_dump_did_not_write(value: Any) -> None:
+    """The ``FormatError`` says what to give instead."""
     with pytest.raises(
         FormatError, match=r"^these are not the bytes of a state \(.+\); give what ConversationState.dump wrote"
     ):
-        ConversationState.load(given)
+        ConversationState.load(value)

@@ -1,4 +1,4 @@
-"""What a store does when the disk refuses, the process dies, or somebody else is at work too."""
+"""What a store does when the disk refuses a write, a process dies, or other processes use it too."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from holdfast.store.base import Quota
 from holdfast.store.blobs.blobs import FileBlobStore
 from holdfast.store.open_store import open_store
 
-NOBODY = 65_534
-"""A user without rights, for tests that run as root: root may write everywhere."""
+UNPRIVILEGED_UID = 65_534
+"""A user without rights, because root may write everywhere."""
 
 SUPPORT = Path(__file__).parents[1] / "support"
-"""What the scripts import their entries from."""
-APPENDS = """
+"""The folder from which the scripts import their entries."""
+APPEND_SCRIPT = """
 import sys
 from holdfast.store.open_store import open_store
 from sample_entries import SAMPLE_KEY, make_message_chain
@@ -39,7 +39,7 @@ with open_store(sys.argv[1]) as store:
     for entry in make_message_chain(f"e{n:06}" for n in range(100_000)):
         print(store.append_entries(SAMPLE_KEY, [entry]).leaf, flush=True)
 """
-IMPORTS = """
+IMPORT_SCRIPT = """
 import sys
 from holdfast.store.open_store import open_store
 from sample_entries import SAMPLE_KEY, make_message_chain
@@ -50,7 +50,7 @@ with open_store(sys.argv[1]) as store:
     done = store.import_entries(SAMPLE_KEY, entries)
     print(done.added_count, done.known_count, flush=True)
 """
-HOLDS = """
+HOLD_LEASE_SCRIPT = """
 import os, sys, time
 from holdfast.store.open_store import open_store
 from sample_entries import SAMPLE_KEY
@@ -59,7 +59,7 @@ with open_store(sys.argv[1]) as store, store.hold_lease(SAMPLE_KEY):
     os.write(1, str(child or os.getpid()).encode() + os.linesep.encode())
     time.sleep(60)
 """
-BUSY = """
+BUSY_LEASE_SCRIPT = """
 import sys, time
 from holdfast.store.open_store import open_store
 from sample_entries import SAMPLE_KEY
@@ -70,7 +70,7 @@ with open_store(sys.argv[1]) as store:
             time.sleep(0.1)
         time.sleep(0.0005)
 """
-FORKS = """
+FORK_SCRIPT = """
 import os, signal, sys, threading
 from pathlib import Path
 from holdfast.store.locks import hold_session_lock
@@ -85,7 +85,7 @@ def work(number):
             pass
 
 
-def inherited():
+def list_inherited_locks():
     links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
     return [link for link in links if os.path.exists(link) and os.readlink(link).endswith(".lock")]
 
@@ -95,14 +95,14 @@ for number in range(4):
 for _ in range(80):
     child = os.fork()
     if not child:
-        found = inherited()
+        found = list_inherited_locks()
         signal.alarm(30)
         with hold_session_lock(place, "the child's own"):
             os._exit(len(found))
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 os._exit(0)
 """
-MAKES = """
+CREATE_SCRIPT = """
 import fcntl, os, struct, sys
 from threading import Event, Thread
 from holdfast.store.open_store import open_store
@@ -136,7 +136,7 @@ if not child:  # no lock of a process is one for its child
     os._exit(found[0] == fcntl.F_UNLCK)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-INHERITS = """
+INHERIT_SCRIPT = """
 import os, signal, sys, threading
 from holdfast.errors import StoreError
 from holdfast.store.open_store import open_store
@@ -171,7 +171,7 @@ with open_store(sys.argv[1]) as store:
         store.create_session("two")
         print("the parent's:", sorted(about.key for about in store.list_sessions()), flush=True)
 """
-LEAVES = """
+LEAVE_LEASE_SCRIPT = """
 import os, sys
 from pathlib import Path
 from holdfast.store.locks import hold_session_lock
@@ -186,8 +186,8 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @contextmanager
-def script(text: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """Run a script in another process, killed at the end at the latest."""
+def run_script(text: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Run a script in another process and kill it at the end."""
     command = [sys.executable, "-c", text, *map(str, arguments)]
     env = {**os.environ, "PYTHONPATH": str(SUPPORT)}
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -198,8 +198,8 @@ def script(text: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def small_files(size: int) -> Iterator[None]:
-    """Let no file grow over ``size`` bytes, as a full disk would."""
+def limit_file_size(size: int) -> Iterator[None]:
+    """Keep files from growing beyond ``size`` bytes, as a full disk would."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -209,14 +209,14 @@ def small_files(size: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def closed_directory() -> Iterator[Path]:
-    """Yield a directory with a store of two entries, as a user who may read there and not write."""
+def readonly_directory() -> Iterator[Path]:
+    """Yield a directory with a store of two entries that the current user may read and not write."""
     place = Path(tempfile.mkdtemp())
     root = os.geteuid() == 0
     try:
         if root:
-            os.chown(place, NOBODY, -1)
-            os.seteuid(NOBODY)
+            os.chown(place, UNPRIVILEGED_UID, -1)
+            os.seteuid(UNPRIVILEGED_UID)
         with open_store(place / "agent.db") as store:
             store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
         place.chmod(0o500)
@@ -231,9 +231,9 @@ def closed_directory() -> Iterator[Path]:
 # -- the disk ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_latches(tmp_path: Path) -> None:
-    """refusal-ends-writing: the first refused write is a typed error and ends the writing; what was acknowledged is
-    there.
+def test_store_becomes_readonly_after_a_full_disk(tmp_path: Path) -> None:
+    """refusal-ends-writing: the first refused write is a typed error and ends writing, and acknowledged entries stay
+    readable.
     """
     store = open_store(tmp_path / "agent.db")
     store.create_session(SAMPLE_KEY)
@@ -244,7 +244,7 @@ def test_a_full_disk_latches(tmp_path: Path) -> None:
             store.append_entries(SAMPLE_KEY, [entry])
             acknowledged.append(entry.id)
 
-    with small_files(1_000_000), pytest.raises(StoreReadOnly, match=r"free space \(begin with `holdfast gc`"):
+    with limit_file_size(1_000_000), pytest.raises(StoreReadOnly, match=r"free space \(begin with `holdfast gc`"):
         fill()
     assert acknowledged
     with pytest.raises(StoreReadOnly, match="nothing was written since"):
@@ -256,12 +256,12 @@ def test_a_full_disk_latches(tmp_path: Path) -> None:
         assert store.append_entries(SAMPLE_KEY, make_message_chain("x", acknowledged[-1])).is_leaf_moved
 
 
-def test_an_import_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
-    """A disk that fills up in the middle of an import leaves the store without that session."""
+def test_import_entries_on_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    """A disk that fills up during an import leaves the store without that session."""
     big = [Entry("big", None, make_message_entry_body("x" * 3_000_000))]
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries("small", make_message_chain("ab"))
-        with small_files(1_000_000), pytest.raises(StoreReadOnly):
+        with limit_file_size(1_000_000), pytest.raises(StoreReadOnly):
             store.import_entries(SAMPLE_KEY, big)
         assert [info.key for info in store.list_sessions()] == ["small"]
     with open_store(tmp_path / "agent.db") as store:
@@ -269,10 +269,10 @@ def test_an_import_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
         assert store.import_entries(SAMPLE_KEY, big).added_count == 1
 
 
-def test_a_blob_that_does_not_fit_has_no_name(tmp_path: Path) -> None:
-    """stored-once-verified: a blob that could not be written whole is not there, leaves nothing behind, and latches."""
+def test_store_content_on_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    """stored-once-verified: a blob that could not be written whole does not exist, leaves no file, and ends writing."""
     blobs = FileBlobStore(tmp_path)
-    with small_files(1_000), pytest.raises(StoreReadOnly, match="5,000 bytes"):
+    with limit_file_size(1_000), pytest.raises(StoreReadOnly, match="5,000 bytes"):
         blobs.store_content("x" * 5_000)
     with pytest.raises(StoreReadOnly):
         blobs.store_content("y")
@@ -281,41 +281,41 @@ def test_a_blob_that_does_not_fit_has_no_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("quota", [Quota(), Quota(blob_bytes=10**9)])
-def test_a_disk_that_fills_up_in_the_middle_of_a_text(tmp_path: Path, quota: Quota) -> None:
-    """stored-once-verified: of a text of many pieces that stops half-way nothing is left; with room again it is stored
-    and read.
+def test_long_blob_on_a_full_disk_leaves_nothing(tmp_path: Path, quota: Quota) -> None:
+    """stored-once-verified: nothing is left of a long text that failed half-way, and with room again it is stored and
+    read.
     """
     text = "a line of a long result\n" * 40_000
     with open_store(tmp_path / "agent.db", quota=quota) as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
         first = store.blobs.store_content("first")
-        with small_files(300_000), pytest.raises(StoreReadOnly, match=r"960,000 bytes.*free space"):
+        with limit_file_size(300_000), pytest.raises(StoreReadOnly, match=r"960,000 bytes.*free space"):
             store.blobs.store_content(text)
-        assert [held.name for held in store.blobs.iter_items()] == [first]
+        assert [blob.name for blob in store.blobs.iter_items()] == [first]
         assert store.append_entries(SAMPLE_KEY, make_message_chain("c", "b")).is_leaf_moved
     with open_store(tmp_path / "agent.db", quota=quota) as store:
         assert store.blobs.read_text(store.blobs.store_content(text)) == text
 
 
-def test_searching_needs_no_room(tmp_path: Path) -> None:
-    """Where the index cannot be written the same is found, by looking at every entry."""
+def test_search_session_works_on_a_full_disk(tmp_path: Path) -> None:
+    """Where the index cannot be written, every entry is scanned and the result is the same."""
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, make_message_chain(f"e{n}" for n in range(400)))
     size = (tmp_path / "agent.db").stat().st_size
-    with small_files(size + 10_000), open_store(tmp_path / "agent.db") as store:
+    with limit_file_size(size + 10_000), open_store(tmp_path / "agent.db") as store:
         assert [found.entry_id for found in store.search_session(SAMPLE_KEY, "text of e399")] == ["e399"]
         assert len(store.search_session(SAMPLE_KEY, "text of", 1_000)) == 400
 
 
-def test_a_read_only_directory_is_searched(closed_directory: Path) -> None:
-    """Searching needs no write either."""
-    with open_store(closed_directory / "agent.db") as store:
+def test_search_session_works_in_a_readonly_directory(readonly_directory: Path) -> None:
+    """Searching needs no write."""
+    with open_store(readonly_directory / "agent.db") as store:
         assert [found.entry_id for found in store.search_session(SAMPLE_KEY, "text of")] == ["b", "a"]
 
 
-def test_a_read_only_directory_is_readable(closed_directory: Path) -> None:
-    """Reading needs no write: not to the file, not beside it. Writing says what is in the way."""
-    with open_store(closed_directory / "agent.db") as store:
+def test_store_in_a_readonly_directory_is_readable(readonly_directory: Path) -> None:
+    """Reading writes neither to the file nor beside it, and a write names what prevents it."""
+    with open_store(readonly_directory / "agent.db") as store:
         assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b"]
         with pytest.raises(StoreReadOnly, match=r"agent\.db.*give yourself access"):
             store.append_entries(SAMPLE_KEY, make_message_chain("c", "b"))
@@ -329,17 +329,17 @@ def test_a_read_only_directory_is_readable(closed_directory: Path) -> None:
             store.blobs.store_content("text")
 
 
-def test_unfinished_changes_in_a_read_only_directory_are_not_passed_over(closed_directory: Path) -> None:
-    """nothing-lost: where the newest entries lie in a ``-wal`` that cannot be read, that is said and no older state
-    shown.
+def test_store_with_an_unreadable_wal_raises(readonly_directory: Path) -> None:
+    """nothing-lost: where the newest entries are in a ``-wal`` that cannot be read, that is an error and no older state
+    is shown.
     """
-    closed_directory.chmod(0o700)
-    copy = closed_directory / "copy"
+    readonly_directory.chmod(0o700)
+    copy = readonly_directory / "copy"
     copy.mkdir()
-    with open_store(closed_directory / "agent.db") as store:
+    with open_store(readonly_directory / "agent.db") as store:
         store.append_entries(SAMPLE_KEY, make_message_chain("c", "b"))
         for name in ("agent.db", "agent.db-wal"):
-            shutil.copy(closed_directory / name, copy / name)
+            shutil.copy(readonly_directory / name, copy / name)
     copy.chmod(0o500)
     with open_store(copy / "agent.db") as store, pytest.raises(StoreReadOnly, match=r"agent\.db-wal"):
         store.read_path(SAMPLE_KEY)
@@ -348,29 +348,29 @@ def test_unfinished_changes_in_a_read_only_directory_are_not_passed_over(closed_
         assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b", "c"]
 
 
-def test_a_store_cannot_be_made_in_a_read_only_directory(closed_directory: Path) -> None:
+def test_store_in_a_readonly_directory_cannot_be_created(readonly_directory: Path) -> None:
     """A new store where nothing may be written is a typed error that names the file."""
-    with open_store(closed_directory / "deep" / "other.db") as store:
+    with open_store(readonly_directory / "deep" / "other.db") as store:
         assert store.list_sessions() == []
         with pytest.raises(StoreReadOnly, match=r"other\.db"):
             store.import_entries(SAMPLE_KEY, make_message_chain("a"))
 
 
-def test_an_unreadable_file_says_so(closed_directory: Path) -> None:
-    """A file that may not be read is an error with its name."""
-    (closed_directory / "agent.db").chmod(0)
-    told = pytest.raises(StoreError, match=r"agent\.db.*give yourself access")
-    with open_store(closed_directory / "agent.db") as store, told:
+def test_unreadable_store_file_is_named_in_the_error(readonly_directory: Path) -> None:
+    """A file that may not be read is an error with its name and what to do."""
+    (readonly_directory / "agent.db").chmod(0)
+    raises = pytest.raises(StoreError, match=r"agent\.db.*give yourself access")
+    with open_store(readonly_directory / "agent.db") as store, raises:
         store.list_sessions()
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", example_counts.spare([40, 1, 2, 300], keep=1))
-def test_kill_keeps_what_was_acknowledged(tmp_path: Path, count: int) -> None:
+@pytest.mark.parametrize("count", example_counts.mark_rest_long([40, 1, 2, 300], keep=1))
+def test_killed_writer_keeps_acknowledged_entries(tmp_path: Path, count: int) -> None:
     """crash-keeps-acknowledged: after kill -9 the log is the acknowledged prefix and at most one entry more."""
-    with script(APPENDS, tmp_path / "agent.db") as process:
+    with run_script(APPEND_SCRIPT, tmp_path / "agent.db") as process:
         acknowledged = len([process.stdout.readline() for _ in range(count)])
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -385,10 +385,10 @@ def test_kill_keeps_what_was_acknowledged(tmp_path: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.03, 0.06, 0.09])
-def test_a_killed_import_is_all_or_nothing(tmp_path: Path, delay: float) -> None:
-    """An import that is killed is there whole or not at all, and can be repeated."""
-    with script(IMPORTS, tmp_path / "agent.db") as process:
-        _go(process)
+def test_killed_import_is_all_or_nothing(tmp_path: Path, delay: float) -> None:
+    """An import that is killed is stored whole or not at all, and can be repeated."""
+    with run_script(IMPORT_SCRIPT, tmp_path / "agent.db") as process:
+        _start(process)
         time.sleep(delay)
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -398,33 +398,38 @@ def test_a_killed_import_is_all_or_nothing(tmp_path: Path, delay: float) -> None
         assert again.added_count + again.known_count == 3_000
 
 
-def test_two_imports_at_once(tmp_path: Path) -> None:
-    """Two processes that import the same file: one adds it, the other waits and finds it there."""
-    with script(IMPORTS, tmp_path / "agent.db") as one, script(IMPORTS, tmp_path / "agent.db") as two:
-        _go(one)
-        _go(two)
-        told = sorted(process.communicate(timeout=30)[0].split() for process in (one, two))
-    assert told == [["0", "3000"], ["3000", "0"]]
+def test_concurrent_imports_add_the_file_once(tmp_path: Path) -> None:
+    """Of two processes that import the same file one adds it, and the other waits and finds it there."""
+    with (
+        run_script(IMPORT_SCRIPT, tmp_path / "agent.db") as first,
+        run_script(IMPORT_SCRIPT, tmp_path / "agent.db") as second,
+    ):
+        _start(first)
+        _start(second)
+        counts = sorted(process.communicate(timeout=30)[0].split() for process in (first, second))
+    assert counts == [["0", "3000"], ["3000", "0"]]
     with open_store(tmp_path / "agent.db") as store:
         assert len(store.read_path(SAMPLE_KEY)) == 3_000
 
 
-def test_writers_of_one_session_fork(tmp_path: Path) -> None:
-    """one-writer: of two stores that go on from the same leaf one moves the label, the other forks; both are whole."""
-    with open_store(tmp_path / "agent.db") as one, open_store(tmp_path / "agent.db") as two:
-        one.import_entries(SAMPLE_KEY, make_message_chain("ab"))
-        leaf = two.get_session(SAMPLE_KEY).leaf_id
-        first = one.append_entries(SAMPLE_KEY, [Entry("x", "b", NoteEntry("one"))], expected_leaf=leaf)
-        second = two.append_entries(SAMPLE_KEY, [Entry("y", "b", NoteEntry("two"))], expected_leaf=leaf)
+def test_concurrent_appends_from_one_leaf_fork(tmp_path: Path) -> None:
+    """one-writer: of two stores that append to the same leaf one moves the session's leaf, the other forks, and both
+    branches are whole.
+    """
+    with open_store(tmp_path / "agent.db") as writer, open_store(tmp_path / "agent.db") as other_writer:
+        writer.import_entries(SAMPLE_KEY, make_message_chain("ab"))
+        leaf = other_writer.get_session(SAMPLE_KEY).leaf_id
+        first = writer.append_entries(SAMPLE_KEY, [Entry("x", "b", NoteEntry("one"))], expected_leaf=leaf)
+        second = other_writer.append_entries(SAMPLE_KEY, [Entry("y", "b", NoteEntry("two"))], expected_leaf=leaf)
         assert (first.is_leaf_moved, second.is_leaf_moved) == (True, False)
-        assert list_ids(one.read_path(SAMPLE_KEY)) == ["a", "b", "x"]
-        assert list_ids(one.read_path(SAMPLE_KEY, second.leaf)) == ["a", "b", "y"]
+        assert list_ids(writer.read_path(SAMPLE_KEY)) == ["a", "b", "x"]
+        assert list_ids(writer.read_path(SAMPLE_KEY, second.leaf)) == ["a", "b", "y"]
 
 
-@pytest.mark.usefixtures("impatient")
-def test_the_lease_dies_with_its_holder(tmp_path: Path) -> None:
-    """one-writer: another process's lease is respected while it lives and free the moment it is killed."""
-    with script(HOLDS, tmp_path / "agent.db") as holder, open_store(tmp_path / "agent.db") as store:
+@pytest.mark.usefixtures("short_lease_wait")
+def test_lease_ends_when_its_process_is_killed(tmp_path: Path) -> None:
+    """one-writer: another process's lease is respected while it lives and free as soon as it is killed."""
+    with run_script(HOLD_LEASE_SCRIPT, tmp_path / "agent.db") as holder, open_store(tmp_path / "agent.db") as store:
         holder.stdout.readline()
         with pytest.raises(StoreLocked, match=SAMPLE_KEY), store.hold_lease(SAMPLE_KEY):
             pass
@@ -434,19 +439,24 @@ def test_the_lease_dies_with_its_holder(tmp_path: Path) -> None:
             pass
 
 
-def test_who_takes_the_lease_again_and_again_lets_others_in_between(tmp_path: Path) -> None:
-    """one-writer: a session that another process writes without a pause can be written: no paid answer is lost."""
-    with script(BUSY, tmp_path / "agent.db") as busy, open_store(tmp_path / "agent.db") as store:
+def test_lease_is_obtained_between_those_of_a_busy_process(tmp_path: Path) -> None:
+    """one-writer: a session that another process writes without pause can still be written, so no paid answer is
+    lost.
+    """
+    with run_script(BUSY_LEASE_SCRIPT, tmp_path / "agent.db") as busy, open_store(tmp_path / "agent.db") as store:
         busy.stdout.readline()
         for _ in range(10):
-            time.sleep(0.05)  # the other has it again
+            time.sleep(0.05)  # the other process holds it again
             with store.hold_lease(SAMPLE_KEY):
                 pass
 
 
-def test_a_forked_child_holds_no_lease(tmp_path: Path) -> None:
+def test_forked_child_does_not_keep_the_lease(tmp_path: Path) -> None:
     """A child that outlives the holder does not keep the lease."""
-    with script(HOLDS, tmp_path / "agent.db", "fork") as holder, open_store(tmp_path / "agent.db") as store:
+    with (
+        run_script(HOLD_LEASE_SCRIPT, tmp_path / "agent.db", "fork") as holder,
+        open_store(tmp_path / "agent.db") as store,
+    ):
         child = int(holder.stdout.readline())
         int(holder.stdout.readline())
         holder.kill()
@@ -458,54 +468,54 @@ def test_a_forked_child_holds_no_lease(tmp_path: Path) -> None:
             os.kill(child, signal.SIGKILL)
 
 
-def test_a_fork_beside_threads_that_write(tmp_path: Path) -> None:
-    """one-writer: whenever a process forks, its child has no lease of another thread, and can take one of its own."""
-    with script(FORKS, tmp_path) as process:
+def test_fork_beside_writing_threads_inherits_no_lease(tmp_path: Path) -> None:
+    """one-writer: whenever a process forks, its child holds no lease of another thread and can take its own."""
+    with run_script(FORK_SCRIPT, tmp_path) as process:
         assert process.communicate()[0].split() == ["0"] * 80
 
 
-def test_a_child_that_leaves_the_block_it_was_forked_in(tmp_path: Path) -> None:
-    """What it has opened meanwhile stays open, though it has the numbers that its parent's lock had."""
-    with script(LEAVES, tmp_path) as process:
+def test_forked_child_leaving_the_lease_closes_only_its_own_files(tmp_path: Path) -> None:
+    """Files that the child opened stay open, though they have the descriptor numbers that its parent's lock had."""
+    with run_script(LEAVE_LEASE_SCRIPT, tmp_path) as process:
         assert process.communicate()[0].split() == ["0"]
 
 
-def test_a_forked_child_opens_a_store_of_its_own(tmp_path: Path) -> None:
-    """The parent's is refused there, whoever was using it, and leaving its block closes nothing of the parent's."""
-    with script(INHERITS, tmp_path / "agent.db") as process:
+def test_forked_child_must_open_its_own_store(tmp_path: Path) -> None:
+    """The parent's store is refused in a forked child, and leaving its block closes nothing of the parent's."""
+    with run_script(INHERIT_SCRIPT, tmp_path / "agent.db") as process:
         refused, own, parents = process.communicate()[0].splitlines()
     assert "was opened in another process, from which this one was forked; open the store here too" in refused
     assert own == "the child's own: ['one']"
     assert parents == "the parent's: ['one', 'two']"
 
 
-def test_a_file_is_locked_for_whoever_opens_it_while_it_is_made(tmp_path: Path) -> None:
-    """A second store of the process that finds a new file half made keeps its locks when the maker closes it."""
-    with script(MAKES, tmp_path / "agent.db") as process:
+def test_store_opened_while_it_is_created_keeps_its_locks(tmp_path: Path) -> None:
+    """A second store of the process that finds a half-created file keeps its locks when the creator closes it."""
+    with run_script(CREATE_SCRIPT, tmp_path / "agent.db") as process:
         assert process.communicate()[0].split() == ["0"]
 
 
-def _go(process: subprocess.Popen[str]) -> None:
-    """Let the script begin."""
+def _start(process: subprocess.Popen[str]) -> None:
+    """Wait until the script is ready, and start its work."""
     assert process.stdout.readline() == "ready\n"
     process.stdin.write("\n")
     process.stdin.flush()
 
 
 @pytest.mark.parametrize("limit", [1, 4_096, 40_000])
-def test_a_store_is_readable_where_files_cannot_grow(tmp_path: Path, limit: int) -> None:
-    """Reading needs no new file: where SQLite can make none beside the store, it is read as it stands."""
+def test_store_is_readable_where_files_cannot_grow(tmp_path: Path, limit: int) -> None:
+    """Reading needs no new file: where SQLite can create none beside the store, it is read as it is."""
     with open_store(tmp_path / "agent.db") as store:
         store.create_session(SAMPLE_KEY)
         store.append_entries(SAMPLE_KEY, make_message_chain(f"e{number}" for number in range(500)))
-    with small_files(limit), open_store(tmp_path / "agent.db", readonly=True) as store:
+    with limit_file_size(limit), open_store(tmp_path / "agent.db", readonly=True) as store:
         assert len(store.read_entries(SAMPLE_KEY)) == 500
         assert len(store.read_tips(SAMPLE_KEY)) == 1
 
 
-def test_an_older_store_is_read_where_nothing_can_be_written(tmp_path: Path) -> None:
-    """refusal-ends-writing: whoever opens an older store reads it as it is; it is the first write that needs room for a
-    newer schema.
+def test_older_store_is_read_where_nothing_can_be_written(tmp_path: Path) -> None:
+    """refusal-ends-writing: an older store is read as it is, and only the first write needs room for the newer
+    schema.
     """
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
@@ -518,7 +528,7 @@ def test_an_older_store_is_read_where_nothing_can_be_written(tmp_path: Path) -> 
         ):
             db.execute(step)
         db.execute("CREATE INDEX entries_kind ON entries (session, kind)")
-    with small_files(1), open_store(tmp_path / "agent.db") as store:
+    with limit_file_size(1), open_store(tmp_path / "agent.db") as store:
         assert (
             list_ids(store.read_path(SAMPLE_KEY)) == list_ids(store.read_entries(SAMPLE_KEY, "message")) == ["a", "b"]
         )

@@ -11,24 +11,24 @@ from holdfast.state.view import build_projection, compute_prefix_digest
 from holdfast.store.base import SessionStore
 from holdfast.store.open_store import open_store
 
-WRITTEN = Path(__file__).parent / "older_version"
+OLD_FILES = Path(__file__).parent / "older_version"
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> SessionStore:
-    """The store as it was, in a place of its own."""
+    """Return the old store, copied to a temporary path."""
     path = tmp_path / "store.db"
-    path.write_bytes(lzma.decompress((WRITTEN / "store-817d23a.db.xz").read_bytes()))
+    path.write_bytes(lzma.decompress((OLD_FILES / "store-817d23a.db.xz").read_bytes()))
     return open_store(path)
 
 
-def test_old_store_holds_every_kind_of_entry(store):
-    """Entries are JSON by the names that fields had then; each reads as the value that was written."""
+def test_old_store_reads_every_kind_of_entry(store):
+    """Entries written as JSON with the former field names read as the values that were written."""
     assert [entry.body for entry in store.read_entries("every-kind")] == make_all_entry_bodies()
 
 
 def test_old_store_opens_to_the_same_state(store):
-    """Its checkpoint is of an older fold, so the state is folded anew, and shows what was shown."""
+    """A checkpoint of an older fold is folded again and shows the same messages."""
     state = store.open_state("long")
     shown = [(slot.message.role, slot.message.text) for slot in build_projection(state)]
     assert shown == [
@@ -43,8 +43,8 @@ def test_old_store_opens_to_the_same_state(store):
     assert (state.view.shown_tokens, state.counters.requests_since_break, state.last_request.seen_count) == (848, 1, 10)
 
 
-def test_old_store_goes_on(store, tmp_path):
-    """What is appended now stands behind what was written then, also after the file is opened again."""
+def test_old_store_accepts_new_entries(store, tmp_path):
+    """New entries follow the old ones, also after the file is opened again."""
     leaf = store.get_session("long").leaf_id
     store.append_entries("long", make_message_chain(["new"], leaf))
     store.close()
@@ -54,8 +54,8 @@ def test_old_store_goes_on(store, tmp_path):
     assert is_same_request(state, ConversationState.from_entries(again.read_path("long")))
 
 
-def test_old_dump_loads_to_the_same_state(store):
-    """A dump of a state is somebody's own row in a database: it is read for ever."""
-    loaded = ConversationState.load(lzma.decompress((WRITTEN / "state-817d23a.dump.xz").read_bytes()))
+def test_old_state_dump_loads_to_the_same_state(store):
+    """A dumped state is a row in a user's own database, so it stays readable forever."""
+    loaded = ConversationState.load(lzma.decompress((OLD_FILES / "state-817d23a.dump.xz").read_bytes()))
     assert is_same_request(loaded, ConversationState.from_entries(store.read_path("long")))
     assert is_same_request(ConversationState.load(loaded.dump()), loaded)

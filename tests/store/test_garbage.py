@@ -1,4 +1,4 @@
-"""What may go is told exactly, and nothing goes that somebody needs or is about to need."""
+"""Garbage collection lists exactly what may be removed, and never removes a blob that is named or may soon be."""
 
 from __future__ import annotations
 
@@ -22,38 +22,40 @@ from holdfast.store.garbage import GRACE_SECONDS, find_unused_blobs, preview_rem
 from holdfast.store.open_store import open_store
 
 LATER = 4_000_000_000.0
-"""A time when everything here is old."""
+"""A time at which every blob here is old."""
 
 
 @pytest.fixture(params=["agent.db", ":memory:"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SessionStore]:
     """Yield an empty store, on disk and in memory."""
-    with open_store(":memory:" if request.param == ":memory:" else tmp_path / request.param) as there:
-        yield there
+    with open_store(":memory:" if request.param == ":memory:" else tmp_path / request.param) as empty_store:
+        yield empty_store
 
 
-def spilled(store: SessionStore, text: str) -> Edit:
-    """Return an edit that names the blob of ``text``, stored."""
+def spill_text(store: SessionStore, text: str) -> Edit:
+    """Store ``text`` as a blob and return an edit that names it."""
     return Edit(Span(0, 1, 0), (Text("short"),), "spill", blob_hash=store.blobs.store_content(text))
 
 
-def naming(store: SessionStore) -> list[Entry]:
+def make_log_with_blobs(store: SessionStore) -> list[Entry]:
     """Return a log whose decision, compaction and note name the blobs one, two, three and four."""
     hashes = [store.blobs.store_content(text) for text in ("three", "four")]
     return [
         *make_message_chain("ab"),
-        Entry("d", "b", DecisionEntry((spilled(store, "one"), Edit(Span(0, 1, 0), (Text("cut"),))))),
-        Entry("c", "d", CompactionEntry(1, Message.from_text("user", "summary"), 1, (spilled(store, "two"),))),
+        Entry("d", "b", DecisionEntry((spill_text(store, "one"), Edit(Span(0, 1, 0), (Text("cut"),))))),
+        Entry("c", "d", CompactionEntry(1, Message.from_text("user", "summary"), 1, (spill_text(store, "two"),))),
         Entry("n", "c", NoteEntry("capped", data={"blobs": hashes})),
-        Entry("e", "n", DecisionEntry((spilled(store, "one"),))),
+        Entry("e", "n", DecisionEntry((spill_text(store, "one"),))),
         Entry("r", "e", RevokeEntry("d")),
         Entry("m", "r", NoteEntry("remark", data={"blobs": ["0" * 64]})),
     ]
 
 
-def test_a_log_names_its_blobs(store: SessionStore) -> None:
-    """Decisions, compactions and notes of what was capped name blobs, the first of them counts; nothing else does."""
-    entries = naming(store)
+def test_collect_named_blobs_reads_decisions_compactions_and_notes(store: SessionStore) -> None:
+    """Decisions, compactions and notes of capped results name blobs, the first entry that does counts, and no other
+    entry does.
+    """
+    entries = make_log_with_blobs(store)
     named = collect_named_blobs(entries)
     assert {store.blobs.read_text(hash_): id_ for hash_, id_ in named.items()} == {
         "one": "d",
@@ -71,21 +73,23 @@ def test_a_log_names_its_blobs(store: SessionStore) -> None:
     )
 
 
-def test_only_what_nothing_names_is_unused(store: SessionStore) -> None:
-    """What a session names stays, also what a revoked decision names; the rest is listed with its size and goes."""
-    store.import_entries(SAMPLE_KEY, naming(store))
-    loose = store.blobs.store_content("nobody's")
+def test_find_unused_blobs_lists_only_unnamed_blobs(store: SessionStore) -> None:
+    """A blob that a session names stays, even one of a revoked decision; the rest is listed with its size and
+    removed.
+    """
+    store.import_entries(SAMPLE_KEY, make_log_with_blobs(store))
+    unused = store.blobs.store_content("orphaned")
     found = find_unused_blobs(store, now=LATER)
-    assert [(one.name, one.size) for one in found.blobs] == [(loose, 8)]
+    assert [(blob.name, blob.size) for blob in found.blobs] == [(unused, 8)]
     assert (found.bytes, found.named_count, found.young_count) == (8, 4, 0)
-    assert store.blobs.has_blob(loose)
+    assert store.blobs.has_blob(unused)
     assert remove_unused_blobs(store, found) == found
     assert find_unused_blobs(store, now=LATER).blobs == ()
     assert len(list(store.blobs.iter_hashes())) == 4
 
 
-def test_what_is_young_stays(store: SessionStore) -> None:
-    """A blob is stored before it is named: within the time of grace it is not touched."""
+def test_find_unused_blobs_spares_young_blobs(store: SessionStore) -> None:
+    """A blob is stored before it is named, so it is not touched within the grace period."""
     store.blobs.store_content("about to be named")
     found = find_unused_blobs(store)
     assert (found.blobs, found.young_count) == ((), 1)
@@ -94,43 +98,46 @@ def test_what_is_young_stays(store: SessionStore) -> None:
     assert len(find_unused_blobs(store, grace=-10).blobs) == 1
 
 
-def test_what_is_stored_again_meanwhile_stays(store: SessionStore) -> None:
-    """Somebody who stores a text that is there already finds it there afterwards."""
+def test_remove_unused_blobs_spares_blobs_stored_again(store: SessionStore) -> None:
+    """A text that is stored again after the listing is still there after the removal."""
     first, second = store.blobs.store_content("first"), store.blobs.store_content("second")
     found = find_unused_blobs(store, grace=-0.05)
     assert len(found.blobs) == 2
-    while next(one.stored_at for one in store.blobs.iter_items() if one.name == second) < found.cutoff_time:
+    while next(blob.stored_at for blob in store.blobs.iter_items() if blob.name == second) < found.cutoff_time:
         store.blobs.store_content("second")
-    assert [one.name for one in remove_unused_blobs(store, found).blobs] == [first]
+    assert [blob.name for blob in remove_unused_blobs(store, found).blobs] == [first]
     assert store.blobs.read_text(second) == "second"
 
 
-def test_removing_a_session_frees_what_only_it_named(store: SessionStore) -> None:
-    """``preview_removal`` tells what goes with sessions; removing them touches no blob, and collecting takes just
-    those.
+def test_preview_removal_lists_exclusive_blobs(store: SessionStore) -> None:
+    """The preview lists the blobs that only these sessions name; removing a session deletes no blob, and collecting
+    deletes just those.
     """
-    store.import_entries(SAMPLE_KEY, naming(store))
+    store.import_entries(SAMPLE_KEY, make_log_with_blobs(store))
     store.import_entries(
         "other",
-        [*make_message_chain("a"), Entry("d", "a", DecisionEntry((spilled(store, "one"), spilled(store, "five"))))],
+        [
+            *make_message_chain("a"),
+            Entry("d", "a", DecisionEntry((spill_text(store, "one"), spill_text(store, "five")))),
+        ],
     )
-    (gone,) = preview_removal(store, [store.get_session(SAMPLE_KEY)])
-    assert {store.blobs.read_text(hash_) for hash_ in gone.exclusive_blobs} == {"two", "three", "four"}
-    assert (gone.bytes, gone.branch_count) == (12, 1)
+    (removal,) = preview_removal(store, [store.get_session(SAMPLE_KEY)])
+    assert {store.blobs.read_text(hash_) for hash_ in removal.exclusive_blobs} == {"two", "three", "four"}
+    assert (removal.bytes, removal.branch_count) == (12, 1)
     both = preview_removal(
         store, [store.get_session(SAMPLE_KEY), store.get_session("other"), store.get_session(SAMPLE_KEY)]
     )
-    assert [len(one.exclusive_blobs) for one in both] == [4, 1]
+    assert [len(preview.exclusive_blobs) for preview in both] == [4, 1]
     store.remove_session(SAMPLE_KEY)
     assert len(list(store.blobs.iter_hashes())) == 5
-    assert {one.name for one in remove_unused_blobs(store, find_unused_blobs(store, now=LATER)).blobs} == set(
-        gone.exclusive_blobs
+    assert {blob.name for blob in remove_unused_blobs(store, find_unused_blobs(store, now=LATER)).blobs} == set(
+        removal.exclusive_blobs
     )
     assert list_ids(store.read_path("other")) == ["a", "d"]
 
 
-def test_drafts_of_crashed_writers_go(tmp_path: Path) -> None:
-    """A draft goes once it is old; one that is being written is young."""
+def test_remove_unused_blobs_removes_old_drafts(tmp_path: Path) -> None:
+    """A draft is removed once it is old; a young one may still be being written."""
     with open_store(tmp_path / "agent.db") as store:
         store.blobs.store_content("text")
         folder = next((tmp_path / "agent.db.blobs").iterdir())
@@ -139,15 +146,15 @@ def test_drafts_of_crashed_writers_go(tmp_path: Path) -> None:
             draft.write_text("half of a text")
             os.utime(draft, (draft.stat().st_mtime - age,) * 2)
         found = find_unused_blobs(store)
-        assert ([one.size for one in found.drafts], found.young_count) == ([14], 2)
+        assert ([draft.size for draft in found.drafts], found.young_count) == ([14], 2)
         assert remove_unused_blobs(store, found).drafts == found.drafts
         assert [path.name for path in folder.glob(".*")] == [".aaaaaaaaaaaaaaaa.tmp"]
 
 
-def test_nothing_goes_where_a_log_cannot_be_read(tmp_path: Path) -> None:
-    """A damaged entry may have named any blob: that is an error, and everything stays."""
+def test_find_unused_blobs_raises_on_a_damaged_log(tmp_path: Path) -> None:
+    """A damaged entry may have named any blob, so it is an error and every blob stays."""
     with open_store(tmp_path / "agent.db") as store:
-        store.import_entries(SAMPLE_KEY, naming(store))
+        store.import_entries(SAMPLE_KEY, make_log_with_blobs(store))
     with closing(sqlite3.connect(tmp_path / "agent.db", isolation_level=None)) as db:
         db.execute("UPDATE entries SET body = x'00' WHERE id = 'c'")
     with open_store(tmp_path / "agent.db") as store:
@@ -156,7 +163,7 @@ def test_nothing_goes_where_a_log_cannot_be_read(tmp_path: Path) -> None:
         assert len(list(store.blobs.iter_hashes())) == 4
 
 
-def test_an_empty_store_has_nothing_to_collect(store: SessionStore) -> None:
-    """Where nothing is, nothing goes, and nothing is made."""
+def test_garbage_collection_of_an_empty_store_does_nothing(store: SessionStore) -> None:
+    """An empty store has nothing to remove, and nothing is created."""
     assert remove_unused_blobs(store, find_unused_blobs(store, now=LATER)).bytes == 0
     assert preview_removal(store, []) == []

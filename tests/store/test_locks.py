@@ -1,4 +1,4 @@
-"""How long somebody waits for the lease of a session that another holds."""
+"""How long a session's lease is waited for while another holds it."""
 
 from __future__ import annotations
 
@@ -13,52 +13,54 @@ from holdfast.store.locks import hold_session_lock
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nobody wait long."""
+def shorten_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the waits for a lease."""
     monkeypatch.setattr("holdfast.store.locks.LEASE_WAIT", 1.0)
     monkeypatch.setattr("holdfast.store.locks.BRIEF_WAIT", 0.01)
 
 
-def waited(place: Path, key: str) -> float:
-    """Return the seconds until somebody gave up."""
+def measure_wait(path: Path, key: str) -> float:
+    """Return the seconds until a wait for the lease timed out."""
     began = time.monotonic()
-    with pytest.raises(StoreLocked, match=key), hold_session_lock(place, key):
+    with pytest.raises(StoreLocked, match=key), hold_session_lock(path, key):
         pass
     return time.monotonic() - began
 
 
-def test_waits_for_one_lease_do_not_add_up(tmp_path: Path) -> None:
-    """Behind one that waited in vain all others together wait less, until one had it: then as long as before."""
+def test_lease_waits_do_not_add_up_after_a_timeout(tmp_path: Path) -> None:
+    """After a wait for a lease timed out, all following ones together wait less, until one gets it; then the full wait
+    applies again.
+    """
     with hold_session_lock(tmp_path, "x"):
-        first, others = waited(tmp_path, "x"), sum(waited(tmp_path, "x") for _ in range(5))
+        first, others = measure_wait(tmp_path, "x"), sum(measure_wait(tmp_path, "x") for _ in range(5))
     with hold_session_lock(tmp_path, "x"):
         pass
     with hold_session_lock(tmp_path, "x"):
-        assert min(first, waited(tmp_path, "x")) > others
+        assert min(first, measure_wait(tmp_path, "x")) > others
 
 
-def test_a_wait_in_vain_tells_nothing_of_other_sessions(tmp_path: Path) -> None:
-    """A session whose holder is busy for a moment is waited for, whatever became of another, and of the same later."""
+def test_lease_timeout_does_not_shorten_other_waits(tmp_path: Path) -> None:
+    """A timeout on one session shortens neither waits for another session nor later waits for the same one."""
     with hold_session_lock(tmp_path, "x"):
-        waited(tmp_path, "x")
+        measure_wait(tmp_path, "x")
         assert is_waited_for(tmp_path, "y")
         time.sleep(1.1)
     assert is_waited_for(tmp_path, "x")
 
 
-def is_waited_for(place: Path, key: str) -> bool:
-    """Return whether the lease is had that somebody holds for a moment longer."""
-    has, may_go = threading.Event(), threading.Event()
+def is_waited_for(path: Path, key: str) -> bool:
+    """Return True once a lease that another thread holds for a moment longer is obtained."""
+    is_held, may_release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with hold_session_lock(place, key):
-            has.set()
-            may_go.wait()
+        with hold_session_lock(path, key):
+            is_held.set()
+            may_release.wait()
 
     holder = threading.Thread(target=hold)
     holder.start()
-    has.wait()
-    threading.Timer(0.1, may_go.set).start()
-    with hold_session_lock(place, key):
+    is_held.wait()
+    threading.Timer(0.1, may_release.set).start()
+    with hold_session_lock(path, key):
         holder.join()
     return True

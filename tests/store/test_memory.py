@@ -1,4 +1,4 @@
-"""The store in memory obeys the rules of every store."""
+"""The memory store obeys the rules of every store."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.open_store import open_store
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_lease_wait")
 class TestMemoryStore(SessionStoreRules):
-    """Every rule but lasting."""
+    """The common rules, except durability."""
 
     is_durable = False
 
@@ -34,7 +34,7 @@ class TestMemoryStore(SessionStoreRules):
 
 
 class TestMemoryBlobs(BlobStoreRules):
-    """Every rule of blobs."""
+    """The common rules of blobs."""
 
     def open(self, place: Path) -> BlobStore:
         """Return an empty blob store."""
@@ -42,15 +42,15 @@ class TestMemoryBlobs(BlobStoreRules):
 
 
 @given(log_strategy())
-def test_a_branch_that_was_taken_is_the_branch(log: list[Entry]) -> None:
-    """What another store read and this one holds makes the same requests, and goes on as it does there."""
-    taken, put = MemoryStore(), MemoryStore()
-    taken.adopt_session(SessionInfo(SAMPLE_KEY, model="m"), log)
-    put.import_entries(SAMPLE_KEY, log)
+def test_adopt_session_equals_import_entries(log: list[Entry]) -> None:
+    """A session adopted from another store gives the same requests and continues as an imported one does."""
+    adopted, imported = MemoryStore(), MemoryStore()
+    adopted.adopt_session(SessionInfo(SAMPLE_KEY, model="m"), log)
+    imported.import_entries(SAMPLE_KEY, log)
     more = make_message_chain(["more"], log[-1].id if log else None)
-    for store in (taken, put) if log else (taken,):
+    for store in (adopted, imported) if log else (adopted,):
         assert drop_sequence_numbers(store.read_path(SAMPLE_KEY)) == drop_sequence_numbers(log)
         store.append_entries(SAMPLE_KEY, more)
         assert drop_sequence_numbers(store.read_path(SAMPLE_KEY)) == drop_sequence_numbers([*log, *more])
         assert is_same_request(store.open_state(SAMPLE_KEY), ConversationState.from_entries([*log, *more]))
-    assert (taken.get_session(SAMPLE_KEY).entry_count, taken.get_session(SAMPLE_KEY).model) == (len(log) + 1, "m")
+    assert (adopted.get_session(SAMPLE_KEY).entry_count, adopted.get_session(SAMPLE_KEY).model) == (len(log) + 1, "m")

@@ -1,4 +1,4 @@
-"""Where a store is: a path, a URL, or memory."""
+"""A store is opened by a path, a URL, or in memory."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.open_store import open_store
 
 
-def test_memory_has_three_names() -> None:
-    """``:memory:`` and the two URLs that say the same make a store in memory."""
+def test_open_store_has_three_names_for_memory() -> None:
+    """``:memory:``, ``sqlite://`` and ``sqlite:///:memory:`` open a memory store."""
     for name in (":memory:", "sqlite://", "sqlite:///:memory:"):
         assert isinstance(open_store(name), MemoryStore)
 
 
-def test_urls_and_paths_name_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three slashes are a relative path, four an absolute one; odd characters in a path are only characters."""
+def test_open_store_accepts_urls_and_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three slashes start a relative path and four an absolute one, and special characters in a path have no
+    meaning.
+    """
     monkeypatch.chdir(tmp_path)
     names = ["sqlite:///a b?mode=memory#%41.db", f"sqlite:///{tmp_path / 'a b?mode=memory#%41.db'}"]
     for count, name in enumerate([*names, tmp_path / "a b?mode=memory#%41.db"], 1):
@@ -30,7 +32,7 @@ def test_urls_and_paths_name_the_same_file(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("name", ["postgresql://localhost/x", "http://x", "sqlite://host/x.db", ""])
-def test_other_places_are_an_error(name: str) -> None:
-    """A scheme that is not there yet, a host, or nothing: an error that says what can be given."""
+def test_open_store_rejects_other_schemes(name: str) -> None:
+    """An unsupported scheme, a host or an empty name is an error that says what is allowed."""
     with pytest.raises(ConfigError, match="path"):
         open_store(name)

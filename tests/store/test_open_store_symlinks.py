@@ -1,4 +1,4 @@
-"""A store that is reached by a symbolic link to its file is the same store."""
+"""A store reached through a symbolic link to its file is the same store."""
 
 from __future__ import annotations
 
@@ -11,25 +11,23 @@ from holdfast.errors import StoreLocked
 from holdfast.store.open_store import open_store
 
 
-@pytest.mark.usefixtures("impatient")
-def test_all_ways_to_a_file_lead_to_one_store(tmp_path: Path) -> None:
-    """one-writer: by its own path and by links to it a store has the same leases and the same texts, and nothing beside
-    them.
-
-    A link to a folder on the way was the same place already.
+@pytest.mark.usefixtures("short_lease_wait")
+def test_open_store_through_links_is_one_store(tmp_path: Path) -> None:
+    """one-writer: by its own path and through links a store has the same leases and blobs, and nothing is created
+    beside the links.
     """
     file, link, second, folder = (tmp_path / way / "agent.db" for way in ("real", "a", "b", "folder"))
     with open_store(file) as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("a"))
-    for place, aim in ((link, file), (second, link)):
-        place.parent.mkdir()
-        place.symlink_to(aim)
+    for path, target in ((link, file), (second, link)):
+        path.parent.mkdir()
+        path.symlink_to(target)
     folder.parent.symlink_to(file.parent)
-    ways = (file, link, second, folder)
-    for one in ways:
-        for other in ways:
-            with open_store(one) as mine, open_store(other) as theirs:
-                assert theirs.blobs.read_text(mine.blobs.store_content(f"by {one}")) == f"by {one}"
+    paths = (file, link, second, folder)
+    for first in paths:
+        for second_path in paths:
+            with open_store(first) as mine, open_store(second_path) as theirs:
+                assert theirs.blobs.read_text(mine.blobs.store_content(f"by {first}")) == f"by {first}"
                 with (
                     mine.hold_lease(SAMPLE_KEY),
                     pytest.raises(StoreLocked, match=SAMPLE_KEY),
@@ -39,8 +37,8 @@ def test_all_ways_to_a_file_lead_to_one_store(tmp_path: Path) -> None:
     assert [*link.parent.iterdir(), *second.parent.iterdir()] == [link, second]
 
 
-def test_texts_beside_a_link_are_found(tmp_path: Path) -> None:
-    """What lies beside a link alone, where texts were put once, is read there."""
+def test_open_store_reads_blobs_beside_a_link(tmp_path: Path) -> None:
+    """Blobs that an earlier version stored beside a link are still read there."""
     file, link = tmp_path / "real" / "agent.db", tmp_path / "a" / "agent.db"
     with open_store(file) as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("a"))

@@ -1,4 +1,4 @@
-"""Any sequence of operations on a store agrees with a model of a few lines."""
+"""Any sequence of operations on a store agrees with a simple model."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ STEPS = settings(
 )
 picks = st.integers(0, 2**16)
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""A place that waits for no disk: what is tested here is not durability."""
+"""A memory file system, because durability is not tested here."""
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Appends, forks, decides, compacts, revokes, copies, searches, reopens; the model is a dict of entries."""
+    """Appends, forks, decides, compacts, revokes, copies, searches and reopens; the model is a dict of entries."""
 
     where = ":memory:"
 
     def __init__(self) -> None:
         super().__init__()
         self.place = tempfile.TemporaryDirectory(dir=MEMORY)
-        self.store: SessionStore = self.opened()
+        self.store: SessionStore = self.open_again()
         self.model: dict[str, Entry] = {}
         self.leaf: str | None = None
-        self.said: Counter[bytes] = Counter()
+        self.payloads: Counter[bytes] = Counter()
 
-    def opened(self) -> SessionStore:
-        """Return the store, opened."""
+    def open_again(self) -> SessionStore:
+        """Open the store."""
         return open_store(self.where if self.where == ":memory:" else Path(self.place.name) / self.where)
 
     def teardown(self) -> None:
@@ -88,44 +88,44 @@ class StoreMachine(RuleBasedStateMachine):
     def add(self, parent: str | None, body: EntryBody) -> None:
         """Append ``body`` to the store and the model."""
         entry = Entry(f"e{len(self.model)}", parent, body, time_ms=len(self.model))
-        made = self.store.append_entries(SAMPLE_KEY, [entry])
-        assert made.is_leaf_moved == (parent == self.leaf)
+        result = self.store.append_entries(SAMPLE_KEY, [entry])
+        assert result.is_leaf_moved == (parent == self.leaf)
         self.model[entry.id] = entry
-        self.said[compute_entry_identity(entry)] += 1
-        if made.is_leaf_moved:
+        self.payloads[compute_entry_identity(entry)] += 1
+        if result.is_leaf_moved:
             self.leaf = entry.id
 
     @rule(where=picks, kind=st.sampled_from(["system", "user", "assistant", "tool"]), text=st.text(max_size=40))
-    def say(self, where: int, kind: str, text: str) -> None:
-        """Somebody says something, at the leaf or elsewhere."""
+    def append_message(self, where: int, kind: str, text: str) -> None:
+        """Append a message, at the leaf or elsewhere."""
         call = f"c{where % 3}"
         parts = {"assistant": (Text(text), ToolCall(call, "read")), "tool": (ToolResult(call, content=(Text(text),)),)}
         message = Message(kind, parts.get(kind, (Text(text),)))  # type: ignore[arg-type]
         self.add(self.pick(where), MessageEntry(build_sized_message(message)))
 
     @rule(where=picks, tokens=st.integers(1, 3_000))
-    def ask(self, where: int, tokens: int) -> None:
-        """A request is sent and answered with its usage."""
+    def append_request(self, where: int, tokens: int) -> None:
+        """Append a request and its answer with usage."""
         parent = self.pick(where)
-        self.add(parent, RequestEntry(f"b{where}", self.slots(parent), "model"))
+        self.add(parent, RequestEntry(f"b{where}", self.count_messages(parent), "model"))
         self.add(f"e{len(self.model) - 1}", AnswerEntry(f"b{where}", Usage(tokens)))
 
     @rule(where=picks, other=st.sampled_from([RequestSetup("f", 90), RequestSetup("g", 7), FailureEntry("timed_out")]))
-    def note(self, where: int, other: EntryBody) -> None:
-        """Something that is no message happens."""
+    def append_other(self, where: int, other: EntryBody) -> None:
+        """Append an entry that is not a message."""
         self.add(self.pick(where), other)
 
     @rule(where=picks, at=picks)
     def decide(self, where: int, at: int) -> None:
-        """A part of a slot is replaced."""
+        """Replace a part of a message by an edit."""
         parent = self.pick(where)
-        if count := self.slots(parent):
+        if count := self.count_messages(parent):
             span = Span(at % count, at % count + 1, 0)
             self.add(parent, DecisionEntry((Edit(span, (Text(f"cut {at}"),), "prune", saves=at % 5),)))
 
     @rule(where=picks, at=picks)
     def compact(self, where: int, at: int) -> None:
-        """Older turns give way to a summary."""
+        """Replace older turns by a summary."""
         parent = self.pick(where)
         branch = ConversationState.from_entries(self.path(parent))
         keep = branch.view.pinned_count + at % (len(branch.history.sized_messages) - branch.view.pinned_count + 1)
@@ -133,37 +133,37 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(where=picks, at=picks)
     def revoke(self, where: int, at: int) -> None:
-        """A decision or a compaction is taken back."""
+        """Revoke a decision or a compaction."""
         parent = self.pick(where)
-        laws = [entry.id for entry in self.path(parent) if isinstance(entry.body, DecisionEntry | CompactionEntry)]
-        if laws:
-            self.add(parent, RevokeEntry(laws[at % len(laws)]))
+        revocable = [entry.id for entry in self.path(parent) if isinstance(entry.body, DecisionEntry | CompactionEntry)]
+        if revocable:
+            self.add(parent, RevokeEntry(revocable[at % len(revocable)]))
 
     @rule(where=picks)
     def move(self, where: int) -> None:
-        """The leaf is put elsewhere."""
+        """Move the leaf elsewhere."""
         leaf = self.pick(where)
         if leaf is not None:
             self.leaf = self.store.set_leaf(SAMPLE_KEY, leaf)
 
     @rule(where=picks, at=picks, text=st.text(max_size=9))
-    def say_again(self, where: int, at: int, text: str) -> None:
-        """A branch is said again with another message in it: the old one stays, the new one is whole."""
+    def copy_branch(self, where: int, at: int, text: str) -> None:
+        """Copy a branch with one message replaced: the old branch stays and the new one is complete."""
         leaf = self.pick(where)
-        said = [entry for entry in self.path(leaf) if isinstance(entry.body, MessageEntry)]
-        if not said:
+        messages = [entry for entry in self.path(leaf) if isinstance(entry.body, MessageEntry)]
+        if not messages:
             return
-        old = said[at % len(said)]
+        old = messages[at % len(messages)]
         before = ConversationState.from_entries(self.path(leaf))
         other = Message(old.body.sized_message.message.role, (Text(text),))  # type: ignore[union-attr]
         new = self.store.copy_branch(SAMPLE_KEY, {old.id: other}, leaf)
         for entry in drop_sequence_numbers(self.store.read_entries(SAMPLE_KEY)[len(self.model) :]):
             self.model[entry.id] = entry
-            self.said[compute_entry_identity(entry)] += 1
+            self.payloads[compute_entry_identity(entry)] += 1
         self.leaf = new
         after = ConversationState.from_entries(self.path(new))
         assert [m for m in after.history.messages if m != other] == [
-            m for n, m in enumerate(before.history.messages) if n != said.index(old) and m != other
+            m for n, m in enumerate(before.history.messages) if n != messages.index(old) and m != other
         ]
         assert (
             after.last_request.seen_count,
@@ -180,7 +180,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(where=picks, length=st.integers(1, 9))
     def search(self, where: int, length: int) -> None:
-        """The beginning of what somebody said is found, wherever it was said and nowhere else."""
+        """Search for the start of a text: it is found wherever it occurs and nowhere else."""
         leaf = self.pick(where)
         wanted = parse_search_terms(get_searchable_text(self.model[leaf])[:length]) if leaf is not None else ()
         texts = {
@@ -188,14 +188,14 @@ class StoreMachine(RuleBasedStateMachine):
             for id_, entry in self.model.items()
             if isinstance(entry.body, MessageEntry)
         }
-        held = {text for text in texts.values() if wanted and all(term in text for term in wanted)}
+        expected = {text for text in texts.values() if wanted and all(term in text for term in wanted)}
         query = get_searchable_text(self.model[leaf])[:length] if leaf is not None else ""
         found = self.store.search_session(SAMPLE_KEY, query, 10**6)
-        assert {texts[one.entry_id] for one in found} == held
+        assert {texts[hit.entry_id] for hit in found} == expected
 
     @rule()
     def refuse(self) -> None:
-        """What would break the log is refused and changes nothing."""
+        """Refuse entries that would break the log, without any change."""
         for bad in (Entry("x", "nowhere", FailureEntry("x")), Entry("e0", None, FailureEntry("x"))):
             if bad.id != "e0" or self.model:
                 try:
@@ -205,16 +205,16 @@ class StoreMachine(RuleBasedStateMachine):
                 raise AssertionError(bad)
 
     @rule()
-    def put_again(self) -> None:
-        """Importing everything there is changes nothing."""
+    def import_again(self) -> None:
+        """Import everything again, which changes nothing."""
         assert self.store.import_entries(SAMPLE_KEY, self.model.values(), leaf=self.leaf).is_unchanged
 
     @rule()
     def reopen(self) -> None:
-        """Another process opens the store."""
+        """Open the store again, as another process does."""
         if self.where != ":memory:":
             self.store.close()
-            self.store = self.opened()
+            self.store = self.open_again()
 
     @rule(where=picks)
     def open_branch(self, where: int) -> None:
@@ -226,22 +226,22 @@ class StoreMachine(RuleBasedStateMachine):
         assert is_same_request(self.store.open_state(SAMPLE_KEY, leaf), whole)
 
     @rule()
-    def size(self) -> None:
-        """What is told at the leaf without its words is what the whole path tells."""
+    def open_sizes(self) -> None:
+        """Open the sizes at the leaf: they equal those of the whole path."""
         assert self.store.open_size_state(SAMPLE_KEY) == reduce_to_sizes(
             ConversationState.from_entries(self.store.read_path(SAMPLE_KEY))
         )
 
-    def slots(self, leaf: str | None) -> int:
-        """Return how many messages the model's path has."""
+    def count_messages(self, leaf: str | None) -> int:
+        """Return the number of messages on the model's path."""
         return sum(isinstance(entry.body, MessageEntry) for entry in self.path(leaf))
 
     @invariant()
-    def nothing_said_is_lost(self) -> None:
-        """nothing-lost: every payload whose append returned is in the log, as often as it was said."""
+    def nothing_is_lost(self) -> None:
+        """nothing-lost: every payload whose append returned is in the log, as often as it was appended."""
         if self.model:
             stored = Counter(compute_entry_identity(entry) for entry in self.store.read_entries(SAMPLE_KEY))
-            assert stored == self.said
+            assert stored == self.payloads
 
     @invariant()
     def paths_agree(self) -> None:
@@ -256,21 +256,21 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 class SqliteMachine(StoreMachine):
-    """The same on disk."""
+    """The same operations on disk."""
 
     where = "agent.db"
 
 
-def test_memory_agrees_with_the_model() -> None:
-    """nothing-lost, parent-first, one-writer, opening-costs-one-branch hold in memory after every
-    step of any sequence.
+def test_memory_store_agrees_with_the_model() -> None:
+    """nothing-lost, parent-first, one-writer and opening-costs-one-branch hold in memory after every step of any
+    sequence.
     """
     run_state_machine_as_test(StoreMachine, settings=STEPS)
 
 
-def test_sqlite_agrees_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """nothing-lost, parent-first, one-writer, opening-costs-one-branch hold on disk after every
-    step of any sequence.
+def test_sqlite_store_agrees_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """nothing-lost, parent-first, one-writer and opening-costs-one-branch hold on disk after every step of any
+    sequence.
     """
     monkeypatch.setattr("holdfast.store.tree.tree.MIN_OUTLINE_ENTRIES", 0)
     run_state_machine_as_test(SqliteMachine, settings=STEPS)

@@ -1,6 +1,6 @@
-"""A day of an agent: steps that are the same for the same numbers, with results of every size among them.
+"""A deterministic long session of an agent: a day of steps with tool results of every size.
 
-What is measured over a long session is measured over this one: cache stability, recovery, and what each policy costs.
+Tests and benchmarks use it to measure long sessions: cache stability, recovery, and the cost of each policy.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.testing.provider import ScriptedAnswer
 
 DAY_STEPS, OVERSIZED_RESULTS, OVER_BUDGET_MESSAGES = 300, 40, 6
-"""Steps of a whole day; results that are too long by themselves; messages whose results are too long together."""
+"""Steps of a day, results that are oversized by themselves, and messages whose results are oversized together."""
 TURN_STEPS = 25
-"""Steps until the agent has done what it was asked, and the user speaks again."""
+"""Steps of one turn, after which the agent has finished its task and the user sends the next one."""
 STEP_SECONDS, AWAY_SECONDS = 20, 7_200
-"""Seconds between two steps, and those that the user is away for, twice a day."""
+"""Seconds between two steps, and seconds that the user is away, which happens twice a day."""
 LARGE_SIZES = (60_000, 150_000, 400_000)
-"""Characters of the oversized results, in turn; more than 50,000 are spilled by most policies."""
+"""Characters of the oversized results, used in turn; most policies spill results of more than 50,000."""
 RESULTS_TOGETHER, RESULT_SIZE = 6, 45_000
-"""Results of a message that are too long together, and the characters of each; 200,000 are too many in most."""
+"""Results of a message that is over budget, and the characters of each; most policies allow 200,000 in a message."""
 
 _TOOL_NAMES = ("read", "grep", "bash")
 _VOCABULARY = (
@@ -33,21 +33,21 @@ _VOCABULARY = (
     "replay", "request", "result", "retry", "revoke", "ring", "rock", "scope", "seal", "session", "slot", "span",
     "spill", "store", "summary", "tail", "tide", "token", "trace", "turn", "upstream", "usage", "window",
 )  # fmt: skip
-"""47 words: what lines are made of, each step over them another stride."""
+"""The 47 words of the generated lines; each position in a line picks them with another stride."""
 
 
 class WorkdayStep(Struct, frozen=True):
-    """One request and what follows it."""
+    """One request with its answer and the results of its calls."""
 
     number: int
     user: str
-    """What the user says before it; often nothing."""
+    """The user message before the request; empty in most steps."""
     seconds_away: int
-    """Seconds since the step before."""
+    """Seconds since the previous step."""
     answer: ScriptedAnswer
-    """What the model answers."""
+    """The answer of the model."""
     results: tuple[str, ...]
-    """What its calls return, one for each."""
+    """The texts of the results, one for each call."""
 
 
 def make_workday(steps: int = DAY_STEPS) -> list[WorkdayStep]:
@@ -56,7 +56,7 @@ def make_workday(steps: int = DAY_STEPS) -> list[WorkdayStep]:
 
 
 def make_workday_tools(api: str) -> list[dict[str, Any]]:
-    """Return the tools of the agent as ``api`` takes them."""
+    """Return the agent's tool declarations in the form of ``api``."""
     schema = {"type": "object", "properties": {"path": {"type": "string"}}}
     declarations = [{"name": name, "description": f"The tool {name}."} for name in _TOOL_NAMES]
     if api == "anthropic":
@@ -69,7 +69,7 @@ def make_workday_tools(api: str) -> list[dict[str, Any]]:
 
 
 def make_request_fields(api: str) -> Mapping[str, Any]:
-    """Return the fields beside the messages: tools, the output asked for, and thinking."""
+    """Return the request fields beside the messages: tools, maximum output and thinking."""
     options_by_api: dict[str, dict[str, Any]] = {
         "anthropic": {"max_tokens": 8_000, "thinking": {"type": "adaptive"}},
         "openai-responses": {"max_output_tokens": 8_000, "reasoning": {"effort": "low"}, "store": False},
@@ -80,7 +80,7 @@ def make_request_fields(api: str) -> Mapping[str, Any]:
 
 
 def make_step_messages(step: WorkdayStep) -> tuple[Message, ...]:
-    """Return a step without a provider: the answer, with ids of its number, and the results of its calls."""
+    """Return the messages of a step without asking a provider: the answer and the results of its calls."""
     ids = [f"call_{step.number}_{place}" for place in range(len(step.answer.calls))]
     call_names = [(id_, name) for id_, (name, _) in zip(ids, step.answer.calls, strict=True)]
     calls = tuple(ToolCall(id_, name, '{"path":"src/app.py"}') for id_, name in call_names)
@@ -94,38 +94,38 @@ def make_result_message(calls: tuple[ToolCall, ...], step: WorkdayStep) -> Messa
     return Message("tool", tuple(ToolResult(call.id, call.name, (Text(text),)) for call, text in texts))
 
 
-# -- what a step is ----------------------------------------------------------------------------------------------------
+# -- one step ----------------------------------------------------------------------------------------------------------
 
 
 def _make_step(number: int) -> WorkdayStep:
-    ends = number % TURN_STEPS == TURN_STEPS - 1
+    ends_turn = number % TURN_STEPS == TURN_STEPS - 1
     user = (
         f"Task {number // TURN_STEPS}: find why {_get_line(number)} fails, and mend it."
         if number % TURN_STEPS == 0
         else ""
     )
-    away = AWAY_SECONDS if number % DAY_STEPS in {DAY_STEPS // 3, 2 * DAY_STEPS // 3} else STEP_SECONDS
-    sizes = () if ends else _choose_result_sizes(number % DAY_STEPS)
+    seconds_away = AWAY_SECONDS if number % DAY_STEPS in {DAY_STEPS // 3, 2 * DAY_STEPS // 3} else STEP_SECONDS
+    sizes = () if ends_turn else _choose_result_sizes(number % DAY_STEPS)
     calls = tuple(
         (_TOOL_NAMES[(number + place) % 3], {"path": f"src/part{number}/{place}.py"}) for place in range(len(sizes))
     )
     text = (
         f"Task {number // TURN_STEPS} is done: {_get_line(number + 7)}."
-        if ends
+        if ends_turn
         else f"Step {number}: {_get_line(number + 3)}."
     )
     answer = ScriptedAnswer(text, calls, f"Now {_get_line(number + 11)}; then {_get_line(number + 13)}.")
     return WorkdayStep(
         number,
         user,
-        away,
+        seconds_away,
         answer,
         tuple(_make_numbered_text(number * 10 + place, size) for place, size in enumerate(sizes)),
     )
 
 
 def _choose_result_sizes(number: int) -> tuple[int, ...]:
-    """Return the characters of the results of a step."""
+    """Return the character counts of the results of a step."""
     if (nth := _find_spread_index(number, OVER_BUDGET_MESSAGES, 20)) is not None:
         return (RESULT_SIZE,) * (RESULTS_TOGETHER + nth % 2)
     if (nth := _find_spread_index(number, OVERSIZED_RESULTS, 3)) is not None:
@@ -134,12 +134,12 @@ def _choose_result_sizes(number: int) -> tuple[int, ...]:
 
 
 def _find_spread_index(number: int, count: int, start: int) -> int | None:
-    """Return which of ``count`` places, spread over the day from step ``start`` on, ``number`` is; or nothing."""
-    apart = (DAY_STEPS - start) / count
-    nth = round((number - start) / apart)
-    place = start + int(nth * apart)
-    place += place % TURN_STEPS == TURN_STEPS - 1
-    return nth if 0 <= nth < count and place == number else None
+    """Return the index of step ``number`` among ``count`` steps spread over the day from ``start`` on, or None."""
+    distance = (DAY_STEPS - start) / count
+    nth = round((number - start) / distance)
+    spread_step = start + int(nth * distance)
+    spread_step += spread_step % TURN_STEPS == TURN_STEPS - 1
+    return nth if 0 <= nth < count and spread_step == number else None
 
 
 def _get_line(seed: int) -> str:
@@ -148,7 +148,7 @@ def _get_line(seed: int) -> str:
 
 @cache
 def _make_lines() -> list[str]:
-    """Return lines to make texts of: about what code and logs look like."""
+    """Return 997 lines that resemble code and logs."""
     return [
         f"{_pick_word(n, 1)}.{_pick_word(n, 5)}({n * 7_919 % 9_973}) "
         + " ".join(_pick_word(n, stride) for stride in (7, 11, 13, 17))

@@ -1,7 +1,7 @@
-"""How much the tests try.
+"""How many examples the tests try.
 
-``HOLDFAST_COUNTS`` chooses one of three levels: ``quick`` (the default) is what everybody runs before each change, in
-minutes; ``ci`` tries more of the same kind; ``thorough`` is for a release and takes hours.
+``HOLDFAST_COUNTS`` chooses one of three levels: ``quick`` (the default) is run before each change and
+takes minutes; ``ci`` tries more examples of the same kind; ``thorough`` is for a release and takes hours.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ T = TypeVar("T")
 
 
 def read_level(value: str) -> Level:
-    """Return the level that ``value`` names; raise ``ValueError`` for a name that is none, so that no run tries less
-    than was asked for."""
+    """Return the level that ``value`` names.
+
+    An unknown name raises ``ValueError``, so that a misspelt level cannot make a run try less than it should.
+    """
     if value not in get_args(Level):
         raise ValueError(f"HOLDFAST_COUNTS is {value!r}; set it to one of {', '.join(get_args(Level))}")
     return value  # type: ignore[return-value]
@@ -33,11 +35,11 @@ def choose(*, quick: T, ci: T, thorough: T) -> T:
     return {"quick": quick, "ci": ci, "thorough": thorough}[LEVEL]
 
 
-def spare(values: Iterable[Any], *, keep: int) -> list[Any]:
-    """Return ``values`` for ``parametrize``, all behind the first ``keep`` of them marked ``long``."""
+def mark_rest_long(values: Iterable[Any], *, keep: int) -> list[Any]:
+    """Return ``values`` for ``parametrize``, all after the first ``keep`` marked ``long``."""
     return [value if at < keep else pytest.param(value, marks=pytest.mark.long) for at, value in enumerate(values)]
 
 
-def every_other(values: Iterable[Any]) -> list[Any]:
+def mark_every_other_long(values: Iterable[Any]) -> list[Any]:
     """Return ``values`` for ``parametrize``, the second, the fourth and so on marked ``long``."""
     return [pytest.param(value, marks=pytest.mark.long) if at % 2 else value for at, value in enumerate(values)]

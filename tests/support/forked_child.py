@@ -1,4 +1,4 @@
-"""Work in a forked child, for tests of what belongs to one process."""
+"""Run a function in a forked child process, for tests of state that must not be shared with a child."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import signal
 from collections.abc import Callable
 
 MAX_CHILD_SECONDS = 20
-"""Seconds after which a child that hangs is ended: what it does takes less than one."""
+"""Seconds after which a hanging child is ended; its work takes less than one second."""
 
 
-def wait_for_child(work: Callable[[], object]) -> int:
-    """Do ``work`` in a forked child and return its wait status, 0 unless it raised or hung."""
+def wait_for_child(action: Callable[[], object]) -> int:
+    """Run ``action`` in a forked child and return its wait status, 0 unless it raised or hung."""
     child = os.fork()
     if not child:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(MAX_CHILD_SECONDS)
         try:
-            work()
+            action()
             os._exit(0)
         finally:
             os._exit(1)

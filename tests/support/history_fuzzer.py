@@ -1,9 +1,9 @@
-"""Histories broken in every way that was met, by the million: what was said must always become a valid request.
+"""A fuzzer for damaged histories: each must become a valid request without losing content.
 
 Usage: python tests/support/history_fuzzer.py [--count N] [--seed S] [--api NAME] [--model NAME]
 
-Everything follows from the seed. Each number is one history: a conversation, a few blows to it, and the ways in which
-it reaches an API: as values, out of a body of that API, out of a body of another one. Nothing here needs hypothesis.
+Everything follows from the seed. Each seed is one history: a conversation, a few mutations of it, and the ways in which
+it reaches an API: as messages, parsed from a body of that API, or parsed from a body of another API.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MANGLE_MODELS: dict[str, tuple[str, ...]] = {
 }
 """One model of each family that has rules of its own."""
 OPTION_RULES = frozenset({"anthropic.thinking-off", "anthropic.thinking-first", "anthropic.tool-reference"})
-"""Rules about what stands beside the messages, which no history can break or mend."""
+"""Rules about request fields beside the messages, which no history can break or fix."""
 
 MutationFunction: TypeAlias = Callable[[list[Message], Random], list[Message]]
 
@@ -62,7 +62,7 @@ MutationFunction: TypeAlias = Callable[[list[Message], Random], list[Message]]
 
 
 def make_valid_conversation(rng: Random, api: str) -> list[Message]:
-    """Return a conversation that is valid on any API; no two results say the same."""
+    """Return a conversation that is valid on any API and whose results are all different."""
     script = [
         (
             rng.randrange(100),
@@ -85,19 +85,19 @@ def _number_parts(message: Message, number: int) -> Message:
 
 
 def _mark_part(part: Part, mark: str, role: str) -> Part:
-    """Return what a user or a tool said with a mark that nobody else's words have."""
+    """Return the part with a unique mark in its text if a user or a tool wrote it."""
     if isinstance(part, ToolResult):
         return replace(part, content=(Text(f"{mark} {_get_first_result_text(part)}"), *part.content[1:]))
     return Text(f"{mark} {part.text}") if isinstance(part, Text) and role == "user" else part
 
 
 def _get_first_result_text(result: ToolResult) -> str:
-    """Return the first words of a result."""
+    """Return the first text of a result, or an empty one."""
     first = result.content[0] if result.content else None
     return first.text if isinstance(first, Text) else ""
 
 
-# -- blows -------------------------------------------------------------------------------------------------------------
+# -- mutations ---------------------------------------------------------------------------------------------------------
 
 
 def _pick_position(messages: Sequence[Message], rng: Random) -> int:
@@ -138,7 +138,7 @@ def _mutate_interleave(messages: list[Message], rng: Random) -> list[Message]:
 
 
 def _mutate_parts(messages: list[Message], rng: Random) -> list[Message]:
-    """Mix or repeat the parts of a message, or take one out."""
+    """Shuffle the parts of a message, and maybe repeat or remove one."""
     at = _pick_position(messages, rng)
     parts = list(messages[at].parts)
     rng.shuffle(parts)
@@ -180,7 +180,7 @@ def _mutate_foreign_part(messages: list[Message], rng: Random) -> list[Message]:
 
 
 def _mutate_thinking(messages: list[Message], rng: Random) -> list[Message]:
-    seal = rng.choice(
+    signature = rng.choice(
         (
             ProviderSignature("anthropic", "", "c2ln"),
             ProviderSignature("openai-chat", "", "reasoning_content"),
@@ -191,41 +191,41 @@ def _mutate_thinking(messages: list[Message], rng: Random) -> list[Message]:
             None,
         )
     )
-    return _insert_random_part(messages, rng, Thinking(rng.choice(("", "hm")), seal))
+    return _insert_random_part(messages, rng, Thinking(rng.choice(("", "hm")), signature))
 
 
 def _mutate_server_tool(messages: list[Message], rng: Random) -> list[Message]:
-    """Let a server's tool be called, answered, or both."""
+    """Add the call of a server tool, its result, or both."""
     id_ = f"srvtoolu_{rng.randrange(3)}"
-    seal = ProviderSignature("anthropic", "", id_)
+    signature = ProviderSignature("anthropic", "", id_)
     use = Opaque(
         "server_tool_use",
         Raw(b'{"type":"server_tool_use","id":"%s","name":"web_search","input":{}}' % id_.encode()),
-        seal,
+        signature,
     )
     answer = b'{"type":"web_search_tool_result","tool_use_id":"%s","content":[]}' % id_.encode()
-    result = Opaque("web_search_tool_result", Raw(answer), seal)
+    result = Opaque("web_search_tool_result", Raw(answer), signature)
     at = next(
         (at for at in range(_pick_position(messages, rng), len(messages)) if messages[at].role == "assistant"), None
     )
     if at is not None:
-        pair = ((use,), (result,), (use, result), (use, result))[rng.randrange(4)]
-        messages[at] = Message("assistant", (*messages[at].parts, *pair))
+        new_parts = ((use,), (result,), (use, result), (use, result))[rng.randrange(4)]
+        messages[at] = Message("assistant", (*messages[at].parts, *new_parts))
     return messages
 
 
 def _mutate_signatures(messages: list[Message], rng: Random) -> list[Message]:
-    """Sign calls as Gemini does, some of them for another model."""
-    seal = ProviderSignature("gemini", rng.choice(("", "", "gemini-old")), "c2ln")
+    """Sign calls as Gemini does, sometimes for another model."""
+    signature = ProviderSignature("gemini", rng.choice(("", "", "gemini-old")), "c2ln")
 
     def signed(part: Part) -> Part:
-        return replace(part, signature=seal) if isinstance(part, ToolCall) and rng.random() < 0.7 else part
+        return replace(part, signature=signature) if isinstance(part, ToolCall) and rng.random() < 0.7 else part
 
     return [Message(message.role, tuple(signed(part) for part in message.parts)) for message in messages]
 
 
 def _mutate_ids(messages: list[Message], rng: Random) -> list[Message]:
-    """Give calls and results ids that others have, each for itself."""
+    """Give calls and results random ids, which other calls may have too."""
     names = [f"call_{number}" for number in range(4)] + list(ODD_IDS)
 
     def named(part: Part) -> Part:
@@ -239,7 +239,7 @@ def _mutate_ids(messages: list[Message], rng: Random) -> list[Message]:
 
 
 def _mutate_cut_call(messages: list[Message], rng: Random) -> list[Message]:
-    """End an answer in the middle of a call."""
+    """Cut the arguments of a call, as an interrupted answer does, and maybe everything after it."""
     at = next((at for at in range(_pick_position(messages, rng), len(messages)) if messages[at].calls), None)
     if at is not None:
         parts = [replace(p, arguments=p.arguments[:-3]) if isinstance(p, ToolCall) else p for p in messages[at].parts]
@@ -248,7 +248,7 @@ def _mutate_cut_call(messages: list[Message], rng: Random) -> list[Message]:
 
 
 def _mutate_late_result(messages: list[Message], rng: Random) -> list[Message]:
-    """Let results come late, or a made-up one stand where a real one comes later."""
+    """Move results to a later place, and maybe put synthetic ones in their old place."""
     at = next((at for at in range(_pick_position(messages, rng), len(messages)) if messages[at].results), None)
     if at is None:
         return messages
@@ -287,31 +287,34 @@ MUTATIONS: tuple[MutationFunction, ...] = (
     _mutate_damage,
     _mutate_damage,
 )
-"""What may happen to a conversation."""
+"""Every mutation of a conversation; damages are listed three times to be drawn more often."""
 
 
 def mangle_conversation(rng: Random, api: str) -> list[Message]:
-    """Return a conversation with up to six blows; one in eight has none. There is always a message."""
+    """Return a conversation with up to six mutations; one in eight has none. It has at least one message."""
     messages = make_valid_conversation(rng, api)
     for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 4, 6))):
         messages = list(rng.choice(MUTATIONS)(messages, rng)) or make_valid_conversation(rng, api)
     return messages
 
 
-# -- laws --------------------------------------------------------------------------------------------------------------
+# -- invariants --------------------------------------------------------------------------------------------------------
 
 
 def find_broken_invariants(
     messages: Sequence[Message], api: str, model: str, *, foreign_api: str = ""
 ) -> Iterator[str]:
-    """Yield each law that the repair of a history breaks, in words; ``foreign_api`` is the API whose body held it."""
-    where = _get_mangle_target(api, model)
+    """Yield a description of each invariant that the normalization of a history violates.
+
+    ``foreign_api`` is another API, whose request body the history is parsed from as well.
+    """
+    target = _get_mangle_target(api, model)
     if not any(map(has_nonblank_content, messages)):
-        return  # nobody said anything: there is no request to make
-    yield from _check_values(messages, where)
-    yield from _check_own_body(messages, where)
+        return  # without content there is no request to make
+    yield from _check_values(messages, target)
+    yield from _check_own_body(messages, target)
     if foreign_api not in {"", api}:
-        yield from _check_foreign_body(messages, where, foreign_api)
+        yield from _check_foreign_body(messages, target, foreign_api)
 
 
 @cache
@@ -320,50 +323,54 @@ def _get_mangle_target(api: str, model: str) -> Target:
 
 
 def _check_values(messages: Sequence[Message], target: Target) -> Iterator[str]:
-    """Yield the laws that are broken when a history is given as values."""
-    slots = [SizedMessage(message) for message in messages]
-    sent_slots = apply_normalization(slots, normalize_history(messages, target.dialect))
-    yield from _report_findings(build_request_body(target.api, target.model, sent_slots), target, "as values")
-    sent_messages = [slot.message for slot in sent_slots]
-    again = normalize_history(sent_messages, target.dialect)
-    if again:
-        yield f"as values: repaired twice: {again}"
-    yield from _report_lost_words(messages, sent_messages)
+    """Yield the violations when a history is given as messages."""
+    sized_messages = [SizedMessage(message) for message in messages]
+    sent_sized_messages = apply_normalization(sized_messages, normalize_history(messages, target.dialect))
+    yield from _report_findings(
+        build_request_body(target.api, target.model, sent_sized_messages), target, "as messages"
+    )
+    sent_messages = [sized.message for sized in sent_sized_messages]
+    second_edits = normalize_history(sent_messages, target.dialect)
+    if second_edits:
+        yield f"as messages: normalized twice: {second_edits}"
+    yield from _report_lost_user_texts(messages, sent_messages)
     yield from _report_lost_results(messages, sent_messages)
 
 
 def _check_own_body(messages: Sequence[Message], target: Target) -> Iterator[str]:
-    """Yield the laws that are broken when a history comes out of a body of the API itself."""
+    """Yield the violations when a history is parsed from a request body of the API itself."""
     raw = build_request_body(
-        target.api, target.model, [SizedMessage(_drop_unspeakable_parts(message, target.api)) for message in messages]
+        target.api, target.model, [SizedMessage(_drop_unsupported_parts(message, target.api)) for message in messages]
     )
-    lens = parse_request(raw, target.api)
-    if not any(has_nonblank_content(slot.message) for slot in lens.messages):
+    parsed = parse_request(raw, target.api)
+    if not any(has_nonblank_content(sized.message) for sized in parsed.messages):
         return
-    edits = normalize_history([slot.message for slot in lens.messages], target.dialect, has_system_field=False)
-    out = render_request(lens, apply_normalization(list(lens.messages), edits))
-    yield from _report_findings(out, target, "out of a body")
+    edits = normalize_history([sized.message for sized in parsed.messages], target.dialect, has_system_field=False)
+    out = render_request(parsed, apply_normalization(list(parsed.messages), edits))
+    yield from _report_findings(out, target, "from a body")
     if (
         edits
         and not _list_findings(raw, target)
         and not _is_stricter_than_validator(target)
-        and not _has_duplicate_results(lens.messages)
+        and not _has_duplicate_results(parsed.messages)
     ):
-        yield f"out of a body: a valid request was edited: {edits}"
+        yield f"from a body: a valid request was edited: {edits}"
     if not edits and out is not raw:
-        yield "out of a body: other bytes came back though nothing was edited"
-    once = parse_request(out, target.api)
-    again = normalize_history([slot.message for slot in once.messages], target.dialect, has_system_field=False)
-    if again:
-        yield f"out of a body: repaired twice: {again}"
+        yield "from a body: other bytes were rendered although nothing was edited"
+    parsed_again = parse_request(out, target.api)
+    second_edits = normalize_history(
+        [sized.message for sized in parsed_again.messages], target.dialect, has_system_field=False
+    )
+    if second_edits:
+        yield f"from a body: normalized twice: {second_edits}"
 
 
 def _has_duplicate_results(messages: Sequence[SizedMessage]) -> bool:
-    """Return whether two results in one message answer the same call, which the rules of Gemini do not see."""
+    """Return whether two results in one message answer the same call, which the rules of Gemini do not detect."""
     return any(len({result.call_id for result in s.message.results}) < len(s.message.results) for s in messages)
 
 
-_APIS_OF_PART = {
+_APIS_BY_PART_KIND = {
     "message.name": ("openai-chat",),
     "message.refusal": ("openai-chat",),
     "refusal": ("openai-chat",),
@@ -375,34 +382,36 @@ _APIS_OF_PART = {
 """Opaque parts that only the bodies of some APIs can hold."""
 
 
-def _drop_unspeakable_parts(message: Message, api: str) -> Message:
-    """Return the message without parts that no body of ``api`` gives."""
+def _drop_unsupported_parts(message: Message, api: str) -> Message:
+    """Return the message without the parts that no body of ``api`` can hold."""
     parts = (
-        part for part in message.parts if not isinstance(part, Opaque) or api in _APIS_OF_PART.get(part.kind, API_NAMES)
+        part
+        for part in message.parts
+        if not isinstance(part, Opaque) or api in _APIS_BY_PART_KIND.get(part.kind, API_NAMES)
     )
     return Message(message.role, tuple(parts))
 
 
 def _is_stricter_than_validator(target: Target) -> bool:
-    """Return whether the validator knows less of the model than its dialect demands."""
+    """Return whether the model's dialect has requirements that the validator does not know."""
     return target.model in {"somebody-else", "mistral-large-latest"}
 
 
 def _check_foreign_body(messages: Sequence[Message], target: Target, api: str) -> Iterator[str]:
-    """Yield the laws that are broken when a history comes out of a body of another API."""
-    lens = parse_request(
+    """Yield the violations when a history is parsed from a request body of another API."""
+    parsed = parse_request(
         build_request_body(
-            api, MANGLE_MODELS[api][0], [SizedMessage(_drop_unspeakable_parts(message, api)) for message in messages]
+            api, MANGLE_MODELS[api][0], [SizedMessage(_drop_unsupported_parts(message, api)) for message in messages]
         ),
         api,
     )
-    branch = ConversationState.from_entries(Entry("", None, MessageEntry(slot)) for slot in lens.messages)
-    if not any(has_nonblank_content(strip_foreign_content(slot.message, target.api)) for slot in lens.messages):
+    state = ConversationState.from_entries(Entry("", None, MessageEntry(sized)) for sized in parsed.messages)
+    if not any(has_nonblank_content(strip_foreign_content(sized.message, target.api)) for sized in parsed.messages):
         return
-    edits, _ = normalize_projection(branch, target.dialect)
-    sent_slots = apply_normalization(list(lens.messages), edits)
+    edits, _ = normalize_projection(state, target.dialect)
+    sent_sized_messages = apply_normalization(list(parsed.messages), edits)
     yield from _report_findings(
-        build_request_body(target.api, target.model, sent_slots), target, f"out of a body of {api}"
+        build_request_body(target.api, target.model, sent_sized_messages), target, f"from a body of {api}"
     )
 
 
@@ -427,56 +436,56 @@ def _count_user_texts(messages: Sequence[Message]) -> Counter[str]:
     )
 
 
-def _report_lost_words(messages: Sequence[Message], sent_messages: Sequence[Message]) -> Iterator[str]:
-    missing_words = _count_user_texts(messages) - _count_user_texts(sent_messages)
-    if missing_words:
-        yield f"words of the user are missing: {list(missing_words)[:3]}"
+def _report_lost_user_texts(messages: Sequence[Message], sent_messages: Sequence[Message]) -> Iterator[str]:
+    missing_texts = _count_user_texts(messages) - _count_user_texts(sent_messages)
+    if missing_texts:
+        yield f"texts of the user are missing: {list(missing_texts)[:3]}"
 
 
 def _report_lost_results(messages: Sequence[Message], sent_messages: Sequence[Message]) -> Iterator[str]:
-    """Yield the results that were there and are not sent, of calls that are sent and share their id with none."""
+    """Yield the real results that are not sent although their call has an id of its own."""
     sent_results = {_get_first_result_text(result) for message in sent_messages for result in message.results}
     calls = [call for message in messages if message.role == "assistant" for call in message.calls]
-    used = Counter(call.id for call in calls)
-    fine = {call.id for call in calls if call.id and call.name.strip() and used[call.id] == 1}
-    real: dict[str, list[str]] = {}
+    uses = Counter(call.id for call in calls)
+    unique_ids = {call.id for call in calls if call.id and call.name.strip() and uses[call.id] == 1}
+    real_texts: dict[str, list[str]] = {}
     for message in messages:
         for result in message.results:
             text = _get_first_result_text(result)
-            if result.call_id in fine and SYNTHETIC_RESULT_TEXT not in text:
-                real.setdefault(result.call_id, []).append(text)
-    for id_, texts in real.items():
+            if result.call_id in unique_ids and SYNTHETIC_RESULT_TEXT not in text:
+                real_texts.setdefault(result.call_id, []).append(text)
+    for id_, texts in real_texts.items():
         if sent_results.isdisjoint(texts) and all(texts):
-            yield f"the result of {id_!r} was there and is not sent: {texts}"
+            yield f"the result of {id_!r} is missing from the request: {texts}"
 
 
-# -- by the million ----------------------------------------------------------------------------------------------------
+# -- many histories ----------------------------------------------------------------------------------------------------
 
 
 def find_failing_histories(
     count: int, seed: int, apis: Sequence[str] = API_NAMES, models: Sequence[str] = ()
 ) -> Iterator[tuple[str, str]]:
-    """Yield the name of each history that breaks a law, and the law; all follow from ``seed``."""
+    """Yield the name of each failing history from ``seed`` on, and the invariant that it violates."""
     families = [(api, model) for api in apis for model in models or MANGLE_MODELS[api]]
     for number in range(seed, seed + count):
         api, model = families[number % len(families)]
-        for law in check_seed_history(number, api, model):
-            yield f"{number} {api} {model}", law
+        for violation in check_seed_history(number, api, model):
+            yield f"{number} {api} {model}", violation
 
 
 def check_seed_history(seed: int, api: str, model: str) -> Iterator[str]:
-    """Yield each law that history ``seed`` breaks on ``model``."""
+    """Yield each invariant that history ``seed`` violates on ``model``."""
     rng = Random(seed)
     messages = mangle_conversation(rng, rng.choice((api, api, *API_NAMES)))
     foreign_api = rng.choice(API_NAMES) if seed % 4 == 0 else ""
     try:
         yield from find_broken_invariants(messages, api, model, foreign_api=foreign_api)
     except FormatError as error:
-        yield f"nothing came of it: {error}"
+        yield f"no request could be built: {error}"
 
 
 def main() -> int:
-    """Break histories and say which laws they break; exit code 1 when there is one."""
+    """Check many histories and print the violations; return 1 if there is any, otherwise 0."""
     parser = argparse.ArgumentParser(
         prog="python tests/support/history_fuzzer.py", description=(__doc__ or "").split("\n")[0]
     )
@@ -484,20 +493,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--api", choices=API_NAMES)
     parser.add_argument("--model")
-    parser.add_argument("--most", type=int, default=10, help="broken laws to show")
+    parser.add_argument("--most", type=int, default=10, help="violations to print")
     args = parser.parse_args()
     began = time.perf_counter()
-    violations = 0
-    for name, law in find_failing_histories(
+    violation_count = 0
+    for name, violation in find_failing_histories(
         args.count, args.seed, [args.api] if args.api else API_NAMES, [args.model] if args.model else ()
     ):
-        violations += 1
-        if violations <= args.most:
-            sys.stdout.write(f"{name}: {law}\n")
+        violation_count += 1
+        if violation_count <= args.most:
+            sys.stdout.write(f"{name}: {violation}\n")
     spent = time.perf_counter() - began
-    headline = f"{args.count:,} histories from seed {args.seed}: {violations:,} broken laws"
+    headline = f"{args.count:,} histories from seed {args.seed}: {violation_count:,} violations"
     sys.stderr.write(f"{headline}; {spent:.0f} s, {1e3 * spent / max(1, args.count):.2f} ms each\n")
-    return int(violations > 0)
+    return int(violation_count > 0)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Hypothesis strategies for conversations: well-formed ones, and ones damaged in every way that was met.
+"""Hypothesis strategies for conversations, well-formed and damaged, and for logs.
 
-A conversation is drawn as a short script of numbers and built from it (``histories``), so examples are quick to make
-and shrink to something a person can read. Needs hypothesis, which nothing else in the package imports.
+A conversation is drawn as a short script of numbers from which ``build_conversation`` builds it, so examples are quick
+to make and shrink to something a person can read.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from holdfast.state.entries import (
     Usage,
 )
 
-# -- small things ------------------------------------------------------------------------------------------------------
+# -- parts -------------------------------------------------------------------------------------------------------------
 
 
 def text_strategy(longest: int = 200) -> SearchStrategy[str]:
-    """Texts with at least one word, up to ``longest`` characters; now and then with odd characters."""
+    """Texts with at least one word, up to ``longest`` characters, some with odd characters."""
     plain = st.builds(make_text, st.integers(0, 99), st.sampled_from([1, 12, 80, longest]))
     return plain | st.sampled_from(ODD_TEXTS[4:]) | st.text(max_size=12).map(lambda text: text + "w")
 
@@ -65,7 +65,7 @@ def media_strategy() -> SearchStrategy[Media]:
 
 
 def signature_strategy() -> SearchStrategy[ProviderSignature | None]:
-    """Seals of the APIs we speak and of others, and none."""
+    """Signatures of several APIs, and none."""
     return st.sampled_from(
         [
             ProviderSignature("anthropic", "", "c2ln"),
@@ -89,33 +89,32 @@ def conversation_strategy(
     pictures: bool = True,
     system: bool = True,
 ) -> SearchStrategy[list[Message]]:
-    """Conversations that are valid on any API: users, agents with parallel calls, every result behind its call.
+    """Conversations that are valid on any API: users, agents with parallel calls, every result after its call.
 
-    ``longest`` is the longest text in characters. Thinking is sealed by ``api``; ``pictures`` are in results too.
+    ``longest`` is the length of the longest text in characters. ``api`` signs the thinking; ``pictures`` are in results
+    too.
     """
     sizes = st.sampled_from([1, 30, 200, longest])
     step = st.tuples(st.integers(0, 3), st.integers(0, 99), sizes, st.integers(0, 2 if thinking else 0))
     turn = st.tuples(st.integers(0, 99), sizes, st.lists(step, max_size=steps), st.booleans())
     script = st.lists(turn, min_size=1, max_size=turns)
-    heads = st.sampled_from([False, True][: 1 + system])
+    with_system = st.sampled_from([False, True][: 1 + system])
     picture_choices = st.sampled_from([False, True][: 1 + pictures])
-    return st.builds(partial(build_conversation, api=api), script, system=heads, pictures=picture_choices)
+    return st.builds(partial(build_conversation, api=api), script, system=with_system, pictures=picture_choices)
 
 
 def broken_history_strategy(
-    kinds: Sequence[str] = (), *, max_wounds: int = 6, turns: int = 3, longest: int = 200, system: bool = True
+    kinds: Sequence[str] = (), *, max_damages: int = 6, turns: int = 3, longest: int = 200, system: bool = True
 ) -> SearchStrategy[list[Message]]:
-    """Conversations with up to ``max_wounds`` kinds of ``DAMAGE_BY_NAME`` done to them; ``kinds`` names the ones,
-    all by default.
-    """
+    """Conversations with up to ``max_damages`` damages of these ``kinds`` of ``DAMAGE_BY_NAME``, by default of any."""
     names = tuple(kinds) or tuple(DAMAGE_BY_NAME)
-    wounds = st.lists(st.tuples(st.sampled_from(names), st.integers(0, 40), st.integers(0, 99)), max_size=max_wounds)
-    whole = conversation_strategy(turns=turns, steps=3, longest=longest, system=system)
-    return st.builds(damage_history, whole, wounds)
+    damages = st.lists(st.tuples(st.sampled_from(names), st.integers(0, 40), st.integers(0, 99)), max_size=max_damages)
+    valid_conversations = conversation_strategy(turns=turns, steps=3, longest=longest, system=system)
+    return st.builds(damage_history, valid_conversations, damages)
 
 
 def message_strategy() -> SearchStrategy[Message]:
-    """Any message at all: every kind of part in every role, odd ids, blank texts, no parts."""
+    """Any message: every kind of part in every role, odd ids, blank texts, no parts."""
     ids = st.sampled_from(["call_0", "call_1", *ODD_IDS])
     content_parts: SearchStrategy[Text | Media | Opaque] = st.one_of(
         st.builds(Text, text_strategy(40) | st.sampled_from([*BLANK_TEXTS, *ODD_TEXTS])),
@@ -133,7 +132,7 @@ def message_strategy() -> SearchStrategy[Message]:
 
 
 def wild_history_strategy(max_messages: int = 8) -> SearchStrategy[list[Message]]:
-    """Lists of any messages whatever: nothing can be said of them but that nobody may fall over them."""
+    """Lists of any messages; the only property they share is that no function may crash on them."""
     return st.lists(message_strategy(), max_size=max_messages)
 
 
@@ -142,19 +141,19 @@ def wild_history_strategy(max_messages: int = 8) -> SearchStrategy[list[Message]
 
 @st.composite
 def log_strategy(draw: DrawFn, *, max_messages: int = 24) -> list[Entry]:
-    """Logs in order from the root: messages with decisions, compactions, requests, usage, frames and undo between.
+    """Logs in order from the root: messages, decisions, compactions, requests, usage, setups and revocations.
 
-    Decisions replace one part of a slot that is shown, as policies do, and claim the tokens that they really save.
+    Decisions replace parts of messages, as policies do.
     """
-    history = draw(conversation_strategy(turns=4, steps=3) | broken_history_strategy(max_wounds=3))[:max_messages]
+    history = draw(conversation_strategy(turns=4, steps=3) | broken_history_strategy(max_damages=3))[:max_messages]
     bodies: list[EntryBody] = []
-    law: list[str] = []
+    decision_ids: list[str] = []
     for count, message in enumerate(history, 1):
         bodies.append(MessageEntry(build_sized_message(message)))
         for kind in draw(st.lists(st.integers(0, 11), max_size=2)):
-            body = _draw_other_body(draw, kind, history[:count], law)
+            body = _draw_other_body(draw, kind, history[:count], decision_ids)
             if isinstance(body, DecisionEntry | CompactionEntry):
-                law.append(f"e{len(bodies)}")
+                decision_ids.append(f"e{len(bodies)}")
             if body is not None:
                 bodies.append(body)
     return [Entry(f"e{n}", f"e{n - 1}" if n else None, body, n) for n, body in enumerate(bodies)]
@@ -163,7 +162,7 @@ def log_strategy(draw: DrawFn, *, max_messages: int = 24) -> list[Entry]:
 def _draw_other_body(
     draw: DrawFn, kind: int, messages: Sequence[Message], decision_ids: Sequence[str]
 ) -> EntryBody | None:
-    """Return a body that is no message, or nothing where this kind makes no sense yet."""
+    """Return a body that is no message, or None if this kind has nothing to refer to yet."""
     if kind <= 3:
         return _draw_decision(draw, messages)
     if kind == 4:
@@ -198,7 +197,7 @@ def _draw_other_body(
 
 
 def _draw_decision(draw: DrawFn, messages: Sequence[Message]) -> DecisionEntry | None:
-    """Return a decision about a few results or words that shortens each."""
+    """Return a decision that shortens one or two long results or texts, or None if there are none."""
     places = [
         (slot, place)
         for slot, message in enumerate(messages)

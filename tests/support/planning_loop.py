@@ -1,4 +1,4 @@
-"""An agent loop that plans each of its requests, and the log it would write: what properties are stated over."""
+"""An agent loop that plans each of its requests, and the log that it would write, for property tests."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ _RAW_MESSAGE_LIST = Decoder(list[Raw])
 
 
 class LoopRequest(Struct, frozen=True):
-    """One request of the loop: ``entries`` is the log before it, ``branch`` what the loop held then."""
+    """One request of the loop; ``entries`` is the log before it and ``state`` the folded state before it."""
 
     count: int
-    """How many messages were said."""
+    """The number of messages of the conversation so far."""
     entries: tuple[Entry, ...]
-    branch: ConversationState
-    world: PlanInputs
+    state: ConversationState
+    inputs: PlanInputs
     plan: Plan
 
     @property
-    def slots(self) -> list[SizedMessage]:
-        """What is sent."""
+    def sent_messages(self) -> list[SizedMessage]:
+        """The messages of the request."""
         return build_messages_to_send(self.plan)
 
     @property
     def shown_count(self) -> int:
-        """How many slots the projection has before its repairs."""
+        """The number of messages of the projection before normalization."""
         return len(build_projection(self.plan.state))
 
 
 def find_request_points(messages: Sequence[Message]) -> list[int]:
-    """Return after how many messages an agent loop calls its model: before each answer, and at the end."""
-    places = [index for index, message in enumerate(messages) if message.role == "assistant" and index]
-    return [*places, len(messages)] if messages and messages[-1].role != "assistant" else places
+    """Return the message counts at which an agent loop calls its model: before each answer, and at the end."""
+    points = [index for index, message in enumerate(messages) if message.role == "assistant" and index]
+    return [*points, len(messages)] if messages and messages[-1].role != "assistant" else points
 
 
 def drive_agent_loop(
@@ -58,43 +58,43 @@ def drive_agent_loop(
     *,
     request_points: Sequence[int] | None = None,
     usage: Callable[[Plan], int] | None = None,
-    worlds: Sequence[PlanInputs] = (),
-    before_request: Callable[[ConversationState], ConversationState] = lambda branch: branch,
+    plan_inputs: Sequence[PlanInputs] = (),
+    before_request: Callable[[ConversationState], ConversationState] = lambda state: state,
 ) -> list[LoopRequest]:
-    """Return the requests of a loop over ``messages`` that plans each from what it held after the one before.
+    """Return the requests of an agent loop over ``messages``, each planned from the state after the one before.
 
-    ``request_points`` are the numbers of messages at which it asks, those of ``find_request_points`` by default.
-    ``usage`` tells the input tokens that are reported back; ``worlds`` are taken in turn; ``before_request`` is done to
-    the branch before each request.
+    ``request_points`` are the message counts at which the loop calls its model, by default those of
+    ``find_request_points``. ``usage`` returns the input tokens that the provider reports for a plan; without it nothing
+    is reported. ``plan_inputs`` are used in turn. ``before_request`` may change the state before each request.
     """
-    branch, entries = ConversationState(), [Entry("0", None, target.setup, 0)]
-    branch = apply_entry(branch, entries[0])
-    steps: list[LoopRequest] = []
+    state, entries = ConversationState(), [Entry("0", None, target.setup, 0)]
+    state = apply_entry(state, entries[0])
+    requests: list[LoopRequest] = []
     for number, count in enumerate(find_request_points(messages) if request_points is None else request_points):
-        for message in messages[len(branch.history.sized_messages) : count]:
+        for message in messages[len(state.history.sized_messages) : count]:
             entries.append(_make_next_entry(entries, MessageEntry(build_sized_message(message))))
-            branch = apply_entry(branch, entries[-1])
-        branch = before_request(branch)
-        world = worlds[number % len(worlds)] if worlds else PlanInputs()
-        plan = plan_request(branch, target, policy, world)
-        steps.append(LoopRequest(count, tuple(entries), branch, world, plan))
+            state = apply_entry(state, entries[-1])
+        state = before_request(state)
+        inputs = plan_inputs[number % len(plan_inputs)] if plan_inputs else PlanInputs()
+        plan = plan_request(state, target, policy, inputs)
+        requests.append(LoopRequest(count, tuple(entries), state, inputs, plan))
         entries += make_plan_entries(entries, plan, count, target.model)
-        branch = plan.state
+        state = plan.state
         if usage is not None:
             entries.append(
-                _make_next_entry(entries, AnswerEntry(branch.last_request.prefix_digest, Usage(usage(plan), 1)))
+                _make_next_entry(entries, AnswerEntry(state.last_request.prefix_digest, Usage(usage(plan), 1)))
             )
-            branch = apply_entry(branch, entries[-1])
-    return steps
+            state = apply_entry(state, entries[-1])
+    return requests
 
 
 def make_plan_entries(entries: Sequence[Entry], plan: Plan, count: int, model: str) -> list[Entry]:
-    """Return what a store appends to ``entries`` for ``plan``: a decision, a compaction, a request."""
-    out: list[Entry] = []
+    """Return the entries that a store appends for ``plan``: a decision, a compaction and a request."""
+    new_entries: list[Entry] = []
     if plan.record:
-        out.append(_make_next_entry([*entries, *out], DecisionEntry(plan.record)))
+        new_entries.append(_make_next_entry([*entries, *new_entries], DecisionEntry(plan.record)))
     if plan.compaction is not None:
-        out.append(_make_next_entry([*entries, *out], plan.compaction))
+        new_entries.append(_make_next_entry([*entries, *new_entries], plan.compaction))
     request = RequestEntry(
         plan.state.last_request.prefix_digest,
         count,
@@ -102,7 +102,7 @@ def make_plan_entries(entries: Sequence[Entry], plan: Plan, count: int, model: s
         plan.state.last_request.configured_window,
         plan.state.last_request.api,
     )
-    return [*out, _make_next_entry([*entries, *out], request)]
+    return [*new_entries, _make_next_entry([*entries, *new_entries], request)]
 
 
 def _make_next_entry(entries: Sequence[Entry], body: EntryBody) -> Entry:

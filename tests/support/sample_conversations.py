@@ -1,7 +1,7 @@
-"""Conversations built from a few numbers, and every way to break one that was met in the wild.
+"""Conversations built from a few numbers, and every kind of damage to a history that was seen in practice.
 
-Nothing here is random and nothing needs hypothesis: ``strategies`` draws the numbers. ``DAMAGE_BY_NAME`` names the
-ways.
+Nothing here is random: ``hypothesis_strategies`` and ``history_fuzzer`` draw the numbers. ``DAMAGE_BY_NAME`` names the
+kinds of damage.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ODD_IDS = (
     "\u0300",
     "\ud83d",
 )
-"""Ids that some API refuses, and ones that look as if a repair had made them."""
+"""Ids that some API refuses, and ids that look as if normalization had made them."""
 ODD_NAMES = ("", " ", "read file", "fs.read", "n" * 65, "n" * 129, "читать", "read\n")
 ODD_ARGUMENTS = ("", "null", "[]", "{", '"text"', "{}{}", "[" * 200, '{"a": 1e999}', '{"a":"\\ud83d"}')
 BLANK_TEXTS = ("", " ", "\n\t", "\u00a0", "\u2028", "\x85")
@@ -67,14 +67,14 @@ def make_text(seed: int, chars: int) -> str:
 
 
 class ReadableHistory(list[Message]):
-    """A list of messages that stays readable when it is shown: long ones are told by role, parts and size."""
+    """A list of messages with a short ``repr``: long histories are described by role, parts and size."""
 
     LONGEST = 2_000
 
     def __repr__(self) -> str:
-        whole = super().__repr__()
-        if len(whole) <= self.LONGEST:
-            return whole
+        full_repr = super().__repr__()
+        if len(full_repr) <= self.LONGEST:
+            return full_repr
         descriptions = [
             f"{message.role} {[type(part).__name__ for part in message.parts]} {len(repr(message))}" for message in self
         ]
@@ -84,31 +84,31 @@ class ReadableHistory(list[Message]):
 # -- well-formed conversations -----------------------------------------------------------------------------------------
 
 AgentStepScript: TypeAlias = tuple[int, int, int, int]
-"""Calls, seed, characters of each result, and whether the agent thinks first."""
+"""Number of calls, seed, characters of each result, and whether the agent thinks first."""
 TurnScript: TypeAlias = tuple[int, int, list[AgentStepScript], bool]
-"""Seed and characters of the user's words, the steps of the agent, and whether it answers in words at the end."""
+"""Seed and characters of the user message, the steps of the agent, and whether it ends with a text answer."""
 
 
 def build_conversation(
     script: list[TurnScript], *, system: bool = False, pictures: bool = False, api: str = "anthropic"
 ) -> list[Message]:
-    """Return the conversation that ``script`` tells: valid on any API, its thinking sealed by ``api``."""
-    out = [Message.from_text("system", "You write code.")] if system else []
+    """Return the conversation that ``script`` describes: valid on any API, its thinking signed by ``api``."""
+    messages = [Message.from_text("system", "You write code.")] if system else []
     call_count = 0
-    for seed, chars, steps, ends in script:
-        if out and out[-1].role in {"user", "tool"}:
-            out.append(Message.from_text("assistant", "Go on."))
-        out.append(_make_user_message(seed, chars, pictures))
+    for seed, chars, steps, has_final_answer in script:
+        if messages and messages[-1].role in {"user", "tool"}:
+            messages.append(Message.from_text("assistant", "Go on."))
+        messages.append(_make_user_message(seed, chars, pictures))
         for number, step in enumerate(steps):
             if step[0] == 0 and number:
                 continue
-            out += _make_agent_step(step, call_count, pictures, api)
+            messages += _make_agent_step(step, call_count, pictures, api)
             call_count += step[0]
             if step[0] == 0:
                 break
-        if ends and out[-1].role != "assistant":
-            out.append(Message.from_text("assistant", make_text(seed, 40)))
-    return ReadableHistory(out)
+        if has_final_answer and messages[-1].role != "assistant":
+            messages.append(Message.from_text("assistant", make_text(seed, 40)))
+    return ReadableHistory(messages)
 
 
 def _make_user_message(seed: int, chars: int, pictures: bool) -> Message:
@@ -141,11 +141,11 @@ def _make_agent_step(step: AgentStepScript, call_count: int, pictures: bool, api
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 DamageFunction: TypeAlias = Callable[[list[Message], int, int], list[Message]]
-"""Breaks a history at a place, in a way that a number picks."""
+"""Damages a history at a place; the number picks a variant."""
 
 
 def damage_history(messages: list[Message], damages: Sequence[tuple[str, int, int]]) -> list[Message]:
-    """Return ``messages`` with each of ``damages`` done: kind, place and number."""
+    """Return ``messages`` after each of ``damages``, given as kind, place and number."""
     for kind, place, number in damages:
         if messages:
             messages = DAMAGE_BY_NAME[kind](list(messages), place % len(messages), number)
@@ -157,7 +157,7 @@ def _pick_option(options: Sequence[Any], number: int) -> Any:
 
 
 def _insert_part(messages: list[Message], at: int, part: Part, number: int) -> list[Message]:
-    """Put a part into message ``at``, at a place that ``number`` picks."""
+    """Insert a part into message ``at``, at a position that ``number`` picks."""
     parts = list(messages[at].parts)
     parts.insert(number % (len(parts) + 1), part)
     messages[at] = replace(messages[at], parts=tuple(parts))
@@ -165,7 +165,7 @@ def _insert_part(messages: list[Message], at: int, part: Part, number: int) -> l
 
 
 def _find_nearest(messages: list[Message], at: int, is_wanted: Callable[[Message], bool]) -> int | None:
-    """Return the first message from ``at`` on, and then from the start, that is ``is_wanted``."""
+    """Return the index of the first message that is wanted, from ``at`` on and then from the start, or None."""
     places = [*range(at, len(messages)), *range(at)]
     return next((place for place in places if is_wanted(messages[place])), None)
 
@@ -181,7 +181,7 @@ def _has_results(message: Message) -> bool:
 def _change_results(
     messages: list[Message], at: int, change: Callable[[ToolResult], ToolResult | None]
 ) -> list[Message]:
-    """Change, or take out, the results of the first message from ``at`` on that has some."""
+    """Change or remove the results of the first message from ``at`` on that has any."""
     home = _find_nearest(messages, at, _has_results)
     if home is None:
         return messages
@@ -193,11 +193,11 @@ def _change_results(
 def _remove_result(messages: list[Message], at: int, number: int) -> list[Message]:
     remaining = [number % 3]
 
-    def gone(result: ToolResult) -> ToolResult | None:
+    def remove_after_count(result: ToolResult) -> ToolResult | None:
         remaining[0] -= 1
         return None if remaining[0] < 0 else result
 
-    return [message for message in _change_results(messages, at, gone) if message.parts]
+    return [message for message in _change_results(messages, at, remove_after_count) if message.parts]
 
 
 def _drop_message(messages: list[Message], at: int, _number: int) -> list[Message]:
@@ -258,8 +258,8 @@ def _interleave_batches(messages: list[Message], at: int, number: int) -> list[M
     return [*messages[:place], call_message, *messages[place:]]
 
 
-def _mix_user_words(messages: list[Message], at: int, number: int) -> list[Message]:
-    """Let a user speak in the message that holds the results, before or behind them."""
+def _mix_user_text(messages: list[Message], at: int, number: int) -> list[Message]:
+    """Add user text to the message with the results, before or after them."""
     home = _find_nearest(messages, at, lambda message: message.role == "tool")
     if home is not None:
         remark = (Text(make_text(number, 15)),)
@@ -269,18 +269,18 @@ def _mix_user_words(messages: list[Message], at: int, number: int) -> list[Messa
 
 
 def _reuse_ids(messages: list[Message], at: int, number: int) -> list[Message]:
-    """Give all calls and results from ``at`` on few ids, so that they repeat over turns."""
-    few = 1 + number % 3
-    names: dict[str, str] = {}
+    """Give all calls and results from ``at`` on one to three ids, so that ids repeat over turns."""
+    id_count = 1 + number % 3
+    new_ids: dict[str, str] = {}
 
-    def name(id_: str) -> str:
-        return names.setdefault(id_, f"call_{len(names) % few}")
+    def get_new_id(id_: str) -> str:
+        return new_ids.setdefault(id_, f"call_{len(new_ids) % id_count}")
 
-    return [*messages[:at], *[_rename_ids(message, name) for message in messages[at:]]]
+    return [*messages[:at], *[_rename_ids(message, get_new_id) for message in messages[at:]]]
 
 
 def _share_id(messages: list[Message], at: int, number: int) -> list[Message]:
-    """Give the calls of one message the same id, and their results too."""
+    """Give all calls of one message, and their results, the same id."""
     home = _find_nearest(messages, at, lambda message: len(message.calls) > 1)
     if home is None:
         return messages
@@ -297,13 +297,13 @@ def _use_odd_id(messages: list[Message], at: int, number: int) -> list[Message]:
     return [_rename_ids(message, lambda id_: new if id_ == old else id_) for message in messages]
 
 
-def _rename_ids(message: Message, name: Callable[[str], str]) -> Message:
+def _rename_ids(message: Message, get_new_id: Callable[[str], str]) -> Message:
     parts: list[Part] = []
     for part in message.parts:
         if isinstance(part, ToolCall):
-            parts.append(replace(part, id=name(part.id)))
+            parts.append(replace(part, id=get_new_id(part.id)))
         elif isinstance(part, ToolResult):
-            parts.append(replace(part, call_id=name(part.call_id)))
+            parts.append(replace(part, call_id=get_new_id(part.call_id)))
         else:
             parts.append(part)
     return replace(message, parts=tuple(parts))
@@ -347,7 +347,7 @@ def _insert_empty_message(messages: list[Message], at: int, number: int) -> list
 
 
 def _insert_extra_message(messages: list[Message], at: int, number: int) -> list[Message]:
-    """Let somebody speak out of turn."""
+    """Insert a user or assistant text anywhere."""
     return [
         *messages[:at],
         Message.from_text(_pick_option(("user", "assistant"), number), make_text(number, 20)),
@@ -384,7 +384,7 @@ _SAMPLE_IMAGE = Media("image", "image/png", 68, "", "iVBORw0KGgo=")
 
 
 def _insert_picture(messages: list[Message], at: int, number: int) -> list[Message]:
-    """Put media where it may stand: into a user's message or a result that is no error."""
+    """Insert an image where an API accepts it: into a user message or a result."""
     home = _find_nearest(messages, at, lambda message: message.role == "user")
     if number % 2 and home is not None:
         return _insert_part(messages, home, _SAMPLE_IMAGE, number // 2)
@@ -392,7 +392,7 @@ def _insert_picture(messages: list[Message], at: int, number: int) -> list[Messa
 
 
 def _insert_odd_picture(messages: list[Message], at: int, number: int) -> list[Message]:
-    """Put media where no API takes it: an error's result, the agent's words, a kind nobody knows."""
+    """Insert media where no API accepts it: into an error result or an answer, or of an unknown kind."""
     if number % 3 == 0:
         return _change_results(messages, at, lambda result: replace(result, content=(_SAMPLE_IMAGE,), is_error=True))
     role = "assistant" if number % 3 == 1 else "user"
@@ -429,7 +429,7 @@ DAMAGE_BY_NAME: dict[str, DamageFunction] = {
     "split results": _split_results,
     "reversed results": _reverse_results,
     "interleaved batches": _interleave_batches,
-    "words among results": _mix_user_words,
+    "words among results": _mix_user_text,
     "repeated id": _reuse_ids,
     "same id in a message": _share_id,
     "odd id": _use_odd_id,
@@ -450,4 +450,4 @@ DAMAGE_BY_NAME: dict[str, DamageFunction] = {
     "odd text": _insert_odd_text,
     "trailing space": _append_trailing_space,
 }
-"""Every way of breaking a history, by name."""
+"""Every kind of damage to a history, by name."""

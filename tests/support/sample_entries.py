@@ -1,4 +1,4 @@
-"""Entries for tests: small conversations, one of every kind, and what stores have lost before."""
+"""Entries for tests: small conversations, one entry of every kind, and values that stores have lost before."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ HUGE_INTEGER = 2**80
 
 
 def make_message_entry_body(text: str, role: str = "user") -> MessageEntry:
-    """Return the body of a message that says ``text``."""
+    """Return the body of a message with the text ``text``."""
     return MessageEntry(build_sized_message(Message.from_text(role, text)))  # type: ignore[arg-type]
 
 
 def make_message_chain(names: Iterable[str], parent: str | None = None) -> list[Entry]:
-    """Return messages with these ids, one below the other, the first below ``parent``."""
+    """Return messages with these ids, each the child of the one before, the first the child of ``parent``."""
     entries: list[Entry] = []
     for index, name in enumerate(names):
         role = "assistant" if index % 2 else "user"
@@ -59,7 +59,7 @@ def make_message_chain(names: Iterable[str], parent: str | None = None) -> list[
 
 
 def drop_sequence_numbers(entries: Iterable[Entry]) -> list[Entry]:
-    """Return ``entries`` without the numbers that the store gave them."""
+    """Return ``entries`` without the sequence numbers that the store assigned."""
     return [replace(entry, seq=0) for entry in entries]
 
 
@@ -69,7 +69,7 @@ def list_ids(entries: Iterable[Entry]) -> list[str]:
 
 
 def is_same_request(first: ConversationState, second: ConversationState) -> bool:
-    """Return whether two branches make the same request: bytes, sizes, calibration and counts."""
+    """Return whether two states make the same request: bytes, sizes, calibration and counts."""
     view_fields = ("pinned_count", "first_kept", "shown_tokens", "compaction", "protected_parts", "turn_limit_start")
     return (
         build_projection(first) == build_projection(second)
@@ -91,25 +91,25 @@ def is_same_request(first: ConversationState, second: ConversationState) -> bool
 
 
 def make_all_entry_bodies() -> list[EntryBody]:
-    """Return a body of each kind, with what JSON and columns find hard."""
+    """Return an entry body of each kind, with values that JSON and database columns handle badly."""
     raw = Raw(b'{"role": "user",  "content":"\\u2028 \\ud83d x", "n": 123456789012345678901234567890, "n": 1}')
     opaque = Opaque("new", Raw(b"[1e400, 01]"), ProviderSignature("a", "m", ODD_TEXT))
-    odd = Message("user", (Text(ODD_TEXT, raw=Raw(b'{"type":"text"}')), opaque))
+    odd_message = Message("user", (Text(ODD_TEXT, raw=Raw(b'{"type":"text"}')), opaque))
     call = ToolCall("id\x00", "read", '{"a": "\\ud800", "n": 1e999}')
     results = ToolResult("id\x00", "read", (Text(ODD_TEXT), Media("image", "image/png", 3, "n", "aGk=")), is_error=True)
-    slot = replace(build_sized_message(odd), api="unheard-of", raw=raw)
+    sized_message = replace(build_sized_message(odd_message), api="unheard-of", raw=raw)
     edit = Edit(
         Span(0, 1, 0), (Text(ODD_TEXT, raw=Raw(b"{}")), Message("tool", (results,))), "spill", ODD_TEXT, -3, "ab"
     )
     return [
-        MessageEntry(slot, Raw(b'{"uuid" : "x"}')),
+        MessageEntry(sized_message, Raw(b'{"uuid" : "x"}')),
         MessageEntry(
             replace(build_sized_message(Message("assistant", (Thinking(ODD_TEXT), call))), base_raw=Raw(b'{"z":0}'))
         ),
-        BranchSummaryEntry(slot, ODD_TEXT),
+        BranchSummaryEntry(sized_message, ODD_TEXT),
         RequestSetup("d", 10),
         DecisionEntry((edit,)),
-        CompactionEntry(1, odd, 7, (edit,), 9, 8, "manual", Raw(b'{"items":[1.0]}')),
+        CompactionEntry(1, odd_message, 7, (edit,), 9, 8, "manual", Raw(b'{"items":[1.0]}')),
         RequestEntry("b", 2, "model"),
         AnswerEntry("b", Usage(1, 2, 3, 4), "end_turn"),
         RevokeEntry("e4"),
@@ -122,17 +122,18 @@ def make_all_entry_bodies() -> list[EntryBody]:
 def make_long_session() -> list[Entry]:
     """Return a session with a system message, calls, usage, a decision on the tail and two compactions.
 
-    ``s0 m1 … m5 c1 m6 … m9 d c2 m10 m11``: the first compaction keeps slot 5, the second slot 8.
+    ``s0 m1 … m5 c1 m6 … m9 d c2 m10 m11``: the first compaction keeps the messages from #5 on,
+    the second from #8 on.
     """
     entries: list[Entry] = []
 
     def add(name: str, body: EntryBody) -> None:
         entries.append(Entry(name, entries[-1].id if entries else None, body))
 
-    def step(name: str, n: int) -> None:
-        """A request and its answer, which calls a tool."""
-        slots = sum(isinstance(entry.body, MessageEntry) for entry in entries)
-        add(f"q{n}", RequestEntry(f"basis{n}", slots, "model"))
+    def add_step(name: str, n: int) -> None:
+        """Add a request and its answer, which calls a tool."""
+        message_count = sum(isinstance(entry.body, MessageEntry) for entry in entries)
+        add(f"q{n}", RequestEntry(f"basis{n}", message_count, "model"))
         add(f"a{n}", AnswerEntry(f"basis{n}", Usage(900 + 130 * n, 20)))
         call = ToolCall(f"call{n}", "read", '{"path":"f"}')
         add(name, MessageEntry(build_sized_message(Message("assistant", (Text(f"answer {n}"), call)))))
@@ -151,9 +152,9 @@ def make_long_session() -> list[Entry]:
             add("x1", FailureEntry("timed_out"))
         if n == 9:
             spill_edit = Edit(Span(9, 10, 0), (ToolResult("call8", content=(Text("cut"),)),), "spill", saves=30)
-            early = Edit(Span(3, 4, 0), (ToolResult("call2", content=(Text("cut"),)),), "prune", saves=20)
-            add("d", DecisionEntry((early, spill_edit)))
+            prune_edit = Edit(Span(3, 4, 0), (ToolResult("call2", content=(Text("cut"),)),), "prune", saves=20)
+            add("d", DecisionEntry((prune_edit, spill_edit)))
             add("c2", CompactionEntry(8, Message.from_text("user", "second"), 11))
         if n < 11:
-            step(f"m{n + 1}", n + 1)
+            add_step(f"m{n + 1}", n + 1)
     return entries

@@ -1,13 +1,13 @@
-"""The rules of a store as tests: subclass ``SessionStoreRules`` or ``BlobStoreRules`` in your own test module.
+"""Conformance tests of stores: subclass ``SessionStoreRules`` or ``BlobStoreRules`` in your own test module.
 
 ::
 
     class TestMine(SessionStoreRules):
-        def open(self, place: Path) -> SessionStore:
-            return MyStore(place / "sessions")
+        def open(self, folder: Path) -> SessionStore:
+            return MyStore(folder / "sessions")
 
-``open`` is called with a directory of the test's own; called with the same one again it must find what was stored
-there (a store that keeps nothing sets ``durable = False``). Needs pytest.
+``open`` is called with a directory of the test; called again with the same directory it must find what was stored there
+(a store that keeps nothing on disk sets ``is_durable = False``).
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from holdfast.store.tree.tree import MIN_OUTLINE_ENTRIES
 
 
 class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
-    """What every session store does."""
+    """Tests that every session store must pass."""
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
-    def test_path_is_what_was_appended(self, tmp_path: Path) -> None:
-        """nothing-lost: everything whose append returned is read back, also by another process, in order."""
+    def test_read_path_returns_all_appended_entries_after_reopening(self, tmp_path: Path) -> None:
+        """nothing-lost: every entry whose append returned is read back in order, also by another process."""
         entries = make_message_chain("abcd")
         first = self.open(tmp_path)
         first.create_session(SAMPLE_KEY)
@@ -66,7 +66,7 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             assert store.get_session(SAMPLE_KEY).leaf_id == "d"
             assert store.get_session(SAMPLE_KEY).entry_count == 4
 
-    def test_every_kind_comes_back_equal(self, tmp_path: Path) -> None:
+    def test_read_entries_returns_every_kind_equal_to_what_was_imported(self, tmp_path: Path) -> None:
         """loads-what-was-saved: ``load(save(x)) == x`` for every kind of entry and every awkward value."""
         bodies = make_all_entry_bodies()
         entries = [Entry(f"e{n}", f"e{n - 1}" if n else None, body, time_ms=n) for n, body in enumerate(bodies)]
@@ -79,8 +79,8 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
         raw, stored_raw = entries[0].body.sized_message.raw, stored_entries[0].body.sized_message.raw  # type: ignore[union-attr]
         assert bytes(stored_raw or b"") == bytes(raw or b"")
 
-    def test_order_is_the_log_not_the_clock(self, tmp_path: Path) -> None:
-        """no-clock-in-decisions: a clock that runs backwards changes no order."""
+    def test_read_entries_keeps_the_log_order_when_the_clock_runs_backwards(self, tmp_path: Path) -> None:
+        """no-clock-in-decisions: the order of entries is that of the log, whatever their times are."""
         entries = [replace(entry, time_ms=1_000 - n) for n, entry in enumerate(make_message_chain("abc"))]
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, entries)
@@ -88,8 +88,8 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             assert list_ids(stored_entries) == ["a", "b", "c"]
             assert sorted({entry.seq for entry in stored_entries}) == [entry.seq for entry in stored_entries]
 
-    def test_unknown_parent_is_refused_whole(self, tmp_path: Path) -> None:
-        """parent-first: no entry without its parent, and one bad entry keeps the whole batch out."""
+    def test_append_entries_refuses_the_whole_batch_for_an_unknown_parent(self, tmp_path: Path) -> None:
+        """parent-first: one entry with an unknown parent makes the store refuse its whole batch."""
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
             before = store.get_session(SAMPLE_KEY)
@@ -99,7 +99,7 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             assert store.get_session(SAMPLE_KEY) == before
             assert store.append_entries(SAMPLE_KEY, make_message_chain("c", "b")).is_leaf_moved
 
-    def test_child_before_parent_is_refused(self, tmp_path: Path) -> None:
+    def test_import_entries_refuses_a_child_before_its_parent(self, tmp_path: Path) -> None:
         """parent-first: the parent comes first also within a batch, so no cycle can be written."""
         with self.open(tmp_path) as store, pytest.raises(LogConflict):
             store.import_entries(
@@ -107,9 +107,11 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
                 [Entry("a", "b", make_message_entry_body("x")), Entry("b", "a", make_message_entry_body("y"))],
             )
 
-    def test_a_value_of_a_wrong_type_is_refused_whole(self, tmp_path: Path) -> None:
-        """What could not be read again is not acknowledged: the error names the field, and nothing is written."""
-        wrong: dict[str, EntryBody] = {
+    def test_append_and_import_refuse_the_batch_for_a_value_of_a_wrong_type(self, tmp_path: Path) -> None:
+        """A value that could not be decoded again is refused with its field named, and nothing of its batch is
+        written.
+        """
+        bodies_by_field: dict[str, EntryBody] = {
             "arguments": MessageEntry(SizedMessage(Message("assistant", (ToolCall("c", "bash", {"a": 1}),)))),  # type: ignore[arg-type]
             r"\.id`": MessageEntry(SizedMessage(Message("assistant", (ToolCall(5, "bash", "{}"),)))),  # type: ignore[arg-type]
             "is_error": MessageEntry(SizedMessage(Message("tool", (ToolResult("c", is_error="yes"),)))),  # type: ignore[arg-type]
@@ -119,15 +121,15 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
         }
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_message_chain("a"))
-            for field, body in wrong.items():
-                for verb in (store.append_entries, store.import_entries):
+            for field, body in bodies_by_field.items():
+                for write in (store.append_entries, store.import_entries):
                     with pytest.raises(LogConflict, match=field):
-                        verb(SAMPLE_KEY, [Entry("b", "a", make_message_entry_body("fine")), Entry("c", "b", body)])
+                        write(SAMPLE_KEY, [Entry("b", "a", make_message_entry_body("fine")), Entry("c", "b", body)])
             assert list_ids(store.read_path(SAMPLE_KEY)) == ["a"]
             assert store.find_damage(SAMPLE_KEY) == []
 
-    def test_an_id_is_given_once(self, tmp_path: Path) -> None:
-        """unique-entry-ids: an id is unique in its session over all kinds, and free in another."""
+    def test_append_entries_refuses_an_id_that_the_session_already_has(self, tmp_path: Path) -> None:
+        """unique-entry-ids: an id is unique in its session over all kinds; another session may use it too."""
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
             with pytest.raises(LogConflict, match="'a'"):
@@ -136,9 +138,9 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
                 store.append_entries(SAMPLE_KEY, [*make_message_chain("c", "b"), *make_message_chain("c", "b")])
             assert store.import_entries("session-2", make_message_chain("ab")).added_count == 2
 
-    def test_names_that_no_index_holds_are_refused(self, tmp_path: Path) -> None:
-        """no-outside-paths: an id that is empty, endless, half a character, or a way to somewhere else is refused
-        everywhere.
+    def test_store_refuses_unsafe_session_keys_and_entry_ids(self, tmp_path: Path) -> None:
+        """no-outside-paths: every method refuses keys and ids that are empty, too long, lone surrogates, paths or
+        reserved file names.
         """
         with self.open(tmp_path) as store:
             store.create_session(SAMPLE_KEY)
@@ -164,8 +166,10 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
 
     # -- leaves and forks ----------------------------------------------------------------------------------------------
 
-    def test_another_leaf_forks(self, tmp_path: Path) -> None:
-        """one-writer: who appends behind an older leaf makes a fork; nothing is overwritten and the label stays."""
+    def test_append_entries_after_an_older_leaf_makes_a_fork(self, tmp_path: Path) -> None:
+        """one-writer: an append after an older leaf makes a new branch; the leaf and the existing branch stay
+        unchanged.
+        """
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_message_chain("abc"))
             outcome = store.append_entries(SAMPLE_KEY, make_message_chain("xy", "b"), expected_leaf="b")
@@ -175,8 +179,10 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             assert list_ids(store.read_path(SAMPLE_KEY, "y")) == ["a", "b", "x", "y"]
             assert list_ids(store.read_tips(SAMPLE_KEY)) == ["c", "y"]
 
-    def test_the_leaf_moves_only_from_where_it_was_expected(self, tmp_path: Path) -> None:
-        """A caller that names the leaf it knows may rewind from it, and moves nothing once the leaf is another."""
+    def test_append_entries_moves_the_leaf_only_from_the_expected_leaf(self, tmp_path: Path) -> None:
+        """A caller that names the current leaf may rewind from it; with an outdated leaf the append does not move
+        it.
+        """
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_message_chain("abc"))
             assert store.append_entries(SAMPLE_KEY, make_message_chain("x", "a"), expected_leaf="c").is_leaf_moved
@@ -184,8 +190,8 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             assert not store.append_entries(SAMPLE_KEY, make_message_chain("y", "x"), expected_leaf="c").is_leaf_moved
             assert store.get_session(SAMPLE_KEY).leaf_id == "x"
 
-    def test_leaf_moves_where_it_is_put(self, tmp_path: Path) -> None:
-        """The leaf is a label: it can be set to any entry, and appending goes on from there."""
+    def test_set_leaf_moves_the_leaf_to_any_entry(self, tmp_path: Path) -> None:
+        """The leaf can be set to any entry, by a prefix of its id too, and the next append continues from there."""
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_message_chain(["one", "two", "three"]))
             assert store.set_leaf(SAMPLE_KEY, "tw") == "two"
@@ -194,8 +200,8 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             with pytest.raises(UnknownId):
                 store.set_leaf(SAMPLE_KEY, "four")
 
-    def test_labels_hang_beside_the_branch(self, tmp_path: Path) -> None:
-        """A label names an entry, is no tip, moves no leaf, and an empty name takes it away."""
+    def test_label_entry_does_not_move_the_leaf(self, tmp_path: Path) -> None:
+        """A label names an entry, is no tip and moves no leaf, and an empty name removes it."""
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_message_chain("abc"))
             store.label_entry(SAMPLE_KEY, "b", "before the refactoring")
@@ -209,8 +215,8 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
 
     # -- imports -------------------------------------------------------------------------------------------------------
 
-    def test_importing_twice_changes_nothing(self, tmp_path: Path) -> None:
-        """An import is idempotent and says so."""
+    def test_import_entries_twice_changes_nothing(self, tmp_path: Path) -> None:
+        """An import is idempotent, and its result says that nothing changed."""
         entries = [replace(entry, time_ms=5) for entry in make_message_chain("abc")]
         info = SessionInfo(SAMPLE_KEY, "title", "claude-code", "/home/me", "model", 1, 9)
         with self.open(tmp_path) as store:
@@ -222,8 +228,8 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             assert (store.list_sessions(), store.read_entries(SAMPLE_KEY)) == before
             assert store.get_session(SAMPLE_KEY) == replace(info, entry_count=3, leaf_id="c")
 
-    def test_a_grown_file_adds_what_is_new(self, tmp_path: Path) -> None:
-        """Only new entries are added, and the leaf goes on with the file."""
+    def test_import_entries_adds_only_new_entries_of_a_longer_recording(self, tmp_path: Path) -> None:
+        """Only the new entries are added, and the leaf moves to the last of them."""
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_message_chain("abc"))
             outcome = store.import_entries(
@@ -233,16 +239,16 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             assert store.get_session(SAMPLE_KEY).title == "new title"
             assert list_ids(store.read_path(SAMPLE_KEY)) == list("abcde")
 
-    def test_an_import_leaves_no_branch(self, tmp_path: Path) -> None:
-        """What was said here since the first import stays the session's leaf."""
+    def test_import_entries_keeps_the_leaf_on_entries_appended_since(self, tmp_path: Path) -> None:
+        """An import does not move the leaf away from entries that were appended since the first import."""
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_message_chain("abc"))
             store.append_entries(SAMPLE_KEY, make_message_chain("x", "c"))
             assert store.import_entries(SAMPLE_KEY, make_message_chain("abcde")).leaf == "x"
             assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b", "c", "x"]
 
-    def test_other_content_under_an_id_is_refused(self, tmp_path: Path) -> None:
-        """A file that changed under its ids is an error, and nothing of it is written."""
+    def test_import_entries_refuses_other_content_under_a_known_id(self, tmp_path: Path) -> None:
+        """A recording whose entry changed under its id is an error, and nothing of it is written."""
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_message_chain("abc"))
             before = (store.list_sessions(), store.read_entries(SAMPLE_KEY))
@@ -261,8 +267,8 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
                 )
             assert (store.list_sessions(), store.read_entries(SAMPLE_KEY)) == before
 
-    def test_a_leaf_must_be_an_entry(self, tmp_path: Path) -> None:
-        """An import whose leaf is not there is refused whole."""
+    def test_import_entries_refuses_a_leaf_that_is_no_entry(self, tmp_path: Path) -> None:
+        """An import with an unknown leaf is refused as a whole."""
         with self.open(tmp_path) as store:
             with pytest.raises(LogConflict, match="nowhere"):
                 store.import_entries(SAMPLE_KEY, make_message_chain("ab"), leaf="nowhere")
@@ -270,29 +276,29 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
 
     # -- the active branch ---------------------------------------------------------------------------------------------
 
-    def test_active_branch_makes_the_same_request(self, tmp_path: Path) -> None:
-        """opening-costs-one-branch: a branch opened from its newest compaction has every number and byte that the whole
-        path gives.
+    def test_open_state_makes_the_same_request_as_the_whole_path(self, tmp_path: Path) -> None:
+        """opening-costs-one-branch: a state opened from its newest compaction equals the state of the whole path in
+        every number and byte.
         """
         first = self.open(tmp_path)
         first.import_entries(SAMPLE_KEY, make_long_session())
         with self.reopen(first, tmp_path) as store:
-            whole, active = (
+            whole_state, active = (
                 ConversationState.from_entries(store.read_path(SAMPLE_KEY)),
                 store.read_active_entries(SAMPLE_KEY),
             )
-            branch = store.open_state(SAMPLE_KEY)
+            state = store.open_state(SAMPLE_KEY)
         assert active.compaction is not None
         assert list_ids(active.head) == ["s0"]
         assert list_ids(active.tail) == ["m8", "m9"]
-        assert is_same_request(branch, whole)
-        assert branch.history.sized_messages[8] == whole.history.sized_messages[8]
+        assert is_same_request(state, whole_state)
+        assert state.history.sized_messages[8] == whole_state.history.sized_messages[8]
         with pytest.raises(LookupError, match="slots 1 to 7"):
-            branch.history.sized_messages.slice()
+            state.history.sized_messages.slice()
 
-    def test_a_branch_without_its_words_is_that_of_the_leaf(self, tmp_path: Path) -> None:
-        """opening-costs-one-branch: an import that grew, a leaf that moved and what was appended since tell the sizes
-        of their own path.
+    def test_open_size_state_equals_the_sizes_of_the_leafs_path(self, tmp_path: Path) -> None:
+        """opening-costs-one-branch: the size state is that of the leaf's own path after a longer import, an append
+        and a moved leaf.
         """
         entries = make_message_chain([f"e{at}" for at in range(2 * MIN_OUTLINE_ENTRIES)])
         first = self.open(tmp_path)
@@ -308,8 +314,10 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             store.set_leaf(SAMPLE_KEY, "e1")
             assert store.open_size_state(SAMPLE_KEY) == reduce_to_sizes(ConversationState.from_entries(entries[:2]))
 
-    def test_a_fork_knows_no_later_compaction(self, tmp_path: Path) -> None:
-        """A branch from before a compaction is whole: the summary belongs to the other branch (F174)."""
+    def test_open_state_of_a_fork_ignores_a_later_compaction(self, tmp_path: Path) -> None:
+        """A branch that forks before a compaction is opened whole, because the summary belongs to the other branch
+        (F174).
+        """
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_long_session())
             store.append_entries(SAMPLE_KEY, make_message_chain("x", "m5"))
@@ -318,8 +326,8 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
                 store.open_state(SAMPLE_KEY, "x"), ConversationState.from_entries(store.read_path(SAMPLE_KEY, "x"))
             )
 
-    def test_a_revoked_compaction_hides_nothing(self, tmp_path: Path) -> None:
-        """Undo brings the older turns back; the next compaction is opened from again."""
+    def test_open_state_restores_the_messages_of_a_revoked_compaction(self, tmp_path: Path) -> None:
+        """Revoking a compaction brings its messages back; the next compaction shortens the opened path again."""
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_long_session())
             store.append_entries(SAMPLE_KEY, [Entry("r", "m11", RevokeEntry("c2"))])
@@ -339,8 +347,8 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
                 store.open_state(SAMPLE_KEY), ConversationState.from_entries(store.read_path(SAMPLE_KEY))
             )
 
-    def test_a_compaction_may_keep_more_than_the_one_before(self, tmp_path: Path) -> None:
-        """A tail that reaches behind an older compaction is found."""
+    def test_open_state_finds_a_tail_that_starts_before_an_older_compaction(self, tmp_path: Path) -> None:
+        """A compaction may keep more messages than the compaction before it."""
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_long_session())
             store.append_entries(
@@ -351,10 +359,10 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
                 store.open_state(SAMPLE_KEY), ConversationState.from_entries(store.read_path(SAMPLE_KEY))
             )
 
-    # -- finding -------------------------------------------------------------------------------------------------------
+    # -- lookups -------------------------------------------------------------------------------------------------------
 
-    def test_entries_of_one_kind(self, tmp_path: Path) -> None:
-        """Asked for a kind, the tree's entries of that kind come in order; a kind that is not there has none."""
+    def test_read_entries_filters_by_kind(self, tmp_path: Path) -> None:
+        """The entries of one kind come in order; a kind without entries gives an empty list."""
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_long_session())
             assert list_ids(store.read_entries(SAMPLE_KEY, "compaction")) == ["c1", "c2"]
@@ -364,23 +372,27 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             ]
             assert store.read_entries(SAMPLE_KEY, "label") == store.read_entries(SAMPLE_KEY, "' OR 1") == []
 
-    def test_entries_behind_one(self, tmp_path: Path) -> None:
-        """What was appended behind an entry comes in order, of every kind or of one, whatever else is in the store."""
+    def test_read_entries_after_a_sequence_number_returns_only_later_entries(self, tmp_path: Path) -> None:
+        """Entries after a sequence number come in order, of every kind or of one, whatever other sessions are in the
+        store.
+        """
         with self.open(tmp_path) as store:
             store.import_entries("session-2", make_message_chain("ab"))
             store.import_entries(SAMPLE_KEY, make_long_session())
             store.append_entries("session-2", make_message_chain("cd", "b"))
-            every = store.read_entries(SAMPLE_KEY)
-            for at in (0, len(every) // 2, len(every) - 1):
-                behind = store.read_entries(SAMPLE_KEY, after=every[at].seq)
-                assert behind == every[at + 1 :]
-                assert store.read_entries(SAMPLE_KEY, "message", after=every[at].seq) == [
-                    entry for entry in behind if isinstance(entry.body, MessageEntry)
+            all_entries = store.read_entries(SAMPLE_KEY)
+            for at in (0, len(all_entries) // 2, len(all_entries) - 1):
+                later_entries = store.read_entries(SAMPLE_KEY, after=all_entries[at].seq)
+                assert later_entries == all_entries[at + 1 :]
+                assert store.read_entries(SAMPLE_KEY, "message", after=all_entries[at].seq) == [
+                    entry for entry in later_entries if isinstance(entry.body, MessageEntry)
                 ]
-            assert store.read_entries(SAMPLE_KEY, after=0) == every
+            assert store.read_entries(SAMPLE_KEY, after=0) == all_entries
 
-    def test_sessions_and_entries_by_prefix(self, tmp_path: Path) -> None:
-        """Any unique prefix finds; an exact id wins over longer ones; else the candidates are listed."""
+    def test_get_session_and_get_entry_accept_a_unique_prefix(self, tmp_path: Path) -> None:
+        """A unique prefix is enough, an exact id wins over longer ones, and an ambiguous prefix lists the
+        candidates.
+        """
         with self.open(tmp_path) as store:
             for key in ("aa", "aab", "abc"):
                 store.import_entries(key, make_message_chain(["e1", "e11", "e2"]))
@@ -396,10 +408,10 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             with pytest.raises(UnknownId, match="e1, e11, e2"):
                 store.get_entry("aa", "e")
 
-    def test_unknown_sessions_are_an_error(self, tmp_path: Path) -> None:
-        """Each verb on a session that is not there raises ``UnknownId`` and makes none."""
+    def test_store_methods_raise_unknown_id_for_an_unknown_session(self, tmp_path: Path) -> None:
+        """Each method raises ``UnknownId`` for a session that does not exist, and creates none."""
         with self.open(tmp_path) as store:
-            for verb in (
+            for method in (
                 store.read_path,
                 store.read_active_entries,
                 store.read_entries,
@@ -409,13 +421,13 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
                 store.remove_session,
             ):
                 with pytest.raises(UnknownId, match="gone"):
-                    verb("gone")
+                    method("gone")
             with pytest.raises(UnknownId, match="gone"):
                 store.append_entries("gone", make_message_chain("a"))
             assert store.list_sessions() == []
 
-    def test_an_empty_session_is_readable(self, tmp_path: Path) -> None:
-        """A session without entries has an empty path and an empty branch."""
+    def test_read_path_of_a_session_without_entries_is_empty(self, tmp_path: Path) -> None:
+        """A session without entries has an empty path and the initial state."""
         with self.open(tmp_path) as store:
             assert store.list_sessions() == []
             store.create_session(SAMPLE_KEY)
@@ -425,8 +437,8 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             with pytest.raises(LogConflict, match=SAMPLE_KEY):
                 store.create_session(SAMPLE_KEY)
 
-    def test_the_last_changed_session_comes_first(self, tmp_path: Path) -> None:
-        """The list is by last change, and carries what was said about the session."""
+    def test_list_sessions_sorts_by_last_change(self, tmp_path: Path) -> None:
+        """The session that changed last comes first, and each keeps the information that was stored about it."""
         with self.open(tmp_path) as store:
             for key, at in (("old", 1), ("new", 3), ("middle", 2)):
                 store.import_entries(key, [Entry("a", None, make_message_entry_body(key), time_ms=at)])
@@ -434,8 +446,8 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             store.update_session_info("old", title="t\ud83d", cwd="/w")
             assert (store.get_session("old").cwd, store.get_session("old").model) == ("/w", "")
 
-    def test_remove_takes_one_session(self, tmp_path: Path) -> None:
-        """Removing is explicit and takes that session's tree alone."""
+    def test_remove_session_removes_only_that_session(self, tmp_path: Path) -> None:
+        """Removing a session leaves the others, and its key can be used again."""
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_long_session())
             store.import_entries("other", make_message_chain("ab"))
@@ -446,9 +458,9 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
 
     # -- one writer ----------------------------------------------------------------------------------------------------
 
-    def test_one_writer_a_session(self, tmp_path: Path) -> None:
-        """one-writer: a second writer of the same session is told so; other sessions are free, and so is this one
-        later.
+    def test_hold_lease_refuses_a_second_writer_of_the_session(self, tmp_path: Path) -> None:
+        """one-writer: a second writer of a session gets ``StoreLocked``; other sessions are free, and so is this one
+        afterwards.
         """
         with self.open(tmp_path) as store:
             with (
@@ -461,8 +473,8 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             with store.hold_lease(SAMPLE_KEY):
                 pass
 
-    def test_a_closed_store_says_so(self, tmp_path: Path) -> None:
-        """A verb after ``close`` is a clear error."""
+    def test_store_methods_raise_store_error_after_close(self, tmp_path: Path) -> None:
+        """A method called after ``close`` raises an error that says that the store is closed."""
         store = self.open(tmp_path)
         store.create_session(SAMPLE_KEY)
         store.close()
@@ -473,15 +485,15 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
 
 
 class BlobStoreRules:
-    """What every blob store does."""
+    """Tests that every blob store must pass."""
 
     def open(self, folder: Path) -> BlobStore:
         """Return the blob store at ``folder``."""
         raise NotImplementedError
 
-    def test_blobs_come_back(self, tmp_path: Path) -> None:
-        """loads-what-was-saved: any text comes back, under the hash of its bytes, and storing it
-        again changes nothing.
+    def test_store_content_round_trips_any_text_under_its_hash(self, tmp_path: Path) -> None:
+        """loads-what-was-saved: any text is read back under the hash of its bytes, and storing it again changes
+        nothing.
         """
         blobs = self.open(tmp_path)
         for text in ("", ODD_TEXT, "line\n" * 50_000):
@@ -492,8 +504,8 @@ class BlobStoreRules:
             assert blobs.get_size(hash_) == len(blobs.read_bytes(hash_))
         assert len(set(blobs.iter_hashes())) == len(list(blobs.iter_hashes())) == 3
 
-    def test_blobs_are_read_in_pages(self, tmp_path: Path) -> None:
-        """A page is what slicing the whole gives, in bytes and in characters, also across pieces and past the end."""
+    def test_read_text_and_read_bytes_return_the_requested_slice(self, tmp_path: Path) -> None:
+        """A page is the slice of the whole content, in bytes and in characters, also across pieces and past the end."""
         blobs = self.open(tmp_path)
         text = "äb\U0001f980" * 30_000
         hash_ = blobs.store_content(text)
@@ -504,20 +516,20 @@ class BlobStoreRules:
         assert blobs.read_text(hash_, 89_999) == text[89_999:]
         assert blobs.read_bytes(hash_, 5) == text.encode()[5:]
 
-    def test_only_hashes_name_blobs(self, tmp_path: Path) -> None:
-        """no-outside-paths: no outside string becomes a path; what is not there is a clear error."""
+    def test_blob_methods_raise_unknown_id_for_names_that_are_no_hash(self, tmp_path: Path) -> None:
+        """no-outside-paths: no outside string becomes a path, and a hash without a blob is a clear error."""
         blobs = self.open(tmp_path)
         blobs.store_content("x")
         for bad in ("", "../../etc/passwd", "a" * 63, "A" * 64, "a" * 64 + "\n", "/" * 64, "a" * 65):
-            for verb in (blobs.read_bytes, blobs.has_blob, blobs.get_size, blobs.remove_blob, blobs.read_text):
+            for method in (blobs.read_bytes, blobs.has_blob, blobs.get_size, blobs.remove_blob, blobs.read_text):
                 with pytest.raises(UnknownId):
-                    verb(bad)
+                    method(bad)
         with pytest.raises(UnknownId, match="b" * 64):
             blobs.read_bytes("b" * 64)
         assert not blobs.has_blob("b" * 64)
 
-    def test_whatever_bytes_there_are_can_be_read(self, tmp_path: Path) -> None:
-        """Bytes that are no UTF-8 come back as they are, as a text with U+FFFD, and in pages of that text."""
+    def test_read_text_replaces_invalid_utf8_and_read_bytes_keeps_it(self, tmp_path: Path) -> None:
+        """Bytes that are no UTF-8 are returned unchanged as bytes, and with U+FFFD as text, also in pages."""
         blobs = self.open(tmp_path)
         for data in (b"\xff\xfe\x00ok", b"\xed\xa0", b"\xe6\xbc" * 40_000, bytes(range(256)) * 600):
             hash_ = blobs.store_content(data)
@@ -526,8 +538,8 @@ class BlobStoreRules:
             assert blobs.count_characters(hash_) == len(text)
             assert "".join(blobs.read_text(hash_, at, at + 7_001) for at in range(0, len(text), 7_001)) == text
 
-    def test_every_page_is_reached(self, tmp_path: Path) -> None:
-        """A text of n characters is read in n / page calls, and the pages are the text."""
+    def test_read_text_pages_make_up_the_whole_text(self, tmp_path: Path) -> None:
+        """A text of n characters is read in n / page calls, and the pages together are the text."""
         blobs = self.open(tmp_path)
         for text in ("line of words\n" * 20_000, "\u89e3\ud83d\U0001f980 x" * 50_000, ""):
             hash_ = blobs.store_content(text)
@@ -536,8 +548,8 @@ class BlobStoreRules:
             assert "".join(pages) == text
             assert len(pages) == -(-len(text) // 50_000)
 
-    def test_only_what_is_old_is_discarded(self, tmp_path: Path) -> None:
-        """A blob that was stored since, also again, stays: it may be about to be named."""
+    def test_remove_if_older_keeps_a_blob_that_was_stored_again(self, tmp_path: Path) -> None:
+        """A blob that was stored again since is kept, because an entry may be about to refer to it."""
         blobs = self.open(tmp_path)
         hash_ = blobs.store_content("text")
         (blob,) = blobs.iter_items()
@@ -550,10 +562,10 @@ class BlobStoreRules:
         assert blobs.remove_if_older(hash_, next(iter(blobs.iter_items())).stored_at + 1)
         assert not blobs.has_blob(hash_)
 
-    def test_removed_blobs_are_gone(self, tmp_path: Path) -> None:
-        """Removing takes one blob, and it can be stored again."""
+    def test_remove_blob_removes_only_that_blob(self, tmp_path: Path) -> None:
+        """Removing takes one blob, and the same content can be stored again."""
         blobs = self.open(tmp_path)
-        removed_hash, two = blobs.store_content("one"), blobs.store_content("two")
+        removed_hash, kept_hash = blobs.store_content("one"), blobs.store_content("two")
         blobs.remove_blob(removed_hash)
-        assert list(blobs.iter_hashes()) == [two]
+        assert list(blobs.iter_hashes()) == [kept_hash]
         assert blobs.store_content("one") == removed_hash

@@ -1,6 +1,6 @@
-"""Rules of a session store that are not about one log read back: copied branches, search and quotas.
+"""Conformance tests of session stores for copied branches, long imports, search and quotas.
 
-``SessionStoreRules`` has them all.
+``SessionStoreRules`` inherits them all.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from holdfast.state.entries import (
 from holdfast.store.base import ImportResult, Quota, SessionStore
 
 LONG_RECORDING = 250
-"""Entries of a recording that is not written at once."""
+"""Entries of a recording that a store imports in several batches."""
 
 
 class StoreOpening:
-    """How the store under test is opened."""
+    """Opens the store under test; subclasses override ``open``."""
 
     is_durable = True
     """Whether opening the same place again finds what was stored."""
@@ -62,15 +62,15 @@ class StoreOpening:
         return self.open(folder)
 
     def open_limited(self, folder: Path, quota: Quota) -> SessionStore | None:
-        """Return the store at ``folder`` with a quota, or nothing if this store has none."""
+        """Return the store at ``folder`` with a quota, or None if this kind of store has no quotas."""
         return None
 
 
 class CopyRules(StoreOpening):
-    """A branch said again with other messages."""
+    """Tests of ``copy_branch``."""
 
-    def test_a_branch_is_said_again_with_another_message(self, tmp_path: Path) -> None:
-        """``branch_with`` copies from the first replaced entry on; the old branch stays, the session goes on anew."""
+    def test_copy_branch_copies_from_the_first_replaced_entry_on(self, tmp_path: Path) -> None:
+        """The copy starts at the first replaced entry, the old branch stays, and the session continues on the copy."""
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_long_session())
             old = store.read_path(SAMPLE_KEY)
@@ -92,8 +92,10 @@ class CopyRules(StoreOpening):
             assert is_same_request(store.open_state(SAMPLE_KEY), ConversationState.from_entries(new))
             assert store.append_entries(SAMPLE_KEY, make_message_chain("z", leaf)).is_leaf_moved
 
-    def test_what_names_entries_names_the_copies(self, tmp_path: Path) -> None:
-        """Revocations, labels, notes and summaries of branches follow to the new ids; older ids stay what they are."""
+    def test_copy_branch_updates_references_to_copied_entries(self, tmp_path: Path) -> None:
+        """Revocations, labels, notes and branch summaries refer to the new ids; ids of entries before the copy stay
+        unchanged.
+        """
         entries = [
             *make_message_chain("ab"),
             Entry("d", "b", DecisionEntry((Edit(Span(0, 1, 0), (Text("cut"),), "prune"),))),
@@ -114,11 +116,13 @@ class CopyRules(StoreOpening):
             assert isinstance(s.body, BranchSummaryEntry)
             assert s.body.source_id == b.id
             assert store.read_labels(SAMPLE_KEY) == {"a": "before", "b": "here", b.id: "here"}
-            assert [law for law, _ in store.open_state(SAMPLE_KEY).view.active_decisions] == [d.id]
+            assert [entry_id for entry_id, _ in store.open_state(SAMPLE_KEY).view.active_decisions] == [d.id]
             assert set(list_ids(store.read_tips(SAMPLE_KEY))) == {"s", s.id}
 
-    def test_edits_on_a_replaced_message_are_left_out(self, tmp_path: Path) -> None:
-        """An edit that no longer fits goes, the others of its decision stay, and a decision left empty goes whole."""
+    def test_copy_branch_drops_edits_of_a_replaced_message(self, tmp_path: Path) -> None:
+        """An edit of a replaced message is dropped, the other edits of its decision stay, and an empty decision is
+        dropped too.
+        """
         edits = [Edit(Span(slot, slot + 1, 0), (Text(f"cut {slot}"),), "prune") for slot in range(3)]
         entries = [
             *make_message_chain("abc"),
@@ -135,8 +139,10 @@ class CopyRules(StoreOpening):
             assert k.body == CompactionEntry(1, Message.from_text("user", "summary"), 3, (edits[2],))
             assert len(store.read_path(SAMPLE_KEY)) == 5
 
-    def test_a_copied_branch_counts_no_usage_twice(self, tmp_path: Path) -> None:
-        """Answers are copied without what they cost, and thinking of the old branch is bound to nothing on the new."""
+    def test_copy_branch_copies_answers_without_their_usage(self, tmp_path: Path) -> None:
+        """Copied answers have no usage, so nothing is counted twice, and copied thinking belongs to no earlier
+        request.
+        """
         thought = Message("assistant", (Thinking("hm", ProviderSignature("a", "m", "s")), Text("yes")))
         entries = [
             *make_message_chain("a"),
@@ -155,7 +161,7 @@ class CopyRules(StoreOpening):
             assert branch.setup_changed_at == len(branch.history.sized_messages) == 2
             assert branch.last_request.seen_count == 1
 
-    def test_nothing_to_replace_changes_nothing(self, tmp_path: Path) -> None:
+    def test_copy_branch_without_a_message_to_replace_changes_nothing(self, tmp_path: Path) -> None:
         """Ids that are no message of the branch leave the session as it was."""
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_long_session())
@@ -174,10 +180,12 @@ class CopyRules(StoreOpening):
 
 
 class ImportRules(StoreOpening):
-    """A recording that is larger than what is written at once."""
+    """Tests of imports that are larger than one batch."""
 
-    def test_a_long_recording_is_imported_whole(self, tmp_path: Path) -> None:
-        """However many entries: each is there once, the leaf is the last, and the branch is that of the entries."""
+    def test_import_entries_imports_a_recording_longer_than_one_batch(self, tmp_path: Path) -> None:
+        """Each entry of a long recording is stored once, the leaf is the last one, and the state is that of the
+        entries.
+        """
         entries = make_message_chain([f"e{number}" for number in range(LONG_RECORDING)])
         with self.open(tmp_path) as store:
             assert store.import_entries(SAMPLE_KEY, entries).added_count == LONG_RECORDING
@@ -191,8 +199,10 @@ class ImportRules(StoreOpening):
             )
             assert store.open_size_state(SAMPLE_KEY).view.shown_tokens == store.open_state(SAMPLE_KEY).view.shown_tokens
 
-    def test_an_id_that_comes_again_much_later_is_one_entry(self, tmp_path: Path) -> None:
-        """The same entry twice in a recording is one; another one of the same id undoes the whole import."""
+    def test_import_entries_checks_repeated_ids_across_batches(self, tmp_path: Path) -> None:
+        """An equal entry that repeats much later is one entry; another one under the same id undoes the whole
+        import.
+        """
         entries = make_message_chain([f"e{number}" for number in range(LONG_RECORDING)])
         with self.open(tmp_path) as store:
             assert store.import_entries(SAMPLE_KEY, [*entries, entries[0]]) == ImportResult(
@@ -203,8 +213,8 @@ class ImportRules(StoreOpening):
                 store.import_entries("other", [*entries, conflicting_entry])
             assert [info.key for info in store.list_sessions()] == [SAMPLE_KEY]
 
-    def test_what_a_compaction_edits_is_counted(self, tmp_path: Path) -> None:
-        """An image that gave way together with a head is not among those that the session shows."""
+    def test_open_size_state_does_not_count_media_that_a_compaction_removed(self, tmp_path: Path) -> None:
+        """An image that the edits of a compaction removed does not count as shown media."""
         picture = Media("image", "image/png", 3, source="QUJD")
         shows = MessageEntry(build_sized_message(Message("user", (Text("look"), picture, Text("what is it?")))))
         edit = Edit(Span(LONG_RECORDING, LONG_RECORDING + 1, 1), (Text("an image"),), saves=1)
@@ -223,8 +233,8 @@ class ImportRules(StoreOpening):
                 store.open_size_state(SAMPLE_KEY).view.media_count == store.open_state(SAMPLE_KEY).view.media_count == 0
             )
 
-    def test_entries_can_be_read_one_by_one(self, tmp_path: Path) -> None:
-        """``lazy_entries`` are ``entries``, in order and by their place, and of an unknown session there are none."""
+    def test_read_lazy_entries_equals_read_entries(self, tmp_path: Path) -> None:
+        """Lazy entries are the same as the list, in order and by index, and an unknown session is an error."""
         entries = [
             replace(entry, time_ms=at)
             for at, entry in enumerate(make_message_chain([f"e{number}" for number in range(LONG_RECORDING)]))
@@ -239,11 +249,11 @@ class ImportRules(StoreOpening):
 
 
 class SearchRules(StoreOpening):
-    """Words found again."""
+    """Tests of ``search_session``."""
 
-    def test_words_are_found_in_whatever_was_said(self, tmp_path: Path) -> None:
-        """nothing-lost: text, thinking, calls and results are found on every branch, the newest first, with who said
-        them.
+    def test_search_session_finds_text_thinking_calls_and_results(self, tmp_path: Path) -> None:
+        """nothing-lost: text, thinking, calls and results of every branch are found, the newest first, with their
+        role.
         """
         call = ToolCall("c", "grep_files", '{"pattern":"Na\\u00efve"}')
         thought = Message("assistant", (Thinking("a parseHTTPHeader idea"), call))
@@ -277,8 +287,8 @@ class SearchRules(StoreOpening):
             assert hit.seq == store.get_entry(SAMPLE_KEY, "r").seq
             assert [any_hit.entry_id for any_hit in store.search_session(SAMPLE_KEY, "header", 1)] == ["r"]
 
-    def test_a_query_is_words_and_no_language(self, tmp_path: Path) -> None:
-        """Whatever stands in a query is looked for as it is; nothing in it is an error, and nothing matches nothing."""
+    def test_search_session_takes_query_syntax_as_plain_words(self, tmp_path: Path) -> None:
+        """No character of a query is an operator or an error, and a query without words finds nothing."""
         odd = [
             'a"b',
             "x AND",
@@ -318,8 +328,8 @@ class SearchRules(StoreOpening):
             with pytest.raises(UnknownId, match="gone"):
                 store.search_session("gone", "x")
 
-    def test_a_search_finds_what_was_said_since(self, tmp_path: Path) -> None:
-        """Searching again finds new words, in this session alone, and nothing of a session that was removed."""
+    def test_search_session_finds_entries_appended_since_the_last_search(self, tmp_path: Path) -> None:
+        """A second search finds new entries of this session only, and none of a removed session."""
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_message_chain(["one", "two"]))
             store.import_entries("other", make_message_chain(["one"]))
@@ -334,8 +344,8 @@ class SearchRules(StoreOpening):
             assert store.search_session(SAMPLE_KEY, "text of") == []
             assert [hit.entry_id for hit in store.search_session("other", "text of")] == ["one"]
 
-    def test_a_copied_branch_is_found_once(self, tmp_path: Path) -> None:
-        """What ``branch_with`` says again is found where it was said last; what it replaced is found too."""
+    def test_search_session_finds_copied_entries_once(self, tmp_path: Path) -> None:
+        """A copied message is found only in its newest copy; the message that the copy replaced is found too."""
         with self.open(tmp_path) as store:
             store.import_entries(
                 SAMPLE_KEY, [replace(entry, time_ms=n) for n, entry in enumerate(make_message_chain("abc"))]
@@ -344,16 +354,16 @@ class SearchRules(StoreOpening):
             hit_ids = [hit.entry_id for hit in store.search_session(SAMPLE_KEY, "text of")]
             assert hit_ids == [*reversed(list_ids(store.read_path(SAMPLE_KEY))[1:]), "b", "a"]
 
-    def test_a_summary_that_somebody_wrote_is_found(self, tmp_path: Path) -> None:
-        """What a model wrote for a summary stands nowhere else; an extract says what messages say already."""
+    def test_search_session_finds_summaries_written_by_a_model(self, tmp_path: Path) -> None:
+        """A summary of a model is searched; an extract is not, because it repeats text of messages."""
         with self.open(tmp_path) as store:
-            wrote = CompactionEntry(1, Message.from_text("user", "Kelp was counted."), 4, author="model")
+            written_summary = CompactionEntry(1, Message.from_text("user", "Kelp was counted."), 4, author="model")
             extract = CompactionEntry(1, Message.from_text("user", "Kelp was drawn."), 4)
             store.import_entries(
                 SAMPLE_KEY,
                 [
                     *make_message_chain("a"),
-                    Entry("w", "a", wrote),
+                    Entry("w", "a", written_summary),
                     Entry("x", "w", extract),
                     *make_message_chain("b", "x"),
                 ],
@@ -363,8 +373,10 @@ class SearchRules(StoreOpening):
             store.copy_branch(SAMPLE_KEY, {"a": Message.from_text("user", "text of another")})
             assert len(store.search_session(SAMPLE_KEY, "kelp")) == 1
 
-    def test_what_was_capped_is_found(self, tmp_path: Path) -> None:
-        """A text that was too long for its message is searched, and its blob named; one that is gone is no error."""
+    def test_search_session_finds_text_that_was_moved_to_a_blob(self, tmp_path: Path) -> None:
+        """A text that was too long for its message is searched, with its blob named in the hit; a missing blob is no
+        error.
+        """
         with self.open(tmp_path) as store:
             blob = store.blobs.store_content("x" * 3_000_000 + " the Needle in it " + "y" * 100)
             note = NoteEntry("capped", data={"blobs": [blob, "0" * 64, 7]})
@@ -386,10 +398,12 @@ class SearchRules(StoreOpening):
 
 
 class QuotaRules(StoreOpening):
-    """Writes refused before they begin."""
+    """Tests of quotas: a write over the quota is refused before anything is written."""
 
-    def test_a_session_over_its_quota_is_refused(self, tmp_path: Path) -> None:
-        """A write that would not fit changes nothing and tells the numbers; what fits goes on, other sessions too."""
+    def test_store_refuses_writes_over_the_session_quota(self, tmp_path: Path) -> None:
+        """A write over the quota changes nothing and reports the numbers; smaller writes and other sessions still
+        succeed.
+        """
         store = self.open_limited(tmp_path, Quota(session_bytes=4_000))
         if store is None:
             pytest.skip("this store has no quota")
@@ -397,9 +411,9 @@ class QuotaRules(StoreOpening):
             store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
             before = (store.list_sessions(), store.read_entries(SAMPLE_KEY))
             big = [*make_message_chain("c", "b"), Entry("d", "c", make_message_entry_body("x" * 4_000))]
-            for verb in (lambda: store.append_entries(SAMPLE_KEY, big), lambda: store.import_entries(SAMPLE_KEY, big)):
+            for write in (lambda: store.append_entries(SAMPLE_KEY, big), lambda: store.import_entries(SAMPLE_KEY, big)):
                 with pytest.raises(QuotaExceeded, match="4,000; nothing was written"):
-                    verb()
+                    write()
             with pytest.raises(QuotaExceeded):
                 store.import_entries("other", [Entry("d", None, make_message_entry_body("x" * 4_000))])
             with pytest.raises(QuotaExceeded):
@@ -411,8 +425,8 @@ class QuotaRules(StoreOpening):
             store.remove_session(SAMPLE_KEY)
             assert store.import_entries(SAMPLE_KEY, make_message_chain("ab")).added_count == 2
 
-    def test_blobs_over_their_quota_are_refused(self, tmp_path: Path) -> None:
-        """A blob that would not fit is not stored; one that is there may be stored again; room that is made is used."""
+    def test_store_content_refuses_blobs_over_the_quota(self, tmp_path: Path) -> None:
+        """A blob over the quota is not stored; a known blob may be stored again, and removing a blob frees its room."""
         store = self.open_limited(tmp_path, Quota(blob_bytes=100))
         if store is None:
             pytest.skip("this store has no quota")
@@ -428,6 +442,6 @@ class QuotaRules(StoreOpening):
 
 
 def _append_endlessly(store: SessionStore) -> None:
-    """Append small entries without end."""
+    """Append small entries until the store refuses one."""
     for n in range(10_000):
         store.append_entries(SAMPLE_KEY, [Entry(f"e{n}", "c", NoteEntry("x" * 100))])

@@ -1,4 +1,4 @@
-"""A session driven through a day against the strict provider, request by request, with what each was and cost."""
+"""Drives a session through a workday of requests and records each request, its reply and its usage."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from holdfast.testing.provider.apis.encode_reply import ApiCall, encode_reply
 from holdfast.testing.provider.calls import IncomingRequest
 
 COLD_AFTER = 300
-"""Seconds after which the agent takes the cache for cold."""
+"""Seconds of idle time after which the agent assumes that the prompt cache is cold."""
 
 
 class WholeReply(Struct, frozen=True):
-    """A reply that is there as a whole."""
+    """A reply whose body has been read completely."""
 
     status: int
     headers: Mapping[str, str]
@@ -41,7 +41,7 @@ class SentRequest(Struct, frozen=True):
     """One request and its reply."""
 
     step: int
-    world: PlanInputs
+    inputs: PlanInputs
     prepared_request: PreparedRequest
     body: bytes
     status: int
@@ -49,23 +49,23 @@ class SentRequest(Struct, frozen=True):
 
     @property
     def usage(self) -> Usage:
-        """What the provider counted; nothing where it refused."""
+        """The usage that the provider reported; all zero if it refused the request."""
         return self.answer.usage or Usage()
 
     @property
     def wire_messages(self) -> list[bytes]:
-        """The elements of the history that it shows, byte for byte, without cache breakpoints."""
+        """The encoded messages of the request, byte for byte, without cache breakpoints."""
         return get_wire_elements(self.prepared_request)
 
 
 def get_wire_elements(prepared_request: PreparedRequest) -> list[bytes]:
-    """Return the elements of a request's history, byte for byte, without cache breakpoints."""
+    """Return the encoded messages of a request, byte for byte, without cache breakpoints."""
     wire_groups = encode_sized_messages(get_api_spec(prepared_request.target.api), prepared_request.messages)
     return [bytes(wire) for group in wire_groups for wire in group]
 
 
 def make_direct_sender(provider: Provider, api: str) -> Callable[[bytes, str], WholeReply]:
-    """Return what sends a body to ``provider`` without any wire."""
+    """Return a function that sends a body to ``provider`` without HTTP."""
 
     def send(body: bytes, model: str) -> WholeReply:
         incoming = IncomingRequest(api, "generate", body, model if api == "gemini" else "")
@@ -83,11 +83,11 @@ def drive_workday(
     before_request: Callable[[Journal], Journal] = lambda journal: journal,
     wait: Callable[[int], object] = lambda _: None,
 ) -> Iterator[SentRequest]:
-    """Yield the requests of ``day``, each sent and its answer recorded.
+    """Send the requests of ``day``, record their answers in the journal, and yield each request.
 
-    ``wait`` is called with the seconds before each step, ``before_request`` with the journal before its request. A
-    request that is refused is yielded and tried once more compacted, as recovery does it first; refused again, the day
-    is over.
+    ``wait`` is called with the seconds before each step, ``before_request`` with the journal before each request; it
+    may return another journal. A refused request is yielded and sent once more with a compaction, as recovery does
+    first; a second refusal ends the day.
     """
     goal = add_setup_to_target(target, make_request_fields(target.api))
     for step in day:
@@ -95,20 +95,20 @@ def drive_workday(
             journal.append(Message.from_text("user", step.user))
         journal = before_request(journal)
         wait(step.seconds_away)
-        world = PlanInputs(
+        inputs = PlanInputs(
             cache_state="cold" if step.seconds_away > COLD_AFTER else "warm", idle_seconds=step.seconds_away
         )
-        for attempt_world in (world, replace(world, overflow_step="compact")):
-            turn = _send_step(journal, goal, step, attempt_world, send)
-            yield turn
-            if turn.answer.error is None:
+        for attempt_inputs in (inputs, replace(inputs, overflow_step="compact")):
+            request = _send_step(journal, goal, step, attempt_inputs, send)
+            yield request
+            if request.answer.error is None:
                 break
-            journal.record_failure(f"refused with {turn.status}")
+            journal.record_failure(f"refused with {request.status}")
         else:
             return
-        journal.record_answer(*convert_answer_for_log(turn.answer, target.api, target.model))
-        if turn.answer.message.calls:
-            journal.append(make_result_message(turn.answer.message.calls, step))
+        journal.record_answer(*convert_answer_for_log(request.answer, target.api, target.model))
+        if request.answer.message.calls:
+            journal.append(make_result_message(request.answer.message.calls, step))
 
 
 def _send_step(
@@ -121,36 +121,36 @@ def _send_step(
 
 
 def _parse_reply(reply: WholeReply, prepared_request: PreparedRequest) -> ParsedAnswer:
-    """Return what a reply says, an error of any shape as an answer with ``error``."""
-    api, fine = prepared_request.target.api, 200 <= reply.status < 300
+    """Parse a reply; an error of any shape becomes an answer with ``error`` set."""
+    api, is_success = prepared_request.target.api, 200 <= reply.status < 300
     try:
         parsed_answer = parse_answer(api, reply.body)
     except FormatError as error:
         parsed_answer = ParsedAnswer()
-        if fine:
+        if is_success:
             raise UpstreamError(f"HTTP {reply.status} came without an answer: {error}", "server") from error
-    if fine and parsed_answer.error is None:
+    if is_success and parsed_answer.error is None:
         return parsed_answer
     report = parsed_answer.error or ErrorReport(api, body=reply.body)
     sizes = {"estimate": prepared_request.plan.after, "window": prepared_request.target.limits.window}
-    return replace(parsed_answer, error=replace(report, status=report.status if fine else reply.status, **sizes))
+    return replace(parsed_answer, error=replace(report, status=report.status if is_success else reply.status, **sizes))
 
 
-# -- what is said of a run ---------------------------------------------------------------------------------------------
+# -- breaks of the cached prefix ---------------------------------------------------------------------------------------
 
 
 class PrefixBreak(Struct, frozen=True):
-    """A request that does not go on where the one before it ended."""
+    """A request whose messages do not begin with all messages of the request before."""
 
     step: int
     element: int
-    """The first element that is another one."""
+    """The index of the first message that differs."""
     why: str
-    """What was decided about something that the model had seen; empty = nothing, which breaks prefix-only-grows."""
+    """The decisions that changed seen messages; empty if there are none, which violates prefix-only-grows."""
 
 
 def find_prefix_breaks(turns: Sequence[SentRequest]) -> list[PrefixBreak]:
-    """Return the requests whose history does not begin with the whole history of the one before, byte for byte."""
+    """Return the requests whose messages do not begin with all messages of the request before, byte for byte."""
     turn_wires = [turn.wire_messages for turn in turns]
     return [
         PrefixBreak(new.step, _find_first_changed_element(older, newer), explain_prefix_break(old, new))
@@ -161,13 +161,13 @@ def find_prefix_breaks(turns: Sequence[SentRequest]) -> list[PrefixBreak]:
 
 def _find_first_changed_element(old: Sequence[bytes], new: Sequence[bytes]) -> int:
     return next(
-        (at for at, (old_wire, two) in enumerate(zip(old, new, strict=False)) if old_wire != two),
+        (index for index, (old_wire, new_wire) in enumerate(zip(old, new, strict=False)) if old_wire != new_wire),
         min(len(old), len(new)),
     )
 
 
 def explain_prefix_break(old: SentRequest, new: SentRequest) -> str:
-    """Return why ``new`` may break with ``old``: a compaction, or decisions about what ``old`` showed."""
+    """Return why ``new`` may change messages of ``old``: a compaction, or the rules that edited shown messages."""
     plan, old_count = new.prepared_request.plan, len(old.prepared_request.plan.state.history.sized_messages)
     if plan.compaction is not None:
         return "compaction"

@@ -1,4 +1,4 @@
-"""The fake clock: time that costs nothing, threads that are waited for, and waits that nobody ends."""
+"""The fake clock: sleeps without waiting, threads and processes, and deadlocks."""
 
 from __future__ import annotations
 
@@ -16,41 +16,40 @@ from hypothesis import strategies as st
 from holdfast.testing.clock import Deadlock, FakeClock, get_loop_time, run_on_fake_clock
 
 
-def test_an_hour_costs_nothing():
-    """A sleep is over at once, and the clock shows that it was slept."""
+def test_fake_clock_skips_sleeps():
+    """A sleep ends at once, and the clock shows its time."""
 
-    async def patient():
+    async def sleep_an_hour():
         await anyio.sleep(3_600)
         return get_loop_time(), anyio.current_time()
 
-    began = time.monotonic()
-    assert run_on_fake_clock(patient) == (3_600, 3_600)
-    assert time.monotonic() - began < 3_600
+    started_at = time.monotonic()
+    assert run_on_fake_clock(sleep_an_hour) == (3_600, 3_600)
+    assert time.monotonic() - started_at < 3_600
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=12))
-def test_sleepers_wake_in_the_order_of_their_deadlines(naps):
-    """Whatever the sleeps are, each ends at its own moment and none before a shorter one; the clock never goes back."""
+def test_fake_clock_wakes_sleepers_in_order(durations):
+    """Each sleep ends at its own time, none before a shorter one, and the clock never goes back."""
 
-    async def nap(seconds, woken):
+    async def sleep(seconds, wake_times):
         await anyio.sleep(seconds)
-        woken.append((get_loop_time(), seconds))
+        wake_times.append((get_loop_time(), seconds))
 
-    async def all_of_them():
-        woken = []
+    async def sleep_all():
+        wake_times = []
         async with anyio.create_task_group() as group:
-            for seconds in naps:
-                group.start_soon(nap, seconds, woken)
-        return woken
+            for seconds in durations:
+                group.start_soon(sleep, seconds, wake_times)
+        return wake_times
 
-    woken = run_on_fake_clock(all_of_them)
-    assert [seconds for _, seconds in woken] == pytest.approx(sorted(naps), abs=1e-6)
-    assert all(at == pytest.approx(seconds, abs=1e-6) for at, seconds in woken)
+    wake_times = run_on_fake_clock(sleep_all)
+    assert [seconds for _, seconds in wake_times] == pytest.approx(sorted(durations), abs=1e-6)
+    assert all(at == pytest.approx(seconds, abs=1e-6) for at, seconds in wake_times)
 
 
-def test_no_time_passes_while_a_thread_works():
-    """A deadline of a moment does not overtake a thread that takes longer than a moment, in the backend's or an
-    executor's."""
+def test_fake_clock_stands_still_while_a_thread_works():
+    """A short deadline does not expire while a thread of the backend or of an executor takes longer."""
 
     async def work():
         with anyio.fail_after(0.01):
@@ -63,30 +62,30 @@ def test_no_time_passes_while_a_thread_works():
     assert run_on_fake_clock(work) == (0, 0)
 
 
-def test_a_thread_that_nobody_waits_for_any_more_still_holds_the_clock():
-    """A call that was cancelled goes on in its thread: time stands until it is done, so that runs are alike."""
+def test_fake_clock_waits_for_an_abandoned_thread():
+    """A cancelled call goes on in its thread, and the clock stands still until then, so that runs are reproducible."""
 
-    done = []
+    results = []
 
-    def work(begun):
-        from_thread.run_sync(begun.set)
+    def work(has_begun):
+        from_thread.run_sync(has_begun.set)
         time.sleep(0.05)
-        done.append(1)
+        results.append(1)
 
     async def give_up():
-        begun = anyio.Event()
+        has_begun = anyio.Event()
         async with anyio.create_task_group() as group:
-            group.start_soon(lambda: to_thread.run_sync(work, begun, abandon_on_cancel=True))
-            await begun.wait()
+            group.start_soon(lambda: to_thread.run_sync(work, has_begun, abandon_on_cancel=True))
+            await has_begun.wait()
             group.cancel_scope.cancel()
         await anyio.sleep(1)
-        return list(done), get_loop_time()
+        return list(results), get_loop_time()
 
     assert run_on_fake_clock(give_up) == ([1], 1)
 
 
-def test_a_thread_may_sleep_on_the_loop():
-    """What a thread asks of the loop goes on while the thread waits for it."""
+def test_fake_clock_lets_a_thread_sleep_on_the_loop():
+    """A call of a thread into the loop runs while the thread waits for it."""
 
     async def ask():
         await to_thread.run_sync(lambda: from_thread.run(asyncio.sleep, 0))
@@ -96,73 +95,73 @@ def test_a_thread_may_sleep_on_the_loop():
 
 
 @pytest.mark.parametrize("output", [subprocess.PIPE, subprocess.DEVNULL])
-def test_a_child_process_takes_real_time(output):
-    """While a process is watched the clock goes as the one outside, so that its time limit means something.
+def test_fake_clock_follows_real_time_during_a_child_process(output):
+    """While a process runs the clock follows real time, so that its time limit works.
 
-    That is so where nothing of it is read too: then it is a thread alone that waits for its end.
+    This holds also when no output is read and only a thread waits for its end.
     """
 
-    async def child():
+    async def run_child():
         await anyio.run_process(["sleep", "0.3"], stdout=output, stderr=output)
         return get_loop_time()
 
-    assert 0.01 < run_on_fake_clock(child) < 30
+    assert 0.01 < run_on_fake_clock(run_child) < 30
 
 
-def test_a_deadlock_is_told():
-    """Tasks that wait for each other raise at once, and the error names their places; a shield does not hide it."""
+def test_fake_clock_raises_on_a_deadlock():
+    """Tasks that wait for each other raise at once with their places, and a shield does not hide it."""
 
     async def wait(event, *, shield):
         with anyio.CancelScope(shield=shield):
             await event.wait()
 
-    async def stuck(shield):
+    async def wait_for_ever(shield):
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: wait(anyio.Event(), shield=shield))
             await anyio.sleep_forever()
 
     for shield in (False, True):
         with pytest.raises(Deadlock, match=r"2 tasks wait, .*test_clock\.py:\d+"):
-            run_on_fake_clock(stuck, shield)
+            run_on_fake_clock(wait_for_ever, shield)
 
 
-def test_a_timer_that_never_comes_wakes_nobody():
-    """A sleep without end is a deadlock, not a clock that runs for ever."""
+def test_fake_clock_treats_an_endless_sleep_as_a_deadlock():
+    """The clock does not run for ever."""
     with pytest.raises(Deadlock):
         run_on_fake_clock(anyio.sleep, inf)
 
 
-def test_a_wait_with_a_deadline_is_no_deadlock():
-    """What has a deadline ends at it."""
+def test_fake_clock_ends_a_wait_at_its_deadline():
+    """A wait with a deadline is no deadlock."""
 
-    async def patient():
+    async def wait_with_deadline():
         with anyio.move_on_after(180):
             await anyio.sleep_forever()
         return get_loop_time()
 
-    assert run_on_fake_clock(patient) == 180
+    assert run_on_fake_clock(wait_with_deadline) == 180
 
 
-def test_a_clock_goes_on():
-    """A second run begins where the first one ended, or where the clock was put; it can be read from outside."""
+def test_fake_clock_continues_in_a_second_run():
+    """The second run begins where the first one ended or where the clock was set, and the time can be read outside."""
     clock = FakeClock(100)
     clock.run(anyio.sleep, 20)
     assert clock() == 120
     clock.advance(300)
     clock.advance(-5)
 
-    async def look():
+    async def read_clock():
         return get_loop_time(), await to_thread.run_sync(clock)
 
-    assert clock.run(look) == (420, 420)
+    assert clock.run(read_clock) == (420, 420)
 
 
-def test_what_is_raised_comes_out():
-    """An error of the function is the caller's."""
+def test_fake_clock_run_raises_the_error_of_its_function():
+    """The caller gets the same exception."""
 
-    async def broken():
+    async def raise_later():
         await anyio.sleep(9)
         raise ValueError("nine")
 
     with pytest.raises(ValueError, match="nine"):
-        run_on_fake_clock(broken)
+        run_on_fake_clock(raise_later)

@@ -1,4 +1,4 @@
-"""The task of the demonstration: its files, its checks, and a model that knows only what it is shown."""
+"""The demonstration task: its files, its checks, and a scripted model that knows only the text it is shown."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from holdfast.testing.task.files import TASK, write_project
 from holdfast.testing.task.routes import AUDIT_NUMBER, CHANGE_ORDER, ROUTES, SIGNATURE_LINE
 from holdfast.testing.task.worker import ScriptedTaskModel, collect_shown_text
 
-FEW = ROUTES[:6]
+SOME_ROUTES = ROUTES[:6]
 
 
 @pytest.fixture
 def project(tmp_path):
     """Write the project of a few routes and return its folder."""
-    write_project(tmp_path, FEW)
+    write_project(tmp_path, SOME_ROUTES)
     return tmp_path
 
 
-def ran(folder, *command):
-    """Return the exit code of a command, and what it printed."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
+def run_command(folder, *command):
+    """Run a command; return its exit code and its output."""
+    completed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return completed.returncode, completed.stdout + completed.stderr
 
 
-def report(routes, last=SIGNATURE_LINE):
-    """Return a report on ``routes``."""
+def build_report(routes, last=SIGNATURE_LINE):
+    """Return the text of a report on ``routes``."""
     lines = [
         f"- {route.name}: first wrong invoice {route.invoice}, surcharge {route.wrong_surcharge} -> {route.surcharge}"
         for route in routes
@@ -45,38 +45,38 @@ def report(routes, last=SIGNATURE_LINE):
     return "\n".join([f"Audit {AUDIT_NUMBER}, change order {CHANGE_ORDER}.", *lines, last])
 
 
-def test_every_route_is_wrong_and_can_be_put_right(project):
-    """A check fails for what is in the file, and passes for what was agreed with the port."""
-    for route in FEW[:2]:
-        assert ran(project, "sh", "check", route.name)[0] == 1
+def test_route_check_fails_until_the_agreed_values_are_set(project):
+    """Each route's file has wrong values, and its check passes with the agreed ones."""
+    for route in SOME_ROUTES[:2]:
+        assert run_command(project, "sh", "check", route.name)[0] == 1
         path = project / "fares" / f"{route.name}.py"
         text = path.read_text()
-        for name, old, new in (
+        for name, wrong, right in (
             ("SURCHARGE", route.wrong_surcharge, route.surcharge),
             ("DISCOUNT", route.wrong_discount, route.discount),
         ):
-            assert text.count(f"{name} = {old}\n") == 1
-            text = text.replace(f"{name} = {old}\n", f"{name} = {new}\n")
+            assert text.count(f"{name} = {wrong}\n") == 1
+            text = text.replace(f"{name} = {wrong}\n", f"{name} = {right}\n")
         path.write_text(text)
-        assert ran(project, "sh", "check", route.name)[0] == 0
-    assert ran(project, "sh", "check", "nowhere")[0] == 1
+        assert run_command(project, "sh", "check", route.name)[0] == 0
+    assert run_command(project, "sh", "check", "nowhere")[0] == 1
 
 
-def test_the_audit_is_taken_once(project):
-    """It tells what each route agreed; a second time there is nothing, and no file says it."""
-    code, said = ran(project, "sh", "audit")
+def test_audit_can_be_run_only_once(project):
+    """It prints what each route agreed; a second run prints nothing, and no file contains it."""
+    code, output = run_command(project, "sh", "audit")
     assert code == 0
-    for route in FEW:
+    for route in SOME_ROUTES:
         line = f"{route.name}: agreed surcharge {route.surcharge} cents, agreed discount {route.discount} basis points"
-        assert said.count(line) == 1
-    assert ran(project, "sh", "audit")[0] == 1
+        assert output.count(line) == 1
+    assert run_command(project, "sh", "audit")[0] == 1
     texts = [path.read_text() for path in project.rglob("*") if path.is_file()]
     assert not any("agreed surcharge" in text for text in texts)
 
 
-def test_a_log_has_its_first_wrong_invoice_where_it_belongs(project):
-    """Before it every line is in order."""
-    for route in FEW:
+def test_route_log_has_its_first_wrong_invoice_at_the_given_line(project):
+    """Every line before it is correct."""
+    for route in SOME_ROUTES:
         lines = (project / "logs" / f"{route.name}.log").read_text().splitlines()
         wrong = [line for line in lines if "ERROR" in line]
         assert lines.index(wrong[0]) == route.log_line - 1
@@ -86,106 +86,108 @@ def test_a_log_has_its_first_wrong_invoice_where_it_belongs(project):
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        (report(FEW), ""),
-        (report(FEW[1:]), FEW[0].name),
-        (report(FEW).replace(AUDIT_NUMBER, "the audit"), AUDIT_NUMBER),
-        (report(FEW).replace(CHANGE_ORDER, "an order"), CHANGE_ORDER),
-        (report(FEW, "Checked."), "last line"),
-        (report(FEW).replace(FEW[3].invoice, "INV-1"), FEW[3].name),
+        (build_report(SOME_ROUTES), ""),
+        (build_report(SOME_ROUTES[1:]), SOME_ROUTES[0].name),
+        (build_report(SOME_ROUTES).replace(AUDIT_NUMBER, "the audit"), AUDIT_NUMBER),
+        (build_report(SOME_ROUTES).replace(CHANGE_ORDER, "an order"), CHANGE_ORDER),
+        (build_report(SOME_ROUTES, "Checked."), "last line"),
+        (build_report(SOME_ROUTES).replace(SOME_ROUTES[3].invoice, "INV-1"), SOME_ROUTES[3].name),
     ],
 )
-def test_the_report_is_checked_line_by_line(project, text, wrong):
-    """Whatever is missing in it or wrong is named, and nothing else."""
+def test_report_check_names_the_first_wrong_line(project, text, wrong):
+    """The check names what is missing or wrong, and nothing else."""
     (project / "REPORT.md").write_text(text)
-    code, said = ran(project, "sh", "check", "report")
+    code, output = run_command(project, "sh", "check", "report")
     assert code == (1 if wrong else 0)
-    assert said.strip() == (f"the report is wrong about {wrong}" if wrong else "the report is complete and right")
+    assert output.strip() == (f"the report is wrong about {wrong}" if wrong else "the report is complete and right")
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
 
 
-class Talk:
-    """A conversation with the model that may forget: ``forget`` are words whose results are left out of it."""
+class Conversation:
+    """A conversation with the scripted model; results that contain one of the ``forget`` texts are left out."""
 
     def __init__(self, folder, forget=()):
-        self.worker, self.place = (
+        self.worker, self.workspace = (
             ScriptedTaskModel(),
             open_workspace(folder, ask_permission=allow_command, recall=self.recall),
         )
         self.messages = [{"role": "user", "content": TASK}]
-        self.heard, self.calls, self.forget = [TASK], [], forget
+        self.texts, self.calls, self.forget = [TASK], [], forget
 
-    async def recall(self, asked):
-        """Return the line that was heard first with the words that are asked for."""
-        words = str(asked.get("search", "")).strip('"')
-        lines = [line for text in self.heard for line in text.splitlines() if words in line]
+    async def recall(self, arguments):
+        """Return the first line of the conversation that contains the searched text."""
+        search = str(arguments.get("search", "")).strip('"')
+        lines = [line for text in self.texts for line in text.splitlines() if search in line]
         return RecallAnswer("\n".join(lines[:1]))
 
-    async def go(self, most=400):
-        """Return what the model says at last."""
-        for _ in range(most):
+    async def run(self, max_steps=400):
+        """Run the model to its final text."""
+        for _ in range(max_steps):
             request = ProviderRequest(IncomingRequest("anthropic", "generate", b""), {}, "m", frozenset())
-            said = self.worker.choose_next_answer(request, split_into_blocks("anthropic", {"messages": self.messages}))
-            if not said.calls:
-                return said.text
-            self.messages.append({"role": "assistant", "content": [{"type": "text", "text": said.text or "-"}]})
-            self.heard.append(said.text)
-            for name, arguments in said.calls:
+            answer = self.worker.choose_next_answer(
+                request, split_into_blocks("anthropic", {"messages": self.messages})
+            )
+            if not answer.calls:
+                return answer.text
+            self.messages.append({"role": "assistant", "content": [{"type": "text", "text": answer.text or "-"}]})
+            self.texts.append(answer.text)
+            for name, arguments in answer.calls:
                 await self._call(name, arguments)
         return "endless"
 
     async def _call(self, name, arguments):
         call = ToolCall(f"c{len(self.calls)}", name, msgspec.json.encode(arguments).decode())
-        result = await run_tool_call(self.place, call)
+        result = await run_tool_call(self.workspace, call)
         self.calls.append(name)
-        self.heard.append(get_result_text(result))
+        self.texts.append(get_result_text(result))
         self.messages.append({"role": "user", "content": [{"type": "tool_result", "content": get_result_text(result)}]})
-        for words in self.forget:
+        for forgotten in self.forget:
             kept = self.messages[1:-1]
-            self.messages[1:-1] = [one for one in kept if words not in str(one)]
+            self.messages[1:-1] = [message for message in kept if forgotten not in str(message)]
 
 
-def test_the_model_does_the_task(project):
-    """With all of its conversation before it, it needs nothing read back; the task's own check finds all right."""
-    talk = Talk(project)
-    assert "REPORT.md is written" in anyio.run(talk.go)
-    assert talk.worker.is_done
-    assert talk.worker.recalls == 0
-    assert "fetch_result" not in talk.calls
+def test_scripted_task_model_completes_the_task(project):
+    """With the whole conversation in view the model recalls nothing, and the task's own check passes."""
+    conversation = Conversation(project)
+    assert "REPORT.md is written" in anyio.run(conversation.run)
+    assert conversation.worker.is_done
+    assert conversation.worker.recalls == 0
+    assert "fetch_result" not in conversation.calls
     assert (project / "REPORT.md").read_text() == (project / "REPORT.md").read_text().rstrip()
     assert (project / "REPORT.md").read_text().endswith(SIGNATURE_LINE)
 
 
-def test_the_model_reads_back_what_it_forgot(project):
-    """Where the audit is out of sight it asks for each agreement; the work ends as well."""
-    talk = Talk(project, forget=("agreed surcharge",))
-    assert "REPORT.md is written" in anyio.run(talk.go)
-    assert talk.worker.recalls >= len(FEW)
+def test_scripted_task_model_recalls_what_it_no_longer_sees(project):
+    """When the audit is out of view, the model recalls each agreement and completes the task."""
+    conversation = Conversation(project, forget=("agreed surcharge",))
+    assert "REPORT.md is written" in anyio.run(conversation.run)
+    assert conversation.worker.recalls >= len(SOME_ROUTES)
 
 
-def test_the_model_does_not_invent(project):
-    """What is neither shown nor found ends the work, and it says what is missing."""
-    talk = Talk(project, forget=("change order",))
-    talk.heard.clear()
+def test_scripted_task_model_stops_when_a_fact_cannot_be_found(project):
+    """A fact that is neither shown nor found ends the work, and the model says what is missing."""
+    conversation = Conversation(project, forget=("change order",))
+    conversation.texts.clear()
 
-    async def nothing(_):
+    async def find_nothing(_):
         return RecallAnswer("[nothing in this conversation's history matches]")
 
-    talk.place = open_workspace(project, ask_permission=allow_command, recall=nothing)
-    assert anyio.run(talk.go).startswith("I cannot go on: nothing shows")
-    assert not talk.worker.is_done
+    conversation.workspace = open_workspace(project, ask_permission=allow_command, recall=find_nothing)
+    assert anyio.run(conversation.run).startswith("I cannot go on: nothing shows")
+    assert not conversation.worker.is_done
 
 
-def test_a_view_is_what_came_since_the_model_spoke():
-    """The newest words are those behind its last ones; all of them together are searched from the end."""
+def test_collect_shown_text_separates_the_newest_text():
+    """The newest text is what came after the model's last answer; searches cover all messages from the end."""
     messages = [
         {"role": "user", "content": "a 1"},
         {"role": "assistant", "content": "b 2"},
         {"role": "user", "content": [{"type": "tool_result", "content": "«a» 3"}]},
     ]
-    seen = collect_shown_text(split_into_blocks("anthropic", {"system": "a 9", "messages": messages}))
-    assert seen.newest == "a 3"
-    assert seen.find_last(r"a (\d)")[1] == "3"
-    assert [found[1] for found in seen.find_all(r"a (\d)")] == ["1", "3"]
-    assert seen.find_last("c") is None
+    shown = collect_shown_text(split_into_blocks("anthropic", {"system": "a 9", "messages": messages}))
+    assert shown.newest == "a 3"
+    assert shown.find_last(r"a (\d)")[1] == "3"
+    assert [match[1] for match in shown.find_all(r"a (\d)")] == ["1", "3"]
+    assert shown.find_last("c") is None

@@ -1,4 +1,4 @@
-"""The worked cases of errors beside this checkout, where they are there: what ``holdfast classify`` says of them."""
+"""Worked cases of provider errors, run through ``holdfast classify`` where the corpus is present."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from click.testing import CliRunner
 from holdfast.cli import command as program
 
 _CASES = Path(__file__).parents[3] / "shared" / "cases"
-_SAME = ("provider", "channel", "status", "finish_reason", "usage", "estimate", "window")
-"""Fields that have one name in the corpus and in a line of ``classify --jsonl``."""
+_COMMON_FIELDS = ("provider", "channel", "status", "finish_reason", "usage", "estimate", "window")
+"""Fields with the same name in the corpus and in a line of ``classify --jsonl``."""
 _DEVIATIONS = {"err-04"}
-"""err-04: tokens a minute, Limit 6000, Requested 9000. No waiting makes that fit: the numbers decide (tpm_ceiling)."""
+"""err-04: tokens per minute, Limit 6000, Requested 9000. No waiting makes that fit, so it is a tpm_ceiling."""
 
 
-def _read(name):
+def _load_cases(name):
     file = _CASES / name
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
 
 
-OVERFLOWS = {
+OVERFLOW_KINDS = {
     "context_window",
     "input_plus_output",
     "request_bytes",
@@ -32,98 +32,105 @@ OVERFLOWS = {
     "silent_overflow",
     "silent_truncation",
 }
-"""Kinds of which the request is too large, or may be: some need to be near the window to be sure."""
+"""Kinds for which the request is, or may be, too large: some are certain only near the window."""
 
 
-def _classified(lines):
-    """Return what ``holdfast classify --jsonl`` says of each line."""
-    given = "".join(json.dumps(line) + "\n" for line in lines)
-    ran = CliRunner().invoke(program, ["classify", "-", "--jsonl"], input=given.encode())
-    assert ran.exit_code == 0, ran.output
-    verdicts = [json.loads(line) for line in ran.stdout.splitlines()]
+def _classify_lines(lines):
+    """Return the verdicts of ``holdfast classify --jsonl`` on ``lines``."""
+    input_text = "".join(json.dumps(line) + "\n" for line in lines)
+    result = CliRunner().invoke(program, ["classify", "-", "--jsonl"], input=input_text.encode())
+    assert result.exit_code == 0, result.output
+    verdicts = [json.loads(line) for line in result.stdout.splitlines()]
     assert len(verdicts) == len(lines)
     return verdicts
 
 
-def _line(case):
-    """Return a case of the corpus as a line of ``holdfast classify --jsonl``."""
-    return {name: case.get(name) for name in _SAME} | {"code": case["code_or_type"], "message": case["example_message"]}
+def _build_line(case):
+    """Return a case of the corpus as an input line of ``holdfast classify --jsonl``."""
+    return {name: case.get(name) for name in _COMMON_FIELDS} | {
+        "code": case["code_or_type"],
+        "message": case["example_message"],
+    }
 
 
-def test_every_error_of_the_corpus():
-    """Kind and numbers of every case are right, and it is an overflow exactly where the case says so."""
-    cases = _read("overflow-errors.json")
+def test_classify_reports_kind_and_numbers_of_every_case():
+    """Kind and numbers of every case are as written, and it is an overflow exactly where the case says so."""
+    cases = _load_cases("overflow-errors.json")
     wrong = []
-    for case, told in zip(cases, _classified([_line(case) for case in cases]), strict=True):
+    for case, verdict in zip(cases, _classify_lines([_build_line(case) for case in cases]), strict=True):
         stated = {name: case[name] for name in ("kind", "is_overflow", "limit", "requested") if name in case}
-        if {name: told[name] for name in stated} != stated:
-            wrong.append((case["provider"], case["example_message"], told))
+        if {name: verdict[name] for name in stated} != stated:
+            wrong.append((case["provider"], case["example_message"], verdict))
     assert wrong == []
 
 
-def test_pressure_makes_a_bare_refusal_an_overflow():
-    """A case that asks for context pressure is an overflow from that share of the window on, and not below."""
-    for case in _read("overflow-errors.json"):
+def test_classify_treats_a_bare_refusal_under_pressure_as_overflow():
+    """A case that requires context pressure is an overflow from that share of the window, and not below."""
+    for case in _load_cases("overflow-errors.json"):
         if share := case.get("requires_context_pressure"):
-            line = _line(case) | {"window": 100_000}
-            verdicts = _classified([line | {"estimate": round(share * 100_000) - less} for less in (0, 1)])
-            assert [one["is_overflow"] for one in verdicts] == [True, False]
+            line = _build_line(case) | {"window": 100_000}
+            verdicts = _classify_lines([line | {"estimate": round(share * 100_000) - missing} for missing in (0, 1)])
+            assert [verdict["is_overflow"] for verdict in verdicts] == [True, False]
 
 
-def test_no_rate_limit_of_the_corpus_is_an_overflow_under_any_status():
-    """However a gateway changes the status of a rate limit, it stays one."""
-    cases = [case for case in _read("overflow-errors.json") if case["kind"] in {"rate_limit", "quota", "billing"}]
+def test_classify_keeps_rate_limits_under_any_status():
+    """A rate limit stays one, whatever status a gateway gives it."""
+    cases = [case for case in _load_cases("overflow-errors.json") if case["kind"] in {"rate_limit", "quota", "billing"}]
     statuses = (None, 200, 400, 413, 422, 429, 500, 503, 529)
-    lines = [_line(case) | {"status": status} for case in cases for status in statuses]
-    assert [line for line, told in zip(lines, _classified(lines), strict=True) if told["is_overflow"]] == []
+    lines = [_build_line(case) | {"status": status} for case in cases for status in statuses]
+    assert [line for line, verdict in zip(lines, _classify_lines(lines), strict=True) if verdict["is_overflow"]] == []
 
 
-def _area(name):
-    return [case for case in _read("openclaw.json") if case["area"] == name]
+def _load_area(name):
+    return [case for case in _load_cases("openclaw.json") if case["area"] == name]
 
 
-def test_openclaw_error_class():
+def test_classify_agrees_with_openclaw_on_explicit_overflows():
     """Area ``error-class``: an explicit overflow there is an overflow here (``recommended`` wins over ``expect``)."""
-    cases = _area("error-class")
-    for case, told in zip(cases, _classified([{"message": case["params"]["message"]} for case in cases]), strict=True):
-        wanted = (case["expect"] | case.get("recommended", {}))["explicit_overflow"] or case["id"] in _DEVIATIONS
-        assert (told["kind"] in OVERFLOWS) is wanted, case["id"]
+    cases = _load_area("error-class")
+    for case, verdict in zip(
+        cases, _classify_lines([{"message": case["params"]["message"]} for case in cases]), strict=True
+    ):
+        expected = (case["expect"] | case.get("recommended", {}))["explicit_overflow"] or case["id"] in _DEVIATIONS
+        assert (verdict["kind"] in OVERFLOW_KINDS) is expected, case["id"]
 
 
-def test_openclaw_observed_tokens():
-    """Area ``observed-tokens``: what was asked for is read out of the text."""
-    cases = _area("observed-tokens")
-    verdicts = _classified([{"message": case["params"]["message"]} for case in cases])
-    assert [told["requested"] for told in verdicts] == [case["expect"] for case in cases]
+def test_classify_reads_requested_tokens_from_the_text():
+    """Area ``observed-tokens``: the requested tokens are read from the error text."""
+    cases = _load_area("observed-tokens")
+    verdicts = _classify_lines([{"message": case["params"]["message"]} for case in cases])
+    assert [verdict["requested"] for verdict in verdicts] == [case["expect"] for case in cases]
 
 
-def test_openclaw_silent_overflow():
-    """Area ``silent-overflow-2026.9``: an answer over the window, and one cut at its first token."""
-    cases = _area("silent-overflow-2026.9")
+def test_classify_detects_silent_overflows():
+    """Area ``silent-overflow-2026.9``: an answer over the window, and one cut at its first token, are overflows."""
+    cases = _load_area("silent-overflow-2026.9")
     lines = []
     for case in cases:
         usage = dict(case["params"])
         line = {"channel": "answer", "finish_reason": usage.pop("stop_reason"), "window": usage.pop("window")}
         lines.append(line | {"usage": usage})
-    assert [told["is_overflow"] for told in _classified(lines)] == [case["expect"]["overflow"] for case in cases]
+    assert [verdict["is_overflow"] for verdict in _classify_lines(lines)] == [
+        case["expect"]["overflow"] for case in cases
+    ]
 
 
-_OPENCODE = {
+_OPENCODE_KINDS = {
     "api_error retryable": {"rate_limit", "overloaded", "server", "network", "model"},
     "api_error not retryable": {"quota", "billing", "auth", "invalid_request", "model"},
-    "context_overflow": OVERFLOWS,
+    "context_overflow": OVERFLOW_KINDS,
 }
-"""What its classes are among our kinds; a 404 is tried again there for one provider, here it is the model's."""
+"""The kinds that each opencode class allows; opencode retries a 404 of one provider, here its kind is model."""
 
 
-def test_opencode_errors():
-    """Area ``opencode.error``: each error is of a kind that its class allows."""
-    cases = [case for case in _read("pi-opencode.json") if case["area"] == "opencode.error"]
+def test_classify_agrees_with_opencode_classes():
+    """Area ``opencode.error``: each error is of a kind that its opencode class allows."""
+    cases = [case for case in _load_cases("pi-opencode.json") if case["area"] == "opencode.error"]
     lines = []
     for case in cases:
-        given = case["input"]
-        line = {name: given[name] for name in ("provider", "status", "message") if name in given}
-        lines.append(line | {"body": given.get("stream") or given.get("body") or ""})
-    for case, told in zip(cases, _classified(lines), strict=True):
-        allowed = _OPENCODE.get(case["expect"]) if isinstance(case["expect"], str) else None
-        assert allowed is None or told["kind"] in allowed, case["id"]
+        report = case["input"]
+        line = {name: report[name] for name in ("provider", "status", "message") if name in report}
+        lines.append(line | {"body": report.get("stream") or report.get("body") or ""})
+    for case, verdict in zip(cases, _classify_lines(lines), strict=True):
+        allowed = _OPENCODE_KINDS.get(case["expect"]) if isinstance(case["expect"], str) else None
+        assert allowed is None or verdict["kind"] in allowed, case["id"]

@@ -1,8 +1,10 @@
-"""The worked cases of pi and opencode beside this checkout, where they are there.
+"""Worked cases of pi and opencode; run where the corpus is present.
 
-Most are planned, or read and written as session files. What pi and opencode estimate of a message, the budget of a
-tail, and where either cuts are asked of the functions themselves: a plan shows the tokens of our own estimator, and its
-cut is also bound by whether the request gets smaller by enough.
+Most are planned, or read and written as session files. The estimates of a message, the budget of a tail and the cut
+points of pi and opencode are computed by calling the functions directly: a plan uses Holdfast's estimator, and its cut
+also depends on whether the request gets small enough.
+
+The adapter of an area has the name of the area with underscores for dots.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ import re
 from pathlib import Path
 
 import pytest
-from compaction_trigger import PLACE, compacts, first_compaction, place
-from engine_runs import EngineRun, talk
+from compaction_trigger import DEFAULT_TARGET, build_target, find_first_compaction, is_compacted
+from engine_runs import EngineRun, build_turns
 from msgspec.structs import replace
 
 from holdfast import Policy, apply, plan
@@ -44,152 +46,167 @@ _CASES = Path(__file__).parents[3] / "shared" / "cases"
 _ISSUES = {"Tool results and old turns", "First light"}
 
 DEVIATIONS = {
-    "oc-usable-06": "a reserve of 60,000 counts without an input limit too: 140,000, as the case says we should give",
-    "oc-filter-06": "an older compaction inside the kept tail is hidden; the newest summary covers what it covered",
-    "oc-trunc-04": "of a line over all these bytes a part stays: of minified JSON nothing else would be seen",
-    "oc-filter-07": "a tail that is gone is no tail: the compaction stands, so that the request stays small",
-    "pi-mig-03": "where nothing is kept we write the compaction's own id, as pi 1.5 does; both mean nothing",
-    "pi-cut-08": "settings before a turn belong to that turn, so cutting there splits none (pi 1.5.2 asks the setting)",
+    "oc-usable-06": "a reserve of 60,000 counts without an input limit too: 140,000, as the case recommends",
+    "oc-filter-06": "an older compaction inside the kept tail is hidden; the newest summary covers the same messages",
+    "oc-trunc-04": "part of a line over all these bytes is kept: of minified JSON nothing else would be shown",
+    "oc-filter-07": "a missing tail is no tail: the compaction stays in force, so that the request stays small",
+    "pi-mig-03": "when nothing is kept the compaction's own id is written, as pi 1.5 does; both mean no tail",
+    "pi-cut-08": "settings before a turn belong to that turn, so a cut there splits none (pi 1.5.2 uses the setting)",
 }
-"""Cases that we answer otherwise on purpose, and why; each of them must differ."""
+"""Cases in which Holdfast deviates on purpose, and why; each of them must differ."""
 
 _ELSEWHERE = {"model", "thinking"}
-"""What pi's contexts say beside messages: settings, which stay with us in the lines that set them."""
+"""Fields of pi's contexts beside messages: settings, which Holdfast keeps in their own entries."""
 
 OPENCODE = Policy.preset("opencode").rules
 NO_TAIL = Policy.preset("opencode").with_settings(preset={"tail_turns": 0})
-AS_IT_IS = Target(dialect=Dialect("x", must_start_with_user=False, must_end_with_user=False, merges_same_role=False))
-"""A place that takes any order of messages, so that nothing is said which the case does not say."""
+ANY_ORDER_TARGET = Target(
+    dialect=Dialect("x", must_start_with_user=False, must_end_with_user=False, merges_same_role=False)
+)
+"""A target that accepts any order of messages, so that no filler is added to those of the case."""
 
 
-# -- cases in our words ------------------------------------------------------------------------------------------------
+# -- cases as messages -------------------------------------------------------------------------------------------------
 
 
-def words(one):
-    return one.get("text", "x" * one.get("chars", 0))
+def get_text(case_entry):
+    return case_entry.get("text", "x" * case_entry.get("chars", 0))
 
 
-def pi_line(one, number, before):
+def build_pi_line(case_entry, number, before):
     """Return an entry of a case as a line of a pi session."""
-    id_ = one.get("id", f"e{number}")
-    line = {"id": id_, "parentId": one.get("parent", before), "timestamp": "2026-01-01T00:00:00Z"}
-    role = one["role"]
+    id_ = case_entry.get("id", f"e{number}")
+    line = {"id": id_, "parentId": case_entry.get("parent", before), "timestamp": "2026-01-01T00:00:00Z"}
+    role = case_entry["role"]
     if role == "custom_message":
-        return line | {"type": "custom_message", "customType": "x", "content": words(one), "display": True}
+        return line | {"type": "custom_message", "customType": "x", "content": get_text(case_entry), "display": True}
     if role == "compaction":
-        kept = {"firstKeptEntryId": one["firstKept"], "tokensBefore": one["tokensBefore"]}
-        return line | {"type": "compaction", "summary": f"compactionSummary:{one['summary']}"} | kept
+        kept = {"firstKeptEntryId": case_entry["firstKept"], "tokensBefore": case_entry["tokensBefore"]}
+        return line | {"type": "compaction", "summary": f"compactionSummary:{case_entry['summary']}"} | kept
     if role == "model":
-        return line | {"type": "model_change", "provider": one["provider"], "modelId": one["model"]}
+        return line | {"type": "model_change", "provider": case_entry["provider"], "modelId": case_entry["model"]}
     if role == "thinking_level":
-        return line | {"type": "thinking_level_change", "thinkingLevel": one["level"]}
-    return line | {"type": "message", "message": pi_message(one)}
+        return line | {"type": "thinking_level_change", "thinkingLevel": case_entry["level"]}
+    return line | {"type": "message", "message": build_pi_message(case_entry)}
 
 
-def pi_message(one):
-    content = [{"type": "image", "data": "AAAA", "mimeType": "image/png"}] * one.get("images", 0)
-    content += [{"type": "thinking", "thinking": "x" * one["thinking"]}] if "thinking" in one else []
-    content += [{"type": "text", "text": words(one)}]
-    content += [{"type": "toolCall", "id": c["id"], "name": c["name"], "arguments": c["args"]} for c in calls(one)]
-    told = {"toolCallId": one["call"], "toolName": "t"} if "call" in one else {}
-    told |= {"usage": one["usage"]} if "usage" in one else {}
-    told |= {"stopReason": one.get("stop", "stop"), "model": "m", "provider": "p"} if one["role"] == "assistant" else {}
-    return {"role": one["role"], "content": content} | told
+def build_pi_message(case_entry):
+    content = [{"type": "image", "data": "AAAA", "mimeType": "image/png"}] * case_entry.get("images", 0)
+    content += [{"type": "thinking", "thinking": "x" * case_entry["thinking"]}] if "thinking" in case_entry else []
+    content += [{"type": "text", "text": get_text(case_entry)}]
+    content += [
+        {"type": "toolCall", "id": c["id"], "name": c["name"], "arguments": c["args"]} for c in get_calls(case_entry)
+    ]
+    fields = {"toolCallId": case_entry["call"], "toolName": "t"} if "call" in case_entry else {}
+    fields |= {"usage": case_entry["usage"]} if "usage" in case_entry else {}
+    fields |= (
+        {"stopReason": case_entry.get("stop", "stop"), "model": "m", "provider": "p"}
+        if case_entry["role"] == "assistant"
+        else {}
+    )
+    return {"role": case_entry["role"], "content": content} | fields
 
 
-def calls(one):
-    return one.get("calls", [])
+def get_calls(case_entry):
+    return case_entry.get("calls", [])
 
 
 def pi_session(entries):
-    """Return the session that holds the entries of a case, as our reader reads it."""
+    """Return the session with the entries of a case, as Holdfast's reader reads it."""
     header = {"type": "session", "version": 3, "id": "S", "timestamp": "2026-01-01T00:00:00Z", "cwd": "/x"}
     lines, before = [header], None
-    for number, one in enumerate(entries):
-        lines.append(pi_line(one, number, before))
+    for number, case_entry in enumerate(entries):
+        lines.append(build_pi_line(case_entry, number, before))
         before = lines[-1]["id"]
     return read_recording("".join(json.dumps(line) + "\n" for line in lines).encode(), "x.jsonl")
 
 
-def placed(model):
-    return place(model["context"], model["output"], model.get("input"))
+def build_model_target(model):
+    return build_target(model["context"], model["output"], model.get("input"))
 
 
-def limits(model):
+def build_limits(model):
     return ModelLimits(model["context"], model["output"], max_input=model.get("input"))
 
 
-def entry(body):
+def make_entry(body):
     return Entry("", None, body)
 
 
-def said(role, *parts):
-    return entry(MessageEntry(build_sized_message(Message(role, parts))))
+def make_message_entry(role, *parts):
+    return make_entry(MessageEntry(build_sized_message(Message(role, parts))))
 
 
 # -- an adapter for each area ------------------------------------------------------------------------------------------
 
 
-def pi_estimate_tokens(given, _):
-    (message,) = [slot.message for slot in build_state_at_leaf(pi_session([given])).history.sized_messages]
+def pi_estimate_tokens(case_input, _):
+    (message,) = [sized.message for sized in build_state_at_leaf(pi_session([case_input])).history.sized_messages]
     return estimate_pi_tokens(message)
 
 
-def pi_context_tokens(given, _):
-    recording = pi_session([{"role": "assistant", "usage": given}])
-    return next(one.body.usage.total for one in get_branch_entries(recording) if isinstance(one.body, AnswerEntry))
+def pi_context_tokens(case_input, _):
+    recording = pi_session([{"role": "assistant", "usage": case_input}])
+    return next(
+        log_entry.body.usage.total
+        for log_entry in get_branch_entries(recording)
+        if isinstance(log_entry.body, AnswerEntry)
+    )
 
 
-def pi_usage_estimate(given, _):
-    found = estimate_pi_request(build_state_at_leaf(pi_session(given)))
+def pi_usage_estimate(case_input, _):
+    estimate = estimate_pi_request(build_state_at_leaf(pi_session(case_input)))
     return {
-        "tokens": found.tokens,
-        "usageTokens": found.usage_tokens,
-        "trailingTokens": found.trailing_tokens,
-        "lastUsageIndex": found.answer_index,
+        "tokens": estimate.tokens,
+        "usageTokens": estimate.usage_tokens,
+        "trailingTokens": estimate.trailing_tokens,
+        "lastUsageIndex": estimate.answer_index,
     }
 
 
-def pi_threshold(given, params):
-    """Plan after an answer with that usage; what the user says then is one token of it."""
+def pi_threshold(case_input, params):
+    """Return whether a plan compacts after an answer with that usage; the next user message is one token of it."""
     policy = Policy.preset("pi").with_settings(
         compaction={"enabled": params["enabled"]},
         preset={"trigger_reserve": params["reserveTokens"], "tail_tokens": 1},
     )
-    return compacts(given["contextTokens"] - 1, place(given["contextWindow"]), policy)
+    return is_compacted(case_input["contextTokens"] - 1, build_target(case_input["contextWindow"]), policy)
 
 
-def pi_cut_point(given, params):
-    lines = [one for one in get_branch_entries(pi_session(given)) if isinstance(one.body, MessageEntry | NoteEntry)][
-        1:
-    ]  # behind the header
-    entries = [one.body.sized_message.message if isinstance(one.body, MessageEntry) else None for one in lines]
+def pi_cut_point(case_input, params):
+    lines = [
+        log_entry
+        for log_entry in get_branch_entries(pi_session(case_input))
+        if isinstance(log_entry.body, MessageEntry | NoteEntry)
+    ][1:]  # after the header
+    entries = [
+        log_entry.body.sized_message.message if isinstance(log_entry.body, MessageEntry) else None
+        for log_entry in lines
+    ]
     cut = find_pi_cut_point(entries, params["keepRecentTokens"])
     turn = None if cut.split_turn_start is None else lines[cut.split_turn_start].id
     return {"firstKept": lines[cut.start].id, "turnStart": turn, "isSplitTurn": turn is not None}
 
 
-def pi_build_context(given, params):
-    recording = pi_session([one | {"chars": 0} for one in given])
+def pi_build_context(case_input, params):
+    recording = pi_session([item | {"chars": 0} for item in case_input])
     leaf = params["leaf"]
-    branch = (
-        build_state_at_leaf(replace(recording, leaf=None)) if leaf is None else build_state_at_leaf(recording, leaf)
-    )
-    return {"messages": [one.message.text or one.message.role for one in build_projection(branch)]}
+    state = build_state_at_leaf(replace(recording, leaf=None)) if leaf is None else build_state_at_leaf(recording, leaf)
+    return {"messages": [item.message.text or item.message.role for item in build_projection(state)]}
 
 
-def pi_load(given, _):
-    kept = [one.body for one in read_recording(given.encode(), "x.jsonl").entries]
-    told = {"pi:session": "session", MessageEntry: "message"}
-    return [told[one.reason if isinstance(one, NoteEntry) else type(one)] for one in kept if known(one)]
+def pi_load(case_input, _):
+    bodies = [item.body for item in read_recording(case_input.encode(), "x.jsonl").entries]
+    names = {"pi:session": "session", MessageEntry: "message"}
+    return [names[item.reason if isinstance(item, NoteEntry) else type(item)] for item in bodies if is_known_body(item)]
 
 
-def known(body):
+def is_known_body(body):
     return isinstance(body, MessageEntry) or (isinstance(body, NoteEntry) and body.reason == "pi:session")
 
 
-def pi_migration(given, _):
-    recording = read_recording("".join(json.dumps(line) + "\n" for line in given).encode(), "x.jsonl")
+def pi_migration(case_input, _):
+    recording = read_recording("".join(json.dumps(line) + "\n" for line in case_input).encode(), "x.jsonl")
     header, *lines = [json.loads(line) for line in export_bytes(recording, "pi").splitlines()]
     ids = [line["id"] for line in lines]
     first = next((line.get("firstKeptEntryId") for line in lines if line["type"] == "compaction"), None)
@@ -204,86 +221,96 @@ def pi_migration(given, _):
     }
 
 
-def opencode_usable(given, params):
-    """Return the least usage that compacts; no usage is 0, so that one token is as little as can be reported.
+def opencode_usable(case_input, params):
+    """Return the smallest usage that compacts; a usage of 0 counts as none, so 1 is the smallest reported.
 
-    No request can be planned for a window of 0, as ``holdfast.config.target`` gives it to no model: only the
-    arithmetic itself can be asked then.
+    No request can be planned for a window of 0, which ``holdfast.config.target`` gives to no model, so the
+    arithmetic is called directly then.
     """
     policy = NO_TAIL.with_settings(preset={"trigger_reserve": params.get("reserved", 0)})
-    if not given["context"]:
-        return policy.rules.compute_usable_tokens(limits(given))
-    found = first_compaction(placed(given), policy)
-    return found if found > 1 else 0
+    if not case_input["context"]:
+        return policy.rules.compute_usable_tokens(build_limits(case_input))
+    usage = find_first_compaction(build_model_target(case_input), policy)
+    return usage if usage > 1 else 0
 
 
-def opencode_is_overflow(given, params):
-    """Plan after an answer with that usage; what was read from the cache and written to it is part of its input."""
-    tokens = given["tokens"]
+def opencode_is_overflow(case_input, params):
+    """Return whether a plan compacts after an answer with that usage; cache reads and writes are part of the input."""
+    tokens = case_input["tokens"]
     prompt = tokens["input"] + tokens["read"] + tokens["write"]
     policy = NO_TAIL.with_settings(
         compaction={"enabled": params.get("auto", True)}, preset={"trigger_reserve": params.get("reserved", 0)}
     )
-    return compacts(prompt, placed(given["model"]), policy, tokens["output"])
+    return is_compacted(prompt, build_model_target(case_input["model"]), policy, tokens["output"])
 
 
-def opencode_preserve_recent_budget(given, params):
-    asked = params.get("preserve_recent_tokens")
-    said_so = {} if asked is None else {"tail_tokens": asked, "tail_usable_share": 0.0}
-    return replace(OPENCODE, **said_so).compute_tail_budget(limits(given))
+def opencode_preserve_recent_budget(case_input, params):
+    tail_tokens = params.get("preserve_recent_tokens")
+    changes = {} if tail_tokens is None else {"tail_tokens": tail_tokens, "tail_usable_share": 0.0}
+    return replace(OPENCODE, **changes).compute_tail_budget(build_limits(case_input))
 
 
-def opencode_select(given, params):
-    """A marker of a compaction is nobody's words: no user begins a turn there."""
-    roles = ["system" if one.get("compaction") else one["role"] for one in given]
-    messages = [Message.from_text(role, one["id"]) for role, one in zip(roles, given, strict=True)]
-    start = find_opencode_tail_start(messages, [one["tok"] for one in given], params["budget"], params["tail_turns"])
-    tail = [one["id"] for one in given[start:]]
-    return {"head": [one["id"] for one in given[:start]], "tail_start_id": tail[0] if tail else None}
+def opencode_select(case_input, params):
+    """Return the head and the tail; a compaction marker is no user message, so no turn begins there."""
+    roles = ["system" if item.get("compaction") else item["role"] for item in case_input]
+    messages = [Message.from_text(role, item["id"]) for role, item in zip(roles, case_input, strict=True)]
+    start = find_opencode_tail_start(
+        messages, [item["tok"] for item in case_input], params["budget"], params["tail_turns"]
+    )
+    tail = [item["id"] for item in case_input[start:]]
+    return {"head": [item["id"] for item in case_input[:start]], "tail_start_id": tail[0] if tail else None}
 
 
-def opencode_filter_compacted(given, _):
-    """A marker and the summary that answers it are one record with us, there only where the summary was finished."""
-    done = {one["parent"]: one for one in given if one.get("summary") and one.get("finish") and not one.get("error")}
-    hidden = {one["id"] for one in done.values()}
+def opencode_filter_compacted(case_input, _):
+    """Return the shown ids; a marker and its summary are one entry, which exists only if the summary was finished."""
+    summaries = {
+        item["parent"]: item
+        for item in case_input
+        if item.get("summary") and item.get("finish") and not item.get("error")
+    }
+    hidden = {item["id"] for item in summaries.values()}
     entries, ids = [], []
-    for one in given:
-        if one["id"] in hidden:
+    for item in case_input:
+        if item["id"] in hidden:
             continue
-        if one["id"] in done:
-            tail = one["compaction"]["tail"] if isinstance(one["compaction"], dict) else None
+        if item["id"] in summaries:
+            tail = item["compaction"]["tail"] if isinstance(item["compaction"], dict) else None
             keep = ids.index(tail) if tail in ids else len(ids)
             entries.append(
-                entry(CompactionEntry(keep, Message.from_text("user", f"{one['id']} {done[one['id']]['id']}")))
+                make_entry(
+                    CompactionEntry(keep, Message.from_text("user", f"{item['id']} {summaries[item['id']]['id']}"))
+                )
             )
         else:
-            ids.append(one["id"])
-            entries.append(said(one["role"], Text(one["id"])))
-            entries += [entry(FailureEntry("provider_error"))] * bool(one.get("error"))
-    branch = ConversationState.from_entries(entries)
-    messages = [slot.message for slot in branch.history.sized_messages]
-    made = plan(messages, AS_IT_IS, Policy.preset("opencode"), state=branch)
-    return [id_ for message in apply(messages, made) for id_ in message.text.split()]
+            ids.append(item["id"])
+            entries.append(make_message_entry(item["role"], Text(item["id"])))
+            entries += [make_entry(FailureEntry("provider_error"))] * bool(item.get("error"))
+    state = ConversationState.from_entries(entries)
+    messages = [sized.message for sized in state.history.sized_messages]
+    new_plan = plan(messages, ANY_ORDER_TARGET, Policy.preset("opencode"), state=state)
+    return [id_ for message in apply(messages, new_plan) for id_ in message.text.split()]
 
 
-def opencode_prune(given, params):
+def opencode_prune(case_input, params):
     entries, ids = [], {}
-    for one in given:
-        if one.get("summary"):
+    for item in case_input:
+        if item.get("summary"):
             entries.append(
-                entry(
+                make_entry(
                     CompactionEntry(
                         sum(isinstance(e.body, MessageEntry) for e in entries), Message.from_text("user", "s")
                     )
                 )
             )
             continue
-        tools = one.get("tools", [])
-        entries.append(said(one["role"], Text("x"), *[ToolCall(tool["id"], tool["tool"]) for tool in tools]))
+        tools = item.get("tools", [])
+        entries.append(
+            make_message_entry(item["role"], Text("x"), *[ToolCall(tool["id"], tool["tool"]) for tool in tools])
+        )
         ids |= {
-            (sum(isinstance(e.body, MessageEntry) for e in entries), place): t["id"] for place, t in enumerate(tools)
+            (sum(isinstance(e.body, MessageEntry) for e in entries), index): t["id"] for index, t in enumerate(tools)
         }
-        entries += [said("tool", *map(result, tools))] * bool(tools)
+        entries += [make_message_entry("tool", *map(build_result, tools))] * bool(tools)
     pruning = {
         "prune": params["on"],
         "prune_keep_tokens": params["protect"],
@@ -292,68 +319,70 @@ def opencode_prune(given, params):
         "output_bytes": 0,
     }
     policy = Policy.preset("opencode").with_settings(compaction={"enabled": False}, preset=pruning)
-    branch = ConversationState.from_entries(entries)
-    where = get_target("anthropic", "claude-sonnet-4-5", window=10_000_000)
-    record = plan([slot.message for slot in branch.history.sized_messages], where, policy, state=branch).record
+    state = ConversationState.from_entries(entries)
+    target = get_target("anthropic", "claude-sonnet-4-5", window=10_000_000)
+    record = plan([sized.message for sized in state.history.sized_messages], target, policy, state=state).record
     return sorted(ids[edit.span.start, edit.span.part] for edit in record)
 
 
-def result(tool):
+def build_result(tool):
     text = "[Old tool result content cleared]" if tool.get("compacted") else "x" * (4 * tool["tok"])
     return ToolResult(tool["id"], tool["tool"], (Text(text),), tool.get("status") == "error")
 
 
-def opencode_truncate(given, params):
-    lines, chars = map(int, re.match(r"(\d+) lines? of (\d+) chars", given.replace("one", "1")).groups())
-    tool, whole = "bash" if params["direction"] == "tail" else "read", "\n".join(["x" * chars] * lines)
+def opencode_truncate(case_input, params):
+    lines, chars = map(int, re.match(r"(\d+) lines? of (\d+) chars", case_input.replace("one", "1")).groups())
+    tool, text = "bash" if params["direction"] == "tail" else "read", "\n".join(["x" * chars] * lines)
     limits = {"output_lines": params["max_lines"], "output_bytes": params["max_bytes"]}
-    call, output = ToolCall("c", tool, "{}"), ToolResult("c", tool, (Text(whole),))
-    said = [Message.from_text("user", "go"), Message("assistant", (call,)), Message("tool", (output,))]
-    made = plan(said, PLACE, Policy.preset("pi").with_settings(preset=limits))
-    shown = get_result_text(apply(said, made)[2].results[0])
-    removed, unit = re.match(r"([\d,]+) (\w+) left out", made.record[0].why).groups()
+    call, output = ToolCall("c", tool, "{}"), ToolResult("c", tool, (Text(text),))
+    messages = [Message.from_text("user", "go"), Message("assistant", (call,)), Message("tool", (output,))]
+    new_plan = plan(messages, DEFAULT_TARGET, Policy.preset("pi").with_settings(preset=limits))
+    shown = get_result_text(apply(messages, new_plan)[2].results[0])
+    removed, unit = re.match(r"([\d,]+) (\w+) left out", new_plan.record[0].why).groups()
     return {"kept_lines": shown.count("x" * chars), "removed": int(removed.replace(",", "")), "unit": unit}
 
 
-def opencode_v2(given, _):
-    if "summary_text" in given:
-        return opencode_v2_summary(given["summary_text"])
-    turns = [said(role, Text("words")) for _ in range(4) for role in ("user", "assistant")]
-    branch = ConversationState.from_entries([*turns, entry(CompactionEntry(2, Message.from_text("user", "summary")))])
-    frame = RequestSetup("f", given["estimate"], is_exact=True)
-    where = get_target(
-        "anthropic", "claude-sonnet-4-5", window=given["estimate"] + 25_000, setup=frame
-    )  # over its line
+def opencode_v2(case_input, _):
+    if "summary_text" in case_input:
+        return opencode_v2_summary(case_input["summary_text"])
+    turns = [make_message_entry(role, Text("words")) for _ in range(4) for role in ("user", "assistant")]
+    state = ConversationState.from_entries(
+        [*turns, make_entry(CompactionEntry(2, Message.from_text("user", "summary")))]
+    )
+    setup = RequestSetup("f", case_input["estimate"], is_exact=True)
+    target = get_target(
+        "anthropic", "claude-sonnet-4-5", window=case_input["estimate"] + 25_000, setup=setup
+    )  # over its trigger
     policy = Policy.preset("opencode").with_settings(**OPENCODE_2)
     return (
-        plan([slot.message for slot in branch.history.sized_messages], where, policy, state=branch).compaction
+        plan([sized.message for sized in state.history.sized_messages], target, policy, state=state).compaction
         is not None
     )
 
 
 def opencode_v2_summary(text):
-    """Return what an engine makes of ``text`` as a summary; an extract takes its place where it is refused."""
+    """Return whether an engine accepts ``text`` as a summary; an extract replaces a rejected one."""
     policy = Policy.preset("opencode").with_settings(**OPENCODE_2)
-    made = EngineRun(talk(), ["ok"], policy, written=[text] * 2, compacts=True)
-    first = made.events(CompactionEnded)[0]
+    run = EngineRun(build_turns(), ["ok"], policy, summaries=[text] * 2, compacts_first=True)
+    first = run.list_events(CompactionEnded)[0]
     is_refused = first.outcome == "summary_rejected" and "headings" in first.why
     return {
         "status": "failed" if is_refused else "completed",
-        "after_requests": len(made.writing.sent),
+        "after_requests": len(run.summary_upstream.sent),
         "message": "Compaction summary did not match the required template" if is_refused else "",
     }
 
 
-def opencode_v2_required(given, params):
-    model = given.get("model", given)
+def opencode_v2_required(case_input, params):
+    model = case_input.get("model", case_input)
     policy = NO_TAIL.with_settings(**OPENCODE_2)
-    return compacts(given.get("estimate", params.get("estimate")) - 1, placed(model), policy)
+    return is_compacted(case_input.get("estimate", params.get("estimate")) - 1, build_model_target(model), policy)
 
 
 # -- the tests ---------------------------------------------------------------------------------------------------------
 
 
-def cases():
+def load_cases():
     if not (_CASES / "areas.json").exists():
         return []
     areas = json.loads((_CASES / "areas.json").read_text(encoding="utf-8"))
@@ -361,27 +390,27 @@ def cases():
     return [case for case in found if areas[case["area"]]["issue"] in _ISSUES]
 
 
-def answer(case):
+def run_adapter(case):
     return globals()[case["area"].replace(".", "_")](case["input"], case["params"])
 
 
-if cases():
+if load_cases():
 
-    @pytest.mark.parametrize("case", cases(), ids=[case["id"] for case in cases()])
-    def test_case(case):
-        """We answer as the case says, its recommendation first; where we deviate on purpose we really do."""
-        wanted = case.get("recommended", case["expect"])
+    @pytest.mark.parametrize("case", load_cases(), ids=[case["id"] for case in load_cases()])
+    def test_pi_and_opencode_case_matches_or_deviates_on_purpose(case):
+        """Each case gives the recommended or expected result, and each deviation a different one."""
+        expected = case.get("recommended", case["expect"])
         if case["area"] == "pi.build_context":
-            wanted = {name: value for name, value in wanted.items() if name not in _ELSEWHERE}
-        assert (answer(case) == wanted) is (case["id"] not in DEVIATIONS), answer(case)
+            expected = {name: value for name, value in expected.items() if name not in _ELSEWHERE}
+        assert (run_adapter(case) == expected) is (case["id"] not in DEVIATIONS), run_adapter(case)
 
-    def test_a_recorded_session_is_estimated_as_pi_does():
-        """Of a real session pi estimates 124,661 tokens where its provider counted 177,657 with the last answer."""
+    def test_estimate_pi_request_equals_pi_on_a_recorded_session():
+        """For a real session pi estimates 124,661 tokens; its provider counted 177,657 including the last answer."""
         file = _CASES.parent / "data" / "pi" / "large-session.jsonl"
-        branch = build_state_at_leaf(read_recording(file.read_bytes(), file.name))
-        assert sum(estimate_pi_tokens(slot.message) for slot in build_projection(branch)) == 124_661
-        assert estimate_pi_request(branch).tokens == 177_657
+        state = build_state_at_leaf(read_recording(file.read_bytes(), file.name))
+        assert sum(estimate_pi_tokens(sized.message) for sized in build_projection(state)) == 124_661
+        assert estimate_pi_request(state).tokens == 177_657
 
-    def test_deviations_are_cases():
-        """Nothing is listed that is no case."""
-        assert set(DEVIATIONS) <= {case["id"] for case in cases()}
+    def test_deviations_name_existing_cases():
+        """Each deviation names an existing case."""
+        assert set(DEVIATIONS) <= {case["id"] for case in load_cases()}

@@ -1,4 +1,4 @@
-"""Requests of real clients that lie beside the checkout, where they do: who sent each, what for, in which session."""
+"""Recorded requests of real clients, where present: which client sent each, its purpose and its session."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from holdfast.state.view import build_projection
 from holdfast.store.memory import MemoryStore
 
 SHAPES = Path(__file__).parents[3] / "shared" / "shapes"
-ELIDED = re.compile(r"<\d+ chars: (.*)>", re.DOTALL)
-WAYS = {
+ELIDED_RE = re.compile(r"<\d+ chars: (.*)>", re.DOTALL)
+APIS_BY_PATH = {
     "/chat/completions": "openai-chat",
     "/responses": "openai-responses",
     "/v1/messages": "anthropic",
     "/models/": "gemini",
 }
-ASKED = re.compile(r"/(?:chat/completions|responses|messages)\Z|enerateContent\Z")
-"""Where a path ends that asks for an answer."""
-KINDS = {
+ANSWER_PATH_RE = re.compile(r"/(?:chat/completions|responses|messages)\Z|enerateContent\Z")
+"""The end of a path that requests an answer."""
+RECORDINGS = {
     "aider": ("aider", "turn"),
     "big-output-claude-code": ("claude-code", "turn turn"),
     "big-output-codex": ("codex", "turn turn"),
@@ -51,7 +51,7 @@ KINDS = {
     "pi-overflow": ("pi", "turn compaction turn compaction turn compaction turn"),
     "simonw-llm": ("openai-sdk", "turn turn"),
 }
-"""Who sent the requests of each file, and what for."""
+"""The client of each file, and the purposes of its requests."""
 
 SDKS = {"anthropic-sdk": 3, "openai-sdk": 5, "google-genai": 2, "litellm": 3, "langchain": 2}
 SESSIONS = {
@@ -66,96 +66,104 @@ SESSIONS = {
     "pi-overflow": 2,
     "simonw-llm": 1,
 }
-"""Sessions that the turns of a file make: Codex says the same first words behind its summary, the others do not."""
+"""The number of sessions in each file: Codex keeps its first message after a compaction, the others do not."""
 SETTINGS = Policy().settings
 
 
-def whole(value):
-    """Return a recorded value with its elided texts as what is left of them."""
+def restore_elided(value):
+    """Return a recorded value with its elided texts replaced by what is left of them."""
     if isinstance(value, dict):
-        return {key: whole(inner) for key, inner in value.items()}
+        return {key: restore_elided(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [whole(inner) for inner in value]
-    cut = ELIDED.fullmatch(value) if isinstance(value, str) else None
-    return value if cut is None else cut[1]
+        return [restore_elided(inner) for inner in value]
+    elided = ELIDED_RE.fullmatch(value) if isinstance(value, str) else None
+    return value if elided is None else elided[1]
 
 
-def requests(name):
-    """Return headers and opened body of each request in a file that asks for an answer."""
+def iter_requests(name):
+    """Yield headers and parsed body of each request in a file that requests an answer."""
     for line in (SHAPES / f"req-{name}.jsonl").read_text().splitlines():
-        told = json.loads(line)
-        if told["body"] is not None and ASKED.search(told["path"].partition("?")[0]):
-            api = next(api for way, api in WAYS.items() if way in told["path"])
-            headers = {name.lower(): value for name, value in told["headers"].items()}
-            yield headers, measure_parsed_request(parse_request(json.dumps(whole(told["body"])).encode(), api))
+        record = json.loads(line)
+        if record["body"] is not None and ANSWER_PATH_RE.search(record["path"].partition("?")[0]):
+            api = next(api for path_part, api in APIS_BY_PATH.items() if path_part in record["path"])
+            headers = {name.lower(): value for name, value in record["headers"].items()}
+            yield (
+                headers,
+                measure_parsed_request(parse_request(json.dumps(restore_elided(record["body"])).encode(), api)),
+            )
 
 
-def turns(name):
-    """Return who sent each turn in a file, and the turn."""
+def iter_turns(name):
+    """Yield the client identity and the parsed body of each turn in a file."""
     had_tools = False
-    for headers, lens in requests(name):
-        who = identify_client(lens.api, headers, lens)
-        if classify_purpose(who, headers, lens, has_tools_before=had_tools) == "turn":
-            yield who, lens
-        had_tools |= has_tools(lens)
+    for headers, parsed in iter_requests(name):
+        identity = identify_client(parsed.api, headers, parsed)
+        if classify_purpose(identity, headers, parsed, has_tools_before=had_tools) == "turn":
+            yield identity, parsed
+        had_tools |= has_tools(parsed)
 
 
 if SHAPES.is_dir():
 
-    @pytest.mark.parametrize("name", KINDS)
-    def test_client_and_kind(name):
-        """Each recorded client is known, and so is what each of its requests is for."""
-        family, kinds = KINDS[name]
-        had_tools, told = False, []
-        for headers, lens in requests(name):
-            who = identify_client(lens.api, headers, lens)
-            assert who.family == family
-            told.append(classify_purpose(who, headers, lens, has_tools_before=had_tools))
-            had_tools |= has_tools(lens)
-        assert " ".join(told) == kinds
+    @pytest.mark.parametrize("name", RECORDINGS)
+    def test_identify_client_and_purpose_of_recorded_requests(name):
+        """Each recorded client is identified, and each of its requests is classified by purpose."""
+        family, kinds = RECORDINGS[name]
+        had_tools, purposes = False, []
+        for headers, parsed in iter_requests(name):
+            identity = identify_client(parsed.api, headers, parsed)
+            assert identity.family == family
+            purposes.append(classify_purpose(identity, headers, parsed, has_tools_before=had_tools))
+            had_tools |= has_tools(parsed)
+        assert " ".join(purposes) == kinds
 
-    def test_every_recording_is_looked_at():
+    def test_every_recording_is_covered():
         """No recorded client is left out."""
-        assert {path.name[4:-6] for path in SHAPES.glob("req-*.jsonl")} == {*KINDS, "python-sdks"}
+        assert {path.name[4:-6] for path in SHAPES.glob("req-*.jsonl")} == {*RECORDINGS, "python-sdks"}
 
-    def test_sdks():
-        """The SDKs and what is built on them are told apart, have no scope of their own, and ask for turns alone."""
-        told = [(identify_client(lens.api, headers, lens), headers, lens) for headers, lens in requests("python-sdks")]
-        assert {one.scope for one, _, _ in told} == {""}
-        assert Counter(one.family for one, _, _ in told) == SDKS
-        assert {classify_purpose(one, headers, lens, has_tools_before=True) for one, headers, lens in told} == {"turn"}
+    def test_identify_client_tells_sdks_apart():
+        """SDKs and libraries built on them are told apart, have no scope, and send turns only."""
+        requests = [
+            (identify_client(parsed.api, headers, parsed), headers, parsed)
+            for headers, parsed in iter_requests("python-sdks")
+        ]
+        assert {identity.scope for identity, _, _ in requests} == {""}
+        assert Counter(identity.family for identity, _, _ in requests) == SDKS
+        assert {
+            classify_purpose(identity, headers, parsed, has_tools_before=True) for identity, headers, parsed in requests
+        } == {"turn"}
 
-    def test_each_conversation_is_a_session():
-        """All recorded conversations at once, each request looked up anew: none is mixed with another.
+    def test_find_leaf_keeps_recorded_conversations_apart():
+        """Replayed all at once, with each request looked up anew, no recorded conversation is mixed with another.
 
-        Two of the same client have sessions of their own, and whatever grew is a branch of one.
+        Two of the same client have sessions of their own, and a longer request is a branch of the same session.
         """
         store, keys = MemoryStore(), {}
-        waiting = {name: list(turns(name)) for name in KINDS}
-        while any(waiting.values()):
-            for name, rest in waiting.items():
-                for who, lens in rest[:1]:
-                    key = make_session_key(who, lens)
+        remaining = {name: list(iter_turns(name)) for name in RECORDINGS}
+        while any(remaining.values()):
+            for name, turns in remaining.items():
+                for identity, parsed in turns[:1]:
+                    key = make_session_key(identity, parsed)
                     keys.setdefault(key, set()).add(name)
-                    leaf = SessionIndexes(store).find_leaf(key, lens.messages, SETTINGS)
+                    leaf = SessionIndexes(store).find_leaf(key, parsed.messages, SETTINGS)
                     journal = Journal.open(store, key, leaf=leaf)
-                    journal.follow_conversation(lens.messages)
-                    assert [slot.raw for slot in build_projection(journal.state)] == [
-                        slot.raw for slot in lens.messages
+                    journal.follow_conversation(parsed.messages)
+                    assert [sized.raw for sized in build_projection(journal.state)] == [
+                        sized.raw for sized in parsed.messages
                     ], name
-                del rest[:1]
+                del turns[:1]
         assert all(len(names) == 1 for names in keys.values())
-        for name in KINDS:
-            for who, lens in turns(name):
-                again = store.open_state(
-                    make_session_key(who, lens),
-                    SessionIndexes(store).find_leaf(make_session_key(who, lens), lens.messages, SETTINGS),
+        for name in RECORDINGS:
+            for identity, parsed in iter_turns(name):
+                state = store.open_state(
+                    make_session_key(identity, parsed),
+                    SessionIndexes(store).find_leaf(make_session_key(identity, parsed), parsed.messages, SETTINGS),
                 )
                 assert match_known_prefix(
-                    again.history.sized_messages.slice(), lens.messages, SETTINGS
-                ).client_count == len(lens.messages)
+                    state.history.sized_messages.slice(), parsed.messages, SETTINGS
+                ).client_count == len(parsed.messages)
 
     @pytest.mark.parametrize(("name", "sessions"), SESSIONS.items())
-    def test_one_session_until_its_client_compacts(name, sessions):
-        """The requests of a conversation are of one session; what a client begins anew after its summary is another."""
-        assert len({make_session_key(who, lens) for who, lens in turns(name)}) == sessions
+    def test_make_session_key_is_stable_until_the_client_compacts(name, sessions):
+        """The requests of a conversation belong to one session; a conversation restarted after a summary is another."""
+        assert len({make_session_key(identity, parsed) for identity, parsed in iter_turns(name)}) == sessions

@@ -1,4 +1,4 @@
-"""Requests of real clients that lie beside the checkout, where they do."""
+"""Recorded request bodies of real clients, where present."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from holdfast.providers.requests.request_body import parse_request, render_reque
 
 FILES = sorted((Path(__file__).parents[3] / "shared" / "shapes").glob("req-*.jsonl"))
 LINES = Decoder(dict[str, Raw])
-WAYS = {
+APIS_BY_PATH = {
     "/chat/completions": "openai-chat",
     "/responses": "openai-responses",
     "/v1/messages": "anthropic",
@@ -32,57 +32,57 @@ WAYS = {
 READERS = {module.API_NAME: module for module in (anthropic, openai_chat, openai_responses, gemini)}
 
 
-def requests(file):
-    """Return API and body of every request in a file that has a body."""
+def iter_requests(file):
+    """Yield API and body of every request in a file that has a body."""
     for line in file.read_bytes().splitlines():
-        found = LINES.decode(line)
-        if bytes(found.get("body", Raw(b"null"))) != b"null":
-            path = json.loads(bytes(found["path"]))
-            yield next(api for way, api in WAYS.items() if way in path), bytes(found["body"])
+        record = LINES.decode(line)
+        if bytes(record.get("body", Raw(b"null"))) != b"null":
+            path = json.loads(bytes(record["path"]))
+            yield next(api for path_part, api in APIS_BY_PATH.items() if path_part in path), bytes(record["body"])
 
 
 if FILES:
 
     @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
-    def test_every_request_comes_back(file):
-        """Each request is recognised and comes back byte for byte, also when it is told from its slots again."""
-        for api, raw in requests(file):
-            lens = parse_request(raw)
-            assert lens.api == api
-            assert render_request(lens, lens.messages) is raw
-            again = [SizedMessage(slot.message, api=api, base_raw=slot.raw) for slot in lens.messages]
-            wanted = json.loads(raw)
-            if isinstance(wanted.get("input"), str):
-                wanted["input"] = [{"role": "user", "content": wanted["input"]}]
-            assert json.loads(render_request(lens, again)) == wanted
+    def test_render_request_returns_recorded_bodies_unchanged(file):
+        """Each request is recognized and rendered byte for byte; rendered again from its messages it has equal JSON."""
+        for api, raw in iter_requests(file):
+            parsed = parse_request(raw)
+            assert parsed.api == api
+            assert render_request(parsed, parsed.messages) is raw
+            messages = [SizedMessage(sized.message, api=api, base_raw=sized.raw) for sized in parsed.messages]
+            expected = json.loads(raw)
+            if isinstance(expected.get("input"), str):
+                expected["input"] = [{"role": "user", "content": expected["input"]}]
+            assert json.loads(render_request(parsed, messages)) == expected
 
     @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
-    def test_no_request_is_a_stranger_to_its_own_reader(file):
-        """What real clients send is read by ``decode_messages`` for their API; with a call in it, by no other."""
-        for api, raw in requests(file):
+    def test_decode_messages_reads_recorded_requests_of_its_own_api_only(file):
+        """``decode_messages`` reads real requests of its API; with a call in them no other API's decoder does."""
+        for api, raw in iter_requests(file):
             wire = json.loads(raw)[API_SPECS[api].messages_field]
-            read = decode_messages(api, wire)
-            assert read
-            for other, reader in READERS.items() if any(message.calls for message in read) else ():
+            decoded = decode_messages(api, wire)
+            assert decoded
+            for other, reader in READERS.items() if any(message.calls for message in decoded) else ():
                 if other != api:
                     with pytest.raises(FormatError):
                         decode_messages(reader.API_NAME, wire)
 
     @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
-    def test_every_request_is_a_session_and_can_change_its_api(file):
-        """Each file of requests is a recording; each request has a form in every API, with the same words in order.
+    def test_convert_request_keeps_the_texts_of_recorded_requests(file):
+        """Each file can be read as a recording, and each request converts to every API with the same texts in order.
 
-        One whose history lies with the provider is not whole, so it has none.
+        A request whose history is stored at the provider is incomplete and is not converted.
         """
-        longest = max((len(parse_request(raw).messages) for _, raw in requests(file)), default=0)
+        longest = max((len(parse_request(raw).messages) for _, raw in iter_requests(file)), default=0)
         assert longest > 0
         assert bodies.read_request_bodies(file.read_bytes()).entries
-        for _, raw in requests(file):
-            for to in API_NAMES if not json.loads(raw).get("previous_response_id") else ():
-                told = iter(words(parse_request(convert_request(raw, to, "m")[0], to)))
-                assert all(one in told for one in words(parse_request(raw)) if one)
+        for _, raw in iter_requests(file):
+            for target_api in API_NAMES if not json.loads(raw).get("previous_response_id") else ():
+                converted_texts = iter(list_texts(parse_request(convert_request(raw, target_api, "m")[0], target_api)))
+                assert all(text in converted_texts for text in list_texts(parse_request(raw)) if text)
 
 
-def words(lens):
-    """Return what user and model say in a request, message by message."""
-    return [slot.message.text for slot in lens.messages if slot.message.role in ("user", "assistant")]
+def list_texts(parsed):
+    """Return the user and assistant texts of a request, message by message."""
+    return [sized.message.text for sized in parsed.messages if sized.message.role in ("user", "assistant")]

@@ -1,4 +1,4 @@
-"""Checks on recorded sessions that lie beside the checkout, where they do."""
+"""Checks on recorded sessions, where present."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from holdfast.state.entries import MessageEntry
 SHARED = Path(__file__).parents[3] / "shared"
 SESSIONS = ("data/*/*.jsonl", "recordings/*/*.jsonl", "shapes/session-*.jsonl")
 FILES = sorted([file for pattern in SESSIONS for file in SHARED.glob(pattern)])
-CLAUDE = [file for file in FILES if file.parent.name == "claude-code"]
+CLAUDE_CODE_FILES = [file for file in FILES if file.parent.name == "claude-code"]
 DECODERS = {
     "anthropic": anthropic.decode_message,
     "gemini": gemini.decode_message,
@@ -33,14 +33,14 @@ DECODERS = {
 }
 
 
-def sealing_model(message):
-    """Return the model that sealed parts of a message; empty where none is sealed."""
+def get_signing_model(message):
+    """Return the model that signed parts of a message, or an empty text if none is signed."""
     models = {part.signature.model for part in message.parts if getattr(part, "signature", None) is not None}
     assert len(models) <= 1
     return models.pop() if models else ""
 
 
-def digests(recording):
+def list_digests(recording):
     return [
         entry.body.sized_message.digest
         for entry in get_full_history_entries(recording)
@@ -51,69 +51,75 @@ def digests(recording):
 if FILES:
 
     @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
-    def test_there_and_back(file):
-        """Import, export, import: the same messages in the same order, the same steps, nothing to report."""
+    def test_export_and_import_keep_a_session(file):
+        """Import, export, import gives the same messages in the same order, the same model calls, and no problems."""
         first = read_recording(file.read_bytes(), file.name)
         second = read_recording(export_bytes(first, first.format))
-        assert digests(first) == digests(second) != []
+        assert list_digests(first) == list_digests(second) != []
         assert [step.usage for step in list_model_calls(first)] == [step.usage for step in list_model_calls(second)]
-        assert [build_state_at_leaf(one).view.first_kept for one in (first, second)] == [
+        assert [build_state_at_leaf(recording).view.first_kept for recording in (first, second)] == [
             build_state_at_leaf(first).view.first_kept
         ] * 2
         assert second.problems == ()
 
     @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
-    def test_an_export_holds_nothing_new(file):
-        """Import, export, import: the log has every entry already."""
+    def test_export_adds_no_entries(file):
+        """After import and export the log already has every entry of the export."""
         first = read_recording(file.read_bytes(), file.name)
         assert select_new_entries(read_recording(export_bytes(first, first.format)), first.entries).entries == ()
 
     @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
-    def test_wire_bytes_tell_the_message(file):
-        """A slot's own bytes decode to its message.
+    def test_wire_bytes_decode_to_the_message(file):
+        """The wire bytes of a message decode to that message.
 
-        An item of Codex does not name the model that sealed its reasoning: the rollout does, in ``turn_context``.
+        A Codex item does not name the model that signed its reasoning; the rollout does, in ``turn_context``.
         """
         data = file.read_bytes()
         for entry in read_recording(data).entries:
             if not isinstance(entry.body, MessageEntry):
                 continue
-            slot = entry.body.sized_message
-            if slot.api == "openai-responses":
-                model = sealing_model(slot.message)
+            sized = entry.body.sized_message
+            if sized.api == "openai-responses":
+                model = get_signing_model(sized.message)
                 assert model.encode() in data
-                assert decode_codex_item(slot.raw, model) == slot.message
+                assert decode_codex_item(sized.raw, model) == sized.message
             else:
-                assert DECODERS[slot.api](slot.raw) == slot.message
+                assert DECODERS[sized.api](sized.raw) == sized.message
 
-    @pytest.mark.parametrize("file", CLAUDE, ids=[file.name for file in CLAUDE])
-    def test_every_message_once_on_the_way(file):
-        """All user and assistant lines of these sessions are on the way to the leaf, one step for each message id.
+    @pytest.mark.parametrize("file", CLAUDE_CODE_FILES, ids=[file.name for file in CLAUDE_CODE_FILES])
+    def test_claude_code_sessions_contain_every_message_once(file):
+        """All user and assistant lines of a session are on the path to the leaf, with one model call per message id.
 
-        An answer of ``<synthetic>`` was written by Claude Code itself: it was said, and is no step of a model.
+        An answer of ``<synthetic>`` was written by Claude Code itself: it is a message but no model call.
         """
         lines = [json.loads(line) for line in file.read_bytes().split(b"\n") if line]
-        said = [line for line in lines if line["type"] in ("user", "assistant") and not line.get("isCompactSummary")]
-        users = sum(line["type"] == "user" for line in said)
-        models = {line["message"]["id"]: line["message"].get("model") for line in said if line["type"] == "assistant"}
-        made_up = sum(model == "<synthetic>" for model in models.values())
+        messages = [
+            line for line in lines if line["type"] in ("user", "assistant") and not line.get("isCompactSummary")
+        ]
+        users = sum(line["type"] == "user" for line in messages)
+        models = {
+            line["message"]["id"]: line["message"].get("model") for line in messages if line["type"] == "assistant"
+        }
+        synthetic_count = sum(model == "<synthetic>" for model in models.values())
         recording = read_recording(file.read_bytes())
-        assert len(digests(recording)) == users + len(models)
-        assert len(list_model_calls(recording)) == len(models) - made_up
+        assert len(list_digests(recording)) == users + len(models)
+        assert len(list_model_calls(recording)) == len(models) - synthetic_count
 
-    @pytest.mark.parametrize("file", CLAUDE, ids=[file.name for file in CLAUDE])
-    def test_results_stand_behind_their_answer_in_call_order(file):
-        """Directly behind each answer come the results of its calls, in order, and no others.
+    @pytest.mark.parametrize("file", CLAUDE_CODE_FILES, ids=[file.name for file in CLAUDE_CODE_FILES])
+    def test_claude_code_results_follow_their_answer_in_call_order(file):
+        """Each answer is directly followed by the results of its calls, in order, and by no others.
 
-        Calls of the very last message may be open: the recording ended while they ran.
+        Calls of the last message may be open: the recording ended while they ran.
         """
-        said = [
+        messages = [
             entry.body.sized_message.message
             for entry in get_branch_entries(read_recording(file.read_bytes()))
             if isinstance(entry.body, MessageEntry)
         ]
-        for index, message in enumerate(said):
+        for index, message in enumerate(messages):
             calls = [call.id for call in message.calls]
-            behind = [one.results[0].call_id for one in said[index + 1 : index + 1 + len(calls)] if one.results]
-            is_last = index == len(said) - 1
-            assert behind == ([] if is_last else calls)
+            result_ids = [
+                later.results[0].call_id for later in messages[index + 1 : index + 1 + len(calls)] if later.results
+            ]
+            is_last = index == len(messages) - 1
+            assert result_ids == ([] if is_last else calls)

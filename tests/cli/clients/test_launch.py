@@ -1,4 +1,4 @@
-"""How clients are started: the proxy's address reaches each of them, their own address stays the upstream."""
+"""How ``holdfast run`` starts clients: each gets the proxy's address, and its own address becomes the upstream."""
 
 from __future__ import annotations
 
@@ -34,80 +34,80 @@ from holdfast.proxy.http.routes import build_upstream_url, parse_route
 
 PROXY = "http://127.0.0.1:4141"
 GATEWAY = "https://gateway.example/team/v1"
-LED = f"{PROXY}/u/{GATEWAY}"
+PROXIED_GATEWAY = f"{PROXY}/u/{GATEWAY}"
 HOME, FOLDER = "/home/user", "/home/user/project"
 
 
-def place(environment=None, **texts):
-    """Return a place whose files are told by the ends of their paths, with strokes as double underscores."""
+def make_environment(environment=None, **texts):
+    """Return a client environment with files named by the ends of their paths, ``__`` standing for a slash."""
     return ClientEnvironment(
         environment or {}, HOME, FOLDER, {name.replace("__", "/"): text for name, text in texts.items()}
     )
 
 
-def at(client, text, environment=None):
-    """Return a place where the weakest file of ``client`` says ``text``."""
-    bare = place(environment)
+def make_environment_with_settings(client, text, environment=None):
+    """Return an environment in which the weakest settings file of ``client`` contains ``text``."""
+    bare = make_environment(environment)
     return ClientEnvironment(bare.environment, HOME, FOLDER, {list_settings_files(client, bare)[0]: text})
 
 
-def order(where=None, *arguments, **more):
-    return LaunchRequest(PROXY, where or place(), arguments, "/tmp/holdfast-1", **more)
+def make_launch_request(client_environment=None, *arguments, **more):
+    return LaunchRequest(PROXY, client_environment or make_environment(), arguments, "/tmp/holdfast-1", **more)
 
 
-def options(made):
+def get_codex_options(plan):
     """Return the values of ``-c`` by their keys."""
-    return dict(value.split("=", 1) for flag, value in pairwise(made.arguments) if flag == "-c")
+    return dict(value.split("=", 1) for flag, value in pairwise(plan.arguments) if flag == "-c")
 
 
 # -- addresses ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("url", "led"),
+    ("url", "expected"),
     [
         ("https://api.anthropic.com", PROXY),
         ("https://api.openai.com/v1", f"{PROXY}/v1"),
         ("https://generativelanguage.googleapis.com/v1beta", f"{PROXY}/v1beta"),
         ("https://api.openai.com.example/v1", f"{PROXY}/u/https://api.openai.com.example/v1"),
-        (GATEWAY, LED),
-        (LED, LED),
+        (GATEWAY, PROXIED_GATEWAY),
+        (PROXIED_GATEWAY, PROXIED_GATEWAY),
         (PROXY, PROXY),
         (f"{PROXY}0/v1", f"{PROXY}/u/{PROXY}0/v1"),
     ],
 )
-def test_an_address_through_the_proxy(url, led):
-    """A maker's own address needs not be named, any other one is, and none is named twice."""
-    assert order().make_proxied_url(url) == led
+def test_make_proxied_url_names_only_foreign_upstreams(url, expected):
+    """A provider's official address needs no upstream in the path, any other one does, and none is added twice."""
+    assert make_launch_request().make_proxied_url(url) == expected
 
 
 @given(
     host=st.from_regex(r"[a-z]{1,8}(\.[a-z]{2,5}){0,2}(:[1-9][0-9]{0,3})?", fullmatch=True),
     path=st.from_regex(r"(/[a-z0-9-]{1,6}){0,3}", fullmatch=True),
-    asked=st.sampled_from(["/messages", "/chat/completions", "/responses", "/models/m:generateContent"]),
+    suffix=st.sampled_from(["/messages", "/chat/completions", "/responses", "/models/m:generateContent"]),
 )
-def test_an_upstream_is_asked_as_before(host, path, asked):
-    """For every address: what a client adds to the one it is given reaches the one it had, letter by letter."""
+def test_make_proxied_url_preserves_the_upstream_url(host, path, suffix):
+    """For any address, what a client appends to the proxied URL reaches its own upstream unchanged."""
     own = f"https://{host}{path}"
-    found = parse_route("POST", order().make_proxied_url(own).removeprefix(PROXY) + asked)
-    assert build_upstream_url("http://elsewhere.example", found) == own + asked
+    route = parse_route("POST", make_launch_request().make_proxied_url(own).removeprefix(PROXY) + suffix)
+    assert build_upstream_url("http://elsewhere.example", route) == own + suffix
 
 
 @pytest.mark.parametrize(
     ("command", "client"),
     [("claude", "claude"), ("/opt/bin/codex", "codex"), (r"C:\npm\opencode.cmd", "opencode"), ("Pi.exe", "pi")],
 )
-def test_what_a_program_is_called(command, client):
-    """A client is known by the name of its program, wherever that is."""
+def test_get_command_client_recognizes_a_client_by_its_file_name(command, client):
+    """A client is recognized by the name of its program, in any folder and with any extension."""
     assert get_command_client(command) == client
 
 
 # -- variables ---------------------------------------------------------------------------------------------------------
 
 
-def test_any_program_has_the_variables_of_the_sdks():
-    """A program that is not known is pointed at the proxy by all variables, with what each wants behind it."""
-    assert dict(plan_launch("python", order()).environment) == {
+def test_plan_launch_sets_every_sdk_variable_for_an_unknown_program():
+    """An unknown program gets all address variables, each with the path that its SDK expects."""
+    assert dict(plan_launch("python", make_launch_request()).environment) == {
         "ANTHROPIC_BASE_URL": PROXY,
         "OPENAI_BASE_URL": f"{PROXY}/v1",
         "OPENAI_API_BASE": f"{PROXY}/v1",
@@ -118,138 +118,170 @@ def test_any_program_has_the_variables_of_the_sdks():
 
 
 @pytest.mark.parametrize("name", [*ADDRESS_VARIABLES, *LITELLM_GATEWAYS])
-def test_a_variable_of_the_user_stays_the_upstream(name):
-    """What a variable leads to is led to through the proxy."""
-    assert plan_launch("python", order(place({name: GATEWAY}))).environment[name] == LED
+def test_plan_launch_keeps_the_users_variable_as_upstream(name):
+    """An address that the user has set becomes the upstream behind the proxy."""
+    assert (
+        plan_launch("python", make_launch_request(make_environment({name: GATEWAY}))).environment[name]
+        == PROXIED_GATEWAY
+    )
 
 
-def test_variables_that_mean_the_same():
-    """Where one of two variables is set, both lead there."""
-    made = plan_launch("python", order(place({"OPENAI_API_BASE": GATEWAY, "ANTHROPIC_API_URL": GATEWAY}))).environment
-    assert made["OPENAI_BASE_URL"] == made["OPENAI_API_BASE"] == made["ANTHROPIC_BASE_URL"] == LED
-    assert made["ANTHROPIC_API_URL"] == LED
+def test_plan_launch_treats_alias_variables_alike():
+    """If one of two variables with the same meaning is set, both lead to its address."""
+    plan = plan_launch(
+        "python", make_launch_request(make_environment({"OPENAI_API_BASE": GATEWAY, "ANTHROPIC_API_URL": GATEWAY}))
+    ).environment
+    assert plan["OPENAI_BASE_URL"] == plan["OPENAI_API_BASE"] == plan["ANTHROPIC_BASE_URL"] == PROXIED_GATEWAY
+    assert plan["ANTHROPIC_API_URL"] == PROXIED_GATEWAY
 
 
-def test_an_upstream_that_was_asked_for_stands_above_variables():
-    """What the command line or a file names as upstream is where requests go, whatever the variables say."""
-    said = dict.fromkeys(ADDRESS_VARIABLES, GATEWAY)
+def test_plan_launch_prefers_an_explicit_upstream_to_variables():
+    """An upstream from the command line or a file wins over any variable."""
+    variables = dict.fromkeys(ADDRESS_VARIABLES, GATEWAY)
     for client, name in (("claude", "ANTHROPIC_BASE_URL"), ("python", "ANTHROPIC_API_URL")):
         assert (
-            plan_launch(client, order(place(said), explicit_upstreams=frozenset({"anthropic"}))).environment[name]
+            plan_launch(
+                client, make_launch_request(make_environment(variables), explicit_upstreams=frozenset({"anthropic"}))
+            ).environment[name]
             == PROXY
         )
     assert (
-        plan_launch("python", order(place(said), explicit_upstreams=frozenset({"anthropic"}))).environment[
-            "OPENAI_BASE_URL"
-        ]
-        == LED
+        plan_launch(
+            "python", make_launch_request(make_environment(variables), explicit_upstreams=frozenset({"anthropic"}))
+        ).environment["OPENAI_BASE_URL"]
+        == PROXIED_GATEWAY
     )
 
 
 @pytest.mark.parametrize("client", [*CLIENT_LAUNCHERS, "python"])
-def test_a_proxy_of_the_network_is_not_asked_for_ours(client):
-    """Where a variable names a proxy of the network, this machine is excepted from it, beside what was."""
-    made = plan_launch(
-        client, order(place({"https_proxy": "", "HTTP_PROXY": "http://proxy:3128", "no_proxy": "intern"}))
+def test_plan_launch_excludes_the_local_proxy_from_a_network_proxy(client):
+    """If a network proxy is set, NO_PROXY gets this machine's addresses in addition to its own."""
+    plan = plan_launch(
+        client,
+        make_launch_request(
+            make_environment({"https_proxy": "", "HTTP_PROXY": "http://proxy:3128", "no_proxy": "intern"})
+        ),
     )
-    assert made.environment["NO_PROXY"] == made.environment["no_proxy"] == "intern,127.0.0.1,localhost"
-    assert "NO_PROXY" not in plan_launch(client, order()).environment
+    assert plan.environment["NO_PROXY"] == plan.environment["no_proxy"] == "intern,127.0.0.1,localhost"
+    assert "NO_PROXY" not in plan_launch(client, make_launch_request()).environment
 
 
 @pytest.mark.parametrize("client", CLIENT_LAUNCHERS)
-def test_broken_settings_are_the_clients_own_affair(client):
-    """Files that cannot be read as what they should be name no address and stop nothing."""
+def test_plan_launch_ignores_broken_client_settings(client):
+    """Unreadable settings files name no address and stop nothing."""
     for text in ("", "{", "[[[", '{"env": 3, "provider": [], "providers": {"x": null}}', "\x00\xff", "- - -\n: :"):
-        texts = dict.fromkeys(list_launch_files(client, place()), text)
-        plan_launch(client, order(ClientEnvironment({}, HOME, FOLDER, texts)))
+        texts = dict.fromkeys(list_launch_files(client, make_environment()), text)
+        plan_launch(client, make_launch_request(ClientEnvironment({}, HOME, FOLDER, texts)))
 
 
 # -- Claude Code -------------------------------------------------------------------------------------------------------
 
 
-def test_claude():
-    """Claude Code has its variable and nothing else."""
-    made = plan_launch("claude", order(None, "-p", "hi"))
-    assert (made.arguments, dict(made.environment), made.files) == ((), {"ANTHROPIC_BASE_URL": PROXY}, {})
+def test_plan_launch_sets_one_variable_for_claude():
+    """Claude Code gets its address variable and nothing else."""
+    plan = plan_launch("claude", make_launch_request(None, "-p", "hi"))
+    assert (plan.arguments, dict(plan.environment), plan.files) == ((), {"ANTHROPIC_BASE_URL": PROXY}, {})
 
 
-def test_claude_whose_settings_name_an_address():
-    """Settings stand above variables, so settings of ours stand above them, and their address is the upstream."""
-    told = json.dumps({"env": {"ANTHROPIC_BASE_URL": GATEWAY}})
-    made = plan_launch("claude", order(at("claude", told, {"ANTHROPIC_BASE_URL": "http://weaker.example"})))
-    assert made.arguments == ("--settings", json.dumps({"env": {"ANTHROPIC_BASE_URL": LED}}, separators=(",", ":")))
-    both = plan_launch("claude", order(at("claude", told), "--settings=mine.json"))
+def test_plan_launch_overrides_claude_settings_that_name_an_address():
+    """Settings win over variables in Claude Code, so ``--settings`` is passed, with the configured upstream."""
+    settings = json.dumps({"env": {"ANTHROPIC_BASE_URL": GATEWAY}})
+    plan = plan_launch(
+        "claude",
+        make_launch_request(
+            make_environment_with_settings("claude", settings, {"ANTHROPIC_BASE_URL": "http://weaker.example"})
+        ),
+    )
+    assert plan.arguments == (
+        "--settings",
+        json.dumps({"env": {"ANTHROPIC_BASE_URL": PROXIED_GATEWAY}}, separators=(",", ":")),
+    )
+    both = plan_launch(
+        "claude", make_launch_request(make_environment_with_settings("claude", settings), "--settings=mine.json")
+    )
     assert both.arguments == ()
     assert "remove" in both.notes[0]
 
 
 @pytest.mark.parametrize("name", ["settings.json", "settings.local.json"])
-def test_claude_in_a_folder_that_names_an_address(name):
-    """Nobody is led where a folder says, which may have been fetched; it is told, and how it goes through the proxy."""
+def test_plan_launch_never_follows_an_address_from_a_claude_project_folder(name):
+    """A project folder may come from elsewhere, so its address is only reported, with an option to accept it."""
     path = f"{FOLDER}/.claude/{name}"
-    told = json.dumps({"env": {"ANTHROPIC_BASE_URL": GATEWAY}})
-    there = ClientEnvironment({}, HOME, FOLDER, {path: told})
-    assert path in list_launch_files("claude", there)
-    made = plan_launch("claude", order(there))
-    assert (made.arguments, dict(made.environment)) == ((), {"ANTHROPIC_BASE_URL": PROXY})
-    assert made.notes[0].startswith(f"{path} sets ANTHROPIC_BASE_URL")
-    assert f"--upstream-anthropic {GATEWAY}" in made.notes[0]
-    asked = plan_launch("claude", replace(order(there), explicit_upstreams=frozenset({"anthropic"})))
-    assert asked.arguments == ("--settings", json.dumps({"env": {"ANTHROPIC_BASE_URL": PROXY}}, separators=(",", ":")))
-    assert asked.notes == ()
-    own = ClientEnvironment(
-        {}, HOME, FOLDER, {f"{HOME}/.claude/settings.json": told.replace("://", "://own."), path: told}
+    settings = json.dumps({"env": {"ANTHROPIC_BASE_URL": GATEWAY}})
+    environment = ClientEnvironment({}, HOME, FOLDER, {path: settings})
+    assert path in list_launch_files("claude", environment)
+    plan = plan_launch("claude", make_launch_request(environment))
+    assert (plan.arguments, dict(plan.environment)) == ((), {"ANTHROPIC_BASE_URL": PROXY})
+    assert plan.notes[0].startswith(f"{path} sets ANTHROPIC_BASE_URL")
+    assert f"--upstream-anthropic {GATEWAY}" in plan.notes[0]
+    with_explicit_upstream = plan_launch(
+        "claude", replace(make_launch_request(environment), explicit_upstreams=frozenset({"anthropic"}))
     )
-    assert "own." in plan_launch("claude", order(own)).arguments[1]
+    assert with_explicit_upstream.arguments == (
+        "--settings",
+        json.dumps({"env": {"ANTHROPIC_BASE_URL": PROXY}}, separators=(",", ":")),
+    )
+    assert with_explicit_upstream.notes == ()
+    own = ClientEnvironment(
+        {}, HOME, FOLDER, {f"{HOME}/.claude/settings.json": settings.replace("://", "://own."), path: settings}
+    )
+    assert "own." in plan_launch("claude", make_launch_request(own)).arguments[1]
 
 
-def test_claude_in_a_cloud():
-    """What goes past the proxy is said."""
-    assert "BEDROCK" in plan_launch("claude", order(place({"CLAUDE_CODE_USE_BEDROCK": "1"}))).notes[0]
+def test_plan_launch_notes_claude_requests_that_bypass_the_proxy():
+    """Bedrock requests bypass the proxy, and a note says so."""
+    assert (
+        "BEDROCK"
+        in plan_launch("claude", make_launch_request(make_environment({"CLAUDE_CODE_USE_BEDROCK": "1"}))).notes[0]
+    )
 
 
 # -- Codex -------------------------------------------------------------------------------------------------------------
 
 
-def test_codex():
-    """Codex has options before its own arguments: its own provider, and each one of the user's."""
+def test_plan_launch_passes_codex_an_option_for_each_provider():
+    """Codex gets options before its own arguments: its own provider's address and that of each configured one."""
     text = f'[model_providers.mine]\nbase_url = "{GATEWAY}"\n[model_providers."a.b"]\nbase_url = "{GATEWAY}"\n'
-    made = plan_launch("codex", order(at("codex", text), "exec"))
-    assert options(made) == {
+    plan = plan_launch("codex", make_launch_request(make_environment_with_settings("codex", text), "exec"))
+    assert get_codex_options(plan) == {
         "openai_base_url": f'"{PROXY}/v1"',
-        "model_providers.mine.base_url": f'"{LED}"',
+        "model_providers.mine.base_url": f'"{PROXIED_GATEWAY}"',
     }
-    assert "a.b" in made.notes[0]
-    assert not made.environment
+    assert "a.b" in plan.notes[0]
+    assert not plan.environment
 
 
-def test_codex_with_an_address_or_a_login():
-    """The address of its settings, or of ChatGPT where it is logged in there, is the upstream."""
+def test_plan_launch_uses_codex_settings_or_chatgpt_as_upstream():
+    """The upstream is the address in the settings, or ChatGPT's if Codex is logged in there."""
     assert (
-        options(plan_launch("codex", order(is_chatgpt=True)))["openai_base_url"] == f'"{PROXY}/u/{CHATGPT_CODEX_URL}"'
+        get_codex_options(plan_launch("codex", make_launch_request(is_chatgpt=True)))["openai_base_url"]
+        == f'"{PROXY}/u/{CHATGPT_CODEX_URL}"'
     )
-    told = at("codex", f'openai_base_url = "{GATEWAY}"')
-    assert options(plan_launch("codex", order(told, is_chatgpt=True)))["openai_base_url"] == f'"{LED}"'
-    assert "--oss" in plan_launch("codex", order(None, "--oss")).notes[0]
+    environment = make_environment_with_settings("codex", f'openai_base_url = "{GATEWAY}"')
+    assert (
+        get_codex_options(plan_launch("codex", make_launch_request(environment, is_chatgpt=True)))["openai_base_url"]
+        == f'"{PROXIED_GATEWAY}"'
+    )
+    assert "--oss" in plan_launch("codex", make_launch_request(None, "--oss")).notes[0]
 
 
 # -- opencode ----------------------------------------------------------------------------------------------------------
 
 
-def addresses(made):
-    said = json.loads(made.environment["OPENCODE_CONFIG_CONTENT"])
-    return {name: one["options"]["baseURL"] for name, one in said.get("provider", {}).items()}
+def get_opencode_urls(plan):
+    """Return the base URL of each provider in opencode's configuration."""
+    configuration = json.loads(plan.environment["OPENCODE_CONFIG_CONTENT"])
+    return {name: provider["options"]["baseURL"] for name, provider in configuration.get("provider", {}).items()}
 
 
-def test_opencode_has_addresses_of_what_can_be_used():
-    """Providers of the configuration, with a key or with a login are led through; no other one is offered.
-
-    Where there are none it says what goes past the proxy, and how there would be one.
+def test_plan_launch_lists_opencode_providers_that_can_be_used():
+    """Providers with a configuration, a key or a login are led through the proxy; without any, a note says what
+    bypasses it.
     """
-    where = place({"ANTHROPIC_API_KEY": "k"})
-    logins, listed = list_opencode_files(where)
+    environment = make_environment({"ANTHROPIC_API_KEY": "k"})
+    logins, listed = list_opencode_files(environment)
     texts = {
-        list_settings_files("opencode", where)[
+        list_settings_files("opencode", environment)[
             1
         ]: f'{{"provider": {{"mine": {{"options": {{"baseURL": "{GATEWAY}"}}}},}}}} // mine',
         logins: '{"groq": {"type": "api", "key": "secret"}, "bedrock": {}}',
@@ -257,58 +289,65 @@ def test_opencode_has_addresses_of_what_can_be_used():
             {"groq": {"api": "https://groq.example/v1"}, "xai": {"api": GATEWAY, "env": ["XAI_API_KEY"]}}
         ),
     }
-    made = plan_launch("opencode", order(ClientEnvironment(where.environment, HOME, FOLDER, texts)))
-    assert addresses(made) == {
+    plan = plan_launch("opencode", make_launch_request(ClientEnvironment(environment.environment, HOME, FOLDER, texts)))
+    assert get_opencode_urls(plan) == {
         "anthropic": f"{PROXY}/v1",
-        "mine": LED,
+        "mine": PROXIED_GATEWAY,
         "groq": f"{PROXY}/u/https://groq.example/v1",
     }
-    assert "secret" not in str(made)
-    (note,) = plan_launch("opencode", order(place({}))).notes
-    assert (made.notes, "bypass the proxy; run opencode auth login" in note) == ((), True)
+    assert "secret" not in str(plan)
+    (note,) = plan_launch("opencode", make_launch_request(make_environment({}))).notes
+    assert (plan.notes, "bypass the proxy; run opencode auth login" in note) == ((), True)
 
 
-def test_opencode_has_a_key_in_its_configuration():
-    """A provider that a configuration names is led through by its usual address: its key may stand in there."""
-    said = {"OPENCODE_CONFIG_CONTENT": '{"provider": {"openai": {"options": {"timeout": 9}}}}'}
+def test_plan_launch_gives_opencode_providers_their_usual_address():
+    """A configured provider may have its key there, so it is led through the proxy by its usual address."""
+    variables = {"OPENCODE_CONFIG_CONTENT": '{"provider": {"openai": {"options": {"timeout": 9}}}}'}
     texts = {f"{FOLDER}/opencode.json": '{"provider": {"google": {"options": {"apiKey": "secret"}}, "strange": {}}}'}
-    made = plan_launch("opencode", order(ClientEnvironment(said, HOME, FOLDER, texts)))
-    told = json.loads(made.environment["OPENCODE_CONFIG_CONTENT"])["provider"]
-    assert told == {
+    plan = plan_launch("opencode", make_launch_request(ClientEnvironment(variables, HOME, FOLDER, texts)))
+    providers = json.loads(plan.environment["OPENCODE_CONFIG_CONTENT"])["provider"]
+    assert providers == {
         "openai": {"options": {"timeout": 9, "baseURL": f"{PROXY}/v1"}},
         "google": {"options": {"baseURL": f"{PROXY}/v1beta"}},
     }
-    assert made.notes == ()
+    assert plan.notes == ()
 
 
-def test_opencode_keeps_what_was_said_in_the_variable():
-    """A configuration in the variable stays as it is, but for its addresses; the project's is above the user's."""
-    given = {"model": "mine/m", "provider": {"mine": {"options": {"baseURL": GATEWAY, "apiKey": "k"}, "npm": "x"}}}
-    where = place({"OPENCODE_CONFIG_CONTENT": json.dumps(given)})
-    said = json.loads(plan_launch("opencode", order(where)).environment["OPENCODE_CONFIG_CONTENT"])
-    given["provider"]["mine"]["options"]["baseURL"] = LED
-    assert said == given
+def test_plan_launch_changes_only_addresses_in_opencodes_variable():
+    """A configuration in the variable keeps all but its addresses, and the project's file wins over the user's."""
+    configuration = {
+        "model": "mine/m",
+        "provider": {"mine": {"options": {"baseURL": GATEWAY, "apiKey": "k"}, "npm": "x"}},
+    }
+    environment = make_environment({"OPENCODE_CONFIG_CONTENT": json.dumps(configuration)})
+    result = json.loads(
+        plan_launch("opencode", make_launch_request(environment)).environment["OPENCODE_CONFIG_CONTENT"]
+    )
+    configuration["provider"]["mine"]["options"]["baseURL"] = PROXIED_GATEWAY
+    assert result == configuration
     texts = {
         f"{HOME}/.config/opencode/opencode.json": '{"provider": {"p": {"options": {"baseURL": "http://weaker"}}}}',
         f"{FOLDER}/opencode.json": f'{{"provider": {{"p": {{"options": {{"baseURL": "{GATEWAY}"}}}}}}}}',
     }
-    assert addresses(plan_launch("opencode", order(ClientEnvironment({}, HOME, FOLDER, texts)))) == {"p": LED}
+    assert get_opencode_urls(
+        plan_launch("opencode", make_launch_request(ClientEnvironment({}, HOME, FOLDER, texts)))
+    ) == {"p": PROXIED_GATEWAY}
 
 
-# -- the others --------------------------------------------------------------------------------------------------------
+# -- other clients -----------------------------------------------------------------------------------------------------
 
 
-def test_pi():
-    """pi has an extension that knows the proxy; its commands about packages, which ask no model, have none."""
-    made = plan_launch("pi", order(None, "-p", "hi"))
-    assert made.arguments == ("-e", "/tmp/holdfast-1/holdfast.js")
-    (text,) = made.files.values()
+def test_plan_launch_gives_pi_an_extension():
+    """pi gets an extension that knows the proxy, except for its package commands, which send no request."""
+    plan = plan_launch("pi", make_launch_request(None, "-p", "hi"))
+    assert plan.arguments == ("-e", "/tmp/holdfast-1/holdfast.js")
+    (text,) = plan.files.values()
     assert f'const proxy = "{PROXY}"' in text
-    assert all(one.official in text for one in PROVIDERS.values())
-    assert plan_launch("pi", order(None, "install", "npm:x")).arguments == ()
+    assert all(provider.official in text for provider in PROVIDERS.values())
+    assert plan_launch("pi", make_launch_request(None, "install", "npm:x")).arguments == ()
 
 
-RUN = """
+EXTENSION_RUNNER = """
 import extension from "FILE";
 const models = JSON.parse(process.argv[1]), handlers = {};
 extension({ on: (event, handler) => { handlers[event] = handler; } });
@@ -323,31 +362,40 @@ console.log(JSON.stringify([...models, current, chosen].map((model) => model.bas
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here")
-def test_the_extension_of_pi(tmp_path):
-    """However often it is called, the extension leads to where Python does; models of other APIs are left alone.
-
-    The model in use is led, and one that is chosen, also where pi makes the listed models anew at each call.
+def test_pi_extension_rewrites_model_urls_as_python_does(tmp_path):
+    """The extension rewrites each model's URL as Python does, also when called again; models of other APIs stay. The
+    model in use and a newly chosen one are rewritten too, even if pi creates the listed models anew at each call.
     """
     file = tmp_path / "holdfast.mjs"
-    file.write_text(next(iter(plan_launch("pi", order()).files.values())))
-    urls = ["https://api.anthropic.com", "https://api.openai.com/v1", "https://api.openai.com.example", GATEWAY, LED]
+    file.write_text(next(iter(plan_launch("pi", make_launch_request()).files.values())))
+    urls = [
+        "https://api.anthropic.com",
+        "https://api.openai.com/v1",
+        "https://api.openai.com.example",
+        GATEWAY,
+        PROXIED_GATEWAY,
+    ]
     models = [{"api": "openai-completions", "baseUrl": url} for url in urls] + [{"api": "other", "baseUrl": GATEWAY}]
-    words = ["node", "--input-type=module", "-e", RUN.replace("FILE", file.as_uri()), json.dumps(models)]
-    done = subprocess.run(words, capture_output=True, check=False, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    led = [order().make_proxied_url(url) for url in urls]
-    assert json.loads(done.stdout) == [*led, GATEWAY, *led[:2]]
+    words = ["node", "--input-type=module", "-e", EXTENSION_RUNNER.replace("FILE", file.as_uri()), json.dumps(models)]
+    result = subprocess.run(words, capture_output=True, check=False, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    expected = [make_launch_request().make_proxied_url(url) for url in urls]
+    assert json.loads(result.stdout) == [*expected, GATEWAY, *expected[:2]]
 
 
-def test_gemini():
-    """Gemini CLI has its variable; an address in the user's own file of variables stays the upstream."""
-    assert dict(plan_launch("gemini", order()).environment) == {"GOOGLE_GEMINI_BASE_URL": PROXY}
-    told = at("gemini", f'# mine\nexport GOOGLE_GEMINI_BASE_URL="{GATEWAY}" # gateway\n')
-    assert dict(plan_launch("gemini", order(told)).environment) == {"GOOGLE_GEMINI_BASE_URL": LED}
+def test_plan_launch_sets_one_variable_for_gemini():
+    """Gemini CLI gets its variable, with an address in the user's own .env file as upstream."""
+    assert dict(plan_launch("gemini", make_launch_request()).environment) == {"GOOGLE_GEMINI_BASE_URL": PROXY}
+    environment = make_environment_with_settings(
+        "gemini", f'# mine\nexport GOOGLE_GEMINI_BASE_URL="{GATEWAY}" # gateway\n'
+    )
+    assert dict(plan_launch("gemini", make_launch_request(environment)).environment) == {
+        "GOOGLE_GEMINI_BASE_URL": PROXIED_GATEWAY
+    }
 
 
 @pytest.mark.parametrize(
-    ("settings", "is_told"),
+    ("settings", "is_noted"),
     [
         ('{"security": {"auth": {"selectedType": "gemini-api-key"}}, // mine\n}', False),
         ('{"security": {"auth": {}}}', True),
@@ -355,68 +403,74 @@ def test_gemini():
         (None, True),
     ],
 )
-def test_gemini_that_takes_no_key_from_a_variable(settings, is_told):
-    """Where its settings choose no login, it is said which line is needed; they are among the files that are read."""
+def test_plan_launch_notes_gemini_settings_without_a_key_login(settings, is_noted):
+    """If the settings select no login, a note says which line is needed; they are among the files read."""
     path = f"{HOME}/.gemini/settings.json"
-    assert path in list_launch_files("gemini", place())
-    made = plan_launch(
-        "gemini", order(ClientEnvironment({}, HOME, FOLDER, {} if settings is None else {path: settings}))
+    assert path in list_launch_files("gemini", make_environment())
+    plan = plan_launch(
+        "gemini", make_launch_request(ClientEnvironment({}, HOME, FOLDER, {} if settings is None else {path: settings}))
     )
-    assert [path in note and "gemini-api-key" in note for note in made.notes] == [True] * is_told
+    assert [path in note and "gemini-api-key" in note for note in plan.notes] == [True] * is_noted
 
 
-def test_aider():
-    """aider's own variable stands above its files, whose address stays the upstream; what cannot be helped is said."""
-    told = at("aider", "ANTHROPIC_API_BASE=https://x.example\n")
-    texts = {**told.file_texts, f"{FOLDER}/.aider.conf.yml": f"model: x\nopenai-api-base: {GATEWAY}\n"}
-    made = plan_launch("aider", order(ClientEnvironment({}, HOME, FOLDER, texts)))
+def test_plan_launch_sets_aiders_own_variables():
+    """aider's own variable wins over its files, whose address is the upstream; a note names the rest."""
+    environment = make_environment_with_settings("aider", "ANTHROPIC_API_BASE=https://x.example\n")
+    texts = {**environment.file_texts, f"{FOLDER}/.aider.conf.yml": f"model: x\nopenai-api-base: {GATEWAY}\n"}
+    plan = plan_launch("aider", make_launch_request(ClientEnvironment({}, HOME, FOLDER, texts)))
     for name in ("AIDER_OPENAI_API_BASE", "OPENAI_API_BASE", "OPENAI_BASE_URL"):
-        assert made.environment[name] == LED
-    assert made.environment["ANTHROPIC_BASE_URL"] == PROXY
-    assert "ANTHROPIC_API_BASE" in made.notes[0]
-    assert made.arguments == ()
+        assert plan.environment[name] == PROXIED_GATEWAY
+    assert plan.environment["ANTHROPIC_BASE_URL"] == PROXY
+    assert "ANTHROPIC_API_BASE" in plan.notes[0]
+    assert plan.arguments == ()
 
 
-def test_aider_reads_the_files_at_the_top_of_its_repository():
-    """Behind those at home and before those of the folder; outside of a repository there are none of it."""
+def test_list_settings_files_includes_aiders_repository_root():
+    """The root's files come after those at home and before those of the folder; outside a repository there are none."""
     root = f"{HOME}/project"
-    place = ClientEnvironment(
+    environment = ClientEnvironment(
         {}, HOME, f"{root}/deep/folder", {f"{root}/.aider.conf.yml": f"openai-api-base: {GATEWAY}\n"}
     )
-    places = [
+    folders = [
         path.removesuffix("/.env")
-        for path in list_settings_files("aider", replace(place, repository_root=root))
+        for path in list_settings_files("aider", replace(environment, repository_root=root))
         if path.endswith(".env")
     ]
-    assert places == [HOME, root, place.folder]
-    assert [one.url for one in find_configured_urls("aider", replace(place, repository_root=root))] == [GATEWAY]
-    assert find_configured_urls("aider", place) == ()
+    assert folders == [HOME, root, environment.folder]
+    assert [url.url for url in find_configured_urls("aider", replace(environment, repository_root=root))] == [GATEWAY]
+    assert find_configured_urls("aider", environment) == ()
 
 
-def test_aider_whose_file_sets_its_own_variable():
-    """Only an option stands above it; what LiteLLM asks before that is said."""
-    made = plan_launch("aider", order(at("aider", f"AIDER_OPENAI_API_BASE={GATEWAY}\n")))
-    assert made.arguments == ("--openai-api-base", LED)
-    assert not made.notes
-    made = plan_launch("aider", order(at("aider", f"OPENAI_BASE_URL={GATEWAY}\n")))
-    assert "OPENAI_BASE_URL" in made.notes[0]
+def test_plan_launch_passes_aider_an_option_over_its_env_file():
+    """Only an option wins over a variable in the file; a note names what LiteLLM reads before it."""
+    plan = plan_launch(
+        "aider", make_launch_request(make_environment_with_settings("aider", f"AIDER_OPENAI_API_BASE={GATEWAY}\n"))
+    )
+    assert plan.arguments == ("--openai-api-base", PROXIED_GATEWAY)
+    assert not plan.notes
+    plan = plan_launch(
+        "aider", make_launch_request(make_environment_with_settings("aider", f"OPENAI_BASE_URL={GATEWAY}\n"))
+    )
+    assert "OPENAI_BASE_URL" in plan.notes[0]
 
 
-def test_llm():
-    """Without models of its own llm has variables alone; with some it has a folder with other addresses in one file."""
-    assert "LLM_USER_PATH" not in plan_launch("llm", order()).environment
+def test_plan_launch_gives_llm_a_folder_if_it_has_models_of_its_own():
+    """Without models of its own llm gets variables only; with some, a folder with other addresses in one file."""
+    assert "LLM_USER_PATH" not in plan_launch("llm", make_launch_request()).environment
     text = f'- model_id: a\n  api_base: "{GATEWAY}"\n- api_base: {PROVIDERS["openai"].official}/v1\n  model_id: b # c\n'
-    made = plan_launch("llm", order(at("llm", text, {"LLM_USER_PATH": f"{HOME}/llm"})))
-    assert made.environment["LLM_USER_PATH"] == "/tmp/holdfast-1"
-    assert made.mirrored_folder == f"{HOME}/llm"
-    assert made.files == {
-        "extra-openai-models.yaml": text.replace(GATEWAY, LED).replace(PROVIDERS["openai"].official, PROXY)
+    plan = plan_launch(
+        "llm", make_launch_request(make_environment_with_settings("llm", text, {"LLM_USER_PATH": f"{HOME}/llm"}))
+    )
+    assert plan.environment["LLM_USER_PATH"] == "/tmp/holdfast-1"
+    assert plan.mirrored_folder == f"{HOME}/llm"
+    assert plan.files == {
+        "extra-openai-models.yaml": text.replace(GATEWAY, PROXIED_GATEWAY).replace(PROVIDERS["openai"].official, PROXY)
     }
 
 
-# -- what settings say -------------------------------------------------------------------------------------------------
+# -- settings files ----------------------------------------------------------------------------------------------------
 
-SAID = {
+SETTINGS_TEXTS = {
     "claude": ('{"env": {"ANTHROPIC_BASE_URL": "https://x.example"}}', "ANTHROPIC_BASE_URL"),
     "codex": ('openai_base_url = "https://x.example"', "openai_base_url"),
     "opencode": ('{"provider": {"p": {"options": {"baseURL": "https://x.example"}}}}', "p"),
@@ -428,16 +482,20 @@ SAID = {
 
 
 @pytest.mark.parametrize("client", SETTINGS_READERS)
-def test_where_settings_lead(client):
-    """Each client's own files tell where they lead, and which file says so."""
-    where = at(client, SAID[client][0])
-    (one,) = find_configured_urls(client, where)
-    assert (one.path, one.key, one.url) == (list_settings_files(client, where)[0], SAID[client][1], "https://x.example")
+def test_find_configured_urls_names_file_and_key(client):
+    """Each client's own files name its addresses, with the file and key of each."""
+    environment = make_environment_with_settings(client, SETTINGS_TEXTS[client][0])
+    (configured,) = find_configured_urls(client, environment)
+    assert (configured.path, configured.key, configured.url) == (
+        list_settings_files(client, environment)[0],
+        SETTINGS_TEXTS[client][1],
+        "https://x.example",
+    )
 
 
 @given(st.recursive(st.text() | st.integers(-9, 9) | st.booleans(), lambda x: st.lists(x, max_size=3)))
-def test_json_with_comments(value):
-    """A file without comments is read as it is, whatever strings are in it; comments and last commas are left out."""
+def test_parse_lenient_json_accepts_comments_and_trailing_commas(value):
+    """JSON without comments is parsed as it is, whatever its strings hold; comments and trailing commas are dropped."""
     text = json.dumps(value)
     assert parse_lenient_json(f'{{"x": {text}}}') == {"x": value}
     assert parse_lenient_json(f'// a\n{{"x": {text}, /* "y": 2,\n */ }} // }}') == {"x": value}

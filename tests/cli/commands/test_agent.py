@@ -1,4 +1,4 @@
-"""``holdfast agent``: a task over HTTP against the strict provider, a prompt, and whatever ends either."""
+"""``holdfast agent``: tasks over HTTP against the strict provider, the prompt, and what ends either."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.provider.server.local_server import serve_provider
 
 MODEL = STRICTEST_MODELS["anthropic"]
-LOOK = ScriptedAnswer("I look.", (("read", {"path": "app.py"}),))
-MEND = ScriptedAnswer(
+READ_ANSWER = ScriptedAnswer("I look.", (("read", {"path": "app.py"}),))
+EDIT_ANSWER = ScriptedAnswer(
     "", (("edit", {"path": "app.py", "old": " + 1", "new": ""}), ("bash", {"command": "echo ran >> ran"}))
 )
-DONE = ScriptedAnswer("It doubles now.")
+LAST_ANSWER = ScriptedAnswer("It doubles now.")
 
 
 @pytest.fixture(autouse=True)
@@ -49,18 +49,18 @@ def folder(home, monkeypatch):
     return inside
 
 
-def results(home, key):
-    """Return what every tool of a session said."""
+def read_tool_results(home, key):
+    """Return the text of every tool result of a session."""
     with open_store(str(home / "store" / "holdfast.db")) as store:
-        said = [
+        messages = [
             entry.body.sized_message.message for entry in store.read_path(key) if isinstance(entry.body, MessageEntry)
         ]
-    return [get_result_text(result) for message in said for result in message.results]
+    return [get_result_text(result) for message in messages for result in message.results]
 
 
 @contextmanager
-def model(*script, faults=(), **limits):
-    """Yield the provider that says ``script``, and the options that lead to it."""
+def serve_model(*script, faults=(), **limits):
+    """Yield a provider that answers with ``script``, and the options that lead to it."""
     provider = Provider(ProviderSettings(**limits), script)
     with serve_provider(provider, faults) as url:
         yield provider, ("--model", MODEL, "--base-url", url, "--dir", "work", "--session", "task")
@@ -70,41 +70,41 @@ def model(*script, faults=(), **limits):
 
 
 @pytest.mark.parametrize("api", STRICTEST_MODELS)
-def test_a_task(run, folder, api):
-    """The work is done, its words are on standard output, the calls and the state of the context beside them."""
-    with model(LOOK, MEND, DONE) as (provider, options):
+def test_agent_completes_a_task(run, folder, api):
+    """The answer's text goes to standard output, the calls and the state of the context to standard error."""
+    with serve_model(READ_ANSWER, EDIT_ANSWER, LAST_ANSWER) as (provider, options):
         more = ("--api", api, "--model", STRICTEST_MODELS[api], "--allow-bash")
-        done = run("agent", "Mend double.", *options, *more)
-    assert (done.exit_code, done.stdout) == (0, "I look.\nIt doubles now.\n"), done.output
+        result = run("agent", "Mend double.", *options, *more)
+    assert (result.exit_code, result.stdout) == (0, "I look.\nIt doubles now.\n"), result.output
     assert (folder / "app.py").read_text() == "def double(x):\n    return x + x\n"
     assert (folder / "ran").read_text() == "ran\n"
-    for told in ("read app.py", "edit app.py", "bash echo ran", "session task"):
-        assert told in done.stderr
-    assert re.search(r"context ~[\d,]+ of [\d,]+ tokens \(\d+%\) · 0 compactions · cache \d+% · \$\d", done.stderr)
-    assert all(isinstance(one.reply, ModelAnswer) for one in provider.requests)
+    for word in ("read app.py", "edit app.py", "bash echo ran", "session task"):
+        assert word in result.stderr
+    assert re.search(r"context ~[\d,]+ of [\d,]+ tokens \(\d+%\) · 0 compactions · cache \d+% · \$\d", result.stderr)
+    assert all(isinstance(request.reply, ModelAnswer) for request in provider.requests)
 
 
-def test_a_task_for_programs(run, home):
-    """With --json one object tells how it ended, and nothing else is printed."""
-    with model(LOOK, MEND, DONE) as (provider, options):
-        done = run("agent", "Mend double.", *options, "--json")
-    told = json.loads(done.stdout)
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert {key: told[key] for key in ("session", "outcome", "steps", "text", "why")} == {
+def test_agent_json_prints_one_object(run, home):
+    """With --json one object says how the task ended, and nothing else is printed."""
+    with serve_model(READ_ANSWER, EDIT_ANSWER, LAST_ANSWER) as (provider, options):
+        result = run("agent", "Mend double.", *options, "--json")
+    report = json.loads(result.stdout)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert {key: report[key] for key in ("session", "outcome", "steps", "text", "why")} == {
         "session": "task",
         "outcome": "done",
         "steps": 3,
         "text": "It doubles now.",
         "why": "",
     }
-    assert told["input"] == sum(one.tokens for one in provider.requests)
-    assert 0 < told["tokens"] < told["window"]
-    assert "did not allow" in results(home, "task")[2], "nobody could be asked"
+    assert report["input"] == sum(request.tokens for request in provider.requests)
+    assert 0 < report["tokens"] < report["window"]
+    assert "did not allow" in read_tool_results(home, "task")[2], "nobody could be asked"
     assert run("ls").output.count("Mend double.") == 1
 
 
-def test_mistakes_of_the_model(run, home, folder):
-    """Unknown tools, broken arguments and ways out of the folder are results; the work goes on to its end."""
+def test_agent_answers_the_models_mistakes_with_results(run, home, folder):
+    """Unknown tools, broken arguments and outside paths give error results, and the task runs to its end."""
     calls = (
         ("fly", {}),
         ("read", {"file": "app.py"}),
@@ -112,45 +112,45 @@ def test_mistakes_of_the_model(run, home, folder):
         ("read", {"path": "/etc/passwd"}),
         ("grep", {"pattern": "("}),
     )
-    with model(ScriptedAnswer("", calls), DONE) as (_, options):
+    with serve_model(ScriptedAnswer("", calls), LAST_ANSWER) as (_, options):
         assert run("agent", "Go.", *options).exit_code == 0
     whys = ("no tool 'fly'", "unknown field `file`", "outside", "outside", "not a regular expression")
-    assert all(why in text for text, why in zip(results(home, "task"), whys, strict=True))
+    assert all(why in text for text, why in zip(read_tool_results(home, "task"), whys, strict=True))
     assert not (home / "mine").exists()
 
 
-def test_a_small_window(run, folder):
-    """Far more is read than the window holds; what became of the context is told."""
+def test_agent_fits_a_small_window_and_reports_compactions(run, folder):
+    """A task reads far more than the window holds, every request fits, and compactions are reported."""
     (folder / "log.txt").write_text("".join(f"line {n} {n * 7919}\n" for n in range(4_000)))
     script = [
         ScriptedAnswer("", (("read", {"path": "log.txt", "lines": f"{n * 300 + 1}-{n * 300 + 300}"}),))
         for n in range(12)
     ]
-    with model(*script, DONE, window=32_000) as (provider, options):
-        done = run("agent", "Read it all.", *options, "--window", "32000")
-    assert done.exit_code == 0, done.output
-    assert all(one.tokens <= 32_000 for one in provider.requests)
-    assert "compacted: " in done.stderr
+    with serve_model(*script, LAST_ANSWER, window=32_000) as (provider, options):
+        result = run("agent", "Read it all.", *options, "--window", "32000")
+    assert result.exit_code == 0, result.output
+    assert all(request.tokens <= 32_000 for request in provider.requests)
+    assert "compacted: " in result.stderr
 
 
-def test_a_result_that_was_not_sent_yet_does_not_overfill_the_window(run, folder):
-    """What is said and was not reduced yet is no share of the window: it does not go out so."""
+def test_agent_context_marks_an_unreduced_result_over_the_window(run, folder):
+    """A result that will be reduced before it is sent is shown as over the window, not as a share above 100%."""
     (folder / "log.txt").write_text("".join(f"line {n} {n * 7919}\n" for n in range(9_000)))
-    with model(ScriptedAnswer("", (("read", {"path": "log.txt"}),)), DONE, window=32_000) as (_, options):
-        given = (*options, "--window", "32000")
-        done = run("agent", "Read it.", *given, "--steps", "1")
-        told = run("agent", *given, given="/context\n")
-    for shown in (done.stderr, told.stdout):
-        assert "(over the window: will be reduced before sending)" in shown
-    assert not re.search(r"[1-9]\d{2}%", done.stderr.replace("100%", "") + told.output.replace("100%", ""))
+    with serve_model(ScriptedAnswer("", (("read", {"path": "log.txt"}),)), LAST_ANSWER, window=32_000) as (_, options):
+        with_window = (*options, "--window", "32000")
+        result = run("agent", "Read it.", *with_window, "--steps", "1")
+        context = run("agent", *with_window, stdin="/context\n")
+    for output in (result.stderr, context.stdout):
+        assert "(over the window: will be reduced before sending)" in output
+    assert not re.search(r"[1-9]\d{2}%", result.stderr.replace("100%", "") + context.output.replace("100%", ""))
 
 
-def test_the_limit_of_steps(run):
-    """A task that takes too many answers ends with exit code 1, and an empty task goes on with it."""
-    with model(LOOK, MEND, DONE) as (_, options):
-        done = run("agent", "Mend double.", *options, "--steps", "2")
-        assert done.exit_code == 1
-        assert "steps: the limit of 2 steps is reached" in done.stderr
+def test_agent_exits_1_at_its_step_limit_and_resumes(run):
+    """A task that needs more steps exits with 1, and an empty task resumes it."""
+    with serve_model(READ_ANSWER, EDIT_ANSWER, LAST_ANSWER) as (_, options):
+        result = run("agent", "Mend double.", *options, "--steps", "2")
+        assert result.exit_code == 1
+        assert "steps: the limit of 2 steps is reached" in result.stderr
         assert run("agent", "", *options).stdout == "It doubles now.\n"
 
 
@@ -179,46 +179,46 @@ def test_the_limit_of_steps(run):
         ([], "Missing option '--model'"),
     ],
 )
-def test_what_cannot_work(run, home, options, why):
-    """No key, no folder, no provider, no room: exit code 2, what to do, and no traceback."""
+def test_agent_exits_2_for_unusable_options(run, home, options, why):
+    """A missing key, folder, provider or useful window exits with 2 and advice, without a traceback."""
     (home / "holdfast.toml").write_text("[policy.retry]\nmax_retries = 0\n")
-    done = run("agent", "Go.", *options)
-    assert done.exit_code == 2, done.output
-    assert why in done.stderr
-    assert "Traceback" not in done.output
+    result = run("agent", "Go.", *options)
+    assert result.exit_code == 2, result.output
+    assert why in result.stderr
+    assert "Traceback" not in result.output
 
 
-def test_a_key_that_the_provider_refuses(run, monkeypatch):
-    """The provider's own words are told, and the key is not."""
+def test_agent_reports_a_refused_key_without_printing_it(run, monkeypatch):
+    """The provider's own error is printed, and the key is not."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-SECRET")
-    with model(faults=[Fault("401", "head", 0)]) as (_, options):
-        done = run("agent", "Go.", *options)
-    assert done.exit_code == 2
-    assert "401" in done.stderr
-    assert "SECRET" not in done.output
+    with serve_model(faults=[Fault("401", "head", 0)]) as (_, options):
+        result = run("agent", "Go.", *options)
+    assert result.exit_code == 2
+    assert "401" in result.stderr
+    assert "SECRET" not in result.output
 
 
-def test_a_provider_that_is_not_there(run, home):
-    """Each try says what went wrong, so that nobody waits for a wrong address without knowing it."""
+def test_agent_reports_each_retry_of_an_unreachable_provider(run, home):
+    """Each retry says what went wrong, so a wrong address is visible while it waits."""
     (home / "holdfast.toml").write_text("[policy.retry]\nmax_retries = 1\nbase_seconds = 0.01\n")
-    done = run("agent", "Go.", "--model", MODEL, "--base-url", "http://127.0.0.1:9")
-    assert done.exit_code == 2
-    assert re.search(r"network: again in [\d.]+ s \(try 2\): .*127\.0\.0\.1:9", done.stderr), done.stderr
+    result = run("agent", "Go.", "--model", MODEL, "--base-url", "http://127.0.0.1:9")
+    assert result.exit_code == 2
+    assert re.search(r"network: again in [\d.]+ s \(try 2\): .*127\.0\.0\.1:9", result.stderr), result.stderr
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ([], "name one from `holdfast ls` with --session, or give a TASK"),
         (["--session", "misspelt"], "there is no session 'misspelt' to resume"),
     ],
 )
-def test_nothing_to_go_on_with(run, options, said):
-    """An empty task wants a session that is there; none is begun for it, and one that is none is named."""
-    with model() as (_, given):
-        done = run("agent", "", *given[:-2], *options)
-    assert done.exit_code == 2
-    assert said in done.stderr
+def test_agent_exits_2_when_there_is_no_session_to_resume(run, options, message):
+    """An empty task needs an existing session; none is created for it, and an unknown one is named."""
+    with serve_model() as (_, model_options):
+        result = run("agent", "", *model_options[:-2], *options)
+    assert result.exit_code == 2
+    assert message in result.stderr
     assert "misspelt" not in run("ls").output
 
 
@@ -232,33 +232,33 @@ def test_nothing_to_go_on_with(run, options, said):
         ("added-later", "add", "Other.", False),
     ],
 )
-def test_the_name_of_a_session(run, home, key, name, task, goes_on):
-    """With a task the beginning of a name that somebody chose is a new name; that of an id is the id, as everywhere."""
-    with model(ScriptedAnswer("Old."), ScriptedAnswer("New.")) as (_, options):
+def test_agent_resolves_the_session_option(run, home, key, name, task, goes_on):
+    """With a task, the prefix of a chosen name is a new name; the prefix of a generated id is that id."""
+    with serve_model(ScriptedAnswer("Old."), ScriptedAnswer("New.")) as (_, options):
         assert run("agent", "First.", *options[:-1], key).exit_code == 0
-        done = run("agent", task, *options[:-1], name)
-    assert done.exit_code == 0
-    assert f"session {key if goes_on else name}\n" in done.stderr
+        result = run("agent", task, *options[:-1], name)
+    assert result.exit_code == 0
+    assert f"session {key if goes_on else name}\n" in result.stderr
 
 
-def test_an_answer_without_a_word(run):
-    """Silence of the model is told."""
-    with model(faults=[Fault("empty", "head", 1)]) as (_, options):
-        done = run("agent", "Go.", *options)
-    assert (done.exit_code, "ended without any text" in done.stderr) == (0, True), done.output
+def test_agent_reports_an_empty_answer(run):
+    """An answer without text is reported."""
+    with serve_model(faults=[Fault("empty", "head", 1)]) as (_, options):
+        result = run("agent", "Go.", *options)
+    assert (result.exit_code, "ended without any text" in result.stderr) == (0, True), result.output
 
 
-def test_json_wants_a_task(run):
-    """A prompt has no one outcome to tell."""
-    done = run("agent", "--model", MODEL, "--json")
-    assert (done.exit_code, "give a TASK too" in done.stderr) == (2, True)
+def test_agent_json_without_a_task_exits_2(run):
+    """The interactive prompt has no single outcome to print as JSON."""
+    result = run("agent", "--model", MODEL, "--json")
+    assert (result.exit_code, "give a TASK too" in result.stderr) == (2, True)
 
 
 # -- the prompt --------------------------------------------------------------------------------------------------------
 
 
-def test_a_prompt(run, home):
-    """What is typed is answered; words with a slash tell and change the context; the session stays."""
+def test_agent_prompt_answers_input_and_slash_commands(run, home):
+    """Typed text is answered, slash commands show and change the context, and the session is kept."""
     typed = """
 /branch
 Look at it.
@@ -272,12 +272,12 @@ Look at it.
 /quit
 never read
 """
-    with model(LOOK, DONE) as (provider, options):
-        done = run("agent", *options, given=typed)
-        again = run("agent", *options, given="/branch 0\nAnother way.\n")
-    assert (done.exit_code, again.exit_code) == (0, 0)
-    assert "I look.\nIt doubles now.\n" in done.stdout
-    for told in (
+    with serve_model(READ_ANSWER, LAST_ANSWER) as (provider, options):
+        result = run("agent", *options, stdin=typed)
+        again = run("agent", *options, stdin="/branch 0\nAnother way.\n")
+    assert (result.exit_code, again.exit_code) == (0, 0)
+    assert "I look.\nIt doubles now.\n" in result.stdout
+    for words in (
         "next request",
         "window",
         "free",
@@ -287,9 +287,9 @@ never read
         "nothing was stored away yet",
         "/compact",
     ):
-        assert told in done.stdout
-    for told in ("session task begins", "not compacted", "nothing to undo", "there is no /fly; the commands are"):
-        assert told in done.stderr
+        assert words in result.stdout
+    for words in ("session task begins", "not compacted", "nothing to undo", "there is no /fly; the commands are"):
+        assert words in result.stderr
     assert "continues after 4 messages" in again.stderr
     assert "continues after 1 message" in again.stderr
     assert len(provider.requests) == 3
@@ -297,82 +297,84 @@ never read
     assert b"It doubles" not in provider.requests[-1].incoming.body
 
 
-def test_the_command_that_comes_back_is_whole(run, folder):
-    """What /help says goes on with the session leads to the same server, folder, window and store."""
-    with model(DONE, ScriptedAnswer("And again.")) as (provider, options):
-        given = (*options, "--window", "64000", "--store", str(folder.parent / "a store.db"))
-        told = run("agent", *given, given="Go.\n/help\n").stdout
-        again = shlex.split(re.search("later with: (holdfast .*)", told)[1])[1:]
-        back = run(*again, given="More.\n/context\n")
-    assert sorted(again) == sorted(["agent", *(str(folder) if word == "work" else word for word in given)])
-    assert "session task continues after 2 messages" in back.stderr
-    assert "64,000 tokens" in back.stdout
+def test_agent_help_prints_a_complete_resume_command(run, folder):
+    """The command that /help prints leads to the same server, folder, window and store."""
+    with serve_model(LAST_ANSWER, ScriptedAnswer("And again.")) as (provider, options):
+        with_store = (*options, "--window", "64000", "--store", str(folder.parent / "a store.db"))
+        help_text = run("agent", *with_store, stdin="Go.\n/help\n").stdout
+        resume_command = shlex.split(re.search("later with: (holdfast .*)", help_text)[1])[1:]
+        resumed = run(*resume_command, stdin="More.\n/context\n")
+    assert sorted(resume_command) == sorted(
+        ["agent", *(str(folder) if word == "work" else word for word in with_store)]
+    )
+    assert "session task continues after 2 messages" in resumed.stderr
+    assert "64,000 tokens" in resumed.stdout
     assert len(provider.requests) == 2
 
 
-def test_an_empty_line_goes_on(run):
-    """Where a call has no result yet, as after a crash in a tool, an empty line goes on with it."""
-    with model(LOOK, DONE, ScriptedAnswer("Once more.")) as (provider, options):
-        done = run("agent", *options, given="Go.\n/branch 1\n/quit\n")
-        again = run("agent", *options, given="\n/branch\n")
-    assert "#0" not in done.stdout
+def test_agent_prompt_resumes_an_unfinished_task_on_an_empty_line(run):
+    """If a call has no result yet, as after a crash, an empty line resumes the task."""
+    with serve_model(READ_ANSWER, LAST_ANSWER, ScriptedAnswer("Once more.")) as (provider, options):
+        result = run("agent", *options, stdin="Go.\n/branch 1\n/quit\n")
+        again = run("agent", *options, stdin="\n/branch\n")
+    assert "#0" not in result.stdout
     assert "its last task was not finished: press Enter on an empty line to resume it" in again.stderr
     assert "Once more." in again.stdout
     assert len(provider.requests) == 3
 
 
-def test_what_gave_way_is_read_back_and_taken_back(run, folder):
+def test_agent_prompt_compacts_undoes_and_recalls(run, folder):
     """/compact, /undo and /recall work on a session that has something to reduce."""
     (folder / "log.txt").write_text("".join(f"line {n} {n * 7919}\n" for n in range(9_000)))
     reads = [
         ScriptedAnswer("", (("read", {"path": "log.txt", "lines": f"{n * 200 + 1}-{n * 200 + 200}"}),))
         for n in range(5)
     ]
-    with model(*reads, ScriptedAnswer("", (("read", {"path": "log.txt"}),)), DONE) as (provider, options):
+    with serve_model(*reads, ScriptedAnswer("", (("read", {"path": "log.txt"}),)), LAST_ANSWER) as (provider, options):
         run("agent", "Read.", *options, "--window", "32000")
         typed = "/compact\n/undo\n/recall zz\n/recall\n"
-        done = run("agent", *options, "--window", "32000", given=typed)
-        id_ = re.search(r"^(?:> )*([0-9a-f]{6,})", done.stdout, re.MULTILINE)
-        assert id_, done.output
-        page = run("agent", *options, given=f"/recall {id_[1]} 5001-5002\n")
-    assert re.search(r"compacted: ~[\d,]+ → ~[\d,]+ tokens \(extract\)", done.stderr), done.stderr
-    assert "undone:" in done.stderr
-    assert "no text of this session is called 'zz'" in done.stderr
+        result = run("agent", *options, "--window", "32000", stdin=typed)
+        id_ = re.search(r"^(?:> )*([0-9a-f]{6,})", result.stdout, re.MULTILINE)
+        assert id_, result.output
+        page = run("agent", *options, stdin=f"/recall {id_[1]} 5001-5002\n")
+    assert re.search(r"compacted: ~[\d,]+ → ~[\d,]+ tokens \(extract\)", result.stderr), result.stderr
+    assert "undone:" in result.stderr
+    assert "no text of this session is called 'zz'" in result.stderr
     assert "line 5000 39595000\nline 5001 39602919\n" in page.stdout
     assert "lines 5001-5002 of" in page.stderr
-    assert all(isinstance(one.reply, ModelAnswer) for one in provider.requests)
+    assert all(isinstance(request.reply, ModelAnswer) for request in provider.requests)
 
 
 @pytest.mark.parametrize(
     ("typed", "ran"), [("y\nn\n", ["1"]), ("n\ny\n", ["2"]), ("a\n", ["1", "2"]), ("\n\n", []), ("what\nyes\n", ["2"])]
 )
-def test_a_command_is_asked_for(run, folder, typed, ran):
-    """Each command waits for a yes, all of them for one; anything else is a no."""
+def test_agent_prompt_asks_before_each_command(run, folder, typed, ran):
+    """Each command needs a yes, or one answer for all; anything else is a no."""
     script = [ScriptedAnswer("", (("bash", {"command": f"echo {n} >> ran"}),)) for n in (1, 2)]
-    with model(*script, DONE) as (_, options):
-        done = run("agent", *options, given=f"Go.\n{typed}/quit\n")
-    assert done.exit_code == 0
-    assert "the agent wants to run: echo 1 >> ran" in done.stderr
+    with serve_model(*script, LAST_ANSWER) as (_, options):
+        result = run("agent", *options, stdin=f"Go.\n{typed}/quit\n")
+    assert result.exit_code == 0
+    assert "the agent wants to run: echo 1 >> ran" in result.stderr
     assert ((folder / "ran").read_text().split() if ran else (folder / "ran").exists()) == (ran or False)
 
 
-def test_nothing_steers_the_terminal(run, folder):
-    """Escape sequences that a model or a file says are shown as such."""
+def test_agent_shows_escape_sequences_instead_of_sending_them(run, folder):
+    """Escape sequences from a model or a file never reach the terminal as such."""
     (folder / "evil").write_text("\x1b]0;owned\x07\x1b[2J")
     script = [ScriptedAnswer("\x1b[31mred\x1b[0m\u202e", (("read", {"path": "evil"}),)), ScriptedAnswer("\x1b[2Jbye")]
-    with model(*script) as (_, options):
-        done = run("agent", "Go.", *options)
-        typed = run("agent", *options, given="again\n")
-    assert "\x1b" not in done.output + typed.output
-    assert "\u202e" not in done.output
+    with serve_model(*script) as (_, options):
+        result = run("agent", "Go.", *options)
+        typed = run("agent", *options, stdin="again\n")
+    assert "\x1b" not in result.output + typed.output
+    assert "\u202e" not in result.output
 
 
-# -- whatever ends it --------------------------------------------------------------------------------------------------
+# -- signals -----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def started(task, options, **environment):
-    """Yield the program as a process of its own."""
+def start_agent(task, options, **environment):
+    """Yield ``holdfast agent`` as a separate process."""
     words = [sys.executable, "-m", "holdfast", "agent", task, *options, "--allow-bash"]
     env = {**os.environ, "NO_COLOR": "1", **environment}
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
@@ -383,8 +385,8 @@ def started(task, options, **environment):
         process.communicate()
 
 
-def begun(path):
-    """Return the text of ``path`` once it is there."""
+def wait_for_file(path):
+    """Return the text of ``path`` once it exists and ends in a newline."""
     until = time.monotonic() + 60
     while not (path.exists() and path.read_text().endswith("\n")):
         assert time.monotonic() < until
@@ -392,36 +394,36 @@ def begun(path):
     return path.read_text().strip()
 
 
-SLOW = ScriptedAnswer(
+SLOW_ANSWER = ScriptedAnswer(
     "", (("ls", {}), ("bash", {"command": "echo $$ >> pid; sleep 60"}), ("bash", {"command": "echo 2 >> ran"}))
 )
 
 
 @pytest.mark.long
-def test_a_kill_in_the_middle_of_a_command(run, home, folder):
-    """After kill -9 the session opens, tells that the command's effects are unknown, and does what had not begun."""
-    with model(SLOW, DONE) as (provider, options):
-        with started("Go.", options) as process:
-            shell = int(begun(folder / "pid"))
+def test_agent_after_sigkill_resumes_without_rerunning_the_command(run, home, folder):
+    """After SIGKILL the session opens, the started command's result is unknown, and later calls run."""
+    with serve_model(SLOW_ANSWER, LAST_ANSWER) as (provider, options):
+        with start_agent("Go.", options) as process:
+            shell = int(wait_for_file(folder / "pid"))
             process.kill()
             process.wait()
         with suppress(ProcessLookupError):
             os.killpg(shell, signal.SIGKILL)
-        done = run("agent", "", *options, "--allow-bash")
-    assert (done.exit_code, done.stdout) == (0, "It doubles now.\n"), done.output
-    told = results(home, "task")
-    assert [told[1], told[2]] == [LOST_RESULT_TEXT, "(no output)\n[exit code 0]"]
+        result = run("agent", "", *options, "--allow-bash")
+    assert (result.exit_code, result.stdout) == (0, "It doubles now.\n"), result.output
+    tool_results = read_tool_results(home, "task")
+    assert [tool_results[1], tool_results[2]] == [LOST_RESULT_TEXT, "(no output)\n[exit code 0]"]
     assert (folder / "pid").read_text().split() == [str(shell)], "it was not run again"
     assert (folder / "ran").read_text() == "2\n"
     assert len(provider.requests) == 2
 
 
 @pytest.mark.long
-def test_an_interrupt_in_the_middle_of_a_command(has_ended, run, home, folder):
-    """^C ends the command and the work, with exit code 130 and without a traceback; an empty task goes on."""
-    with model(SLOW, DONE) as (_, options):
-        with started("Go.", options) as process:
-            shell = int(begun(folder / "pid"))
+def test_agent_interrupt_ends_the_command_and_exits_130(has_ended, run, home, folder):
+    """^C ends the command and the task with exit code 130 and no traceback; an empty task resumes it."""
+    with serve_model(SLOW_ANSWER, LAST_ANSWER) as (_, options):
+        with start_agent("Go.", options) as process:
+            shell = int(wait_for_file(folder / "pid"))
             process.send_signal(signal.SIGINT)
             _, stderr = process.communicate(timeout=60)
         assert process.returncode == 130, stderr
@@ -429,31 +431,31 @@ def test_an_interrupt_in_the_middle_of_a_command(has_ended, run, home, folder):
         assert "Traceback" not in stderr
         assert "\x1b" not in stderr
         assert has_ended(shell)
-        assert results(home, "task")[1:] == [STOPPED_RESULT_TEXT, NOT_RUN_RESULT_TEXT]
+        assert read_tool_results(home, "task")[1:] == [STOPPED_RESULT_TEXT, NOT_RUN_RESULT_TEXT]
         assert run("agent", "", *options).stdout == "It doubles now.\n"
     assert not (folder / "ran").exists()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_the_end_of_the_program_ends_the_command(has_ended, run, home, folder, number):
-    """Who ends the program, or closes its terminal, ends the command with it; the log tells, and the work goes on."""
-    with model(SLOW, DONE) as (_, options):
-        with started("Go.", options) as process:
-            shell = int(begun(folder / "pid"))
+def test_agent_ends_the_command_on_sigterm_and_sighup(has_ended, run, home, folder, number):
+    """A signal that ends the program ends its command, the log records both, and an empty task resumes."""
+    with serve_model(SLOW_ANSWER, LAST_ANSWER) as (_, options):
+        with start_agent("Go.", options) as process:
+            shell = int(wait_for_file(folder / "pid"))
             process.send_signal(number)
             _, stderr = process.communicate(timeout=60)
         assert process.returncode == 128 + number, stderr
         assert f"ended by {number.name}" in stderr
         assert "Traceback" not in stderr
         assert has_ended(shell)
-        assert results(home, "task")[1:] == [STOPPED_RESULT_TEXT, NOT_RUN_RESULT_TEXT]
+        assert read_tool_results(home, "task")[1:] == [STOPPED_RESULT_TEXT, NOT_RUN_RESULT_TEXT]
         assert run("agent", "", *options).stdout == "It doubles now.\n"
 
 
-def test_a_hangup_that_nobody_may_hear_is_left_alone():
-    """Under nohup the work goes on when the terminal is closed; behind the block every signal does what it did."""
-    before = {one: signal.getsignal(one) for one in HANDLED_SIGNALS}
+def test_handle_termination_leaves_an_ignored_sighup_alone():
+    """Under nohup the task survives the terminal, and after the block every signal has its old handler."""
+    handlers_before = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with handle_termination(AgentScreen(quiet=True)) as end:
@@ -462,37 +464,40 @@ def test_a_hangup_that_nobody_may_hear_is_left_alone():
                 os.kill(os.getpid(), signal.SIGTERM)
             assert end.signal_number == signal.SIGTERM
             end.signal_number = 0
-        assert [signal.getsignal(one) for one in HANDLED_SIGNALS] == [before[signal.SIGTERM], signal.SIG_IGN]
+        assert [signal.getsignal(number) for number in HANDLED_SIGNALS] == [
+            handlers_before[signal.SIGTERM],
+            signal.SIG_IGN,
+        ]
     finally:
-        signal.signal(signal.SIGHUP, before[signal.SIGHUP])
+        signal.signal(signal.SIGHUP, handlers_before[signal.SIGHUP])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("task", ["", "And this."])
-def test_a_second_agent_is_told_that_there_is_one(run, home, folder, monkeypatch, task):
-    """While one agent works in a session another one does nothing there, and says what can be done."""
+def test_agent_exits_2_when_another_agent_works_in_the_session(run, home, folder, monkeypatch, task):
+    """A second agent in a session does nothing and says what can be done."""
     monkeypatch.setattr("holdfast.store.locks.LEASE_WAIT", 0.1)
-    with model(SLOW, DONE) as (provider, options), started("Go.", options) as process:
-        begun(folder / "pid")
-        done = run("agent", task, *options, "--allow-bash")
-        assert (done.exit_code, done.stdout) == (2, "")
-        assert "another agent is working in session 'task'; wait" in done.stderr
+    with serve_model(SLOW_ANSWER, LAST_ANSWER) as (provider, options), start_agent("Go.", options) as process:
+        wait_for_file(folder / "pid")
+        result = run("agent", task, *options, "--allow-bash")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "another agent is working in session 'task'; wait" in result.stderr
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
-        assert results(home, "task")[1:] == [STOPPED_RESULT_TEXT, NOT_RUN_RESULT_TEXT]
+        assert read_tool_results(home, "task")[1:] == [STOPPED_RESULT_TEXT, NOT_RUN_RESULT_TEXT]
         assert len(provider.requests) == 1
         assert run("agent", "", *options).exit_code == 0
 
 
 @pytest.mark.long
-def test_two_interrupts(has_ended, home, folder):
-    """A second ^C does not wait for the work to end in order, and what was done is in the log all the same."""
+def test_agent_second_interrupt_ends_at_once_and_keeps_the_log(has_ended, home, folder):
+    """A second ^C does not wait for the command to end, and finished results are in the log."""
     stubborn = "trap '' TERM; echo $$ >> pid; while :; do sleep 0.1; done"
     with (
-        model(ScriptedAnswer("", (("bash", {"command": stubborn}),))) as (_, options),
-        started("Go.", options) as process,
+        serve_model(ScriptedAnswer("", (("bash", {"command": stubborn}),))) as (_, options),
+        start_agent("Go.", options) as process,
     ):
-        shell = int(begun(folder / "pid"))
+        shell = int(wait_for_file(folder / "pid"))
         process.send_signal(signal.SIGINT)
         assert any("^C again" in line for line in process.stderr)
         process.send_signal(signal.SIGINT)
@@ -500,14 +505,14 @@ def test_two_interrupts(has_ended, home, folder):
     assert process.returncode == 130, stderr
     assert "Traceback" not in stderr
     assert has_ended(shell)
-    assert results(home, "task") == [STOPPED_RESULT_TEXT]
+    assert read_tool_results(home, "task") == [STOPPED_RESULT_TEXT]
 
 
 @pytest.mark.timeout(60)
-def test_two_interrupts_at_once(run, monkeypatch):
-    """A second ^C that comes while the first is being told leaves at once too, though the model says nothing."""
+def test_agent_second_interrupt_during_the_first_message_exits(run, monkeypatch):
+    """A second ^C that arrives while the first is being reported exits at once, even if the model is silent."""
 
-    class Hasty(AgentScreen):
+    class InterruptedScreen(AgentScreen):
         def show_event(self, item):
             super().show_event(item)
             if isinstance(item, events.RequestStarted):
@@ -517,49 +522,49 @@ def test_two_interrupts_at_once(run, monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr("holdfast.engine.engine.CLOSE_TIMEOUT", 600)
-    monkeypatch.setattr("holdfast.cli.commands.agent.AgentScreen", Hasty)
-    with model(faults=[Fault("stall", "head", 0)]) as (_, options):
+    monkeypatch.setattr("holdfast.cli.commands.agent.AgentScreen", InterruptedScreen)
+    with serve_model(faults=[Fault("stall", "head", 0)]) as (_, options):
         assert run("agent", "Go.", *options).exit_code != 0
 
 
 @pytest.mark.long
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("most", range(1, 14, 2))
-def test_an_interrupt_whenever_it_comes(run, monkeypatch, most):
-    """Whatever is being shown when ^C comes, the work ends, and so does the wait for it."""
+@pytest.mark.parametrize("event_number", range(1, 14, 2))
+def test_agent_interrupt_at_any_event_ends_the_task(run, monkeypatch, event_number):
+    """Whatever is being shown when ^C comes, the task ends, and so does the wait for it."""
 
-    class Hasty(AgentScreen):
-        left = most
+    class InterruptedScreen(AgentScreen):
+        events_left = event_number
 
         def show_event(self, item):
             super().show_event(item)
-            self.left -= 1
-            if self.left == 0:
+            self.events_left -= 1
+            if self.events_left == 0:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.cli.commands.agent.AgentScreen", Hasty)
-    with model(LOOK, DONE) as (_, options):
+    monkeypatch.setattr("holdfast.cli.commands.agent.AgentScreen", InterruptedScreen)
+    with serve_model(READ_ANSWER, LAST_ANSWER) as (_, options):
         assert run("agent", "Go.", *options).exit_code in (0, 130)
 
 
 @pytest.mark.long
-def test_interrupts_at_the_prompt():
-    """The first ^C at an empty prompt says how to leave, the second leaves, with exit code 0."""
+def test_agent_prompt_exits_on_the_second_interrupt():
+    """The first ^C at an empty prompt says how to leave, the second leaves with exit code 0."""
     words = [sys.executable, "-m", "holdfast", "agent", "--model", MODEL, "--base-url", "http://127.0.0.1:9"]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(words, env={**os.environ, "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}, **pipes) as process:
         assert process.stdout.read(2) == b"> "
-        for wanted in (b"> ", b""):
+        for expected in (b"> ", b""):
             time.sleep(0.2)
             process.send_signal(signal.SIGINT)
-            assert process.stdout.read(len(wanted) or -1) == wanted
+            assert process.stdout.read(len(expected) or -1) == expected
         assert process.wait(60) == 0
         assert b"^C again leaves" in process.stderr.read()
 
 
 @pytest.mark.long
-def test_the_end_of_the_program_at_the_prompt():
-    """Who ends the program while nothing runs ends it at once."""
+def test_agent_prompt_exits_at_once_on_sigterm():
+    """SIGTERM while nothing runs ends the program at once."""
     words = [sys.executable, "-m", "holdfast", "agent", "--model", MODEL, "--base-url", "http://127.0.0.1:9"]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(words, env={**os.environ, "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}, **pipes) as process:
@@ -570,8 +575,8 @@ def test_the_end_of_the_program_at_the_prompt():
         assert b"ended by SIGTERM" in process.stderr.read()
 
 
-def test_what_was_spent():
-    """Each kind of token has its price, for a million of them: plain input, read from the cache, written, output."""
+def test_session_cost_adds_the_price_of_each_kind_of_token():
+    """Input, cache reads, cache writes and output each have their own price per million tokens."""
     prices = Prices(3.0, 15.0, 0.3, 3.75)
     cost = (
         SessionCost()
@@ -584,13 +589,13 @@ def test_what_was_spent():
     assert (SessionCost().cache_hit, SessionCost().usd) == (0.0, 0.0)
 
 
-def test_what_nobody_told_a_price_of_is_not_known(run):
-    """No other model's price stands in: nothing in JSON and words for people, of the sum with others too."""
-    with model(DONE) as (_, options):
-        given = ("--model", "omega-9", "--api", "anthropic")
-        told = run("agent", "Go.", *options, *given, "--json")
-        line = run("agent", *options, *given, given="/context\n").stdout
-    assert json.loads(told.stdout)["usd"] is None
+def test_session_cost_is_unknown_without_a_price(run):
+    """No other model's price stands in: the cost is null in JSON, unknown in text, also in a sum with known costs."""
+    with serve_model(LAST_ANSWER) as (_, options):
+        unpriced_model = ("--model", "omega-9", "--api", "anthropic")
+        result = run("agent", "Go.", *options, *unpriced_model, "--json")
+        line = run("agent", *options, *unpriced_model, stdin="/context\n").stdout
+    assert json.loads(result.stdout)["usd"] is None
     assert "cache 0% · price unknown" in line
     known, unknown = get_target("anthropic", MODEL).prices, get_target("anthropic", "omega-9").prices
     assert SessionCost().add_call(Usage(600, 60), unknown).add_call(Usage(600, 60), known).usd is None
@@ -614,7 +619,7 @@ The newest request of the user is: Read it all.
 log.txt"""
 
 
-class Summing:
+class ReadingScript:
     """A script that reads a file, part by part, and writes a summary where one is asked for."""
 
     def __init__(self) -> None:
@@ -625,24 +630,24 @@ class Summing:
             return ScriptedAnswer(SUMMARY)
         self.parts += 1
         lines = f"{self.parts * 300}-{self.parts * 300 + 299}"
-        return DONE if self.parts > 12 else ScriptedAnswer("", (("read", {"path": "log.txt", "lines": lines}),))
+        return LAST_ANSWER if self.parts > 12 else ScriptedAnswer("", (("read", {"path": "log.txt", "lines": lines}),))
 
 
-def test_summaries_cost_too(run, home, folder):
-    """What a model's summaries cost is in the agent's figures and in those of ``stats``, at that model's prices."""
+def test_agent_counts_the_cost_of_summaries(run, home, folder):
+    """The cost of a summary model is in the figures of the agent and of ``stats``, at that model's prices."""
     (folder / "log.txt").write_text("".join(f"line {n} {n * 7919}\n" for n in range(4_000)))
-    provider = Provider(ProviderSettings(window=32_000), Summing())
+    provider = Provider(ProviderSettings(window=32_000), ReadingScript())
     with serve_provider(provider) as url:
         words = ("--model", MODEL, "--base-url", url, "--dir", "work", "--session", "task", "--window", "32000")
-        done = run("agent", "Read it all.", *words, "--summary-model", "claude-haiku-4-5", "--json")
-    told = json.loads(done.stdout)
-    summaries = [one for one in provider.requests if b"claude-haiku-4-5" in one.incoming.body]
+        result = run("agent", "Read it all.", *words, "--summary-model", "claude-haiku-4-5", "--json")
+    report = json.loads(result.stdout)
+    summaries = [request for request in provider.requests if b"claude-haiku-4-5" in request.incoming.body]
     assert summaries
-    assert told["input"] == sum(one.tokens for one in provider.requests)
+    assert report["input"] == sum(request.tokens for request in provider.requests)
     stats = json.loads(run("stats", "task", "--json").stdout)
-    assert stats["dollars"] == pytest.approx(told["usd"], abs=1e-6)
-    assert stats["input"] == told["input"]
-    assert stats["answers"] == told["steps"]
+    assert stats["dollars"] == pytest.approx(report["usd"], abs=1e-6)
+    assert stats["input"] == report["input"]
+    assert stats["answers"] == report["steps"]
     with open_store(str(home / "store" / "holdfast.db")) as store:
-        own = [entry.body.usage for entry in store.read_entries("task", "answer")]
-    assert told["usd"] > sum(compute_cost(usage, get_target("anthropic", MODEL).prices) for usage in own)
+        usages = [entry.body.usage for entry in store.read_entries("task", "answer")]
+    assert report["usd"] > sum(compute_cost(usage, get_target("anthropic", MODEL).prices) for usage in usages)

@@ -1,4 +1,4 @@
-"""``holdfast classify``: verdicts for people and for programs."""
+"""``holdfast classify``: verdicts as text and as JSON."""
 
 from __future__ import annotations
 
@@ -14,46 +14,47 @@ BODY = {"type": "error", "error": {"type": "invalid_request_error", "message": T
 FIELDS = ["is_overflow", "kind", "limit", "requested", "retry_after"]
 
 
-def verdicts(run, *lines: object) -> list[dict]:
-    given = b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
-    result = run("classify", "-", "--jsonl", given=given)
+def classify_lines(run, *lines: object) -> list[dict]:
+    """Return the verdicts of ``classify --jsonl`` for lines given as bytes or as objects."""
+    lines_text = b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
+    result = run("classify", "-", "--jsonl", stdin=lines_text)
     assert result.exit_code == 0
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_an_error_body_is_told_with_numbers_and_a_cure(run, home):
-    """For a person: what it is, the numbers, and what to do."""
+def test_classify_prints_the_kind_the_numbers_and_advice(run, home):
+    """For a person it prints the kind, the numbers, and what to do."""
     file = home / "error.json"
     file.write_text(json.dumps(BODY))
-    said = run("classify", file).stdout
-    assert "context_window (an overflow)" in said
-    assert "207,848 tokens asked for, 200,000 fit, 7,848 over" in said
-    assert "compact" in said
+    printed = run("classify", file).stdout
+    assert "context_window (an overflow)" in printed
+    assert "207,848 tokens asked for, 200,000 fit, 7,848 over" in printed
+    assert "compact" in printed
 
 
-def test_a_wait_is_told(run):
-    """A rate limit says when to retry    ."""
-    said = run("classify", "-", "--status", "429", given="Rate limit reached. Please try again in 1m2.5s.").stdout
-    assert "rate_limit (not an overflow)" in said
-    assert "in 62.5 seconds" in said
+def test_classify_prints_when_to_retry(run):
+    """A rate limit says when to retry."""
+    printed = run("classify", "-", "--status", "429", stdin="Rate limit reached. Please try again in 1m2.5s.").stdout
+    assert "rate_limit (not an overflow)" in printed
+    assert "in 62.5 seconds" in printed
 
 
-def test_json_is_the_verdict(run):
+def test_classify_json_prints_the_five_fields(run):
     """``--json`` prints the five fields, null where nothing is stated."""
-    told = json.loads(run("classify", "-", "--json", given=json.dumps(BODY)).stdout)
-    assert told == dict(zip(FIELDS, [True, "context_window", 200_000, 207_848, None], strict=True))
+    verdict = json.loads(run("classify", "-", "--json", stdin=json.dumps(BODY)).stdout)
+    assert verdict == dict(zip(FIELDS, [True, "context_window", 200_000, 207_848, None], strict=True))
 
 
-def test_status_and_provider_can_be_named(run):
-    """What the body does not say, options do."""
-    assert json.loads(run("classify", "-", "--json", "--status", "413", given="").stdout)["kind"] == "request_bytes"
-    told = run("classify", "-", "--json", "--status", "400", "--provider", "cerebras", given="").stdout
-    assert json.loads(told)["kind"] == "context_window"
+def test_classify_takes_status_and_provider_as_options(run):
+    """Options supply what the body does not state."""
+    assert json.loads(run("classify", "-", "--json", "--status", "413", stdin="").stdout)["kind"] == "request_bytes"
+    output = run("classify", "-", "--json", "--status", "400", "--provider", "cerebras", stdin="").stdout
+    assert json.loads(output)["kind"] == "context_window"
 
 
-def test_jsonl_gives_a_verdict_for_each_line_in_order(run):
-    """Of each line in comes one line out, with the same fields; what does not decode is unknown and says why."""
-    told = verdicts(
+def test_classify_jsonl_prints_one_verdict_a_line_in_order(run):
+    """Each input line yields one output line with the same fields; one that does not decode says why."""
+    all_verdicts = classify_lines(
         run,
         {"provider": "anthropic", "channel": "error", "status": 400, "message": TOO_LONG},
         b"{broken",
@@ -66,49 +67,51 @@ def test_jsonl_gives_a_verdict_for_each_line_in_order(run):
         {"status": 529},
     )
     kinds = ["context_window", "unknown", "context_window", "silent_overflow", *["unknown"] * 4, "overloaded"]
-    assert [one["kind"] for one in told] == kinds
-    assert [index for index, one in enumerate(told) if "error" in one] == [1, 4, 5, 6, 7]
-    assert all(list(one)[:5] == FIELDS for one in told)
+    assert [verdict["kind"] for verdict in all_verdicts] == kinds
+    assert [index for index, verdict in enumerate(all_verdicts) if "error" in verdict] == [1, 4, 5, 6, 7]
+    assert all(list(verdict)[:5] == FIELDS for verdict in all_verdicts)
 
 
-def test_an_answer_is_never_judged_by_its_text(run):
-    """A model that quotes an overflow has not caused one."""
-    told = verdicts(run, {"channel": "answer", "status": 200, "finish_reason": "stop", "message": TOO_LONG})
-    assert told == [dict(zip(FIELDS, [False, "content", None, None, None], strict=True))]
+def test_classify_never_judges_an_answer_by_its_text(run):
+    """A model that quotes an overflow message has not caused an overflow."""
+    all_verdicts = classify_lines(
+        run, {"channel": "answer", "status": 200, "finish_reason": "stop", "message": TOO_LONG}
+    )
+    assert all_verdicts == [dict(zip(FIELDS, [False, "content", None, None, None], strict=True))]
 
 
 @pytest.mark.parametrize("odd", [None, True, [], {}, "", -1, 1e300, 10**30, "400", "\ud800", [[]]])
-def test_fields_of_a_wrong_type_count_as_not_given(run, odd):
-    """No value of any field ends in anything but a verdict; what else is known still decides."""
+def test_classify_ignores_fields_of_a_wrong_type(run, odd):
+    """Any value of any field yields a verdict, and the valid fields still decide."""
     case = dict.fromkeys(["provider", "status", "code", "body", "usage", "estimate", "window", "headers"], odd)
-    (told,) = verdicts(run, case | {"channel": "error", "message": TOO_LONG})
-    assert told["kind"] == "context_window"
-    (told,) = verdicts(run, case | {"channel": "answer", "finish_reason": odd})
-    assert told["kind"] in VERDICT_KINDS
+    (verdict,) = classify_lines(run, case | {"channel": "error", "message": TOO_LONG})
+    assert verdict["kind"] == "context_window"
+    (verdict,) = classify_lines(run, case | {"channel": "answer", "finish_reason": odd})
+    assert verdict["kind"] in VERDICT_KINDS
 
 
-@pytest.mark.parametrize("given", [b"", b"\x00\xff\xfe", b"[" * 100_000, b"<html>", b"null", b"{}", b'"\\ud800"'])
-def test_any_bytes_are_answered(run, given):
-    """A file of anything is told to be something."""
-    result = run("classify", "-", given=given)
+@pytest.mark.parametrize("body", [b"", b"\x00\xff\xfe", b"[" * 100_000, b"<html>", b"null", b"{}", b'"\\ud800"'])
+def test_classify_answers_any_bytes(run, body):
+    """Any input yields a verdict with advice."""
+    result = run("classify", "-", stdin=body)
     assert result.exit_code == 0
     assert "what to do" in result.stdout
 
 
-def test_a_case_can_stand_alone(run):
-    """A file with one case, not an error body, is judged as that case."""
+def test_classify_accepts_a_single_case(run):
+    """A file with one case, instead of an error body, is judged as that case."""
     case = {"channel": "answer", "finish_reason": "stop", "usage": {"prompt_tokens": 4096}, "estimate": 38_200}
-    assert json.loads(run("classify", "-", "--json", given=json.dumps(case)).stdout)["kind"] == "silent_truncation"
+    assert json.loads(run("classify", "-", "--json", stdin=json.dumps(case)).stdout)["kind"] == "silent_truncation"
 
 
-def test_every_kind_has_a_meaning():
-    """Whatever is found can be told, in words of its own."""
+def test_classify_describes_every_kind():
+    """Every kind of verdict has its own description."""
     assert set(_KIND_DESCRIPTIONS) == set(VERDICT_KINDS)
     assert len(set(_KIND_DESCRIPTIONS.values())) == len(VERDICT_KINDS)
 
 
-def test_a_line_of_other_bytes_is_told_where(run, home):
-    """The reason is in words of this program, with the place."""
+def test_classify_jsonl_names_the_byte_that_is_not_utf8(run, home):
+    """The reason names the position of the wrong byte and what to do."""
     (home / "cases.jsonl").write_bytes(b'{"message":"hi"}\n{"message":"\xff"}\n')
     fine, odd = map(json.loads, run("classify", "cases.jsonl", "--jsonl").stdout.splitlines())
     assert ("error" in fine, odd["error"]) == (False, "the line is not UTF-8 at byte 12; encode it as UTF-8")

@@ -1,4 +1,4 @@
-"""``holdfast demo``: both runs, the same numbers each time, what is shown of them, and what is left of them."""
+"""``holdfast demo``: both runs, their figures, what is printed, and what is left on disk."""
 
 from __future__ import annotations
 
@@ -39,83 +39,87 @@ from holdfast.testing.task.routes import ROUTES, SIGNATURE_LINE
 
 pytestmark = pytest.mark.long
 
-SOME = ROUTES[:16]
-"""Routes that are too many for the window, and not much more."""
+SHORT_TASK = ROUTES[:16]
+"""Routes that are just too many for the window."""
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
-    """Return a folder with all that the demonstration leaves if it is told to."""
+def kept_folder(tmp_path_factory):
+    """Return the folder given to --keep."""
     return tmp_path_factory.mktemp("kept") / "ferries"
 
 
 @pytest.fixture(scope="module")
-def told(kept):
-    """Return what the demonstration tells programs; all that it made is kept."""
-    done = CliRunner().invoke(command, ["demo", "--json", "--keep", str(kept)])
-    assert (done.exit_code, done.stderr) == (0, ""), done.output
-    return json.loads(done.stdout)
+def demo_report(kept_folder):
+    """Return the JSON report of a demo whose files are kept."""
+    result = CliRunner().invoke(command, ["demo", "--json", "--keep", str(kept_folder)])
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    return json.loads(result.stdout)
 
 
-def second_run(folder, watch):
-    """Return how the shorter task ends with Holdfast."""
+def run_short_task(folder, watch):
+    """Return the result of the shorter task with Holdfast."""
     with open_store(":memory:") as store:
-        return anyio.run(trial.run_with_holdfast, folder, store, watch, SOME)
+        return anyio.run(trial.run_with_holdfast, folder, store, watch, SHORT_TASK)
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory):
-    """Return both runs of a shorter task, with all progress that was told of them."""
-    folder, told = tmp_path_factory.mktemp("both"), []
-    first = anyio.run(trial.run_without_holdfast, folder / "a", told.append, SOME)
-    found = EarlyMessageRecall(9, 4, "harwich: agreed", "0123456789abcdef")
-    return DemoComparison(first, second_run(folder / "b", told.append), found, 1.0), told
+def both_runs(tmp_path_factory):
+    """Return the comparison of both runs of a shorter task, and all progress reports."""
+    folder, progress_reports = tmp_path_factory.mktemp("both"), []
+    without_holdfast = anyio.run(trial.run_without_holdfast, folder / "a", progress_reports.append, SHORT_TASK)
+    recall = EarlyMessageRecall(9, 4, "harwich: agreed", "0123456789abcdef")
+    return DemoComparison(
+        without_holdfast, run_short_task(folder / "b", progress_reports.append), recall, 1.0
+    ), progress_reports
 
 
-def test_it_dies_without_and_finishes_with(told):
-    """Without, the provider refuses a request over its window, in its own words; with, the task is done."""
-    assert list(told) == ["without", "with", "seconds"]
-    assert list(told["without"]) == ["outcome", "steps", "error"]
-    assert list(told["with"]) == ["outcome", "steps", "tokens", "usd", "cache_hit", "compactions"]
-    assert told["without"]["outcome"] == "overflow"
-    assert "prompt is too long: " in told["without"]["error"]
-    assert told["with"]["outcome"] == "finished"
-    assert 120 <= told["with"]["steps"] <= 200
-    assert told["with"]["steps"] > 2 * told["without"]["steps"]
-    assert told["with"]["compactions"] >= 3
-    assert told["with"]["cache_hit"] > 0.9
-    assert told["with"]["usd"] > 0.1
-    assert 0 < told["seconds"] < 60
+def test_demo_overflows_without_holdfast_and_finishes_with_it(demo_report):
+    """Without Holdfast the provider refuses a request over its window; with it the task is finished."""
+    assert list(demo_report) == ["without", "with", "seconds"]
+    assert list(demo_report["without"]) == ["outcome", "steps", "error"]
+    assert list(demo_report["with"]) == ["outcome", "steps", "tokens", "usd", "cache_hit", "compactions"]
+    assert demo_report["without"]["outcome"] == "overflow"
+    assert "prompt is too long: " in demo_report["without"]["error"]
+    assert demo_report["with"]["outcome"] == "finished"
+    assert 120 <= demo_report["with"]["steps"] <= 200
+    assert demo_report["with"]["steps"] > 2 * demo_report["without"]["steps"]
+    assert demo_report["with"]["compactions"] >= 3
+    assert demo_report["with"]["cache_hit"] > 0.9
+    assert demo_report["with"]["usd"] > 0.1
+    assert 0 < demo_report["seconds"] < 60
 
 
 @pytest.mark.long
-def test_it_is_the_same_each_time(both, tmp_path):
-    """A run has the numbers of the run before, to the token."""
-    one, two = both[0].with_holdfast, second_run(tmp_path, lambda _: None)
+def test_run_with_holdfast_is_deterministic(both_runs, tmp_path):
+    """Two runs have the same figures, to the token."""
+    first_run, other_run = both_runs[0].with_holdfast, run_short_task(tmp_path, lambda _: None)
     for field in ("outcome", "steps", "compactions", "recalls", "totals"):
-        assert getattr(one, field) == getattr(two, field), field
+        assert getattr(first_run, field) == getattr(other_run, field), field
 
 
-def test_what_is_kept_can_be_gone_on_with(told, kept, run):
-    """The session is in its store with every answer and compaction, and the files are as the task wants them."""
-    with open_store(str(kept / DEMO_STORE_FILE)) as store:
+def test_demo_keep_leaves_the_store_and_the_files(demo_report, kept_folder, run):
+    """The kept store has every answer and compaction, and the report is complete."""
+    with open_store(str(kept_folder / DEMO_STORE_FILE)) as store:
         answers = store.read_entries("demo", "answer")
-        assert sum(isinstance(entry.body, AnswerEntry) for entry in answers) == told["with"]["steps"]
+        assert sum(isinstance(entry.body, AnswerEntry) for entry in answers) == demo_report["with"]["steps"]
         compactions = store.read_entries("demo", "compaction")
-        assert sum(isinstance(entry.body, CompactionEntry) for entry in compactions) == told["with"]["compactions"]
-    report = (kept / "with" / "REPORT.md").read_text()
+        assert (
+            sum(isinstance(entry.body, CompactionEntry) for entry in compactions) == demo_report["with"]["compactions"]
+        )
+    report = (kept_folder / "with" / "REPORT.md").read_text()
     assert report.endswith(SIGNATURE_LINE)
     assert all(f"- {route.name}: first wrong invoice {route.invoice}," in report for route in ROUTES)
-    assert not (kept / "without" / "REPORT.md").exists()
-    assert trial.DEMO_TITLE in run("ls", "--store", str(kept / DEMO_STORE_FILE)).output
-    assert trial.MODEL in run("context", "demo", "--store", str(kept / DEMO_STORE_FILE)).output
+    assert not (kept_folder / "without" / "REPORT.md").exists()
+    assert trial.DEMO_TITLE in run("ls", "--store", str(kept_folder / DEMO_STORE_FILE)).output
+    assert trial.MODEL in run("context", "demo", "--store", str(kept_folder / DEMO_STORE_FILE)).output
 
 
-def test_a_folder_that_is_there_is_left_alone(told, kept, run):
-    """A folder with something in it is not written into."""
-    done = run("demo", "--keep", str(kept))
-    assert done.exit_code == 2
-    assert "already exists; give --keep a new folder" in done.stderr
+def test_demo_keep_refuses_a_folder_that_is_not_empty(demo_report, kept_folder, run):
+    """A folder with content is not written to."""
+    result = run("demo", "--keep", str(kept_folder))
+    assert result.exit_code == 2
+    assert "already exists; give --keep a new folder" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -125,15 +129,15 @@ def test_a_folder_that_is_there_is_left_alone(told, kept, run):
         ("~nobody-here/x", "~nobody-here/x: the home folder is unknown here"),
     ],
 )
-def test_a_folder_that_is_none(run, keep, why):
-    """A name that can be no new folder is told in one sentence, with exit code 2."""
-    done = run("demo", "--keep", keep)
-    assert done.exit_code == 2
-    assert why in done.stderr
+def test_demo_keep_refuses_an_unusable_folder_name(run, keep, why):
+    """A name that cannot be a new folder exits with 2 and one sentence."""
+    result = run("demo", "--keep", keep)
+    assert result.exit_code == 2
+    assert why in result.stderr
 
 
-def test_one_of_two_gets_the_folder(tmp_path):
-    """Of two demonstrations that were given one new folder, and saw it empty, the second one stops."""
+def test_make_demo_folder_lets_one_of_two_demos_have_a_folder(tmp_path):
+    """Of two demos given the same new folder the second one stops."""
     with demo._make_demo_folder(str(tmp_path / "x")) as first:
         assert [path.name for path in first.iterdir()] == ["without"]
     (tmp_path / "y").mkdir()
@@ -145,29 +149,34 @@ def test_one_of_two_gets_the_folder(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("width", example_counts.spare([60, 40], keep=1))
-def test_a_narrow_terminal_has_the_names_of_the_figures(both, width):
-    """The table keeps words that can be read, whatever the width."""
-    out = Console(file=io.StringIO(), width=width)
-    print_demo_comparison(out, both[0], None)
-    said = out.file.getvalue()
-    rows = said.splitlines()
-    assert any(row.split()[-2:] == [f"{run.steps}" for run in (both[0].without, both[0].with_holdfast)] for row in rows)
-    assert f"{both[0].without.totals.tokens:,}" in said
-    assert f"{both[0].with_holdfast.totals.tokens:,}" in said
-    assert "…" not in said
+@pytest.mark.parametrize("width", example_counts.mark_rest_long([60, 40], keep=1))
+def test_print_demo_comparison_keeps_names_and_figures_when_narrow(both_runs, width):
+    """The table keeps whole words and figures, whatever the width."""
+    console = Console(file=io.StringIO(), width=width)
+    print_demo_comparison(console, both_runs[0], None)
+    printed = console.file.getvalue()
+    rows = printed.splitlines()
+    assert any(
+        row.split()[-2:] == [f"{run.steps}" for run in (both_runs[0].without, both_runs[0].with_holdfast)]
+        for row in rows
+    )
+    assert f"{both_runs[0].without.totals.tokens:,}" in printed
+    assert f"{both_runs[0].with_holdfast.totals.tokens:,}" in printed
+    assert "…" not in printed
 
 
-def test_both_are_seen_beside_each_other(both):
-    """The pictures, the provider's words, the table, what can be read back, and how to go on."""
-    found, _ = both
-    out = Console(file=io.StringIO(), width=100)
-    print_introduction(out)
-    print_run_without_holdfast(out, found.without)
-    print_demo_comparison(out, found, None)
-    said = out.file.getvalue()
-    assert all(len(line) <= 100 for line in said.splitlines())
-    assert f"the provider: {found.without.error}" in said
+def test_print_demo_comparison_shows_both_runs(both_runs):
+    """The charts, the provider's error, the table, the recalled text and the next commands are printed within the
+    width.
+    """
+    comparison, _ = both_runs
+    console = Console(file=io.StringIO(), width=100)
+    print_introduction(console)
+    print_run_without_holdfast(console, comparison.without)
+    print_demo_comparison(console, comparison, None)
+    printed = console.file.getvalue()
+    assert all(len(line) <= 100 for line in printed.splitlines())
+    assert f"the provider: {comparison.without.error}" in printed
     for words in (
         "failed: context overflow",
         "finished",
@@ -176,106 +185,114 @@ def test_both_are_seen_beside_each_other(both):
         "such as: harwich",
         "--keep DIR",
     ):
-        assert words in said
-    assert "⟱" in said
+        assert words in printed
+    assert "⟱" in printed
 
 
-def test_every_request_fits_and_the_bars_are_what_the_provider_counted(both):
-    """With Holdfast no request is over the window; what a bar is made of adds up to the tokens of the request."""
-    found, _ = both
-    for run in (found.without, found.with_holdfast):
+def test_demo_requests_fit_and_bars_add_up_to_their_tokens(both_runs):
+    """With Holdfast no request is over the window, and the parts of a bar add up to the request's tokens."""
+    comparison, _ = both_runs
+    for run in (comparison.without, comparison.with_holdfast):
         for point in run.points:
             assert abs(sum(point.kinds.values()) - point.tokens) <= 3
-    assert found.without.points[-1].tokens > trial.WINDOW
-    assert found.with_holdfast.totals.largest <= trial.WINDOW
-    drops = [point for point in found.with_holdfast.points if point.event == "compaction"]
-    assert len(drops) == found.with_holdfast.compactions > 0
+    assert comparison.without.points[-1].tokens > trial.WINDOW
+    assert comparison.with_holdfast.totals.largest <= trial.WINDOW
+    drops = [point for point in comparison.with_holdfast.points if point.event == "compaction"]
+    assert len(drops) == comparison.with_holdfast.compactions > 0
     assert all(point.kinds["summary"] > 0 for point in drops)
 
 
-def test_commands_to_go_on_with_can_be_run(both, told, kept, run):
-    """Each command that is printed at the end works as it is printed."""
-    found, _ = both
-    with open_store(str(kept / DEMO_STORE_FILE)) as store:
+def test_print_demo_comparison_prints_commands_that_work(both_runs, demo_report, kept_folder, run):
+    """Each command printed at the end works as printed."""
+    comparison, _ = both_runs
+    with open_store(str(kept_folder / DEMO_STORE_FILE)) as store:
         handle = store.search_session("demo", f'"{RECALL_PHRASE}"', limit=1_000)[-1].entry_id
-    out = Console(file=io.StringIO(), width=100)
+    console = Console(file=io.StringIO(), width=100)
     print_demo_comparison(
-        out, DemoComparison(found.without, found.with_holdfast, EarlyMessageRecall(9, 4, "x", handle), 1.0), kept
+        console,
+        DemoComparison(comparison.without, comparison.with_holdfast, EarlyMessageRecall(9, 4, "x", handle), 1.0),
+        kept_folder,
     )
-    commands = [line for line in out.file.getvalue().splitlines() if line.startswith("holdfast ")]
+    commands = [line for line in console.file.getvalue().splitlines() if line.startswith("holdfast ")]
     assert len(commands) == 4
     for line in commands:
-        done = run(*shlex.split(line)[1:])
-        assert done.exit_code == 0, done.output
-    assert "harwich: agreed surcharge" in done.output
+        result = run(*shlex.split(line)[1:])
+        assert result.exit_code == 0, result.output
+    assert "harwich: agreed surcharge" in result.output
 
 
-def test_progress_without_a_terminal_is_a_line_now_and_then(both):
-    """Each compaction is told, and a step here and there; nothing where nothing is wanted."""
-    found, told = both
-    for wanted in (True, False):
-        out = Console(file=io.StringIO(), width=100)
-        with RunWatcher(out, "with", is_wanted=wanted) as watcher:
-            for progress in told:
-                if progress.points and progress.points == found.with_holdfast.points[: len(progress.points)]:
+def test_run_watcher_prints_lines_without_a_terminal(both_runs):
+    """Each compaction and some steps are printed as lines, or nothing if progress is not wanted."""
+    comparison, progress_reports = both_runs
+    for is_wanted in (True, False):
+        console = Console(file=io.StringIO(), width=100)
+        with RunWatcher(console, "with", is_wanted=is_wanted) as watcher:
+            for progress in progress_reports:
+                if progress.points and progress.points == comparison.with_holdfast.points[: len(progress.points)]:
                     watcher.show_progress(progress)
-        lines = out.file.getvalue().splitlines()
-        assert (len(lines) > 2) == wanted
-        assert sum("⟱" in line for line in lines) == (found.with_holdfast.compactions if wanted else 0)
+        lines = console.file.getvalue().splitlines()
+        assert (len(lines) > 2) == is_wanted
+        assert sum("⟱" in line for line in lines) == (comparison.with_holdfast.compactions if is_wanted else 0)
 
 
-def test_progress_at_a_terminal_is_a_picture_that_goes_away(both):
-    """It is drawn over itself, and the cursor is back at the end."""
-    _, told = both
-    out = Console(file=io.StringIO(), width=100, force_terminal=True, color_system="truecolor", _environ={"TERM": "x"})
-    with RunWatcher(out, "with") as watcher:
-        for progress in told[:3]:
+def test_run_watcher_draws_in_place_and_restores_the_cursor(both_runs):
+    """At a terminal the chart is redrawn in place, and the cursor is visible again at the end."""
+    _, progress_reports = both_runs
+    console = Console(
+        file=io.StringIO(), width=100, force_terminal=True, color_system="truecolor", _environ={"TERM": "x"}
+    )
+    with RunWatcher(console, "with") as watcher:
+        for progress in progress_reports[:3]:
             watcher.show_progress(progress)
-    said = out.file.getvalue()
-    assert "tokens" in said
-    assert "read HANDOVER.md" in said
-    assert said.rindex("\x1b[?25h") > said.index("\x1b[?25l")
+    printed = console.file.getvalue()
+    assert "tokens" in printed
+    assert "read HANDOVER.md" in printed
+    assert printed.rindex("\x1b[?25h") > printed.index("\x1b[?25l")
 
 
 @pytest.mark.parametrize(("width", "height"), [(52, 40), (60, 12), (100, 12), (100, 5)])
-def test_the_picture_fits_a_small_terminal(both, width, height):
-    """No row of it goes on below, and the newest step is on the screen."""
-    found, _ = both
-    out = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
-    with RunWatcher(out, "with Holdfast") as watcher:
-        watcher.show_progress(RunProgress(found.with_holdfast.points, "read HANDOVER.md"))
-    said = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", out.file.getvalue()).replace("\r", "")
-    lines = said[: said.index("read HANDOVER.md")].splitlines()  # it is drawn once more at the end
+def test_run_watcher_fits_a_small_terminal(both_runs, width, height):
+    """No row wraps, and the newest step is on the screen."""
+    comparison, _ = both_runs
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
+    with RunWatcher(console, "with Holdfast") as watcher:
+        watcher.show_progress(RunProgress(comparison.with_holdfast.points, "read HANDOVER.md"))
+    printed = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", console.file.getvalue()).replace("\r", "")
+    lines = printed[: printed.index("read HANDOVER.md")].splitlines()  # it is drawn once more at the end
     assert [line for line in lines if len(line) > width] == []
     assert len(lines) <= height
-    assert any(re.match(rf" *#(\d+-)?{len(found.with_holdfast.points) - 1} ", line) for line in lines), lines
+    assert any(re.match(rf" *#(\d+-)?{len(comparison.with_holdfast.points) - 1} ", line) for line in lines), lines
 
 
-def test_a_task_that_is_not_finished_is_an_exit_code(run, monkeypatch):
-    """Where the steps are not enough the outcome says so, and so does the exit code."""
+def test_demo_exits_1_when_a_run_is_not_finished(run, monkeypatch):
+    """If the steps run out, outcome and exit code say so."""
     monkeypatch.setattr(trial, "MAX_STEPS", 5)
-    done = run("demo", "--json")
-    assert done.exit_code == 1
-    told = json.loads(done.stdout)
-    assert [told[name]["outcome"] for name in ("without", "with")] == ["stopped", "stopped"]
-    assert "limit of 5 steps" in told["with"]["error"]
+    result = run("demo", "--json")
+    assert result.exit_code == 1
+    report = json.loads(result.stdout)
+    assert [report[name]["outcome"] for name in ("without", "with")] == ["stopped", "stopped"]
+    assert "limit of 5 steps" in report["with"]["error"]
 
 
 @pytest.mark.long
 @pytest.mark.skipif(os.name == "nt", reason="there are no signals to send")
-def test_an_interrupt_leaves_nothing(tmp_path):
-    """Interrupted in the middle it ends at once with 130, and its temporary files are gone."""
-    place = tmp_path / "temporary"
-    place.mkdir()
+def test_demo_interrupt_exits_130_and_removes_temporary_files(tmp_path):
+    """An interrupted demo exits at once with 130, and its temporary files are gone."""
+    temporary_folder = tmp_path / "temporary"
+    temporary_folder.mkdir()
     words = [sys.executable, "-m", "holdfast", "demo"]
     with subprocess.Popen(
-        words, env={**os.environ, "TMPDIR": str(place)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as going:
-        while not list(place.glob("*/with")) and going.poll() is None:
+        words,
+        env={**os.environ, "TMPDIR": str(temporary_folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        while not list(temporary_folder.glob("*/with")) and process.poll() is None:
             time.sleep(0.02)
-        going.send_signal(signal.SIGINT)
-        _, told = going.communicate(timeout=30)
-    assert going.returncode == 130
-    assert "interrupted" in told
-    assert "Traceback" not in told
-    assert list(place.iterdir()) == []
+        process.send_signal(signal.SIGINT)
+        _, error_output = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted" in error_output
+    assert "Traceback" not in error_output
+    assert list(temporary_folder.iterdir()) == []

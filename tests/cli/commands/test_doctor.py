@@ -1,4 +1,4 @@
-"""``holdfast policy`` and ``holdfast doctor``: what is in force, and why."""
+"""``holdfast policy`` and ``holdfast doctor``: the settings that apply, and what is wrong with the installation."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings_check import get_setting, list_setting_names
 
 
-def states(result) -> dict[str, str]:
+def get_states(result) -> dict[str, str]:
+    """Return the state of each check by its subject."""
     return {check["subject"]: check["state"] for check in json.loads(result.stdout)["checks"]}
 
 
-def test_every_policy_is_described(run):
+def test_policy_list_describes_every_preset(run):
     """The list has every preset with what it does."""
     assert json.loads(run("policy", "list", "--json").stdout) == [
         {"policy": name, "about": about} for name, about in ((name, preset.about) for name, preset in PRESETS.items())
@@ -30,48 +31,50 @@ def test_every_policy_is_described(run):
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_setting_is_shown_with_its_origin(run, name):
-    """No number is hidden: each setting has its value and where it came from."""
-    shown = json.loads(run("policy", "show", name, "--json").stdout)["settings"]
+def test_policy_show_prints_every_setting_with_its_origin(run, name):
+    """Each setting that the policy reads has its value and its origin."""
+    rows = json.loads(run("policy", "show", name, "--json").stdout)["settings"]
     policy = Policy.preset(name)
-    read = [one for one in list_setting_names(type(policy.rules)) if one not in policy.rules.unused_settings]
-    assert [row["setting"] for row in shown] == read
-    values = {one: msgspec.to_builtins(get_setting(one, policy.settings, policy.rules)) for one in read}
-    assert {row["setting"]: row["value"] for row in shown} == json.loads(json.dumps(values))
-    assert all(row["origin"] for row in shown)
+    names = [
+        setting for setting in list_setting_names(type(policy.rules)) if setting not in policy.rules.unused_settings
+    ]
+    assert [row["setting"] for row in rows] == names
+    values = {setting: msgspec.to_builtins(get_setting(setting, policy.settings, policy.rules)) for setting in names}
+    assert {row["setting"]: row["value"] for row in rows} == json.loads(json.dumps(values))
+    assert all(row["origin"] for row in rows)
 
 
-def test_an_unknown_policy_is_wrong_use(run):
-    """The message lists the policies there are."""
+def test_policy_show_exits_2_for_an_unknown_policy(run):
+    """The message lists the available policies."""
     result = run("policy", "show", "holdfats")
     assert result.exit_code == 2
     assert "sliding" in result.stderr
 
 
-def test_policy_alone_prints_its_help(run):
-    """``holdfast policy`` says what it can do."""
+def test_policy_without_a_subcommand_prints_help(run):
+    """``holdfast policy`` alone lists its subcommands."""
     result = run("policy")
     assert result.exit_code == 0
     assert "show" in result.stdout
 
 
-def test_a_fresh_installation_is_in_order(run):
-    """Nothing there yet is nothing wrong."""
+def test_doctor_finds_nothing_wrong_in_a_fresh_installation(run):
+    """Files and folders that do not exist yet are no fault."""
     result = run("doctor", "--json")
     assert result.exit_code == 0
-    assert "wrong" not in states(result).values()
+    assert "wrong" not in get_states(result).values()
     assert json.loads(result.stdout)["windows"][-1] == {"models": ["any other"], "window": 200_000}
     assert "in order" in run("doctor").stdout
 
 
-def test_windows_are_printed_where_that_is_asked_for(run):
-    """The table of windows is long: it is shown with --verbose alone."""
+def test_doctor_prints_windows_only_with_verbose(run):
+    """The table of windows is long, so only --verbose prints it."""
     assert "any other" not in run("doctor").stdout
     assert "any other" in run("doctor", "--verbose").stdout
 
 
-def test_doctor_says_where_the_store_is_and_why(run, home, monkeypatch):
-    """The path comes from the option, else the variable, else the data folder; doctor says which."""
+def test_doctor_prints_the_store_path_and_its_source(run, home, monkeypatch):
+    """The path comes from the option, else the variable, else the data folder, and doctor says which."""
     monkeypatch.setenv("COLUMNS", "400")  # long folders are not broken over lines
     assert "(HOLDFAST_STORE)" in run("doctor").stdout
     assert "(--store)" in run("doctor", "--store", home / "x.db").stdout
@@ -81,24 +84,24 @@ def test_doctor_says_where_the_store_is_and_why(run, home, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("path", "expected"),
     [
         ("file/x.db", "is a file, not a folder"),
         ("file/a/b/x.db", "is a file, not a folder"),
         (".", "give a file's path"),
     ],
 )
-def test_a_store_that_cannot_be(run, home, place, told):
-    """A file in place of a folder, and a folder in place of the store, are wrong, and nothing is made of them."""
+def test_doctor_reports_an_impossible_store_path(run, home, path, expected):
+    """A file in place of a folder, or a folder in place of the store, is wrong, and nothing is created."""
     (home / "file").write_text("words")
-    found = json.loads(run("doctor", "--store", home / place, "--json").stdout)["checks"]
-    (store,) = [one for one in found if one["subject"] == "store"]
+    checks = json.loads(run("doctor", "--store", home / path, "--json").stdout)["checks"]
+    (store,) = [check for check in checks if check["subject"] == "store"]
     assert store["state"] == "wrong"
-    assert told in store["text"]
+    assert expected in store["text"]
 
 
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("path", "expected"),
     [
         (":memory:", ""),
         ("new/folder/x.db", ""),
@@ -108,75 +111,75 @@ def test_a_store_that_cannot_be(run, home, place, told):
         (".", "give a file's path"),
     ],
 )
-def test_whether_a_store_can_be_written(home, place, told):
-    """It is told before anything is written, and nothing is made."""
+def test_explain_unwritable_store_explains_without_writing(home, path, expected):
+    """The explanation is given before anything is written, and nothing is created."""
     (home / "file").write_text("words")
-    before = sorted(home.rglob("*"))
-    assert told in explain_unwritable_store(place)
-    assert bool(explain_unwritable_store(place)) == bool(told)
-    assert sorted(home.rglob("*")) == before
+    files_before = sorted(home.rglob("*"))
+    assert expected in explain_unwritable_store(path)
+    assert bool(explain_unwritable_store(path)) == bool(expected)
+    assert sorted(home.rglob("*")) == files_before
 
 
-def test_a_store_that_others_can_read_is_wrong(run, session, home):
-    """Wider permissions than the owner's are found, with what to do."""
+def test_doctor_reports_a_store_that_others_can_read(run, session, home):
+    """Permissions wider than the owner's are reported and left for the user to change."""
     run("import", session)
     assert run("doctor").exit_code == 0
     file = home / "store" / "holdfast.db"
     file.chmod(0o644)
     result = run("doctor", "--json")
     assert result.exit_code == 1
-    assert states(result)["permissions"] == "wrong"
+    assert get_states(result)["permissions"] == "wrong"
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
 
 
-def test_damaged_entries_are_wrong(run, home, decided):
-    """Every entry is read: what cannot be is told with its session, and what to do with that."""
-    assert states(run("doctor", "--json"))["entries"] == "ok"
+def test_doctor_reports_damaged_entries(run, home, edited_session):
+    """Every entry is read; unreadable ones are reported with session and entry, and what to do."""
+    assert get_states(run("doctor", "--json"))["entries"] == "ok"
     with closing(connect(home / "store" / "holdfast.db", isolation_level=None)) as db:
         db.execute("UPDATE entries SET body = x'00' WHERE id IN ('d1', 'c1')")
     result = run("doctor", "--json")
     assert result.exit_code == 1
-    (told,) = [one["text"] for one in json.loads(result.stdout)["checks"] if one["subject"] == "entries"]
-    assert "2 of " in told
-    assert "entry d1" in told
-    assert "holdfast repair" in told
+    (text,) = [check["text"] for check in json.loads(result.stdout)["checks"] if check["subject"] == "entries"]
+    assert "2 of " in text
+    assert "entry d1" in text
+    assert "holdfast repair" in text
 
 
-def test_a_store_that_is_none_is_wrong(run, session):
-    """A file that is no database is found."""
+def test_doctor_reports_a_store_that_is_no_database(run, session):
+    """A file that is not a database is wrong."""
     result = run("doctor", "--json", "--store", session)
     assert result.exit_code == 1
-    assert states(result)["store"] == "wrong"
+    assert get_states(result)["store"] == "wrong"
 
 
-def test_a_broken_configuration_is_wrong(run, home):
-    """A setting that nobody knows is found, and the windows are still shown."""
+def test_doctor_reports_a_broken_configuration(run, home):
+    """An unknown table is wrong, and the windows are still printed."""
     (home / "holdfast.toml").write_text("[[modell]]\n")
     result = run("doctor", "--json")
     assert result.exit_code == 1
-    assert states(result)["configuration (project)"] == "wrong"
+    assert get_states(result)["configuration (project)"] == "wrong"
     assert json.loads(result.stdout)["windows"]
 
 
-def test_a_configured_window_is_in_force(run, home):
-    """The project's own lines come first."""
+def test_doctor_lists_configured_windows_first(run, home):
+    """The project's own model lines come first."""
     (home / "holdfast.toml").write_text('[[model]]\nmatch = "mine*"\nwindow = 4321\n')
     assert json.loads(run("doctor", "--json").stdout)["windows"][0] == {"models": ["mine*"], "window": 4321}
 
 
-def test_doctor_counts_the_sessions_of_other_tools(run, home, talk, write):
-    """What ``replay --latest`` would find is told."""
-    write(home / ".claude" / "projects" / "-w" / "a.jsonl", talk(1))
+def test_doctor_counts_the_sessions_of_other_tools(run, home, make_session_lines, write_lines):
+    """It counts the sessions that ``replay --all`` would find."""
+    write_lines(home / ".claude" / "projects" / "-w" / "a.jsonl", make_session_lines(1))
     assert "1 session in" in run("doctor").stdout
 
 
-def test_a_broken_configuration_is_told_once(run, home):
-    """The file that is wrong has one line, and no line that calls it in order."""
+def test_doctor_reports_each_configuration_file_once(run, home):
+    """A wrong file has one line, and no other line calls it ok."""
     (home / "holdfast.toml").write_text("[[model]\n")
     result = run("doctor", "--json")
     assert result.exit_code == 1
-    checks = [one for one in json.loads(result.stdout)["checks"] if one["subject"].startswith("configuration")]
-    assert [(one["subject"], one["state"]) for one in checks] == [
+    checks = [check for check in json.loads(result.stdout)["checks"] if check["subject"].startswith("configuration")]
+    assert [(check["subject"], check["state"]) for check in checks] == [
         ("configuration (project)", "wrong"),
         ("configuration (user)", "ok"),
     ]
@@ -190,20 +193,20 @@ def test_a_broken_configuration_is_told_once(run, home):
         (("httptools", "uvloop"), "h11 on asyncio; httptools and uvloop would", "note"),
     ],
 )
-def test_doctor_tells_what_the_proxy_runs_with(missing, runs_with, state, monkeypatch):
-    """Neither is a fault where it has no wheels, and a proxy that is slow for it says why."""
+def test_doctor_reports_the_http_libraries_of_the_proxy(missing, runs_with, state, monkeypatch):
+    """A missing optional library is a note, not a fault, that explains a slower proxy."""
     monkeypatch.setattr(doctor, "find_spec", lambda name: None if name in missing else name)
-    (check,) = [one for one in doctor._run_checks(None, quiet=True) if one.subject == "relay"]
+    (check,) = [candidate for candidate in doctor._run_checks(None, quiet=True) if candidate.subject == "relay"]
     assert check.state == state
     assert check.text.startswith(f"the proxy runs with {runs_with}")
 
 
-def test_a_disk_that_is_nearly_full_is_told(run, monkeypatch):
-    """Where little is left it is a note, where nothing is left it is wrong; else nothing is said of the disk."""
-    assert "disk" not in states(run("doctor", "--json"))
+def test_doctor_reports_a_disk_that_is_nearly_full(run, monkeypatch):
+    """Little free space is a note, none is wrong, and enough is not mentioned."""
+    assert "disk" not in get_states(run("doctor", "--json"))
     monkeypatch.setattr(doctor, "_LOW_DISK_BYTES", 1 << 80)
-    assert states(run("doctor", "--json"))["disk"] == "note"
+    assert get_states(run("doctor", "--json"))["disk"] == "note"
     monkeypatch.setattr(doctor, "MIN_FREE_BYTES", 1 << 80)
     result = run("doctor", "--json")
-    assert states(result)["disk"] == "wrong"
+    assert get_states(result)["disk"] == "wrong"
     assert result.exit_code == 1

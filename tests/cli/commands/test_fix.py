@@ -1,4 +1,4 @@
-"""``holdfast fix``: the request on one stream, what was changed on the other, and every wrong input answered."""
+"""``holdfast fix``: the request on standard output, the changes on standard error, and an answer to any input."""
 
 from __future__ import annotations
 
@@ -19,103 +19,103 @@ BROKEN = {
 VALID = b'{ "model": "claude-sonnet-4-5",\n "max_tokens": 9, "messages": [{"role":"user", "content": "\\u4f60"}]}'
 
 
-def test_a_valid_request_keeps_its_bytes(run, tmp_path):
-    """What needs no repair is printed as it came, to the last byte, and that is said."""
+def test_fix_keeps_the_bytes_of_a_valid_request(run, tmp_path):
+    """A request that needs no fix is printed byte for byte, and the command says so."""
     file = tmp_path / "a.json"
     file.write_bytes(VALID)
-    done = run("fix", str(file))
-    assert done.exit_code == 0
-    assert done.stdout_bytes == VALID
-    assert "nothing changed" in done.stderr
+    result = run("fix", str(file))
+    assert result.exit_code == 0
+    assert result.stdout_bytes == VALID
+    assert "nothing changed" in result.stderr
 
 
-def test_a_request_of_another_api_is_not_as_it_was(run, tmp_path):
-    """One that was valid, and of which nothing had to be left out, is said to be converted."""
+def test_fix_to_reports_a_lossless_conversion(run, tmp_path):
+    """A valid request converted without loss is reported as converted."""
     file = tmp_path / "a.json"
     file.write_bytes(VALID)
-    done = run("fix", str(file), "--to", "openai-chat")
-    assert done.stderr == "valid now: converted to openai-chat; nothing was left out\n"
-    assert json.loads(done.stdout)["messages"]
+    result = run("fix", str(file), "--to", "openai-chat")
+    assert result.stderr == "valid now: converted to openai-chat; nothing was left out\n"
+    assert json.loads(result.stdout)["messages"]
 
 
-def test_another_model_is_no_other_api(run, tmp_path):
-    """Where only the name of the model is another, that is what is said to be changed."""
+def test_fix_model_reports_only_the_changed_model(run, tmp_path):
+    """If only the model's name changes, that is the only change reported."""
     file = tmp_path / "a.json"
     file.write_bytes(VALID)
-    done = run("fix", str(file), "--model", "claude-sonnet-4-5-20250929")
-    assert json.loads(done.stdout) == json.loads(VALID) | {"model": "claude-sonnet-4-5-20250929"}
-    assert "$.model" in done.stderr
-    assert "converted" not in done.stderr
-    assert "valid now: 1 change" in done.stderr
+    result = run("fix", str(file), "--model", "claude-sonnet-4-5-20250929")
+    assert json.loads(result.stdout) == json.loads(VALID) | {"model": "claude-sonnet-4-5-20250929"}
+    assert "$.model" in result.stderr
+    assert "converted" not in result.stderr
+    assert "valid now: 1 change" in result.stderr
 
 
-def test_a_broken_request_is_repaired_and_explained(run, tmp_path):
-    """The request goes to standard output alone, each change with its rule, place and reason to standard error."""
+def test_fix_prints_the_fixed_request_and_explains_each_change(run, tmp_path):
+    """Standard output has only the request; standard error has each change with rule, path and reason."""
     file = tmp_path / "a.json"
     file.write_text(json.dumps(BROKEN))
-    done = run("fix", str(file))
-    assert done.exit_code == 0
-    made = json.loads(done.stdout)
-    assert [one["role"] for one in made["messages"]] == ["user", "assistant", "user", "user"]
-    assert made["messages"][2]["content"][0]["tool_use_id"] == "t1"
+    result = run("fix", str(file))
+    assert result.exit_code == 0
+    fixed = json.loads(result.stdout)
+    assert [message["role"] for message in fixed["messages"]] == ["user", "assistant", "user", "user"]
+    assert fixed["messages"][2]["content"][0]["tool_use_id"] == "t1"
     for word in ("pairing", "$.messages[2]", "added for calls", "valid now: 1 change"):
-        assert word in done.stderr
-    file.write_text(done.stdout)
-    assert run("fix", str(file)).stdout_bytes == done.stdout_bytes
+        assert word in result.stderr
+    file.write_text(result.stdout)
+    assert run("fix", str(file)).stdout_bytes == result.stdout_bytes
 
 
-def test_the_request_may_go_to_a_file(run, tmp_path):
+def test_fix_output_writes_the_request_to_a_file(run, tmp_path):
     """``--output`` writes the request there and nothing to standard output."""
     file, out = tmp_path / "a.json", tmp_path / "b.json"
     file.write_text(json.dumps(BROKEN))
-    done = run("fix", str(file), "-o", str(out))
-    assert done.exit_code == 0
-    assert done.stdout == ""
+    result = run("fix", str(file), "-o", str(out))
+    assert result.exit_code == 0
+    assert result.stdout == ""
     assert json.loads(out.read_text())["model"] == "claude-sonnet-4-5"
 
 
 @pytest.mark.parametrize("options", [(), ("--jsonl",), ("--json",)])
-def test_a_file_that_is_there_is_replaced_by_force_alone(run, tmp_path, options):
-    """As ``export`` and ``recall`` do it, whatever is printed: what lay there is nobody's to lose, the input either."""
+def test_fix_output_replaces_an_existing_file_only_with_force(run, tmp_path, options):
+    """Without --force an existing file is kept, the input too, in every output mode."""
     file, out = tmp_path / "a.json", tmp_path / "notes.txt"
     file.write_text(json.dumps(BROKEN))
     out.write_text("mine")
-    for there, kept in ((out, "mine"), (file, json.dumps(BROKEN))):
-        refused = run("fix", str(file), "-o", str(there), *options)
-        assert (refused.exit_code, there.read_text()) == (2, kept)
+    for path, content in ((out, "mine"), (file, json.dumps(BROKEN))):
+        refused = run("fix", str(file), "-o", str(path), *options)
+        assert (refused.exit_code, path.read_text()) == (2, content)
         assert "already exists; give another name, or --force to replace it" in refused.stderr
-    done = run("fix", str(file), "-o", str(out), "--force", *options)
-    assert done.exit_code == 0
+    result = run("fix", str(file), "-o", str(out), "--force", *options)
+    assert result.exit_code == 0
     assert json.loads(out.read_text()).keys() & {"model", "request"}
-    assert bool(done.stdout) is ("--json" in options)
+    assert bool(result.stdout) is ("--json" in options)
 
 
-def test_what_cannot_be_mended_is_left_and_told(run, tmp_path):
-    """What has no one right mending stays, is told, and makes exit code 1."""
+def test_fix_exits_1_for_what_it_cannot_fix(run, tmp_path):
+    """A fault without one right fix stays, is reported, and makes the exit code 1."""
     file = tmp_path / "a.json"
     file.write_text(
         json.dumps({"model": "claude-sonnet-4-5", "max_tokens": "many", "messages": BROKEN["messages"][:1]})
     )
-    done = run("fix", str(file))
-    assert done.exit_code == 1
-    assert json.loads(done.stdout)["max_tokens"] == "many"
-    assert "anthropic.max-tokens" in done.stderr
+    result = run("fix", str(file))
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["max_tokens"] == "many"
+    assert "anthropic.max-tokens" in result.stderr
 
 
-def test_another_api(run, tmp_path):
-    """``--to`` makes a request of another API, valid there, for the model that is named."""
+def test_fix_to_converts_to_another_api(run, tmp_path):
+    """``--to`` writes a request that is valid for the other API and the given model."""
     file = tmp_path / "a.json"
     file.write_text(json.dumps(BROKEN))
-    done = run("fix", str(file), "--to", "openai-responses", "--model", "gpt-5.5", "--json")
-    assert done.exit_code == 0
-    made = json.loads(done.stdout)
-    assert made["request"]["model"] == "gpt-5.5"
-    kinds = [item["type"] for item in made["request"]["input"]]
+    result = run("fix", str(file), "--to", "openai-responses", "--model", "gpt-5.5", "--json")
+    assert result.exit_code == 0
+    fixed = json.loads(result.stdout)
+    assert fixed["request"]["model"] == "gpt-5.5"
+    kinds = [item["type"] for item in fixed["request"]["input"]]
     assert kinds == ["message", "function_call", "function_call_output", "message"]
-    assert made["findings"] == []
+    assert fixed["findings"] == []
 
 
-OPTIONS = [
+REFUSED_OPTIONS = [
     ({"tools": [], "tool_choice": "auto"}, "openai-chat", ["tools", "tool_choice"]),
     ({"temperature": 3}, "openai-chat", ["temperature"]),
     ({"max_tokens": 5, "max_completion_tokens": 6}, "openai-chat", ["max_tokens"]),
@@ -123,50 +123,50 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("options", "api", "gone"), OPTIONS)
-def test_options_with_one_right_mending(run, tmp_path, options, api, gone):
-    """Options that the API refuses whatever the history, and nobody misses, are taken out."""
+@pytest.mark.parametrize(("options", "api", "dropped"), REFUSED_OPTIONS)
+def test_fix_drops_options_that_the_api_refuses(run, tmp_path, options, api, dropped):
+    """Options that the API refuses whatever the history are removed."""
     model = "gpt-5" if api == "openai-chat" else "claude-sonnet-4-5"
     file = tmp_path / "a.json"
     file.write_text(json.dumps({"model": model, "messages": BROKEN["messages"][:1], **options}))
-    done = run("fix", str(file), "--api", api)
-    assert done.exit_code == 0
-    assert set(options) - set(json.loads(done.stdout)) == set(gone)
+    result = run("fix", str(file), "--api", api)
+    assert result.exit_code == 0
+    assert set(options) - set(json.loads(result.stdout)) == set(dropped)
 
 
-def test_a_budget_under_the_limit(run, tmp_path):
-    """A thinking budget over ``max_tokens`` is made smaller, not the answer longer."""
+def test_fix_lowers_a_thinking_budget_over_max_tokens(run, tmp_path):
+    """A thinking budget over ``max_tokens`` is lowered; the answer's limit stays."""
     body = {"model": "claude-sonnet-4-5", "max_tokens": 4_000, "messages": BROKEN["messages"][:1]}
     file = tmp_path / "a.json"
     file.write_text(json.dumps({**body, "thinking": {"type": "enabled", "budget_tokens": 5_000}}))
-    made = json.loads(run("fix", str(file)).stdout)
-    assert made["max_tokens"] == 4_000
-    assert 1_024 <= made["thinking"]["budget_tokens"] < 4_000
+    fixed = json.loads(run("fix", str(file)).stdout)
+    assert fixed["max_tokens"] == 4_000
+    assert 1_024 <= fixed["thinking"]["budget_tokens"] < 4_000
 
 
 @pytest.mark.parametrize(
     ("more", "most"), [({}, 4_096), ({"thinking": {"type": "enabled", "budget_tokens": 2_000}}, 6_096)]
 )
-def test_a_limit_that_must_be_told_is_added(run, tmp_path, more, most):
-    """A whole request of the Messages API is given a limit over its thinking; a line may be a part, and stays one."""
+def test_fix_adds_a_missing_max_tokens_over_the_thinking_budget(run, tmp_path, more, most):
+    """A whole Messages request gets a limit above its thinking budget; a JSONL case may be partial and stays so."""
     body = {"model": "claude-sonnet-4-5", "messages": BROKEN["messages"][:1], **more}
     file = tmp_path / "a.json"
     file.write_text(json.dumps(body))
-    done = run("fix", str(file))
-    assert done.exit_code == 0
-    assert json.loads(done.stdout) == {**body, "max_tokens": most}
-    assert f"max_tokens is set to {most}" in done.stderr
+    result = run("fix", str(file))
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == {**body, "max_tokens": most}
+    assert f"max_tokens is set to {most}" in result.stderr
     line = json.loads(run("fix", str(file), "--jsonl").stdout)
     assert line == {"request": body, "edits": []}
 
 
-def test_a_model_is_not_made_up(run, tmp_path):
-    """Which model a whole request is for nobody can know: that is left, unless it is told beside the request."""
+def test_fix_never_invents_a_model(run, tmp_path):
+    """A missing model stays a finding unless one is given as an option."""
     file = tmp_path / "a.json"
     file.write_text(json.dumps({"max_tokens": 9, "messages": BROKEN["messages"][:1]}))
-    done = run("fix", str(file), "--api", "anthropic")
-    assert done.exit_code == 1
-    assert "anthropic.required" in done.stderr
+    result = run("fix", str(file), "--api", "anthropic")
+    assert result.exit_code == 1
+    assert "anthropic.required" in result.stderr
     assert run("fix", str(file), "--api", "anthropic", "--model", "claude-sonnet-4-5").exit_code == 0
 
 
@@ -183,17 +183,17 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize(("api", "body"), FOREIGN)
-def test_words_in_another_form_are_kept(run, tmp_path, api, body):
-    """Words that a converter left in another API's form are said in this one's, not lost."""
+def test_fix_keeps_text_in_another_apis_shape(run, tmp_path, api, body):
+    """Text that a converter left in another API's shape is rewritten for this one, not lost."""
     file = tmp_path / "a.json"
     file.write_text(json.dumps({"model": "some-model", **body}))
-    done = run("fix", str(file), "--api", api)
-    assert done.exit_code == 0
-    assert "hello" in done.stdout
+    result = run("fix", str(file), "--api", api)
+    assert result.exit_code == 0
+    assert "hello" in result.stdout
 
 
-def test_a_case_a_line(run):
-    """``--jsonl`` answers each line in order: the request and its edits, or what was wrong; never a traceback."""
+def test_fix_jsonl_answers_each_line_in_order(run):
+    """Each line yields the request and its edits, or an error, never a traceback."""
     lines = [
         json.dumps({"api": "anthropic", "request": BROKEN}),
         "not json",
@@ -203,47 +203,47 @@ def test_a_case_a_line(run):
         '{"request": {"what": 1}}',
         "[" * 100_000,
     ]
-    done = run("fix", "-", "--jsonl", given="\n".join(lines) + "\n")
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert done.exit_code == 1
+    result = run("fix", "-", "--jsonl", stdin="\n".join(lines) + "\n")
+    answers = [json.loads(line) for line in result.stdout.splitlines()]
+    assert result.exit_code == 1
     assert len(answers) == len(lines)
     assert [edit["rule"] for edit in answers[0]["edits"]] == ["pairing"]
     assert all({"rule", "why"} <= edit.keys() for edit in answers[0]["edits"])
     assert answers[3] == {"request": json.loads(lines[3]), "edits": []}
-    for place in (1, 2, 4, 5, 6):
-        assert answers[place]["request"] is None
-        assert answers[place]["edits"] == []
-        assert answers[place]["error"]
+    for index in (1, 2, 4, 5, 6):
+        assert answers[index]["request"] is None
+        assert answers[index]["edits"] == []
+        assert answers[index]["error"]
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"\xff", b'"x"', b'{"messages": 3}', b'{"messages": [[]]}'])
-def test_wrong_input_is_answered(run, tmp_path, data):
-    """Anything at all ends in a message and an exit code."""
+def test_fix_answers_any_input_with_an_exit_code(run, tmp_path, data):
+    """Any bytes end in a message and an exit code."""
     file = tmp_path / "a.json"
     file.write_bytes(data)
-    done = run("fix", str(file))
-    assert done.exit_code in (1, 2)
-    assert "Traceback" not in done.stderr
+    result = run("fix", str(file))
+    assert result.exit_code in (1, 2)
+    assert "Traceback" not in result.stderr
 
 
-def test_another_api_of_a_broken_request(run, tmp_path):
-    """What is wrong with a request in its own API is mended before it is converted, so that nothing it says is lost."""
+def test_fix_to_fixes_a_broken_request_before_converting_it(run, tmp_path):
+    """Faults are fixed in the request's own API first, so no text is lost in the conversion."""
     file = tmp_path / "a.json"
-    said = [{"role": "human", "content": "KEEP1"}, {"role": "ai", "content": "answer"}]
-    said.append({"role": "user", "content": [{"type": "input_text", "text": "KEEP2"}]})
-    file.write_text(json.dumps({"model": "gpt-5", "messages": said}))
-    done = run("fix", str(file), "--api", "openai-chat", "--to", "anthropic", "--model", "claude-sonnet-4-5")
-    assert done.exit_code == 0
-    assert [(one["role"], one["content"]) for one in json.loads(done.stdout)["messages"]] == [
+    messages = [{"role": "human", "content": "KEEP1"}, {"role": "ai", "content": "answer"}]
+    messages.append({"role": "user", "content": [{"type": "input_text", "text": "KEEP2"}]})
+    file.write_text(json.dumps({"model": "gpt-5", "messages": messages}))
+    result = run("fix", str(file), "--api", "openai-chat", "--to", "anthropic", "--model", "claude-sonnet-4-5")
+    assert result.exit_code == 0
+    assert [(message["role"], message["content"]) for message in json.loads(result.stdout)["messages"]] == [
         ("user", "KEEP1"),
         ("assistant", "answer"),
         ("user", "KEEP2"),
     ]
-    assert "openai-chat.roles" in done.stderr
+    assert "openai-chat.roles" in result.stderr
 
 
-def test_history_with_the_provider_is_an_error(run, tmp_path):
-    """A request that refers to what its provider holds is refused in words, not answered with one that lost it."""
+def test_fix_to_refuses_history_stored_with_the_provider(run, tmp_path):
+    """A request that refers to a stored response is refused with advice, since a conversion would lose the history."""
     file = tmp_path / "a.json"
     result = {"type": "function_call_output", "call_id": "c", "output": "real"}
     file.write_text(json.dumps({"model": "gpt-5", "previous_response_id": "resp_1", "input": [result]}))
@@ -252,20 +252,20 @@ def test_history_with_the_provider_is_an_error(run, tmp_path):
     assert "put the messages themselves into the request" in done.stderr
 
 
-def test_betas_of_the_headers(run, tmp_path):
-    """``--beta`` tells what stands in the headers: with it a field that needs one is right as it is."""
+def test_fix_beta_stands_for_the_beta_header(run, tmp_path):
+    """With ``--beta`` a field that needs a beta header is valid."""
     file = tmp_path / "a.json"
     edits = {"edits": [{"type": "clear_tool_uses_20250919"}]}
     body = {"model": "claude-opus-4-6", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}]}
     file.write_text(json.dumps(body | {"context_management": edits}))
     assert run("fix", str(file), "--beta", "another").exit_code == 1
-    done = run("fix", str(file), "--beta", "another", "--beta", "context-management-2025-06-27")
-    assert (done.exit_code, done.stdout_bytes) == (0, file.read_bytes())
+    result = run("fix", str(file), "--beta", "another", "--beta", "context-management-2025-06-27")
+    assert (result.exit_code, result.stdout_bytes) == (0, file.read_bytes())
 
 
 @pytest.mark.parametrize("options", [(), ("--force",)], ids=["asked", "forced"])
-def test_what_is_no_file_is_never_replaced(run, tmp_path, options):
-    """A device or a pipe is no file that another one may stand in place of."""
+def test_fix_output_never_replaces_a_device_or_pipe(run, tmp_path, options):
+    """Only a regular file is replaced, even with --force."""
     file, pipe = tmp_path / "a.json", tmp_path / "pipe"
     file.write_bytes(VALID)
     os.mkfifo(pipe)
@@ -284,29 +284,29 @@ MIXED = {
 }
 
 
-def test_another_apis_picture_is_carried_over_and_told(run, tmp_path):
-    """``lint`` says whose form it is and what stands here for it, ``fix`` writes that and says so, with the place."""
+def test_lint_and_fix_name_an_image_in_another_apis_shape(run, tmp_path):
+    """``lint`` names the other API and what to write here, ``fix`` writes it and reports the path."""
     file = tmp_path / "a.json"
     file.write_text(json.dumps(MIXED))
-    found = run("lint", str(file))
-    assert found.exit_code == 1
+    linted = run("lint", str(file))
+    assert linted.exit_code == 1
     for word in ("$.messages[0].content[0]", "a picture in the form of OpenAI Chat Completions; write an image block"):
-        assert word in found.stdout
-    done = run("fix", str(file))
-    assert done.exit_code == 0
-    assert json.loads(done.stdout)["messages"][0]["content"][0]["type"] == "image"
+        assert word in linted.stdout
+    result = run("fix", str(file))
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["messages"][0]["content"][0]["type"] == "image"
     for word in ("$.messages[0].content[0]", "rewritten in the form of Anthropic Messages", "valid now: 1 change"):
-        assert word in done.stderr
+        assert word in result.stderr
 
 
-def test_half_of_a_character_is_mended_in_a_line_too(run):
-    """A case with half of an emoji keeps its API: ``lint`` says where the half is, ``fix`` puts U+FFFD there."""
+def test_lint_and_fix_handle_a_lone_surrogate_in_jsonl(run):
+    """``lint`` gives the path of half an emoji, ``fix`` replaces it with U+FFFD, and the case keeps its API."""
     request = {"max_tokens": 9, "messages": [{"role": "user", "content": "a \ud83d"}]}
     line = json.dumps({"api": "anthropic", "model": "claude-opus-4-8", "request": request}).encode() + b"\n"
-    found = json.loads(run("lint", "-", "--jsonl", given=line).stdout)
-    assert "$.messages[0].content;" in found["findings"][0]["message"]
-    done = run("fix", "-", "--jsonl", given=line)
-    assert done.exit_code == 0
-    made = json.loads(done.stdout)
-    assert made["request"] == request | {"messages": [{"role": "user", "content": "a \ufffd"}]}
-    assert [edit["rule"] for edit in made["edits"]] == ["characters"]
+    verdict = json.loads(run("lint", "-", "--jsonl", stdin=line).stdout)
+    assert "$.messages[0].content;" in verdict["findings"][0]["message"]
+    result = run("fix", "-", "--jsonl", stdin=line)
+    assert result.exit_code == 0
+    fixed = json.loads(result.stdout)
+    assert fixed["request"] == request | {"messages": [{"role": "user", "content": "a \ufffd"}]}
+    assert [edit["rule"] for edit in fixed["edits"]] == ["characters"]

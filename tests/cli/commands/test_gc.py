@@ -1,4 +1,4 @@
-"""``gc``: what nothing names is shown or removed, and nothing that is young."""
+"""``holdfast gc``: unused texts are listed or removed, and young ones kept."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from holdfast.store.open_store import open_store
 
 @pytest.fixture
 def blobs(home):
-    """Return the folder of the blobs."""
+    """Return the folder of the stored texts."""
     return home / "store" / "holdfast.db.blobs"
 
 
 @pytest.fixture
-def loose(home, decided, blobs):
-    """Store a text that nothing names and a draft, both two hours old; return the text's hash."""
+def unused_text(home, edited_session, blobs):
+    """Store a text that no session uses, and a draft, both two hours old; return the text's hash."""
     with open_store(home / "store" / "holdfast.db") as store:
         hash_ = store.blobs.store_content("nobody's text")
     paths = [blobs / hash_[:2] / hash_[2:], blobs / hash_[:2] / ".0123456789abcdef.tmp"]
@@ -28,47 +28,47 @@ def loose(home, decided, blobs):
     return hash_
 
 
-def files(blobs):
-    """Return how many files there are."""
+def count_files(blobs):
+    """Return the number of stored texts and drafts."""
     return sum(path.is_file() for path in blobs.rglob("*"))
 
 
-def test_a_dry_run_shows_and_changes_nothing(run, blobs, loose):
-    """The list has each text with its size, and the sum."""
+def test_gc_dry_run_lists_unused_texts_and_changes_nothing(run, blobs, unused_text):
+    """The list has each unused text with its size, and the total."""
     result = run("gc", "--dry-run")
     assert result.exit_code == 0
-    assert loose[:40] in result.stdout
+    assert unused_text[:40] in result.stdout
     assert "would be removed: 1 text and 1 draft, 17 bytes; in use: 1" in result.stdout
-    assert files(blobs) == 3
+    assert count_files(blobs) == 3
 
 
-def test_what_nothing_names_goes(run, home, blobs, loose, decided):
-    """It is removed, and what the session names stays and can be read."""
-    told = json.loads(run("gc", "--json").stdout)
-    assert [one["name"] for one in told["blobs"]] == [loose]
-    assert (told["bytes"], told["in_use"], told["young"], told["dry_run"]) == (17, 1, 0, False)
-    assert len(told["drafts"]) == 1
-    assert files(blobs) == 1
+def test_gc_removes_only_unused_texts(run, home, blobs, unused_text, edited_session):
+    """Unused texts are removed; what a session refers to stays readable."""
+    report = json.loads(run("gc", "--json").stdout)
+    assert [blob["name"] for blob in report["blobs"]] == [unused_text]
+    assert (report["bytes"], report["in_use"], report["young"], report["dry_run"]) == (17, 1, 0, False)
+    assert len(report["drafts"]) == 1
+    assert count_files(blobs) == 1
     again = run("gc")
     assert "removed: 0 texts, 0 bytes; in use: 1" in again.stdout
     with open_store(home / "store" / "holdfast.db") as store:
-        edit = store.read_entries(decided, "decision")[0].body.edits[0]
+        edit = store.read_entries(edited_session, "decision")[0].body.edits[0]
         assert store.blobs.read_text(edit.blob_hash)
 
 
-def test_what_is_young_stays_and_is_told(run, blobs, decided):
-    """After ``rm`` the texts of the session are young for an hour; a shorter grace takes them."""
-    run("rm", decided, "--yes")
+def test_gc_keeps_young_texts_for_the_grace_period(run, blobs, edited_session):
+    """After ``rm`` the session's texts are kept for an hour unless a shorter grace is given."""
+    run("rm", edited_session, "--yes")
     result = run("gc")
     assert "removed: 0 texts" in result.stdout
     assert "1 more unused, kept" in result.stdout
-    assert files(blobs) == 1
+    assert count_files(blobs) == 1
     assert run("gc", "--grace", "0").exit_code == 0
-    assert files(blobs) == 0
+    assert count_files(blobs) == 0
 
 
-def test_wrong_use_is_told(run, home, loose):
-    """A time of grace is a number from 0 up; a store that is not there has nothing and is not made."""
+def test_gc_checks_the_grace_period(run, home, unused_text):
+    """The grace period is a number from 0 up; a missing store is not created."""
     for wrong in ("-1", "soon", "", "nan"):
         assert run("gc", "--grace", wrong).exit_code == 2
     for odd in ("inf", "1e300"):
@@ -80,8 +80,8 @@ def test_wrong_use_is_told(run, home, loose):
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",), ("--json",)])
-def test_a_store_that_is_not_there_is_told(run, home, options):
-    """A wrong path is no store with nothing in it; the exit code is fine, and none is made."""
-    done = run("gc", "--store", home / "typo.db", *options)
-    assert (done.exit_code, f"there is no store at {home / 'typo.db'}" in done.stderr) == (0, True)
+def test_gc_reports_a_missing_store(run, home, options):
+    """A wrong path is reported instead of looking like an empty store, exits with 0, and no store is created."""
+    result = run("gc", "--store", home / "typo.db", *options)
+    assert (result.exit_code, f"there is no store at {home / 'typo.db'}" in result.stderr) == (0, True)
     assert not (home / "typo.db").exists()

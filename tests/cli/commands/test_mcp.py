@@ -1,4 +1,4 @@
-"""``holdfast mcp``, asked by the official client of the Model Context Protocol over standard input and output."""
+"""``holdfast mcp``, called by the official client of the Model Context Protocol over standard input and output."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.store.open_store import open_store
 
 ROOT = Path(__file__).parents[3]
-LONG = "\n".join(f"line {n} of a long result" for n in range(9_000))
-HELLO = {
+LONG_RESULT = "\n".join(f"line {n} of a long result" for n in range(9_000))
+INITIALIZE = {
     "jsonrpc": "2.0", "id": 1, "method": "initialize",
     "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
 }  # fmt: skip
-HANDLE = sha256(LONG.encode()).hexdigest()[:12]
+HANDLE = sha256(LONG_RESULT.encode()).hexdigest()[:12]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with a store: an imported session, and one of this folder that was reduced."""
+    """Return a folder with a store: an imported session, and one of this folder that was reduced."""
     folder = tmp_path_factory.mktemp("work").resolve()
     imported = ROOT / "examples" / "long-session.jsonl"
     ran = CliRunner().invoke(program, ["import", str(imported), "--store", str(folder / "store.db")])
@@ -43,7 +43,7 @@ def folder(tmp_path_factory):
         journal = Journal.open(store, "here")
         store.update_session_info("here", title="kelp", cwd=str(folder))
         call = ToolCall("c1", "Bash", '{"command":"make"}')
-        result = ToolResult("c1", content=(Text(LONG),))
+        result = ToolResult("c1", content=(Text(LONG_RESULT),))
         journal.append(
             Message.from_text("user", "build the kelp"), Message("assistant", (call,)), Message("tool", (result,))
         )
@@ -52,15 +52,15 @@ def folder(tmp_path_factory):
     return folder
 
 
-def place(folder: Path, session: str | None = None) -> McpSource:
-    """Return what the server would answer from, asked here and not in a process of its own."""
+def make_source(folder: Path, session: str | None = None) -> McpSource:
+    """Return the server's source of answers, to call it in this process."""
     return McpSource(str(folder / "store.db"), session, folder)
 
 
-def asked(folder: Path, *calls: tuple[str, dict], options: tuple[str, ...] = ()):
-    """Return the tools that the server lists, and what it answers to each call: text, and whether it is an error."""
+def call_tools(folder: Path, *calls: tuple[str, dict], options: tuple[str, ...] = ()):
+    """Return the tools that the server lists, and for each call its answer's text and whether it is an error."""
 
-    async def ask():
+    async def call_all():
         server = StdioServerParameters(
             command=sys.executable,
             args=["-m", "holdfast", "mcp", "--store", str(folder / "store.db"), *options],
@@ -69,12 +69,12 @@ def asked(folder: Path, *calls: tuple[str, dict], options: tuple[str, ...] = ())
         async with Client(server) as client:
             tools = (await client.list_tools()).tools
             answers = [await client.call_tool(name, arguments) for name, arguments in calls]
-        return tools, [("".join(part.text for part in one.content), one.is_error) for one in answers]
+        return tools, [("".join(part.text for part in answer.content), answer.is_error) for answer in answers]
 
-    return anyio.run(ask)
+    return anyio.run(call_all)
 
 
-WRONG = [
+WRONG_CALLS = [
     ("recall", {"id": "../../x"}),
     ("recall", {"id": HANDLE, "lines": "-3"}),
     ("recall", {"page": -1}),
@@ -86,7 +86,7 @@ WRONG = [
     ("search", {"query": ""}),
     ("remove", {"id": HANDLE}),
 ]
-RIGHT = [
+RIGHT_CALLS = [
     ("recall", {}),
     ("recall", {"id": HANDLE}),
     ("recall", {"id": HANDLE, "lines": "12-14"}),
@@ -97,17 +97,17 @@ RIGHT = [
 
 
 @pytest.fixture(scope="module")
-def served(folder):
-    """What one server lists and answers to a real client: first to calls that are wrong, then to those that are not."""
-    return asked(folder, *WRONG, *RIGHT)
+def tools_and_answers(folder):
+    """Return what one server lists and answers to the wrong calls, then to the right ones."""
+    return call_tools(folder, *WRONG_CALLS, *RIGHT_CALLS)
 
 
-def test_a_client_reads_back_what_was_spilled(folder, served):
-    """A real client finds two read-only tools and reads pages, lines, matches and the list."""
-    tools, answers = served[0], served[1][len(WRONG) :]
+def test_mcp_serves_recall_and_search_to_a_client(folder, tools_and_answers):
+    """The official client finds two read-only tools and reads pages, lines, matches and the list."""
+    tools, answers = tools_and_answers[0], tools_and_answers[1][len(WRONG_CALLS) :]
     assert sorted(tool.name for tool in tools) == ["recall", "search"]
     assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
-    assert [error for _, error in answers] == [False] * len(RIGHT)
+    assert [error for _, error in answers] == [False] * len(RIGHT_CALLS)
     texts = [text for text, _ in answers]
     assert HANDLE in texts[0]
     assert texts[1].endswith("\n")
@@ -117,32 +117,32 @@ def test_a_client_reads_back_what_was_spilled(folder, served):
     )
     assert "78: line 77 of a long result" in texts[3]
     id_ = re.search(r'recall\(id="(\w+)"\)', texts[4])[1]
-    assert answer_tool_call(place(folder), "recall", {"id": id_}).text.endswith("\nbuild the kelp")
+    assert answer_tool_call(make_source(folder), "recall", {"id": id_}).text.endswith("\nbuild the kelp")
 
 
 @pytest.mark.long
-def test_the_session_is_the_one_that_is_named(folder):
-    """``--session`` chooses by the beginning of an id; what belongs to another one is not there."""
+def test_mcp_session_selects_by_id_prefix(folder):
+    """``--session`` selects by the prefix of an id, and other sessions' texts are not found."""
     calls = [("search", {"query": "HF-E5127"}), ("recall", {"id": HANDLE})]
-    _, answers = asked(folder, *calls, options=("--session", "a2111"))
+    _, answers = call_tools(folder, *calls, options=("--session", "a2111"))
     assert [error for _, error in answers] == [False, True]
     assert "HF-E5127" in answers[0][0]
 
 
 @pytest.mark.long
-def test_what_is_wrong_is_an_answer(folder, served):
-    """No call ends the server: unknown tools, sessions, ids and arguments are errors in words."""
-    wrong = served[1][: len(WRONG)]
-    assert [error for _, error in wrong] == [True] * len(WRONG)
+def test_mcp_answers_wrong_calls_with_errors(folder, tools_and_answers):
+    """Unknown tools, sessions, ids and arguments are error results, and the server keeps running."""
+    wrong = tools_and_answers[1][: len(WRONG_CALLS)]
+    assert [error for _, error in wrong] == [True] * len(WRONG_CALLS)
     assert all(text and "Traceback" not in text for text, _ in wrong)
-    told = answer_tool_call(place(folder, "nowhere"), "recall", {})
-    assert told.is_error
-    assert "nowhere" in told.text
+    answer = answer_tool_call(make_source(folder, "nowhere"), "recall", {})
+    assert answer.is_error
+    assert "nowhere" in answer.text
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("arguments", "told", "other"),
+    ("arguments", "expected", "unexpected"),
     [
         ({"query": ""}, "no words", "limit"),
         ({"query": " "}, "no words", "limit"),
@@ -150,33 +150,33 @@ def test_what_is_wrong_is_an_answer(folder, served):
         ({"query": "kelp", "limit": 1_000}, "a limit of 1000 is not from 1 to 100", "word"),
     ],
 )
-def test_a_wrong_search_says_what_is_wrong(served, arguments, told, other):
-    """The query or the limit, and not both."""
-    text, _ = served[1][WRONG.index(("search", arguments))]
-    assert told in text
-    assert other not in text
+def test_mcp_search_error_names_only_the_wrong_argument(tools_and_answers, arguments, expected, unexpected):
+    """The error is about the query or the limit, not about both."""
+    text, _ = tools_and_answers[1][WRONG_CALLS.index(("search", arguments))]
+    assert expected in text
+    assert unexpected not in text
 
 
 @pytest.mark.long
-def test_the_newest_session_of_the_folder_is_read(folder, tmp_path):
-    """Without ``--session`` it is the newest of the folder; in another folder the newest of all, and it is said."""
-    assert "kelp" in answer_tool_call(place(folder), "search", {"query": "kelp"}).text
-    told = answer_tool_call(place(folder)._replace(folder=tmp_path), "recall", {"id": HANDLE})
-    assert told.text.startswith(f"[no session of {tmp_path} is in the store; this is the newest of all, here]\n")
+def test_mcp_source_defaults_to_the_newest_session_of_the_folder(folder, tmp_path):
+    """Without ``--session`` the newest session of the folder is read, or else the newest of all with a note."""
+    assert "kelp" in answer_tool_call(make_source(folder), "search", {"query": "kelp"}).text
+    answer = answer_tool_call(make_source(folder)._replace(folder=tmp_path), "recall", {"id": HANDLE})
+    assert answer.text.startswith(f"[no session of {tmp_path} is in the store; this is the newest of all, here]\n")
     assert answer_tool_call(McpSource(str(tmp_path / "none.db"), None, tmp_path), "recall", {}).is_error
 
 
-def command(folder: Path) -> list[str]:
+def build_command(folder: Path) -> list[str]:
     return [sys.executable, "-m", "holdfast", "mcp", "--store", str(folder / "store.db"), "--session", "here"]
 
 
 @pytest.mark.long
-def test_it_ends_when_it_is_told_to(folder):
-    """^C is heard at once, also while it waits for input."""
+def test_mcp_ends_on_sigint(folder):
+    """^C ends the server at once, also while it waits for input."""
     running = subprocess.Popen(
-        command(folder), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        build_command(folder), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    running.stdin.write(f"{json.dumps(HELLO)}\n")
+    running.stdin.write(f"{json.dumps(INITIALIZE)}\n")
     running.stdin.flush()
     assert json.loads(running.stdout.readline())["id"] == 1
     running.send_signal(signal.SIGINT)
@@ -186,54 +186,60 @@ def test_it_ends_when_it_is_told_to(folder):
 
 
 @pytest.mark.long
-def test_nothing_but_the_protocol_is_printed(folder):
-    """Every line on standard output is a message of the protocol, an older one here; the server ends with its input."""
+def test_mcp_prints_only_protocol_messages(folder):
+    """Every line on standard output is a protocol message, and the server ends with its input."""
     more = [
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
         {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "recall", "arguments": {"id": HANDLE}}},
     ]
-    given = "".join(f"{json.dumps(one)}\n" for one in [HELLO, *more])
-    ran = subprocess.run(command(folder), input=given, capture_output=True, text=True, check=True, timeout=60)
-    answers = [json.loads(line) for line in ran.stdout.splitlines()]
+    sent_lines = "".join(f"{json.dumps(message)}\n" for message in [INITIALIZE, *more])
+    result = subprocess.run(
+        build_command(folder), input=sent_lines, capture_output=True, text=True, check=True, timeout=60
+    )
+    answers = [json.loads(line) for line in result.stdout.splitlines()]
     assert answers[0]["result"]["serverInfo"]["name"] == "holdfast"
-    assert {one["jsonrpc"] for one in answers} == {"2.0"}
-    assert "Traceback" not in ran.stderr
+    assert {message["jsonrpc"] for message in answers} == {"2.0"}
+    assert "Traceback" not in result.stderr
 
 
-def searching(id_: int, query: str) -> str:
-    """Return the line that asks for a search; ``query`` stands in it as it is."""
-    asked = {"name": "search", "arguments": {"query": "?"}}
-    line = json.dumps({"jsonrpc": "2.0", "id": id_, "method": "tools/call", "params": asked})
+def encode_search(id_: int, query: str) -> str:
+    """Return a line that requests a search; ``query`` is put into it unchanged."""
+    params = {"name": "search", "arguments": {"query": "?"}}
+    line = json.dumps({"jsonrpc": "2.0", "id": id_, "method": "tools/call", "params": params})
     return line.replace('"?"', query)
 
 
-def spoken(folder: Path, *lines: str) -> list[dict]:
-    """Return what is answered to these lines, behind which the input ends at once."""
-    given = "\n".join([json.dumps(HELLO), '{"jsonrpc": "2.0", "method": "notifications/initialized"}', *lines])
-    ran = subprocess.run(command(folder), input=f"{given}\n", capture_output=True, text=True, check=True, timeout=60)
-    assert "Traceback" not in ran.stderr
-    first, *answers = [json.loads(line) for line in ran.stdout.splitlines()]
+def send_lines(folder: Path, *lines: str) -> list[dict]:
+    """Return the answers to these lines, after which the input ends at once."""
+    sent_lines = "\n".join(
+        [json.dumps(INITIALIZE), '{"jsonrpc": "2.0", "method": "notifications/initialized"}', *lines]
+    )
+    result = subprocess.run(
+        build_command(folder), input=f"{sent_lines}\n", capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "Traceback" not in result.stderr
+    first, *answers = [json.loads(line) for line in result.stdout.splitlines()]
     assert first["id"] == 1
     return answers
 
 
 @pytest.mark.long
-def test_every_request_is_answered(folder):
-    """Whatever JSON a client sends, its request gets an answer, though the input ends right behind it."""
-    asked = {
+def test_mcp_answers_every_request_before_it_ends(folder):
+    """Any JSON request gets an answer, even if the input ends right after it."""
+    expected_by_query = {
         r'"\ud800"': "matches '\ufffd'",
         r'"kelp \ud83d\ude00"': "matches 'kelp \U0001f600'",
         f'"kelp", "limit": {"1" * 5_000}': "invalid arguments for search",
         '"kelp"': "build the «kelp»",
     }
-    answers = spoken(folder, *[searching(id_, query) for id_, query in enumerate(asked, 2)])
-    found = {one["id"]: one["result"]["content"][0]["text"] for one in answers}
-    assert [told in found[id_] for id_, told in enumerate(asked.values(), 2)] == [True] * 4
+    answers = send_lines(folder, *[encode_search(id_, query) for id_, query in enumerate(expected_by_query, 2)])
+    texts_by_id = {answer["id"]: answer["result"]["content"][0]["text"] for answer in answers}
+    assert [expected in texts_by_id[id_] for id_, expected in enumerate(expected_by_query.values(), 2)] == [True] * 4
 
 
 @pytest.mark.long
-def test_what_is_no_request_is_answered_too(folder):
-    """A line that is no JSON, or no message, gets the error that the protocol has for it; an empty line nothing."""
+def test_mcp_answers_invalid_lines_with_protocol_errors(folder):
+    """A line that is no JSON or no message gets the protocol's error; an empty line gets none."""
     lines = [
         "no json",
         "",
@@ -241,67 +247,72 @@ def test_what_is_no_request_is_answered_too(folder):
         "[]",
         "5",
         '{"jsonrpc": "2.0", "id": "x", "method": 5}',
-        searching(3, "[" * 500 + "]" * 500),
-        searching(4, '"kelp"'),
+        encode_search(3, "[" * 500 + "]" * 500),
+        encode_search(4, '"kelp"'),
     ]
-    *refused, answer = spoken(folder, *lines)
-    assert [(one["id"], one["error"]["code"]) for one in refused] == [
+    *refused, answer = send_lines(folder, *lines)
+    assert [(error["id"], error["error"]["code"]) for error in refused] == [
         (None, -32_700), (None, -32_700), (None, -32_600), (None, -32_600), ("x", -32_600), (3, -32_600),
     ]  # fmt: skip
     assert answer["id"] == 4
 
 
-def ping(id_: str, method: str = "ping") -> str:
-    """Return the request ``method`` with an id as it stands in JSON."""
+def encode_request(id_: str, method: str = "ping") -> str:
+    """Return a line that requests ``method``; the id is put into it unchanged."""
     return f'{{"jsonrpc": "2.0", "id": {id_}, "method": "{method}"}}'
 
 
 @pytest.mark.long
-def test_an_odd_id_gets_an_answer(folder):
-    """A whole number is one however it is written; what is no id of the protocol is refused by what it is."""
+def test_mcp_accepts_whole_number_ids_and_refuses_others(folder):
+    """A whole number is an id however it is written; any other value is refused by name."""
     whole, odd = ["2.0", "3e1", "-4", '""'], ["1.5", "null", "true", "[1]", "1e400"]
-    answers = spoken(folder, *[ping(id_) for id_ in [*whole, *odd]])
-    fine = [one["id"] for one in answers if "result" in one]
-    assert sorted(map(str, fine)) == ["", "-4", "2", "30"]
-    refused = [(one["id"], one["error"]["code"], one["error"]["message"]) for one in answers if "error" in one]
-    shown = ["1.5", "null", "true", "[1]", "Infinity"]
-    told = [f"the id is {one}; give a string or a whole number" for one in shown]
-    assert refused == [(id_, -32_600, why) for id_, why in zip([1.5, None, None, None, None], told, strict=True)]
+    answers = send_lines(folder, *[encode_request(id_) for id_ in [*whole, *odd]])
+    accepted = [answer["id"] for answer in answers if "result" in answer]
+    assert sorted(map(str, accepted)) == ["", "-4", "2", "30"]
+    refused = [
+        (answer["id"], answer["error"]["code"], answer["error"]["message"]) for answer in answers if "error" in answer
+    ]
+    id_texts = ["1.5", "null", "true", "[1]", "Infinity"]
+    messages = [f"the id is {id_text}; give a string or a whole number" for id_text in id_texts]
+    assert refused == [(id_, -32_600, why) for id_, why in zip([1.5, None, None, None, None], messages, strict=True)]
 
 
 @pytest.mark.long
-def test_a_batch_is_refused(folder):
-    """The protocol has none since 2025-06-18: one error for all of it, and what comes next is answered."""
-    refused, fine = sorted(spoken(folder, f"[{ping('2')}, {ping('3')}]", ping("9")), key=lambda one: one["id"] or 0)
+def test_mcp_refuses_a_batch(folder):
+    """The protocol has no batches since 2025-06-18: a batch gets one error, and the next request is answered."""
+    refused, fine = sorted(
+        send_lines(folder, f"[{encode_request('2')}, {encode_request('3')}]", encode_request("9")),
+        key=lambda answer: answer["id"] or 0,
+    )
     assert (refused["id"], refused["error"]["code"]) == (None, -32_600)
     assert "on its own line" in refused["error"]["message"]
     assert fine["id"] == 9
 
 
 @pytest.mark.long
-def test_many_requests_are_all_answered(folder):
-    """Each of many calls that run at once when the input ends has its answer; one given up ends nothing."""
+def test_mcp_answers_many_concurrent_requests(folder):
+    """Each of many calls that run when the input ends is answered, and a cancelled one ends nothing."""
     given_up = '{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}}'
-    answers = spoken(folder, *[searching(id_, '"kelp"') for id_ in range(2, 30)], given_up)
-    assert {one["id"] for one in answers} >= set(range(3, 30))
+    answers = send_lines(folder, *[encode_search(id_, '"kelp"') for id_ in range(2, 30)], given_up)
+    assert {answer["id"] for answer in answers} >= set(range(3, 30))
 
 
 @pytest.mark.long
-def test_json_says_what_it_would_serve(folder, monkeypatch):
-    """``--json`` tells the session and the tools, and ends: a configuration can be looked at without a client."""
+def test_mcp_json_prints_session_and_tools(folder, monkeypatch):
+    """``--json`` prints the session and the tools and exits, to check a configuration without a client."""
     monkeypatch.chdir(folder)
-    ran = CliRunner().invoke(program, ["mcp", "--store", str(folder / "store.db"), "--json"])
-    told = json.loads(ran.stdout)
-    assert (told["session"], told["title"], told["note"]) == ("here", "kelp", "")
-    assert [tool["name"] for tool in told["tools"]] == ["recall", "search"]
-    assert all(tool["annotations"]["readOnlyHint"] for tool in told["tools"])
+    result = CliRunner().invoke(program, ["mcp", "--store", str(folder / "store.db"), "--json"])
+    report = json.loads(result.stdout)
+    assert (report["session"], report["title"], report["note"]) == ("here", "kelp", "")
+    assert [tool["name"] for tool in report["tools"]] == ["recall", "search"]
+    assert all(tool["annotations"]["readOnlyHint"] for tool in report["tools"])
 
 
 @pytest.mark.long
-def test_without_the_package_it_says_what_to_install():
-    """The package ``mcp`` is an extra; without it there is a message and no traceback."""
+def test_mcp_without_its_package_names_the_extra():
+    """Without the optional package ``mcp`` there is a message and no traceback."""
     script = "import sys; sys.modules['mcp'] = None; from holdfast.cli import main; sys.argv[1:] = ['mcp']; main()"
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert ran.returncode == 2
-    assert 'pip install ".[mcp]"' in ran.stderr
-    assert "Traceback" not in ran.stderr
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert 'pip install ".[mcp]"' in result.stderr
+    assert "Traceback" not in result.stderr

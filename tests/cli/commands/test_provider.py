@@ -1,4 +1,4 @@
-"""The fixture that others use in their own tests, and the command that serves the provider."""
+"""``holdfast provider`` serves the strict provider, and a pytest fixture offers it to other projects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from holdfast.cli import command as program
 
 BODY = {"model": "claude-opus-5", "max_tokens": 50, "messages": [{"role": "user", "content": "hello"}]}
-THEIRS = """
+OTHER_PROJECTS_TESTS = """
 import httpx2
 from holdfast.testing.provider.calls import ScriptedAnswer
 from holdfast.testing.provider.faults.faults import Fault
@@ -37,34 +37,34 @@ def test_two(strict_provider):
 
 
 @pytest.mark.long
-def test_the_fixture(tmp_path):
-    """One line in a ``conftest.py`` gives any project's tests a strict provider, with warnings being errors."""
+def test_strict_provider_fixture_works_in_another_project(tmp_path):
+    """One line in a ``conftest.py`` gives any project's tests a strict provider, without warnings."""
     (tmp_path / "conftest.py").write_text("from holdfast.testing.plugin import strict_provider as strict_provider\n")
-    (tmp_path / "test_theirs.py").write_text(THEIRS.replace("{body!r}", repr(BODY)))
-    ran = subprocess.run(
+    (tmp_path / "test_theirs.py").write_text(OTHER_PROJECTS_TESTS.replace("{body!r}", repr(BODY)))
+    result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,
         cwd=tmp_path,
     )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "2 passed" in ran.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "2 passed" in result.stdout
 
 
-def test_the_plugin_is_light():
-    """Loading the plugin loads neither a server nor a provider: pytest does so at every start."""
+def test_testing_plugin_loads_no_server():
+    """pytest loads the plugin at every start, so it must import neither a server nor a provider."""
     script = "import sys, holdfast.testing.plugin; print(*sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    loaded = ran.stdout.split()
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = result.stdout.split()
     assert [name for name in ("uvicorn", "starlette", "anyio", "holdfast.testing.provider") if name in loaded] == []
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-def started(*args: str) -> tuple[subprocess.Popen, dict]:
-    """Return a running command that prints JSON, and its first line."""
+def start_provider(*args: str) -> tuple[subprocess.Popen, dict]:
+    """Return a running ``holdfast provider --json`` and its first line."""
     run = [sys.executable, "-m", "holdfast", "provider", "--json", *args]
     running = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     return running, json.loads(running.stdout.readline())
@@ -72,25 +72,27 @@ def started(*args: str) -> tuple[subprocess.Popen, dict]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_serves_until_it_is_ended(tmp_path, sign):
-    """The command tells where it is and what was asked, a line a request, and ends cleanly when it is told to."""
+def test_provider_serves_until_a_signal(tmp_path, sign):
+    """The command prints its address and one line a request, and exits cleanly on a signal."""
     script = tmp_path / "script.jsonl"
     script.write_text('{"text": "kelp", "thinking": "hm"}\n\n{"calls": [["read", {"path": "a"}]]}\n')
-    running, first = started("--window", "900", "--script", str(script), "--fault", "500:head:3", "--factor", "2")
+    running, greeting = start_provider(
+        "--window", "900", "--script", str(script), "--fault", "500:head:3", "--factor", "2"
+    )
     try:
-        url = first["environment"]["ANTHROPIC_BASE_URL"]
-        found = [httpx2.post(f"{url}/v1/messages", json=BODY).json() for _ in range(3)]
-        httpx2.get(f"{first['environment']['OPENAI_BASE_URL']}/models")
+        url = greeting["environment"]["ANTHROPIC_BASE_URL"]
+        replies = [httpx2.post(f"{url}/v1/messages", json=BODY).json() for _ in range(3)]
+        httpx2.get(f"{greeting['environment']['OPENAI_BASE_URL']}/models")
         lines = [json.loads(running.stdout.readline()) for _ in range(4)]
     finally:
         running.send_signal(sign)
         out, err = running.communicate(timeout=60)
     assert (running.returncode, out, err) == (0, "", "stopped after 4 requests\n")
-    assert [one.get("stop_reason") for one in found] == ["end_turn", "tool_use", None]
+    assert [reply.get("stop_reason") for reply in replies] == ["end_turn", "tool_use", None]
     assert [line["status"] for line in lines] == [200, 200, 500, 200]
     assert lines[0]["tokens"] > 0
     assert lines[2]["verdict"] == "api_error, 500 at head"
-    assert first["window"] == 900
+    assert greeting["window"] == 900
 
 
 @pytest.mark.parametrize(
@@ -111,18 +113,18 @@ def test_the_command_serves_until_it_is_ended(tmp_path, sign):
         (["--port", "99999"], "", "99999 is not in the range"),
     ],
 )
-def test_wrong_use_is_told(args, script, message):
-    """What cannot be served is told with its place and what to give, with exit code 2 and no traceback."""
-    ran = CliRunner().invoke(program, ["provider", *args], input=script)
-    assert ran.exit_code == 2
-    assert message in " ".join(ran.output.split())
-    assert "Traceback" not in ran.output
+def test_provider_exits_2_on_wrong_use(args, script, message):
+    """A wrong option or script line is named with what to give, with exit code 2 and no traceback."""
+    result = CliRunner().invoke(program, ["provider", *args], input=script)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+    assert "Traceback" not in result.output
 
 
-def test_a_port_that_is_taken():
-    """A port that somebody else has is told, with what to do."""
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        ran = CliRunner().invoke(program, ["provider", "--port", str(port)])
-    assert ran.exit_code == 2
-    assert f"port {port} is already in use; give another --port" in ran.output
+def test_provider_exits_2_when_its_port_is_in_use():
+    """A port in use is named with advice."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        result = CliRunner().invoke(program, ["provider", "--port", str(port)])
+    assert result.exit_code == 2
+    assert f"port {port} is already in use; give another --port" in result.output

@@ -1,4 +1,4 @@
-"""``holdfast recall``: what was stored away, and anything that was said, read back."""
+"""``holdfast recall``: stored texts and messages, read back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HASH = sha256(LONG.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @pytest.fixture
-def kept(run, session, home):
+def spilled_session(run, session, home):
     """Import a session in which a result was spilled, and return its id."""
     assert run("import", session).exit_code == 0
     with open_store(home / "store" / "holdfast.db") as store:
@@ -34,57 +34,57 @@ def kept(run, session, home):
     return KEY
 
 
-def test_without_an_id_it_lists_what_was_stored_away(run, kept):
-    """recall-lists-everything: id, size, time and tool of each text, for people and for programs."""
-    shown = run("recall", "5e55").stdout.splitlines()
-    assert shown[0].split() == ["id", "bytes", "stored", "from"]
-    assert shown[1].split()[:2] == [HASH[:12], f"{len(LONG.encode('utf-8', 'surrogatepass')):,}"]
-    assert shown[1].endswith("Read")
+def test_recall_without_an_id_lists_the_stored_texts(run, spilled_session):
+    """recall-lists-everything: id, size, time and tool of each text, as text and as JSON."""
+    printed = run("recall", "5e55").stdout.splitlines()
+    assert printed[0].split() == ["id", "bytes", "stored", "from"]
+    assert printed[1].split()[:2] == [HASH[:12], f"{len(LONG.encode('utf-8', 'surrogatepass')):,}"]
+    assert printed[1].endswith("Read")
     listed = json.loads(run("recall", "5e55", "--json").stdout)
-    assert [(one["id"], one["hash"], one["tool"], one["is_stored"]) for one in listed] == [
+    assert [(stored["id"], stored["hash"], stored["tool"], stored["is_stored"]) for stored in listed] == [
         (HASH[:12], HASH, "Read", True)
     ]
 
 
-def test_an_id_prints_all_of_it_as_it_was(run, kept):
-    """Every byte is printed, over as many pages as it takes; half characters and control characters too."""
+def test_recall_prints_a_text_byte_for_byte(run, spilled_session):
+    """Every byte is printed, also lone surrogates and control characters, however many pages it takes."""
     for name in (HASH[:6], next(HASH[:length] for length in range(1, 6) if not HASH[:length].isdecimal())):
         assert run("recall", "5e55", name).stdout_bytes == LONG.encode("utf-8", "surrogatepass")
 
 
-def test_ranges_and_matches_are_printed(run, kept):
-    """Lines, characters and the lines that match can be asked for."""
+def test_recall_prints_ranges_and_matches(run, spilled_session):
+    """Lines, characters and matching lines can be selected."""
     lines = LONG.split("\n")
     assert run("recall", "5e55", HASH[:8], "--lines", "3-4").stdout_bytes.decode("utf-8", "surrogatepass") == "".join(
         f"{line}\n" for line in lines[2:4]
     )
     assert run("recall", "5e55", HASH[:8], "--chars", "0-6").stdout == "line 0"
-    found = run("recall", "5e55", HASH[:8], "--search", "line 5999 of").stdout_bytes.splitlines()
-    assert [line[:15] for line in found] == [b"5998- line 5997", b"5999- line 5998", b"6000: line 5999", b"6001- "]
+    matches = run("recall", "5e55", HASH[:8], "--search", "line 5999 of").stdout_bytes.splitlines()
+    assert [line[:15] for line in matches] == [b"5998- line 5997", b"5999- line 5998", b"6000: line 5999", b"6001- "]
 
 
-def test_json_is_one_page_with_the_arguments_of_the_next(run, kept):
-    """Programs get a page at a time, and what to ask for next."""
-    first = json.loads(run("recall", "5e55", HASH[:8], "--json").stdout)
-    assert first["next_arguments"] == {"id": HASH[:12], "chars": f"{first['stop_char']}-"}
-    assert (first["session"], first["total_chars"]) == (KEY, len(LONG))
-    last = json.loads(run("recall", "5e55", HASH[:8], "--json", "--lines", "5990-").stdout)
-    assert last["next_arguments"] is None
+def test_recall_json_prints_one_page_and_the_next_arguments(run, spilled_session):
+    """Programs get one page at a time, and the arguments of the next."""
+    first_page = json.loads(run("recall", "5e55", HASH[:8], "--json").stdout)
+    assert first_page["next_arguments"] == {"id": HASH[:12], "chars": f"{first_page['stop_char']}-"}
+    assert (first_page["session"], first_page["total_chars"]) == (KEY, len(LONG))
+    last_page = json.loads(run("recall", "5e55", HASH[:8], "--json", "--lines", "5990-").stdout)
+    assert last_page["next_arguments"] is None
 
 
-def test_a_message_is_recalled_by_the_id_that_a_search_gives(run, kept):
-    """What was said is found without an id, and printed with the one that was found."""
-    found = json.loads(run("recall", "5e55", "--search", "module_2", "--json").stdout)
-    user = next(one for one in found if one["role"] == "user")
+def test_recall_prints_a_message_found_by_search(run, spilled_session):
+    """A search without an id finds messages, whose ids print them."""
+    matches = json.loads(run("recall", "5e55", "--search", "module_2", "--json").stdout)
+    user = next(match for match in matches if match["role"] == "user")
     assert run("recall", "5e55", user["entry_id"]).stdout == "Please read src/module_2.py and go on."
-    shown = run("recall", "5e55", "--search", "module_2").stdout
-    assert user["entry_id"] in shown
-    assert "Please read" in shown
+    printed = run("recall", "5e55", "--search", "module_2").stdout
+    assert user["entry_id"] in printed
+    assert "Please read" in printed
     assert "matches 'nowhere'" in run("recall", "5e55", "--search", "nowhere").stdout
 
 
-def test_a_file_is_written_whole_and_only_once(run, kept, home):
-    """``-o`` writes the text itself; a file that is there gives way only to ``--force``, a folder never."""
+def test_recall_output_writes_a_file_and_replaces_it_only_with_force(run, spilled_session, home):
+    """``-o`` writes the text itself; an existing file is replaced only with ``--force``, a folder never."""
     file = home / "out.txt"
     assert run("recall", "5e55", HASH[:8], "-o", file).exit_code == 0
     assert file.read_bytes() == LONG.encode("utf-8", "surrogatepass")
@@ -118,8 +118,8 @@ def test_a_file_is_written_whole_and_only_once(run, kept, home):
         ("5e55", "-o", "out"),
     ],
 )
-def test_wrong_use_is_told_in_words(run, kept, home, arguments):
-    """What is not there is exit code 2 and a short message; nothing is written."""
+def test_recall_exits_2_on_wrong_use(run, spilled_session, home, arguments):
+    """Wrong use exits with 2 and a short message, and nothing is written."""
     result = run("recall", *arguments)
     assert result.exit_code == 2
     assert isinstance(result.exception, SystemExit)
@@ -127,60 +127,61 @@ def test_wrong_use_is_told_in_words(run, kept, home, arguments):
     assert not (home / "out").exists()
 
 
-def test_a_session_without_stored_texts_says_so(run, session):
-    """Nothing to list is no error."""
+def test_recall_reports_that_no_texts_are_stored(run, session):
+    """An empty list is no error."""
     run("import", session)
     result = run("recall", "5e55")
     assert (result.exit_code, "no text of this session was stored away" in result.stdout) == (0, True)
 
 
-def test_a_terminal_is_shown_nothing_that_steers_it(capsys, monkeypatch):
+def test_print_pages_replaces_control_characters_at_a_terminal(capsys, monkeypatch):
     """Escape sequences of a tool's result are not sent to a terminal; line ends and tabs are."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     _print_pages([read_text_page(make_text_reader("a\x1b[2J\tb\u202ec\nd"))])
     assert capsys.readouterr().out == "a\ufffd[2J\tb\ufffdc\nd\n"
 
 
-def test_a_message_by_its_number(run, decided):
-    """A message is read back by the number that show prints, as why takes it."""
-    said = run("why", decided, "0", "--said")
-    assert run("recall", decided, "0").stdout.strip() == said.stdout.strip()
-    assert "no message #999" in run("recall", decided, "999").stderr
+def test_recall_accepts_a_message_number(run, edited_session):
+    """The number that ``show`` prints names a message, as in ``why``."""
+    printed = run("why", edited_session, "0", "--said")
+    assert run("recall", edited_session, "0").stdout.strip() == printed.stdout.strip()
+    assert "no message #999" in run("recall", edited_session, "999").stderr
 
 
-def test_a_number_means_the_message_before_any_id(run, decided, store):
-    """What begins like a number of a message is not taken for it."""
-    slot = build_sized_message(Message.from_text("user", "another"))
+def test_recall_prefers_a_message_number_to_an_id_prefix(run, edited_session, store):
+    """A number that could also be the prefix of an id names the message."""
+    sized_message = build_sized_message(Message.from_text("user", "another"))
     store.append_entries(
-        decided, [Entry("0003-x", "c1", MessageEntry(slot)), Entry("5555-x", "0003-x", MessageEntry(slot))]
+        edited_session,
+        [Entry("0003-x", "c1", MessageEntry(sized_message)), Entry("5555-x", "0003-x", MessageEntry(sized_message))],
     )
-    assert run("recall", decided, "0003").stdout == run("recall", decided, "3").stdout
-    assert run("recall", decided, "5555").exit_code == 2
+    assert run("recall", edited_session, "0003").stdout == run("recall", edited_session, "3").stdout
+    assert run("recall", edited_session, "5555").exit_code == 2
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100])
-def test_a_search_shows_its_match(run, decided, monkeypatch, columns):
-    """However few columns there are, the words that were looked for are seen, with some before and behind them."""
+def test_recall_search_shows_the_match_at_any_width(run, edited_session, monkeypatch, columns):
+    """However narrow the terminal, the match is shown with some text around it."""
     monkeypatch.setenv("COLUMNS", str(columns))
-    lines = run("recall", decided, "--search", "function_1_4").stdout.splitlines()[1:]
+    lines = run("recall", edited_session, "--search", "function_1_4").stdout.splitlines()[1:]
     assert lines
     assert all(len(line) <= columns and "«function_1_4»" in line for line in lines)
 
 
-@pytest.mark.parametrize("told", [(), ("--json",)])
-def test_a_search_that_found_more_says_so(run, decided, told):
-    """So many messages are shown as are asked for; that there are others is told beside them."""
-    some = run("recall", decided, "--search", "module_1", "--limit", "2", *told)
-    every = run("recall", decided, "--search", "module_1", *told)
-    assert some.stderr == "showing the first 2 messages; --limit shows more\n"
-    assert (every.stderr, some.stdout.count("module_1") > 0) == ("", True)
-    assert len(some.stdout) < len(every.stdout)
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_recall_search_reports_that_there_are_more_matches(run, edited_session, options):
+    """The limit's number of messages is printed, and standard error says that there are more."""
+    limited = run("recall", edited_session, "--search", "module_1", "--limit", "2", *options)
+    unlimited = run("recall", edited_session, "--search", "module_1", *options)
+    assert limited.stderr == "showing the first 2 messages; --limit shows more\n"
+    assert (unlimited.stderr, limited.stdout.count("module_1") > 0) == ("", True)
+    assert len(limited.stdout) < len(unlimited.stdout)
 
 
-def test_a_search_of_one_text_that_finds_nothing_says_so(run, decided):
-    """Nothing is printed, and why is told beside it; with a line that matches nothing is."""
-    done = run("recall", decided, "6", "--search", "kelp")
-    assert (done.exit_code, done.stdout) == (0, "")
-    assert done.stderr == "no line of this text matches 'kelp'; try fewer or other words\n"
-    done = run("recall", decided, "6", "--search", "function_1_2")
-    assert (done.stdout.count("function_1_2"), done.stderr) == (1, "")
+def test_recall_search_in_one_text_reports_no_match(run, edited_session):
+    """Nothing is printed, and standard error says why."""
+    result = run("recall", edited_session, "6", "--search", "kelp")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "no line of this text matches 'kelp'; try fewer or other words\n"
+    result = run("recall", edited_session, "6", "--search", "function_1_2")
+    assert (result.stdout.count("function_1_2"), result.stderr) == (1, "")

@@ -1,4 +1,4 @@
-"""``holdfast repair``: damaged files are mended on the disk, and nothing is ever lost or half-done."""
+"""``holdfast repair``: damaged files and stores are repaired on disk, and nothing is lost or left half-done."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.errors import FormatError
 from holdfast.formats.repair.survey import survey_session_file
 from holdfast.store.open_store import open_store
 
-ODD = {
+NOT_SESSIONS = {
     "empty": b"",
     "blank": b"\n \n\n",
     "binary": bytes(range(256)),
@@ -32,27 +32,27 @@ ODD = {
 }
 
 
-def is_a_message(result):
-    """Return whether a run ended with a message: an exit, and no traceback."""
+def ended_with_message(result):
+    """Return whether a command exited with a message instead of a traceback."""
     return isinstance(result.exception, SystemExit) and "Traceback" not in result.output
 
 
-def beside(path, what):
-    """Return the files beside ``path`` whose names go on with ``what``."""
-    return sorted(one for one in path.parent.iterdir() if one.name.startswith(f"{path.name}.{what}"))
+def list_files_beside(path, suffix):
+    """Return the files beside ``path`` whose names continue with ``suffix``."""
+    return sorted(file for file in path.parent.iterdir() if file.name.startswith(f"{path.name}.{suffix}"))
 
 
 @pytest.fixture
-def torn(session):
-    """Return a session whose last line is half a line, and the bytes before that."""
+def torn_session(session):
+    """Return a session whose last line is cut off, and its bytes before that line."""
     whole = session.read_bytes()
     session.write_bytes(whole + b'{"type":"user","uuid":"half')
     session.chmod(0o640)
     return session, whole
 
 
-def test_a_store_of_an_older_schema_is_told(run, session, home):
-    """A sound store of an older Holdfast is brought up to date, and that is said; a dry run says that it would be."""
+def test_repair_migrates_an_older_schema_and_reports_it(run, session, home):
+    """A sound store of an older version is migrated and reported; a dry run says that it would be."""
     assert run("import", session).exit_code == 0
     with closing(sqlite3.connect(home / "store" / "holdfast.db", isolation_level=None)) as db:
         for statement in (
@@ -64,80 +64,80 @@ def test_a_store_of_an_older_schema_is_told(run, session, home):
             db.execute(statement)
         db.execute("CREATE INDEX entries_kind ON entries (session, kind)")
     assert "have schema 2; the first write migrates them to 4" in run("repair", "--dry-run").stdout
-    (told,) = json.loads(run("repair", "--json").stdout)
-    assert (told["fine"], told["schema_before"], told["schema"]) == (True, 2, 4)
+    (report,) = json.loads(run("repair", "--json").stdout)
+    assert (report["fine"], report["schema_before"], report["schema"]) == (True, 2, 4)
     assert "schema" not in run("repair").stdout
 
 
-def test_a_damaged_file_is_mended_in_place(run, torn):
-    """The mended file takes its place and mode; the old one stays beside it, and so does what was left out."""
-    path, whole = torn
-    before = path.read_bytes()
+def test_repair_fixes_a_file_in_place_with_a_backup(run, torn_session):
+    """The repaired file keeps name and mode; the old file and the removed lines are stored beside it."""
+    path, whole = torn_session
+    bytes_before = path.read_bytes()
     result = run("repair", path)
     assert result.exit_code == 0
     assert "line 13: the line is cut off" in result.stdout
     assert path.read_bytes() == whole
     assert path.stat().st_mode & 0o777 == 0o640
-    (backup,) = beside(path, "bak-")
-    assert backup.read_bytes() == before
-    (left,) = beside(path, "left-out-")
-    assert left.stat().st_mode & 0o777 == 0o600
-    assert json.loads(left.read_text())["text"] == '{"type":"user","uuid":"half'
+    (backup,) = list_files_beside(path, "bak-")
+    assert backup.read_bytes() == bytes_before
+    (removed,) = list_files_beside(path, "left-out-")
+    assert removed.stat().st_mode & 0o777 == 0o600
+    assert json.loads(removed.read_text())["text"] == '{"type":"user","uuid":"half'
     assert sorted(path.parent.glob("*.jsonl")) == [path]
 
 
-def test_a_second_repair_does_nothing(run, torn):
-    """A file with nothing wrong is not touched, and nothing is laid beside it."""
-    path, _ = torn
+def test_repair_twice_changes_nothing(run, torn_session):
+    """A sound file is not touched, and no file is created beside it."""
+    path, _ = torn_session
     run("repair", path)
-    held, there = path.stat(), sorted(path.parent.iterdir())
+    stat_before, files_before = path.stat(), sorted(path.parent.iterdir())
     result = run("repair", path)
     assert result.exit_code == 0
     assert "no damage found" in result.stdout
-    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (held.st_ino, held.st_mtime_ns)
-    assert sorted(path.parent.iterdir()) == there
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (stat_before.st_ino, stat_before.st_mtime_ns)
+    assert sorted(path.parent.iterdir()) == files_before
 
 
-def test_a_dry_run_changes_nothing(run, torn, home):
-    """Exit code 1 says that something was found; nothing is written anywhere."""
-    path, _ = torn
-    before, there = path.read_bytes(), sorted(home.iterdir())
+def test_repair_dry_run_exits_1_and_changes_nothing(run, torn_session, home):
+    """Exit code 1 says that damage was found; nothing is written."""
+    path, _ = torn_session
+    bytes_before, files_before = path.read_bytes(), sorted(home.iterdir())
     result = run("repair", path, "--dry-run")
     assert result.exit_code == 1
     assert "run it without --dry-run to repair" in result.stdout
-    assert (path.read_bytes(), sorted(home.iterdir())) == (before, there)
+    assert (path.read_bytes(), sorted(home.iterdir())) == (bytes_before, files_before)
     run("repair", path)
     assert run("repair", path, "--dry-run").exit_code == 0
 
 
-def test_it_speaks_json(run, torn, session, home):
-    """An object for each file, with each finding's line, kind and what was done; a file that failed has its error."""
-    path, _ = torn
+def test_repair_json_prints_an_object_for_each_file(run, torn_session, session, home):
+    """Each object has the findings with line, kind and repair, or the error of a failed file."""
+    path, _ = torn_session
     result = run("repair", path, home / "none.jsonl", home, "--json")
     assert result.exit_code == 2
-    mended, missing, folder = json.loads(result.stdout)
-    assert mended["format"] == "claude-code"
-    assert [(one["kind"], one["repair"]) for one in mended["found"]] == [("torn", "left out")]
-    assert mended["backup"] == str(beside(path, "bak-")[0])
-    assert mended["left_out"] == str(beside(path, "left-out-")[0])
+    repaired, missing, folder = json.loads(result.stdout)
+    assert repaired["format"] == "claude-code"
+    assert [(finding["kind"], finding["repair"]) for finding in repaired["found"]] == [("torn", "left out")]
+    assert repaired["backup"] == str(list_files_beside(path, "bak-")[0])
+    assert repaired["left_out"] == str(list_files_beside(path, "left-out-")[0])
     assert "no such file" in missing["reason"]
     assert "folder" in folder["error"]
 
 
-def test_the_file_behind_a_link_is_mended(run, torn, home):
-    """A link stays a link; what it leads to is mended, with the backup beside that."""
-    path, whole = torn
+def test_repair_follows_a_link(run, torn_session, home):
+    """The link stays, its target is repaired, and the backup is beside the target."""
+    path, whole = torn_session
     (home / "elsewhere").mkdir()
     link = home / "elsewhere" / "link.jsonl"
     link.symlink_to(path)
     assert run("repair", link).exit_code == 0
     assert link.is_symlink()
     assert path.read_bytes() == whole
-    assert beside(path, "bak-")
+    assert list_files_beside(path, "bak-")
 
 
-def test_a_header_that_is_missing_is_an_error(run, home):
-    """Nothing of the file is rewritten, and the message says why."""
+def test_repair_exits_2_for_a_missing_header(run, home):
+    """The file stays as it is, and the message says why."""
     line = (
         '{"type":"message","id":"a","parentId":null,"timestamp":"2026-01-01","message":{"role":"user","content":"x"}}'
     )
@@ -150,88 +150,88 @@ def test_a_header_that_is_missing_is_an_error(run, home):
     assert sorted(home.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("what", ODD)
-def test_what_is_no_session_is_refused_with_a_message(run, home, what):
-    """What is no session file is told as such and stays as it is."""
+@pytest.mark.parametrize("kind", NOT_SESSIONS)
+def test_repair_refuses_a_file_that_is_no_session(run, home, kind):
+    """Such a file is named in an error and stays as it is."""
     path = home / "odd file"
-    path.write_bytes(ODD[what])
+    path.write_bytes(NOT_SESSIONS[kind])
     result = run("repair", path)
     assert result.exit_code == 2
-    assert is_a_message(result)
+    assert ended_with_message(result)
     assert result.stderr.count("odd file") == 1
-    assert path.read_bytes() == ODD[what]
+    assert path.read_bytes() == NOT_SESSIONS[kind]
     assert list(home.iterdir()) == [path]
 
 
-def test_no_names_no_devices(run, home):
-    """A folder, an empty name, a pipe without a writer: a message each, and nothing hangs."""
+def test_repair_refuses_folders_devices_and_pipes(run, home):
+    """Each gets an error, and none makes the command hang."""
     os.mkfifo(home / "pipe")
     for name in (home, "", home / "pipe", "/dev/null"):
         result = run("repair", name)
         assert result.exit_code == 2
-        assert is_a_message(result)
+        assert ended_with_message(result)
 
 
-def test_a_file_and_a_store_are_not_both_taken(run, session):
-    """``--store`` names the one thing to look through."""
+def test_repair_refuses_a_file_together_with_a_store(run, session):
+    """``--store`` names the one thing to repair."""
     result = run("repair", session, "--store", "x.db")
     assert result.exit_code == 2
     assert "one of the two" in result.stderr
     assert run("repair", "--store", ":memory:").exit_code == 2
 
 
-def test_a_file_of_somebody_else_is_left(run, torn, home, without_rights):
-    """Without the right to read or to write nothing happens, and the message says what to do."""
-    path, _ = torn
-    for place, mode in ((home, 0o500), (path, 0)):
-        place.chmod(mode)
-        with without_rights():
+def test_repair_exits_2_without_permission(run, torn_session, home, without_root):
+    """Without the permission to read or write nothing changes."""
+    path, _ = torn_session
+    for path_without_rights, mode in ((home, 0o500), (path, 0)):
+        path_without_rights.chmod(mode)
+        with without_root():
             assert run("repair", path).exit_code == 2
-        place.chmod(0o700)
-    assert not beside(path, "bak-")
+        path_without_rights.chmod(0o700)
+    assert not list_files_beside(path, "bak-")
 
 
 # -- the disk ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_changes_meanwhile_is_not_replaced(torn, monkeypatch):
-    """A tool that writes on wins: its file stays, and nothing is left beside it."""
-    path, _ = torn
+def test_repair_file_on_disk_keeps_a_file_that_changed_meanwhile(torn_session, monkeypatch):
+    """If the tool writes on while the file is read, its file stays and nothing is left beside it."""
+    path, _ = torn_session
 
-    def slowly(lines, tool):
-        found = survey_session_file(lines, tool)
+    def survey_while_file_grows(lines, tool):
+        survey = survey_session_file(lines, tool)
         with path.open("ab") as file:
             file.write(b"more\n")
-        return found
+        return survey
 
-    monkeypatch.setattr(session_file, "survey_session_file", slowly)
-    there = sorted(path.parent.iterdir())
+    monkeypatch.setattr(session_file, "survey_session_file", survey_while_file_grows)
+    files_before = sorted(path.parent.iterdir())
     with pytest.raises(FormatError, match="changed while it was read"):
         repair_file_on_disk(path)
     assert path.read_bytes().endswith(b"halfmore\n")
-    assert sorted(path.parent.iterdir()) == there
+    assert sorted(path.parent.iterdir()) == files_before
 
 
-def test_without_links_the_backup_is_a_copy(torn, monkeypatch):
-    """Where a file system has no second names the old file is copied."""
-    path, whole = torn
-    before = path.read_bytes()
+def test_repair_file_on_disk_copies_the_backup_without_hard_links(torn_session, monkeypatch):
+    """On a file system without hard links the backup is a copy."""
+    path, whole = torn_session
+    bytes_before = path.read_bytes()
 
     def refuse(*_):
         raise OSError("no links here")
 
     monkeypatch.setattr("pathlib.Path.hardlink_to", refuse)
     repair_file_on_disk(path)
-    (backup,) = beside(path, "bak-")
-    assert backup.read_bytes() == before
+    (backup,) = list_files_beside(path, "bak-")
+    assert backup.read_bytes() == bytes_before
     assert backup.stat().st_mode & 0o777 == 0o640
     assert path.read_bytes() == whole
 
 
-def test_a_full_disk_leaves_the_file_as_it_was(torn, monkeypatch):
-    """Whatever fails while the new file is written: the old one stands, and no half one lies about."""
-    path, _ = torn
-    before, there = path.read_bytes(), sorted(path.parent.iterdir())
+def test_repair_file_on_disk_keeps_the_file_when_writing_fails(torn_session, monkeypatch):
+    """If writing the new file fails the old one stays, and no partial file is left."""
+    path, _ = torn_session
+    bytes_before, files_before = path.read_bytes(), sorted(path.parent.iterdir())
 
     def full(_):
         raise OSError(28, "No space left on device")
@@ -239,32 +239,32 @@ def test_a_full_disk_leaves_the_file_as_it_was(torn, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         repair_file_on_disk(path)
-    assert (path.read_bytes(), sorted(path.parent.iterdir())) == (before, there)
+    assert (path.read_bytes(), sorted(path.parent.iterdir())) == (bytes_before, files_before)
 
 
-def test_bytes_that_are_no_text_are_kept_too(run, session):
-    """What is left out is kept to the byte, in base64 where it is no UTF-8."""
+def test_repair_keeps_removed_bytes_as_base64(run, session):
+    """Removed bytes that are not UTF-8 are kept exactly, in base64."""
     session.write_bytes(session.read_bytes() + b"\xff\xfe\x00broken")
     assert run("repair", session).exit_code == 0
-    (left,) = beside(session, "left-out-")
-    assert base64.b64decode(json.loads(left.read_text())["base64"]) == b"\xff\xfe\x00broken"
+    (removed,) = list_files_beside(session, "left-out-")
+    assert base64.b64decode(json.loads(removed.read_text())["base64"]) == b"\xff\xfe\x00broken"
 
 
-def test_a_large_file_costs_little_memory(home, line):
-    """Memory is bounded by the longest line and a few words of each, not by the size of the file."""
+def test_repair_file_on_disk_uses_memory_for_the_longest_line_only(home, make_session_line):
+    """Memory is bounded by the longest line, not by the size of the file."""
     path = home / "large.jsonl"
     with path.open("w") as file:
         for number in range(400):
             role = "assistant" if number % 2 else "user"
             content = [{"type": "text", "text": f"{number} " + "word " * 10_000}]
-            file.write(line(number, role, content) + "\n")
+            file.write(make_session_line(number, role, content) + "\n")
         file.write('{"half')
     assert path.stat().st_size > 20_000_000
     tracemalloc.start()
-    found = repair_file_on_disk(path)
+    report = repair_file_on_disk(path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert [one.kind for one in found.findings] == ["torn"]
+    assert [finding.kind for finding in report.findings] == ["torn"]
     assert peak < 3_000_000
 
 
@@ -275,54 +275,54 @@ def test_a_large_file_costs_little_memory(home, line):
 def store(home):
     """Return a store in which one message is damaged."""
     path = home / "store" / "holdfast.db"
-    with open_store(path) as there:
-        there.import_entries("talk", make_message_chain("abc"))
+    with open_store(path) as opened:
+        opened.import_entries("talk", make_message_chain("abc"))
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("UPDATE entries SET body = x'00' WHERE id = 'b'")
     return path
 
 
-def test_the_store_in_use_is_mended(run, store):
-    """Without a file the store is looked through; what was damaged is told by session and entry."""
+def test_repair_without_a_file_repairs_the_store(run, store):
+    """Without a file the store is repaired, and damage is reported by session and entry."""
     assert run("doctor").exit_code == 1
     assert run("repair", "--dry-run").exit_code == 1
     result = run("repair")
     assert result.exit_code == 0
     assert "session talk, entry b: " in result.stdout
-    assert beside(store, "bak-")
+    assert list_files_beside(store, "bak-")
     assert run("doctor").exit_code == 0
     assert "no damage found" in run("repair").stdout
 
 
-def test_a_store_may_be_given_as_a_file(run, store):
-    """A file that begins as a store does is one."""
-    (told,) = json.loads(run("repair", store, "--json").stdout)
-    assert told["format"] == "holdfast"
-    assert [(one["kind"], one["entry_id"]) for one in told["found"]] == [("entry", "b")]
-    assert told["backup"] == str(beside(store, "bak-")[0])
+def test_repair_accepts_a_store_as_a_file(run, store):
+    """A file with a store's header is repaired as one."""
+    (report,) = json.loads(run("repair", store, "--json").stdout)
+    assert report["format"] == "holdfast"
+    assert [(finding["kind"], finding["entry_id"]) for finding in report["found"]] == [("entry", "b")]
+    assert report["backup"] == str(list_files_beside(store, "bak-")[0])
 
 
-def test_no_store_is_nothing_to_repair(run, home):
-    """Where there is no store none is made."""
+def test_repair_reports_a_missing_store_and_creates_none(run, home):
+    """A store that does not exist needs no repair and is not created."""
     result = run("repair")
     assert result.exit_code == 0
     assert "it is empty" in result.stdout
     assert list(home.iterdir()) == []
 
 
-def test_a_session_of_the_store_is_no_file(run, decided):
-    """Where the name of a file is a session of the store, what makes a file of it is told."""
+def test_repair_and_replay_suggest_export_for_a_session_id(run, edited_session):
+    """If the file name is a session of the store, the message suggests ``holdfast export``."""
     for name in ("repair", "replay"):
-        assert f"holdfast export {decided}" in run(name, decided).stderr
+        assert f"holdfast export {edited_session}" in run(name, edited_session).stderr
 
 
-def test_a_folder_is_no_store(run, tmp_path):
-    """A folder in place of the store is told as one."""
+def test_repair_refuses_a_folder_as_store(run, tmp_path):
+    """A folder in place of the store is named as one."""
     assert "is a folder" in run("repair", "--store", tmp_path).stderr
 
 
-def test_a_store_that_is_none_is_named(run, home):
-    """Also where only a copy would be repaired the message names the file that was given."""
+def test_repair_names_a_file_that_is_no_store(run, home):
+    """Also in a dry run, which repairs a copy, the message names the given file."""
     with sqlite3.connect(home / "other.db") as database:
         database.execute("CREATE TABLE theirs (x)")
     database.close()

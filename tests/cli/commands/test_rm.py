@@ -1,4 +1,4 @@
-"""``rm``: it shows what goes, asks, and takes the session and nothing else."""
+"""``holdfast rm``: it shows what will be removed, asks, and removes the session and nothing else."""
 
 from __future__ import annotations
 
@@ -16,148 +16,150 @@ from holdfast.errors import UnknownId
 from holdfast.store.open_store import open_store
 
 
-def sessions(home):
-    """Return the keys of the sessions that are there."""
+def list_session_keys(home):
+    """Return the keys of the stored sessions."""
     with open_store(home / "store" / "holdfast.db", readonly=True) as store:
         return sorted(info.key for info in store.list_sessions())
 
 
-def test_nothing_goes_without_a_yes(run, home, decided):
-    """Where there is nobody to ask nothing is removed, and the message says what to give."""
+def test_rm_without_confirmation_exits_2_and_removes_nothing(run, home, edited_session):
+    """Without a terminal to ask at, the message says to give --yes."""
     for arguments in ((), ("--json",)):
-        result = run("rm", decided, *arguments, given="y\n")
+        result = run("rm", edited_session, *arguments, stdin="y\n")
         assert result.exit_code == 2
         assert "--yes" in result.stderr
-    assert sessions(home) == [decided]
+    assert list_session_keys(home) == [edited_session]
 
 
-def test_a_session_goes_and_its_texts_stay(run, home, decided):
-    """With ``--yes`` the session goes; what it named is told and left for ``gc``; its recording is not touched."""
-    result = run("rm", decided[:4], "--yes")
+def test_rm_removes_the_session_and_leaves_its_texts_to_gc(run, home, edited_session):
+    """With ``--yes`` the session is removed; its stored texts are reported and left for ``gc``, its recording is not
+    touched.
+    """
+    result = run("rm", edited_session[:4], "--yes")
     assert result.exit_code == 0
-    assert f"removed {decided}" in result.stdout
+    assert f"removed {edited_session}" in result.stdout
     assert "1 text of " in result.stdout
     assert "holdfast gc" in result.stdout
-    assert sessions(home) == []
+    assert list_session_keys(home) == []
     assert (home / "session.jsonl").exists()
     with open_store(home / "store" / "holdfast.db") as store:
         assert len(list(store.blobs.iter_hashes())) == 1
 
 
 @pytest.mark.parametrize("entry", ["c1", "d1"])
-def test_a_damaged_session_goes_too(run, home, decided, entry):
-    """What cannot be read is told to be damaged and can be removed: whether its tip or what names a blob."""
+def test_rm_removes_a_damaged_session(run, home, edited_session, entry):
+    """A session with an unreadable entry is reported as damaged and can be removed."""
     with closing(connect(home / "store" / "holdfast.db", isolation_level=None)) as db:
         db.execute("UPDATE entries SET body = x'00' WHERE id = ?", (entry,))
-    result = run("rm", decided, "--yes")
+    result = run("rm", edited_session, "--yes")
     assert result.exit_code == 0, result.stderr
     assert ("damaged" in result.stdout) == (entry == "c1")
-    assert sessions(home) == []
+    assert list_session_keys(home) == []
 
 
-def test_a_damaged_session_keeps_no_other_from_going(run, home, decided, talk, write):
-    """Blobs that a log may name which cannot be read are told to be nobody's alone."""
-    run("import", write(home / "other.jsonl", talk(2, session="77777777")))
+def test_rm_is_not_blocked_by_another_damaged_session(run, home, edited_session, make_session_lines, write_lines):
+    """Stored texts that an unreadable log may refer to are not reported as unused."""
+    run("import", write_lines(home / "other.jsonl", make_session_lines(2, session="77777777")))
     with closing(connect(home / "store" / "holdfast.db", isolation_level=None)) as db:
         db.execute("UPDATE entries SET body = x'00' WHERE id = 'c1'")
-    (told,) = json.loads(run("rm", "77777777", "--yes", "--json").stdout)
-    assert (told["branches"], told["blobs"]) == (1, [])
-    assert sessions(home) == [decided]
+    (report,) = json.loads(run("rm", "77777777", "--yes", "--json").stdout)
+    assert (report["branches"], report["blobs"]) == (1, [])
+    assert list_session_keys(home) == [edited_session]
 
 
-def test_json_tells_what_went(run, home, decided):
+def test_rm_json_prints_what_was_removed(run, home, edited_session):
     """A program reads the same facts."""
-    (told,) = json.loads(run("rm", decided, "--yes", "--json").stdout)
-    assert told["session"] == decided
-    assert (told["branches"], len(told["blobs"])) == (1, 1)
-    assert told["entries"] > 12
-    assert told["blob_bytes"] > 0
-    assert sessions(home) == []
+    (report,) = json.loads(run("rm", edited_session, "--yes", "--json").stdout)
+    assert report["session"] == edited_session
+    assert (report["branches"], len(report["blobs"])) == (1, 1)
+    assert report["entries"] > 12
+    assert report["blob_bytes"] > 0
+    assert list_session_keys(home) == []
 
 
-def test_one_unknown_id_keeps_all(run, home, decided):
-    """Sessions are found before any is removed; the same one twice is one."""
-    result = run("rm", decided, "nowhere", "--yes")
+def test_rm_with_an_unknown_id_removes_nothing(run, home, edited_session):
+    """All sessions are resolved before any is removed, and the same one given twice counts once."""
+    result = run("rm", edited_session, "nowhere", "--yes")
     assert result.exit_code == 2
     assert "'nowhere'" in result.stderr
-    assert sessions(home) == [decided]
-    assert run("rm", decided, decided[:5], "--yes", "--json").stdout.count('"session"') == 1
+    assert list_session_keys(home) == [edited_session]
+    assert run("rm", edited_session, edited_session[:5], "--yes", "--json").stdout.count('"session"') == 1
 
 
-def test_sessions_of_sub_agents_stay_and_are_named(run, home, decided):
-    """Who removes a session is told which others hang on it; those that go with it are not told."""
+def test_rm_names_the_sub_agent_sessions_that_stay(run, home, edited_session):
+    """Sub-agent sessions that stay are named; those removed with it are not."""
     with open_store(home / "store" / "holdfast.db") as store:
-        for key in (f"a1@{decided}", f"b2@{decided}", "c3@another"):
+        for key in (f"a1@{edited_session}", f"b2@{edited_session}", "c3@another"):
             store.create_session(key)
-    shown = run("rm", decided, f"b2@{decided}", "--yes").stdout
-    assert f"1 session of its sub-agents stays; holdfast rm removes it too: a1@{decided}\n" in shown
-    assert "c3" not in shown
-    assert sessions(home) == [f"a1@{decided}", "c3@another"]
-    assert "sub-agents" not in run("rm", f"a1@{decided}", "--yes").stdout
+    printed = run("rm", edited_session, f"b2@{edited_session}", "--yes").stdout
+    assert f"1 session of its sub-agents stays; holdfast rm removes it too: a1@{edited_session}\n" in printed
+    assert "c3" not in printed
+    assert list_session_keys(home) == [f"a1@{edited_session}", "c3@another"]
+    assert "sub-agents" not in run("rm", f"a1@{edited_session}", "--yes").stdout
 
 
-def test_json_names_the_sub_agents_that_stay(run, home, decided):
-    """A program reads the same facts; of many a person is shown the first few."""
-    keys = [f"a{number}@{decided}" for number in range(7)]
+def test_rm_json_lists_the_sub_agent_sessions_that_stay(run, home, edited_session):
+    """JSON lists all of them, text only the first few."""
+    keys = [f"a{number}@{edited_session}" for number in range(7)]
     with open_store(home / "store" / "holdfast.db") as store:
         for key in keys:
             store.create_session(key)
-    (told,) = json.loads(run("rm", decided, "--yes", "--json").stdout)
-    assert sorted(told["sub_agents_left"]) == keys
+    (report,) = json.loads(run("rm", edited_session, "--yes", "--json").stdout)
+    assert sorted(report["sub_agents_left"]) == keys
     with open_store(home / "store" / "holdfast.db") as store:
-        store.create_session(decided)
-    shown = run("rm", decided, "--yes").stdout
-    assert "7 sessions of its sub-agents stay; holdfast rm removes them too: " in shown
-    assert "and 2 more" in shown
-    assert sum(key in shown for key in keys) == 5
+        store.create_session(edited_session)
+    printed = run("rm", edited_session, "--yes").stdout
+    assert "7 sessions of its sub-agents stay; holdfast rm removes them too: " in printed
+    assert "and 2 more" in printed
+    assert sum(key in printed for key in keys) == 5
 
 
-def test_a_session_that_is_being_written_stays(run, home, decided):
-    """one-writer: somebody else's session is not pulled away under them, nor are the others of the same call."""
+def test_rm_keeps_a_session_that_is_being_written(run, home, edited_session):
+    """one-writer: a session with a writer is not removed, nor are the others of the same call."""
     with open_store(home / "store" / "holdfast.db") as store:
         store.create_session("other")
         with store.hold_lease("other"):
-            result = run("rm", decided, "other", "--yes")
+            result = run("rm", edited_session, "other", "--yes")
     assert result.exit_code == 2
     assert "being written" in result.stderr
-    assert sessions(home) == sorted([decided, "other"])
+    assert list_session_keys(home) == sorted([edited_session, "other"])
 
 
 @pytest.mark.parametrize("wrong", ["../../x", "CON", "", "x" * 10_000, "-1"])
-def test_wrong_ids_are_told(run, home, decided, wrong):
-    """Any text that is no session is a message of one line, and makes no store."""
+def test_rm_exits_2_for_wrong_ids(run, home, edited_session, wrong):
+    """Text that is no session id gets a short message, and no store is created."""
     result = run("rm", "--yes", "--", wrong)
     assert result.exit_code == 2
     assert len(result.stderr) < 400
-    assert sessions(home) == [decided]
+    assert list_session_keys(home) == [edited_session]
     missing = run("rm", "x", "--yes", "--store", str(home / "none.db"))
     assert missing.exit_code == 2
     assert "there is no store" in missing.stderr
     assert not (home / "none.db").exists()
 
 
-@pytest.mark.parametrize(("said", "left"), [("n", 1), ("y", 0)])
-def test_a_person_is_asked(home, decided, said, left):
-    """At a terminal what goes is shown and asked about; no is the default and changes nothing."""
+@pytest.mark.parametrize(("answer", "sessions_left"), [("n", 1), ("y", 0)])
+def test_rm_asks_at_a_terminal(home, edited_session, answer, sessions_left):
+    """At a terminal what will be removed is shown and confirmed; no is the default and changes nothing."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", "from holdfast.cli import main; main()", "rm", decided]
+    command = [sys.executable, "-c", "from holdfast.cli import main; main()", "rm", edited_session]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=dict(environ)) as process:
         close(theirs)
-        told = b""
-        while b"[y/N]" not in told:
-            told += read(ours, 1024)
-        write(ours, f"{said}\n".encode())
+        printed = b""
+        while b"[y/N]" not in printed:
+            printed += read(ours, 1024)
+        write(ours, f"{answer}\n".encode())
         process.wait(timeout=20)
     close(ours)
-    assert decided.encode() in told
-    assert b"1 branch" in told
+    assert edited_session.encode() in printed
+    assert b"1 branch" in printed
     assert process.returncode == 0
-    assert len(sessions(home)) == left
+    assert len(list_session_keys(home)) == sessions_left
 
 
-def test_removed_is_removed(run, home, decided):
-    """Another command finds nothing of it."""
-    run("rm", decided, "--yes")
-    assert run("show", decided).exit_code == 2
+def test_rm_leaves_nothing_for_other_commands(run, home, edited_session):
+    """Another command finds nothing of a removed session."""
+    run("rm", edited_session, "--yes")
+    assert run("show", edited_session).exit_code == 2
     with open_store(home / "store" / "holdfast.db") as store, pytest.raises(UnknownId):
-        store.read_path(decided)
+        store.read_path(edited_session)

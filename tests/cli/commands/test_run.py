@@ -1,4 +1,4 @@
-"""``holdfast run``: a client that finds the proxy, has the terminal to itself, and ends as it would without."""
+"""``holdfast run``: a client is led to the proxy, has the terminal to itself, and ends as it would without."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from holdfast.store.open_store import open_store
 from holdfast.testing.provider import Provider, ProviderSettings
 from holdfast.testing.provider.server.local_server import serve_provider
 
-ASK = """
+CLIENT = """
 import json, os, sys, urllib.request
 body = {"model": "claude-sonnet-4-5", "max_tokens": 100, "messages": [{"role": "user", "content": "hello"}]}
 headers = {"content-type": "application/json", "x-api-key": "secret-key", "anthropic-version": "2023-06-01"}
@@ -31,12 +31,12 @@ with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(
     told = json.load(answer)["content"][0]["text"]
     print(told, answer.headers["x-holdfast-state"], len(sys.argv))
 """
-"""A client: it asks once, and prints the answer, what was done with it, and how many arguments it had."""
+"""A client that sends one request and prints the answer, Holdfast's state header, and its number of arguments."""
 
 
 @pytest.fixture(autouse=True)
 def programs(home, monkeypatch):
-    """Return the folder in which programs of a test are found; no variable points anywhere."""
+    """Return a folder in PATH for a test's programs; no address variable is set."""
     folder = home / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
@@ -53,8 +53,8 @@ def programs(home, monkeypatch):
     return folder
 
 
-def program(folder, name, text):
-    """Make a program called ``name`` that runs ``text``."""
+def write_program(folder, name, text):
+    """Write an executable Python program called ``name``."""
     path = Path(folder) / name
     path.write_text(f"#!{sys.executable}\nimport json, os, sys\n{text}\n")
     path.chmod(0o755)
@@ -62,92 +62,93 @@ def program(folder, name, text):
 
 
 @contextmanager
-def provider(monkeypatch, **limits):
-    """Yield a strict provider to which the variable of the SDK leads."""
-    held = Provider(ProviderSettings(**limits))
-    with serve_provider(held) as url:
+def serve_strict_provider(monkeypatch, **limits):
+    """Yield a strict provider, with ANTHROPIC_BASE_URL set to its address."""
+    strict_provider = Provider(ProviderSettings(**limits))
+    with serve_provider(strict_provider) as url:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
-        yield held
+        yield strict_provider
 
 
-def started(*arguments):
-    """Return ``holdfast run`` with ``arguments`` as a process of its own."""
+def start_run(*arguments):
+    """Return ``holdfast run`` with ``arguments`` as a separate process."""
     words = [sys.executable, "-m", "holdfast", "run", *map(str, arguments)]
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_client(run, home, monkeypatch, programs):
-    """A client asks its own upstream through the proxy; its words are all that is printed, one line tells the rest."""
-    program(programs, "mine", ASK)
-    with provider(monkeypatch) as upstream, started("mine", "--json", "-p") as process:
+def test_run_serves_a_client_and_prints_one_line(run, home, monkeypatch, programs):
+    """The client reaches its own upstream through the proxy, only its output is printed, and one line sums it up."""
+    write_program(programs, "mine", CLIENT)
+    with serve_strict_provider(monkeypatch) as upstream, start_run("mine", "--json", "-p") as process:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "ok 1 managed 3\n"), err
-    told = re.fullmatch(r"holdfast: 1 request · holdfast show (\S+)\n", err)
-    assert told, err
+    last_line = re.fullmatch(r"holdfast: 1 request · holdfast show (\S+)\n", err)
+    assert last_line, err
     assert len(upstream.requests) == 1
-    shown = run("show", told[1])
-    assert "hello" in shown.output
-    assert "ok 1" in shown.output
+    session_text = run("show", last_line[1])
+    assert "hello" in session_text.output
+    assert "ok 1" in session_text.output
     assert b"secret-key" not in b"".join(path.read_bytes() for path in (home / "store").rglob("*") if path.is_file())
 
 
-def test_looking_on(run, home, monkeypatch, programs):
-    """With --observe the request passes as it came, and is written down; with --json the end is told as one object."""
-    program(programs, "mine", ASK.replace("    print(", "    str(told) or print("))
-    with provider(monkeypatch):
-        done = run("run", "--observe", "--json", "--", "mine")
-    assert done.exit_code == 0, done.output
-    told = json.loads(done.stderr)
-    assert (told["exit"], told["stats"]["requests"]["all"]["observed"]) == (0, 1)
+def test_run_observe_forwards_and_records(run, home, monkeypatch, programs):
+    """With --observe the request is forwarded unchanged and recorded; with --json the end is one object."""
+    write_program(programs, "mine", CLIENT.replace("    print(", "    str(told) or print("))
+    with serve_strict_provider(monkeypatch):
+        result = run("run", "--observe", "--json", "--", "mine")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stderr)
+    assert (report["exit"], report["stats"]["requests"]["all"]["observed"]) == (0, 1)
     with open_store(home / "store" / "holdfast.db") as store:
-        assert [info.key.startswith(told["sessions"][0]) for info in store.list_sessions()] == [True]
+        assert [info.key.startswith(report["sessions"][0]) for info in store.list_sessions()] == [True]
 
 
 @pytest.mark.long
-def test_only_its_own_sessions(run, home, monkeypatch, programs):
-    """The last line names sessions that this proxy had, whatever else is written to the store meanwhile."""
-    program(programs, "his", ASK.replace("hello", "good morning"))
-    with provider(monkeypatch):
+def test_run_names_only_its_own_sessions(run, home, monkeypatch, programs):
+    """The last line names sessions of this proxy, whatever else is written to the store meanwhile."""
+    write_program(programs, "his", CLIENT.replace("hello", "good morning"))
+    with serve_strict_provider(monkeypatch):
         own = dict.fromkeys(ADDRESS_VARIABLES, "") | {"ANTHROPIC_BASE_URL": os.environ["ANTHROPIC_BASE_URL"]}
-        other = (
+        run_other_client = (
             "import subprocess\nsubprocess.run([sys.executable, '-m', 'holdfast', 'run', 'his'], env=os.environ | %r)"
         )
-        program(programs, "mine", f"{ASK}\n{other % own}")
-        with started("mine") as process:
+        write_program(programs, "mine", f"{CLIENT}\n{run_other_client % own}")
+        with start_run("mine") as process:
             _, err = process.communicate(timeout=60)
     his, mine = (line.rpartition(" ")[2] for line in err.splitlines())
     assert "good morning" in run("show", his).output
     assert "hello" in run("show", mine).output
 
 
-def test_what_would_have_been_done(run, home, monkeypatch, programs):
-    """Behind --observe the last line tells what would have been done, and the request that it was too large for.
-
-    That is planned for whole sessions: it says so where they are older than this run.
+def test_run_observe_reports_what_would_have_been_done(run, home, monkeypatch, programs):
+    """The last line says what the policy would have done and which requests were over the window; it counts whole
+    sessions, and says so if they are older than this run.
     """
-    program(
+    write_program(
         programs,
         "mine",
-        ASK.replace('"hello"', '"kelp wrack " * 9_000').replace("    print(", "    str(told) or print("),
+        CLIENT.replace('"hello"', '"kelp wrack " * 9_000').replace("    print(", "    str(told) or print("),
     )
-    with provider(monkeypatch):
-        first, again = (run("run", "--observe", "--window", "16000", "--", "mine").stderr for _ in range(2))
-    assert "1 request · nothing was changed · 1 request over the window of 16,000; policy holdfast would" in first
-    assert "1 request · nothing was changed · including earlier runs: 2 requests over the window" in again
+    with serve_strict_provider(monkeypatch):
+        first_run, second_run = (run("run", "--observe", "--window", "16000", "--", "mine").stderr for _ in range(2))
+    assert "1 request · nothing was changed · 1 request over the window of 16,000; policy holdfast would" in first_run
+    assert "1 request · nothing was changed · including earlier runs: 2 requests over the window" in second_run
 
 
-def test_what_was_reduced_is_what_this_run_decided():
-    """The last line counts each decision once, when it was made: what stood before is told by ``stats`` alone."""
+def test_summarize_run_counts_only_this_runs_reductions():
+    """The last line counts each decision once, in the run that made it; ``stats`` has the total."""
     stats = Health().build_stats()
     assert summarize_run(stats, None) == []
     assert summarize_run(stats | {"tokens_saved": 418_220}, None) == ["newly reduced by ~418,220 tokens"]
 
 
 @pytest.mark.long
-def test_what_is_otherwise_than_asked_for(run, monkeypatch, programs):
-    """It is told in the end, for nothing of ours is seen while the client runs."""
-    program(programs, "mine", ASK.replace('"x-api-key": "secret-key"', '"authorization": "Bearer sk-ant-oat01-kelp"'))
-    with provider(monkeypatch), started("--summaries", "claude-haiku-4-5", "mine") as process:
+def test_run_reports_changed_behaviour_after_the_client(run, monkeypatch, programs):
+    """A setting that cannot be followed is reported at the end, since nothing is printed while the client runs."""
+    write_program(
+        programs, "mine", CLIENT.replace('"x-api-key": "secret-key"', '"authorization": "Bearer sk-ant-oat01-kelp"')
+    )
+    with serve_strict_provider(monkeypatch), start_run("--summaries", "claude-haiku-4-5", "mine") as process:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "ok 1 managed 1\n"), err
     assert err.startswith("holdfast: summaries are made without a model: a subscription login is only for the client")
@@ -155,63 +156,65 @@ def test_what_is_otherwise_than_asked_for(run, monkeypatch, programs):
 
 
 @pytest.mark.long
-def test_a_store_that_cannot_be_written(run, home, monkeypatch, programs):
-    """It is told before the client begins, and the client is served all the same."""
-    program(programs, "mine", ASK)
-    where = home / "file"
-    where.write_text("words")
-    with provider(monkeypatch), started("--store", where, "mine") as process:
+def test_run_serves_the_client_without_a_writable_store(run, home, monkeypatch, programs):
+    """The problem is reported before the client starts, and its requests are forwarded unrecorded."""
+    write_program(programs, "mine", CLIENT)
+    store_path = home / "file"
+    store_path.write_text("words")
+    with serve_strict_provider(monkeypatch), start_run("--store", store_path, "mine") as process:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "ok 1 unrecorded 1\n")
-    assert err.startswith(f"holdfast: requests are answered, but not recorded: {where} (5 bytes) is not a database")
+    assert err.startswith(
+        f"holdfast: requests are answered, but not recorded: {store_path} (5 bytes) is not a database"
+    )
     assert err.endswith("holdfast: 1 request · 1 unrecorded\n")
 
 
-def test_a_store_that_is_none(run, home, programs):
-    """That is wrong use, and said as such alone: no client begins."""
-    program(programs, "mine", "open('ran', 'w')")
-    done = run("run", "--store", "postgres://x", "--", "mine")
-    assert (done.exit_code, (home / "ran").exists()) == (2, False)
-    assert done.stderr.startswith("Error: stores at postgres:// are not there yet;")
-    done = run("run", "--store", home, "--", "mine")
-    assert (done.exit_code, (home / "ran").exists()) == (2, False)
-    assert done.stderr.startswith(f"Error: {home} is a folder; give a file's path")
+def test_run_exits_2_for_an_unusable_store(run, home, programs):
+    """An unsupported or impossible store is wrong use, and the client does not start."""
+    write_program(programs, "mine", "open('ran', 'w')")
+    result = run("run", "--store", "postgres://x", "--", "mine")
+    assert (result.exit_code, (home / "ran").exists()) == (2, False)
+    assert result.stderr.startswith("Error: stores at postgres:// are not there yet;")
+    result = run("run", "--store", home, "--", "mine")
+    assert (result.exit_code, (home / "ran").exists()) == (2, False)
+    assert result.stderr.startswith(f"Error: {home} is a folder; give a file's path")
 
 
-def test_a_plain_relay_is_told(run, home, monkeypatch, programs):
-    """A relay says so, first and last, and who switched it off; a look that asks for no answer is no request."""
-    looks = "import urllib.request\nat = os.environ['ANTHROPIC_BASE_URL']\n"
-    looks += "urllib.request.urlopen(urllib.request.Request(at + '/v1/models', method='GET')).read()\n"
-    program(programs, "mine", looks + ASK.replace("    print(", "    str(told) or print("))
+def test_run_reports_a_bypass_and_its_cause(run, home, monkeypatch, programs):
+    """A bypassed proxy says so first and last, and what switched it on; a GET for models counts as no request."""
+    models_request = "import urllib.request\nat = os.environ['ANTHROPIC_BASE_URL']\n"
+    models_request += "urllib.request.urlopen(urllib.request.Request(at + '/v1/models', method='GET')).read()\n"
+    write_program(programs, "mine", models_request + CLIENT.replace("    print(", "    str(told) or print("))
     (home / "store").mkdir()
     (home / "store" / "bypass").touch()
-    with provider(monkeypatch):
-        done = run("run", "--", "mine")
+    with serve_strict_provider(monkeypatch):
+        result = run("run", "--", "mine")
         (home / "store" / "bypass").unlink()
         monkeypatch.setenv("HOLDFAST_BYPASS", "1")
-        told = run("run", "--", "mine").stderr
+        by_variable = run("run", "--", "mine").stderr
     relay = "a plain relay that records nothing\nholdfast: 1 request · 1 bypassed\n"
-    assert done.stderr == f"holdfast: bypassed, by the file {home / 'store' / 'bypass'}: {relay}"
-    assert told == f"holdfast: bypassed, by HOLDFAST_BYPASS, or bypass in holdfast.toml: {relay}"
+    assert result.stderr == f"holdfast: bypassed, by the file {home / 'store' / 'bypass'}: {relay}"
+    assert by_variable == f"holdfast: bypassed, by HOLDFAST_BYPASS, or bypass in holdfast.toml: {relay}"
 
 
-def test_an_upstream_that_is_down(run, monkeypatch, programs):
-    """A request that no provider answered is told of in the end."""
+def test_run_counts_failed_requests(run, monkeypatch, programs):
+    """A request that no provider answered is counted at the end."""
     monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
-    program(programs, "mine", f"try:\n{textwrap.indent(ASK, '    ')}\nexcept OSError:\n    pass\n")
+    write_program(programs, "mine", f"try:\n{textwrap.indent(CLIENT, '    ')}\nexcept OSError:\n    pass\n")
     assert "holdfast: 1 request · 1 failed" in run("run", "--", "mine").stderr
 
 
 @pytest.mark.long
-def test_a_proxy_that_runs_already(run, monkeypatch, programs):
-    """A client that is led to a proxy is started at that one, and that is said: nothing is done twice."""
-    program(programs, "mine", "print(os.environ['ANTHROPIC_BASE_URL'])\nsys.exit(7)")
+def test_run_uses_a_proxy_that_runs_already(run, monkeypatch, programs):
+    """A client whose variable points at a proxy is started with that one, and the message says so."""
+    write_program(programs, "mine", "print(os.environ['ANTHROPIC_BASE_URL'])\nsys.exit(7)")
     words = [sys.executable, "-m", "holdfast", "serve", "--port", "0", "--json"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as serve:
         try:
             url = json.loads(serve.stdout.readline())["url"]
             monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
-            with started("mine") as process:
+            with start_run("mine") as process:
                 out, err = process.communicate(timeout=60)
             refused = run("run", "--observe", "--", "mine")
         finally:
@@ -224,10 +227,10 @@ def test_a_proxy_that_runs_already(run, monkeypatch, programs):
 
 
 @pytest.mark.long
-def test_a_proxy_that_wants_a_token(run, home, monkeypatch, programs):
-    """It is known as ours: with its token a client is started there, and without it is said what to do."""
-    program(programs, "claude", "print(os.environ['ANTHROPIC_CUSTOM_HEADERS'])")
-    program(programs, "mine", "pass")
+def test_run_sends_the_token_of_a_running_proxy(run, home, monkeypatch, programs):
+    """With its token a client can use a running proxy; with a missing or wrong token the message says what to set."""
+    write_program(programs, "claude", "print(os.environ['ANTHROPIC_CUSTOM_HEADERS'])")
+    write_program(programs, "mine", "pass")
     monkeypatch.setenv("HOLDFAST_TOKEN", "a-token-of-sixteen-signs")
     words = [sys.executable, "-m", "holdfast", "serve", "--port", "0", "--json"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as serve:
@@ -235,9 +238,9 @@ def test_a_proxy_that_wants_a_token(run, home, monkeypatch, programs):
             url = json.loads(serve.stdout.readline())["url"]
             monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
             monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "x-mine: 1")
-            with started("claude") as process:
+            with start_run("claude") as process:
                 out, err = process.communicate(timeout=60)
-            told = run("run", "--", "mine").stderr
+            expected = run("run", "--", "mine").stderr
             checks = run("doctor").stdout
             monkeypatch.setenv("HOLDFAST_TOKEN", "another-token-than-that")
             closed, wrong = run("run", "--", "mine"), run("doctor")
@@ -248,11 +251,11 @@ def test_a_proxy_that_wants_a_token(run, home, monkeypatch, programs):
             serve.kill()
     assert (process.returncode, out) == (0, "x-mine: 1\nx-holdfast-token: a-token-of-sixteen-signs\n")
     assert err.startswith(f"holdfast: ANTHROPIC_BASE_URL points at {url}, a Holdfast proxy, mode manage, ")
-    assert "mine must send it in the header x-holdfast-token" in told
-    for refused, told in ((closed, "token, and got a different one"), (unknown, "token")):
+    assert "mine must send it in the header x-holdfast-token" in expected
+    for refused, expected in ((closed, "token, and got a different one"), (unknown, "token")):
         assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
         assert (
-            f"a Holdfast proxy that requires its {told}; set HOLDFAST_TOKEN to it, so that mine can use it"
+            f"a Holdfast proxy that requires its {expected}; set HOLDFAST_TOKEN to it, so that mine can use it"
             in refused.stderr
         )
     assert (wrong.exit_code, "requires its token, and got a different one" in " ".join(wrong.stdout.split())) == (
@@ -264,61 +267,61 @@ def test_a_proxy_that_wants_a_token(run, home, monkeypatch, programs):
 
 
 @pytest.mark.parametrize(("ends", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("", 0)])
-def test_exit_codes(run, programs, ends, code):
-    """The exit code is the client's, 128 + n where signal n ended it; a client that asked nobody is told of."""
-    program(programs, "mine", ends)
-    done = run("run", "--", "mine")
-    assert (done.exit_code, done.stderr.count("\n")) == (code, 1)
-    assert "the proxy received no request" in done.stderr
+def test_run_exits_with_the_clients_code(run, programs, ends, code):
+    """The exit code is the client's, or 128 + n for signal n; a client that sent no request is reported."""
+    write_program(programs, "mine", ends)
+    result = run("run", "--", "mine")
+    assert (result.exit_code, result.stderr.count("\n")) == (code, 1)
+    assert "the proxy received no request" in result.stderr
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("where", ["full", "closed", "gone"])
-@pytest.mark.parametrize("form", example_counts.spare([(), ("--json",)], keep=1), ids=["people", "json"])
-def test_standard_error_takes_nothing(programs, monkeypatch, where, form):
-    """The exit code is the client's all the same, whatever would have been told before it or behind."""
-    program(programs, "claude", "sys.exit(7)")
+@pytest.mark.parametrize("destination", ["full", "closed", "gone"])
+@pytest.mark.parametrize("form", example_counts.mark_rest_long([(), ("--json",)], keep=1), ids=["people", "json"])
+def test_run_exits_with_the_clients_code_without_standard_error(programs, monkeypatch, destination, form):
+    """Messages that cannot be written do not change the exit code."""
+    write_program(programs, "claude", "sys.exit(7)")
     monkeypatch.setenv("CLAUDE_CODE_USE_VERTEX", "1")  # that is said before
     words = [sys.executable, "-m", "holdfast", "run", *form, "--", "claude"]
-    if where == "closed":
+    if destination == "closed":
         words = ["sh", "-c", 'exec "$@" 2>&-', "sh", *words]
     ours, theirs = os.pipe()
     os.close(ours)  # nobody reads
-    with os.fdopen(theirs, "wb") as gone, Path("/dev/full").open("wb") as full:
-        assert subprocess.run(words, check=False, stderr=full if where == "full" else gone).returncode == 7
+    with os.fdopen(theirs, "wb") as closed_pipe, Path("/dev/full").open("wb") as full:
+        assert subprocess.run(words, check=False, stderr=full if destination == "full" else closed_pipe).returncode == 7
 
 
-def test_a_client_that_is_not_there(run, programs):
-    """What is not installed, and what is no program, ends with the codes that shells have, and says what to do."""
-    done = run("run", "--", "nowhere", "-p")
-    assert (done.exit_code, done.stderr) == (
+def test_run_exits_127_or_126_for_a_client_that_cannot_start(run, programs):
+    """A missing program and a file that is no program give the codes of a shell, and advice."""
+    result = run("run", "--", "nowhere", "-p")
+    assert (result.exit_code, result.stderr) == (
         127,
         "holdfast: nowhere is not installed or not in PATH; install it, or give its path\n",
     )
     path = programs / "broken"
     path.write_text("#!/nowhere/python\n")
     path.chmod(0o755)
-    done = run("run", "--", "broken")
-    assert done.exit_code == 126
-    assert "broken cannot be started" in done.stderr
-    done = run("run", "--", programs)
-    assert (done.exit_code, done.stderr) == (
+    result = run("run", "--", "broken")
+    assert result.exit_code == 126
+    assert "broken cannot be started" in result.stderr
+    result = run("run", "--", programs)
+    assert (result.exit_code, result.stderr) == (
         126,
         f"holdfast: {programs} is not an executable program; give the path of one\n",
     )
     assert run("run").exit_code == 2
-    done = run("run", "--", "")
-    assert (done.exit_code, "holdfast: an empty name is not installed" in done.stderr) == (127, True)
+    result = run("run", "--", "")
+    assert (result.exit_code, "holdfast: an empty name is not installed" in result.stderr) == (127, True)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_signals(programs, number):
-    """A signal that comes here reaches the client, which ends as it likes."""
+def test_run_forwards_signals_to_the_client(programs, number):
+    """A signal sent to the command reaches the client, which ends as it likes."""
     waits = "import signal, time\n"
     waits += f"signal.signal({int(number)}, lambda *_: (print('told', flush=True), sys.exit(5)))\n"
-    program(programs, "mine", f"{waits}print('up', flush=True)\ntime.sleep(60)")
-    with started("--", "mine") as process:
+    write_program(programs, "mine", f"{waits}print('up', flush=True)\ntime.sleep(60)")
+    with start_run("--", "mine") as process:
         assert process.stdout.readline() == "up\n"
         process.send_signal(number)
         out, _ = process.communicate(timeout=30)
@@ -334,73 +337,73 @@ os.execv(sys.executable, [sys.executable, "-m", "holdfast", "run", "mine"])
 
 
 @pytest.mark.long
-def test_at_a_terminal(programs):
-    """^C at a terminal reaches the client once, not once more from here; it sees the terminal as its own."""
-    example_counts = "import signal, time\ncame = []\nsignal.signal(2, lambda *_: came.append(1))\n"
+def test_run_at_a_terminal_delivers_an_interrupt_once(programs):
+    """^C at a terminal reaches the client once, and the client sees the terminal as its own."""
+    counts = "import signal, time\ncame = []\nsignal.signal(2, lambda *_: came.append(1))\n"
     waits = "print('up', sys.stdin.isatty(), flush=True)\nwhile not came: time.sleep(0.01)\ntime.sleep(0.5)\n"
-    program(programs, "mine", f"{example_counts}{waits}print('came', len(came), flush=True)\nsys.exit(9)")
+    write_program(programs, "mine", f"{counts}{waits}print('came', len(came), flush=True)\nsys.exit(9)")
     ours, theirs = os.openpty()
     with subprocess.Popen([sys.executable, "-c", AT_TERMINAL], stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         with os.fdopen(ours, "rb", buffering=0) as terminal:
-            said = b""
-            while b"up True" not in said:
-                said += terminal.read(100)
+            output = b""
+            while b"up True" not in output:
+                output += terminal.read(100)
             os.write(ours, b"\x03")
-            while b"holdfast:" not in said:
-                said += terminal.read(100)
+            while b"holdfast:" not in output:
+                output += terminal.read(100)
             assert process.wait(30) == 9
-    assert b"came 1" in said
+    assert b"came 1" in output
 
 
 @pytest.mark.long
-def test_standard_input_is_the_clients(programs):
-    """What comes on standard input reaches the client."""
-    program(programs, "mine", "print(sys.stdin.read()[::-1])")
-    with started("mine") as process:
+def test_run_passes_standard_input_to_the_client(programs):
+    """Standard input reaches the client."""
+    write_program(programs, "mine", "print(sys.stdin.read()[::-1])")
+    with start_run("mine") as process:
         out, _ = process.communicate("abc", timeout=30)
     assert out == "cba\n"
 
 
-def test_a_port_that_is_taken(run, programs, home):
-    """Where the proxy cannot begin the client is not started, and the port is told."""
-    program(programs, "mine", "open('ran', 'w')")
+def test_run_exits_2_when_its_port_is_in_use(run, programs, home):
+    """If the proxy cannot start the client is not started, and the port is named."""
+    write_program(programs, "mine", "open('ran', 'w')")
     with serve_provider(Provider(ProviderSettings())) as url:
         port = url.rpartition(":")[2]
-        done = run("run", "--port", port, "--", "mine")
-    assert done.exit_code == 2
-    assert f"port {port} is in use" in done.stderr
+        result = run("run", "--port", port, "--", "mine")
+    assert result.exit_code == 2
+    assert f"port {port} is in use" in result.stderr
     assert not (home / "ran").exists()
 
 
-def test_an_upstream_that_is_asked_for(run, monkeypatch, programs):
-    """An option names the upstream, whatever the client's variable says."""
-    program(programs, "mine", ASK.replace("    print(", "    str(told) or print("))
-    with provider(monkeypatch) as wanted:
+def test_run_upstream_option_overrides_the_variable(run, monkeypatch, programs):
+    """The option names the upstream, whatever the client's variable says."""
+    write_program(programs, "mine", CLIENT.replace("    print(", "    str(told) or print("))
+    with serve_strict_provider(monkeypatch) as upstream:
         url = os.environ["ANTHROPIC_BASE_URL"]
         monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
         assert run("run", "--upstream-anthropic", url, "--", "mine").exit_code == 0
-    assert len(wanted.requests) == 1
+    assert len(upstream.requests) == 1
 
 
-def test_a_temporary_extension(run, programs, home):
-    """pi finds its extension where it is told, and nothing of it is left."""
-    program(programs, "pi", "at = sys.argv[2]\nopen('said', 'w').write(at + '\\n' + open(at).read())")
+def test_run_gives_pi_a_temporary_extension(run, programs, home):
+    """pi gets the path of its extension, and nothing of it is left afterwards."""
+    write_program(programs, "pi", "at = sys.argv[2]\nopen('said', 'w').write(at + '\\n' + open(at).read())")
     assert run("run", "--", "pi", "-p", "hi").exit_code == 0
     at, _, text = (home / "said").read_text().partition("\n")
     assert "http://127.0.0.1:" in text
     assert not Path(at).parent.exists()
 
 
-def test_a_folder_of_llm(run, programs, home, monkeypatch):
-    """llm finds its things beside the other addresses; what it writes is in the user's folder behind it."""
+def test_run_gives_llm_a_folder_with_proxy_addresses(run, programs, home, monkeypatch):
+    """llm gets a copy of its settings with other addresses, and what it writes is in the user's folder afterwards."""
     own = home / "llm"
     own.mkdir()
     (own / "logs.db").write_text("log")
     (own / "extra-openai-models.yaml").write_text("- model_id: x\n  api_base: http://127.0.0.1:9/v1\n")
     monkeypatch.setenv("LLM_USER_PATH", str(own))
     does = "at = os.environ['LLM_USER_PATH']\nopen(at + '/logs.db', 'a').write(' more')\nopen(at + '/new', 'w')\n"
-    program(programs, "llm", f"{does}open('said', 'w').write(open(at + '/extra-openai-models.yaml').read())")
+    write_program(programs, "llm", f"{does}open('said', 'w').write(open(at + '/extra-openai-models.yaml').read())")
     assert run("run", "--", "llm", "hi").exit_code == 0
     assert "/u/http://127.0.0.1:9/v1" in (home / "said").read_text()
     assert (own / "logs.db").read_text() == "log more"
@@ -409,18 +412,18 @@ def test_a_folder_of_llm(run, programs, home, monkeypatch):
 
 
 @pytest.mark.parametrize(("says", "upstream"), [("ChatGPT", "/u/https://chatgpt.com/backend-api/codex"), ("x", "/v1")])
-def test_the_login_of_codex(run, programs, home, says, upstream):
-    """Codex is asked how it is logged in; its arguments come behind ours."""
+def test_run_selects_the_upstream_by_the_login_of_codex(run, programs, home, says, upstream):
+    """Codex is asked how it is logged in, and its own arguments follow ours."""
     text = f"if sys.argv[1] == 'login': print('Logged in using {says}', file=sys.stderr)\n"
-    program(programs, "codex", f"{text}else: json.dump(sys.argv[1:], open('said', 'w'))")
+    write_program(programs, "codex", f"{text}else: json.dump(sys.argv[1:], open('said', 'w'))")
     assert run("run", "--", "codex", "exec", "hi").exit_code == 0
-    given = json.loads((home / "said").read_text())
-    assert re.fullmatch(r'openai_base_url="http://127\.0\.0\.1:\d+' + re.escape(upstream) + '"', given[1])
-    assert given[2:] == ["exec", "hi"]
+    arguments = json.loads((home / "said").read_text())
+    assert re.fullmatch(r'openai_base_url="http://127\.0\.0\.1:\d+' + re.escape(upstream) + '"', arguments[1])
+    assert arguments[2:] == ["exec", "hi"]
 
 
-def test_what_goes_past_the_proxy_is_said_before(run, programs, monkeypatch):
-    """A note about the client stands on standard error."""
+def test_run_warns_about_requests_that_bypass_the_proxy(run, programs, monkeypatch):
+    """A note about the client is printed on standard error before it starts."""
     monkeypatch.setenv("CLAUDE_CODE_USE_VERTEX", "1")
-    program(programs, "claude", "")
+    write_program(programs, "claude", "")
     assert "bypass the proxy" in run("run", "claude").stderr

@@ -1,4 +1,4 @@
-"""What is printed where the encoding has no signs like ours."""
+"""What is printed if the encoding lacks our symbols."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.cli.output.ascii_fallback import ASCII_FALLBACK
 
 
 @pytest.mark.parametrize(
-    ("said", "encoding", "told"),
+    ("text", "encoding", "expected"),
     [
         ("→ Read · 5 × …", "ascii", b"> Read - 5 x ."),
         ("⟱ café 世界", "ascii", b"v caf? ??"),
@@ -20,29 +20,29 @@ from holdfast.cli.output.ascii_fallback import ASCII_FALLBACK
         ("→ · 世", "utf-8", "→ · 世".encode()),
     ],
 )
-def test_a_sign_has_a_plainer_one(said, encoding, told):
-    """Each sign of ours gives way to one sign that the encoding has, so that columns stay; all others to a ``?``."""
-    assert said.encode(encoding, ASCII_FALLBACK) == told
+def test_ascii_fallback_replaces_each_symbol_by_one_character(text, encoding, expected):
+    """Each of our symbols becomes one character that the encoding has, so that columns stay; others become ``?``."""
+    assert text.encode(encoding, ASCII_FALLBACK) == expected
 
 
-def test_bytes_are_not_made_up():
-    """It is for writing alone: what cannot be read stays an error."""
+def test_ascii_fallback_does_not_apply_to_decoding():
+    """Bytes that cannot be decoded stay an error."""
     with pytest.raises(UnicodeDecodeError):
         b"\xff".decode("utf-8", ASCII_FALLBACK)
 
 
-def test_a_command_in_ascii(run, session):
-    """A terminal that knows ASCII alone is shown arrows and bars of it."""
+def test_show_prints_ascii_arrows_on_an_ascii_terminal(run, session):
+    """On an ASCII terminal arrows and bars are printed as ASCII."""
     run("import", session)
     show = [sys.executable, "-m", "holdfast", "show", "5e551011"]
     env = os.environ | {"PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(show, capture_output=True, env=env, check=True)
-    assert b" > Read {" in done.stdout
-    assert b"?" not in done.stdout
+    result = subprocess.run(show, capture_output=True, env=env, check=True)
+    assert b" > Read {" in result.stdout
+    assert b"?" not in result.stdout
 
 
-def test_the_page_of_help_in_ascii():
-    """The first page that anybody sees is shown there too."""
+def test_help_prints_on_an_ascii_terminal():
+    """The help page is printed on an ASCII terminal."""
     env = os.environ | {"PYTHONIOENCODING": "ascii"}
-    done = subprocess.run([sys.executable, "-m", "holdfast", "--help"], capture_output=True, env=env, check=False)
-    assert (done.returncode, done.stderr, b"Commands:" in done.stdout) == (0, b"", True)
+    result = subprocess.run([sys.executable, "-m", "holdfast", "--help"], capture_output=True, env=env, check=False)
+    assert (result.returncode, result.stderr, b"Commands:" in result.stdout) == (0, b"", True)

@@ -1,4 +1,4 @@
-"""A wrong value of an option is told with what was given, what is allowed, and where it can be seen what was meant."""
+"""A wrong option value is refused with the value, what is allowed, and how to write it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("value", "expected"),
     [
         ("200k", "'200k' is not a whole number; write 200000"),
         ("1.5M", "'1.5M' is not a whole number; write 1500000"),
@@ -18,14 +18,14 @@ import pytest
         ("0", "0 is not in the range x>=1"),
     ],
 )
-def test_a_number_that_is_none(run, decided, given, told):
-    """What people write for a number is not taken, but it is said how to write it."""
-    result = run("context", decided, "--window", given)
-    assert (result.exit_code, told in result.stderr) == (2, True), result.stderr
+def test_commands_suggest_how_to_write_a_number(run, edited_session, value, expected):
+    """Human notations for a number are refused, and the message says how to write it."""
+    result = run("context", edited_session, "--window", value)
+    assert (result.exit_code, expected in result.stderr) == (2, True), result.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (("gc", "--grace", "nan"), "'nan' is not a number; use digits, for example 0.5"),
         (("gc", "--grace", "soon"), "'soon' is not a number"),
@@ -37,23 +37,23 @@ def test_a_number_that_is_none(run, decided, given, told):
         (("policy", "zzz"), "holdfast policy has no command 'zzz'; choose from list, show"),
     ],
 )
-def test_what_is_out_of_place(run, arguments, told):
-    """No factor is infinite, a status is one of HTTP, and who names a policy alone is told how it is shown."""
+def test_commands_name_the_allowed_values_of_an_option(run, arguments, expected):
+    """Numbers out of range and a misplaced policy name are refused with what is allowed."""
     result = run(*arguments)
-    assert (result.exit_code, told in result.stderr) == (2, True), result.stderr
+    assert (result.exit_code, expected in result.stderr) == (2, True), result.stderr
 
 
 @pytest.mark.parametrize("words", ["", " \t"])
-def test_a_search_without_words(run, decided, words):
-    """It is no search; all that could be listed is no answer to it."""
-    result = run("recall", decided, "--search", words)
+def test_recall_search_refuses_blank_words(run, edited_session, words):
+    """A blank search is wrong use and does not list everything."""
+    result = run("recall", edited_session, "--search", words)
     assert result.exit_code == 2
     assert "--search has no words in it" in result.stderr
 
 
 @pytest.mark.parametrize("verb", ["replay", "import"])
-def test_json_that_ends_early(run, home, verb):
-    """A request that was cut off is told as JSON that cannot be read, and why; other text as what it is."""
+def test_replay_and_import_explain_unreadable_files(run, home, verb):
+    """Truncated JSON is named as such, and other text is described."""
     file = home / "cut.json"
     file.write_bytes(b'{"model":"m","messages":[{"role":"user"')
     assert "the JSON in it cannot be read (Input data was truncated)" in run(verb, file).stderr
@@ -63,18 +63,18 @@ def test_json_that_ends_early(run, home, verb):
     assert "a JSON object with fields: all its 2,000 lines are something else" in run(verb, file).stderr
 
 
-def test_requests_go_into_a_folder(run, home, session):
-    """A file where requests were to be written is told as such."""
-    there = home / "requests"
-    there.write_text("mine")
-    result = run("replay", session, "--dump", there)
+def test_replay_dump_refuses_an_existing_file(run, home, session):
+    """A file in place of the dump folder is named."""
+    file = home / "requests"
+    file.write_text("mine")
+    result = run("replay", session, "--dump", file)
     assert result.exit_code == 2
-    assert f"{there} is a file; give a folder with --dump" in result.stderr
+    assert f"{file} is a file; give a folder with --dump" in result.stderr
 
 
 @pytest.mark.parametrize("arguments", [(), ("ls",), ("policy", "show")])
-def test_help_has_a_short_name(run, arguments):
-    """``-h`` is ``--help``, everywhere."""
+def test_commands_accept_h_for_help(run, arguments):
+    """``-h`` prints what ``--help`` prints."""
     assert run(*arguments, "-h").stdout == run(*arguments, "--help").stdout != ""
 
 
@@ -97,15 +97,19 @@ def test_help_has_a_short_name(run, arguments):
         ("LONG",),
     ],
 )
-def test_nothing_endless_is_repeated(run, decided, arguments):
-    """An error repeats the beginning of what was given, however long that is, and still says what to do."""
+def test_commands_shorten_an_endless_argument_in_errors(run, edited_session, arguments):
+    """An error repeats only the beginning of a very long argument, and still says what to do."""
     long = "7" * 5_000
-    result = run(*[one.replace("LONG", long).replace("DECIDED", decided) for one in arguments], given="{}")
+    result = run(
+        *[argument.replace("LONG", long).replace("DECIDED", edited_session) for argument in arguments], stdin="{}"
+    )
     assert result.exit_code in (2, 127)
     assert "7777…" in result.output
     assert len(result.output) < 1_000
 
 
-def test_digits_without_end_are_no_number(run, decided):
-    """Digits alone that are too many are told as that."""
-    assert "has too many digits; give a smaller number" in run("context", decided, "--window", "9" * 5_000).stderr
+def test_context_refuses_a_window_with_too_many_digits(run, edited_session):
+    """A number with thousands of digits is named as such."""
+    assert (
+        "has too many digits; give a smaller number" in run("context", edited_session, "--window", "9" * 5_000).stderr
+    )

@@ -1,4 +1,4 @@
-"""A person at a terminal is told that a command works; nobody else is."""
+"""Progress is shown at a terminal and nowhere else."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from holdfast.cli import command
 from holdfast.cli.output import terminal
 from holdfast.cli.output.terminal import ProgressBar
 
-SOON = 30
-"""Seconds within which something must show."""
-GONE = "\x1b[2K"
-"""What empties a line of a terminal."""
+TIMEOUT_SECONDS = 30
+"""Seconds within which output must appear."""
+ERASE_LINE = "\x1b[2K"
+"""The sequence that erases a terminal line."""
 
 
 @contextmanager
-def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Make standard error a terminal, on which bars show at once; yield the end at which a person sits."""
+def attach_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Make standard error a terminal on which bars show at once, and yield its other end."""
     ours, theirs = os.openpty()
     with monkeypatch.context() as patch, os.fdopen(theirs, "w", encoding="utf-8") as stream:
         patch.setenv("TERM", "xterm")
@@ -35,55 +35,55 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     os.close(ours)
 
 
-def read(ours: int, wanted: str) -> str:
-    """Return what shows on a terminal until ``wanted`` does."""
-    shown = b""
-    while wanted.encode() not in shown and select.select([ours], [], [], SOON)[0]:
-        shown += os.read(ours, 4096)
-    return shown.decode()
+def read_until(terminal_end: int, expected: str) -> str:
+    """Return what is printed on a terminal until ``expected`` appears."""
+    printed = b""
+    while expected.encode() not in printed and select.select([terminal_end], [], [], TIMEOUT_SECONDS)[0]:
+        printed += os.read(terminal_end, 4096)
+    return printed.decode()
 
 
-def test_a_bar_shows_what_is_done_and_goes_away(monkeypatch):
-    """It comes by itself, also where nothing is told; ticks move it, and at the end its line is empty again."""
-    with at_a_terminal(monkeypatch) as screen:
-        with ProgressBar("reading", is_wanted=True) as waiting:
-            assert "reading" in read(screen, "reading")
-            half = waiting.track_items("sessions", ["one", "two"])
+def test_progress_bar_shows_progress_and_disappears(monkeypatch):
+    """It appears after a delay even without items, items move it, and its line is empty at the end."""
+    with attach_terminal(monkeypatch) as screen:
+        with ProgressBar("reading", is_wanted=True) as bar:
+            assert "reading" in read_until(screen, "reading")
+            half = bar.track_items("sessions", ["one", "two"])
             assert [next(half), next(half)] == ["one", "two"]
-            assert "50%" in read(screen, "50%")
-        assert read(screen, GONE).endswith(GONE)
+            assert "50%" in read_until(screen, "50%")
+        assert read_until(screen, ERASE_LINE).endswith(ERASE_LINE)
 
 
-def test_who_wants_no_bar_sees_none(monkeypatch):
-    """So it is with ``--json``; the steps are done all the same."""
-    with at_a_terminal(monkeypatch) as screen:
-        with ProgressBar("reading", is_wanted=False) as waiting:
-            assert list(waiting.track_items("sessions", range(9))) == list(range(9))
+def test_progress_bar_prints_nothing_if_not_wanted(monkeypatch):
+    """With ``--json`` no bar is shown, and the items are iterated all the same."""
+    with attach_terminal(monkeypatch) as screen:
+        with ProgressBar("reading", is_wanted=False) as bar:
+            assert list(bar.track_items("sessions", range(9))) == list(range(9))
         assert not select.select([screen], [], [], 0)[0]
 
 
-def test_what_a_command_prints_goes_where_it_went(monkeypatch, capsys):
-    """A bar on standard error leaves standard output alone, which may be a file."""
-    with at_a_terminal(monkeypatch) as screen, ProgressBar("reading", is_wanted=True):
-        read(screen, "reading")
+def test_progress_bar_leaves_standard_output_alone(monkeypatch, capsys):
+    """The bar is on standard error; standard output may be a file."""
+    with attach_terminal(monkeypatch) as screen, ProgressBar("reading", is_wanted=True):
+        read_until(screen, "reading")
         click.echo("a line")
     assert capsys.readouterr().out == "a line\n"
 
 
-@pytest.mark.parametrize("options", example_counts.spare([[], ["--json"]], keep=1))
-def test_a_command_that_waits_says_so(monkeypatch, home, session, options):
-    """An import whose file takes its time shows that something is going on, but not to a program."""
+@pytest.mark.parametrize("options", example_counts.mark_rest_long([[], ["--json"]], keep=1))
+def test_import_shows_progress_while_it_waits(monkeypatch, home, session, options):
+    """An import from a slow file shows that it is reading, but not with --json."""
     pipe = home / "slow.jsonl"
     os.mkfifo(pipe)
     writing = os.open(pipe, os.O_RDWR)
-    with at_a_terminal(monkeypatch) as screen:
+    with attach_terminal(monkeypatch) as screen:
         arguments = ["import", str(pipe), *options]
         running = Thread(target=command.main, args=(arguments,), kwargs={"standalone_mode": False})
         running.start()
-        shown = read(screen, "reading") if not options else ""
+        printed = read_until(screen, "reading") if not options else ""
         os.write(writing, session.read_bytes())
         os.close(writing)
-        running.join(SOON)
+        running.join(TIMEOUT_SECONDS)
         assert not running.is_alive()
-        assert ("reading" in shown) == (not options)
+        assert ("reading" in printed) == (not options)
         assert not options or not select.select([screen], [], [], 0)[0]

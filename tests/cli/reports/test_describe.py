@@ -1,4 +1,4 @@
-"""Messages in one line of words."""
+"""Short ids of entries and one-line summaries of messages."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from holdfast.messages.parts import Text, ToolCall
 from holdfast.messages.size.tokens import build_sized_message
 
 
-def test_beginnings_mean_one_entry():
-    """A beginning is no other entry's; what goes on from an id with a ``+`` belongs to it."""
+def test_shorten_entry_ids_returns_unique_prefixes():
+    """A prefix fits no other entry, except ids that extend it with a ``+``."""
     ids = ["line-104", "line-1040", "line-1040+usage", "0123456789", "x", "x+lines", "abcdefgh+1", "abcdefgh+2"]
     assert shorten_entry_ids(ids) == {
         "line-104": "line-104",
@@ -23,8 +23,8 @@ def test_beginnings_mean_one_entry():
     }
 
 
-def test_a_text_in_pieces_is_shown_as_one():
-    """What a model says in parts one behind the other is one text; what a user says in two texts is two."""
+def test_summarize_message_joins_adjacent_texts_of_an_answer():
+    """Adjacent texts of an answer are one text; two texts of a user stay two."""
     answer = Message("assistant", (Text("ok d"), Text("one"), ToolCall("c", "ls", "{}")))
     assert summarize_message(answer) == "ok done → ls {}"
     assert get_message_text_lines([build_sized_message(answer)]) == ["ok done", "→ ls {}"]

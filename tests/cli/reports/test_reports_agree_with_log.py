@@ -1,4 +1,4 @@
-"""What the commands tell of a log is what the log says, for any log."""
+"""The reports of the commands agree with the log, for any log."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from holdfast.state.view import list_projection_origins
 from holdfast.store.base import SessionInfo
 
 
-def chained(entries: list[Entry]) -> list[Entry]:
-    """Return ``entries`` each with an id of its own and the one before as its parent, as a store would hold them."""
+def chain_entries(entries: list[Entry]) -> list[Entry]:
+    """Return ``entries`` with unique ids, each the child of the one before, as a store would hold them."""
     names = {entry.id: f"{index}:{entry.id}" for index, entry in enumerate(entries)}
     out: list[Entry] = []
     for index, entry in enumerate(entries):
@@ -36,67 +36,70 @@ def chained(entries: list[Entry]) -> list[Entry]:
     return out
 
 
-@given(log_strategy().map(chained))
-def test_the_account_adds_up(entries):
-    """By whatever rules, what is saved is what was said less what a request holds, at every moment."""
+@given(log_strategy().map(chain_entries))
+def test_compute_savings_equals_the_tokens_not_shown(entries):
+    """After every entry of any log, the savings are all tokens less those a request shows."""
     for stop in range(len(entries) + 1):
-        branch = ConversationState.from_entries(entries[:stop])
-        found = compute_savings_and_state(
+        state = ConversationState.from_entries(entries[:stop])
+        savings = compute_savings_and_state(
             "", entries[:stop], entries[stop - 1].id if stop else None, load_shipped_catalog()
         )[0]
         assert (
-            found.saved_tokens
-            == (branch.history.cumulative_tokens[-1] if len(branch.history.sized_messages) else 0)
-            - branch.view.shown_tokens
+            savings.saved_tokens
+            == (state.history.cumulative_tokens[-1] if len(state.history.sized_messages) else 0)
+            - state.view.shown_tokens
         )
-    assert sum_savings([found, found]).saved_tokens == 2 * found.saved_tokens
+    assert sum_savings([savings, savings]).saved_tokens == 2 * savings.saved_tokens
 
 
-@given(log_strategy().map(chained), st.data())
-def test_two_moments_compared(entries, data):
-    """Each side's messages are those of its request, and what comes one way goes the other way."""
+@given(log_strategy().map(chain_entries), st.data())
+def test_compare_requests_is_symmetric_and_complete(entries, data):
+    """Each side has the messages of its request, and what appears one way is hidden the other way."""
     first, second = (build_branch_history(entries[: data.draw(st.integers(0, len(entries)))]) for _ in range(2))
-    found, back = compare_requests(first, second), compare_requests(second, first)
+    forward, backward = compare_requests(first, second), compare_requests(second, first)
     assert [
-        one.number for one in found.changes if one.kind in {"same", "changed", "hidden"}
+        change.number for change in forward.changes if change.kind in {"same", "changed", "hidden"}
     ] == list_projection_origins(first.state)
     assert [
-        one.number for one in found.changes if one.kind in {"same", "changed", "new", "back"}
+        change.number for change in forward.changes if change.kind in {"same", "changed", "new", "back"}
     ] == list_projection_origins(second.state)
-    gone = sorted((one.number, one.entry) for one in back.changes if one.kind == "hidden")
-    assert sorted((one.number, one.entry) for one in found.changes if one.kind in {"new", "back"}) == gone
-    assert [one for run in group_message_changes(found.changes) for one in run] == list(found.changes)
-    assert all(one.kind == "same" for one in compare_requests(first, first).changes)
+    hidden = sorted((change.number, change.entry) for change in backward.changes if change.kind == "hidden")
+    assert (
+        sorted((change.number, change.entry) for change in forward.changes if change.kind in {"new", "back"}) == hidden
+    )
+    assert [change for run in group_message_changes(forward.changes) for change in run] == list(forward.changes)
+    assert all(change.kind == "same" for change in compare_requests(first, first).changes)
 
 
-@given(log_strategy().map(chained))
-def test_a_message_is_whole_unless_something_was_done(entries):
-    """What is not sent as it was said has an act in force that says why; acts in force are those of the law."""
+@given(log_strategy().map(chain_entries))
+def test_message_visibility_agrees_with_message_actions(entries):
+    """A message that is not whole has an active action that explains it, and active actions are active decisions."""
     log = build_branch_history(entries)
-    law = {id_ for id_, _ in log.state.view.active_decisions}
-    for index, state in enumerate(list_message_visibility(log.state)):
-        told = list(iter_message_actions(log, index))
-        assert {act.entry for act in told if not act.revoked_by} <= law
-        if state != "whole":
-            assert any(not act.revoked_by for act in told)
+    active_ids = {id_ for id_, _ in log.state.view.active_decisions}
+    for index, visibility in enumerate(list_message_visibility(log.state)):
+        actions = list(iter_message_actions(log, index))
+        assert {action.entry for action in actions if not action.revoked_by} <= active_ids
+        if visibility != "whole":
+            assert any(not action.revoked_by for action in actions)
         elif index >= log.state.view.first_kept or index < log.state.view.pinned_count:
-            assert [slot.message for slot in get_shown_messages(log.state, index)] == [
+            assert [sized_message.message for sized_message in get_shown_messages(log.state, index)] == [
                 log.state.history.messages[index]
             ]
 
 
-@given(log_strategy().map(chained))
-def test_what_undo_says_comes_true(entries):
-    """The tokens that a decision would bring back are those by which the request grows without it."""
+@given(log_strategy().map(chain_entries))
+def test_list_undoable_growth_equals_the_growth_after_undo(entries):
+    """The growth listed for a decision is the growth of the request without it."""
     log, info = build_branch_history(entries), SessionInfo("s")
-    told = list_undoable(info, log)
-    assert [one.id for one in told] == [id_ for id_, _ in reversed(list_active_decisions(log.state))]
-    for one in told:
-        without = apply_entry(log.state, Entry("", None, RevokeEntry(one.id)))
+    listed = list_undoable(info, log)
+    assert [decision.id for decision in listed] == [id_ for id_, _ in reversed(list_active_decisions(log.state))]
+    for decision in listed:
+        without = apply_entry(log.state, Entry("", None, RevokeEntry(decision.id)))
         assert (
             measure_session_request(info, without).tokens - measure_session_request(info, log.state).tokens
-            == one.token_growth
+            == decision.token_growth
         )
         assert isinstance(
-            dict(log.state.view.active_decisions)[one.id], DecisionEntry if one.kind == "decision" else CompactionEntry
+            dict(log.state.view.active_decisions)[decision.id],
+            DecisionEntry if decision.kind == "decision" else CompactionEntry,
         )

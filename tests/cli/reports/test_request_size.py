@@ -1,4 +1,4 @@
-"""A request has one size, also where its provider's count is of something else, or is not believed."""
+"""A request has one size in all commands, even if its provider's count is missing or implausible."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ from holdfast.planning.pipeline import Policy
 from holdfast.state.entries import FailureEntry, Usage
 
 KEY, WINDOW = "5126-of-one", 20_000
-PLACE = get_target("anthropic", "claude-sonnet-4-5", window=WINDOW)
+TARGET = get_target("anthropic", "claude-sonnet-4-5", window=WINDOW)
 
 
 @pytest.fixture
 def journal(store):
-    """Return the journal of a session whose newest request was made shorter, and is about to be answered."""
-    found = Journal.open(store, KEY, Policy())
+    """Return the journal of a session whose newest request was reduced and has no answer yet."""
+    journal_of_session = Journal.open(store, KEY, Policy())
     for at in range(6):
         result = ToolResult(f"{at}", "Read", (Text(f"a line of log {at}\n" * 700),))
         talk = Message("assistant", (ToolCall(f"{at}", "Read", "{}"),)), Message("tool", (result,))
-        found.append(Message.from_text("user", f"Read log {at}."), *talk)
-        ready = found.prepare_request(PLACE)
+        journal_of_session.append(Message.from_text("user", f"Read log {at}."), *talk)
+        ready = journal_of_session.prepare_request(TARGET)
         if at < 5:
-            found.record_answer(
+            journal_of_session.record_answer(
                 Message.from_text("assistant", "It was read."), Usage(input=ready.plan.after, output=5), "end_turn"
             )
     assert ready.plan.state.view.active_decisions
-    return found
+    return journal_of_session
 
 
-def answered(tokens, **how):
-    """Return what lets an answer come that tells a prompt of so many tokens."""
+def answer_with(tokens, **how):
+    """Return a function that records an answer with this input usage."""
     return lambda journal: journal.record_answer(
         Message.from_text("assistant", "Yes."), Usage(input=tokens), "end_turn", **how
     )
 
 
-def refused(**told):
-    """Return what lets the request be refused by such numbers."""
-    return lambda journal: journal.record_overflow("too large", **told)
+def refuse_with(**numbers):
+    """Return a function that records an overflow with these numbers."""
+    return lambda journal: journal.record_overflow("too large", **numbers)
 
 
 @pytest.mark.parametrize(
     ("end", "is_counted"),
     [
-        (answered(9_000), True),
-        (answered(4_000_000), False),
-        (answered(3), False),
-        (answered(9_000, as_planned=False), False),
-        (answered(0), False),
-        (refused(requested_tokens=21_000), True),
-        (refused(limit=18_500), False),
-        (refused(requested_tokens=4_000_000), False),
-        (refused(), False),
+        (answer_with(9_000), True),
+        (answer_with(4_000_000), False),
+        (answer_with(3), False),
+        (answer_with(9_000, as_planned=False), False),
+        (answer_with(0), False),
+        (refuse_with(requested_tokens=21_000), True),
+        (refuse_with(limit=18_500), False),
+        (refuse_with(requested_tokens=4_000_000), False),
+        (refuse_with(), False),
         (lambda journal: journal.record_failure("gone"), False),
         (lambda journal: None, False),
     ],
@@ -66,8 +66,10 @@ def refused(**told):
         "refused by a limit", "refused by nonsense", "refused without a word", "failed", "on its way",
     ],
 )  # fmt: skip
-def test_every_command_says_the_same_size(run, store, journal, end, is_counted):
-    """``why``, ``diff`` and ``context`` of a request, by its id or its failure's, and ``stats`` of the largest."""
+def test_commands_agree_on_the_size_of_a_request(run, store, journal, end, is_counted):
+    """``why``, ``diff`` and ``context`` report one size for a request id or its failure's id; ``stats`` reports the
+    largest.
+    """
     end(journal)
     request = next(
         entry.id for entry in reversed(store.read_path(KEY)) if entry.body.__struct_config__.tag == "request"
@@ -80,10 +82,10 @@ def test_every_command_says_the_same_size(run, store, journal, end, is_counted):
         assert why["tokens"] == diff["before"] > why["shown_tokens"]
         assert why["window"] == context["window"]
         size = f"{'' if is_counted else '~'}{why['shown_tokens']:,}"
-        told = " ".join(run("why", name).stdout.split())
-        assert f" {size} tokens" in told
-        is_told = why["usage"] is not None
-        assert ("by an implausible count" in told) == (is_told and not is_counted)
+        printed = " ".join(run("why", name).stdout.split())
+        assert f" {size} tokens" in printed
+        has_usage = why["usage"] is not None
+        assert ("by an implausible count" in printed) == (has_usage and not is_counted)
         assert f" {size} tokens" in run("diff", name).stdout
         assert run("context", name).stdout.splitlines()[1].startswith(f"{size} of ")
     largest = json.loads(run("stats", KEY, "--json").stdout)["largest"]
@@ -96,43 +98,43 @@ def test_every_command_says_the_same_size(run, store, journal, end, is_counted):
     [(9_000, True), (4_000_000, False), (3, False), (0, False)],
     ids=["counted", "doubted", "not the whole", "untold"],
 )
-def test_a_list_says_a_size_that_is_believed(run, journal, tokens, is_counted):
-    """``ls`` shows what the provider counted where that is believed, else what ``context`` estimates."""
-    answered(tokens)(journal)
+def test_ls_shows_a_believable_count_else_an_estimate(run, journal, tokens, is_counted):
+    """``ls`` shows the provider's count if it is plausible, otherwise the estimate of ``context``."""
+    answer_with(tokens)(journal)
     (listed,) = json.loads(run("ls", "--json").stdout)
     size = json.loads(run("context", KEY, "--json").stdout)["tokens"]
     assert (listed["is_counted"], listed["tokens"]) == (is_counted, tokens if is_counted else size)
     assert f"{'' if is_counted else '~'}{listed['tokens']:,}" in run("ls").stdout.split()
 
 
-def test_what_nobody_told_is_not_known(run, store, home):
-    """Tokens and dollars that no answer tells are no zeros: nothing in JSON, and words for people."""
+def test_commands_report_missing_usage_as_unknown(run, store, home):
+    """Tokens and dollars without usage are not zero: null in JSON and words in text."""
     journal = Journal.open(store, KEY, Policy())
     journal.append(Message.from_text("user", "word " * 900))
-    request = journal.prepare_request(PLACE).request_id
+    request = journal.prepare_request(TARGET).request_id
     journal.record_answer(Message.from_text("assistant", "Yes."), Usage(), "end_turn")
-    why, found = (json.loads(run(*verb, "--json").stdout) for verb in (("why", request), ("stats", KEY)))
-    every = json.loads(run("stats", "--json").stdout)["all"]
+    why, session_figures = (json.loads(run(*verb, "--json").stdout) for verb in (("why", request), ("stats", KEY)))
+    all_figures = json.loads(run("stats", "--json").stdout)["all"]
     assert (why["usage"], why["dollars"]) == (None, None)
     for name in ("input", "output", "cache_read", "cache_write", "dollars", "cache_hit"):
-        assert (found[name], every[name]) == (None, None)
-    assert (found["answers"], found["answers_without_usage"]) == (0, 1)
+        assert (session_figures[name], all_figures[name]) == (None, None)
+    assert (session_figures["answers"], session_figures["answers_without_usage"]) == (0, 1)
     assert "cost unknown: its answer reported no usage, ended with end_turn" in run("why", request).stdout
     assert "no answer reported usage, so the cost is unknown" in run("stats", KEY).stdout
     assert "answer: no usage reported end_turn" in run("show", KEY, "--all").stdout
     journal.append(Message.from_text("user", "And now?"))
-    journal.prepare_request(PLACE)
+    journal.prepare_request(TARGET)
     journal.record_answer(Message.from_text("assistant", "No."), Usage(1_000, 2), "end_turn")
     assert "; 1 answer without usage not included" in " ".join(run("stats", KEY).stdout.split())
 
 
 @pytest.mark.parametrize("table", ["policy", "policy.pi"])
-def test_a_request_has_one_window(run, store, home, table):
-    """That of the settings which its session is planned by, as ``holdfast.toml`` changes them."""
+def test_commands_agree_on_the_configured_window(run, store, home, table):
+    """The window is that of the session's policy as ``holdfast.toml`` changes it."""
     (home / "holdfast.toml").write_text(f"[{table}]\nwindow.cap = 18000\n")
     journal = Journal.open(store, KEY, Policy.preset("pi"))
     journal.append(Message.from_text("user", "word " * 900))
-    ready = journal.prepare_request(PLACE)
+    ready = journal.prepare_request(TARGET)
     request = ready.request_id
     journal.record_answer(Message.from_text("assistant", "Yes."), Usage(input=ready.plan.after), "end_turn")
     for name in (request, KEY):
@@ -141,22 +143,22 @@ def test_a_request_has_one_window(run, store, home, table):
     assert json.loads(run("stats", KEY, "--json").stdout)["largest"]["window"] == 18_000
 
 
-def test_what_was_counted_whole_is_its_size_again_once_it_is_undone(run, store):
-    """``undo``, ``diff``, ``stats`` and ``context`` tell one size for what a decision took, whatever the estimate."""
+def test_commands_agree_on_the_size_before_and_after_undo(run, store):
+    """``undo``, ``diff``, ``stats`` and ``context`` agree on the tokens a decision removed, whatever the estimate."""
     journal = Journal.open(store, KEY, Policy())
-    said = Message.from_text("user", "kelp on the rock " * 400)
+    message = Message.from_text("user", "kelp on the rock " * 400)
     for _ in range(3):
-        journal.append(said)
-        ready = journal.prepare_request(PLACE)
+        journal.append(message)
+        ready = journal.prepare_request(TARGET)
         journal.record_answer(
             Message.from_text("assistant", "Yes."), Usage(input=ready.plan.after * 3 // 4, output=5), "end_turn"
         )
     whole = json.loads(run("context", KEY, "--json").stdout)["tokens"]
     assert run("compact", KEY).exit_code == 0
-    [standing] = json.loads(run("undo", KEY, "--list", "--json").stdout)["in_force"]
-    diff = json.loads(run("diff", KEY, f"..{standing['id']}", "--json").stdout)
+    [decision] = json.loads(run("undo", KEY, "--list", "--json").stdout)["in_force"]
+    diff = json.loads(run("diff", KEY, f"..{decision['id']}", "--json").stdout)
     stats = json.loads(run("stats", KEY, "--json").stdout)
     assert diff["before"] == stats["said_tokens"] == whole
-    assert diff["before"] - diff["after"] == stats["saved_tokens"] == standing["token_growth"]
+    assert diff["before"] - diff["after"] == stats["saved_tokens"] == decision["token_growth"]
     undone = json.loads(run("undo", KEY, "--json").stdout)
     assert (undone["before"], undone["after"]) == (diff["after"], whole)

@@ -1,4 +1,4 @@
-"""A damaged session is repaired before it is compacted, if that loses nothing, and that is told."""
+"""A damaged session is repaired before it is compacted, if that loses nothing, and the repair is reported."""
 
 from __future__ import annotations
 
@@ -27,67 +27,69 @@ def damage(path, change, position):
 
 
 async def fill(session, turns=30):
-    """Say so many turns."""
+    """Append turns to a session."""
     for turn in range(turns):
-        said = "".join(f"line {line} of turn {turn}\n" for line in range(80))
-        await session.append(Message.from_text("user", said), Message.from_text("assistant", "Done."))
+        text = "".join(f"line {line} of turn {turn}\n" for line in range(80))
+        await session.append(Message.from_text("user", text), Message.from_text("assistant", "Done."))
 
 
-def repairs(told):
-    """Return what the listener was told of repairs."""
-    return [event.why for event in told if isinstance(event, events.NoticeGiven) and event.rule == "session-repaired"]
+def list_repairs(seen_events):
+    """Return the reasons of the repairs among the events."""
+    return [
+        event.why for event in seen_events if isinstance(event, events.NoticeGiven) and event.rule == "session-repaired"
+    ]
 
 
-def opened(path, told=None):
-    """Return the engine on the store at ``path``."""
-    listen = None if told is None else told.append
+def open_engine(path, seen_events=None):
+    """Open an engine on the store at ``path``."""
+    listen = None if seen_events is None else seen_events.append
     return Engine.open(path, upstream=ScriptedUpstream([]), target=CLAUDE, listen=listen)
 
 
-def test_compact_repairs_a_session_that_was_damaged_before_it_was_opened(tmp_path):
-    """The session opens, says once what was repaired, and compacts."""
-    told = []
+def test_session_repairs_damage_when_it_is_opened(tmp_path):
+    """A damaged session opens, reports the repair once, and can be compacted."""
+    seen_events = []
 
     async def main():
-        async with opened(tmp_path / "s.db") as engine:
+        async with open_engine(tmp_path / "s.db") as engine:
             await fill(await engine.session("k"))
         damage(tmp_path / "s.db", "parent = parent - 1", 7)
-        async with opened(tmp_path / "s.db", told) as engine:
+        async with open_engine(tmp_path / "s.db", seen_events) as engine:
             session = await engine.session("k")
             return await session.compact()
 
     assert run_on_fake_clock(main).outcome == "compacted"
-    assert len(repairs(told)) == 1
+    assert len(list_repairs(seen_events)) == 1
 
 
-def test_a_session_is_repaired_where_it_is_read_again(tmp_path):
-    """What a compaction hides is not read when the session opens; taking that back reads it, repaired."""
-    told = []
+def test_session_repairs_damage_when_hidden_messages_are_read(tmp_path):
+    """Messages that a compaction hides are first read by an undo, which repairs them."""
+    seen_events = []
 
     async def main():
-        async with opened(tmp_path / "s.db") as engine:
+        async with open_engine(tmp_path / "s.db") as engine:
             session = await engine.session("k")
             await fill(session)
             await session.compact()
         damage(tmp_path / "s.db", "parent = parent - 1", 7)
-        async with opened(tmp_path / "s.db", told) as engine:
+        async with open_engine(tmp_path / "s.db", seen_events) as engine:
             session = await engine.session("k")
-            assert repairs(told) == []
+            assert list_repairs(seen_events) == []
             await session.undo()
             return (await session.compact()).outcome, len(session.journal.state.history.sized_messages)
 
     assert run_on_fake_clock(main) == ("compacted", 60)
-    assert len(repairs(told)) == 1
+    assert len(list_repairs(seen_events)) == 1
 
 
-def test_compact_raises_where_a_repair_would_lose_words(tmp_path):
-    """Nothing is put aside without being asked for: the error names what does that."""
+def test_session_does_not_open_when_a_repair_would_lose_a_message(tmp_path):
+    """Nothing is removed without being asked: the error names the repair command."""
 
     async def main():
-        async with opened(tmp_path / "s.db") as engine:
+        async with open_engine(tmp_path / "s.db") as engine:
             await fill(await engine.session("k"))
         damage(tmp_path / "s.db", "body = x'00'", 7)
-        async with opened(tmp_path / "s.db") as engine:
+        async with open_engine(tmp_path / "s.db") as engine:
             with pytest.raises(StoreCorrupt, match="holdfast repair"):
                 await engine.session("k")
 

@@ -1,4 +1,4 @@
-"""Compaction in flight: who waits for what, on a clock that costs nothing."""
+"""The tracker of compactions in flight: its counts, waiters, closing and deadlines, on a fake clock."""
 
 from __future__ import annotations
 
@@ -31,190 +31,190 @@ ENDS = st.tuples(st.just("end"), st.sampled_from(COMPACTION_OUTCOMES), st.boolea
 MOVES = st.lists(st.sampled_from([("start",), ("settled",)]) | ENDS)
 
 
-def moved(flight, move):
-    """Return the state after one move."""
+def apply_move(status, move):
+    """Return the status after one move."""
     if move[0] == "start":
-        return start_compaction(flight)
-    return settle_retry(flight) if move[0] == "settled" else end_compaction(flight, move[1], will_retry=move[2])
+        return start_compaction(status)
+    return settle_retry(status) if move[0] == "settled" else end_compaction(status, move[1], will_retry=move[2])
 
 
 @given(MOVES)
-def test_whatever_comes_the_counts_are_true(moves):
-    """Only real compactions count, none twice, and as many runs' ends as anything awaits make it idle."""
-    flight, real, flying = CompactionStatus(), 0, False
+def test_compaction_status_counts_each_compaction_and_retry_once(moves):
+    """Only committed compactions count, and the status is idle after as many settled runs as retries."""
+    status, completed, in_flight = CompactionStatus(), 0, False
     for move in moves:
-        real += move[:2] == ("end", "compacted") and flying
-        flying = move[0] == "start" or (flying and move[0] != "end")
-        flight = moved(flight, move)
-        assert flight.completed_count == real
-        assert flight.in_flight == flying
-        assert flight.pending_retries >= 0
-    flight = end_compaction(flight, "cancelled")
-    for _ in range(flight.pending_retries):
-        assert flight.is_busy
-        flight = settle_retry(flight)
-    assert not flight.is_busy
+        completed += move[:2] == ("end", "compacted") and in_flight
+        in_flight = move[0] == "start" or (in_flight and move[0] != "end")
+        status = apply_move(status, move)
+        assert status.completed_count == completed
+        assert status.in_flight == in_flight
+        assert status.pending_retries >= 0
+    status = end_compaction(status, "cancelled")
+    for _ in range(status.pending_retries):
+        assert status.is_busy
+        status = settle_retry(status)
+    assert not status.is_busy
 
 
-async def _after(seconds, act, *args, **more):
+async def call_after(seconds, function, *args, **kwargs):
     await anyio.sleep(seconds)
-    act(*args, **more)
+    function(*args, **kwargs)
 
 
-async def _waited(flying, **more):
-    """Return when a wait ended, and with what."""
-    settled = await flying.wait(**more)
+async def wait_and_time(tracker, **options):
+    """Wait for the tracker; return the time of the end and the result."""
+    settled = await tracker.wait(**options)
     return anyio.current_time(), settled
 
 
-def test_without_a_retry_the_end_of_the_compaction_is_the_end():
-    """``wait`` returns when the compaction ends."""
+def test_tracker_wait_ends_with_a_compaction_without_retry():
+    """Without a retry, ``wait`` returns when the compaction ends."""
 
     async def main():
-        flying = CompactionTracker()
+        tracker = CompactionTracker()
         async with anyio.create_task_group() as group:
-            flying.start()
-            group.start_soon(lambda: _after(5, flying.end, "compacted"))
-            return await _waited(flying)
+            tracker.start()
+            group.start_soon(lambda: call_after(5, tracker.end, "compacted"))
+            return await wait_and_time(tracker)
 
     assert run_on_fake_clock(main) == (5, True)
 
 
-def test_with_a_retry_its_end_is_the_end():
-    """A run never reports done while its retry is pending; an aborted or empty compaction is awaited all the same."""
+def test_tracker_wait_ends_with_the_last_pending_retry():
+    """A run is not done while its retry is pending, also after an aborted or empty compaction."""
 
     async def main():
-        flying = CompactionTracker()
+        tracker = CompactionTracker()
         async with anyio.create_task_group() as group:
-            flying.start()
-            group.start_soon(lambda: _after(5, flying.end, "timed_out", will_retry=True))
-            group.start_soon(lambda: _after(9, flying.start))
-            group.start_soon(lambda: _after(12, flying.end, "compacted", will_retry=True))
-            group.start_soon(lambda: _after(20, flying.settle_run))
-            group.start_soon(lambda: _after(30, flying.settle_run))
-            return *await _waited(flying), flying.status.completed_count
+            tracker.start()
+            group.start_soon(lambda: call_after(5, tracker.end, "timed_out", will_retry=True))
+            group.start_soon(lambda: call_after(9, tracker.start))
+            group.start_soon(lambda: call_after(12, tracker.end, "compacted", will_retry=True))
+            group.start_soon(lambda: call_after(20, tracker.settle_run))
+            group.start_soon(lambda: call_after(30, tracker.settle_run))
+            return *await wait_and_time(tracker), tracker.status.completed_count
 
     assert run_on_fake_clock(main) == (30, True, 1)
 
 
-def test_an_idle_one_is_looked_at_again():
-    """What starts in the same tick is still seen: an idle wait returns at the next checkpoint, after another look."""
+def test_tracker_wait_sees_a_compaction_that_starts_in_the_same_tick():
+    """An idle wait checks again at the next checkpoint before it returns."""
 
     async def main():
-        flying = CompactionTracker()
-        assert await _waited(flying) == (0, True)
+        tracker = CompactionTracker()
+        assert await wait_and_time(tracker) == (0, True)
         async with anyio.create_task_group() as group:
 
-            async def starts():
-                flying.start()
-                await _after(3, flying.end, "compacted")
+            async def start_and_end():
+                tracker.start()
+                await call_after(3, tracker.end, "compacted")
 
-            group.start_soon(starts)
-            return await _waited(flying)
+            group.start_soon(start_and_end)
+            return await wait_and_time(tracker)
 
     assert run_on_fake_clock(main) == (3, True)
 
 
-def test_one_that_starts_as_another_ends_is_waited_for():
-    """Who wakes looks again before it returns."""
+def test_tracker_wait_covers_a_compaction_that_starts_as_another_ends():
+    """A woken waiter checks the status again before it returns."""
 
     async def main():
-        flying = CompactionTracker()
-        flying.start()
+        tracker = CompactionTracker()
+        tracker.start()
         async with anyio.create_task_group() as group:
 
-            async def again():
+            async def start_second():
                 await anyio.sleep(2)
-                flying.end("compacted")
-                flying.start()
-                await _after(2, flying.end, "compacted")
+                tracker.end("compacted")
+                tracker.start()
+                await call_after(2, tracker.end, "compacted")
 
-            group.start_soon(again)
-            return await _waited(flying)
+            group.start_soon(start_second)
+            return await wait_and_time(tracker)
 
     assert run_on_fake_clock(main) == (4, True)
 
 
-def test_closing_turns_waiters_away_and_aborts_once():
-    """The flag first, then the waiters, then the call; who comes later is turned away too; nothing starts any more."""
-    told = []
+def test_tracker_close_aborts_the_compaction_once_and_rejects_waiters():
+    """The status is closed first, then the call is aborted; later waits and starts are refused too."""
+    steps = []
 
-    async def waits(flying):
+    async def wait_until_closed(tracker):
         with pytest.raises(OperationAborted, match="closed while"):
-            await flying.wait()
-        told.append("turned away")
+            await tracker.wait()
+        steps.append("turned away")
 
     async def main():
-        flying = CompactionTracker()
-        flying.start(lambda: told.append(f"aborted, over: {flying.status.is_closed}"))
+        tracker = CompactionTracker()
+        tracker.start(lambda: steps.append(f"aborted, over: {tracker.status.is_closed}"))
         async with anyio.create_task_group() as group:
-            group.start_soon(waits, flying)
-            group.start_soon(waits, flying)
+            group.start_soon(wait_until_closed, tracker)
+            group.start_soon(wait_until_closed, tracker)
             await anyio.sleep(1)
-            flying.close()
-            flying.close()
-        flying.end("cancelled")
-        await waits(flying)
+            tracker.close()
+            tracker.close()
+        tracker.end("cancelled")
+        await wait_until_closed(tracker)
         with pytest.raises(OperationAborted, match="no compaction can start"):
-            flying.start()
-        return flying.status.completed_count
+            tracker.start()
+        return tracker.status.completed_count
 
     assert run_on_fake_clock(main) == 0
-    assert told == ["aborted, over: True", *["turned away"] * 3]
+    assert steps == ["aborted, over: True", *["turned away"] * 3]
 
 
-def test_what_has_ended_is_not_aborted():
-    """The one abort path has nothing to do where nothing runs."""
+def test_tracker_close_does_not_abort_an_ended_compaction():
+    """Nothing is in flight after the end, so ``close`` calls no abort."""
 
     async def main():
-        flying = CompactionTracker()
-        flying.start(lambda: pytest.fail("nothing runs"))
-        flying.end("compacted")
-        flying.close()
+        tracker = CompactionTracker()
+        tracker.start(lambda: pytest.fail("nothing runs"))
+        tracker.end("compacted")
+        tracker.close()
 
     run_on_fake_clock(main)
 
 
-def test_a_lost_retry_holds_nobody_for_ever():
-    """A window goes on while a compaction is really in flight; after one in which nothing came, the wait says so."""
+def test_tracker_wait_gives_up_on_a_lost_retry():
+    """The wait goes on while a compaction is in flight, and returns False after a limit without any change."""
 
     async def main():
-        flying = CompactionTracker()
+        tracker = CompactionTracker()
         async with anyio.create_task_group() as group:
-            flying.start()
-            group.start_soon(lambda: _after(130, flying.end, "compacted", will_retry=True))
-            lost = await _waited(flying)
-            return lost, await _waited(flying), flying.status.is_busy
+            tracker.start()
+            group.start_soon(lambda: call_after(130, tracker.end, "compacted", will_retry=True))
+            lost = await wait_and_time(tracker)
+            return lost, await wait_and_time(tracker), tracker.status.is_busy
 
     assert run_on_fake_clock(main) == ((190, False), (190, True), False)
 
 
 @pytest.mark.parametrize(
-    ("timed_out", "pending", "in_flight", "flagged"),
+    ("timed_out", "pending", "in_flight", "expected"),
     [(True, False, True, True), (True, True, False, True), (True, False, False, False), (False, True, True, False)],
 )
-def test_which_timeouts_are_the_compactions(timed_out, pending, in_flight, flagged):
-    """It timed out, and one was pending or in flight."""
-    assert is_compaction_timeout(timed_out=timed_out, pending=pending, in_flight=in_flight) is flagged
+def test_is_compaction_timeout_needs_a_pending_or_running_compaction(timed_out, pending, in_flight, expected):
+    """A timeout counts as the compaction's when one was pending or in flight."""
+    assert is_compaction_timeout(timed_out=timed_out, pending=pending, in_flight=in_flight) is expected
 
 
-def test_when_a_run_ends():
-    """At its deadline; later where a compaction is under way then; what was given stays, and is not given twice."""
+def test_extend_deadline_extends_only_once():
+    """The deadline is later when a compaction is in flight, and an extension is neither repeated nor taken back."""
     assert extend_deadline(100, 30, 50, busy=False) == 100
     assert extend_deadline(100, 30, 50, busy=True) == 130
     assert extend_deadline(100, 30, 110, busy=False) == 130
     assert extend_deadline(100, 30, 130, busy=True) == 130
 
 
-async def _run(flying, compactions, seconds=100.0):
-    """Run something endless under a deadline, with compactions from here to there; return when it was stopped."""
+async def run_under_deadline(tracker, compactions, seconds=100.0):
+    """Sleep under a deadline while compactions run; return when it was stopped and whether the error names one."""
     async with anyio.create_task_group() as group:
         for begin, end in compactions:
-            group.start_soon(lambda begin=begin: _after(begin, flying.start))
-            group.start_soon(lambda end=end: _after(end, flying.end, "compacted"))
+            group.start_soon(lambda begin=begin: call_after(begin, tracker.start))
+            group.start_soon(lambda end=end: call_after(end, tracker.end, "compacted"))
         await checkpoint()
         await checkpoint()
-        with pytest.raises(DeadlineExceeded) as caught, flying.limit_run(seconds, extra=30):
+        with pytest.raises(DeadlineExceeded) as caught, tracker.limit_run(seconds, extra=30):
             await anyio.sleep(1_000)
         stopped = anyio.current_time()
         group.cancel_scope.cancel()
@@ -222,7 +222,7 @@ async def _run(flying, compactions, seconds=100.0):
 
 
 @pytest.mark.parametrize(
-    ("compactions", "stopped", "during"),
+    ("compactions", "stopped", "is_during_compaction"),
     [
         ([], 100, False),
         ([(0, 500)], 130, True),
@@ -234,21 +234,21 @@ async def _run(flying, compactions, seconds=100.0):
         ([(10, 40), (90, 110)], 130, False),
     ],
 )
-def test_a_compaction_extends_a_run_once(compactions, stopped, during):
-    """Only one that is in flight at the deadline, only once, and by no more than was agreed."""
-    assert run_on_fake_clock(_run, CompactionTracker(), compactions) == (stopped, during)
+def test_limit_run_is_extended_once_by_a_compaction_in_flight(compactions, stopped, is_during_compaction):
+    """Only a compaction in flight at the deadline extends it, once and by the agreed time."""
+    assert run_on_fake_clock(run_under_deadline, CompactionTracker(), compactions) == (stopped, is_during_compaction)
 
 
-def test_a_run_that_ends_in_time_has_no_deadline():
+def test_limit_run_does_nothing_to_a_run_that_ends_in_time():
     """Nothing is cancelled, and an error of the block passes through."""
 
     async def main():
-        flying = CompactionTracker()
-        with flying.limit_run(5, 30):
+        tracker = CompactionTracker()
+        with tracker.limit_run(5, 30):
             await anyio.sleep(1)
-        with pytest.raises(ZeroDivisionError), flying.limit_run(5, 30):
+        with pytest.raises(ZeroDivisionError), tracker.limit_run(5, 30):
             raise ZeroDivisionError
-        flying.start()
+        tracker.start()
         await anyio.sleep(50)
         return "fine"
 
@@ -256,26 +256,26 @@ def test_a_run_that_ends_in_time_has_no_deadline():
 
 
 @pytest.mark.parametrize("seconds", [7, 400])
-def test_a_compaction_gives_a_question_as_long_as_a_summary_may_take(seconds):
-    """What extends the deadline of ``ask`` is the policy's ``summarizer.timeout_seconds``, whatever that is."""
+def test_ask_deadline_is_extended_by_the_summary_timeout(seconds):
+    """A compaction extends the deadline of ``ask`` by the policy's ``summarizer.timeout_seconds``."""
 
-    class Silent:
+    class SilentUpstream:
         @asynccontextmanager
         async def send(self, _call):
             await anyio.sleep(10_000)
             yield
 
     async def main():
-        place = get_target("anthropic", "claude-sonnet-4-5", window=64_000)
+        target = get_target("anthropic", "claude-sonnet-4-5", window=64_000)
         policy = Policy().with_settings(summarizer={"timeout_seconds": seconds})
         async with Engine.open(
-            MemoryStore(), upstream=Silent(), target=place, policy=policy, fields={"max_tokens": 100}
+            MemoryStore(), upstream=SilentUpstream(), target=target, policy=policy, fields={"max_tokens": 100}
         ) as engine:
             session = await engine.session("k")
             session.compaction_tracker.start()
-            began = anyio.current_time()
+            started_at = anyio.current_time()
             with pytest.raises(DeadlineExceeded):
                 await session.ask("hello", deadline=50)
-            return anyio.current_time() - began
+            return anyio.current_time() - started_at
 
     assert run_on_fake_clock(main) == pytest.approx(50 + seconds)

@@ -1,4 +1,4 @@
-"""What an engine does at once, and what waits: model calls and permits, compactions and runs, closing."""
+"""Concurrency of an engine: model calls and permits, compactions and runs, and closing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import anyio
 import msgspec
 import pytest
-from long_conversation import talk
+from long_conversation import build_long_conversation
 from sample_entries import SAMPLE_KEY
 
 from holdfast import events
@@ -37,51 +37,51 @@ SUMMARY = (
 COMPACTED = CompactionEntry(1, Message.from_text("user", "what was"))
 
 
-class Counting:
-    """An upstream that answers after a second and knows how many asked at once."""
+class CountingUpstream:
+    """An upstream that answers after a second and counts the concurrent requests."""
 
     def __init__(self):
-        self._asked = ProviderUpstream(Provider(), latency=1)
-        self.inside = self.most = 0
+        self._upstream = ProviderUpstream(Provider(), latency=1)
+        self.open_count = self.max_open_count = 0
 
     @asynccontextmanager
-    async def send(self, sent):
-        self.inside += 1
-        self.most = max(self.most, self.inside)
+    async def send(self, request):
+        self.open_count += 1
+        self.max_open_count = max(self.max_open_count, self.open_count)
         try:
-            async with self._asked.send(sent) as reply:
+            async with self._upstream.send(request) as reply:
                 yield reply
         finally:
-            self.inside -= 1
+            self.open_count -= 1
 
 
-def opened(upstream, store=None, **more):
-    """Return an engine about to be opened, with a window of 32,000 tokens."""
-    return Engine.open(store or MemoryStore(), upstream=upstream, target=OPUS, fields=OUTPUT, **more)
+def open_engine(upstream, store=None, **options):
+    """Return an engine to be opened, with a window of 32,000 tokens."""
+    return Engine.open(store or MemoryStore(), upstream=upstream, target=OPUS, fields=OUTPUT, **options)
 
 
 @pytest.mark.parametrize("permits", [1, 2])
-def test_an_engine_makes_no_more_calls_at_once_than_it_has_permits(permits):
-    """Five sessions ask together; as many as have a permit are answered in the same second, the others after them."""
-    upstream = Counting()
+def test_engine_makes_at_most_as_many_calls_at_once_as_permits(permits):
+    """Of five concurrent requests, as many as there are permits run in the same second, the others afterwards."""
+    upstream = CountingUpstream()
 
-    async def go():
-        async with opened(upstream, permits=permits) as engine, anyio.create_task_group() as group:
+    async def run_scenario():
+        async with open_engine(upstream, permits=permits) as engine, anyio.create_task_group() as group:
             for name in "abcde":
                 group.start_soon((await engine.session(name)).ask, "Go.")
         return get_loop_time()
 
-    assert run_on_fake_clock(go) == -(-5 // permits)
-    assert upstream.most == permits
+    assert run_on_fake_clock(run_scenario) == -(-5 // permits)
+    assert upstream.max_open_count == permits
 
 
-def test_closing_waits_for_what_runs():
-    """An answer that is on its way when the engine closes is in the log when it is closed, and nothing new begins."""
+def test_engine_close_waits_for_running_answers():
+    """An answer in flight when the engine closes is in the log when the close returns."""
     store = MemoryStore()
 
-    async def go():
+    async def run_scenario():
         async with anyio.create_task_group() as group:
-            async with opened(ProviderUpstream(Provider(), latency=5), store) as engine:
+            async with open_engine(ProviderUpstream(Provider(), latency=5), store) as engine:
                 group.start_soon((await engine.session(SAMPLE_KEY)).ask, "Go.")
                 await anyio.sleep(1)
             return get_loop_time(), [
@@ -90,66 +90,66 @@ def test_closing_waits_for_what_runs():
                 if isinstance(entry.body, MessageEntry)
             ]
 
-    assert run_on_fake_clock(go) == (5, ["user", "assistant"])
+    assert run_on_fake_clock(run_scenario) == (5, ["user", "assistant"])
 
 
-def test_a_compaction_waits_for_the_run_before_it():
-    """What is asked for while an answer is on its way is compacted behind that answer, never beside it."""
+def test_session_compact_waits_for_a_running_answer():
+    """The compaction runs after the answer in flight, never beside it."""
 
-    async def go():
-        async with opened(ProviderUpstream(Provider(), latency=5)) as engine, anyio.create_task_group() as group:
+    async def run_scenario():
+        async with open_engine(ProviderUpstream(Provider(), latency=5)) as engine, anyio.create_task_group() as group:
             session = await engine.session(SAMPLE_KEY)
-            await session.append(*talk(20))
+            await session.append(*build_long_conversation(20))
             group.start_soon(session.ask, "Go.")
             await anyio.sleep(1)
-            made = await session.compact()
-            return made.outcome, get_loop_time(), session.journal.state.view.compaction is not None
+            result = await session.compact()
+            return result.outcome, get_loop_time(), session.journal.state.view.compaction is not None
 
-    assert run_on_fake_clock(go) == ("compacted", 5, True)
+    assert run_on_fake_clock(run_scenario) == ("compacted", 5, True)
 
 
-def test_a_summary_that_is_taken_makes_up_for_those_that_were_not():
-    """Only failures in a row count: two, a summary, and two more leave the writer in its place."""
+def test_accepted_summary_resets_the_count_of_failed_ones():
+    """Only three failures in a row stop a writer from being asked."""
     writer = ScriptedUpstream([])
 
-    async def go():
+    async def run_scenario():
         upstream = ProviderUpstream(Provider(ProviderSettings(window=32_000)))
-        async with opened(upstream, writers=[SummaryWriter(writer, GPT)]) as engine:
+        async with open_engine(upstream, writers=[SummaryWriter(writer, GPT)]) as engine:
             session = await engine.session(SAMPLE_KEY)
             calls = []
-            for said in ["no headings"] * 2 + [SUMMARY] + ["no headings"] * 4:
-                writer.replies = [said] * 100
+            for reply in ["no headings"] * 2 + [SUMMARY] + ["no headings"] * 4:
+                writer.replies = [reply] * 100
                 before = len(writer.sent)
-                await session.append(*talk())
+                await session.append(*build_long_conversation())
                 await session.ask("And now?")
                 calls.append(len(writer.sent) > before)
             return calls
 
-    assert run_on_fake_clock(go) == [True, True, True, True, True, True, False]
+    assert run_on_fake_clock(run_scenario) == [True, True, True, True, True, True, False]
 
 
-def test_a_count_that_no_text_can_have_is_none():
-    """A server that counted more tokens than the request has bytes teaches nothing of how tokens are counted."""
+def test_overflow_count_above_the_body_size_is_ignored():
+    """A server that counts more tokens than the request has bytes does not calibrate the estimate."""
     why = "prompt is too long: 9000000 tokens > 32000 maximum"
     error = {"type": "error", "error": {"type": "invalid_request_error", "message": why}}
-    store, heard = MemoryStore(), []
+    store, seen_events = MemoryStore(), []
 
-    async def go():
+    async def run_scenario():
         upstream = ScriptedUpstream([ScriptedReply((msgspec.json.encode(error),), 400), "yes"])
-        async with opened(upstream, store, listen=heard.append) as engine:
+        async with open_engine(upstream, store, listen=seen_events.append) as engine:
             session = await engine.session(SAMPLE_KEY)
-            await session.append(*talk(20))
+            await session.append(*build_long_conversation(20))
             await session.ask("And now?")
 
-    run_on_fake_clock(go)
-    assert [event.requested_tokens for event in heard if isinstance(event, events.RequestRefused)] == [0]
+    run_on_fake_clock(run_scenario)
+    assert [event.requested_tokens for event in seen_events if isinstance(event, events.RequestRefused)] == [0]
     assert not any(
-        one.body.requested_tokens for one in store.read_path(SAMPLE_KEY) if isinstance(one.body, FailureEntry)
+        entry.body.requested_tokens for entry in store.read_path(SAMPLE_KEY) if isinstance(entry.body, FailureEntry)
     )
 
 
 @pytest.mark.parametrize(
-    ("step", "sizes", "rule", "said"),
+    ("step", "sizes", "rule", "failure"),
     [
         ("compact", (900, 800), "", ""),
         ("compact", (900, 900), "", "not_smaller"),
@@ -158,50 +158,32 @@ def test_a_count_that_no_text_can_have_is_none():
         ("fallback", (900, 800), OVER_WINDOW_RULE, ""),
     ],
 )
-def test_what_is_pressed_for_is_smaller_or_does_not_go_out(step, sizes, rule, said):
-    """retries-shrink: a compaction that leaves as much is useless, and so is a step but the last that leaves more than
-    fits.
-    """
+def test_find_shrink_failure_requires_a_smaller_request(step, sizes, rule, failure):
+    """retries-shrink: a step fails if the request is no smaller, and any step but the last if it does not fit."""
     notices = (Notice(rule, "too large"),) if rule else ()
     plan = Plan(ConversationState(), compaction=COMPACTED, before=sizes[0], after=sizes[1], notices=notices)
-    assert compacting.find_shrink_failure(plan, step) == said
+    assert compacting.find_shrink_failure(plan, step) == failure
 
 
-@pytest.mark.parametrize("is_one", [True, False], ids=["one session", "a session each"])
-def test_what_is_asked_within_a_run_is_asked_in_turn(is_one):
-    """Runs of one session go one after the other there too, and no more at once than there are permits."""
-    upstream = Counting()
+@pytest.mark.parametrize("is_same_session", [True, False], ids=["one session", "a session each"])
+def test_requests_within_a_run_obey_lanes_and_permits(is_same_session):
+    """Inside a run, requests of one session run one by one, and no more at once than there are permits."""
+    upstream = CountingUpstream()
 
     async def main():
-        async with opened(upstream, permits=2) as engine:
+        async with open_engine(upstream, permits=2) as engine:
             session = await engine.session(SAMPLE_KEY)
-            others = [session if is_one else await engine.session(f"sub{number}") for number in range(8)]
-            async with session.run("Delegate.") as going, anyio.create_task_group() as group:
-                await anext(going)
-                for number, other in enumerate(others):
+            sessions = [session if is_same_session else await engine.session(f"sub{number}") for number in range(8)]
+            async with session.run("Delegate.") as run, anyio.create_task_group() as group:
+                await anext(run)
+                for number, other in enumerate(sessions):
                     group.start_soon(other.ask, f"Part {number}.")
-                if not is_one:  # its own call is one of those at once meanwhile
+                if not is_same_session:  # its own call is one of those at once meanwhile
                     await anyio.sleep(10)
-                async for _ in going:
+                async for _ in run:
                     pass
             return [message.role for message in session.journal.state.history.messages]
 
     roles = run_on_fake_clock(main)
-    assert upstream.most == (1 if is_one else 1 + 2)
-    assert roles == ["user", "assistant"] * (9 if is_one else 1)
-
-
-class Held(ScriptedUpstream):
-    """An upstream that answers once it may."""
-
-    def __init__(self, replies):
-        super().__init__(replies)
-        self.asked, self.may_answer = anyio.Event(), anyio.Event()
-
-    @asynccontextmanager
-    async def send(self, sent):
-        self.asked.set()
-        if not self.may_answer.is_set():
-            await self.may_answer.wait()
-        async with super().send(sent) as reply:
-            yield reply
+    assert upstream.max_open_count == (1 if is_same_session else 1 + 2)
+    assert roles == ["user", "assistant"] * (9 if is_same_session else 1)

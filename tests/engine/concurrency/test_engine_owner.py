@@ -1,4 +1,4 @@
-"""An engine belongs to one event loop of one process, and says so in any other."""
+"""An engine belongs to one event loop of one process, and raises in any other."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from holdfast.testing.upstream import ScriptedUpstream
 OPUS = get_target("anthropic", "claude-opus-5-5", window=32_000)
 
 
-def opened(replies, store=None):
-    """Return an engine about to be opened, whose model says ``replies``."""
+def open_engine(replies, store=None):
+    """Return an engine to be opened, whose upstream gives ``replies``."""
     return Engine.open(store or MemoryStore(), upstream=ScriptedUpstream(replies), target=OPUS)
 
 
-async def run_to_its_end(session):
+async def read_run(session):
     async with session.run("And now?") as run:
         async for _ in run:
             pass
 
 
-async def close(session):
+async def close_session(session):
     session.close()
 
 
-VERBS = {
+CALLS = {
     "session": lambda engine, session, entry, answer: engine.session(SAMPLE_KEY),
     "another session": lambda engine, session, entry, answer: engine.session("new"),
     "append": lambda engine, session, entry, answer: session.append("And now?"),
     "ask": lambda engine, session, entry, answer: session.ask("And now?"),
-    "run": lambda engine, session, entry, answer: run_to_its_end(session),
+    "run": lambda engine, session, entry, answer: read_run(session),
     "prepare": lambda engine, session, entry, answer: session.prepare("And now?"),
     "record": lambda engine, session, entry, answer: session.record(answer),
     "compact": lambda engine, session, entry, answer: session.compact(),
@@ -49,76 +49,76 @@ VERBS = {
     "branch": lambda engine, session, entry, answer: session.branch(entry),
     "recall": lambda engine, session, entry, answer: session.recall(entry),
     "wait": lambda engine, session, entry, answer: session.wait_for_compaction(),
-    "close": lambda engine, session, entry, answer: close(session),
+    "close": lambda engine, session, entry, answer: close_session(session),
 }
 
 
-def run_in_another_loop(verb, *given):
-    """Return the error of ``verb`` in an event loop of another thread."""
+def run_in_another_loop(method, *args):
+    """Return the error of ``method`` in an event loop of another thread."""
 
-    async def refused():
+    async def call_and_expect_error():
         with anyio.fail_after(20), pytest.raises(OperationAborted) as caught:
-            await verb(*given)
+            await method(*args)
         return caught.value
 
-    return to_thread.run_sync(Context().run, asyncio.run, refused())
+    return to_thread.run_sync(Context().run, asyncio.run, call_and_expect_error())
 
 
-@pytest.mark.parametrize("name", VERBS)
-def test_every_verb_is_refused_in_another_event_loop(name):
-    """Also where nothing runs: the error says what to do, nothing is written, and the engine's own loop goes on."""
+@pytest.mark.parametrize("name", CALLS)
+def test_engine_and_session_methods_raise_in_another_event_loop(name):
+    """The error says what to do, nothing is written, and the engine works on in its own loop."""
 
     async def main():
-        async with opened(["7 m", "8 m"]) as engine:
+        async with open_engine(["7 m", "8 m"]) as engine:
             session = await engine.session(SAMPLE_KEY)
             [entry] = await session.append("How high is it?")
             answer = await session.ask()
-            error = await run_in_another_loop(VERBS[name], engine, session, entry, answer)
+            error = await run_in_another_loop(CALLS[name], engine, session, entry, answer)
             again = await session.ask("And now?")
             return error, again.message.text, session.report().message_count
 
-    error, said, message_count = asyncio.run(main())
+    error, text, message_count = asyncio.run(main())
     assert type(error) is OperationAborted
     assert "bound to another event loop; open one engine in each loop" in str(error)
-    assert (said, message_count) == ("8 m", 4)
+    assert (text, message_count) == ("8 m", 4)
 
 
-def test_within_a_run_another_loop_is_refused_too():
-    """A tool that runs a loop of its own in a thread has the run's context, but not its loop."""
+def test_session_raises_in_another_loop_within_its_run():
+    """A tool that starts a loop in a thread has the context of the run, but not its loop."""
 
     async def main():
-        async with opened(["7 m", "8 m"]) as engine:
+        async with open_engine(["7 m", "8 m"]) as engine:
             session = await engine.session(SAMPLE_KEY)
             async with session.run("How high is it?") as run:
                 await anext(run)
                 with pytest.raises(OperationAborted, match="another event loop"):
                     await to_thread.run_sync(asyncio.run, session.ask("And now?"))
-                said = await to_thread.run_sync(anyio.from_thread.run, session.ask, "And now?")
+                answer = await to_thread.run_sync(anyio.from_thread.run, session.ask, "And now?")
                 async for _ in run:
                     pass
-            return run.answer.message.text, said.message.text
+            return run.answer.message.text, answer.message.text
 
     assert asyncio.run(main()) == ("7 m", "8 m")
 
 
-def test_what_only_reads_works_anywhere():
-    """``report`` waits for nobody: a program may show it from any thread, with a loop or without."""
+def test_session_report_works_in_any_thread():
+    """``report`` waits for nothing, so any thread can call it, with a loop or without."""
 
     async def main():
-        async with opened(["7 m"]) as engine:
+        async with open_engine(["7 m"]) as engine:
             session = await engine.session(SAMPLE_KEY)
             await session.ask("How high is it?")
             return session, await to_thread.run_sync(session.report)
 
-    session, there = asyncio.run(main())
-    assert there == session.report()
+    session, report = asyncio.run(main())
+    assert report == session.report()
 
 
-def test_without_a_loop_a_session_is_not_closed():
-    """Who waits in the loop could not be woken from here."""
+def test_session_close_raises_without_an_event_loop():
+    """Waiters in the engine's loop could not be woken from another thread."""
 
     async def main():
-        async with opened([]) as engine:
+        async with open_engine([]) as engine:
             session = await engine.session(SAMPLE_KEY)
             with pytest.raises(OperationAborted, match="needs an event loop, and none is running here"):
                 await to_thread.run_sync(session.close)
@@ -126,18 +126,18 @@ def test_without_a_loop_a_session_is_not_closed():
     asyncio.run(main())
 
 
-def test_an_engine_whose_loop_was_closed_is_refused_in_the_next_one(tmp_path):
-    """Nothing goes on in a closed loop: the engine says so, also where it is closed, and closes its store."""
-    opening = opened(["7 m"], tmp_path / "agent.db")
+def test_engine_of_a_closed_loop_raises_in_the_next_loop(tmp_path):
+    """Calls and the end of the block raise, and the store is closed all the same."""
+    opening = open_engine(["7 m"], tmp_path / "agent.db")
 
-    async def begin():
+    async def open_and_append():
         engine = await opening.__aenter__()
         session = await engine.session(SAMPLE_KEY)
         await session.append("How high is it?")
         return session
 
     loop = asyncio.new_event_loop()
-    session = loop.run_until_complete(begin())
+    session = loop.run_until_complete(open_and_append())
     loop.close()  # as it is: asyncio.run would have closed the engine too
     with pytest.raises(OperationAborted, match="another event loop"):
         asyncio.run(session.ask())
@@ -149,31 +149,31 @@ def test_an_engine_whose_loop_was_closed_is_refused_in_the_next_one(tmp_path):
         assert [message.text for message in store.open_state(SAMPLE_KEY).history.messages] == ["How high is it?"]
 
 
-@pytest.mark.parametrize("name", VERBS)
-def test_every_verb_is_refused_in_a_forked_child(name, tmp_path):
-    """The child has no thread that would answer: it is told to open its own, may do so, and may leave the block."""
+@pytest.mark.parametrize("name", CALLS)
+def test_engine_and_session_methods_raise_in_a_forked_child(name, tmp_path):
+    """The child has no worker thread; it can open its own engine and leave the block, and the parent works on."""
 
-    async def refused(*given):
+    async def call_and_expect_error(*args):
         with pytest.raises(OperationAborted, match=r"belongs to another process.*open it here too"):
-            await VERBS[name](*given)
+            await CALLS[name](*args)
 
-    async def ask_anew():
-        async with opened(["9 m"], tmp_path / "agent.db") as engine:
+    async def ask_with_own_engine():
+        async with open_engine(["9 m"], tmp_path / "agent.db") as engine:
             return (await (await engine.session("ours")).ask("How high is it?")).message.text
 
     async def main():
-        opening = opened(["7 m", "8 m"], tmp_path / "agent.db")
+        opening = open_engine(["7 m", "8 m"], tmp_path / "agent.db")
         engine = await opening.__aenter__()
         session = await engine.session(SAMPLE_KEY)
         [entry] = await session.append("How high is it?")
         answer = await session.ask()
 
-        def work():
-            asyncio.run(refused(engine, session, entry, answer))
-            assert asyncio.run(ask_anew()) == "9 m"
+        def run_in_child():
+            asyncio.run(call_and_expect_error(engine, session, entry, answer))
+            assert asyncio.run(ask_with_own_engine()) == "9 m"
             asyncio.run(opening.__aexit__(None, None, None))
 
-        status = wait_for_child(work)
+        status = wait_for_child(run_in_child)
         again = await session.ask("And now?")
         await opening.__aexit__(None, None, None)
         return status, again.message.text

@@ -1,4 +1,4 @@
-"""Lanes and permits, on a clock that costs nothing and that finds deadlocks."""
+"""Lanes and permits, on a fake clock that detects deadlocks."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from holdfast.errors import DeadlineExceeded, HoldfastError, LaneCleared, LaneCl
 from holdfast.testing.clock import run_on_fake_clock
 
 
-def test_one_at_a_time_in_the_order_of_arrival():
-    """FIFO: each begins when the one before it has ended, however long it takes."""
-    told = []
+def test_lanes_hold_runs_one_at_a_time_in_order_of_arrival():
+    """FIFO: each holder begins when the one before it has ended, however long it takes."""
+    steps = []
 
     async def work(lanes, number):
         async with lanes.hold("a"):
-            told.append(f"s{number}")
+            steps.append(f"s{number}")
             await anyio.sleep(5 - number)
-            told.append(f"e{number}")
+            steps.append(f"e{number}")
 
     async def main():
         lanes = Lanes()
@@ -34,113 +34,113 @@ def test_one_at_a_time_in_the_order_of_arrival():
         return lanes.is_idle
 
     assert run_on_fake_clock(main)
-    assert told == ["s0", "e0", "s1", "e1", "s2", "e2"]
+    assert steps == ["s0", "e0", "s1", "e1", "s2", "e2"]
 
 
-def test_other_keys_do_not_wait():
-    """A lane is a branch's own: a compaction of one session delays no other."""
+def test_lanes_hold_does_not_block_other_keys():
+    """A lane belongs to one branch: a compaction of one session delays no other."""
 
     async def main():
         lanes = Lanes()
         async with lanes.hold("a"), anyio.create_task_group() as group:
-            began = anyio.current_time()
+            started_at = anyio.current_time()
             for number in range(3):
-                group.start_soon(_sleeping, lanes, f"b{number}")
-        return anyio.current_time() - began
+                group.start_soon(sleep_in_lane, lanes, f"b{number}")
+        return anyio.current_time() - started_at
 
     assert run_on_fake_clock(main) == 1
 
 
-async def _sleeping(lanes, key, seconds=1):
+async def sleep_in_lane(lanes, key, seconds=1):
     async with lanes.hold(key):
         await anyio.sleep(seconds)
 
 
-def test_who_holds_a_lane_goes_in_again_at_once():
-    """Re-entry runs inline: in the same task, in a child of it, and in a worker thread that calls back."""
+def test_lanes_hold_can_be_re_entered_by_its_holder():
+    """Re-entry is immediate in the same task, in a child task, and in a worker thread that calls back."""
 
     async def main():
-        lanes, told = Lanes(), []
+        lanes, entered = Lanes(), []
 
-        async def inside(name):
+        async def enter(name):
             async with lanes.hold("a"):
-                told.append(name)
+                entered.append(name)
 
         async with lanes.hold("a"):
-            await inside("same")
+            await enter("same")
             async with anyio.create_task_group() as group:
-                group.start_soon(inside, "child")
-            await to_thread.run_sync(anyio.from_thread.run, inside, "thread")
-        return told, lanes.is_idle
+                group.start_soon(enter, "child")
+            await to_thread.run_sync(anyio.from_thread.run, enter, "thread")
+        return entered, lanes.is_idle
 
     assert run_on_fake_clock(main) == (["same", "child", "thread"], True)
 
 
-@pytest.mark.parametrize(("permits", "seconds"), [(1, 4), (2, 2), (4, 1)])
-def test_of_those_inside_as_many_are_at_once_as_elsewhere(permits, seconds):
-    """What a holder starts goes in by the same number, in order; those outside wait for all of it."""
-    told = []
+@pytest.mark.parametrize(("permit_count", "seconds"), [(1, 4), (2, 2), (4, 1)])
+def test_permits_hold_limits_the_children_of_a_holder(permit_count, seconds):
+    """Children of a holder run as many at once as there are permits, in order; tasks outside wait for all of them."""
+    steps = []
 
-    async def inside(gates, number):
-        async with gates.hold():
-            told.append(f"s{number}")
+    async def hold_twice(permits, number):
+        async with permits.hold():
+            steps.append(f"s{number}")
             await anyio.sleep(1)
-            async with gates.hold():  # further in
-                told.append(f"e{number}")
+            async with permits.hold():  # further in
+                steps.append(f"e{number}")
 
     async def main():
-        gates = Permits(permits)
+        permits = Permits(permit_count)
         async with anyio.create_task_group() as group:
-            async with gates.hold():
-                began = anyio.current_time()
+            async with permits.hold():
+                started_at = anyio.current_time()
                 async with anyio.create_task_group() as children:
                     for number in range(4):
-                        children.start_soon(inside, gates, number)
-                took = anyio.current_time() - began
-            group.start_soon(inside, gates, 9)
-        return took, gates.is_idle
+                        children.start_soon(hold_twice, permits, number)
+                elapsed = anyio.current_time() - started_at
+            group.start_soon(hold_twice, permits, 9)
+        return elapsed, permits.is_idle
 
     assert run_on_fake_clock(main) == (seconds, True)
-    assert [one for one in told if one.startswith("s")] == ["s0", "s1", "s2", "s3", "s9"]
-    assert {*told[: 2 * permits]} == {f"{sign}{number}" for sign in "se" for number in range(permits)}
+    assert [step for step in steps if step.startswith("s")] == ["s0", "s1", "s2", "s3", "s9"]
+    assert {*steps[: 2 * permit_count]} == {f"{sign}{number}" for sign in "se" for number in range(permit_count)}
 
 
-def test_those_that_wait_inside_are_turned_away_and_given_up():
-    """``clear`` reaches them, a deadline ends their wait, and the lane is free once the holder left."""
-    told = []
+def test_lanes_waiters_inside_a_hold_can_be_cleared_or_time_out():
+    """Clearing and deadlines reach waiting children of a holder, and the lane is free afterwards."""
+    outcomes = []
 
-    async def inside(lanes, deadline=None):
+    async def hold_or_fail(lanes, deadline=None):
         try:
             async with lanes.hold("a", deadline=deadline):
                 await anyio.sleep(5)
         except (LaneCleared, DeadlineExceeded) as error:
-            told.append(type(error).__name__)
+            outcomes.append(type(error).__name__)
 
     async def main():
         lanes = Lanes()
         async with lanes.hold("a"), anyio.create_task_group() as group:
             for deadline in (None, 1, None, None):
-                group.start_soon(inside, lanes, deadline)
+                group.start_soon(hold_or_fail, lanes, deadline)
             await anyio.sleep(2)
-            told.append(lanes.turn_away_waiting("a"))
-        return lanes.is_idle, told
+            outcomes.append(lanes.turn_away_waiting("a"))
+        return lanes.is_idle, outcomes
 
     assert run_on_fake_clock(main) == (True, ["DeadlineExceeded", 2, "LaneCleared", "LaneCleared"])
 
 
-def test_a_child_that_outlives_its_parent_keeps_the_lane():
-    """Nobody else gets in while somebody is inside, whoever came first."""
-    told = []
+def test_lanes_child_that_outlives_its_parent_keeps_the_lane():
+    """No other task gets in while a child is inside, whoever came first."""
+    steps = []
 
     async def child(lanes, started):
         async with lanes.hold("a"):
             started.set()
             await anyio.sleep(10)
-            told.append("child")
+            steps.append("child")
 
     async def stranger(lanes):
         async with lanes.hold("a"):
-            told.append("stranger")
+            steps.append("stranger")
 
     async def main():
         lanes, started = Lanes(), anyio.Event()
@@ -149,7 +149,7 @@ def test_a_child_that_outlives_its_parent_keeps_the_lane():
             async with lanes.hold("a"):
                 group.start_soon(child, lanes, started)
                 await started.wait()
-            told.append("parent left")
+            steps.append("parent left")
         return lanes.is_idle
 
     async def stranger_later(lanes, group):
@@ -157,17 +157,17 @@ def test_a_child_that_outlives_its_parent_keeps_the_lane():
         await stranger(lanes)
 
     assert run_on_fake_clock(main)
-    assert told == ["parent left", "child", "stranger"]
+    assert steps == ["parent left", "child", "stranger"]
 
 
-def test_a_task_started_inside_has_no_key_for_later():
-    """The right to go in again ends with the hold that gave it."""
-    told = []
+def test_lanes_re_entry_ends_with_the_hold_that_allowed_it():
+    """A task started inside a hold that has ended waits like any other."""
+    steps = []
 
     async def child(lanes):
         await anyio.sleep(5)
         async with lanes.hold("a"):
-            told.append("child")
+            steps.append("child")
 
     async def main():
         lanes = Lanes()
@@ -176,14 +176,14 @@ def test_a_task_started_inside_has_no_key_for_later():
                 group.start_soon(child, lanes)
             async with lanes.hold("a"):
                 await anyio.sleep(9)
-                told.append("second")
+                steps.append("second")
 
     run_on_fake_clock(main)
-    assert told == ["second", "child"]
+    assert steps == ["second", "child"]
 
 
-def test_lanes_are_left_in_any_order():
-    """Leaving the outer lane first takes nothing from the inner one: its holder still goes in again."""
+def test_lanes_can_be_released_in_any_order():
+    """Leaving the outer lane first takes nothing from the inner one, which can still be re-entered."""
 
     async def main():
         lanes = Lanes()
@@ -202,8 +202,8 @@ def test_lanes_are_left_in_any_order():
     assert run_on_fake_clock(main)
 
 
-def test_a_failing_body_frees_its_lane():
-    """An exception passes through unchanged, and the next one runs."""
+def test_lanes_hold_frees_the_lane_after_an_error():
+    """The exception passes through unchanged, and the next holder runs."""
 
     async def main():
         lanes = Lanes()
@@ -216,33 +216,33 @@ def test_a_failing_body_frees_its_lane():
     assert run_on_fake_clock(main) == "fine"
 
 
-@pytest.mark.parametrize("place", ["inside", "waiting"])
-def test_a_cancelled_one_frees_its_lane(place):
-    """Whether it ran or waited: those behind it get in, those before it are left alone."""
+@pytest.mark.parametrize("state", ["inside", "waiting"])
+def test_lanes_hold_frees_the_lane_after_a_cancellation(state):
+    """Whether the cancelled task ran or waited, those behind it get in and those before it go on."""
 
     async def main():
-        lanes, told = Lanes(), []
+        lanes, entered_at = Lanes(), []
         async with anyio.create_task_group() as group:
-            group.start_soon(_sleeping, lanes, "a", 3)
+            group.start_soon(sleep_in_lane, lanes, "a", 3)
             await anyio.sleep(1)
-            with anyio.move_on_after(1 if place == "waiting" else 5):
-                await _sleeping(lanes, "a", 100)
+            with anyio.move_on_after(1 if state == "waiting" else 5):
+                await sleep_in_lane(lanes, "a", 100)
             async with lanes.hold("a"):
-                told.append(anyio.current_time())
-        return told, lanes.is_idle
+                entered_at.append(anyio.current_time())
+        return entered_at, lanes.is_idle
 
-    assert run_on_fake_clock(main) == ([3 if place == "waiting" else 6], True)
+    assert run_on_fake_clock(main) == ([3 if state == "waiting" else 6], True)
 
 
-def test_a_turn_that_comes_too_late_is_passed_on():
-    """Who is cancelled in the moment its turn comes gives the turn to the next one."""
+def test_lanes_waiter_cancelled_at_its_turn_passes_it_on():
+    """A task cancelled at the moment its turn comes gives the turn to the next one."""
 
     async def main():
-        lanes, told = Lanes(), []
+        lanes, entered = Lanes(), []
 
         async def work(name):
             async with lanes.hold("a"):
-                told.append(name)
+                entered.append(name)
 
         outer = lanes.hold("a")
         await outer.__aenter__()
@@ -251,24 +251,24 @@ def test_a_turn_that_comes_too_late_is_passed_on():
         await outer.__aexit__(None, None, None)
         second.cancel()
         await asyncio.wait([second, third])
-        return told, second.cancelled(), lanes.is_idle
+        return entered, second.cancelled(), lanes.is_idle
 
     assert run_on_fake_clock(main) == (["third"], True, True)
 
 
-def test_clearing_turns_away_those_that_wait():
-    """What runs goes on; those that wait get ``LaneCleared``, which says behind how many; later ones get in."""
+def test_turn_away_waiting_raises_lane_cleared_in_waiters():
+    """The holder goes on, each waiter's error says how many were before it, and later tasks get in."""
 
     async def main():
-        lanes, told = Lanes(), []
+        lanes, outcomes = Lanes(), []
 
         async def work(name):
             try:
                 async with lanes.hold("a"):
                     await anyio.sleep(5)
-                    told.append(name)
+                    outcomes.append(name)
             except LaneCleared as error:
-                told.append(str(error))
+                outcomes.append(str(error))
 
         async with anyio.create_task_group() as group:
             for name in ("first", "second", "third"):
@@ -277,54 +277,54 @@ def test_clearing_turns_away_those_that_wait():
             assert lanes.turn_away_waiting("a") == 2
             assert lanes.turn_away_waiting("nobody's") == 0
             group.start_soon(work, "fourth")
-        return told, lanes.is_idle
+        return outcomes, lanes.is_idle
 
-    told, is_idle = run_on_fake_clock(main)
+    outcomes, is_idle = run_on_fake_clock(main)
     assert is_idle
-    assert [line.partition("while it ")[2] for line in told[:2]] == [
+    assert [line.partition("while it ")[2] for line in outcomes[:2]] == [
         "waited behind 1; ask again",
         "waited behind 2; ask again",
     ]
-    assert told[2:] == ["first", "fourth"]
+    assert outcomes[2:] == ["first", "fourth"]
 
 
-def test_who_is_turned_away_as_its_turn_comes_gives_it_back():
-    """Each that ``turn_away_waiting`` counts gets ``LaneCleared``, and the turn goes to the next one."""
+def test_turn_away_waiting_passes_on_a_turn_that_just_came():
+    """Every counted waiter gets ``LaneCleared``, and its turn goes to the next task."""
 
     async def main():
-        lanes, told = Lanes(), []
+        lanes, outcomes = Lanes(), []
 
         async def work(name):
             try:
                 async with lanes.hold("a"):
-                    told.append(name)
+                    outcomes.append(name)
             except LaneCleared:
-                told.append(f"{name} cleared")
+                outcomes.append(f"{name} cleared")
 
         outer = lanes.hold("a")
         await outer.__aenter__()
         second = asyncio.create_task(work("second"), context=Context())
         await anyio.sleep(1)
         await outer.__aexit__(None, None, None)
-        told.append(lanes.turn_away_waiting("a"))
+        outcomes.append(lanes.turn_away_waiting("a"))
         await work("third")
         await second
-        return told, lanes.is_idle
+        return outcomes, lanes.is_idle
 
     assert run_on_fake_clock(main) == ([1, "second cleared", "third"], True)
 
 
-def test_draining_waits_for_what_was_taken_and_refuses_what_is_new():
-    """Those that wait already still run; what they need they may still begin; new work is ``LaneClosed``."""
+def test_lanes_drain_waits_for_accepted_work_and_refuses_new_work():
+    """Waiting tasks still run, with the lanes that they need; new work gets ``LaneClosed``."""
 
     async def main():
-        lanes, told = Lanes(), []
+        lanes, finished = Lanes(), []
 
         async def work(name):
             async with lanes.hold("a"):
                 await anyio.sleep(5)
                 async with lanes.hold("b"):
-                    told.append(name)
+                    finished.append(name)
 
         async with anyio.create_task_group() as group:
             group.start_soon(work, "first")
@@ -336,18 +336,18 @@ def test_draining_waits_for_what_was_taken_and_refuses_what_is_new():
                 async with lanes.hold("c"):
                     pass
             await lanes.drain()
-            return told, anyio.current_time(), lanes.is_idle
+            return finished, anyio.current_time(), lanes.is_idle
 
     assert run_on_fake_clock(main) == (["first", "second"], 10, True)
 
 
-def test_draining_from_inside_does_not_wait_for_itself():
-    """Who drains while it holds a lane waits for the others alone."""
+def test_lanes_drain_inside_a_hold_does_not_wait_for_it():
+    """A task that drains while it holds a lane waits for the others only."""
 
     async def main():
         lanes = Lanes()
         async with anyio.create_task_group() as group:
-            group.start_soon(_sleeping, lanes, "b", 4)
+            group.start_soon(sleep_in_lane, lanes, "b", 4)
             await anyio.sleep(1)
             async with lanes.hold("a"):
                 await lanes.drain()
@@ -356,13 +356,13 @@ def test_draining_from_inside_does_not_wait_for_itself():
     assert run_on_fake_clock(main) == 4
 
 
-def test_draining_has_a_deadline():
-    """What hangs is counted in the error; nothing of it is cancelled."""
+def test_lanes_drain_raises_deadline_exceeded_with_the_lanes_in_use():
+    """The error counts the lanes still in use; nothing is cancelled."""
 
     async def main():
         lanes = Lanes()
         async with anyio.create_task_group() as group:
-            group.start_soon(_sleeping, lanes, "a", 100)
+            group.start_soon(sleep_in_lane, lanes, "a", 100)
             await anyio.sleep(1)
             with pytest.raises(DeadlineExceeded, match="1 lanes were still in use after 9 s"):
                 await lanes.drain(deadline=9)
@@ -376,13 +376,13 @@ def test_draining_has_a_deadline():
     [(0, 100, "0.0 s waiting behind 1 and 8.0 s running"), (3, 100, "3.0 s waiting behind 1 and 5.0 s running"),
      (50, 1, "8.0 s waiting behind 1 and 0.0 s running")],
 )  # fmt: skip
-def test_a_deadline_counts_waiting_and_running(busy, works, numbers):
-    """``DeadlineExceeded`` is a ``TimeoutError`` with the numbers; the lane is free behind it."""
+def test_lanes_hold_deadline_covers_waiting_and_running(busy, works, numbers):
+    """``DeadlineExceeded`` is a ``TimeoutError`` with both numbers, and the lane is free afterwards."""
 
     async def main():
         lanes = Lanes()
         async with anyio.create_task_group() as group:
-            group.start_soon(_sleeping, lanes, "a", busy)
+            group.start_soon(sleep_in_lane, lanes, "a", busy)
             await anyio.lowlevel.checkpoint()
             with pytest.raises(TimeoutError) as caught:
                 async with lanes.hold("a", deadline=8):
@@ -399,8 +399,8 @@ def test_a_deadline_counts_waiting_and_running(busy, works, numbers):
     assert is_idle
 
 
-def test_work_that_ends_in_time_knows_no_deadline():
-    """A deadline changes nothing where it is not reached."""
+def test_lanes_hold_deadline_does_nothing_before_it_is_reached():
+    """Work that ends in time is not affected by its deadline."""
 
     async def main():
         lanes = Lanes()
@@ -411,8 +411,8 @@ def test_work_that_ends_in_time_knows_no_deadline():
     assert run_on_fake_clock(main) == "fine"
 
 
-def test_a_deadline_outside_is_not_ours():
-    """A scope of the caller's that ends is no ``DeadlineExceeded``."""
+def test_lanes_hold_does_not_convert_a_cancel_scope_of_the_caller():
+    """A cancel scope of the caller that ends is no ``DeadlineExceeded``."""
 
     async def main():
         lanes = Lanes()
@@ -427,15 +427,15 @@ def test_a_deadline_outside_is_not_ours():
 # -- permits -----------------------------------------------------------------------------------------------------------
 
 
-def test_so_many_model_calls_at_once():
-    """Never more than the permits, never fewer while somebody waits."""
-    running, most = 0, []
+def test_permits_allow_exactly_their_number_at_once():
+    """Never more calls than permits run, and never fewer while others wait."""
+    running, counts = 0, []
 
     async def call(permits):
         nonlocal running
         async with permits.hold():
             running += 1
-            most.append(running)
+            counts.append(running)
             await anyio.sleep(1)
             running -= 1
 
@@ -447,34 +447,34 @@ def test_so_many_model_calls_at_once():
         return anyio.current_time(), permits.is_idle
 
     assert run_on_fake_clock(main) == (3, True)
-    assert max(most) == 4
+    assert max(counts) == 4
 
 
-def test_a_call_inside_a_call_has_its_permit():
-    """With one permit a call may make another (a summary, a subagent) and does not wait for itself."""
+def test_permits_hold_can_be_re_entered_by_its_holder():
+    """With one permit a call can make another one (a summary, a subagent) without waiting for itself."""
 
     async def main():
         permits = Permits(1)
         async with permits.hold(), permits.hold(), anyio.create_task_group() as group:
-            group.start_soon(_permitted, permits)
+            group.start_soon(sleep_with_permit, permits)
         return permits.is_idle
 
     assert run_on_fake_clock(main)
 
 
-async def _permitted(permits):
+async def sleep_with_permit(permits):
     async with permits.hold():
         await anyio.sleep(1)
 
 
-def test_a_lane_waits_for_a_permit_and_others_for_the_lane():
-    """Lane first, permit last: all of them end, though every permit is taken by holders of other lanes."""
+def test_lanes_and_permits_together_do_not_deadlock():
+    """With the lane taken first and the permit last, all tasks end, even with every permit in other lanes."""
 
     async def work(lanes, permits, key):
         async with lanes.hold(key):
-            await _permitted(permits)
+            await sleep_with_permit(permits)
             async with lanes.hold(key):
-                await _permitted(permits)
+                await sleep_with_permit(permits)
 
     async def main():
         lanes, permits = Lanes(), Permits(2)
@@ -486,18 +486,18 @@ def test_a_lane_waits_for_a_permit_and_others_for_the_lane():
     assert run_on_fake_clock(main) == (True, True)
 
 
-def test_a_permit_that_never_comes_free_is_an_error_with_the_numbers():
-    """Only standing still counts: as long as others get on, who waits goes on waiting."""
+def test_permits_hold_raises_when_no_call_ends_within_the_patience():
+    """Only a standstill counts: as long as other calls end, a waiter goes on waiting."""
 
     async def main():
         permits = Permits(1, patience=10)
         async with anyio.create_task_group() as group:
             for _ in range(30):
-                group.start_soon(_permitted, permits)
+                group.start_soon(sleep_with_permit, permits)
             await anyio.sleep(0.5)
             async with permits.hold():
-                waited = anyio.current_time()
-            group.start_soon(_stuck, permits)
+                entered_at = anyio.current_time()
+            group.start_soon(hold_permit_for_long, permits)
             await anyio.sleep(1)
             with pytest.raises(
                 DeadlineExceeded, match=r"all 1 permits for model calls were in use for 10 s.*behind 1"
@@ -506,17 +506,17 @@ def test_a_permit_that_never_comes_free_is_an_error_with_the_numbers():
                     pass
             assert isinstance(late.value, HoldfastError)
             assert anyio.current_time() == 41
-        return waited, permits.is_idle
+        return entered_at, permits.is_idle
 
-    async def _stuck(permits):
+    async def hold_permit_for_long(permits):
         async with permits.hold():
             await anyio.sleep(100)
 
     assert run_on_fake_clock(main) == (30, True)
 
 
-def test_a_timeout_of_the_body_is_its_own():
-    """What the call raises passes through unchanged."""
+def test_permits_hold_passes_on_a_timeout_of_the_body():
+    """An error of the call passes through unchanged."""
 
     async def main():
         permits = Permits(1)
@@ -528,7 +528,7 @@ def test_a_timeout_of_the_body_is_its_own():
     assert run_on_fake_clock(main) == ("of the upstream", True)
 
 
-def test_no_permits_at_all_is_refused():
-    """Nothing could ever run: that is said where it is made."""
+def test_permits_rejects_a_number_below_one():
+    """Without permits no call could ever run."""
     with pytest.raises(ValueError, match="at least 1"):
         Permits(0)

@@ -17,64 +17,64 @@ from holdfast.errors import LaneCleared, OperationAborted
 from holdfast.testing.clock import run_on_fake_clock
 
 CLOCKS = {"fake": run_on_fake_clock} | ({"real": anyio.run} if example_counts.IS_THOROUGH else {})
-"""The real one takes a quarter of a minute."""
+"""The clocks to run on; the real one takes 15 seconds."""
 BRANCHES, TASKS, PERMITS = 200, 20, 4
 
 
 class Task(Struct, frozen=True):
-    """What one piece of work does: its model calls, one after the other, in seconds, and how it ends."""
+    """A task: its model calls in sequence, in seconds, and how it ends."""
 
     calls: tuple[int, ...] = (1,)
     nested: int = 0
-    """How many child tasks enter its own lane again for its last call, which is made once without any."""
+    """Number of child tasks that enter the lane again for the last call; without any it is made once."""
     fails: bool = False
     given_up: int | None = None
     """Seconds after which its caller cancels it, waiting or running."""
     deadline: int | None = None
 
 
-class Failed(Exception):
-    """What a task raises."""
+class TaskFailed(Exception):
+    """The error of a failing task."""
 
 
-class World:
-    """Lanes, permits, a fake upstream, and what was seen of them."""
+class Simulation:
+    """Lanes, permits, a fake upstream, and their observed use."""
 
     def __init__(self, permits, unit=1.0):
         self.unit = unit
         self.lanes, self.permits = Lanes(), Permits(permits)
-        self.began, self.asked, self.inside = defaultdict(list), defaultdict(list), defaultdict(int)
-        self.within = defaultdict(int)
-        self.calling = self.most = self.called = 0
+        self.started, self.requested, self.inside_count = defaultdict(list), defaultdict(list), defaultdict(int)
+        self.nested_count = defaultdict(int)
+        self.open_calls = self.max_open_calls = self.call_seconds = 0
 
     async def call(self, seconds):
-        """Ask the fake upstream."""
+        """Call the fake upstream."""
         async with self.permits.hold():
-            self.calling += 1
-            self.most = max(self.most, self.calling)
-            began = anyio.current_time()
+            self.open_calls += 1
+            self.max_open_calls = max(self.max_open_calls, self.open_calls)
+            started_at = anyio.current_time()
             try:
                 await anyio.sleep(seconds * self.unit)
             finally:
-                self.calling -= 1
-                self.called += anyio.current_time() - began
+                self.open_calls -= 1
+                self.call_seconds += anyio.current_time() - started_at
 
     async def _nested(self, key, seconds):
         with suppress(LaneCleared):
             async with self.lanes.hold(key):
-                self.within[key] += 1
-                assert self.within[key] == 1
+                self.nested_count[key] += 1
+                assert self.nested_count[key] == 1
                 try:
                     await self.call(seconds)
                 finally:
-                    self.within[key] -= 1
+                    self.nested_count[key] -= 1
 
     async def _work(self, key, task):
         *first, last = task.calls
         for seconds in first:
             await self.call(seconds)
         if task.fails:
-            raise Failed
+            raise TaskFailed
         async with anyio.create_task_group() as group:
             for _ in range(task.nested):
                 group.start_soon(self._nested, key, last)
@@ -82,46 +82,46 @@ class World:
                 group.start_soon(self.call, last)
 
     async def work(self, key, number, task):
-        """Do one task in its lane; it ends with an answer or with an error, and either is fine."""
-        self.asked[key].append(number)
+        """Run one task in its lane; it may end with an answer or with an error."""
+        self.requested[key].append(number)
         with anyio.CancelScope() as scope:
             if task.given_up is not None:
                 scope.deadline = anyio.current_time() + task.given_up * self.unit
             try:
                 deadline = None if task.deadline is None else task.deadline * self.unit
                 async with self.lanes.hold(key, deadline=deadline):
-                    self.inside[key] += 1
-                    assert self.inside[key] == 1
-                    self.began[key].append(number)
+                    self.inside_count[key] += 1
+                    assert self.inside_count[key] == 1
+                    self.started[key].append(number)
                     try:
                         await self._work(key, task)
                     finally:
-                        self.inside[key] -= 1
-            except (Failed, OperationAborted):
+                        self.inside_count[key] -= 1
+            except (TaskFailed, OperationAborted):
                 pass
 
-    def judge(self):
-        """Nobody is left, and each lane ran in the order of arrival, some left out."""
+    def assert_all_ended_in_order(self):
+        """Assert that nothing runs or waits, and that each lane ran its tasks in order of arrival, some left out."""
         assert self.lanes.is_idle
         assert self.permits.is_idle
-        assert self.most <= self.permits.limit
-        for key, began in self.began.items():
-            came = iter(self.asked[key])
-            assert all(number in came for number in began)
+        assert self.max_open_calls <= self.permits.limit
+        for key, started in self.started.items():
+            requested = iter(self.requested[key])
+            assert all(number in requested for number in started)
 
 
-async def played(world, branches):
-    """Run every branch's tasks, all at once, those of one branch asked for in order; return the seconds it took."""
-    began = anyio.current_time()
+async def run_branches(simulation, branches):
+    """Start the tasks of all branches at once, in order within a branch; return the seconds they took."""
+    started_at = anyio.current_time()
     async with anyio.create_task_group() as group:
         for key, tasks in branches.items():
             for number, task in enumerate(tasks):
-                group.start_soon(world.work, key, number, task)
-    return anyio.current_time() - began
+                group.start_soon(simulation.work, key, number, task)
+    return anyio.current_time() - started_at
 
 
-def mixed(branch, number):
-    """Return one of the tasks of the large run: most of them answer, some go in again, fail, or are given up."""
+def build_mixed_task(branch, number):
+    """Return a task of the large run: most answer, some re-enter their lane, fail, or are cancelled."""
     turn = branch * 7 + number * 13
     return Task(
         calls=tuple(1 + (turn + step) % 3 for step in range(1 + turn % 2)),
@@ -134,16 +134,18 @@ def mixed(branch, number):
 
 @pytest.mark.long
 @pytest.mark.parametrize("clock", CLOCKS.values(), ids=CLOCKS)
-def test_two_hundred_branches_end_within_the_bound(clock):
-    """No deadlock, order kept in each branch, and at most 1.3 x the time that four permits need at the least."""
-    world = World(PERMITS, 1.0 if clock is run_on_fake_clock else 0.005)
-    branches = {f"b{branch}": [mixed(branch, number) for number in range(TASKS)] for branch in range(BRANCHES)}
-    took = clock(played, world, branches)
-    world.judge()
-    assert sum(map(len, world.asked.values())) == BRANCHES * TASKS
-    assert sum(map(len, world.began.values())) > 0.8 * BRANCHES * TASKS
-    assert world.most == PERMITS
-    assert took <= 1.3 * world.called / PERMITS
+def test_lanes_serve_two_hundred_branches_within_the_bound(clock):
+    """No deadlock, order kept in each branch, and at most 1.3 times the time that four permits need at least."""
+    simulation = Simulation(PERMITS, 1.0 if clock is run_on_fake_clock else 0.005)
+    branches = {
+        f"b{branch}": [build_mixed_task(branch, number) for number in range(TASKS)] for branch in range(BRANCHES)
+    }
+    elapsed = clock(run_branches, simulation, branches)
+    simulation.assert_all_ended_in_order()
+    assert sum(map(len, simulation.requested.values())) == BRANCHES * TASKS
+    assert sum(map(len, simulation.started.values())) > 0.8 * BRANCHES * TASKS
+    assert simulation.max_open_calls == PERMITS
+    assert elapsed <= 1.3 * simulation.call_seconds / PERMITS
 
 
 TASK = st.builds(
@@ -160,29 +162,29 @@ TASK = st.builds(
 @given(
     branches=st.dictionaries(st.sampled_from("abcd"), st.lists(TASK, max_size=6), max_size=4),
     permits=st.integers(1, 3),
-    cleared=st.none() | st.tuples(st.sampled_from("abcd"), st.integers(0, 9)),
-    drained=st.none() | st.integers(0, 9),
+    clear_options=st.none() | st.tuples(st.sampled_from("abcd"), st.integers(0, 9)),
+    drain_seconds=st.none() | st.integers(0, 9),
 )
-def test_whatever_happens_nobody_is_left(branches, permits, cleared, drained):
-    """For any work, given up, failing, late, cleared or drained: everyone ends, in order, and every lane is free."""
-    world = World(permits)
+def test_lanes_and_permits_are_idle_after_any_work(branches, permits, clear_options, drain_seconds):
+    """For any work, cancelled, failing, late, cleared or drained, every task ends, in order, and every lane is free."""
+    simulation = Simulation(permits)
 
     async def main():
         async with anyio.create_task_group() as group:
-            group.start_soon(played, world, branches)
-            if cleared is not None:
-                group.start_soon(clear, *cleared)
-            if drained is not None:
-                group.start_soon(drain, drained)
+            group.start_soon(run_branches, simulation, branches)
+            if clear_options is not None:
+                group.start_soon(clear, *clear_options)
+            if drain_seconds is not None:
+                group.start_soon(drain, drain_seconds)
 
     async def clear(key, seconds):
         await anyio.sleep(seconds)
-        world.lanes.turn_away_waiting(key)
+        simulation.lanes.turn_away_waiting(key)
 
     async def drain(seconds):
         await anyio.sleep(seconds)
-        await world.lanes.drain()
-        assert world.lanes.is_idle
+        await simulation.lanes.drain()
+        assert simulation.lanes.is_idle
 
     run_on_fake_clock(main)
-    world.judge()
+    simulation.assert_all_ended_in_order()

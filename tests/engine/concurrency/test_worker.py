@@ -1,4 +1,4 @@
-"""The worker, and who gives up in ways that no scope shields from: ``asyncio.timeout``, ``Task.cancel``, ^C."""
+"""The worker thread, whose callers can be cancelled unshielded: by ``asyncio.timeout``, ``Task.cancel``, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,76 +16,76 @@ from holdfast.store.memory import MemoryStore
 from holdfast.testing.upstream import ScriptedUpstream
 
 
-class Doing:
-    """What takes until it may end."""
+class BlockingWork:
+    """Work that blocks until it is allowed to end."""
 
     def __init__(self):
-        self.began, self.may_end, self.ended = threading.Event(), threading.Event(), False
+        self.has_begun, self.may_end, self.has_ended = threading.Event(), threading.Event(), False
 
     def __call__(self):
-        self.began.set()
+        self.has_begun.set()
         self.may_end.wait()
-        self.ended = True
+        self.has_ended = True
         return "done"
 
 
-async def until(event):
+async def wait_for_event(event):
     while not event.is_set():  # noqa: ASYNC110 -- a thread sets it
         await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_what_began_ends_before_its_caller_does(times):
-    """However often its task is cancelled, what is being done is done, and nothing else is done meanwhile."""
+def test_worker_run_finishes_started_work_before_its_cancelled_caller(times):
+    """However often the caller is cancelled, started work is finished and no other work runs beside it."""
 
     async def main():
-        worker, one, two = WorkerThread(), Doing(), Doing()
-        first = asyncio.create_task(worker.run(one))
-        await until(one.began)
+        worker, first_work, second_work = WorkerThread(), BlockingWork(), BlockingWork()
+        first = asyncio.create_task(worker.run(first_work))
+        await wait_for_event(first_work.has_begun)
         for _ in range(times):
             first.cancel()
             await asyncio.sleep(0.01)
-        second = asyncio.create_task(worker.run(two))
+        second = asyncio.create_task(worker.run(second_work))
         await asyncio.sleep(0.05)
-        assert (first.done(), two.began.is_set()) == (False, False)
-        one.may_end.set()
-        two.may_end.set()
+        assert (first.done(), second_work.has_begun.is_set()) == (False, False)
+        first_work.may_end.set()
+        second_work.may_end.set()
         with pytest.raises(asyncio.CancelledError):
             await first
-        assert one.ended
+        assert first_work.has_ended
         assert await second == "done"
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_what_has_not_begun_is_done_in_its_turn(fails):
-    """Who is cancelled while others are at work had something to write: an answer, say. It is written once."""
-    told = []
+def test_worker_run_executes_queued_work_of_a_cancelled_caller_once(fails):
+    """A caller cancelled while it waits may have an answer to write, so its work still runs."""
+    calls = []
 
-    def written():
-        told.append("written")
+    def record_call():
+        calls.append("written")
         if fails:
             raise OSError
 
     async def main():
-        worker, one = WorkerThread(), Doing()
-        first = asyncio.create_task(worker.run(one))
-        await until(one.began)
-        second = asyncio.create_task(worker.run(written))
+        worker, first_work = WorkerThread(), BlockingWork()
+        first = asyncio.create_task(worker.run(first_work))
+        await wait_for_event(first_work.has_begun)
+        second = asyncio.create_task(worker.run(record_call))
         await asyncio.sleep(0.01)
         second.cancel()
-        one.may_end.set()
+        first_work.may_end.set()
         with pytest.raises(asyncio.CancelledError):
             await second
         assert await first == "done"
 
     asyncio.run(main())
-    assert told == ["written"]
+    assert calls == ["written"]
 
 
-def test_its_thread_ends_with_it():
-    """Who opens an engine for each thing that it does leaves no thread behind."""
+def test_worker_thread_ends_with_its_worker():
+    """A program that opens an engine for each task leaves no threads behind."""
 
     async def main():
         thread = await WorkerThread().run(threading.current_thread)
@@ -96,36 +96,34 @@ def test_its_thread_ends_with_it():
     assert not asyncio.run(main())
 
 
-class Slow(MemoryStore):
-    """A store that takes its time, once it is told to."""
+class BlockingStore(MemoryStore):
+    """A store whose next append blocks on the given work."""
 
     def __init__(self):
         super().__init__()
-        self.doing = None
+        self.blocking_work = None
 
     def append_entries(self, *args, **options):
-        doing, self.doing = self.doing, None
-        if doing is not None:
-            doing()
+        blocking_work, self.blocking_work = self.blocking_work, None
+        if blocking_work is not None:
+            blocking_work()
         return super().append_entries(*args, **options)
 
 
-def test_a_message_beside_one_that_was_given_up():
-    """unique-entry-ids: both are in the log, one behind the other: what was cancelled was being
-    written all the same.
-    """
+def test_session_append_follows_a_cancelled_append():
+    """unique-entry-ids: a cancelled append that was being written is in the log, and the next one stands behind it."""
 
     async def main():
-        store = Slow()
+        store = BlockingStore()
         async with Engine.open(store, upstream=ScriptedUpstream([])) as engine:
             session = await engine.session(SAMPLE_KEY)
-            doing = store.doing = Doing()
+            blocking_work = store.blocking_work = BlockingWork()
             first = asyncio.create_task(session.append("One."))
-            await until(doing.began)
+            await wait_for_event(blocking_work.has_begun)
             first.cancel()
             second = asyncio.create_task(session.append("Two."))
             await asyncio.sleep(0.05)
-            doing.may_end.set()
+            blocking_work.may_end.set()
             with pytest.raises(asyncio.CancelledError):
                 await first
             await second
@@ -136,7 +134,7 @@ def test_a_message_beside_one_that_was_given_up():
     assert asyncio.run(main()) == (["One.", "Two."], 1)
 
 
-LATE = """
+LATE_WORK_PROGRAM = """
 import asyncio, threading, time
 from holdfast.engine.concurrency.worker import WorkerThread
 
@@ -151,7 +149,9 @@ time.sleep(0.1)
 """
 
 
-def test_another_thread_may_go_on_when_the_main_one_has_ended():
-    """It may have an answer to write down; the process ends behind it."""
-    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.stdout.split(), done.stderr) == (["0", "1", "2"], "")
+def test_worker_serves_other_threads_after_the_main_thread_ended():
+    """Another thread may have an answer to write; the process ends after it."""
+    completed = subprocess.run(
+        [sys.executable, "-c", LATE_WORK_PROGRAM], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (completed.stdout.split(), completed.stderr) == (["0", "1", "2"], "")

@@ -1,4 +1,4 @@
-"""The environment: one prompt for all requests, from folders that may hold anything."""
+"""The environment: the system prompt built from rules and skills in folders that may hold anything."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from holdfast.providers.rules.validate import validate_request
 READ = FunctionTool("read", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
 
 
-def skill(folder, name, text):
+def write_skill(folder, name, text):
     """Write the SKILL.md of a skill and return its path."""
     path = folder / ".agents" / "skills" / name / "SKILL.md"
     path.parent.mkdir(parents=True)
@@ -34,30 +34,32 @@ def skill(folder, name, text):
     return path
 
 
-def called(tool, /, **arguments):
+def build_tool_call(tool, /, **arguments):
     """Return a message that calls a tool."""
     return Message("assistant", (ToolCall("c", tool, msgspec.json.encode(arguments).decode()),))
 
 
-# -- what is read ------------------------------------------------------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
-def test_rules_stand_in_the_prompt_the_nearest_last(tmp_path):
-    """The system prompt is the author's words, then skills, then rules from the outermost folder inwards."""
+def test_load_environment_puts_the_nearest_rules_last_in_the_prompt(tmp_path):
+    """The prompt is the author's text, then the skills, then the rules from the outermost folder inwards."""
     inner = tmp_path / "inner"
     inner.mkdir()
     (tmp_path / "AGENTS.md").write_text("Use tabs.\n")
     (inner / "AGENTS.md").write_text("Use blanks.\n")
-    skill(inner, "tides", "---\nname: tides\ndescription: Reads tide tables.\n---\n# Tides\nLook at the moon.\n")
-    made = load_environment(inner, system="You help.", parent_folders=[tmp_path])
-    places = [made.prompt.index(words) for words in ("You help.", "tides: Reads tide tables.", "Use tabs.", "blanks.")]
+    write_skill(inner, "tides", "---\nname: tides\ndescription: Reads tide tables.\n---\n# Tides\nLook at the moon.\n")
+    environment = load_environment(inner, system="You help.", parent_folders=[tmp_path])
+    places = [
+        environment.prompt.index(words) for words in ("You help.", "tides: Reads tide tables.", "Use tabs.", "blanks.")
+    ]
     assert places == sorted(places)
-    assert "Look at the moon" not in made.prompt, "the body of a skill is read when it is used"
-    assert made.notices == ()
+    assert "Look at the moon" not in environment.prompt, "the body of a skill is read when it is used"
+    assert environment.notices == ()
 
 
-def test_an_empty_folder_is_an_empty_environment(tmp_path):
-    """Where nothing is there nothing is said; a folder that is not there is one too."""
+def test_load_environment_of_an_empty_or_missing_folder_is_empty(tmp_path):
+    """Without rules and skills the environment has no prompt and no notices."""
     for folder in (tmp_path, tmp_path / "nowhere"):
         assert load_environment(folder) == Environment(folders=(str(folder),))
     assert Environment().prompt == ""
@@ -66,50 +68,53 @@ def test_an_empty_folder_is_an_empty_environment(tmp_path):
 @pytest.mark.parametrize(
     ("data", "notice"), [(b"a\0b", "zero bytes"), (b"caf\xe9 au lait", "not UTF-8"), (None, "not a file")]
 )
-def test_rules_that_are_no_text_are_told(tmp_path, data, notice):
-    """Binary rules, other encodings and a folder of that name give a notice and no rules."""
+def test_load_environment_reports_rules_that_are_no_text(tmp_path, data, notice):
+    """Binary rules, other encodings and a folder with that name give a notice and no rules."""
     path = tmp_path / "AGENTS.md"
     path.mkdir() if data is None else path.write_bytes(data)
-    made = load_environment(tmp_path)
-    assert made.rules == ()
-    assert len(made.notices) == 1
-    assert notice in made.notices[0]
+    environment = load_environment(tmp_path)
+    assert environment.rules == ()
+    assert len(environment.notices) == 1
+    assert notice in environment.notices[0]
 
 
-def test_a_pipe_makes_nobody_wait(tmp_path):
-    """A named pipe called AGENTS.md, which would never be read to its end, gives a notice at once."""
+def test_load_environment_does_not_read_a_named_pipe(tmp_path):
+    """A named pipe called AGENTS.md would block for ever, so it gives a notice at once."""
     os.mkfifo(tmp_path / "AGENTS.md")
     assert "not a file" in load_environment(tmp_path).notices[0]
 
 
-def test_rules_that_may_not_be_read_are_told(tmp_path, without_rights):
+def test_load_environment_reports_rules_without_read_permission(tmp_path, without_root):
     """Missing permissions give a notice."""
     (tmp_path / "AGENTS.md").write_text("Secret.")
     (tmp_path / "AGENTS.md").chmod(0)
-    with without_rights():
+    with without_root():
         assert "left out" in load_environment(tmp_path).notices[0]
 
 
-def test_rules_have_a_budget_and_the_nearest_are_whole(tmp_path):
-    """Rules beyond the budget are cut where the farthest begin to be too many, and both prompt and notice say so."""
+def test_load_environment_cuts_the_farthest_rules_to_the_budget(tmp_path):
+    """Rules beyond the budget are cut from the farthest folder, and both prompt and notice mention it."""
     inner = tmp_path / "inner"
     inner.mkdir()
     (tmp_path / "AGENTS.md").write_text("é" * MAX_RULES_BYTES)
     (inner / "AGENTS.md").write_text("near " * 100)
-    made = load_environment(inner, parent_folders=[tmp_path])
-    assert [rule.text.startswith(start) for rule, start in zip(made.rules, ("éé", "near"), strict=True)] == [True, True]
-    assert "left out here" in made.rules[0].text
-    assert made.rules[1].text == ("near " * 100).strip()
-    assert sum(len(rule.text.encode()) for rule in made.rules) < MAX_RULES_BYTES + 200
-    assert "are cut" in made.notices[0]
+    environment = load_environment(inner, parent_folders=[tmp_path])
+    assert [rule.text.startswith(start) for rule, start in zip(environment.rules, ("éé", "near"), strict=True)] == [
+        True,
+        True,
+    ]
+    assert "left out here" in environment.rules[0].text
+    assert environment.rules[1].text == ("near " * 100).strip()
+    assert sum(len(rule.text.encode()) for rule in environment.rules) < MAX_RULES_BYTES + 200
+    assert "are cut" in environment.notices[0]
 
 
-def test_nothing_outside_of_the_folders_is_read(tmp_path):
+def test_load_environment_does_not_follow_links_out_of_its_folders(tmp_path):
     """Links that lead out of their folder are not followed: rules, a skill's file, a skill's folder, all skills."""
     outside = tmp_path / "outside"
-    skill(outside, "spy", "---\nname: spy\ndescription: SECRET\n---\nSECRET")
+    write_skill(outside, "spy", "---\nname: spy\ndescription: SECRET\n---\nSECRET")
     (outside / "AGENTS.md").write_text("SECRET")
-    for name, link, to in (
+    for name, link, target in (
         ("a", "AGENTS.md", outside / "AGENTS.md"),
         ("b", ".agents", outside / ".agents"),
         ("c", ".agents/skills/spy", outside / ".agents/skills/spy"),
@@ -117,13 +122,13 @@ def test_nothing_outside_of_the_folders_is_read(tmp_path):
     ):
         folder = tmp_path / name
         (folder / link).parent.mkdir(parents=True)
-        (folder / link).symlink_to(to)
-        made = load_environment(folder)
-        assert "SECRET" not in made.prompt, link
-        assert "outside" in "".join(made.notices), link
+        (folder / link).symlink_to(target)
+        environment = load_environment(folder)
+        assert "SECRET" not in environment.prompt, link
+        assert "outside" in "".join(environment.notices), link
 
 
-def test_links_within_the_folder_are_followed(tmp_path):
+def test_load_environment_follows_links_within_its_folder(tmp_path):
     """AGENTS.md may be a link to another file of its folder; links in a circle give a notice."""
     (tmp_path / "CLAUDE.md").write_text("Be brief.")
     (tmp_path / "AGENTS.md").symlink_to("CLAUDE.md")
@@ -138,7 +143,7 @@ def test_links_within_the_folder_are_followed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "about"),
+    ("text", "name", "description"),
     [
         ("---\nname: tides\ndescription: Reads tables.\n---\nbody", "tides", "Reads tables."),
         ("---\nname: \"tides\"\ndescription: 'Reads: all.'\nlicense: MIT\n---\nbody", "tides", "Reads: all."),
@@ -149,68 +154,75 @@ def test_links_within_the_folder_are_followed(tmp_path):
         ("---\nname: tides\nno end of it", "folder", "---"),
     ],
 )
-def test_front_matter_is_read_as_people_write_it(tmp_path, text, name, about):
-    """Quotes, blocks, other fields, a byte order mark; without a name the folder's, without words the first line."""
-    skill(tmp_path, "folder", text)
-    made = load_environment(tmp_path)
-    assert [(one.name, one.description) for one in made.skills] == [(name, about)]
+def test_load_environment_reads_front_matter_in_its_common_forms(tmp_path, text, name, description):
+    """Quotes, blocks, other fields and a BOM are read; the folder and the first line stand in for a missing name and
+    description.
+    """
+    write_skill(tmp_path, "folder", text)
+    environment = load_environment(tmp_path)
+    assert [(entry.name, entry.description) for entry in environment.skills] == [(name, description)]
 
 
 @pytest.mark.parametrize("text", ["", "---\nname: ../../x\ndescription: d\n---\n", "---\nname: x\n---\n", "a\0b"])
-def test_a_skill_that_is_none_is_told(tmp_path, text):
-    """No words at all, a name that is a path, no text: a notice, and the other skills are there."""
-    skill(tmp_path, "bad", text)
-    skill(tmp_path, "good", "---\ndescription: d\n---\nb")
-    made = load_environment(tmp_path)
-    assert [one.name for one in made.skills] == ["good"]
-    assert "bad" in made.notices[0]
+def test_load_environment_reports_invalid_skills_and_keeps_the_others(tmp_path, text):
+    """An empty file, a name that is a path and binary data give a notice."""
+    write_skill(tmp_path, "bad", text)
+    write_skill(tmp_path, "good", "---\ndescription: d\n---\nb")
+    environment = load_environment(tmp_path)
+    assert [entry.name for entry in environment.skills] == ["good"]
+    assert "bad" in environment.notices[0]
 
 
-def test_the_nearest_skill_of_a_name_counts(tmp_path):
-    """A skill of the working folder takes the place of one with its name further out, and there is a most of them."""
+def test_load_environment_prefers_the_nearest_skill_and_caps_their_number(tmp_path):
+    """A skill of the working folder replaces one with the same name further out, and at most MAX_LISTED_SKILLS are
+    listed.
+    """
     near, more = tmp_path / "near", tmp_path / "more"
-    skill(tmp_path, "tides", "---\ndescription: far\n---\nb")
-    skill(near, "tides", "---\ndescription: near\n---\nb")
-    made = load_environment(near, parent_folders=[tmp_path])
-    assert [one.description for one in made.skills] == ["near"]
+    write_skill(tmp_path, "tides", "---\ndescription: far\n---\nb")
+    write_skill(near, "tides", "---\ndescription: near\n---\nb")
+    environment = load_environment(near, parent_folders=[tmp_path])
+    assert [entry.description for entry in environment.skills] == ["near"]
     for number in range(MAX_LISTED_SKILLS + 5):
         (more / f"s{number:03}").mkdir(parents=True)
         (more / f"s{number:03}" / "SKILL.md").write_text("what")
-    made = load_environment(near, skills=[more])
-    assert len(made.skills) == MAX_LISTED_SKILLS
-    assert any(str(MAX_LISTED_SKILLS) in notice for notice in made.notices)
+    environment = load_environment(near, skills=[more])
+    assert len(environment.skills) == MAX_LISTED_SKILLS
+    assert any(str(MAX_LISTED_SKILLS) in notice for notice in environment.notices)
 
 
 @given(st.text())
-def test_any_text_has_front_matter_and_a_body(text):
-    """Whatever stands in a SKILL.md is read without an error, and a text without front matter is all body."""
-    told, rest = parse_front_matter(text)
-    assert all(isinstance(value, str) for value in told.values())
+def test_parse_front_matter_accepts_any_text(text):
+    """Any SKILL.md is parsed without an error, and a text without front matter is all body."""
+    fields, body = parse_front_matter(text)
+    assert all(isinstance(value, str) for value in fields.values())
     if not text.removeprefix("\ufeff").startswith("---"):
-        assert (told, rest) == ({}, text)
+        assert (fields, body) == ({}, text)
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("api", API_NAMES)
-def test_every_api_gets_prompt_and_tools(tmp_path, api):
-    """The fields make a request that the rules of the API take, with the prompt and the tools in it."""
+def test_environment_fields_are_valid_on_every_api(tmp_path, api):
+    """The fields make a valid request of each API that contains the prompt and the tools."""
     (tmp_path / "AGENTS.md").write_text("Use tabs.")
-    made = load_environment(tmp_path, system="You help.", tools=[READ])
-    said = [Message.from_text("user", "Go.")]
+    environment = load_environment(tmp_path, system="You help.", tools=[READ])
+    messages = [Message.from_text("user", "Go.")]
     request = build_request_body(
-        api, "some-model", [build_sized_message(one) for one in said], setup_fields=made.build_fields(api)
+        api,
+        "some-model",
+        [build_sized_message(message) for message in messages],
+        setup_fields=environment.build_fields(api),
     )
     assert validate_request(request, api=api) == ()
     for words in (b"You help.", b"Use tabs.", b"Reads a file."):
         assert request.count(words) == 1, words
-    assert parse_request(request, api).requested_max_tokens == made.max_output
+    assert parse_request(request, api).requested_max_tokens == environment.max_output
 
 
 @pytest.mark.parametrize("api", API_NAMES)
-def test_nothing_said_is_nothing_sent(api):
-    """An empty environment asks for an answer of some length and nothing else."""
+def test_environment_fields_of_an_empty_environment_hold_only_a_token_limit(api):
+    """An empty environment sets the answer's length and nothing else."""
     assert set(Environment().build_fields(api)) <= {
         "max_tokens",
         "max_completion_tokens",
@@ -222,42 +234,42 @@ def test_nothing_said_is_nothing_sent(api):
 # -- behind a summary --------------------------------------------------------------------------------------------------
 
 
-def test_what_is_in_use_stands_behind_a_summary(tmp_path):
-    """Skills that were read, the last one first, and the plan come back from what the conversation tells."""
+def test_restore_texts_returns_the_skills_and_the_plan_in_use(tmp_path):
+    """The skills that the conversation read, the last one first, and its current plan are restored."""
     for name in ("tides", "moon", "unused"):
-        skill(tmp_path, name, f"---\nname: {name}\ndescription: d\n---\nAll of {name}.")
-    made = load_environment(tmp_path)
-    told = made.restore_texts(
+        write_skill(tmp_path, name, f"---\nname: {name}\ndescription: d\n---\nAll of {name}.")
+    environment = load_environment(tmp_path)
+    texts = environment.restore_texts(
         [
-            called("read", path="skill:moon"),
-            called("read", path="skill:tides"),
-            called("read", path="./.agents/skills/moon/SKILL.md"),
-            called("todo", items=[{"text": "old"}]),
-            called("todo", items=[{"text": "look", "status": "done"}, {"text": "mend", "status": "active"}]),
-            called("read", path="SKILL.md"),
-            called("lookup", name="unused"),
+            build_tool_call("read", path="skill:moon"),
+            build_tool_call("read", path="skill:tides"),
+            build_tool_call("read", path="./.agents/skills/moon/SKILL.md"),
+            build_tool_call("todo", items=[{"text": "old"}]),
+            build_tool_call("todo", items=[{"text": "look", "status": "done"}, {"text": "mend", "status": "active"}]),
+            build_tool_call("read", path="SKILL.md"),
+            build_tool_call("lookup", name="unused"),
         ]
     )
-    assert told == (
+    assert texts == (
         "Skill moon, in use:\n\nAll of moon.",
         "Skill tides, in use:\n\nAll of tides.",
         "The plan as it stands:\n- [done] look\n- [active] mend",
     )
 
 
-def test_skills_of_other_tools_count(tmp_path):
-    """A tool that is called ``Skill``, as Claude Code has it, uses the skill that it names."""
-    skill(tmp_path, "tides", "---\nname: tides\ndescription: d\n---\nAll of it.")
-    assert load_environment(tmp_path).restore_texts([called("Skill", skill="tides")]) == (
+def test_restore_texts_recognizes_the_skill_tool_of_claude_code(tmp_path):
+    """A call of a tool named ``Skill`` counts as use of the skill that it names."""
+    write_skill(tmp_path, "tides", "---\nname: tides\ndescription: d\n---\nAll of it.")
+    assert load_environment(tmp_path).restore_texts([build_tool_call("Skill", skill="tides")]) == (
         "Skill tides, in use:\n\nAll of it.",
     )
 
 
-def test_it_comes_back_again_and_again(tmp_path):
-    """What a summary brought back counts as used: the next summary brings it back too, and after a restart as well."""
-    path = skill(tmp_path, "tides", "---\nname: tides\ndescription: d\n---\nOld words.")
+def test_restore_texts_restores_again_after_a_second_summary(tmp_path):
+    """A skill that a summary restored counts as used, so the next summary restores it too, with its current text."""
+    path = write_skill(tmp_path, "tides", "---\nname: tides\ndescription: d\n---\nOld words.")
     first = load_environment(tmp_path).restore_texts(
-        [called("read", path="skill:tides"), called("todo", items=[{"text": "mend"}])]
+        [build_tool_call("read", path="skill:tides"), build_tool_call("todo", items=[{"text": "mend"}])]
     )
     path.write_text("---\nname: tides\ndescription: d\n---\nNew words.")
     summary = Message("user", tuple(map(Text, ("What was done.", *first))))
@@ -266,13 +278,13 @@ def test_it_comes_back_again_and_again(tmp_path):
 
 
 @given(st.lists(st.lists(st.sampled_from(["tides", "moon", "kelp"]), max_size=4), min_size=1, max_size=4))
-def test_skills_keep_the_order_of_their_use(uses):
-    """Law: however many summaries lie between, the skills stand as if none did: the last one used first."""
+def test_find_used_skills_keeps_the_order_of_use_across_summaries(uses):
+    """Law: however many summaries lie between, the skill used last stands first, as without summaries."""
     skills = {name: f"/skills/{name}/SKILL.md" for name in ("tides", "moon", "kelp")}
-    read = [[called("read", path=f"skill:{name}") for name in names] for names in uses]
-    once = find_used_skills([message for messages in read for message in messages], skills)
+    messages_by_summary = [[build_tool_call("read", path=f"skill:{name}") for name in names] for names in uses]
+    once = find_used_skills([message for messages in messages_by_summary for message in messages], skills)
     summary = Message.from_text("user", "What was done.")
-    for messages in read:
+    for messages in messages_by_summary:
         used = find_used_skills([summary, *messages], skills)
         summary = Message(
             "user", (Text("What was done."), *(Text(format_used_skill(name, "It says.")) for name in used))
@@ -280,46 +292,46 @@ def test_skills_keep_the_order_of_their_use(uses):
     assert used == once
 
 
-def test_a_plan_that_is_done_is_over(tmp_path):
-    """A plan of which every item is done is not brought back; a broken call makes none."""
-    made = load_environment(tmp_path)
-    assert made.restore_texts([called("todo", items=[{"text": "a", "status": "done"}])]) == ()
-    assert made.restore_texts([Message("assistant", (ToolCall("c", "todo", "{broken"),))]) == ()
+def test_restore_texts_omits_a_finished_or_broken_plan(tmp_path):
+    """A plan whose items are all done is not restored, and a broken call defines no plan."""
+    environment = load_environment(tmp_path)
+    assert environment.restore_texts([build_tool_call("todo", items=[{"text": "a", "status": "done"}])]) == ()
+    assert environment.restore_texts([Message("assistant", (ToolCall("c", "todo", "{broken"),))]) == ()
 
 
-def test_rules_come_back_where_they_changed(tmp_path):
-    """Rules stand in the prompt of every request; only what they say since then stands behind a summary."""
+def test_restore_texts_returns_only_changed_rules(tmp_path):
+    """Every prompt already has the rules, so a summary repeats only what changed since."""
     (tmp_path / "AGENTS.md").write_text("Use tabs.")
-    made = load_environment(tmp_path)
-    assert made.restore_texts() == ()
+    environment = load_environment(tmp_path)
+    assert environment.restore_texts() == ()
     (tmp_path / "AGENTS.md").write_text("Use blanks.")
-    assert [text.splitlines()[-1] for text in made.restore_texts()] == ["Use blanks."]
+    assert [text.splitlines()[-1] for text in environment.restore_texts()] == ["Use blanks."]
     (tmp_path / "AGENTS.md").unlink()
-    assert made.restore_texts() == ()
+    assert environment.restore_texts() == ()
 
 
-def test_rules_that_are_new_come_too(tmp_path):
-    """Rules that were written since the prompt was made stand behind a summary, in the folders of the others alone."""
+def test_restore_texts_includes_new_rules_of_its_folders(tmp_path):
+    """Rules written after the prompt was made are restored, but only those of the environment's own folders."""
     inner = tmp_path / "inner"
     inner.mkdir()
     (inner / "AGENTS.md").write_text("Use tabs.")
-    made = load_environment(inner, parent_folders=[tmp_path])
+    environment = load_environment(inner, parent_folders=[tmp_path])
     for folder in (tmp_path, inner / "deeper"):
         folder.mkdir(exist_ok=True)
         (folder / "AGENTS.md").write_text(f"Rules of {folder.name}.")
-    assert [text.splitlines()[-1] for text in made.restore_texts()] == [f"Rules of {tmp_path.name}."]
-    assert made.prompt.endswith("Use tabs."), "the prompt of a session stays as it is"
+    assert [text.splitlines()[-1] for text in environment.restore_texts()] == [f"Rules of {tmp_path.name}."]
+    assert environment.prompt.endswith("Use tabs."), "the prompt of a session stays as it is"
 
 
-def test_restored_texts_have_budgets(tmp_path):
-    """A long skill is cut with a line that says so, and all of them together stay within what is given."""
+def test_restore_texts_cuts_each_text_and_their_total_to_a_budget(tmp_path):
+    """A long skill is cut with a line that says so, and all texts together stay within ``max_tokens``."""
     for name in ("one", "two", "three"):
-        skill(tmp_path, name, f"---\nname: {name}\ndescription: d\n---\n" + "kelp grows on rocks\n" * 6_000)
-    made = load_environment(tmp_path)
+        write_skill(tmp_path, name, f"---\nname: {name}\ndescription: d\n---\n" + "kelp grows on rocks\n" * 6_000)
+    environment = load_environment(tmp_path)
     used = ["one", "two", "three"]
-    told = made.restore_texts(skills=used)
-    assert len(told) == 3
-    assert all(4_500 < estimate_text_tokens(text) < 5_200 for text in told)
-    assert all("left out here" in text for text in told)
-    assert sum(map(estimate_text_tokens, made.restore_texts(skills=used, max_tokens=7_000))) < 7_200
-    assert made.restore_texts(skills=["gone", "one"], max_tokens=0) == ()
+    texts = environment.restore_texts(skills=used)
+    assert len(texts) == 3
+    assert all(4_500 < estimate_text_tokens(text) < 5_200 for text in texts)
+    assert all("left out here" in text for text in texts)
+    assert sum(map(estimate_text_tokens, environment.restore_texts(skills=used, max_tokens=7_000))) < 7_200
+    assert environment.restore_texts(skills=["gone", "one"], max_tokens=0) == ()

@@ -1,4 +1,4 @@
-"""What is written at once: all of it in one transaction, the same as one by one, or nothing."""
+"""Batched writes: one transaction with the same result as single writes, or nothing."""
 
 from __future__ import annotations
 
@@ -25,48 +25,50 @@ from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, NoteEn
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 
-GOAL = get_target("anthropic", "claude-opus-5-5")
+TARGET = get_target("anthropic", "claude-opus-5-5")
 HELLO = Message.from_text("user", "hello")
 
 
 @pytest.fixture(params=["disk", "memory"])
 def store(request, tmp_path):
     """An empty store of either kind."""
-    with SqliteStore(tmp_path / "agent.db") if request.param == "disk" else MemoryStore() as made:
-        yield made
+    with SqliteStore(tmp_path / "agent.db") if request.param == "disk" else MemoryStore() as new_store:
+        yield new_store
 
 
-def opened(store):
-    """Return a journal whose ids and times can be foretold."""
+def open_journal(store):
+    """Open a journal with predictable ids and times."""
     numbers = count()
     return Journal.open(
         store, SAMPLE_KEY, clock=lambda: 1_000, ids=lambda many: [f"entry-{next(numbers):04}" for _ in range(many)]
     )
 
 
-def followed(journal, stand, new):
-    """Say a whole conversation: what stood in the first ``stand`` places, and ``new`` words."""
-    said = (
-        journal.state.history.sized_messages.slice(0, stand)
-        if stand <= len(journal.state.history.sized_messages)
+def follow_words(journal, known_count, words):
+    """Follow a conversation of the first ``known_count`` messages and new ones with these words."""
+    known_messages = (
+        journal.state.history.sized_messages.slice(0, known_count)
+        if known_count <= len(journal.state.history.sized_messages)
         else []
     )
-    journal.follow_conversation([*said, *[build_sized_message(Message.from_text("user", word)) for word in new]])
+    journal.follow_conversation(
+        [*known_messages, *[build_sized_message(Message.from_text("user", word)) for word in words]]
+    )
 
 
-def asked(journal, goal, *said):
-    """Return the request that says what waited and ``said``, all of it written at once."""
+def prepare_in_one_batch(journal, target, *messages):
+    """Deliver queued messages, append ``messages`` and prepare a request in one batch."""
     with journal.batch_writes():
         journal.deliver_queued()
-        journal.append(*said)
-        return journal.prepare_request(goal)
+        journal.append(*messages)
+        return journal.prepare_request(target)
 
 
 words = st.lists(st.sampled_from("abc"), max_size=3)
-verbs = st.one_of(
+writes = st.one_of(
     words.map(lambda new: lambda journal: journal.append(*[Message.from_text("user", word) for word in new])),
-    st.tuples(st.integers(0, 6), words).map(lambda told: lambda journal: followed(journal, *told)),
-    st.just(lambda journal: journal.prepare_request(GOAL) if len(journal.state.history.sized_messages) else None),
+    st.tuples(st.integers(0, 6), words).map(lambda arguments: lambda journal: follow_words(journal, *arguments)),
+    st.just(lambda journal: journal.prepare_request(TARGET) if len(journal.state.history.sized_messages) else None),
     st.just(lambda journal: journal.record_answer(Message.from_text("assistant", "yes"))),
     st.just(lambda journal: journal.queue_messages(Message.from_text("user", "later"))),
     st.just(lambda journal: journal.deliver_queued()),
@@ -74,46 +76,48 @@ verbs = st.one_of(
 )
 
 
-@given(st.lists(verbs, max_size=5), st.lists(verbs, max_size=6), st.lists(verbs, max_size=3))
-def test_at_once_is_as_one_by_one(before, inside, behind):
-    """Log and branch are the same, whatever is done, and so is all that is done behind it."""
-    with MemoryStore(clock=lambda: 1_000) as one, MemoryStore(clock=lambda: 1_000) as other:
-        alone, gathered = opened(one), opened(other)
-        for verb in before:
-            verb(alone), verb(gathered)
-        with gathered.batch_writes():
-            for verb in inside:
-                verb(alone), verb(gathered)
-        for verb in behind:
-            verb(alone), verb(gathered)
-        assert one.read_entries(SAMPLE_KEY) == other.read_entries(SAMPLE_KEY)
-        assert one.get_session(SAMPLE_KEY) == other.get_session(SAMPLE_KEY)
-        assert (alone.leaf, alone.state, alone.moves_leaf) == (gathered.leaf, gathered.state, gathered.moves_leaf)
+@given(st.lists(writes, max_size=5), st.lists(writes, max_size=6), st.lists(writes, max_size=3))
+def test_batch_writes_equals_single_writes(before, inside, behind):
+    """Log and state are the same whether writes are batched or not, and so is everything written later."""
+    with MemoryStore(clock=lambda: 1_000) as single_store, MemoryStore(clock=lambda: 1_000) as batch_store:
+        single_journal, batch_journal = open_journal(single_store), open_journal(batch_store)
+        for write in before:
+            write(single_journal), write(batch_journal)
+        with batch_journal.batch_writes():
+            for write in inside:
+                write(single_journal), write(batch_journal)
+        for write in behind:
+            write(single_journal), write(batch_journal)
+        assert single_store.read_entries(SAMPLE_KEY) == batch_store.read_entries(SAMPLE_KEY)
+        assert single_store.get_session(SAMPLE_KEY) == batch_store.get_session(SAMPLE_KEY)
+        assert (single_journal.leaf, single_journal.state, single_journal.moves_leaf) == (
+            batch_journal.leaf,
+            batch_journal.state,
+            batch_journal.moves_leaf,
+        )
         assert is_same_request(
-            gathered.state, ConversationState.from_entries(other.read_path(SAMPLE_KEY, gathered.leaf))
+            batch_journal.state, ConversationState.from_entries(batch_store.read_path(SAMPLE_KEY, batch_journal.leaf))
         )
 
 
-def test_what_is_said_and_the_request_that_says_it_are_one_transaction(store, monkeypatch):
-    """durable-as-promised: inside of the block nothing is in the log, behind it everything."""
-    journal, counts, append = opened(store), [], store.append_entries
+def test_batch_writes_appends_messages_and_request_in_one_transaction(store, monkeypatch):
+    """durable-as-promised: inside the block nothing is in the log, after it everything."""
+    journal, counts, append = open_journal(store), [], store.append_entries
     monkeypatch.setattr(
         store, "append_entries", lambda key, new, **more: counts.append(len(new)) or append(key, new, **more)
     )
     with journal.batch_writes():
         journal.follow_conversation([build_sized_message(HELLO)])
-        prepared = journal.prepare_request(GOAL)
+        prepared = journal.prepare_request(TARGET)
         assert store.get_session(SAMPLE_KEY).entry_count == 1
     assert counts == [3 if prepared.target.setup != ConversationState().setup else 2]
     assert store.get_session(SAMPLE_KEY).leaf_id == journal.leaf == prepared.request_id
-    assert journal.prepare_request(GOAL) is prepared
+    assert journal.prepare_request(TARGET) is prepared
 
 
-def test_a_log_that_takes_nothing_at_the_end_changes_nothing(store, monkeypatch):
-    """refusal-ends-writing: where it cannot be written all is as before the block, also what waited, and works once the
-    store does.
-    """
-    journal = opened(store)
+def test_batch_writes_that_fail_leave_the_journal_unchanged(store, monkeypatch):
+    """refusal-ends-writing: after a failed write all is as before the block, and the next try works."""
+    journal = open_journal(store)
     journal.append(HELLO)
     journal.queue_messages(Message.from_text("user", "later"))
     before, leaf = journal.state, journal.leaf
@@ -121,72 +125,72 @@ def test_a_log_that_takes_nothing_at_the_end_changes_nothing(store, monkeypatch)
     def refuse(*_args, **_more):
         raise StoreReadOnly("no space left")
 
-    with monkeypatch.context() as full:
-        full.setattr(store, "append_entries", refuse)
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "append_entries", refuse)
         with pytest.raises(StoreReadOnly):
-            asked(journal, GOAL)
+            prepare_in_one_batch(journal, TARGET)
     assert (journal.state, journal.leaf, store.get_session(SAMPLE_KEY).leaf_id) == (before, leaf, leaf)
-    prepared = asked(journal, GOAL)
+    prepared = prepare_in_one_batch(journal, TARGET)
     assert [slot.message.text for slot in prepared.messages] == ["hello", "later"]
     assert store.get_session(SAMPLE_KEY).leaf_id == journal.leaf == prepared.request_id
     assert is_same_request(journal.state, ConversationState.from_entries(store.read_path(SAMPLE_KEY)))
 
 
-def test_what_was_said_before_an_error_is_said(store):
-    """A request that cannot be made takes nothing back of what it was to say."""
-    journal, small = opened(store), replace(GOAL, limits=replace(GOAL.limits, window=1_000))
+def test_batch_writes_keeps_the_messages_before_an_error(store):
+    """A request that cannot be made does not take back the messages of its batch."""
+    journal, small = open_journal(store), replace(TARGET, limits=replace(TARGET.limits, window=1_000))
     with pytest.raises(WindowTooSmall):
-        asked(journal, small, HELLO)
+        prepare_in_one_batch(journal, small, HELLO)
     assert store.get_session(SAMPLE_KEY).leaf_id == journal.leaf
     assert len(ConversationState.from_entries(store.read_path(SAMPLE_KEY)).history.sized_messages) == 1
 
 
-def test_what_others_decided_before_counts(store):
-    """What is written at once is behind all that was there when the block began."""
-    journal = opened(store)
+def test_batch_writes_follows_decisions_made_before_the_block(store):
+    """The batch is appended behind all entries that were there when the block began."""
+    journal = open_journal(store)
     journal.append(HELLO)
     store.append_entries(SAMPLE_KEY, [Entry("d", journal.leaf, DecisionEntry(()))])
     with journal.batch_writes():
-        (said,) = journal.append(HELLO)
-    assert store.get_entry(SAMPLE_KEY, said).parent == "d"
+        (entry_id,) = journal.append(HELLO)
+    assert store.get_entry(SAMPLE_KEY, entry_id).parent == "d"
     assert [id_ for id_, _ in journal.state.view.active_decisions] == ["d"]
 
 
-def test_who_is_told_is_told_of_what_is_there(store):
-    """What was gathered is told when it is in the log, once, and never where it is not."""
-    journal, told = opened(store), []
-    journal.append_listener = lambda _, entries: told.append([entry.id for entry in entries])
+def test_append_listener_is_called_once_after_the_batch_is_written(store):
+    """The listener hears of entries once, when they are in the log."""
+    journal, calls = open_journal(store), []
+    journal.append_listener = lambda _, entries: calls.append([entry.id for entry in entries])
     with journal.batch_writes():
         first = journal.append(HELLO)
         second = journal.append(HELLO)
-        assert told == []
-    assert told == [[*first, *second]]
+        assert calls == []
+    assert calls == [[*first, *second]]
 
 
-def test_a_block_inside_another_is_part_of_it(store):
-    """All is written at the end of the outermost block."""
-    journal, told = opened(store), []
-    journal.append_listener = lambda _, entries: told.append([entry.id for entry in entries])
+def test_batch_writes_nested_writes_at_the_end_of_the_outermost_block(store):
+    """A nested block is part of the outer batch."""
+    journal, calls = open_journal(store), []
+    journal.append_listener = lambda _, entries: calls.append([entry.id for entry in entries])
     with journal.batch_writes():
         with journal.batch_writes():
             first = journal.append(HELLO)
         second = journal.append(HELLO)
-        assert told == []
-    assert told == [[*first, *second]]
+        assert calls == []
+    assert calls == [[*first, *second]]
 
 
-@pytest.mark.parametrize("failing", [1, 2, 3])
-def test_a_log_that_cannot_be_read_changes_nothing(failing, store, monkeypatch):
-    """Where a conversation parts, branch and leaf are of one moment, whichever look at the log fails."""
-    journal, looks, path = opened(store), count(1), store.read_path
+@pytest.mark.parametrize("failing_read", [1, 2, 3])
+def test_follow_conversation_stays_consistent_when_a_read_fails(failing_read, store, monkeypatch):
+    """Whichever read fails while a branch is made, state and leaf belong together."""
+    journal, read_numbers, original_read = open_journal(store), count(1), store.read_path
     journal.append(HELLO, Message.from_text("assistant", "ok"), HELLO)
 
-    def read(*asked):
-        if next(looks) == failing:
+    def read_or_fail(*args):
+        if next(read_numbers) == failing_read:
             raise StoreReadOnly("the disk took nothing")
-        return path(*asked)
+        return original_read(*args)
 
-    monkeypatch.setattr(store, "read_path", read)
+    monkeypatch.setattr(store, "read_path", read_or_fail)
     with suppress(StoreReadOnly):
         journal.follow_conversation(
             [build_sized_message(HELLO), build_sized_message(Message.from_text("user", "something else"))]
@@ -198,59 +202,59 @@ def test_a_log_that_cannot_be_read_changes_nothing(failing, store, monkeypatch):
     ]
 
 
-def test_who_made_the_messages_of_one_block_made_none_of_the_next(store):
-    """Bytes stand for a message only where the reader of that very message made it of them."""
-    journal, raw = opened(store), Raw(b'{"role":"user","content":"other words"}')
-    read = replace(build_sized_message(decode_message(raw)), api="openai-chat", raw=raw)
-    odd = replace(build_sized_message(HELLO), api="openai-chat", raw=raw)
+def test_follow_conversation_decoder_applies_to_its_own_batch_only(store):
+    """Raw bytes stand for a message only when the decoder of that batch made the message from them."""
+    journal, raw = open_journal(store), Raw(b'{"role":"user","content":"other words"}')
+    decoded = replace(build_sized_message(decode_message(raw)), api="openai-chat", raw=raw)
+    mismatched = replace(build_sized_message(HELLO), api="openai-chat", raw=raw)
     with journal.batch_writes():
-        journal.follow_conversation([read], decode_message)
+        journal.follow_conversation([decoded], decode_message)
     with journal.batch_writes():
-        journal.append(odd)
-    again = ConversationState.from_entries(store.read_path(SAMPLE_KEY, journal.leaf))
-    assert [slot.message for slot in again.history.sized_messages] == [read.message, HELLO]
+        journal.append(mismatched)
+    reopened = ConversationState.from_entries(store.read_path(SAMPLE_KEY, journal.leaf))
+    assert [slot.message for slot in reopened.history.sized_messages] == [decoded.message, HELLO]
 
 
-def test_what_others_decided_before_they_spoke_counts_beside_them(store):
-    """Where somebody said something meanwhile a branch parts before their first words, and behind what they decided.
+def test_append_branches_before_the_messages_of_another_journal(store):
+    """The branch leaves before the other journal's first message and behind its decisions.
 
-    What they have waiting is theirs to say.
+    Messages that the other journal queued stay queued for it.
     """
-    one = opened(store)
-    one.append(HELLO, Message.from_text("assistant", "yes"), HELLO)
+    journal = open_journal(store)
+    journal.append(HELLO, Message.from_text("assistant", "yes"), HELLO)
     other = Journal.open(store, SAMPLE_KEY)
-    made = other.record_compaction(CompactionEntry(2, Message.from_text("user", "a summary"), 5))
+    compaction_id = other.record_compaction(CompactionEntry(2, Message.from_text("user", "a summary"), 5))
     other.queue_messages(Message.from_text("user", "later"))
     other.append(Message.from_text("assistant", "theirs"))
-    one.append(Message.from_text("assistant", "mine"))
-    assert [id_ for id_, _ in one.state.view.active_decisions] == [made]
-    assert [message.text for message in one.state.history.messages][-2:] == ["hello", "mine"]
-    assert one.deliver_queued() == []
-    assert not one.moves_leaf
+    journal.append(Message.from_text("assistant", "mine"))
+    assert [id_ for id_, _ in journal.state.view.active_decisions] == [compaction_id]
+    assert [message.text for message in journal.state.history.messages][-2:] == ["hello", "mine"]
+    assert journal.deliver_queued() == []
+    assert not journal.moves_leaf
     assert store.get_session(SAMPLE_KEY).leaf_id == other.leaf
-    assert is_same_request(one.state, ConversationState.from_entries(store.read_path(SAMPLE_KEY, one.leaf)))
+    assert is_same_request(journal.state, ConversationState.from_entries(store.read_path(SAMPLE_KEY, journal.leaf)))
 
 
-def as_a_client_sends(*texts):
-    """Return a conversation with a mark for the cache on its newest message, and no other."""
-    marked = {"cache_control": {"type": "ephemeral"}}
-    told = [
-        {"role": ("user", "assistant")[at % 2], "content": [{"type": "text", "text": text}]}
-        for at, text in enumerate(texts)
+def parse_client_conversation(*texts):
+    """Return a parsed conversation with a cache breakpoint on its newest message only."""
+    cache_mark = {"cache_control": {"type": "ephemeral"}}
+    messages = [
+        {"role": ("user", "assistant")[index % 2], "content": [{"type": "text", "text": text}]}
+        for index, text in enumerate(texts)
     ]
-    told[-1]["content"][0] |= marked
+    messages[-1]["content"][0] |= cache_mark
     return measure_parsed_request(
-        parse_request(json.dumps({"model": "m", "messages": told}).encode(), "anthropic")
+        parse_request(json.dumps({"model": "m", "messages": messages}).encode(), "anthropic")
     ).messages
 
 
-@pytest.mark.parametrize("decided", [NoteEntry("n"), CompactionEntry(2, Message.from_text("user", "a summary"), 5)])
-def test_what_others_decide_leaves_the_words_of_a_client_as_it_said_them(store, decided):
-    """Bytes that no decision touched leave as they came last, and not as they came when the log took them."""
-    journal = opened(store)
+@pytest.mark.parametrize("other_body", [NoteEntry("n"), CompactionEntry(2, Message.from_text("user", "a summary"), 5)])
+def test_prepare_request_keeps_the_newest_client_bytes_after_entries_of_others(store, other_body):
+    """Messages that no decision touched are sent with the bytes that came last, not with the stored ones."""
+    journal = open_journal(store)
     for texts in ("abc", "abcde", "abcdefg"):
-        said = as_a_client_sends(*texts)
-        journal.follow_conversation(said)
-        store.append_entries(SAMPLE_KEY, [Entry(f"other-{texts}", journal.leaf, decided)])
-        shown = journal.prepare_request(GOAL).messages[-(len(texts) - 2) :]
-        assert [slot.raw for slot in shown] == [slot.raw for slot in said[2:]]
+        conversation = parse_client_conversation(*texts)
+        journal.follow_conversation(conversation)
+        store.append_entries(SAMPLE_KEY, [Entry(f"other-{texts}", journal.leaf, other_body)])
+        shown = journal.prepare_request(TARGET).messages[-(len(texts) - 2) :]
+        assert [slot.raw for slot in shown] == [slot.raw for slot in conversation[2:]]

@@ -1,4 +1,4 @@
-"""What a conversation repeats is found again without looking at what was compared before."""
+"""Matching a client's conversation with the log, and what a new branch copies of earlier decisions."""
 
 from functools import reduce
 from operator import is_
@@ -37,171 +37,184 @@ from holdfast.store.sqlite import SqliteStore
 words = st.lists(st.tuples(st.sampled_from(["user", "assistant", "system"]), st.sampled_from("abc")), max_size=8)
 
 
-def slots(said, mark=""):
-    """Return the slots of words in bytes that ``mark`` makes their own."""
+def build_sized_messages(words, mark=""):
+    """Return sized messages of (role, text) pairs, with raw bytes that end in ``mark``."""
     return [
         replace(
             build_sized_message(Message.from_text(role, text)), api="anthropic", raw=Raw(f'"{text}{mark}"'.encode())
         )
-        for role, text in said
+        for role, text in words
     ]
 
 
 @given(words, words, words, st.integers(0, 8), st.integers(0, 8))
-def test_twins_change_nothing_that_is_found(said, known_behind, said_behind, edited, cut):
-    """What was compared once and stands on both sides is taken as it was; whatever changed is compared again.
+def test_conversation_matcher_finds_what_a_fresh_comparison_finds(shared, known_behind, client_behind, edited, cut):
+    """Messages that matched before and are unchanged are not compared again; all others are.
 
-    So it is where a message came in two pieces: all of it stands, or what stood one by one.
+    This includes a message that the client sends back in two pieces.
     """
-    cut = min(cut, len(said))
-    pieces = [(role, text) for role, word in said[cut : cut + 1] for text in (word, "+")]
-    mine = slots([*said[:cut], *((role, f"{word}+") for role, word in said[cut : cut + 1]), *said[cut + 1 :]], "1")
-    theirs = slots([*said[:cut], *pieces, *said[cut + 1 :]], "2")
-    first, following = match_known_prefix(mine, theirs, Settings()), ConversationMatcher()
-    assume((first.client_count, len(first.messages)) == (len(theirs), len(mine)))
-    following.remember_match(PersistentSequence(mine), tuple(theirs), first)
-    known, new = mine + slots(known_behind), theirs + slots(said_behind)
-    if edited < len(theirs):
-        new[edited] = slots([("user", "z")])[0]
-    found = following.match_prefix(PersistentSequence(known), tuple(new), Settings())
+    cut = min(cut, len(shared))
+    pieces = [(role, text) for role, word in shared[cut : cut + 1] for text in (word, "+")]
+    logged = build_sized_messages(
+        [*shared[:cut], *((role, f"{word}+") for role, word in shared[cut : cut + 1]), *shared[cut + 1 :]], "1"
+    )
+    sent = build_sized_messages([*shared[:cut], *pieces, *shared[cut + 1 :]], "2")
+    first, matcher = match_known_prefix(logged, sent, Settings()), ConversationMatcher()
+    assume((first.client_count, len(first.messages)) == (len(sent), len(logged)))
+    matcher.remember_match(PersistentSequence(logged), tuple(sent), first)
+    known, new = logged + build_sized_messages(known_behind), sent + build_sized_messages(client_behind)
+    if edited < len(sent):
+        new[edited] = build_sized_messages([("user", "z")])[0]
+    found = matcher.match_prefix(PersistentSequence(known), tuple(new), Settings())
     fresh = match_known_prefix(known, new, Settings())
     assert (len(found.messages), found.client_count, found.one_to_one_count) == (
         len(fresh.messages),
         fresh.client_count,
         fresh.one_to_one_count,
     )
-    assert found.unchanged_count == (min(first.one_to_one_count, edited) if edited < len(theirs) else len(mine))
-    assert all(slot is own for slot, own in zip(found.messages[: found.unchanged_count], known, strict=False))
+    assert found.unchanged_count == (min(first.one_to_one_count, edited) if edited < len(sent) else len(logged))
+    assert all(
+        slot is logged_message
+        for slot, logged_message in zip(found.messages[: found.unchanged_count], known, strict=False)
+    )
 
 
 @given(words, words, st.integers(0, 8), st.integers(0, 8))
-def test_what_stands_is_not_looked_at_again(before, behind, start, same):
-    """Slots that are known to be the branch's own may be left out of what it is said again in."""
-    known = slots([*before, *behind], "1")
+def test_replace_raw_bytes_can_skip_the_messages_known_to_be_unchanged(before, behind, start, unchanged_count):
+    """Starting behind the messages that are the state's own objects gives the same state as starting at the first."""
+    known = build_sized_messages([*before, *behind], "1")
     branch = ConversationState.from_entries(Entry(f"e{at}", None, MessageEntry(slot)) for at, slot in enumerate(known))
-    same = min(same, len(known))
-    told = [*known[:same], *slots([*before, *behind], "2")[same : len(known) - 1]]
-    start = min(start, same, len(told))
-    assert replace_raw_bytes(branch, told, start) == replace_raw_bytes(branch, told)
-    assert [slot.raw for slot in replace_raw_bytes(branch, told, start).history.sized_messages] == [
-        slot.raw for slot in [*told, *known[len(told) :]]
+    unchanged_count = min(unchanged_count, len(known))
+    resent = [
+        *known[:unchanged_count],
+        *build_sized_messages([*before, *behind], "2")[unchanged_count : len(known) - 1],
+    ]
+    start = min(start, unchanged_count, len(resent))
+    assert replace_raw_bytes(branch, resent, start) == replace_raw_bytes(branch, resent)
+    assert [slot.raw for slot in replace_raw_bytes(branch, resent, start).history.sized_messages] == [
+        slot.raw for slot in [*resent, *known[len(resent) :]]
     ]
 
 
-def test_a_conversation_is_held_in_its_clients_own_objects():
-    """After a restart, after a fork and behind each answer: comparing the two again looks into nothing.
+def test_follow_conversation_keeps_the_message_objects_of_the_client():
+    """After a restart, a fork and each answer the state holds the client's objects: comparing again is by identity.
 
-    Nothing else changes by it: neither the branch as a value, nor what is ready to go out again.
+    Neither the state as a value nor a prepared request changes by it.
     """
-    said = slots([("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"), ("user", "e")])
-    goal = get_target("anthropic", "claude-sonnet-4-5")
+    conversation = build_sized_messages(
+        [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"), ("user", "e")]
+    )
+    target = get_target("anthropic", "claude-sonnet-4-5")
     with MemoryStore() as store:
         journal = Journal.open(store, "k")
-        journal.follow_conversation(said)
-        prepared = journal.prepare_request(goal)
+        journal.follow_conversation(conversation)
+        prepared = journal.prepare_request(target)
         for count in (5, 3, 5):
-            for opened in (Journal.open(store, "k"), journal):
-                again = [replace(slot) for slot in said[:count]]
-                opened.follow_conversation(again)
-                assert all(map(is_, opened.state.history.sized_messages, again))
-                assert all(own is slot.message for own, slot in zip(opened.state.history.messages, again, strict=True))
+            for opened_journal in (Journal.open(store, "k"), journal):
+                repeated = [replace(slot) for slot in conversation[:count]]
+                opened_journal.follow_conversation(repeated)
+                assert all(map(is_, opened_journal.state.history.sized_messages, repeated))
+                assert all(
+                    message is slot.message
+                    for message, slot in zip(opened_journal.state.history.messages, repeated, strict=True)
+                )
                 assert replace(
-                    opened.state, view=replace(opened.state.view, normalized_prefix=None)
-                ) == ConversationState.from_entries(store.read_path("k", opened.leaf))
-        ready, again = Journal.open(store, "k"), [replace(slot) for slot in said]
-        ready.follow_conversation(said)
-        first = ready.prepare_request(goal)
-        ready.follow_conversation(again)
-        assert ready.prepare_request(goal) is first
+                    opened_journal.state, view=replace(opened_journal.state.view, normalized_prefix=None)
+                ) == ConversationState.from_entries(store.read_path("k", opened_journal.leaf))
+        ready, repeated = Journal.open(store, "k"), [replace(slot) for slot in conversation]
+        ready.follow_conversation(conversation)
+        first = ready.prepare_request(target)
+        ready.follow_conversation(repeated)
+        assert ready.prepare_request(target) is first
         assert [slot.raw for slot in first.messages] == [slot.raw for slot in prepared.messages]
 
 
-def test_a_conversation_is_compared_once_and_never_taken_for_another():
-    """The same one, by the same settings, with the same log is not compared again; any other is."""
-    said = slots([("user", "a"), ("assistant", "b"), ("user", "c")])
+def test_match_conversation_caches_only_the_same_conversation():
+    """The cached match is returned for the same conversation, settings and log, and for nothing else."""
+    conversation = build_sized_messages([("user", "a"), ("assistant", "b"), ("user", "c")])
     with MemoryStore() as store:
         journal = Journal.open(store, "k")
-        assert journal.match_conversation(tuple(said)).client_count == 0
-        journal.follow_conversation(said)
-        whole = tuple(said)
-        found = journal.match_conversation(whole)
-        assert found.client_count == 3
-        assert journal.match_conversation(whole) is found
-        journal.follow_conversation(said)
-        said.append(slots([("assistant", "d")])[0])
-        assert journal.match_conversation(said).client_count == 3
-        assert len(journal.follow_conversation(said)) == 1
-        assert journal.match_conversation(said).client_count == 4
+        assert journal.match_conversation(tuple(conversation)).client_count == 0
+        journal.follow_conversation(conversation)
+        first_conversation = tuple(conversation)
+        match = journal.match_conversation(first_conversation)
+        assert match.client_count == 3
+        assert journal.match_conversation(first_conversation) is match
+        journal.follow_conversation(conversation)
+        conversation.append(build_sized_messages([("assistant", "d")])[0])
+        assert journal.match_conversation(conversation).client_count == 3
+        assert len(journal.follow_conversation(conversation)) == 1
+        assert journal.match_conversation(conversation).client_count == 4
         journal.policy = journal.policy.with_settings(results={"append_chars": 100})
-        assert journal.match_conversation(whole) == found
-        assert journal.match_conversation(whole) is not found
+        assert journal.match_conversation(first_conversation) == match
+        assert journal.match_conversation(first_conversation) is not match
 
 
-def test_the_bytes_of_the_client_count_also_where_it_parts_from_the_log():
-    """What is kept of a past that was edited is shown in the bytes that came last, not in those that are stored."""
-    said = [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"), ("user", "e")]
+def test_follow_conversation_uses_the_newest_client_bytes_on_a_new_branch():
+    """The messages kept of an edited history have the bytes that the client sent last, not the stored ones."""
+    conversation = [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"), ("user", "e")]
     with MemoryStore() as store:
         journal = Journal.open(store, "k")
-        journal.follow_conversation(slots(said, "1"))
-        second = slots(said, "2")
+        journal.follow_conversation(build_sized_messages(conversation, "1"))
+        second = build_sized_messages(conversation, "2")
         journal.follow_conversation(second)
-        edited = [*second[:2], *slots([("user", "z")])]
+        edited = [*second[:2], *build_sized_messages([("user", "z")])]
         journal.follow_conversation(edited)
         assert [slot.raw for slot in journal.state.history.sized_messages] == [slot.raw for slot in edited]
 
 
 @given(words, words)
-def test_messages_that_come_together_are_said_one_by_one(before, after):
-    """A branch is the same whether its messages were taken at once or in turn."""
+def test_apply_entries_equals_applying_entries_one_by_one(before, after):
+    """A state is the same whether its messages were applied at once or one by one."""
     old, new = (
-        [Entry(f"{name}{at}", None, MessageEntry(slot)) for at, slot in enumerate(slots(said))]
-        for name, said in (("a", before), ("b", after))
+        [Entry(f"{name}{at}", None, MessageEntry(slot)) for at, slot in enumerate(build_sized_messages(pairs))]
+        for name, pairs in (("a", before), ("b", after))
     )
     branch = apply_entries(ConversationState(), old)
     assert apply_entries(branch, new) == reduce(apply_entry, [*old, *new], ConversationState())
 
 
-def test_a_sequence_that_grew_twice_is_two():
-    """Several items at once go behind the newest version in place, and behind an older one in a copy."""
+def test_persistent_sequence_add_copies_when_an_older_version_grows():
+    """Items are added in place behind the newest version and in a copy behind an older one."""
     first = PersistentSequence([1]).add("two", "three")
-    beside = first.slice()
+    original = first.slice()
     second, third = first.add("four", "five"), first.add("four", "six")
-    assert [list(one) for one in (first, second, third)] == [
-        beside,
-        [*beside, "four", "five"],
-        [*beside, "four", "six"],
+    assert [list(sequence) for sequence in (first, second, third)] == [
+        original,
+        [*original, "four", "five"],
+        [*original, "four", "six"],
     ]
     assert list(first.replace_from(1, ["else"])) == [1, "else"]
-    assert list(first) == beside
+    assert list(first) == original
 
 
-def test_what_both_begin_with_is_the_same_objects():
-    """Where all are equal they are the same; what came in other bytes is not, and ends it."""
-    one, two = slots([("user", "a"), ("user", "b")])
-    assert count_shared_prefix_items([one, two], (one, replace(two))) == 2
-    assert count_shared_prefix_items([one, two], [one, replace(two, raw=Raw(b"{ }"))]) == 1
-    assert count_shared_prefix_items([one], [one, two]) == 1
-    assert count_shared_prefix_items([one, two], [two, one]) == 0
-    assert count_shared_prefix_items([], [one]) == 0
+def test_count_shared_prefix_items_ends_at_other_bytes():
+    """An equal item with other raw bytes ends the shared prefix."""
+    first, second = build_sized_messages([("user", "a"), ("user", "b")])
+    assert count_shared_prefix_items([first, second], (first, replace(second))) == 2
+    assert count_shared_prefix_items([first, second], [first, replace(second, raw=Raw(b"{ }"))]) == 1
+    assert count_shared_prefix_items([first], [first, second]) == 1
+    assert count_shared_prefix_items([first, second], [second, first]) == 0
+    assert count_shared_prefix_items([], [first]) == 0
 
 
-def test_one_lease_is_held_for_all_that_is_done_together(tmp_path):
-    """Verbs inside share the lease; behind the block everybody may write again."""
+def test_journal_hold_lease_takes_one_lease_for_all_writes_inside(tmp_path):
+    """After the block every journal can write again."""
 
-    class Leased(SqliteStore):
-        leases = 0
+    class LeaseCountingStore(SqliteStore):
+        lease_count = 0
 
         def hold_lease(self, key):
-            self.leases += 1
+            self.lease_count += 1
             return super().hold_lease(key)
 
-    with Leased(tmp_path / "holdfast.db") as store:
+    with LeaseCountingStore(tmp_path / "holdfast.db") as store:
         journal, other = Journal.open(store, "k"), Journal.open(store, "k")
-        before = store.leases
+        count_before = store.lease_count
         with journal.hold_lease():
             journal.append(Message.from_text("user", "one"))
             journal.append(Message.from_text("assistant", "two"))
-        assert store.leases == before + 1
+        assert store.lease_count == count_before + 1
         other.append(Message.from_text("user", "beside"))
         with journal.hold_lease():
             journal.append(Message.from_text("user", "three"))
@@ -214,71 +227,78 @@ def test_one_lease_is_held_for_all_that_is_done_together(tmp_path):
         assert [message.text for message in journal.state.history.messages] == ["one", "two", "three"]
 
 
-# -- what opens a conversation -----------------------------------------------------------------------------------------
+# -- system messages at the start --------------------------------------------------------------------------------------
 
-FRAME = RequestSetup("tools", 100)
+SETUP = RequestSetup("tools", 100)
 
 
 @given(words, words, words)
-def test_what_opens_a_conversation_has_a_place_and_no_past(before, now, behind):
-    """System messages that both open with are repeated whatever they say: those that were said now, as the log is."""
-    before, now = ([("system", text) for _, text in said] for said in (before, now))
-    known, said = slots([*before, ("user", "x"), *behind]), slots([*now, ("user", "x"), *behind], "2")
-    same = match_known_prefix(known, said, Settings())
+def test_match_known_prefix_matches_opening_system_messages_by_position(before, now, behind):
+    """System messages at the start match whatever they say: the match has the client's text and the log's sizes."""
+    before, now = ([("system", text) for _, text in pairs] for pairs in (before, now))
+    known, sent = (
+        build_sized_messages([*before, ("user", "x"), *behind]),
+        build_sized_messages([*now, ("user", "x"), *behind], "2"),
+    )
+    same = match_known_prefix(known, sent, Settings())
     both = min(len(before), len(now))
     assert same.client_count >= both
     if len(before) == len(now):
-        assert same.client_count == len(said)
-    assert [(one.raw, one.message) for one in same.messages[:both]] == [(one.raw, one.message) for one in said[:both]]
-    assert [(one.tokens, one.digest) for one in same.messages] == [
-        (one.tokens, one.digest) for one in known[: same.client_count]
+        assert same.client_count == len(sent)
+    assert [(message.raw, message.message) for message in same.messages[:both]] == [
+        (message.raw, message.message) for message in sent[:both]
     ]
-    again = add_system_messages_to_setup(FRAME, same.messages, said)
-    assert again == add_system_messages_to_setup(FRAME, known, said)
-    assert (again == FRAME) == ([text for _, text in before[:both]] == [text for _, text in now[:both]])
+    assert [(message.tokens, message.digest) for message in same.messages] == [
+        (message.tokens, message.digest) for message in known[: same.client_count]
+    ]
+    again = add_system_messages_to_setup(SETUP, same.messages, sent)
+    assert again == add_system_messages_to_setup(SETUP, known, sent)
+    assert (again == SETUP) == ([text for _, text in before[:both]] == [text for _, text in now[:both]])
 
 
-def test_a_frame_is_as_much_more_as_what_opens_the_conversation_grew():
-    """And no less where that shrank: the log holds what it was."""
-    short, long = slots([("system", "Tide.")]), slots([("system", "Tide. " * 300)])
-    grew, shrank = add_system_messages_to_setup(FRAME, short, long), add_system_messages_to_setup(FRAME, long, short)
+def test_add_system_messages_to_setup_adds_only_the_growth():
+    """A longer system message adds the difference to the setup's tokens; a shorter one subtracts nothing."""
+    short, long = build_sized_messages([("system", "Tide.")]), build_sized_messages([("system", "Tide. " * 300)])
+    grew, shrank = add_system_messages_to_setup(SETUP, short, long), add_system_messages_to_setup(SETUP, long, short)
     assert (grew.tokens, shrank.tokens) == (100 + long[0].tokens - short[0].tokens, 100)
-    assert len({grew.digest, shrank.digest, FRAME.digest}) == 3
+    assert len({grew.digest, shrank.digest, SETUP.digest}) == 3
 
 
-# -- what a branch carries along ---------------------------------------------------------------------------------------
+# -- decisions copied to a branch --------------------------------------------------------------------------------------
 
 
-def path_of(*bodies):
-    """Return entries for ``bodies``, one behind the other."""
-    return [Entry(str(at), str(at - 1) if at else None, body) for at, body in enumerate(bodies)]
+def build_path(*bodies):
+    """Return a chain of entries with these bodies."""
+    return [Entry(str(index), str(index - 1) if index else None, body) for index, body in enumerate(bodies)]
 
 
-def bodies(entries):
+def list_bodies(entries):
     return [entry.body for entry in entries]
 
 
-def test_what_was_carried_to_a_place_is_not_carried_there_again():
-    """Branch after branch from one place tells once that a request showed it."""
-    begun = [MessageEntry(slot) for slot in slots([("user", "a"), ("assistant", "b")])]
-    rest = [
-        MessageEntry(slots([("user", "c")])[0]),
+def test_collect_decisions_to_copy_copies_a_request_once_per_fork_point():
+    """Branch after branch from one point, the request entry is copied to the first branch only."""
+    first_bodies = [MessageEntry(slot) for slot in build_sized_messages([("user", "a"), ("assistant", "b")])]
+    later_bodies = [
+        MessageEntry(build_sized_messages([("user", "c")])[0]),
         RequestEntry("x", 3, "m", 9),
         FailureEntry(FAILURE_OVERFLOW, "too long", 5_000, 6_000),
     ]
-    there = []
+    copied_bodies = []
     for _ in range(5):
-        path = path_of(*begun, *there, *rest)
-        there += bodies(collect_decisions_to_copy(ConversationState.from_entries(path), path, len(path) - 3, 2))
-    assert there == [RequestEntry("", 2, "m", 9)]
+        path = build_path(*first_bodies, *copied_bodies, *later_bodies)
+        copied_bodies += list_bodies(
+            collect_decisions_to_copy(ConversationState.from_entries(path), path, len(path) - 3, 2)
+        )
+    assert copied_bodies == [RequestEntry("", 2, "m", 9)]
 
 
-def test_a_request_behind_a_decision_is_told_again():
-    """It showed something else than the one before it."""
-    said = [MessageEntry(slot) for slot in slots([("user", "a"), ("assistant", "b"), ("user", "c")])]
-    asked, cut = RequestEntry("x", 3, "m"), DecisionEntry((Edit(Span(0, 1, 0), (Text("-"),), "r", "w", 1),))
-    path = path_of(*said, asked, AnswerEntry("x"), cut, asked, asked)
-    assert bodies(collect_decisions_to_copy(ConversationState.from_entries(path), path, 2, 2)) == [
+def test_collect_decisions_to_copy_repeats_a_request_behind_a_decision():
+    """A request after a decision is copied too, because it showed something else than the one before."""
+    messages = [MessageEntry(slot) for slot in build_sized_messages([("user", "a"), ("assistant", "b"), ("user", "c")])]
+    request, cut = RequestEntry("x", 3, "m"), DecisionEntry((Edit(Span(0, 1, 0), (Text("-"),), "r", "w", 1),))
+    path = build_path(*messages, request, AnswerEntry("x"), cut, request, request)
+    assert list_bodies(collect_decisions_to_copy(ConversationState.from_entries(path), path, 2, 2)) == [
         RequestEntry("", 2, "m"),
         cut,
         RequestEntry("", 2, "m"),

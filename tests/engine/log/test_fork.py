@@ -1,4 +1,4 @@
-"""What is decided and what is undone stands wherever a conversation goes on beside its log."""
+"""Forks: decisions, undos and learned limits that a new branch takes over from the one it leaves."""
 
 from __future__ import annotations
 
@@ -42,56 +42,58 @@ from holdfast.store.memory import MemoryStore
 LONG = "\n".join(f"line {number} of a long output" for number in range(5_000))
 GO, CALL = Message.from_text("user", "go"), Message("assistant", (ToolCall("c1", "bash", "{}"),))
 RESULT = Message("tool", (ToolResult("c1", "bash", (Text(LONG),)),))
-SEEN, MORE = Message.from_text("assistant", "seen"), Message.from_text("user", "tell me more")
+ANSWER, NEXT_QUESTION = Message.from_text("assistant", "seen"), Message.from_text("user", "tell me more")
 
 
-def parted(path, count):
-    """Return the entries of a branch that parts from ``path`` before message ``count`` was said."""
-    start = [at for at, entry in enumerate(path) if isinstance(entry.body, MessageEntry)][count]
-    beside, ids = list(path[:start]), {}
-    for one in collect_decisions_to_copy(ConversationState.from_entries(path), path, start, count):
-        ids[one.id] = f"{one.id}'"
-        parent = beside[-1].id if beside else None
-        beside.append(Entry(ids[one.id], parent, rebase_entry_body(one.body, "b", ids)))
-    return beside
+def fork_path(path, count):
+    """Return the entries of a branch that leaves ``path`` before its message number ``count``."""
+    start = [index for index, entry in enumerate(path) if isinstance(entry.body, MessageEntry)][count]
+    branch, ids = list(path[:start]), {}
+    for copied in collect_decisions_to_copy(ConversationState.from_entries(path), path, start, count):
+        ids[copied.id] = f"{copied.id}'"
+        parent = branch[-1].id if branch else None
+        branch.append(Entry(ids[copied.id], parent, rebase_entry_body(copied.body, "b", ids)))
+    return branch
 
 
-def undone(path, count):
-    """Return what was brought back of the first ``count`` slots, part by part, as ``path`` tells it."""
-    found, law = defaultdict(set), {}
+def collect_undone_parts(path, count):
+    """Return the parts that undos in ``path`` restored, by message, for the first ``count`` messages."""
+    parts_by_message, decisions = defaultdict(set), {}
     for entry in path:
         if isinstance(entry.body, DecisionEntry | CompactionEntry):
-            law[entry.id] = entry.body
-        elif isinstance(entry.body, RevokeEntry) and entry.body.revoked_id in law:
-            for edit in law.pop(entry.body.revoked_id).edits:
+            decisions[entry.id] = entry.body
+        elif isinstance(entry.body, RevokeEntry) and entry.body.revoked_id in decisions:
+            for edit in decisions.pop(entry.body.revoked_id).edits:
                 if edit.span.stop <= count:
-                    for slot in range(edit.span.start, edit.span.stop):
-                        found[slot].add(edit.span.part)
-    return found
+                    for index in range(edit.span.start, edit.span.stop):
+                        parts_by_message[index].add(edit.span.part)
+    return parts_by_message
 
 
-def limiting(entries):
-    """Return the log with limits of turns in place of compactions that nobody wrote a summary for."""
-    bare = [isinstance(one.body, CompactionEntry) and one.body.summary is None for one in entries]
+def make_turn_limits(entries):
+    """Return the log with every compaction without a summary turned into a turn limit."""
+    is_bare_by_entry = [isinstance(entry.body, CompactionEntry) and entry.body.summary is None for entry in entries]
     return [
-        replace(one, body=replace(one.body, trigger=TRIGGER_HISTORY)) if is_bare else one
-        for one, is_bare in zip(entries, bare, strict=True)
+        replace(entry, body=replace(entry.body, trigger=TRIGGER_HISTORY)) if is_bare else entry
+        for entry, is_bare in zip(entries, is_bare_by_entry, strict=True)
     ]
 
 
-@given(log_strategy().map(limiting))
-def test_whatever_was_decided_or_undone_stands_at_every_parting(path):
-    """In force there is the part about what both say, and no more; brought back is what was; again on a second one."""
+@given(log_strategy().map(make_turn_limits))
+def test_fork_keeps_decisions_and_undos_at_every_fork_point(path):
+    """A fork has the decisions about its own messages and the restored parts, and so has a fork of the fork."""
     before = ConversationState.from_entries(path)
     for count in range(len(before.history.sized_messages)):
-        beside = parted(path, count)
-        after = ConversationState.from_entries(beside)
-        law = [clip_decision(body, count) for _, body in before.view.active_decisions]
-        assert [body for _, body in after.view.active_decisions] == [body for body in law if body is not None]
-        assert {slot: {*parts} for slot, parts in after.view.protected_parts.items()} == undone(path, count)
+        branch = fork_path(path, count)
+        after = ConversationState.from_entries(branch)
+        clipped = [clip_decision(body, count) for _, body in before.view.active_decisions]
+        assert [body for _, body in after.view.active_decisions] == [body for body in clipped if body is not None]
+        assert {index: {*parts} for index, parts in after.view.protected_parts.items()} == collect_undone_parts(
+            path, count
+        )
         assert after.view.turn_limit_start == min(before.view.turn_limit_start, count)
-        more = [Entry("m", beside[-1].id if beside else None, MessageEntry(build_sized_message(MORE)))]
-        again = ConversationState.from_entries(parted([*beside, *more], count))
+        next_entry = [Entry("m", branch[-1].id if branch else None, MessageEntry(build_sized_message(NEXT_QUESTION)))]
+        again = ConversationState.from_entries(fork_path([*branch, *next_entry], count))
         assert (again.view.active_decisions, again.view.protected_parts, again.view.turn_limit_start) == (
             after.view.active_decisions,
             after.view.protected_parts,
@@ -99,33 +101,35 @@ def test_whatever_was_decided_or_undone_stands_at_every_parting(path):
         )
 
 
-@given(log_strategy().map(limiting))
-def test_a_branch_that_is_cut_back_has_the_same_law(path):
-    """Who only looks at the first messages is shown what a branch would be that parts there."""
+@given(log_strategy().map(make_turn_limits))
+def test_rewind_state_equals_a_fork_at_the_same_point(path):
+    """Looking at the first messages alone shows the same decisions and view as a branch that leaves there."""
     before = ConversationState.from_entries(path)
     for count in range(len(before.history.sized_messages)):
-        beside, looked = ConversationState.from_entries(parted(path, count)), rewind_state(before, count)
-        assert [body for _, body in looked.view.active_decisions] == [body for _, body in beside.view.active_decisions]
-        assert build_projection(looked) == build_projection(beside)
+        forked, rewound = ConversationState.from_entries(fork_path(path, count)), rewind_state(before, count)
+        assert [body for _, body in rewound.view.active_decisions] == [body for _, body in forked.view.active_decisions]
+        assert build_projection(rewound) == build_projection(forked)
 
 
-def test_a_summary_stands_whatever_was_decided_with_it_about_what_is_behind():
-    """Of a compaction goes what is about messages that are no more; what it summed up does not come back."""
-    said = [
+def test_fork_keeps_a_compaction_without_its_edits_of_later_messages():
+    """Edits of messages behind the fork point are dropped; the summary and its hidden messages stay."""
+    messages = [
         MessageEntry(build_sized_message(Message.from_text(role, role)))
         for role in ("user", "assistant", "user", "assistant")
     ]
-    made = CompactionEntry(1, Message.from_text("user", "sum"), 3, BOTH.edits)
-    path = [Entry(str(at), str(at - 1) if at else None, body) for at, body in enumerate([*said, made])]
-    kept = replace(made, edits=CUT.edits)
-    assert [body for _, body in ConversationState.from_entries(parted(path, 3)).view.active_decisions] == [kept]
-    assert [body for _, body in rewind_state(ConversationState.from_entries(path), 3).view.active_decisions] == [kept]
+    compaction = CompactionEntry(1, Message.from_text("user", "sum"), 3, BOTH.edits)
+    path = [Entry(str(at), str(at - 1) if at else None, body) for at, body in enumerate([*messages, compaction])]
+    clipped = replace(compaction, edits=CUT.edits)
+    assert [body for _, body in ConversationState.from_entries(fork_path(path, 3)).view.active_decisions] == [clipped]
+    assert [body for _, body in rewind_state(ConversationState.from_entries(path), 3).view.active_decisions] == [
+        clipped
+    ]
 
 
 CUT = DecisionEntry((Edit(Span(1, 2, 0), (Text("-"),), "r", "w", 1),))
 BOTH = DecisionEntry((*CUT.edits, Edit(Span(3, 4, 0), (Text("-"),), "r", "w", 1)))
-GAVE_WAY = CompactionEntry(3, Message.from_text("user", "sum"), 3, CUT.edits)
-OF_TWO = {
+COMPACTION = CompactionEntry(3, Message.from_text("user", "sum"), 3, CUT.edits)
+UNDO_CASES = {
     "before the parting": (["d", "|", "-d"], ["-d"], {1}),
     "behind it": (["|", "d", "-d"], [CUT, "-d"], {1}),
     "a part of it": (["|", "both", "-both"], [CUT, "-both"], {1}),
@@ -140,169 +144,180 @@ OF_TWO = {
         {1},
     ),
 }
-"""What is told around the parting behind two messages, what is carried along, and which slots were brought back."""
-BODIES = {"d": CUT, "e": CUT, "both": BOTH, "sum": GAVE_WAY, "asked": RequestEntry("x", 4)}
+"""Entries around a fork behind two messages, the bodies that are copied, and the messages with restored parts."""
+BODIES = {"d": CUT, "e": CUT, "both": BOTH, "sum": COMPACTION, "asked": RequestEntry("x", 4)}
 
 
-@pytest.mark.parametrize("name", OF_TWO)
-def test_an_undo_is_carried(name):
-    """As the undo alone where what it undid stands before the parting, else with that."""
-    told, expected, back = OF_TWO[name]
-    said = [
+@pytest.mark.parametrize("case", UNDO_CASES)
+def test_collect_decisions_to_copy_copies_undos(case):
+    """An undo is copied alone when the decision it revokes lies before the fork, else with that decision."""
+    names, expected, restored = UNDO_CASES[case]
+    messages = [
         MessageEntry(build_sized_message(Message.from_text(role, role)))
         for role in ("user", "assistant", "user", "assistant")
     ]
-    path = [Entry("0", None, said[0]), Entry("1", "0", said[1])]
-    for number, one in enumerate(told):
-        bodies = {"|": said[2:]}.get(one) or [BODIES.get(one) or RevokeEntry(one[1:])]
-        path += [Entry(one if one in BODIES else f"{number}.{at}", path[-1].id, body) for at, body in enumerate(bodies)]
-    start = next(at for at, entry in enumerate(path) if entry.body is said[2])
-    found = [entry.body for entry in collect_decisions_to_copy(ConversationState.from_entries(path), path, start, 2)]
-    assert found == [RevokeEntry(one[1:]) if isinstance(one, str) else one for one in expected]
-    assert {*ConversationState.from_entries(parted(path, 2)).view.protected_parts} == back
+    path = [Entry("0", None, messages[0]), Entry("1", "0", messages[1])]
+    for number, name in enumerate(names):
+        bodies = {"|": messages[2:]}.get(name) or [BODIES.get(name) or RevokeEntry(name[1:])]
+        path += [
+            Entry(name if name in BODIES else f"{number}.{at}", path[-1].id, body) for at, body in enumerate(bodies)
+        ]
+    start = next(at for at, entry in enumerate(path) if entry.body is messages[2])
+    copied = [entry.body for entry in collect_decisions_to_copy(ConversationState.from_entries(path), path, start, 2)]
+    assert copied == [RevokeEntry(body[1:]) if isinstance(body, str) else body for body in expected]
+    assert {*ConversationState.from_entries(fork_path(path, 2)).view.protected_parts} == restored
 
 
 @pytest.mark.parametrize(
-    "said", [[MORE], [Message.from_text("user", "other")], []], ids=["again", "edited", "left out"]
+    "new_messages", [[NEXT_QUESTION], [Message.from_text("user", "other")], []], ids=["again", "edited", "left out"]
 )
-def test_a_client_that_leaves_out_its_last_answer_keeps_what_it_undid(said, store, anthropic):
-    """A text that an undo brought back stays whole where the client asks again, or says something else."""
-    wide = replace(anthropic, limits=replace(anthropic.limits, window=200_000))
-    journal, past = Journal.open(store, SAMPLE_KEY), [GO, CALL, RESULT, SEEN]
-    journal.append(*past[:3])
-    assert journal.prepare_request(wide).plan.record
-    journal.append(*past[3:], MORE)
+def test_follow_conversation_keeps_an_undo_when_the_client_drops_the_last_answer(new_messages, store, anthropic):
+    """A restored text stays whole when the client asks again or says something else."""
+    wide_target = replace(anthropic, limits=replace(anthropic.limits, window=200_000))
+    journal, history = Journal.open(store, SAMPLE_KEY), [GO, CALL, RESULT, ANSWER]
+    journal.append(*history[:3])
+    assert journal.prepare_request(wide_target).plan.record
+    journal.append(*history[3:], NEXT_QUESTION)
     journal.record_answer(Message.from_text("assistant", "more"))
     journal.undo()
     other = Journal.open(store, SAMPLE_KEY)
-    for one in (journal, other):
-        one.follow_conversation([build_sized_message(message) for message in [*(past if said else past[:3]), *said]])
-        prepared = one.prepare_request(wide)
+    for branch in (journal, other):
+        branch.follow_conversation(
+            [build_sized_message(message) for message in [*(history if new_messages else history[:3]), *new_messages]]
+        )
+        prepared = branch.prepare_request(wide_target)
         assert prepared.plan.record == ()
         assert RESULT in [slot.message for slot in prepared.messages]
 
 
-def test_what_is_only_looked_at_keeps_what_was_undone(store, anthropic):
-    """A client's own compaction, planned in a copy and forgotten, leaves out no picture that an undo brought back."""
+def test_follow_conversation_in_a_copied_store_keeps_an_undo(store, anthropic):
+    """A client's own compaction, planned in a copy of the log, drops no image that an undo restored."""
     policy = Policy().with_settings(media={"max_count": 4})
     journal = Journal.open(store, SAMPLE_KEY, policy)
     for number in range(5):
         picture = Media("image", "image/png", 300, "", "A" * (400 + 4 * number))
         journal.append(Message("user", (Text(f"look {number}"), picture)))
         assert bool(journal.prepare_request(anthropic).plan.record) == (number == 4)
-        journal.record_answer(SEEN)
+        journal.record_answer(ANSWER)
     journal.undo()
-    copy = MemoryStore()
-    copy.import_entries(SAMPLE_KEY, store.read_path(SAMPLE_KEY, journal.leaf))
-    beside = Journal.open(copy, SAMPLE_KEY, policy)
-    beside.follow_conversation([*journal.state.history.sized_messages.slice(), build_sized_message(MORE)])
-    assert beside.prepare_request(anthropic).plan.record == ()
+    copied_store = MemoryStore()
+    copied_store.import_entries(SAMPLE_KEY, store.read_path(SAMPLE_KEY, journal.leaf))
+    copied_journal = Journal.open(copied_store, SAMPLE_KEY, policy)
+    copied_journal.follow_conversation(
+        [*journal.state.history.sized_messages.slice(), build_sized_message(NEXT_QUESTION)]
+    )
+    assert copied_journal.prepare_request(anthropic).plan.record == ()
 
 
-# -- what was learned --------------------------------------------------------------------------------------------------
+# -- learned limits ----------------------------------------------------------------------------------------------------
 
 WORDS = "the tide takes the harbour wall twice a day and nobody minds it " * 50
 
 
-def talked(store, *places, turns=4):
-    """Return a journal whose models, asked in turn, count far more than is estimated, and what was said there."""
-    journal, said = Journal.open(store, SAMPLE_KEY), []
+def run_turns(store, *targets, turns=4):
+    """Run turns with the targets in rotation; return the journal and its messages.
+
+    Reported usage is twice the estimate.
+    """
+    journal, messages = Journal.open(store, SAMPLE_KEY), []
     for number in range(turns):
-        prepared = journal.prepare_request(places[number % len(places)]) if said else None
+        prepared = journal.prepare_request(targets[number % len(targets)]) if messages else None
         if prepared is not None:
-            said.append(Message.from_text("assistant", f"{number} {WORDS}"))
-            journal.record_answer(said[-1], Usage(2 * prepared.plan.state.last_request.tokens, 100))
-        said.append(Message.from_text("user", f"{number} {WORDS}"))
-        journal.append(said[-1])
-    journal.prepare_request(places[turns % len(places)])
-    return journal, said
+            messages.append(Message.from_text("assistant", f"{number} {WORDS}"))
+            journal.record_answer(messages[-1], Usage(2 * prepared.plan.state.last_request.tokens, 100))
+        messages.append(Message.from_text("user", f"{number} {WORDS}"))
+        journal.append(messages[-1])
+    journal.prepare_request(targets[turns % len(targets)])
+    return journal, messages
 
 
-def parting(journal, said, count, word="other"):
-    """Let ``journal`` go on with another message behind the first ``count`` that were ``said``."""
-    journal.follow_conversation([build_sized_message(one) for one in [*said[:count], Message.from_text("user", word)]])
+def fork_with_other_message(journal, messages, count, word="other"):
+    """Continue ``journal`` with another message behind the first ``count`` of ``messages``."""
+    journal.follow_conversation(
+        [build_sized_message(message) for message in [*messages[:count], Message.from_text("user", word)]]
+    )
 
 
-def notes(store, journal):
+def list_model_stats_notes(store, journal):
     return [
-        one.body
-        for one in store.read_path(SAMPLE_KEY, journal.leaf)
-        if isinstance(one.body, NoteEntry) and one.body.reason == NOTE_MODEL_STATS
+        entry.body
+        for entry in store.read_path(SAMPLE_KEY, journal.leaf)
+        if isinstance(entry.body, NoteEntry) and entry.body.reason == NOTE_MODEL_STATS
     ]
 
 
 @pytest.mark.parametrize(
-    "told", [{}, {"limit": 30_000}, {"requested_tokens": 45_000}, {"limit": 30_000, "requested_tokens": 45_000}]
+    "overflow", [{}, {"limit": 30_000}, {"requested_tokens": 45_000}, {"limit": 30_000, "requested_tokens": 45_000}]
 )
 @pytest.mark.parametrize("count", range(7))
-def test_what_was_learned_of_a_model_counts_wherever_a_conversation_parts(count, told, store, anthropic):
-    """Its window and how it counts are those of before from the first request on, also after a restart."""
-    wide = replace(anthropic, limits=replace(anthropic.limits, window=200_000))
-    journal, said = talked(store, wide)
-    journal.record_overflow("too large", **told)
-    window = compute_effective_target(wide, journal.state, journal.policy.settings).limits.window
-    before = get_model_stats(journal.state, wide.model)
-    parting(journal, said, count)
-    again = Journal.open(store, SAMPLE_KEY, leaf=journal.leaf)
-    for one in (journal, again):
-        known = get_model_stats(one.state, wide.model)
-        assert replace(known.learned_limits, overflows_since_answer=0) == replace(
+def test_fork_keeps_learned_limits_and_calibration_at_every_fork_point(count, overflow, store, anthropic):
+    """The model's window and calibration apply from the branch's first request on, also after a restart."""
+    wide_target = replace(anthropic, limits=replace(anthropic.limits, window=200_000))
+    journal, messages = run_turns(store, wide_target)
+    journal.record_overflow("too large", **overflow)
+    window = compute_effective_target(wide_target, journal.state, journal.policy.settings).limits.window
+    before = get_model_stats(journal.state, wide_target.model)
+    fork_with_other_message(journal, messages, count)
+    reopened = Journal.open(store, SAMPLE_KEY, leaf=journal.leaf)
+    for branch in (journal, reopened):
+        stats = get_model_stats(branch.state, wide_target.model)
+        assert replace(stats.learned_limits, overflows_since_answer=0) == replace(
             before.learned_limits, overflows_since_answer=0
         )
-        assert get_calibrated_ratio(one.state, wide) == pytest.approx(
+        assert get_calibrated_ratio(branch.state, wide_target) == pytest.approx(
             get_calibrated_ratio(
-                replace(one.state, usage=replace(one.state.usage, calibration=before.calibration)), wide
+                replace(branch.state, usage=replace(branch.state.usage, calibration=before.calibration)), wide_target
             ),
             abs=MAX_RATIO_DIFFERENCE,
         )
-        assert compute_effective_target(wide, one.state, one.policy.settings).limits.window == pytest.approx(
-            window, rel=0.1
-        )
-        assert list_nonempty_model_stats(one.prepare_request(wide).plan.state) == (
-            replace(known, model=wide.model, window=200_000),
+        assert compute_effective_target(
+            wide_target, branch.state, branch.policy.settings
+        ).limits.window == pytest.approx(window, rel=0.1)
+        assert list_nonempty_model_stats(branch.prepare_request(wide_target).plan.state) == (
+            replace(stats, model=wide_target.model, window=200_000),
         )
 
 
-def test_what_was_learned_of_each_model_is_told_once_where_a_conversation_parts(store, anthropic):
-    """Branch after branch from one place, and one in its midst, tell no more than what is new."""
+def test_fork_records_model_statistics_once_per_fork_point(store, anthropic):
+    """Further branches from one point add a note only for new statistics."""
     anthropic = replace(anthropic, setup=RequestSetup("f", 1_000, is_exact=True))
     other = replace(anthropic, model="claude-opus-4-5")
-    journal, said = talked(store, anthropic, other)
+    journal, messages = run_turns(store, anthropic, other)
     before = list_nonempty_model_stats(journal.state)
-    assert [known.model for known in before] == [other.model, anthropic.model]
+    assert [stats.model for stats in before] == [other.model, anthropic.model]
     for number in range(3):
-        parting(journal, said, 0, f"another {number}")
+        fork_with_other_message(journal, messages, 0, f"another {number}")
         assert list_nonempty_model_stats(journal.state) == before
-    assert len(notes(store, journal)) == 1
+    assert len(list_model_stats_notes(store, journal)) == 1
     journal.prepare_request(other)
     journal.record_overflow("too large", 20_000)
-    parting(journal, said, 0, "the last")
+    fork_with_other_message(journal, messages, 0, "the last")
     assert get_model_stats(journal.state, other.model).learned_limits.window_limit == 20_000
     assert get_model_stats(journal.state, anthropic.model) == get_model_stats(
         ConversationState(usage=MeasuredUsage(other_model_stats=before)), anthropic.model
     )
 
 
-def test_a_window_that_was_forgotten_stays_so_where_a_conversation_parts(store, anthropic):
-    """What taught it before is not known there, also where that was told before the parting; what taught since is."""
-    journal, said = talked(store, anthropic)
+def test_fork_keeps_a_forgotten_window_forgotten(store, anthropic):
+    """Limits learned before ``forget_learned_window`` do not come back on a fork; limits learned later apply."""
+    journal, messages = run_turns(store, anthropic)
     journal.record_overflow("too large", 30_000)
-    said += [Message.from_text("assistant", "hm"), Message.from_text("user", "on")]
-    journal.append(*said[-2:])
-    count = len(said) - 1
+    messages += [Message.from_text("assistant", "hm"), Message.from_text("user", "on")]
+    journal.append(*messages[-2:])
+    count = len(messages) - 1
     journal.forget_learned_window()
-    parting(journal, said, count)
+    fork_with_other_message(journal, messages, count)
     assert get_model_stats(journal.state, anthropic.model).learned_limits.window_limit == 0
     assert Journal.open(store, SAMPLE_KEY, leaf=journal.leaf).state.usage.learned_limits.window_limit == 0
     journal.prepare_request(anthropic)
     journal.record_overflow("too large", 40_000)
-    parting(journal, said, count, "another")
+    fork_with_other_message(journal, messages, count, "another")
     assert get_model_stats(journal.state, anthropic.model).learned_limits.window_limit == 40_000
 
 
-def test_who_learned_nothing_tells_nothing(store, anthropic):
-    """A conversation that parts from one without an answer is told no note."""
-    journal, said = talked(store, anthropic, turns=1)
-    parting(journal, said, 0)
-    assert notes(store, journal) == []
+def test_fork_without_learned_limits_records_no_statistics(store, anthropic):
+    """A fork from a conversation without an answer gets no note."""
+    journal, messages = run_turns(store, anthropic, turns=1)
+    fork_with_other_message(journal, messages, 0)
+    assert list_model_stats_notes(store, journal) == []
     assert get_model_stats(journal.state, anthropic.model) == ModelStats("")

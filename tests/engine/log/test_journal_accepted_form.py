@@ -1,4 +1,4 @@
-"""Which form a server wants: written down beside its refusal, and true wherever the conversation goes on."""
+"""The request form that a server accepts is recorded with its refusal and applies wherever the session continues."""
 
 from __future__ import annotations
 
@@ -14,58 +14,57 @@ from holdfast.state.calibration.calibration import LearnedLimits
 from holdfast.state.conversation_state import ConversationState
 from holdfast.store.memory import MemoryStore
 
-GOAL = get_target("openai-chat", "local-7b")
-SAID = [build_sized_message(Message.from_text(role, role)) for role in ("user", "assistant", "user")]
+TARGET = get_target("openai-chat", "local-7b")
+MESSAGES = [build_sized_message(Message.from_text(role, role)) for role in ("user", "assistant", "user")]
 
 
-def told(journal):
-    """Return what ``journal`` knows of the form."""
+def get_learned_form(journal):
+    """Return the two learned flags: whether client content is fixed, and whether it is validated."""
     return (
         journal.state.usage.learned_limits.fixes_client_content,
         journal.state.usage.learned_limits.validates_client_content,
     )
 
 
-@pytest.mark.parametrize("wanted", [(True, False), (False, True), (True, True)])
-def test_the_form_that_a_server_wants_is_known_wherever_its_model_is_asked(wanted):
-    """same-after-restart: it is so after a restart and on a fork, whatever window is configured or forgotten, until it
-    is taken back.
+@pytest.mark.parametrize("form", [(True, False), (False, True), (True, True)])
+def test_record_accepted_form_applies_after_restarts_forks_and_other_windows(form):
+    """same-after-restart: the form applies after a restart, on forks and under other windows, until it is reset.
 
-    Another model of the same session wants what it wants.
+    Another model of the same session has its own form.
     """
     store = MemoryStore()
     journal = Journal.open(store, SAMPLE_KEY)
-    journal.follow_conversation(SAID)
-    journal.prepare_request(GOAL)
-    journal.record_accepted_form(mends=wanted[0], judges=wanted[1])
+    journal.follow_conversation(MESSAGES)
+    journal.prepare_request(TARGET)
+    journal.record_accepted_form(mends=form[0], judges=form[1])
     entries = store.get_session(SAMPLE_KEY).entry_count
-    journal.record_accepted_form(mends=wanted[0], judges=wanted[1])
+    journal.record_accepted_form(mends=form[0], judges=form[1])
     assert store.get_session(SAMPLE_KEY).entry_count == entries
-    assert told(journal) == told(Journal.open(store, SAMPLE_KEY)) == wanted
+    assert get_learned_form(journal) == get_learned_form(Journal.open(store, SAMPLE_KEY)) == form
     fork = Journal.open(store, SAMPLE_KEY)
-    fork.follow_conversation([*SAID[:2], build_sized_message(Message.from_text("user", "else"))])
-    assert told(fork) == told(Journal.open(store, SAMPLE_KEY, leaf=fork.leaf)) == wanted
-    fork.prepare_request(replace(GOAL, limits=replace(GOAL.limits, window=50_000)))
+    fork.follow_conversation([*MESSAGES[:2], build_sized_message(Message.from_text("user", "else"))])
+    assert get_learned_form(fork) == get_learned_form(Journal.open(store, SAMPLE_KEY, leaf=fork.leaf)) == form
+    fork.prepare_request(replace(TARGET, limits=replace(TARGET.limits, window=50_000)))
     fork.record_overflow("too large", 40_000)
     fork.forget_learned_window()
-    assert told(fork) == wanted
+    assert get_learned_form(fork) == form
     assert (
         replace(fork.state.usage.learned_limits, fixes_client_content=False, validates_client_content=False)
         == LearnedLimits()
     )
-    fork.prepare_request(replace(GOAL, model="another"))
-    assert told(fork) == (False, False)
-    fork.prepare_request(GOAL)
-    assert told(fork) == wanted
+    fork.prepare_request(replace(TARGET, model="another"))
+    assert get_learned_form(fork) == (False, False)
+    fork.prepare_request(TARGET)
+    assert get_learned_form(fork) == form
     fork.record_accepted_form()
-    assert told(fork) == told(Journal.open(store, SAMPLE_KEY, leaf=fork.leaf)) == (False, False)
+    assert get_learned_form(fork) == get_learned_form(Journal.open(store, SAMPLE_KEY, leaf=fork.leaf)) == (False, False)
     assert ConversationState.load(journal.state.dump()).usage.learned_limits == journal.state.usage.learned_limits
 
 
-def test_what_is_ready_goes_out_as_it_is():
-    """A request that was refused and is sent once more, mended on its way, stays the one that was prepared."""
+def test_record_accepted_form_keeps_the_prepared_request():
+    """A refused request that is sent again in another form stays the prepared request."""
     journal = Journal.open(MemoryStore(), SAMPLE_KEY)
-    journal.follow_conversation(SAID)
-    prepared = journal.prepare_request(GOAL)
+    journal.follow_conversation(MESSAGES)
+    prepared = journal.prepare_request(TARGET)
     journal.record_accepted_form(judges=True)
-    assert journal.prepare_request(GOAL) is prepared
+    assert journal.prepare_request(TARGET) is prepared

@@ -1,4 +1,4 @@
-"""Two journals at one session: what the other one decides counts, what it says makes a branch."""
+"""Two journals of one session: decisions of the other apply here too; messages of the other make a branch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.store.open_store import open_store
 
-WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
+TARGET = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -19,17 +19,17 @@ def store(request, tmp_path):
         yield opened
 
 
-def worked(store):
-    """Return a journal that has spilled one result."""
+def open_journal_with_spill(store):
+    """Return a journal of a session in which one result is spilled."""
     journal = Journal.open(store, "k")
     journal.append(Message.from_text("user", "go"), Message("assistant", (ToolCall("c", "bash"),)))
     journal.append(Message("tool", (ToolResult("c", "bash", (Text("a line of a log\n" * 9_000),)),)))
-    journal.prepare_request(WHERE)
+    journal.prepare_request(TARGET)
     assert journal.state.view.active_decisions
     return journal
 
 
-def words(store, leaf=None):
+def list_texts(store, leaf=None):
     return [
         slot.message.text
         for slot in Journal.open(store, "k", leaf=leaf).state.history.sized_messages
@@ -37,48 +37,48 @@ def words(store, leaf=None):
     ]
 
 
-def test_an_undo_elsewhere_counts_here(store):
-    """What another terminal takes back no longer counts in a running session, which goes on behind it."""
-    journal = worked(store)
+def test_undo_by_another_journal_applies_here(store):
+    """A running session follows an undo of another process and continues behind it."""
+    journal = open_journal_with_spill(store)
     Journal.open(store, "k").undo()
     journal.append(Message.from_text("assistant", "done"), Message.from_text("user", "next"))
     assert journal.state.view.active_decisions == ()
-    assert words(store) == ["go", "done", "next"]
+    assert list_texts(store) == ["go", "done", "next"]
     assert store.get_session("k").leaf_id == journal.leaf
 
 
-def test_an_undo_between_two_tries_counts(store):
-    """A request that was prepared is prepared anew where somebody took a decision of it back."""
-    journal = worked(store)
-    shown = journal.prepare_request(WHERE).messages
+def test_prepare_request_plans_anew_after_an_undo_by_another_journal(store):
+    """A prepared request is planned again when another journal revoked one of its decisions."""
+    journal = open_journal_with_spill(store)
+    messages = journal.prepare_request(TARGET).messages
     Journal.open(store, "k").undo()
-    again = journal.prepare_request(WHERE).messages
-    assert len(str(again[-1].message)) > 10 * len(str(shown[-1].message))
-    assert again == Journal.open(store, "k").prepare_request(WHERE).messages
+    again = journal.prepare_request(TARGET).messages
+    assert len(str(again[-1].message)) > 10 * len(str(messages[-1].message))
+    assert again == Journal.open(store, "k").prepare_request(TARGET).messages
 
 
-def test_a_decision_elsewhere_is_repeated_here(store):
-    """A decision that another process recorded is shown by the requests of this one."""
+def test_prepare_request_applies_a_decision_of_another_journal(store):
+    """A decision that another process recorded shapes the requests of this one."""
     journal = Journal.open(store, "k")
     journal.append(Message.from_text("user", "go"), Message("assistant", (ToolCall("c", "bash"),)))
     journal.append(Message("tool", (ToolResult("c", "bash", (Text("a line of a log\n" * 9_000),)),)))
-    other = Journal.open(store, "k").prepare_request(WHERE)
-    assert journal.prepare_request(WHERE).messages == other.messages
+    other = Journal.open(store, "k").prepare_request(TARGET)
+    assert journal.prepare_request(TARGET).messages == other.messages
     assert len(journal.state.view.active_decisions) == 1
 
 
-def test_words_elsewhere_make_a_branch(store):
-    """Where both say something, the second is a branch beside the first, and nothing is lost."""
-    journal = worked(store)
+def test_append_after_a_message_of_another_journal_makes_a_branch(store):
+    """The second message starts a branch beside the first, and both are kept."""
+    journal = open_journal_with_spill(store)
     Journal.open(store, "k").append(Message.from_text("assistant", "theirs"))
     journal.append(Message.from_text("assistant", "ours"))
-    assert words(store) == ["go", "theirs"]
-    assert words(store, journal.leaf) == ["go", "ours"]
+    assert list_texts(store) == ["go", "theirs"]
+    assert list_texts(store, journal.leaf) == ["go", "ours"]
 
 
-def test_a_fork_stays_a_fork(store):
-    """What is decided on the session's own branch does not count on a fork."""
-    journal = worked(store)
+def test_fork_ignores_an_undo_on_the_session_branch(store):
+    """Decisions on the session's own branch do not apply to a fork."""
+    journal = open_journal_with_spill(store)
     fork = journal.fork_at(journal.leaf)
     journal.undo()
     fork.append(Message.from_text("assistant", "here"))
@@ -86,12 +86,12 @@ def test_a_fork_stays_a_fork(store):
     assert not journal.state.view.active_decisions
 
 
-def test_a_fork_leaves_the_session_where_it_is(store):
-    """What is said first on a fork from the session's end is beside the session, which goes on as it was."""
-    journal = worked(store)
+def test_fork_at_the_leaf_does_not_move_the_session(store):
+    """A message on a fork from the session's end lies beside the session, which continues as before."""
+    journal = open_journal_with_spill(store)
     fork = journal.fork_at(journal.leaf)
     fork.append(Message.from_text("assistant", "what if"))
     journal.append(Message.from_text("assistant", "done"))
-    assert words(store) == ["go", "done"]
-    assert words(store, fork.leaf) == ["go", "what if"]
+    assert list_texts(store) == ["go", "done"]
+    assert list_texts(store, fork.leaf) == ["go", "what if"]
     assert store.get_session("k").leaf_id == journal.leaf

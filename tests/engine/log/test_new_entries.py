@@ -1,4 +1,4 @@
-"""What a journal takes: values of the right types under a key that names a session, and nothing else."""
+"""A journal only accepts values of the right types and a valid session key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.sized_message import SizedMessage
 
-WRONG = {
+INVALID_MESSAGES = {
     "arguments": Message("assistant", (ToolCall("c", "bash", {"a": 1}),)),
     "arguments`": Message("assistant", (ToolCall("c", "bash", None),)),
     r"\.id`": Message("assistant", (ToolCall(5, "bash", "{}"),)),
@@ -25,22 +25,22 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("field", WRONG)
-def test_a_value_of_a_wrong_type_is_refused(store, field):
-    """An append either returns and can be read, or raises with the field's name and leaves all as it was."""
+@pytest.mark.parametrize("field", INVALID_MESSAGES)
+def test_journal_append_rejects_fields_of_a_wrong_type(store, field):
+    """A refused append names the field and changes neither journal nor log."""
     journal = Journal.open(store, SAMPLE_KEY)
     journal.append(Message.from_text("user", "hello"))
     branch, leaf = journal.state, journal.leaf
     with pytest.raises(LogConflict, match=field):
-        journal.append(Message.from_text("user", "fine"), WRONG[field])
+        journal.append(Message.from_text("user", "fine"), INVALID_MESSAGES[field])
     assert (journal.state, journal.leaf, store.get_session(SAMPLE_KEY).leaf_id) == (branch, leaf, leaf)
     assert [slot.message.text for slot in store.open_state(SAMPLE_KEY).history.sized_messages] == ["hello"]
     journal.append(Message.from_text("assistant", "on"))
     assert store.read_tips(SAMPLE_KEY)[0].id == journal.leaf
 
 
-def test_a_key_that_names_no_session_opens_none(store):
-    """What cannot be created is not opened either."""
+def test_journal_open_rejects_an_empty_session_key(store):
+    """No session is created for a key that is refused."""
     with pytest.raises(LogConflict, match="session key"):
         Journal.open(store, "")
     assert store.list_sessions() == []

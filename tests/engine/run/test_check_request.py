@@ -1,4 +1,4 @@
-"""What may be taken as judged: the same beginning, and behind it what the client itself said, to the same model."""
+"""Which requests count as checked already: the same prefix, only client messages behind it, the same model."""
 
 from __future__ import annotations
 
@@ -17,85 +17,110 @@ FIRST = [
     Message.from_text("assistant", "Which?"),
     Message.from_text("user", "All."),
 ]
-CUT = SizedMessage(Message.from_text("user", "Mend. (cut)"), api=API)
+CUT_MESSAGE = SizedMessage(Message.from_text("user", "Mend. (cut)"), api=API)
 
 
-def own(*messages):
-    """Return the body of a client that says ``messages``, opened."""
+def parse_client_body(*messages):
+    """Return the parsed body of a client with these messages."""
     return parse_request(build_request_body(API, MODEL, [*map(SizedMessage, messages)], setup_fields={"max_tokens": 9}))
 
 
-def sent(lens, *slots):
-    """Return the request that shows ``slots`` in place of those of ``lens``."""
-    return UpstreamRequest(API, render_request(lens, slots), MODEL)
+def build_upstream_request(parsed, *sized_messages):
+    """Return the request with ``sized_messages`` in place of the body's own."""
+    return UpstreamRequest(API, render_request(parsed, sized_messages), MODEL)
 
 
-def shown(lens, first=CUT):
-    """Return the slots of ``lens`` with another first one."""
-    return (first, *lens.messages[1:])
+def replace_first(parsed, first=CUT_MESSAGE):
+    """Return the messages of ``parsed`` with another first one."""
+    return (first, *parsed.messages[1:])
 
 
-def before(first=CUT):
-    """Return a request that was judged, whose first message is cut."""
-    lens = own(*FIRST)
-    return make_checked_request(sent(lens, *shown(lens, first)), shown(lens, first))
+def make_previous_request(first=CUT_MESSAGE):
+    """Return a checked request whose first message is cut."""
+    parsed = parse_client_body(*FIRST)
+    return make_checked_request(
+        build_upstream_request(parsed, *replace_first(parsed, first)), replace_first(parsed, first)
+    )
 
 
-LATER = own(*FIRST, Message.from_text("assistant", "Done."), Message.from_text("user", "Thanks."))
+LATER_BODY = parse_client_body(*FIRST, Message.from_text("assistant", "Done."), Message.from_text("user", "Thanks."))
 
 
-def test_what_the_client_said_since_is_taken():
-    """The same beginning, and the client's own words behind it."""
-    assert is_already_checked(sent(LATER, *shown(LATER)), shown(LATER), LATER, before())
+def test_is_already_checked_accepts_new_client_messages():
+    """The same prefix with the client's own messages behind it is not checked again."""
+    assert is_already_checked(
+        build_upstream_request(LATER_BODY, *replace_first(LATER_BODY)),
+        replace_first(LATER_BODY),
+        LATER_BODY,
+        make_previous_request(),
+    )
 
 
-def test_another_beginning_is_judged_anew():
-    """Of the same length even: what stands there was never looked at."""
+def test_is_already_checked_rejects_another_prefix():
+    """A prefix of the same length with other bytes was never checked."""
     other = SizedMessage(Message.from_text("user", "Mend! (cut)"), api=API)
-    assert not is_already_checked(sent(LATER, *shown(LATER, other)), shown(LATER, other), LATER, before())
+    assert not is_already_checked(
+        build_upstream_request(LATER_BODY, *replace_first(LATER_BODY, other)),
+        replace_first(LATER_BODY, other),
+        LATER_BODY,
+        make_previous_request(),
+    )
 
 
-def test_what_is_ours_behind_it_is_judged():
-    """A message that the client did not say so, though it breaks no rule."""
-    slots = (*shown(LATER)[:-1], SizedMessage(Message.from_text("user", "Thanks!"), api=API))
-    assert not is_already_checked(sent(LATER, *slots), slots, LATER, before())
+def test_is_already_checked_rejects_new_messages_of_ours():
+    """A message that differs from the client's is checked, even if it breaks no rule."""
+    slots = (*replace_first(LATER_BODY)[:-1], SizedMessage(Message.from_text("user", "Thanks!"), api=API))
+    assert not is_already_checked(
+        build_upstream_request(LATER_BODY, *slots), slots, LATER_BODY, make_previous_request()
+    )
 
 
-def test_other_fields_are_judged_anew():
-    """A field that the client sends with another value, or one more, before its messages or behind them."""
+def test_is_already_checked_rejects_changed_fields():
+    """A changed or added field, before or after the messages, needs a new check."""
     for field in (b'"max_tokens":8', b'"max_tokens":9,"top_k":4'):
-        lens = parse_request(LATER.body.replace(b'"max_tokens":9', field))
-        assert not is_already_checked(sent(lens, *shown(lens)), shown(lens), lens, before())
+        parsed = parse_request(LATER_BODY.body.replace(b'"max_tokens":9', field))
+        assert not is_already_checked(
+            build_upstream_request(parsed, *replace_first(parsed)),
+            replace_first(parsed),
+            parsed,
+            make_previous_request(),
+        )
 
 
-def test_another_model_has_other_rules():
-    """Where the address names the model, the body does not tell."""
-    request = sent(LATER, *shown(LATER))
-    assert not is_already_checked(replace(request, model="claude-opus-5-5"), shown(LATER), LATER, before())
+def test_is_already_checked_rejects_another_model():
+    """The model can come from the URL, so the body does not show it."""
+    request = build_upstream_request(LATER_BODY, *replace_first(LATER_BODY))
+    assert not is_already_checked(
+        replace(request, model="claude-opus-5-5"), replace_first(LATER_BODY), LATER_BODY, make_previous_request()
+    )
 
 
-def test_what_breaks_a_rule_is_judged_whole():
-    """The client's own words too: what can be mended is, where something of ours goes out beside it."""
-    lens = own(*FIRST, Message.from_text("assistant", "Done."), Message("user", (Text(" "),)))
-    assert not is_already_checked(sent(lens, *shown(lens)), shown(lens), lens, before())
+def test_is_already_checked_rejects_client_messages_that_break_a_rule():
+    """An error in the client's own messages can be fixed, so the whole request is checked."""
+    parsed = parse_client_body(*FIRST, Message.from_text("assistant", "Done."), Message("user", (Text(" "),)))
+    assert not is_already_checked(
+        build_upstream_request(parsed, *replace_first(parsed)), replace_first(parsed), parsed, make_previous_request()
+    )
 
 
-def test_a_batch_of_results_is_looked_at_with_its_calls():
-    """Results alone would break a rule: what they answer is looked at with them, as far back as it stands."""
+def test_is_already_checked_includes_the_calls_of_new_results():
+    """Results alone would break a rule, so the check goes back to the calls that they answer."""
     calls = tuple(ToolCall(f"toolu_{number}", "read", "{}") for number in range(3))
     results = tuple(ToolResult(call.id, content=(Text("x"),), name=call.name) for call in calls)
-    first = own(Message.from_text("user", "Read."), Message("assistant", calls), Message("user", results))
-    lens = own(
+    first = parse_client_body(Message.from_text("user", "Read."), Message("assistant", calls), Message("user", results))
+    parsed = parse_client_body(
         *[slot.message for slot in first.messages],
         Message.from_text("assistant", "Read."),
         Message.from_text("user", "Go on."),
     )
-    known = make_checked_request(sent(first, *shown(first)), shown(first))
-    assert is_already_checked(sent(lens, *shown(lens)), shown(lens), lens, known)
+    checked = make_checked_request(build_upstream_request(first, *replace_first(first)), replace_first(first))
+    assert is_already_checked(
+        build_upstream_request(parsed, *replace_first(parsed)), replace_first(parsed), parsed, checked
+    )
 
 
-def test_what_ends_with_words_of_ours_is_nothing_to_go_on_from():
-    """Its last message stands in no client's body, so that nothing shows where the client's words go on."""
-    lens = own(*FIRST)
-    slots = (*lens.messages[:-1], CUT)
-    assert make_checked_request(sent(lens, *slots), slots) is None
+def test_make_checked_request_returns_none_for_a_changed_last_message():
+    """Without the client's last message nothing shows where later client messages begin."""
+    parsed = parse_client_body(*FIRST)
+    slots = (*parsed.messages[:-1], CUT_MESSAGE)
+    assert make_checked_request(build_upstream_request(parsed, *slots), slots) is None

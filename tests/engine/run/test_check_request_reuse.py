@@ -1,4 +1,4 @@
-"""What was judged is not judged again, and nothing of ours goes out that was not."""
+"""Reuse of request checks: sound requests are checked once, and no message of ours is sent unchecked."""
 
 from __future__ import annotations
 
@@ -23,44 +23,47 @@ MODELS = [
 NUMBERS = st.integers(0, 30)
 
 
-def opened(slots, model):
-    """Return the body that a client of ``model`` sends for ``slots``, opened."""
+def parse_client_body(sized_messages, model):
+    """Return the parsed body that a client of ``model`` sends for these messages."""
     return parse_request(
-        build_request_body(*model, slots, setup_fields={"max_tokens": 9} if model[0] == "anthropic" else {}), model[0]
+        build_request_body(*model, sized_messages, setup_fields={"max_tokens": 9} if model[0] == "anthropic" else {}),
+        model[0],
     )
 
 
-def broken(request):
-    """Return the rules that a request breaks."""
+def find_broken_rules(request):
+    """Return the names of the rules that a request breaks."""
     return {
-        found.rule
-        for found in validate_request(request.body, request.api, model=request.model)
-        if found.level == "error"
+        problem.rule
+        for problem in validate_request(request.body, request.api, model=request.model)
+        if problem.level == "error"
     }
 
 
-def two_requests(messages, model, at, place, other=None):
-    """Return a request of a client and a later one as they go out, words of both cut, and the client's own later one.
+def build_two_requests(messages, model, end_choice, cut_choice, extra_cut=None):
+    """Return an earlier and a later request with one message cut, their messages, and the client's later body.
 
-    With ``other`` one more message of the later one is cut, whatever it is, and wherever it stands.
-    Nothing where the client's body does not grow by whole messages there, or where nothing can be cut.
+    With ``extra_cut`` one more message of the later request is cut, of any kind and at any place. Returns None where
+    the body does not grow by whole messages, or where no message can be cut.
     """
-    later = opened([SizedMessage(message) for message in messages if message.role != "system"], model)
-    ends = [place for place, slot in enumerate(later.messages) if place and slot.message.role == "assistant"]
-    if not ends:
+    later = parse_client_body([SizedMessage(message) for message in messages if message.role != "system"], model)
+    end_indexes = [index for index, slot in enumerate(later.messages) if index and slot.message.role == "assistant"]
+    if not end_indexes:
         return None
-    earlier = parse_request(render_request(later, later.messages[: ends[at % len(ends)]]), later.api)
+    earlier = parse_request(
+        render_request(later, later.messages[: end_indexes[end_choice % len(end_indexes)]]), later.api
+    )
     count = len(earlier.messages)
-    wordy = [at for at, slot in enumerate(earlier.messages) if not (slot.message.calls or slot.message.results)]
-    if not wordy or [*map(bytes_of, earlier.messages)] != [*map(bytes_of, later.messages[:count])]:
+    wordy = [index for index, slot in enumerate(earlier.messages) if not (slot.message.calls or slot.message.results)]
+    if not wordy or [*map(get_raw_bytes, earlier.messages)] != [*map(get_raw_bytes, later.messages[:count])]:
         return None
-    cut = wordy[place % len(wordy)]
-    shown = [[*lens.messages] for lens in (earlier, later)]
+    cut = wordy[cut_choice % len(wordy)]
+    shown = [[*parsed.messages] for parsed in (earlier, later)]
     for slots in shown:
-        slots[cut] = shortened(slots[cut])
-    if other is not None:
-        one = other % len(later.messages)
-        shown[1][one] = shortened(shown[1][one])
+        slots[cut] = cut_message(slots[cut])
+    if extra_cut is not None:
+        extra_index = extra_cut % len(later.messages)
+        shown[1][extra_index] = cut_message(shown[1][extra_index])
     sent = [
         UpstreamRequest(later.api, render_request(*each), model[1])
         for each in zip((earlier, later), shown, strict=True)
@@ -68,34 +71,34 @@ def two_requests(messages, model, at, place, other=None):
     return sent, shown, later
 
 
-def shortened(slot):
-    """Return a slot of the same role that says no more than that it was cut."""
+def cut_message(slot):
+    """Return a message of the same role that only says that it was cut."""
     return SizedMessage(Message.from_text(slot.message.role, "[what stood here was cut]"), api=slot.api)
 
 
-def bytes_of(slot):
-    """Return the bytes of a slot."""
+def get_raw_bytes(slot):
+    """Return the raw bytes of a message."""
     return bytes(slot.raw)
 
 
 @given(broken_history_strategy(), st.sampled_from(MODELS), NUMBERS, NUMBERS, st.none() | NUMBERS)
-def test_what_is_not_judged_again_is_the_clients(messages, model, at, place, other):
-    """Where a request is taken as judged, every rule that it breaks is one that its client's own body breaks."""
-    made = two_requests(messages, model, at, place, other)
-    assume(made is not None)
-    sent, shown, own = made
-    before = None if broken(sent[0]) else make_checked_request(sent[0], shown[0])
-    if is_already_checked(sent[1], shown[1], own, before):
-        assert broken(sent[1]) <= broken(replace(sent[1], body=own.body))
+def test_is_already_checked_passes_only_errors_of_the_client_body(messages, model, end_choice, cut_choice, extra_cut):
+    """Every rule that a request counted as checked breaks is also broken by the client's own body."""
+    requests = build_two_requests(messages, model, end_choice, cut_choice, extra_cut)
+    assume(requests is not None)
+    sent, shown, client_body = requests
+    checked = None if find_broken_rules(sent[0]) else make_checked_request(sent[0], shown[0])
+    if is_already_checked(sent[1], shown[1], client_body, checked):
+        assert find_broken_rules(sent[1]) <= find_broken_rules(replace(sent[1], body=client_body.body))
 
 
 @given(conversation_strategy(), st.sampled_from(MODELS), NUMBERS, NUMBERS)
-def test_a_sound_conversation_is_judged_by_what_is_new(messages, model, at, place):
-    """A request that grew from one that was judged, by messages that are sound, is not judged whole again."""
-    made = two_requests(messages, model, at, place)
-    assume(made is not None)
-    sent, shown, own = made
-    assume(not broken(sent[0]) and not broken(sent[1]))
-    before = make_checked_request(sent[0], shown[0])
-    assume(before is not None)
-    assert is_already_checked(sent[1], shown[1], own, before)
+def test_is_already_checked_accepts_every_sound_continuation(messages, model, end_choice, cut_choice):
+    """A request that grew from a checked one by sound messages is not checked as a whole again."""
+    requests = build_two_requests(messages, model, end_choice, cut_choice)
+    assume(requests is not None)
+    sent, shown, client_body = requests
+    assume(not find_broken_rules(sent[0]) and not find_broken_rules(sent[1]))
+    checked = make_checked_request(sent[0], shown[0])
+    assume(checked is not None)
+    assert is_already_checked(sent[1], shown[1], client_body, checked)

@@ -1,4 +1,4 @@
-"""What is told and taught by a run: notices once, refusals for what they are, and who goes on behind a cut answer."""
+"""Notices of a run are given once, byte refusals teach no window, and a hook can stop the turn after a cut answer."""
 
 from __future__ import annotations
 
@@ -22,64 +22,66 @@ MODEL = "claude-opus-5-5"
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
 PICTURE = Media("image", "image/png", 68, source=f"data:image/png;base64,{PNG}")
 TOO_LONG = {"type": "request_too_large", "message": "Request exceeds the maximum size"}
-REFUSED = ScriptedReply((msgspec.json.encode({"type": "error", "error": TOO_LONG}),), 413)
-CUT = [
+TOO_LARGE_REPLY = ScriptedReply((msgspec.json.encode({"type": "error", "error": TOO_LONG}),), 413)
+CUT_STREAM_EVENTS = [
     {"type": "message_start", "message": {"id": "msg_1", "type": "message", "role": "assistant", "content": []}},
     {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "The tide is"}},
     {"type": "message_delta", "delta": {"stop_reason": "model_context_window_exceeded"}},
     {"type": "message_stop"},
 ]
-STREAM = b"".join(b"event: %s\ndata: %s\n\n" % (one["type"].encode(), msgspec.json.encode(one)) for one in CUT)
+CUT_STREAM = b"".join(
+    b"event: %s\ndata: %s\n\n" % (event["type"].encode(), msgspec.json.encode(event)) for event in CUT_STREAM_EVENTS
+)
 
 
-def asked(replies, *said, **more):
-    """Return the session after each of ``said`` was asked, the log's entries, and what happened."""
-    store, heard = MemoryStore(), []
+def ask_each(replies, *inputs, **options):
+    """Ask each of ``inputs`` in turn; return the session, the bodies of the log's entries and the events."""
+    store, seen_events = MemoryStore(), []
 
-    async def go():
-        goal = get_target("anthropic", MODEL, window=200_000)
+    async def run_scenario():
+        target = get_target("anthropic", MODEL, window=200_000)
         upstream = ScriptedUpstream(replies)
-        opened = Engine.open(
-            store, upstream=upstream, target=goal, fields={"max_tokens": 500}, listen=heard.append, **more
+        opening = Engine.open(
+            store, upstream=upstream, target=target, fields={"max_tokens": 500}, listen=seen_events.append, **options
         )
-        async with opened as engine:
+        async with opening as engine:
             session = await engine.session(SAMPLE_KEY)
-            for one in said:
-                async with session.run(one) as going:
-                    async for _ in going:
+            for message in inputs:
+                async with session.run(message) as run:
+                    async for _ in run:
                         pass
             return session
 
-    return run_on_fake_clock(go), [entry.body for entry in store.read_path(SAMPLE_KEY)], heard
+    return run_on_fake_clock(run_scenario), [entry.body for entry in store.read_path(SAMPLE_KEY)], seen_events
 
 
-def test_a_notice_is_told_once():
-    """What is so at every request is no news at the second."""
+def test_engine_gives_a_notice_once_per_session():
+    """A notice that applies to every request is given at the first one only."""
     policy = Policy.preset("openclaw").with_settings(preset={"window_warn": 300_000})
-    _, _, heard = asked(["yes", "yes", "yes"], "one", "two", "three", policy=policy)
-    assert [event.rule for event in heard if isinstance(event, events.NoticeGiven)] == ["small-window"]
+    _, _, seen_events = ask_each(["yes", "yes", "yes"], "one", "two", "three", policy=policy)
+    assert [event.rule for event in seen_events if isinstance(event, events.NoticeGiven)] == ["small-window"]
 
 
-def test_a_raised_reserve_is_told_once():
-    """However many requests a session makes, whoever set too small a reserve hears of it once."""
-    _, _, heard = asked(
+def test_engine_reports_a_raised_reserve_once():
+    """However many requests a session makes, the notice about a too small reserve comes once."""
+    _, _, seen_events = ask_each(
         ["yes", "yes", "yes"], "one", "two", "three", policy=Policy().with_settings(reserve={"max": 2_000})
     )
-    assert [event.rule for event in heard if isinstance(event, events.NoticeGiven)] == ["reserve-floor"]
+    assert [event.rule for event in seen_events if isinstance(event, events.NoticeGiven)] == ["reserve-floor"]
 
 
-def test_too_many_bytes_teach_nothing_of_tokens():
-    """A window is learned from tokens; a body that was too long says nothing of them."""
+def test_byte_limit_of_a_request_with_media_teaches_no_window():
+    """A window is learned from tokens only: media are dropped, and the window stays."""
     with_picture = Message("user", (PICTURE, *Message.from_text("user", "What is this?").parts))
-    session, entries, heard = asked([REFUSED, "a pixel"], with_picture)
-    assert [event.overflow_step for event in heard if isinstance(event, events.ShrinkStarted)] == ["media"]
+    session, entries, seen_events = ask_each([TOO_LARGE_REPLY, "a pixel"], with_picture)
+    assert [event.overflow_step for event in seen_events if isinstance(event, events.ShrinkStarted)] == ["media"]
     assert [body.kind for body in entries if isinstance(body, FailureEntry)] == ["unanswered"]
     assert session.report().window == 200_000
 
 
-@pytest.mark.parametrize(("answer", "said"), [(None, ["user", "assistant", "user"]), (False, ["user", "assistant"])])
-def test_an_answer_that_the_window_cut_is_gone_on_with_unless_a_hook_says_no(answer, said):
-    """Nothing returned is no objection."""
-    cut = ScriptedReply((STREAM,), headers={"content-type": "text/event-stream"})
-    session, _, _ = asked([cut], "How high is it?", hooks=Hooks(auto_continue=lambda: answer))
-    assert [message.role for message in session.journal.state.history.messages] == said
+@pytest.mark.parametrize(("answer", "roles"), [(None, ["user", "assistant", "user"]), (False, ["user", "assistant"])])
+def test_session_continues_an_answer_cut_by_the_window_unless_a_hook_objects(answer, roles):
+    """A hook that returns None does not object."""
+    cut = ScriptedReply((CUT_STREAM,), headers={"content-type": "text/event-stream"})
+    session, _, _ = ask_each([cut], "How high is it?", hooks=Hooks(auto_continue=lambda: answer))
+    assert [message.role for message in session.journal.state.history.messages] == roles

@@ -1,4 +1,4 @@
-"""Overflow recovery of opencode and Claude Code, through an engine: what goes out next, and how a run ends."""
+"""Overflow recovery with the presets of opencode and Claude Code, through an engine."""
 
 from __future__ import annotations
 
@@ -28,137 +28,158 @@ PRESETS = ("opencode", "claude-code")
 TOO_LARGE = RefusalReply(400, "invalid_request_error", "prompt is too long")
 PICTURE = Media("image", "image/png", 300_000, "tide.png", "iVBORw0KGgo=" + "A" * 400_000)
 QUESTION = Message("user", (Text("What does this picture show?"), PICTURE))
-TALK = [Message.from_text(role, f"{role} {at} " + "kelp " * 900) for at in range(6) for role in ("user", "assistant")]
+TURNS = [Message.from_text(role, f"{role} {at} " + "kelp " * 900) for at in range(6) for role in ("user", "assistant")]
 SUMMARY = "\n".join(
     f"## {name}\n- kelp {at} grows on the rock, and barnacles beside it" for at, name in enumerate(SUMMARY_HEADINGS)
 )
 
 
-def step(number, text="unread"):
-    """Return a call with its result."""
+def build_step(number, text="unread"):
+    """Return a tool call and its result."""
     call = ToolCall(f"c{number}", "read", "{}")
     return [Message("assistant", (call,)), Message("tool", (ToolResult(call.id, "read", (Text(text),)),))]
 
 
-ONE_TURN = [Message.from_text("user", "Go."), *[one for at in range(4) for one in step(at, "value = 1\n" * 900)]]
+ONE_TURN = [
+    Message.from_text("user", "Go."),
+    *[message for at in range(4) for message in build_step(at, "value = 1\n" * 900)],
+]
 
 
-def asked(said, replies, name, *, hooks=Hooks(), written=None, window=200_000, ends=nullcontext(), **summarizer):
-    """Return the requests that went out for ``said``, and what was told meanwhile.
+def ask_with_preset(
+    messages,
+    replies,
+    name,
+    *,
+    hooks=Hooks(),
+    summary_replies=None,
+    window=200_000,
+    expectation=nullcontext(),
+    **summarizer,
+):
+    """Ask the last of ``messages`` behind the others; return the messages of each request, and the events.
 
-    ``written`` are the replies to requests for summaries, where somebody writes them.
+    ``summary_replies`` are the replies to summary requests; without them no model writes summaries.
     """
-    upstream, heard = ScriptedUpstream(replies), []
-    where = get_target("anthropic", MODEL, window=window)
-    writers = [] if written is None else [SummaryWriter(ScriptedUpstream(written), where)]
+    upstream, seen_events = ScriptedUpstream(replies), []
+    target = get_target("anthropic", MODEL, window=window)
+    writers = [] if summary_replies is None else [SummaryWriter(ScriptedUpstream(summary_replies), target)]
     policy = Policy.preset(name).with_settings(summarizer={"min_tokens": 0, "max_identifiers": 0} | summarizer)
 
-    async def go():
-        opened = Engine.open(
-            MemoryStore(), upstream=upstream, target=where, policy=policy, hooks=hooks, writers=writers,
-            listen=heard.append,
+    async def run_scenario():
+        opening = Engine.open(
+            MemoryStore(), upstream=upstream, target=target, policy=policy, hooks=hooks, writers=writers,
+            listen=seen_events.append,
         )  # fmt: skip
-        async with opened as engine:
+        async with opening as engine:
             session = await engine.session(SAMPLE_KEY)
-            await session.append(*said[:-1])
-            with ends:
-                await session.ask(said[-1])
+            await session.append(*messages[:-1])
+            with expectation:
+                await session.ask(messages[-1])
 
-    run_on_fake_clock(go)
-    return [msgspec.json.decode(sent.body)["messages"] for sent in upstream.sent], heard
+    run_on_fake_clock(run_scenario)
+    return [msgspec.json.decode(sent.body)["messages"] for sent in upstream.sent], seen_events
 
 
-def words(request):
-    """Return the texts of a request."""
+def join_texts(request):
+    """Return the texts of a request, one per line."""
     contents = [message["content"] for message in request]
-    blocks = [[{"text": one}] if isinstance(one, str) else one for one in contents]
-    return "\n".join(block.get("text", "") for some in blocks for block in some)
+    blocks = [[{"text": content}] if isinstance(content, str) else content for content in contents]
+    return "\n".join(block.get("text", "") for content_blocks in blocks for block in content_blocks)
 
 
-def steps(heard):
-    """Return the steps that recovery took."""
-    return [event.overflow_step for event in heard if isinstance(event, events.ShrinkStarted)]
+def list_overflow_steps(seen_events):
+    """Return the overflow steps among the events."""
+    return [event.overflow_step for event in seen_events if isinstance(event, events.ShrinkStarted)]
 
 
-@pytest.mark.parametrize("written", [None, [SUMMARY] * 9], ids=["extract", "model"])
+@pytest.mark.parametrize("summary_replies", [None, [SUMMARY] * 9], ids=["extract", "model"])
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_refused_picture_goes_and_the_words_beside_it_are_said_again(name, written):
-    """[C] one compaction of what lies before, made by whoever makes summaries; the newest message stands behind it."""
-    (_, sent), heard = asked([*TALK, QUESTION], [TOO_LARGE, "yes"], name, written=written)
+def test_preset_recovery_drops_a_refused_image_and_repeats_its_message(name, summary_replies):
+    """[C] One compaction covers the older messages; the newest one follows with a line for its image."""
+    (_, sent), seen_events = ask_with_preset(
+        [*TURNS, QUESTION], [TOO_LARGE, "yes"], name, summary_replies=summary_replies
+    )
     assert [block["text"] for block in sent[-1]["content"]][-2:] == [QUESTION.text, "[Attached image/png: tide.png]"]
-    assert steps(heard) == ["compact"]
-    assert [event.rule for event in heard if isinstance(event, events.EditsDecided)] == ["media"]
-    assert CONTINUE_INSTRUCTION not in words(sent)
-    assert ("barnacles" in words(sent)) is bool(written)
+    assert list_overflow_steps(seen_events) == ["compact"]
+    assert [event.rule for event in seen_events if isinstance(event, events.EditsDecided)] == ["media"]
+    assert CONTINUE_INSTRUCTION not in join_texts(sent)
+    assert ("barnacles" in join_texts(sent)) is bool(summary_replies)
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_unread_results_are_in_the_next_request(name):
-    """In the middle of a turn the request ends with what the model waits for, and begins its turn with the user."""
-    turn = [Message.from_text("user", "Read it."), *step(1, "read"), *step(2)]
-    (_, sent), _ = asked([*TALK, *turn], [TOO_LARGE, "yes"], name)
+def test_preset_recovery_keeps_unread_results(name):
+    """Inside a turn the request keeps the turn's user message and ends with the results that the model waits for."""
+    turn = [Message.from_text("user", "Read it."), *build_step(1, "read"), *build_step(2)]
+    (_, sent), _ = ask_with_preset([*TURNS, *turn], [TOO_LARGE, "yes"], name)
     assert [message["role"] for message in sent[-4:]] == ["assistant", "user", "assistant", "user"]
     assert sent[-1]["content"][0]["tool_use_id"] == "c2"
-    assert "Read it." in words(sent)
+    assert "Read it." in join_texts(sent)
 
 
 @pytest.mark.parametrize("answer", [None, True, False])
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_hook_turns_the_word_to_go_on_off(name, answer):
-    """``auto_continue`` is asked once, where a compaction cut a turn; the request goes out either way."""
+def test_auto_continue_hook_can_omit_the_continue_instruction(name, answer):
+    """The hook is called once when a compaction cut a turn, and the request is sent either way."""
     calls = []
     hooks = Hooks(auto_continue=lambda: calls.append(1) or answer)
-    (_, sent), heard = asked(ONE_TURN, [TOO_LARGE, "yes"], name, hooks=hooks)
-    assert (CONTINUE_INSTRUCTION in words(sent)) is (answer is not False)
-    assert (len(calls), steps(heard)) == (1, ["compact"])
+    (_, sent), seen_events = ask_with_preset(ONE_TURN, [TOO_LARGE, "yes"], name, hooks=hooks)
+    assert (CONTINUE_INSTRUCTION in join_texts(sent)) is (answer is not False)
+    assert (len(calls), list_overflow_steps(seen_events)) == (1, ["compact"])
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_hook_is_not_asked_where_no_turn_is_cut(name):
-    """The message that is said again tells the model what to do: there is nothing to turn off."""
+def test_auto_continue_hook_is_not_called_when_no_turn_is_cut(name):
+    """The repeated message tells the model what to do, so there is no instruction to omit."""
     hooks = Hooks(auto_continue=lambda: pytest.fail("nothing is added here"))
-    asked([*TALK, QUESTION], [TOO_LARGE, "yes"], name, hooks=hooks)
+    ask_with_preset([*TURNS, QUESTION], [TOO_LARGE, "yes"], name, hooks=hooks)
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_media_that_went_are_mentioned(name):
-    """The only message of the user gives way with its picture: what tells the model to go on says so."""
-    said = [QUESTION, *step(1, "value = 1\n" * 900), *step(2, "value = 1\n" * 900)]
-    (_, sent), _ = asked(said, [TOO_LARGE, "yes"], name)
-    assert f"{MEDIA_REMOVED_TEXT}\n\n{CONTINUE_INSTRUCTION}" in words(sent)
-    assert QUESTION.text in words(sent)
+def test_preset_recovery_mentions_removed_media(name):
+    """When the only user message loses its image, the continue instruction says so."""
+    messages = [QUESTION, *build_step(1, "value = 1\n" * 900), *build_step(2, "value = 1\n" * 900)]
+    (_, sent), _ = ask_with_preset(messages, [TOO_LARGE, "yes"], name)
+    assert f"{MEDIA_REMOVED_TEXT}\n\n{CONTINUE_INSTRUCTION}" in join_texts(sent)
+    assert QUESTION.text in join_texts(sent)
 
 
 @pytest.mark.parametrize(
-    ("said", "text"),
-    [([*TALK, QUESTION], "Conversation history too large to compact"), (ONE_TURN, "Session too large to compact")],
+    ("messages", "text"),
+    [([*TURNS, QUESTION], "Conversation history too large to compact"), (ONE_TURN, "Session too large to compact")],
     ids=["replay", "no replay"],
 )
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_run_stops_where_the_summary_s_request_is_too_large(name, said, text):
-    """[C] with one of two texts, and nothing else is tried; under our policy the extract takes its place."""
-    ends = pytest.raises(ContextOverflow, match=f"{text}: .*name a model with a larger window for summaries")
-    sent, heard = asked(said, [TOO_LARGE], name, written=[TOO_LARGE] * 2, ends=ends)
-    assert (len(sent), steps(heard)) == (1, ["compact"])
-    sent, _ = asked(said, [TOO_LARGE, "yes"], name, written=[TOO_LARGE] * 2, when_too_large="extract")
+def test_preset_recovery_ends_the_run_when_the_summary_request_overflows(name, messages, text):
+    """[C] The error has one of two texts and nothing else is tried; ``when_too_large`` allows an extract instead."""
+    expectation = pytest.raises(ContextOverflow, match=f"{text}: .*name a model with a larger window for summaries")
+    sent, seen_events = ask_with_preset(
+        messages, [TOO_LARGE], name, summary_replies=[TOO_LARGE] * 2, expectation=expectation
+    )
+    assert (len(sent), list_overflow_steps(seen_events)) == (1, ["compact"])
+    sent, _ = ask_with_preset(
+        messages, [TOO_LARGE, "yes"], name, summary_replies=[TOO_LARGE] * 2, when_too_large="extract"
+    )
     assert len(sent) == 2
 
 
-def test_a_request_that_was_not_refused_does_not_stop():
-    """Over the trigger of the policy it may still be taken: an extract stands where no summary could be asked for."""
-    said = [*TALK * 5, Message.from_text("user", "Now?")]
-    (sent,), heard = asked(said, ["yes"], "claude-code", written=[TOO_LARGE] * 2, window=60_000)
-    assert [event.outcome for event in heard if isinstance(event, events.CompactionEnded)] == [
+def test_preset_sends_an_unrefused_request_with_an_extract():
+    """A request over the trigger may still be accepted, so an extract replaces the summary that failed."""
+    messages = [*TURNS * 5, Message.from_text("user", "Now?")]
+    (sent,), seen_events = ask_with_preset(
+        messages, ["yes"], "claude-code", summary_replies=[TOO_LARGE] * 2, window=60_000
+    )
+    assert [event.outcome for event in seen_events if isinstance(event, events.CompactionEnded)] == [
         "provider_error",
         "compacted",
     ]
     assert sent[-1]["content"][-1]["text"] == "Now?"
 
 
-def test_our_policy_lets_the_picture_go_before_it_compacts_twice():
-    """The newest message is shown with a line for its picture, and only what lies before it is folded."""
-    (_, second, third), heard = asked([*TALK, QUESTION], [TOO_LARGE, TOO_LARGE, "yes"], "holdfast")
-    assert steps(heard) == ["compact", "media"]
+def test_holdfast_recovery_drops_the_image_before_a_second_compaction():
+    """The newest message keeps its text with a line for the image, and only older messages are compacted."""
+    (_, second, third), seen_events = ask_with_preset([*TURNS, QUESTION], [TOO_LARGE, TOO_LARGE, "yes"], "holdfast")
+    assert list_overflow_steps(seen_events) == ["compact", "media"]
     assert any(block["type"] == "image" for block in second[-1]["content"])
     assert third[-1]["content"][-1]["text"] == "[Attached image/png: tide.png]"
-    assert QUESTION.text in words(third)
+    assert QUESTION.text in join_texts(third)

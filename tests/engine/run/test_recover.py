@@ -1,4 +1,4 @@
-"""Recovery, driven: less output where only that is too much, and an answer that is none is asked for again."""
+"""Recovery of a run: less output where only that is too much, retries of empty answers, and final errors."""
 
 from __future__ import annotations
 
@@ -19,71 +19,82 @@ from holdfast.testing.upstream import ScriptedReply, ScriptedUpstream
 
 WINDOW = 32_000
 MODEL = "claude-sonnet-4-5"
-TALK = [(role, "kelp on the rock " * 300) for role in ("user", "assistant")] * 5
-NOTHING = {"type": "message", "role": "assistant", "content": [], "model": MODEL}
+TURNS = [(role, "kelp on the rock " * 300) for role in ("user", "assistant")] * 5
+EMPTY_ANSWER = {"type": "message", "role": "assistant", "content": [], "model": MODEL}
 
 
-def too_much(read, output):
-    """Return the refusal of a request that reads and asks for more than the window together."""
-    why = f"input length and `max_tokens` exceed context limit: {read} + {output} > {WINDOW}, decrease either"
+def build_output_refusal(tokens, output):
+    """Return the refusal of a request whose input and output together exceed the window."""
+    why = f"input length and `max_tokens` exceed context limit: {tokens} + {output} > {WINDOW}, decrease either"
     error = {"type": "error", "error": {"type": "invalid_request_error", "message": why}}
     return ScriptedReply((msgspec.json.encode(error),), 400)
 
 
-def asked(replies, output, *, whole, thought=0, as_it_is=False, ends=nullcontext()):
-    """Return what each request asked for as output, and what happened; ``whole`` sends a body instead of words.
+def ask_with_replies(replies, output, *, is_body, thinking_budget=0, as_it_is=False, expectation=nullcontext()):
+    """Run one request; return the ``max_tokens`` of each try, and the events.
 
-    Where the model may think in ``thought`` tokens, the request says so. What was too large never goes out again as it
-    was.
+    ``is_body`` sends a whole body instead of a text. Asserts that a refused request is not sent again unchanged.
     """
-    upstream, heard = ScriptedUpstream(replies), []
-    said = [{"role": role, "content": text} for role, text in [*TALK, ("user", "And now?")]]
-    fields = {"max_tokens": output, **({"thinking": {"type": "enabled", "budget_tokens": thought}} if thought else {})}
-    body = {"model": MODEL, **fields, "messages": said}
+    upstream, seen_events = ScriptedUpstream(replies), []
+    messages = [{"role": role, "content": text} for role, text in [*TURNS, ("user", "And now?")]]
+    fields = {
+        "max_tokens": output,
+        **({"thinking": {"type": "enabled", "budget_tokens": thinking_budget}} if thinking_budget else {}),
+    }
+    body = {"model": MODEL, **fields, "messages": messages}
 
-    async def go():
-        goal = get_target("anthropic", MODEL, window=WINDOW)
-        opened = Engine.open(MemoryStore(), upstream=upstream, target=goal, fields=fields, listen=heard.append)
-        async with opened as engine:
+    async def run_scenario():
+        target = get_target("anthropic", MODEL, window=WINDOW)
+        opening = Engine.open(MemoryStore(), upstream=upstream, target=target, fields=fields, listen=seen_events.append)
+        async with opening as engine:
             session = await engine.session(SAMPLE_KEY)
-            if not whole:
-                await session.append(*[Message.from_text(role, text) for role, text in TALK])
-            with ends:
-                async with session.run(body if whole else "And now?", quiet=True, as_it_is=as_it_is) as going:
-                    async for _ in going:
+            if not is_body:
+                await session.append(*[Message.from_text(role, text) for role, text in TURNS])
+            with expectation:
+                async with session.run(body if is_body else "And now?", quiet=True, as_it_is=as_it_is) as run:
+                    async for _ in run:
                         pass
 
-    run_on_fake_clock(go)
-    retried = any(isinstance(event, events.RetryScheduled) for event in heard)
+    run_on_fake_clock(run_scenario)
+    retried = any(isinstance(event, events.RetryScheduled) for event in seen_events)
     assert retried or len({sent.body for sent in upstream.sent}) == len(upstream.sent)
-    return [msgspec.json.decode(sent.body)["max_tokens"] for sent in upstream.sent], heard
+    return [msgspec.json.decode(sent.body)["max_tokens"] for sent in upstream.sent], seen_events
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["words", "body"])
+@pytest.mark.parametrize("is_body", [False, True], ids=["words", "body"])
 @pytest.mark.parametrize(
-    ("output", "read", "then"),
+    ("output", "input_tokens", "expected"),
     [(6_000, 27_000, 3_000), (6_000, 30_000, 2_000), (1_500, 30_900, 1_024)],
     ids=["half", "what is left", "no less than an answer needs"],
 )
-def test_less_output_is_asked_for_where_only_that_is_too_much(output, read, then, whole):
-    """DESIGN 7: the next request is the same with less room for its answer; nothing is compacted for that."""
-    wanted, heard = asked([too_much(read, output), "yes"], output, whole=whole)
-    assert wanted == [output, pytest.approx(then, abs=150)]
-    assert [event.overflow_step for event in heard if isinstance(event, events.ShrinkStarted)] == ["output"]
-    assert not [event for event in heard if isinstance(event, events.CompactionEnded)]
+def test_recover_lowers_the_output_where_only_that_is_too_much(output, input_tokens, expected, is_body):
+    """DESIGN 7: the next request is the same with less output, and nothing is compacted."""
+    max_tokens, seen_events = ask_with_replies(
+        [build_output_refusal(input_tokens, output), "yes"], output, is_body=is_body
+    )
+    assert max_tokens == [output, pytest.approx(expected, abs=150)]
+    assert [event.overflow_step for event in seen_events if isinstance(event, events.ShrinkStarted)] == ["output"]
+    assert not [event for event in seen_events if isinstance(event, events.CompactionEnded)]
 
 
-@pytest.mark.parametrize(("output", "read"), [(1_024, 31_500), (6_000, 31_500)], ids=["it is least", "it is no help"])
-def test_where_less_output_does_not_help_less_is_sent(output, read):
-    """What was asked for is kept, and the conversation gives way."""
-    wanted, heard = asked([too_much(read, output), "yes"], output, whole=False)
-    assert wanted == [output, output]
-    assert [event.overflow_step for event in heard if isinstance(event, events.ShrinkStarted)] == ["output", "compact"]
-
-
-@pytest.mark.parametrize("whole", [False, True], ids=["words", "body"])
 @pytest.mark.parametrize(
-    ("thought", "read", "then", "steps"),
+    ("output", "input_tokens"), [(1_024, 31_500), (6_000, 31_500)], ids=["it is least", "it is no help"]
+)
+def test_recover_compacts_where_less_output_does_not_help(output, input_tokens):
+    """The requested output is kept, and the conversation is compacted."""
+    max_tokens, seen_events = ask_with_replies(
+        [build_output_refusal(input_tokens, output), "yes"], output, is_body=False
+    )
+    assert max_tokens == [output, output]
+    assert [event.overflow_step for event in seen_events if isinstance(event, events.ShrinkStarted)] == [
+        "output",
+        "compact",
+    ]
+
+
+@pytest.mark.parametrize("is_body", [False, True], ids=["words", "body"])
+@pytest.mark.parametrize(
+    ("thinking_budget", "input_tokens", "expected", "steps"),
     [
         (1_024, 27_000, 3_000, ["output"]),
         (4_000, 27_000, 4_001, ["output"]),
@@ -92,48 +103,54 @@ def test_where_less_output_does_not_help_less_is_sent(output, read):
     ],
     ids=["room enough", "more than the half", "more than is left", "all of it"],
 )
-def test_an_answer_keeps_more_room_than_its_model_may_think_in(thought, read, then, steps, whole):
-    """Where the output cannot be lowered for that, or not far enough, the conversation gives way at once."""
-    wanted, heard = asked([too_much(read, 6_000), "yes"], 6_000, whole=whole, thought=thought)
-    assert wanted == [6_000, then]
-    assert [event.overflow_step for event in heard if isinstance(event, events.ShrinkStarted)] == steps
+def test_recover_keeps_the_output_above_the_thinking_budget(thinking_budget, input_tokens, expected, steps, is_body):
+    """Where the output cannot be lowered far enough for that, the conversation is compacted at once."""
+    max_tokens, seen_events = ask_with_replies(
+        [build_output_refusal(input_tokens, 6_000), "yes"], 6_000, is_body=is_body, thinking_budget=thinking_budget
+    )
+    assert max_tokens == [6_000, expected]
+    assert [event.overflow_step for event in seen_events if isinstance(event, events.ShrinkStarted)] == steps
 
 
-def test_nothing_is_pressed_of_what_is_only_looked_at():
-    """It may not change, so that its refusal is the end, and nobody is told that anything was tried."""
-    ends = pytest.raises(ContextOverflow, match="tried: nothing")
-    wanted, heard = asked([too_much(27_000, 6_000)], 6_000, whole=True, as_it_is=True, ends=ends)
-    assert wanted == [6_000]
-    assert [type(event).__name__ for event in heard] == ["RequestStarted", "RequestRefused"]
+def test_recover_does_not_change_a_request_sent_as_it_is():
+    """A refusal of a request that must not change is final, and no step is reported."""
+    expectation = pytest.raises(ContextOverflow, match="tried: nothing")
+    max_tokens, seen_events = ask_with_replies(
+        [build_output_refusal(27_000, 6_000)], 6_000, is_body=True, as_it_is=True, expectation=expectation
+    )
+    assert max_tokens == [6_000]
+    assert [type(event).__name__ for event in seen_events] == ["RequestStarted", "RequestRefused"]
 
 
-def test_the_last_word_tells_what_the_provider_counted():
-    """Whether that is believed or not, as more tokens than there are bytes: nobody is told that there was no count."""
+def test_final_overflow_error_gives_the_count_of_the_provider():
+    """The error quotes the count even when it is not believed, such as more tokens than bytes."""
     counted = 9_000_000
     error = {"type": "invalid_request_error", "message": f"prompt is too long: {counted} tokens > {WINDOW} maximum"}
     refusal = ScriptedReply((msgspec.json.encode({"type": "error", "error": error}),), 400)
-    ends = pytest.raises(
+    expectation = pytest.raises(
         ContextOverflow, match=f"it counted {counted:,} tokens and named a limit of {WINDOW:,}; .*tried: .*fallback"
     )
-    _, heard = asked([refusal] * 9, 900, whole=False, ends=ends)
-    assert [event.overflow_step for event in heard if isinstance(event, events.ShrinkStarted)][-1] == "fallback"
+    _, seen_events = ask_with_replies([refusal] * 9, 900, is_body=False, expectation=expectation)
+    assert [event.overflow_step for event in seen_events if isinstance(event, events.ShrinkStarted)][-1] == "fallback"
 
 
-def test_an_answer_that_says_nothing_not_even_why_is_asked_for_again():
-    """An empty message without a reason is the server's fault, not the model's answer."""
-    wanted, heard = asked([ScriptedReply((msgspec.json.encode(NOTHING),)), "yes"], 900, whole=False)
-    assert wanted == [900, 900]
-    (refused,) = [event for event in heard if isinstance(event, events.RequestRefused)]
+def test_recover_retries_an_empty_answer_without_a_stop_reason():
+    """An empty message without a reason is a fault of the server, not an answer of the model."""
+    max_tokens, seen_events = ask_with_replies(
+        [ScriptedReply((msgspec.json.encode(EMPTY_ANSWER),)), "yes"], 900, is_body=False
+    )
+    assert max_tokens == [900, 900]
+    (refused,) = [event for event in seen_events if isinstance(event, events.RequestRefused)]
     assert (refused.kind, "no finish reason" in refused.why) == ("server", True)
 
 
 @pytest.mark.parametrize("status", [400, 401, 500])
 @pytest.mark.parametrize("pieces", [(), (b"",), (b"  \r\n",), (b"{}",)])
-def test_a_refusal_without_a_word_is_told_as_such(status, pieces):
-    """The error says the status, the kind, that no reason came, and what to do: no sentence of it is empty."""
+def test_error_of_an_empty_refusal_says_that_no_reason_was_given(status, pieces):
+    """The error has the status, the kind and what to do, and no empty sentence."""
     refusal = ScriptedReply(pieces, status)
 
-    async def go():
+    async def run_scenario():
         upstream = ScriptedUpstream([refusal] * 9)
         async with Engine.open(MemoryStore(), upstream=upstream, api="anthropic", model=MODEL) as engine:
             session = await engine.session(SAMPLE_KEY)
@@ -141,16 +158,18 @@ def test_a_refusal_without_a_word_is_told_as_such(status, pieces):
                 await session.ask("Go.")
             return str(raised.value)
 
-    said = run_on_fake_clock(go)
-    assert f"HTTP {status} (" in said
-    assert "): it gave no reason; " in said
+    message = run_on_fake_clock(run_scenario)
+    assert f"HTTP {status} (" in message
+    assert "): it gave no reason; " in message
 
 
-def test_a_short_request_that_an_account_may_not_send_is_sent_once():
-    """Neither waiting nor sending less cures it: who asks is told in the provider's words, and what to do."""
+def test_recover_does_not_retry_a_refusal_about_the_account():
+    """Neither waiting nor a smaller request helps, so the provider's words and advice are raised at once."""
     why = "Extra usage is required for long context requests."
     error = {"type": "error", "error": {"type": "rate_limit_error", "message": why}}
-    ends = pytest.raises(UpstreamError, match=f"{why}.*check the account")
-    wanted, heard = asked([ScriptedReply((msgspec.json.encode(error),), 429)] * 9, 1_024, whole=True, ends=ends)
-    assert wanted == [1_024]
-    assert not [event for event in heard if isinstance(event, events.ShrinkStarted | events.RetryScheduled)]
+    expectation = pytest.raises(UpstreamError, match=f"{why}.*check the account")
+    max_tokens, seen_events = ask_with_replies(
+        [ScriptedReply((msgspec.json.encode(error),), 429)] * 9, 1_024, is_body=True, expectation=expectation
+    )
+    assert max_tokens == [1_024]
+    assert not [event for event in seen_events if isinstance(event, events.ShrinkStarted | events.RetryScheduled)]

@@ -1,4 +1,4 @@
-"""Bodies of too many bytes: the newest pictures that fit stay, and a limit that was named is kept to from then on."""
+"""Recovery from byte limits: the newest images that fit stay, and a named limit is kept from then on."""
 
 from __future__ import annotations
 
@@ -19,135 +19,144 @@ from holdfast.testing.provider.settings import ProviderSettings
 from holdfast.testing.upstream import ProviderUpstream
 
 BYTES = 1_000_000
-"""What the gateway takes."""
+"""The limit of the gateway."""
 HEAD = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 1_000, 800)
 DATA = {name: b64encode(HEAD + name.encode() * 225_000).decode() for name in "ABCDEFGH"}
-"""Six of these are too many, three are not."""
+"""Image data; six images exceed the limit, three do not."""
 REFUSALS = {
     "bare": RefusalReply(413, "request_too_large", "Request exceeds the maximum size"),
     "named": RefusalReply(400, "invalid_request_error", f"Request payload size exceeds the limit: {BYTES} bytes."),
 }
 
 
-class Narrow:
-    """A gateway that takes no body of more than ``BYTES``."""
+class ByteLimitGateway:
+    """A gateway that refuses bodies of more than ``max_bytes``."""
 
     def __init__(self, provider, refusal) -> None:
         self.provider, self.refusal = provider, refusal
         self.settings, self.requests = provider.settings, provider.requests
-        self.refused, self.most = 0, BYTES
+        self.refused_count, self.max_bytes = 0, BYTES
 
-    def answer(self, asked):
-        """Return the provider's answer, or a refusal of what is too large."""
-        if len(asked.body) <= self.most:
-            return self.provider.answer(asked)
-        self.refused += 1
+    def answer(self, request):
+        """Return the provider's answer, or the refusal of a body that is too large."""
+        if len(request.body) <= self.max_bytes:
+            return self.provider.answer(request)
+        self.refused_count += 1
         return self.refusal
 
 
-def picture(name):
+def build_image_block(name):
     source = {"type": "base64", "media_type": "image/png", "data": DATA[name]}
     return {"type": "image", "source": source}
 
 
-def told(names):
-    return {"role": "user", "content": [*map(picture, names), {"type": "text", "text": f"Look at {names}."}]}
+def build_user_message(names):
+    return {"role": "user", "content": [*map(build_image_block, names), {"type": "text", "text": f"Look at {names}."}]}
 
 
-def given_back(names, id_="t"):
+def build_tool_turn(names, id_="t"):
     calls = [{"type": "tool_use", "id": f"{id_}{name}", "name": "look", "input": {}} for name in names]
-    results = [{"type": "tool_result", "tool_use_id": f"{id_}{name}", "content": [picture(name)]} for name in names]
+    results = [
+        {"type": "tool_result", "tool_use_id": f"{id_}{name}", "content": [build_image_block(name)]} for name in names
+    ]
     return [{"role": "assistant", "content": calls}, {"role": "user", "content": results}]
 
 
-SEEN = {"user": [told("ABCDEF")], "tool": [{"role": "user", "content": "Look."}, *given_back("ABCDEF")]}
+MESSAGES = {
+    "user": [build_user_message("ABCDEF")],
+    "tool": [{"role": "user", "content": "Look."}, *build_tool_turn("ABCDEF")],
+}
 
 
-def asked(*bodies, refusal, most=BYTES):
-    """Return the gateway, and which pictures each request showed that was answered."""
-    gateway = Narrow(Provider(ProviderSettings(), [ScriptedAnswer("fine")] * len(bodies)), refusal)
-    gateway.most = most
+def run_bodies(*bodies, refusal, max_bytes=BYTES):
+    """Run the bodies; return the gateway and the images of each answered request."""
+    gateway = ByteLimitGateway(Provider(ProviderSettings(), [ScriptedAnswer("fine")] * len(bodies)), refusal)
+    gateway.max_bytes = max_bytes
     upstream = ProviderUpstream(gateway)
 
-    async def go():
+    async def run_scenario():
         async with Engine.open(
             MemoryStore(), upstream=upstream, api="anthropic", model=STRICTEST_MODELS["anthropic"]
         ) as engine:
             session = await engine.session(SAMPLE_KEY)
             for body in bodies:
-                async with session.run(body) as going:
-                    async for _ in going:
+                async with session.run(body) as run:
+                    async for _ in run:
                         pass
 
-    run_on_fake_clock(go)
-    shown = [[name for name in DATA if DATA[name].encode() in sent.body] for sent in upstream.sent]
-    return gateway, [names for names, sent in zip(shown, upstream.sent, strict=True) if len(sent.body) <= most]
+    run_on_fake_clock(run_scenario)
+    images_by_request = [[name for name in DATA if DATA[name].encode() in sent.body] for sent in upstream.sent]
+    return gateway, [
+        names for names, sent in zip(images_by_request, upstream.sent, strict=True) if len(sent.body) <= max_bytes
+    ]
 
 
-def body(*said):
+def build_body(*messages):
     tools = [{"name": "look", "input_schema": {"type": "object"}}]
     return json.dumps(
-        {"model": STRICTEST_MODELS["anthropic"], "max_tokens": 900, "tools": tools, "messages": said}
+        {"model": STRICTEST_MODELS["anthropic"], "max_tokens": 900, "tools": tools, "messages": messages}
     ).encode()
 
 
-@pytest.mark.parametrize("who", SEEN)
-@pytest.mark.parametrize("how", REFUSALS)
-def test_the_newest_that_fit_stay(who, how):
-    """Six unseen screenshots are too many: the older go, the newest are shown, by a limit that is named or a guess."""
-    gateway, [shown] = asked(body(*SEEN[who]), refusal=REFUSALS[how])
-    assert gateway.refused == 1
-    assert shown == (["D", "E", "F"] if how == "named" else ["E", "F"])
+@pytest.mark.parametrize("role", MESSAGES)
+@pytest.mark.parametrize("refusal_name", REFUSALS)
+def test_recover_keeps_the_newest_images_that_fit(role, refusal_name):
+    """Of six unseen screenshots the older ones are dropped, by a limit that the refusal names or by a guess."""
+    gateway, [shown] = run_bodies(build_body(*MESSAGES[role]), refusal=REFUSALS[refusal_name])
+    assert gateway.refused_count == 1
+    assert shown == (["D", "E", "F"] if refusal_name == "named" else ["E", "F"])
 
 
-def test_a_limit_that_was_named_is_kept_to():
-    """What a refusal named no later request of the session has more of, so none is refused again."""
-    first = SEEN["tool"]
-    then = [*first, {"role": "assistant", "content": "fine"}, {"role": "user", "content": "More."}]
-    then += given_back("GHA", "u")
-    gateway, [_, shown] = asked(body(*first), body(*then), refusal=REFUSALS["named"])
-    assert gateway.refused == 1
+def test_recover_keeps_to_a_named_byte_limit():
+    """Later requests of the session stay below a limit that a refusal named, so none is refused again."""
+    first = MESSAGES["tool"]
+    later = [*first, {"role": "assistant", "content": "fine"}, {"role": "user", "content": "More."}]
+    later += build_tool_turn("GHA", "u")
+    gateway, [_, shown] = run_bodies(build_body(*first), build_body(*later), refusal=REFUSALS["named"])
+    assert gateway.refused_count == 1
     assert shown == ["A", "G", "H"]
 
 
-NAMED = RefusalReply(400, "invalid_request_error", "Request payload size exceeds the limit: 200000 bytes.")
+SMALL_LIMIT_REFUSAL = RefusalReply(
+    400, "invalid_request_error", "Request payload size exceeds the limit: 200000 bytes."
+)
 
 
-@pytest.mark.parametrize("refusal", [REFUSALS["bare"], NAMED], ids=["bare", "named"])
-def test_a_limit_on_words_is_met_once(refusal):
-    """Words alone that had too many bytes were too many words: a named limit is kept to as well as one that is not."""
-    said, bodies = [], []
+@pytest.mark.parametrize("refusal", [REFUSALS["bare"], SMALL_LIMIT_REFUSAL], ids=["bare", "named"])
+def test_recover_learns_a_byte_limit_on_text_from_one_or_two_refusals(refusal):
+    """A text-only request with too many bytes has too many tokens, so named and unnamed limits are both kept."""
+    messages, bodies = [], []
     for turn in range(20):
-        said.append({"role": "user", "content": f"{turn} " + "kelp and more " * 3_000})
-        bodies.append(body(*said))
-        said.append({"role": "assistant", "content": "fine"})
-    gateway, answered = asked(*bodies, refusal=refusal, most=200_000)
+        messages.append({"role": "user", "content": f"{turn} " + "kelp and more " * 3_000})
+        bodies.append(build_body(*messages))
+        messages.append({"role": "assistant", "content": "fine"})
+    gateway, answered = run_bodies(*bodies, refusal=refusal, max_bytes=200_000)
     assert len(answered) == 20
-    assert 1 <= gateway.refused <= 2
+    assert 1 <= gateway.refused_count <= 2
 
 
-def test_a_limit_that_a_larger_request_disproves_is_forgotten():
-    """A gateway that takes more than it named once takes all pictures again."""
-    gateway = Narrow(Provider(ProviderSettings(), [ScriptedAnswer("fine")] * 9), NAMED)
-    upstream, shown = ProviderUpstream(gateway), []
-    gateway.most = 200_000
+def test_recover_forgets_a_byte_limit_that_a_larger_request_disproves():
+    """A gateway that accepts more than its named limit gets all images again."""
+    gateway = ByteLimitGateway(Provider(ProviderSettings(), [ScriptedAnswer("fine")] * 9), SMALL_LIMIT_REFUSAL)
+    upstream, image_counts = ProviderUpstream(gateway), []
+    gateway.max_bytes = 200_000
 
-    async def go():
+    async def run_scenario():
         async with Engine.open(
             MemoryStore(), upstream=upstream, api="anthropic", model=STRICTEST_MODELS["anthropic"]
         ) as engine:
-            session, said = await engine.session(SAMPLE_KEY), []
+            session, messages = await engine.session(SAMPLE_KEY), []
             for name in "ABCD":
-                said += [told(name)]
-                async with session.run(body(*said)) as going:
-                    async for _ in going:
+                messages += [build_user_message(name)]
+                async with session.run(build_body(*messages)) as run:
+                    async for _ in run:
                         pass
-                shown.append(sum(one.encode() in upstream.sent[-1].body for one in DATA.values()))
-                said += [{"role": "assistant", "content": "fine"}]
-                gateway.most = 50_000_000
+                image_counts.append(sum(data.encode() in upstream.sent[-1].body for data in DATA.values()))
+                messages += [{"role": "assistant", "content": "fine"}]
+                gateway.max_bytes = 50_000_000
             return session.journal.state.usage.learned_limits.max_body_bytes
 
-    assert run_on_fake_clock(go) == 0
-    assert shown[0] == 0
-    assert shown[1:] == sorted(shown[1:])
-    assert shown[-1] >= 3
+    assert run_on_fake_clock(run_scenario) == 0
+    assert image_counts[0] == 0
+    assert image_counts[1:] == sorted(image_counts[1:])
+    assert image_counts[-1] >= 3

@@ -1,4 +1,4 @@
-"""When a run gives out what came: the events of one chunk at once, nothing that waits for more."""
+"""When a run passes events on: those of one chunk together, and none later than it came."""
 
 from __future__ import annotations
 
@@ -17,89 +17,93 @@ BODY = {"model": "claude-sonnet-4-5", "max_tokens": 50, "stream": True}
 BODY |= {"messages": [{"role": "user", "content": "hello"}]}
 
 
-def event(kind, **said):
-    return f"event: {kind}\ndata: {json.dumps({'type': kind, **said})}\n\n".encode()
+def build_event(kind, **fields):
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
 
 
-def word(text):
-    return event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
+def build_delta(text):
+    return build_event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
 
 
-HEAD = event("message_start", message={"id": "msg_1", "type": "message", "role": "assistant", "usage": {}})
-BEGUN = event("content_block_start", index=0, content_block={"type": "text", "text": ""})
-PING = event("ping")
-END = event("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 1}) + event("message_stop")
+HEAD = build_event("message_start", message={"id": "msg_1", "type": "message", "role": "assistant", "usage": {}})
+BLOCK_START = build_event("content_block_start", index=0, content_block={"type": "text", "text": ""})
+PING = build_event("ping")
+END = build_event("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 1}) + build_event(
+    "message_stop"
+)
 
 
-class Chunked:
-    """An upstream that says these chunks, each a second behind the one before."""
+class ChunkedUpstream:
+    """An upstream that sends these chunks, one per second."""
 
     def __init__(self, *chunks):
         self.chunks = chunks
 
     @asynccontextmanager
-    async def send(self, sent):
-        yield Reply(200, {"content-type": "text/event-stream"}, self.said())
+    async def send(self, request):
+        yield Reply(200, {"content-type": "text/event-stream"}, self.yield_chunks())
 
-    async def said(self):
+    async def yield_chunks(self):
         for chunk in self.chunks:
             await anyio.sleep(1)
             yield chunk
 
 
-def read(*chunks, by=lambda going: going.iter_batches()):
-    """What a run gives out of ``chunks``, and when; and what is in the log then."""
+def read_batches(*chunks, iterate=lambda run: run.iter_batches()):
+    """Return what a run yields for ``chunks``, with times, and the recorded text."""
 
-    async def asked():
-        async with Engine.open(MemoryStore(), upstream=Chunked(*chunks)) as engine:
+    async def run_body():
+        async with Engine.open(MemoryStore(), upstream=ChunkedUpstream(*chunks)) as engine:
             session = await engine.session("kelp")
-            async with session.run(BODY) as going:
-                given = [(get_loop_time(), came) async for came in by(going)]
-            return given, session.journal.state.history.sized_messages.slice()[-1].message.text
+            async with session.run(BODY) as run:
+                timed_batches = [(get_loop_time(), batch) async for batch in iterate(run)]
+            return timed_batches, session.journal.state.history.sized_messages.slice()[-1].message.text
 
-    return run_on_fake_clock(asked)
-
-
-def raw(given):
-    return [(at, b"".join(event.raw for event in came)) for at, came in given]
+    return run_on_fake_clock(run_body)
 
 
-def test_what_comes_at_once_is_given_at_once():
-    """Events of one chunk are one piece with its bytes; before the first word they wait for it."""
-    chunks = [HEAD, BEGUN + word("ke"), word("l") + word("p") + PING, END]
-    given, said = read(*chunks)
-    assert raw(given) == [(2, chunks[0] + chunks[1]), (3, chunks[2]), (4, chunks[3])]
-    assert said == "kelp"
+def join_raw(timed_batches):
+    return [(time, b"".join(event.raw for event in batch)) for time, batch in timed_batches]
 
 
-def test_behind_the_first_word_nothing_waits_for_another():
-    """A ping, the end of a block, half a pair of chunks: what the provider says is passed on when it says it."""
-    given, _ = read(HEAD + word("kelp")[:20], word("kelp")[20:], PING, END[:9], END[9:])
-    assert raw(given) == [(2, HEAD + word("kelp")), (3, PING), (5, END)]
+def test_iter_batches_yields_the_events_of_a_chunk_together():
+    """The events of one chunk are one batch with its bytes; events before the first text wait for it."""
+    chunks = [HEAD, BLOCK_START + build_delta("ke"), build_delta("l") + build_delta("p") + PING, END]
+    timed_batches, text = read_batches(*chunks)
+    assert join_raw(timed_batches) == [(2, chunks[0] + chunks[1]), (3, chunks[2]), (4, chunks[3])]
+    assert text == "kelp"
 
 
-def test_events_are_read_one_by_one_too():
-    """Iterated by itself a run gives each event on its own, the same ones in the same order."""
-    chunks = [HEAD + BEGUN, word("ke") + word("lp"), END]
-    given, said = read(*chunks, by=lambda going: going)
-    together, _ = read(*chunks)
-    assert [one for _, one in given] == [one for _, came in together for one in came]
-    assert [at for at, _ in given] == [2, 2, 2, 2, 3, 3]
-    assert said == "kelp"
+def test_iter_batches_holds_nothing_back_after_the_first_text():
+    """A ping, the end of a block or half a pair of chunks is passed on when it arrives."""
+    timed_batches, _ = read_batches(HEAD + build_delta("kelp")[:20], build_delta("kelp")[20:], PING, END[:9], END[9:])
+    assert join_raw(timed_batches) == [(2, HEAD + build_delta("kelp")), (3, PING), (5, END)]
 
 
-def test_nothing_is_given_behind_the_block():
-    """What was not read inside of the block is gone with it; what was said until then is in the log."""
+def test_session_run_yields_single_events_in_the_same_order():
+    """Plain iteration yields the events of the batches, one by one."""
+    chunks = [HEAD + BLOCK_START, build_delta("ke") + build_delta("lp"), END]
+    timed_batches, text = read_batches(*chunks, iterate=lambda run: run)
+    together, _ = read_batches(*chunks)
+    assert [event for _, event in timed_batches] == [event for _, batch in together for event in batch]
+    assert [time for time, _ in timed_batches] == [2, 2, 2, 2, 3, 3]
+    assert text == "kelp"
 
-    async def left():
-        async with Engine.open(MemoryStore(), upstream=Chunked(HEAD + BEGUN, word("ke") + word("lp"), END)) as engine:
+
+def test_session_run_yields_nothing_after_its_block():
+    """Unread events are gone with the block, and the text received until then is recorded."""
+
+    async def leave_after_one_event():
+        async with Engine.open(
+            MemoryStore(), upstream=ChunkedUpstream(HEAD + BLOCK_START, build_delta("ke") + build_delta("lp"), END)
+        ) as engine:
             session = await engine.session("kelp")
-            async with session.run(BODY) as going:
-                first = await anext(aiter(going))
+            async with session.run(BODY) as run:
+                first = await anext(aiter(run))
             with pytest.raises(StopAsyncIteration):
-                await anext(going)
+                await anext(run)
             return first, session.journal.state.history.sized_messages.slice()[-1].message.text
 
-    first, said = run_on_fake_clock(left)
+    first, text = run_on_fake_clock(leave_after_one_event)
     assert first.raw == HEAD
-    assert said == "kelp"
+    assert text == "kelp"

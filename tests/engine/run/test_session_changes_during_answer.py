@@ -1,4 +1,4 @@
-"""What happens to a session while an answer is on its way: the answer stays what it was said to."""
+"""Changes to a session during an answer: the answer keeps its place, and signed thinking stays valid."""
 
 from __future__ import annotations
 
@@ -26,108 +26,113 @@ from holdfast.testing.upstream import ProviderUpstream
 TOOL = {"name": "read", "description": "Reads a file.", "input_schema": {"type": "object", "properties": {}}}
 THINKING = {"max_tokens": 5_000, "thinking": {"type": "adaptive"}, "tools": [TOOL]}
 OPUS = get_target("anthropic", "claude-opus-5-5", window=60_000)
-"""A model that signs its thinking over all that stands before."""
-SAYS = [ScriptedAnswer(f"said {n}", (("read", {"path": f"{n}"}),) if n % 2 else (), f"thought {n}") for n in range(20)]
+"""A model that signs its thinking over the whole prefix."""
+SCRIPT = [
+    ScriptedAnswer(f"said {n}", (("read", {"path": f"{n}"}),) if n % 2 else (), f"thought {n}") for n in range(20)
+]
 LONG = "kelp and rock " * 400
 
-MEANWHILE = ("result", "words", "both", "compacted", "undone", "asked beside")
+CHANGES = ("result", "words", "both", "compacted", "undone", "asked beside")
 
 
-def result(calls):
-    """Return the results of ``calls``."""
+def build_tool_result(calls):
+    """Return a message with the results of ``calls``."""
     return Message("tool", tuple(ToolResult(call.id, call.name, (Text(LONG),)) for call in calls))
 
 
-class Talk:
+class TwoEngineSession:
     """A session whose model calls a tool in every second answer, and a second engine on the same store."""
 
-    def __init__(self, own, other):
-        self.own, self.other, self.open, self.said = own, other, [], []
+    def __init__(self, session, other_session):
+        self.session, self.other_session, self.open_calls, self.texts = session, other_session, [], []
 
-    async def ask(self, words):
-        """Ask, and keep the calls that wait for a result."""
-        answer = await self.own.ask(words)
-        self.open += answer.message.calls
-        self.said.append(words)
+    async def ask(self, text):
+        """Ask, and remember the calls that wait for a result."""
+        answer = await self.session.ask(text)
+        self.open_calls += answer.message.calls
+        self.texts.append(text)
 
-    async def happen(self, what):
-        """Let ``what`` happen while the answer is on its way."""
-        open_, self.open = (self.open, []) if what in {"result", "both"} else ([], self.open)
-        words = [f"{what} {len(self.said)}"] if what in {"words", "both"} else []
-        self.said += words
-        if open_ or words:
-            await self.own.append(*[result([call]) for call in open_], *words)
-        elif what == "compacted":
-            await self.other.compact()
-        elif what == "undone":
+    async def apply_change(self, change):
+        """Apply one of ``CHANGES`` during the answer."""
+        answered_calls, self.open_calls = (
+            (self.open_calls, []) if change in {"result", "both"} else ([], self.open_calls)
+        )
+        new_texts = [f"{change} {len(self.texts)}"] if change in {"words", "both"} else []
+        self.texts += new_texts
+        if answered_calls or new_texts:
+            await self.session.append(*[build_tool_result([call]) for call in answered_calls], *new_texts)
+        elif change == "compacted":
+            await self.other_session.compact()
+        elif change == "undone":
             with suppress(UnknownId):  # where nothing is in force
-                await self.other.undo()
-        elif what == "asked beside":
-            beside = await self.other.branch(self.own.journal.leaf)
-            await beside.append("beside")
+                await self.other_session.undo()
+        elif change == "asked beside":
+            side_branch = await self.other_session.branch(self.session.journal.leaf)
+            await side_branch.append("beside")
 
 
-def talked(rounds):
-    """Return all that was told, sent and stored where in each of ``rounds`` something happens during the answer."""
-    told, store = [], MemoryStore()
-    upstream = ProviderUpstream(Provider(None, SAYS), latency=5.0)
+def run_rounds(rounds):
+    """Run a session with changes during each round's answer; return its texts, events, requests and store."""
+    seen_events, store = [], MemoryStore()
+    upstream = ProviderUpstream(Provider(None, SCRIPT), latency=5.0)
 
-    async def talk():
+    async def run_scenario():
         common = {"upstream": upstream, "target": OPUS, "fields": THINKING}
-        async with Engine.open(store, listen=told.append, **common) as one, Engine.open(store, **common) as two:
-            own = Talk(await one.session(SAMPLE_KEY), await two.session(SAMPLE_KEY))
-            await own.ask(f"first {LONG}")
-            for number, happening in enumerate(rounds):
+        async with (
+            Engine.open(store, listen=seen_events.append, **common) as engine,
+            Engine.open(store, **common) as other_engine,
+        ):
+            two_engines = TwoEngineSession(await engine.session(SAMPLE_KEY), await other_engine.session(SAMPLE_KEY))
+            await two_engines.ask(f"first {LONG}")
+            for number, changes in enumerate(rounds):
                 async with create_task_group() as group:
-                    group.start_soon(own.ask, f"round {number} {LONG}")
+                    group.start_soon(two_engines.ask, f"round {number} {LONG}")
                     await sleep(1)
-                    for what in happening:
-                        await own.happen(what)
-            await own.own.ask("last")
-            return own.said
+                    for change in changes:
+                        await two_engines.apply_change(change)
+            await two_engines.session.ask("last")
+            return two_engines.texts
 
-    return run_on_fake_clock(talk), told, upstream.sent, store
+    return run_on_fake_clock(run_scenario), seen_events, upstream.sent, store
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
-@given(st.lists(st.lists(st.sampled_from(MEANWHILE), max_size=3), min_size=1, max_size=4))
-def test_no_thinking_goes_out_behind_what_it_was_not_signed_over(rounds):
-    """signed-bytes-intact: whatever is said, decided or undone meanwhile, a strict provider takes the next request at
-    once.
-    """
-    _, told, sent, _ = talked(rounds)
-    assert not [event for event in told if isinstance(event, events.RequestRefused)]
-    broken = [found for one in sent for found in validate_request(one.body, one.api, model=one.model)]
-    assert not [found for found in broken if found.level == "error"]
+@given(st.lists(st.lists(st.sampled_from(CHANGES), max_size=3), min_size=1, max_size=4))
+def test_session_sends_no_thinking_behind_a_changed_prefix(rounds):
+    """signed-bytes-intact: whatever changes during an answer, the provider accepts the next request."""
+    _, seen_events, sent, _ = run_rounds(rounds)
+    assert not [event for event in seen_events if isinstance(event, events.RequestRefused)]
+    problems = [
+        problem for request in sent for problem in validate_request(request.body, request.api, model=request.model)
+    ]
+    assert not [problem for problem in problems if problem.level == "error"]
 
 
 @settings(max_examples=30, deadline=None, derandomize=True, database=None)
 @given(st.lists(st.lists(st.sampled_from(["result", "words", "both"]), max_size=3), min_size=1, max_size=4))
-def test_a_users_words_stand_behind_the_answer_that_did_not_see_them(rounds):
-    """queued-input-once: said together with results too, they are said once, and between request and answer stands none
-    of them.
-    """
-    said, _, _, store = talked(rounds)
+def test_session_keeps_messages_appended_during_an_answer_behind_it(rounds):
+    """queued-input-once: such a message is logged once, and never between a request and its answer."""
+    texts, _, _, store = run_rounds(rounds)
     path = [entry.body for entry in store.read_path(SAMPLE_KEY)]
-    words = [
+    user_texts = [
         body.sized_message.message.text
         for body in path
         if hasattr(body, "sized_message") and body.sized_message.message.role == "user"
     ]
-    assert sorted(words) == sorted([*said, "last"])
-    waits = False
+    assert sorted(user_texts) == sorted([*texts, "last"])
+    is_answer_pending = False
     for body in path:
-        waits = isinstance(body, RequestEntry) or (waits and not isinstance(body, AnswerEntry))
-        assert not (waits and hasattr(body, "sized_message") and body.sized_message.message.role == "user")
+        is_answer_pending = isinstance(body, RequestEntry) or (is_answer_pending and not isinstance(body, AnswerEntry))
+        assert not (is_answer_pending and hasattr(body, "sized_message") and body.sized_message.message.role == "user")
 
 
-ELSEWHERE = {"result": {2}, "both": {2}, "compacted": {0, 1, 2}}
-"""Whose thinking was signed over something else than what is shown there now, by what happened during answer 2."""
+DROPPED_THINKING = {"result": {2}, "both": {2}, "compacted": {0, 1, 2}}
+"""Numbers of the answers whose thinking was signed over another prefix, by the change during answer 2."""
 
 
-@pytest.mark.parametrize("what", MEANWHILE)
-def test_thinking_goes_only_where_it_must(what):
-    """The answers before and behind keep theirs, in requests of all of them."""
-    _, _, sent, _ = talked([[], [what], [], []])
+@pytest.mark.parametrize("change", CHANGES)
+def test_session_drops_only_the_thinking_with_a_changed_prefix(change):
+    """The answers before and after keep their thinking in later requests."""
+    _, _, sent, _ = run_rounds([[], [change], [], []])
     kept = {number for number in range(5) if f"thought {number}".encode() in sent[-1].body}
-    assert kept == set(range(5)) - ELSEWHERE.get(what, set())
+    assert kept == set(range(5)) - DROPPED_THINKING.get(change, set())

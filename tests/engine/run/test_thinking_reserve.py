@@ -1,4 +1,4 @@
-"""Room for an answer whose model thinks in most of it: kept free before each request, not asked for by a refusal."""
+"""Reserve for answers that are mostly thinking: kept free before each request, without a refusal first."""
 
 from __future__ import annotations
 
@@ -14,51 +14,59 @@ from holdfast.planning.budget import MIN_GUESSED_BUDGET, compute_budget
 from holdfast.planning.settings import Settings
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run_on_fake_clock
-from holdfast.testing.provider import Provider
-from holdfast.testing.provider import ProviderSettings as Strict
+from holdfast.testing.provider import Provider, ProviderSettings
 from holdfast.testing.upstream import ProviderUpstream
 
 MODEL = "claude-sonnet-4-5"
 """A model that refuses where the output asked for does not fit beside the input."""
 
 
-def thinking(most, budget):
-    """Return the fields of a request that asks for ``most`` tokens, of which ``budget`` may be thought."""
-    return {"max_tokens": most, "thinking": {"type": "enabled", "budget_tokens": budget}}
+def build_thinking_fields(max_tokens, budget):
+    """Return request fields with ``max_tokens``, of which ``budget`` tokens may be thinking."""
+    return {"max_tokens": max_tokens, "thinking": {"type": "enabled", "budget_tokens": budget}}
 
 
-@pytest.mark.parametrize("most", [6_000, 9_000, 16_000, 20_000, 26_000])
-def test_no_request_is_refused_for_what_its_model_may_think_in(most):
-    """budget-sees-exact-request: the guard knows what goes out: its answer is never limited to less than the thinking
-    and a token.
-    """
-    heard = []
+@pytest.mark.parametrize("max_tokens", [6_000, 9_000, 16_000, 20_000, 26_000])
+def test_request_with_a_thinking_budget_is_never_refused(max_tokens):
+    """budget-sees-exact-request: the output is never limited to less than the thinking budget and a token."""
+    seen_events = []
 
-    async def talk():
-        upstream, goal = (
-            ProviderUpstream(Provider(Strict(window=32_000))),
+    async def run_scenario():
+        upstream, target = (
+            ProviderUpstream(Provider(ProviderSettings(window=32_000))),
             get_target("anthropic", MODEL, window=32_000),
         )
-        opened = Engine.open(
-            MemoryStore(), upstream=upstream, target=goal, fields=thinking(most, most - 1), listen=heard.append
+        opening = Engine.open(
+            MemoryStore(),
+            upstream=upstream,
+            target=target,
+            fields=build_thinking_fields(max_tokens, max_tokens - 1),
+            listen=seen_events.append,
         )
-        async with opened as engine:
+        async with opening as engine:
             session = await engine.session(SAMPLE_KEY)
             for number in range(40):
                 await session.ask(f"{number} " + "kelp on the rock " * 150)
 
-    run_on_fake_clock(talk)
-    assert [event for event in heard if isinstance(event, events.RequestRefused)] == []
-    assert [event for event in heard if isinstance(event, events.CompactionEnded)]
+    run_on_fake_clock(run_scenario)
+    assert [event for event in seen_events if isinstance(event, events.RequestRefused)] == []
+    assert [event for event in seen_events if isinstance(event, events.CompactionEnded)]
 
 
 @pytest.mark.parametrize("window", [6_000, 9_000, 16_000, 32_000, 200_000])
 @pytest.mark.parametrize("budget", [1_024, 5_000, 31_000, 150_000])
-def test_room_for_thinking_takes_none_that_a_conversation_needs(window, budget):
-    """All that the model may think in is kept free, but for the least room; no session ends that had room before."""
-    place = add_setup_to_target(get_target("anthropic", MODEL, window=window), thinking(budget + 1, budget))
-    bare, settings = replace(place, limits=replace(place.limits, min_output=0)), Settings()
-    room, before = compute_budget(place, settings), compute_budget(bare, settings)
-    assert room.message_tokens >= min(before.message_tokens, settings.window.min_budget)
-    most = window - room.setup_tokens - max(MIN_GUESSED_BUDGET, settings.window.min_budget)
-    assert room.reserve == max(before.reserve, min(budget + 1, most))
+def test_compute_budget_reserves_the_thinking_budget_above_the_minimum(window, budget):
+    """The thinking budget is reserved, except for the minimum that a conversation needs."""
+    target = add_setup_to_target(
+        get_target("anthropic", MODEL, window=window), build_thinking_fields(budget + 1, budget)
+    )
+    target_without_thinking, settings = replace(target, limits=replace(target.limits, min_output=0)), Settings()
+    budget_with_thinking, budget_without_thinking = (
+        compute_budget(target, settings),
+        compute_budget(target_without_thinking, settings),
+    )
+    assert budget_with_thinking.message_tokens >= min(
+        budget_without_thinking.message_tokens, settings.window.min_budget
+    )
+    available = window - budget_with_thinking.setup_tokens - max(MIN_GUESSED_BUDGET, settings.window.min_budget)
+    assert budget_with_thinking.reserve == max(budget_without_thinking.reserve, min(budget + 1, available))

@@ -1,4 +1,4 @@
-"""Answers that come with broken bytes: nothing of them that only their maker can check goes back to it."""
+"""Answers with invalid UTF-8: no signed or opaque part of them is sent back to the provider."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from holdfast.testing.provider.server.answer_steps import INVALID_UTF8
 from holdfast.testing.upstream import ProviderUpstream
 
 STRIDE = example_counts.choose(quick=97, ci=41, thorough=1)
-"""Bytes from one broken place to the next; every byte of 22,000 takes minutes."""
+"""Distance in bytes between the broken places that are tried; all 22,000 take minutes."""
 FIELDS = {
     "anthropic": {
         "max_tokens": 900,
@@ -42,47 +42,47 @@ ANSWER = ScriptedAnswer("Well.", (("read", {"path": "f"}),), "Let me see.")
 WORDS = ProviderSettings(tokenizer="words")
 
 
-class Breaking:
-    """The strict provider, in whose first answer broken bytes stand at ``place``; ``size`` is that of the answer."""
+class CorruptingUpstream:
+    """The strict provider, with invalid bytes at ``position`` of its first answer, whose length is ``size``."""
 
-    def __init__(self, place):
+    def __init__(self, position):
         self.upstream = ProviderUpstream(Provider(WORDS, [ANSWER]))
-        self.place, self.size = place, 0
+        self.position, self.size = position, 0
 
     @asynccontextmanager
-    async def send(self, sent):
+    async def send(self, request):
         """Return the provider's reply."""
-        async with self.upstream.send(sent) as reply:
-            body, place = await reply.read_body(), self.place if not self.size else None
+        async with self.upstream.send(request) as reply:
+            body, position = await reply.read_body(), self.position if not self.size else None
             self.size = self.size or len(body)
-            yield Reply(reply.status, reply.headers, _pieces(body, place))
+            yield Reply(reply.status, reply.headers, yield_body(body, position))
 
 
-async def _pieces(body, place):
-    yield body if place is None else body[:place] + INVALID_UTF8 + body[place:]
+async def yield_body(body, position):
+    yield body if position is None else body[:position] + INVALID_UTF8 + body[position:]
 
 
 @asynccontextmanager
-async def talking(upstream, api, **more):
-    """Yield a session that ``upstream`` answers."""
-    goal = get_target(api, STRICTEST_MODELS[api], window=60_000)
-    async with Engine.open(MemoryStore(), upstream=upstream, target=goal, fields=FIELDS[api], **more) as engine:
+async def open_session(upstream, api, **options):
+    """Open a session whose requests ``upstream`` answers."""
+    target = get_target(api, STRICTEST_MODELS[api], window=60_000)
+    async with Engine.open(MemoryStore(), upstream=upstream, target=target, fields=FIELDS[api], **options) as engine:
         yield await engine.session(SAMPLE_KEY)
 
 
-async def read(going):
+async def read_run(run):
     """Read a run to its end."""
-    async with going as events:
+    async with run as events:
         async for _ in events:
             pass
 
 
-async def gone_on(place, api, stream):
-    """Return how long an answer with broken bytes at ``place`` is, once the session has gone on behind it."""
-    upstream = Breaking(place)
-    async with talking(upstream, api) as session:
+async def continue_after_corruption(position, api, stream):
+    """Continue a session behind an answer with invalid bytes at ``position``; return the answer's length."""
+    upstream = CorruptingUpstream(position)
+    async with open_session(upstream, api) as session:
         with suppress(UpstreamError):  # its end may be what was lost
-            await read(session.run("Read it.", stream=stream))
+            await read_run(session.run("Read it.", stream=stream))
         calls = session.journal.state.history.open_call_ids
         results = tuple(ToolResult(id_, "read", (Text("kelp"),)) for id_ in calls)
         await session.append(Message("tool", results) if results else Message.from_text("user", "Go on."))
@@ -94,27 +94,27 @@ async def gone_on(place, api, stream):
 @pytest.mark.uncounted
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("api", FIELDS)
-def test_a_session_goes_on_behind_broken_bytes(api, stream):
-    """Wherever in an answer they stand, the provider takes the next request: no byte that it would miss goes back."""
-    place = size = 0
-    while place <= size:
-        size = run_on_fake_clock(gone_on, place, api, stream)
-        place += STRIDE
+def test_session_continues_behind_an_answer_with_invalid_utf8(api, stream):
+    """Wherever the bytes stand, no damaged part is sent back, and the provider accepts the next request."""
+    position = size = 0
+    while position <= size:
+        size = run_on_fake_clock(continue_after_corruption, position, api, stream)
+        position += STRIDE
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-responses"])
-def test_words_and_calls_are_what_is_left(api):
-    """Reasoning, names and bytes of a damaged answer stay out of the log; what it said and asked for is there."""
+def test_session_keeps_only_text_and_calls_of_a_damaged_answer(api):
+    """Thinking, signatures and raw bytes of a damaged answer are not recorded; its text and calls are."""
 
-    async def go(upstream):
-        async with talking(upstream, api) as session:
-            await read(session.run("Read it.", stream=True))
+    async def run_scenario(upstream):
+        async with open_session(upstream, api) as session:
+            await read_run(session.run("Read it.", stream=True))
             return session.journal.state.history.sized_messages[-1]
 
-    whole = run_on_fake_clock(go, ProviderUpstream(Provider(WORDS, [ANSWER])))
-    broken = run_on_fake_clock(go, ProviderUpstream(Provider(WORDS, [ANSWER]), [Fault("utf8", "first")]))
-    assert isinstance(whole.message.parts[0], Thinking)
-    assert whole.raw is not None
+    undamaged = run_on_fake_clock(run_scenario, ProviderUpstream(Provider(WORDS, [ANSWER])))
+    broken = run_on_fake_clock(run_scenario, ProviderUpstream(Provider(WORDS, [ANSWER]), [Fault("utf8", "first")]))
+    assert isinstance(undamaged.message.parts[0], Thinking)
+    assert undamaged.raw is not None
     assert (broken.message.text, broken.raw) == ("Well.", None)
     assert [(call.name, call.signature, call.raw) for call in broken.message.calls] == [("read", None, None)]
     assert len(broken.message.parts) == 2
@@ -122,46 +122,46 @@ def test_words_and_calls_are_what_is_left(api):
 
 @pytest.mark.parametrize("stage", ["first", "middle", "end"])
 @pytest.mark.parametrize("api", ["anthropic", "openai-responses"])
-def test_a_damaged_compaction_is_asked_for_again(api, stage):
-    """The provider could not read what it sealed, nor answer anything behind it: such a compaction is none."""
+def test_session_compact_retries_a_damaged_native_compaction(api, stage):
+    """The provider could not decrypt a damaged compaction, so it is requested again."""
 
-    async def go():
+    async def run_scenario():
         upstream = ProviderUpstream(Provider(ProviderSettings(factor=1.3)), [Fault("utf8", stage, at=7)])
-        async with talking(upstream, api, native=True) as session:
+        async with open_session(upstream, api, native=True) as session:
             for number in range(6):
                 await session.ask(f"{number} " + "kelp on the rock " * 400)
-            done = await session.compact()
-            assert (done.outcome, done.author, len(upstream.sent)) == ("compacted", "native", 8)
+            result = await session.compact()
+            assert (result.outcome, result.author, len(upstream.sent)) == ("compacted", "native", 8)
             assert b"\xef\xbf\xbd" not in bytes(session.journal.state.view.compaction.native)
             assert (await session.ask("And now?")).message.parts
 
-    run_on_fake_clock(go)
+    run_on_fake_clock(run_scenario)
 
 
-def test_nothing_may_be_left_of_one():
-    """A damaged answer that holds reasoning and nothing else is one without words: its usage is what is known of it."""
+def test_session_records_only_usage_of_a_damaged_answer_without_text():
+    """A damaged answer that holds only thinking adds no message."""
 
-    async def go():
-        thought = ScriptedAnswer("", (), "Let me see.")
-        upstream = ProviderUpstream(Provider(WORDS, [thought]), [Fault("utf8", "first")])
-        async with talking(upstream, "openai-responses") as session:
-            await read(session.run("Read it.", stream=True))
+    async def run_scenario():
+        thinking_only = ScriptedAnswer("", (), "Let me see.")
+        upstream = ProviderUpstream(Provider(WORDS, [thinking_only]), [Fault("utf8", "first")])
+        async with open_session(upstream, "openai-responses") as session:
+            await read_run(session.run("Read it.", stream=True))
             assert [slot.message.role for slot in session.journal.state.history.sized_messages] == ["user"]
             assert (await session.ask("Go on.")).message.parts
 
-    run_on_fake_clock(go)
+    run_on_fake_clock(run_scenario)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_items_that_a_server_names_alike_end_no_session(stream):
-    """An id that stands in two answers goes out with the first of them: the provider takes no request with both."""
+def test_session_sends_an_item_id_that_occurs_twice_only_once(stream):
+    """The provider refuses two items with one id, so the id is sent with the first of them."""
 
-    async def go():
+    async def run_scenario():
         upstream = ProviderUpstream(Provider(WORDS), [Fault("unknown", at=0)])
-        async with talking(upstream, "openai-responses") as session:
+        async with open_session(upstream, "openai-responses") as session:
             for _ in range(3):
-                await read(session.run("Go on.", stream=stream))
+                await read_run(session.run("Go on.", stream=stream))
             assert upstream.sent[-1].body.count(b'"hg_1"') == 1
             assert upstream.sent[-1].body.count(b"hologram_call") == 2
 
-    run_on_fake_clock(go)
+    run_on_fake_clock(run_scenario)

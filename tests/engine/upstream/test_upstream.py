@@ -1,4 +1,4 @@
-"""Where requests go, and what comes back when nobody is there."""
+"""HttpUpstream: the URLs of requests, their headers, and typed errors for everything that fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.testing.provider.server.local_server import serve_provider
 
 
 @pytest.mark.parametrize(
-    ("base", "sent", "where"),
+    ("base", "upstream_request", "url"),
     [
         ("https://a.test", UpstreamRequest("anthropic", b"", "m"), "https://a.test/v1/messages"),
         ("https://a.test", UpstreamRequest("anthropic", b"", "m", "count"), "https://a.test/v1/messages/count_tokens"),
@@ -46,60 +46,64 @@ from holdfast.testing.provider.server.local_server import serve_provider
         ),
     ],
 )
-def test_where_requests_go(base, sent, where):
-    """A version in the base address counts; a model's name never becomes part of the path."""
-    assert HttpUpstream(base, sent.api).build_url(sent) == where
+def test_build_url_keeps_the_version_and_escapes_the_model(base, upstream_request, url):
+    """A version in the base URL is not repeated, and a model's name never adds a path segment."""
+    assert HttpUpstream(base, upstream_request.api).build_url(upstream_request) == url
 
 
-def test_an_endpoint_that_an_api_lacks():
-    """Nothing is sent to an address that nobody documented."""
+def test_build_url_rejects_an_endpoint_the_api_lacks():
+    """Nothing is sent to an undocumented address."""
     with pytest.raises(FormatError, match="no address for 'compact'"):
         HttpUpstream("https://a.test", "gemini").build_url(UpstreamRequest("gemini", b"", "m", "compact"))
 
 
-def test_an_upstream_that_nobody_speaks():
-    """An API without a form is refused when the upstream is made."""
+def test_http_upstream_rejects_an_unknown_api():
+    """An unknown API is refused when the upstream is made."""
     with pytest.raises(HoldfastError, match="no module speaks"):
         HttpUpstream("https://a.test", "smoke-signals")
 
 
-def test_a_server_that_is_not_there_is_a_typed_error():
-    """``network``, with the address and what to do."""
+def test_send_raises_a_network_error_when_the_connection_fails():
+    """The error names the address and says what to do."""
 
-    def down(_):
+    def refuse_connection(_):
         raise httpx2.ConnectError("connection refused")
 
-    async def talk():
-        async with HttpUpstream("https://a.test", "anthropic", transport=httpx2.MockTransport(down)) as upstream:
+    async def run_scenario():
+        async with HttpUpstream(
+            "https://a.test", "anthropic", transport=httpx2.MockTransport(refuse_connection)
+        ) as upstream:
             with pytest.raises(UpstreamError, match=r"https://a\.test .*connection refused.*try again") as caught:
                 async with upstream.send(UpstreamRequest("anthropic", b"{}", "m")):
                     pass
             return caught.value
 
-    assert anyio.run(talk).kind == "network"
+    assert anyio.run(run_scenario).kind == "network"
 
 
-def test_features_asked_for_come_to_those_of_the_client():
-    """A request that needs a beta feature takes none of the client's own away."""
-    seen = []
+def test_send_adds_beta_features_to_those_of_the_client():
+    """A request that needs a beta feature keeps the client's own features."""
+    betas = []
 
-    def heard(request):
-        seen.append(request.headers["anthropic-beta"])
+    def record_request(request):
+        betas.append(request.headers["anthropic-beta"])
         return httpx2.Response(200, content=b"{}")
 
-    async def talk():
-        mine = {"anthropic-beta": "mine"}
-        async with HttpUpstream("https://a.test", "anthropic", mine, transport=httpx2.MockTransport(heard)) as upstream:
+    async def run_scenario():
+        client_headers = {"anthropic-beta": "mine"}
+        async with HttpUpstream(
+            "https://a.test", "anthropic", client_headers, transport=httpx2.MockTransport(record_request)
+        ) as upstream:
             for headers in ({"anthropic-beta": "theirs"}, {}):
                 async with upstream.send(UpstreamRequest("anthropic", b"{}", "m", headers=headers)):
                     pass
 
-    anyio.run(talk)
-    assert seen == ["mine,theirs", "mine"]
+    anyio.run(run_scenario)
+    assert betas == ["mine,theirs", "mine"]
 
 
 @pytest.mark.parametrize(
-    ("api", "given", "heard"),
+    ("api", "headers", "expected"),
     [
         ("anthropic", {"x-api-key": "k"}, ["2023-06-01"]),
         ("anthropic", {"anthropic-version": "2026-10-21"}, ["2026-10-21"]),
@@ -107,64 +111,64 @@ def test_features_asked_for_come_to_those_of_the_client():
         ("openai-chat", {"authorization": "Bearer k"}, []),
     ],
 )
-def test_every_request_names_the_version_of_its_api(api, given, heard):
-    """The Messages API takes no request without one, and none with two: a key alone is enough, what is given counts."""
-    seen = []
+def test_send_names_the_api_version_once(api, headers, expected):
+    """The Messages API needs exactly one version header: a given one is used, else a default is added."""
+    versions = []
 
-    def told(request):
-        seen.extend(request.headers.get_list("anthropic-version"))
+    def record_request(request):
+        versions.extend(request.headers.get_list("anthropic-version"))
         return httpx2.Response(200, content=b"{}")
 
-    async def talk():
-        by = httpx2.MockTransport(told)
+    async def run_scenario():
+        transport = httpx2.MockTransport(record_request)
         async with (
-            HttpUpstream("https://a.test", api, given, transport=by) as upstream,
+            HttpUpstream("https://a.test", api, headers, transport=transport) as upstream,
             upstream.send(UpstreamRequest(api, b"{}", "m")),
         ):
             pass
 
-    anyio.run(talk)
-    assert seen == heard
+    anyio.run(run_scenario)
+    assert versions == expected
 
 
-def test_a_body_that_breaks_off_is_a_typed_error():
-    """What came before is read; the end is ``network``."""
+def test_reply_body_that_breaks_off_raises_a_network_error():
+    """The part before the break is read; the end raises an error of kind ``network``."""
 
-    async def talk(url):
+    async def run_scenario(url):
         async with HttpUpstream(url, "anthropic", {"x-api-key": "k"}) as upstream:
             body = b'{"model":"claude-opus-5-5","max_tokens":9,"messages":[{"role":"user","content":"Go."}]}'
             with pytest.raises(UpstreamError) as caught:
-                await whole(upstream, body)
+                await read_whole_body(upstream, body)
             return caught.value
 
     with serve_provider(Provider(), [Fault("cut", "middle")]) as url:
-        assert anyio.run(talk, url).kind == "network"
+        assert anyio.run(run_scenario, url).kind == "network"
 
 
-async def whole(upstream, body):
-    """Return the whole body of the reply."""
+async def read_whole_body(upstream, body):
+    """Return the complete body of the reply."""
     async with upstream.send(UpstreamRequest("anthropic", body, "claude-opus-5-5")) as reply:
         assert reply.status == 200
         return await reply.read_body()
 
 
 @pytest.mark.parametrize("base", ["a.test", "", None, "ftp://a.test", "http://", "http://a.test:99999999"])
-def test_what_is_no_address_is_refused_at_once(base):
-    """Before anything is sent to it, and tried again."""
+def test_http_upstream_rejects_an_invalid_base_url(base):
+    """The URL is refused when the upstream is made, not after retries."""
     with pytest.raises(ConfigError, match="not the address of a provider"):
         HttpUpstream(base, "anthropic")
 
 
 @pytest.mark.parametrize("headers", [{"x-api-key": "\u043a\u043b\u044e\u0447"}, {"x-api-key": 7}])
-def test_headers_that_cannot_be_sent_are_refused_at_once(headers):
-    """Without a word of what they hold: it may be a key."""
+def test_http_upstream_rejects_unsendable_headers_without_quoting_them(headers):
+    """The error does not quote the value, which may be a key."""
     with pytest.raises(ConfigError, match="copied badly") as caught:
         HttpUpstream("https://a.test", "anthropic", headers)
     assert str(headers["x-api-key"]) not in str(caught.value)
 
 
-def test_an_upstream_that_was_closed_says_so():
-    """A typed error that no retry meets again."""
+def test_send_raises_a_config_error_after_close():
+    """The error is not retried."""
 
     async def go():
         upstream = HttpUpstream("https://a.test", "anthropic")

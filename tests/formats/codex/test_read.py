@@ -23,7 +23,7 @@ def item(kind, **fields):
     return line("response_item", {"type": kind} | fields)
 
 
-def said(role, words, id_=None, **more):
+def build_message_line(role, words, id_=None, **more):
     kind = "output_text" if role == "assistant" else "input_text"
     content = [{"type": kind, "text": words}]
     return item("message", role=role, content=content, **({"id": id_} if id_ else {})) | more
@@ -53,16 +53,16 @@ META = line("session_meta", {"id": "T", "cwd": "/w", "base_instructions": {"text
 CONTEXT = line("turn_context", {"cwd": "/w", "model": "gpt-x"})
 
 
-def file(*lines):
-    return b"".join((one if isinstance(one, bytes) else json.dumps(one).encode()) + b"\n" for one in lines)
+def build_file(*lines):
+    return b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
 
 
-def told(recording):
+def list_messages(recording):
     out = []
     for entry in get_full_history_entries(recording):
         if isinstance(entry.body, MessageEntry):
             message = entry.body.sized_message.message
-            marks = [f"!{one.id}" for one in message.calls] + [f"={one.call_id}" for one in message.results]
+            marks = [f"!{call.id}" for call in message.calls] + [f"={result.call_id}" for result in message.results]
             out.append(" ".join([message.role, *([message.text] if message.text else []), *marks]))
     return out
 
@@ -70,24 +70,24 @@ def told(recording):
 TURN = (
     META,
     CONTEXT,
-    said("developer", "rules"),
-    said("user", "list"),
+    build_message_line("developer", "rules"),
+    build_message_line("user", "list"),
     item("reasoning", summary=[{"type": "summary_text", "text": "hm"}], encrypted_content="XX"),
-    said("assistant", "I look."),
+    build_message_line("assistant", "I look."),
     call("c1"),
     call("c2"),
     usage(100),
     output("c1"),
     output("c2"),
-    said("assistant", "done"),
+    build_message_line("assistant", "done"),
     usage(150),
 )
 
 
-def test_what_the_model_said_without_a_break_is_one_answer():
-    """Reasoning, words and calls of one response are one message; outputs and users are their own."""
-    recording = codex.read_codex(file(*TURN))
-    assert told(recording) == [
+def test_read_joins_adjacent_items_of_the_model():
+    """Reasoning, text and calls of one response are one message; outputs and user messages are their own."""
+    recording = codex.read_codex(build_file(*TURN))
+    assert list_messages(recording) == [
         "system rules",
         "user list",
         "assistant I look. !c1 !c2",
@@ -107,58 +107,95 @@ def test_what_the_model_said_without_a_break_is_one_answer():
     )
 
 
-def test_reasoning_is_sealed_for_its_model():
-    """Encrypted reasoning goes nowhere but back to the model that made it."""
+def test_read_signs_encrypted_reasoning_for_its_model():
+    """Encrypted reasoning can be sent back only to the model that made it."""
     answer = next(
         entry.body.sized_message.message
-        for entry in codex.read_codex(file(*TURN)).entries
+        for entry in codex.read_codex(build_file(*TURN)).entries
         if isinstance(entry.body, MessageEntry) and entry.body.sized_message.message.role == "assistant"
     )
     assert answer.parts[0] == Thinking("hm", ProviderSignature("openai-responses", "gpt-x", "XX"))
     assert answer.parts[2] == ToolCall("c1", "exec", '{"cmd":"ls"}')
 
 
-def test_instructions_are_the_frame():
-    """The base instructions stand as a frame at the root, measured."""
-    (frame,) = [entry.body for entry in codex.read_codex(file(*TURN)).entries if isinstance(entry.body, RequestSetup)]
-    assert frame.tokens > 3
-    assert frame.digest
+def test_read_turns_instructions_into_the_request_setup():
+    """The base instructions are a request setup at the root, with their size."""
+    (setup,) = [
+        entry.body for entry in codex.read_codex(build_file(*TURN)).entries if isinstance(entry.body, RequestSetup)
+    ]
+    assert setup.tokens > 3
+    assert setup.digest
 
 
-def test_usage_that_comes_late_or_twice():
-    """A count behind the tool's output is the answer's before it; a repeated total counts nothing."""
+def test_read_assigns_late_usage_and_ignores_repeated_totals():
+    """A count after a tool's output belongs to the answer before it; a repeated total counts nothing."""
     first = usage(10)
-    lines = (META, said("user", "a"), call("c"), output("c"), first, said("assistant", "b"), first, usage(20))
-    assert [step.usage.input for step in list_model_calls(codex.read_codex(file(*lines)))] == [10, 20]
+    lines = (
+        META,
+        build_message_line("user", "a"),
+        call("c"),
+        output("c"),
+        first,
+        build_message_line("assistant", "b"),
+        first,
+        usage(20),
+    )
+    assert [step.usage.input for step in list_model_calls(codex.read_codex(build_file(*lines)))] == [10, 20]
 
 
-def test_answers_in_a_row():
-    """A reported usage ends an answer: what follows is the next one."""
-    lines = (META, said("user", "a"), said("assistant", "b"), usage(5), said("assistant", "c"), usage(6))
-    assert told(codex.read_codex(file(*lines))) == ["user a", "assistant b", "assistant c"]
+def test_read_ends_an_answer_at_its_reported_usage():
+    """Model items after a reported usage are the next answer."""
+    lines = (
+        META,
+        build_message_line("user", "a"),
+        build_message_line("assistant", "b"),
+        usage(5),
+        build_message_line("assistant", "c"),
+        usage(6),
+    )
+    assert list_messages(codex.read_codex(build_file(*lines))) == ["user a", "assistant b", "assistant c"]
 
 
-def test_aborted_answer_is_no_step():
-    """A turn that the user cut off while the model spoke leaves words, but no step."""
+def test_list_model_calls_skips_an_aborted_answer():
+    """An answer that the user interrupted leaves its text in the history but is no model call."""
     abort = line("event_msg", {"type": "turn_aborted", "reason": "interrupted"})
-    recording = codex.read_codex(file(META, said("user", "a"), said("assistant", "b"), abort, said("user", "c")))
-    assert told(recording) == ["user a", "assistant b", "user c"]
+    recording = codex.read_codex(
+        build_file(
+            META,
+            build_message_line("user", "a"),
+            build_message_line("assistant", "b"),
+            abort,
+            build_message_line("user", "c"),
+        )
+    )
+    assert list_messages(recording) == ["user a", "assistant b", "user c"]
     assert list_model_calls(recording) == []
 
 
-def replaced(message, *items):
-    return line("compacted", {"message": message, "replacement_history": [one["payload"] for one in items]})
+def build_compacted_line(message, *items):
+    return line("compacted", {"message": message, "replacement_history": [item["payload"] for item in items]})
 
 
-def test_local_compaction():
-    """The summariser's answer is no part of the history; the context is what replaced it."""
-    made = said("assistant", "SUM", metadata={"compaction_output": True})
-    new = (said("developer", "rules"), said("user", "list"), said("user", "earlier: SUM"))
-    lines = (*TURN, made, usage(500), replaced("earlier: SUM", *new), said("user", "next"), said("assistant", "yes"))
-    recording = codex.read_codex(file(*lines))
-    assert told(recording)[-3:] == ["assistant done", "user next", "assistant yes"]
+def test_read_local_compaction_hides_the_summarizer_answer():
+    """The summarizer's answer is no part of the history; the context starts with the replacement history."""
+    summarizer_answer = build_message_line("assistant", "SUM", metadata={"compaction_output": True})
+    new = (
+        build_message_line("developer", "rules"),
+        build_message_line("user", "list"),
+        build_message_line("user", "earlier: SUM"),
+    )
+    lines = (
+        *TURN,
+        summarizer_answer,
+        usage(500),
+        build_compacted_line("earlier: SUM", *new),
+        build_message_line("user", "next"),
+        build_message_line("assistant", "yes"),
+    )
+    recording = codex.read_codex(build_file(*lines))
+    assert list_messages(recording)[-3:] == ["assistant done", "user next", "assistant yes"]
     assert len(list_model_calls(recording)) == 3
-    assert [slot.message.text for slot in build_projection(build_state_at_leaf(recording))] == [
+    assert [sized_message.message.text for sized_message in build_projection(build_state_at_leaf(recording))] == [
         "rules",
         "list\nearlier: SUM",
         "next",
@@ -167,51 +204,62 @@ def test_local_compaction():
     assert recording.skipped_counts["item of the summariser"] == 1
 
 
-def test_compaction_that_keeps_the_end():
-    """Where the new history ends with what was said last, those messages are the kept tail, not part of the summary."""
-    new = (said("user", "earlier: SUM"), output("c2"), said("assistant", "done"))
-    branch = build_state_at_leaf(codex.read_codex(file(*TURN, replaced("earlier: SUM", *new))))
-    assert [slot.message.role for slot in build_projection(branch)] == ["system", "user", "tool", "assistant"]
+def test_read_compaction_recognizes_a_kept_tail():
+    """If the replacement history ends with the last messages, those are the kept tail and not part of the summary."""
+    new = (build_message_line("user", "earlier: SUM"), output("c2"), build_message_line("assistant", "done"))
+    state = build_state_at_leaf(codex.read_codex(build_file(*TURN, build_compacted_line("earlier: SUM", *new))))
+    assert [sized_message.message.role for sized_message in build_projection(state)] == [
+        "system",
+        "user",
+        "tool",
+        "assistant",
+    ]
 
 
-def test_remote_compaction():
-    """What the provider made is kept as it is, beside words that can be read."""
+def test_read_remote_compaction_keeps_the_native_items():
+    """The provider's compaction items are kept as they are, beside the readable text."""
     sealed = item("compaction", encrypted_content="YY")
-    recording = codex.read_codex(file(*TURN, replaced("", said("user", "list"), sealed), said("user", "next")))
+    recording = codex.read_codex(
+        build_file(
+            *TURN,
+            build_compacted_line("", build_message_line("user", "list"), sealed),
+            build_message_line("user", "next"),
+        )
+    )
     (body,) = [entry.body for entry in recording.entries if isinstance(entry.body, CompactionEntry)]
     assert json.loads(bytes(body.native))["items"][1]["encrypted_content"] == "YY"
     assert body.summary.text == "list"
 
 
-def test_rollback_starts_a_branch():
-    """Turns that were taken back stay in the tree; what Codex itself put in as user is no turn."""
+def test_read_rollback_starts_a_branch():
+    """Rolled back turns stay in the tree; user messages that Codex itself inserted do not count as turns."""
     lines = (
         META,
-        said("user", "<environment_context>here</environment_context>"),
-        said("user", "a"),
-        said("assistant", "b"),
-        said("user", "c"),
-        said("assistant", "d"),
+        build_message_line("user", "<environment_context>here</environment_context>"),
+        build_message_line("user", "a"),
+        build_message_line("assistant", "b"),
+        build_message_line("user", "c"),
+        build_message_line("assistant", "d"),
         line("event_msg", {"type": "thread_rolled_back", "num_turns": 2}),
-        said("user", "e"),
+        build_message_line("user", "e"),
     )
-    recording = codex.read_codex(file(*lines))
-    assert told(recording) == ["user <environment_context>here</environment_context>", "user e"]
+    recording = codex.read_codex(build_file(*lines))
+    assert list_messages(recording) == ["user <environment_context>here</environment_context>", "user e"]
     assert sum(isinstance(entry.body, MessageEntry) for entry in recording.entries) == 6
 
 
-def test_older_files_of_bare_items():
-    """A bare header and bare items are read like the lines of today."""
+def test_read_accepts_older_files_of_bare_items():
+    """A bare header and bare items are read like today's lines."""
     head = {"id": "T", "timestamp": TIME, "instructions": "Be kind.", "git": {}}
-    lines = [said("user", "a"), call("c"), output("c"), said("assistant", "b")]
-    recording = codex.read_codex(file(head, {"record_type": "state"}, *[one["payload"] for one in lines]))
-    assert told(recording) == ["user a", "assistant !c", "tool =c", "assistant b"]
+    lines = [build_message_line("user", "a"), call("c"), output("c"), build_message_line("assistant", "b")]
+    recording = codex.read_codex(build_file(head, {"record_type": "state"}, *[item["payload"] for item in lines]))
+    assert list_messages(recording) == ["user a", "assistant !c", "tool =c", "assistant b"]
     assert (recording.session, recording.skipped_counts) == ("T", {"state": 1})
     assert any(isinstance(entry.body, RequestSetup) for entry in recording.entries)
 
 
-def test_items_of_every_kind():
-    """Custom and shell calls are calls with their input as JSON text, unknown items are opaque, images are media."""
+def test_read_converts_items_of_every_kind():
+    """Custom and shell calls become calls with JSON arguments, unknown items opaque parts, and images media."""
     lines = (
         item("custom_tool_call", name="patch", input="*** Begin", call_id="c1"),
         item("local_shell_call", call_id="c2", action={"command": ["ls"]}),
@@ -225,7 +273,7 @@ def test_items_of_every_kind():
     )
     answer, first, second = [
         entry.body.sized_message.message
-        for entry in codex.read_codex(file(META, *lines)).entries
+        for entry in codex.read_codex(build_file(META, *lines)).entries
         if isinstance(entry.body, MessageEntry)
     ]
     assert answer.calls == (
@@ -237,10 +285,18 @@ def test_items_of_every_kind():
     assert second.results[0].content == (Media("image", "image/png", 2, "", "aGk="),)
 
 
-def test_damage_and_unknown_roles_are_notes():
-    """Torn lines and items nobody knows are kept with their bytes and reported by number."""
-    recording = codex.read_codex(file(META, said("user", "a"), b'{"type":', said("narrator", "x"), said("user", "b")))
-    assert told(recording) == ["user a", "user b"]
+def test_read_turns_damaged_lines_and_unknown_roles_into_notes():
+    """Torn lines and unknown items are kept with their bytes and reported by line number."""
+    recording = codex.read_codex(
+        build_file(
+            META,
+            build_message_line("user", "a"),
+            b'{"type":',
+            build_message_line("narrator", "x"),
+            build_message_line("user", "b"),
+        )
+    )
+    assert list_messages(recording) == ["user a", "user b"]
     assert [problem.line for problem in recording.problems] == [3, 4]
     assert [b"narrator" in entry.body.raw for entry in recording.entries[-2:] if isinstance(entry.body, NoteEntry)] == [
         False,
@@ -248,9 +304,9 @@ def test_damage_and_unknown_roles_are_notes():
     ]
 
 
-def test_raw_items_decode_to_the_slot():
-    """A slot's bytes are its items, one or a list; ``decode_codex_item`` reads both."""
-    for entry in codex.read_codex(file(*TURN)).entries:
+def test_decode_codex_item_reads_the_raw_bytes_of_a_message():
+    """A message's raw bytes are its items, one or a list; ``decode_codex_item`` reads both."""
+    for entry in codex.read_codex(build_file(*TURN)).entries:
         if isinstance(entry.body, MessageEntry):
             model = "gpt-x" if entry.body.sized_message.message.role == "assistant" else ""
             assert codex.decode_codex_item(entry.body.sized_message.raw, model) == entry.body.sized_message.message

@@ -1,4 +1,4 @@
-"""A file that is one JSON array is read as what its elements are."""
+"""A file that is one JSON array is read according to its elements."""
 
 from __future__ import annotations
 
@@ -52,39 +52,40 @@ SESSIONS = {
 SPREAD = st.sampled_from([None, 1])
 
 
-def said(data):
-    """Return what the messages of a recording say, without the bytes they came in."""
+def list_messages(data):
+    """Return the messages of a recording without their raw bytes."""
     found = [
         entry.body.sized_message.message
         for entry in read_recording(data).entries
         if isinstance(entry.body, MessageEntry)
     ]
     return [
-        replace(one, parts=tuple(replace(part, raw=None) if hasattr(part, "raw") else part for part in one.parts))
-        for one in found
+        replace(
+            message, parts=tuple(replace(part, raw=None) if hasattr(part, "raw") else part for part in message.parts)
+        )
+        for message in found
     ]
 
 
 @given(conversation_strategy(), st.sampled_from([*APIS]), SPREAD)
-def test_messages_are_of_the_api_that_writes_them_so(messages, api, indent):
-    """A list of messages is what a request of its API makes of it, on one line or on many.
-
-    What Anthropic and Chat write alike is read alike.
+def test_read_recording_detects_the_api_of_a_message_list(messages, api, indent):
+    """A bare list of messages, on one line or many, is read as the request of its API; lists that Anthropic and Chat
+    write alike are read alike.
     """
     wire = encode_messages(api, messages)
     written = wire[1] if isinstance(wire, tuple) else wire
-    told = json.dumps(written, indent=indent).encode()
-    whole = b'{"api":"%s","request":{"%s":%s}}' % (api.encode(), API_SPECS[api].messages_field.encode(), told)
+    data = json.dumps(written, indent=indent).encode()
+    whole = b'{"api":"%s","request":{"%s":%s}}' % (api.encode(), API_SPECS[api].messages_field.encode(), data)
     if not written:
         return
-    assert read_recording(told).api == api or {read_recording(told).api, api} == ALIKE
-    assert said(told) == said(whole)
+    assert read_recording(data).api == api or {read_recording(data).api, api} == ALIKE
+    assert list_messages(data) == list_messages(whole)
 
 
 @pytest.mark.parametrize("tool", SESSIONS)
 @pytest.mark.parametrize("indent", [None, 1])
-def test_lines_in_an_array_are_the_session(tool, indent):
-    """The lines of a tool's session that somebody put in one array are that session, entry for entry."""
+def test_read_recording_reads_session_lines_in_an_array(tool, indent):
+    """A tool's session lines put into one array give the same entries as the file of lines."""
     lines = SESSIONS[tool]
     written = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
     found = read_recording(json.dumps(lines, indent=indent).encode())
@@ -92,8 +93,8 @@ def test_lines_in_an_array_are_the_session(tool, indent):
     assert found.format == tool
 
 
-def test_messages_of_opencode_are_a_session():
-    """What the server of opencode returns for a session's messages is read as what opencode exports."""
+def test_read_recording_reads_messages_of_an_opencode_server():
+    """The message list that an opencode server returns is read like opencode's export."""
     part = {"id": "p", "sessionID": "ses_1", "messageID": "m", "type": "text", "text": "hi"}
     messages = [{"info": {"id": "m", "role": "user", "sessionID": "ses_1", "time": {"created": 1}}, "parts": [part]}]
     found = read_recording(json.dumps(messages).encode())
@@ -101,10 +102,10 @@ def test_messages_of_opencode_are_a_session():
     assert found == read_recording(json.dumps({"info": {"id": "ses_1"}, "messages": messages}).encode())
 
 
-def test_requests_in_an_array_are_requests():
-    """The longest of several requests is the session, as it is in a file of lines."""
+def test_read_recording_takes_the_longest_request_in_an_array():
+    """The longest of several requests is the session, as in a file of lines."""
     bodies = [{"messages": [{"role": "user", "content": str(at)} for at in range(count)]} for count in (1, 3, 2)]
-    assert len(said(json.dumps(bodies).encode())) == 3
+    assert len(list_messages(json.dumps(bodies).encode())) == 3
 
 
 CALL = {
@@ -116,7 +117,7 @@ EXPORT = {"info": {"id": "ses_1"}, "messages": []}
 
 
 @pytest.mark.parametrize(
-    ("given_", "told"),
+    ("elements", "expected"),
     [
         ([], "it is empty"),
         ([1, 2], "the first is no object"),
@@ -126,10 +127,10 @@ EXPORT = {"info": {"id": "ses_1"}, "messages": []}
         ([EXPORT, EXPORT], "2 sessions; give each"),
     ],
 )
-def test_what_cannot_be_told_is_an_error(given_, told):
-    """A list of nobody's, or of several, is not taken for somebody's: the error says what it is, and what to give."""
-    with pytest.raises(UnrecognizedContent, match=told) as caught:
-        read_recording(json.dumps(given_).encode(), "list.json")
+def test_read_recording_rejects_arrays_it_cannot_assign(elements, expected):
+    """A list of no known API, or of several, is rejected; the error says what the list has and what to give."""
+    with pytest.raises(UnrecognizedContent, match=expected) as caught:
+        read_recording(json.dumps(elements).encode(), "list.json")
     assert "give" in str(caught.value)
 
 
@@ -137,7 +138,7 @@ THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
 
 
 @pytest.mark.parametrize(
-    "given_",
+    "elements",
     [
         [{"role": "user", "content": "hi"}, CALL | {"content": [THOUGHT, {"type": "text", "text": "t"}]}],
         [{"role": "user", "content": [{"type": "document", "source": {}}]}, CALL],
@@ -145,6 +146,8 @@ THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
         [{"role": "user", "content": "hi", "tool_calls": None}, {"role": "assistant", "content": "yo"}],
     ],
 )
-def test_what_routers_add_makes_chat_no_other_api(given_):
-    """Blocks that routers take in Chat, and fields that hold nothing, tell of no other API; no word is lost."""
-    assert said(json.dumps(given_).encode())[0] == said(json.dumps({"messages": given_}).encode())[0]
+def test_read_recording_ignores_router_fields_in_chat_messages(elements):
+    """Blocks that routers accept in Chat, and empty fields, do not point to another API; no text is lost."""
+    assert (
+        list_messages(json.dumps(elements).encode())[0] == list_messages(json.dumps({"messages": elements}).encode())[0]
+    )

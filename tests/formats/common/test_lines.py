@@ -25,21 +25,21 @@ class Thing(Struct, rename="camel"):
 THING = LenientDecoder(Thing)
 
 
-def only(data: bytes):
+def decode_one_line(data: bytes):
     (row,) = decode_lines(data, THING)
     return row
 
 
-def test_only_newlines_end_a_line():
-    """Line separators that are no newline stay text; numbers count blank lines; CRLF and a BOM are tolerated."""
+def test_split_json_lines_splits_at_newlines_only():
+    """Other line separators stay text, line numbers count blank lines, and CRLF and a BOM are tolerated."""
     data = b'\xef\xbb\xbf{"name":"a\xe2\x80\xa8b\xc2\x85c"}\r\n\r\n  \n{"name":"d"}'
     assert [(number, len(line)) for number, line in split_json_lines(data)] == [(1, 19), (4, 12)]
     assert [row.value.name for row in decode_lines(data, THING) if row.value] == ["a\u2028b\x85c", "d"]
 
 
-def test_field_of_another_type_is_absent_the_others_stand():
-    """One field of a wrong type costs that field, not the line."""
-    row = only(b'{"name":5,"howMany":3,"inner":[1,{"a":2}]}\n')
+def test_decode_lines_drops_a_field_of_a_wrong_type():
+    """A field of a wrong type costs that field, not the line."""
+    row = decode_one_line(b'{"name":5,"howMany":3,"inner":[1,{"a":2}]}\n')
     assert row.value is not None
     assert (row.value.name, row.value.how_many, bytes(row.value.inner), row.fault) == ("", 3, b'[1,{"a":2}]', "")
 
@@ -57,33 +57,33 @@ def test_field_of_another_type_is_absent_the_others_stand():
         (b'{"name":"abc","how', "the last line is cut off after 18 bytes"),
     ],
 )
-def test_damaged_line_is_told_and_kept(line, reason):
-    """A line that cannot be read raises nothing: it comes with its bytes and with what is wrong."""
-    row = only(line)
+def test_decode_lines_returns_a_damaged_line_with_its_fault(line, reason):
+    """A line that cannot be decoded raises nothing; it comes with its bytes and a description of the damage."""
+    row = decode_one_line(line)
     assert row.value is None
     assert reason in row.fault
     assert row.raw == line.removesuffix(b"\n")
 
 
-def test_half_a_surrogate_pair_is_mended():
-    """A lone surrogate escape becomes U+FFFD in values; the line's own bytes are still there."""
+def test_decode_lines_replaces_lone_surrogates_in_values():
+    """A lone surrogate escape becomes U+FFFD in values; the raw line keeps its bytes."""
     line = rb'{"name":"a\ud83d","howMany":2}'
-    row = only(line)
+    row = decode_one_line(line)
     assert row.value is not None
     assert (row.value.name, row.value.how_many, row.raw) == ("a\ufffd", 2, line)
     assert "U+FFFD" in row.fault
     assert msgspec.json.decode(row.decodable) == {"name": "a\ufffd", "howMany": 2}
 
 
-def test_null_character_inside_a_string_is_text():
-    """An escaped NUL is a character like others."""
-    row = only(rb'{"name":"a\u0000b"}')
+def test_decode_lines_accepts_an_escaped_nul():
+    """An escaped NUL is a character like any other."""
+    row = decode_one_line(rb'{"name":"a\u0000b"}')
     assert row.value is not None
     assert (row.value.name, row.fault) == ("a\x00b", "")
 
 
-def test_damage_does_not_reach_the_neighbours():
-    """Lines around a damaged one are read; numbers stay those of the file."""
+def test_decode_lines_reads_the_lines_around_a_damaged_one():
+    """Lines before and after a damaged one are decoded, and numbers stay those of the file."""
     found = list(decode_lines(b'{"name":"a"}\n{"na\n{"name":"c"}\n', THING))
     assert [(row.number, row.value.name if row.value else None) for row in found] == [(1, "a"), (2, None), (3, "c")]
 
@@ -102,19 +102,21 @@ def test_damage_does_not_reach_the_neighbours():
         (float("nan"), None),
     ],
 )
-def test_times(text, at):
-    """ISO times and numbers become ms since 1970; what is no time becomes nothing."""
+def test_parse_millis_accepts_iso_times_and_numbers(text, at):
+    """ISO times and numbers become ms since 1970; everything else becomes None."""
     assert parse_millis(text) == at
 
 
 @given(st.integers(min_value=0, max_value=4_102_444_800_000))
-def test_times_there_and_back(at):
+def test_parse_millis_inverts_format_iso_time(at):
     """Every time until 2100 survives being written."""
     assert parse_millis(format_iso_time(at)) == at
 
 
-def test_edit_touches_only_what_differs():
-    """A line that already says it keeps its bytes; else the field changes in its place and the rest stays."""
+def test_set_json_fields_changes_only_what_differs():
+    """A line that has the values already is returned as it is; otherwise the field changes in place and the rest
+    stays.
+    """
     line = b'{"a": 1, "b":"x", "c":[1, 2]}'
     assert set_json_fields(line, {"b": "x"}) is line
     assert set_json_fields(line, {"b": "y", "d": None}) == b'{"a":1,"b":"y","c":[1, 2],"d":null}'

@@ -1,4 +1,4 @@
-"""Sessions of Gemini CLI as entries."""
+"""Sessions of Gemini CLI are read into entries."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ HEADER = {"sessionId": "S", "projectHash": "h", "startTime": TIME, "lastUpdated"
 TOKENS = {"input": 100, "output": 7, "cached": 40, "thoughts": 5, "tool": 3, "total": 115}
 
 
-def said(id_: str, kind: str, content: Any, **more: Any) -> dict[str, Any]:
+def build_line(id_: str, kind: str, content: Any, **more: Any) -> dict[str, Any]:
     return {"id": id_, "timestamp": TIME, "type": kind, "content": content} | more
 
 
 def answer(id_: str, content: Any = "", **more: Any) -> dict[str, Any]:
-    return said(id_, "gemini", content, thoughts=[], tokens=TOKENS, model="gemini-x", **more)
+    return build_line(id_, "gemini", content, thoughts=[], tokens=TOKENS, model="gemini-x", **more)
 
 
 def response(id_: str, words: str) -> dict[str, Any]:
@@ -46,36 +46,36 @@ def call(id_: str, result: Any = None) -> dict[str, Any]:
     return {"id": id_, "name": "ls", "args": {"p": id_}, "result": result, "status": "success"}
 
 
-def file(*lines: Any) -> bytes:
-    return b"".join((one if isinstance(one, bytes) else json.dumps(one).encode()) + b"\n" for one in lines)
+def build_file(*lines: Any) -> bytes:
+    return b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
 
 
-def told(recording: Recording) -> list[str]:
-    """Return what was said: role, words, ``!`` calls and ``=`` results with theirs."""
+def list_messages(recording: Recording) -> list[str]:
+    """Return the messages of the history in short form: role, text, calls as !id, results as =id:text."""
     out = []
     for entry in get_full_history_entries(recording):
         if isinstance(entry.body, MessageEntry):
             message = entry.body.sized_message.message
-            marks = [f"!{one.id}" for one in message.calls]
-            marks += [f"={one.call_id}:{get_result_text(one)}" for one in message.results]
+            marks = [f"!{call.id}" for call in message.calls]
+            marks += [f"={result.call_id}:{get_result_text(result)}" for result in message.results]
             out.append(" ".join([message.role, *([message.text] if message.text else []), *marks]))
     return out
 
 
-SESSION = file(
+SESSION = build_file(
     HEADER,
-    {"$set": {"messages": [said("0", "user", [{"text": "context"}])], "lastUpdated": TIME}},
-    said("1", "user", [{"text": "list"}]),
+    {"$set": {"messages": [build_line("0", "user", [{"text": "context"}])], "lastUpdated": TIME}},
+    build_line("1", "user", [{"text": "list"}]),
     {"$set": {"lastUpdated": TIME}},
     answer("2"),
     answer("2", toolCalls=[call("a", [response("a", "out")])]),
-    said("3", "user", [response("a", "out")]),
+    build_line("3", "user", [response("a", "out")]),
     answer("4", "done"),
 )
 
 
-def test_a_session() -> None:
-    """A later line completes an answer; its result stands once, on the line that was sent."""
+def test_read_joins_repeated_lines_of_an_answer() -> None:
+    """A later line completes an answer; its result appears once, on the line that was sent."""
     recording = read_recording(SESSION)
     assert (recording.format, recording.session, recording.model, recording.api) == (
         "gemini-cli",
@@ -83,24 +83,24 @@ def test_a_session() -> None:
         "gemini-x",
         "gemini",
     )
-    assert told(recording) == ["user context", "user list", "assistant !a", "tool =a:out", "assistant done"]
+    assert list_messages(recording) == ["user context", "user list", "assistant !a", "tool =a:out", "assistant done"]
     assert [(step.model, step.usage) for step in list_model_calls(recording)] == [
         ("gemini-x", Usage(103, 12, 40, 0, 5))
     ] * 2
     assert (recording.problems, recording.skipped_counts) == ((), {"$set": 2})
 
 
-def test_slots_hold_contents_of_the_api() -> None:
-    """The bytes of a slot are a content of the Gemini API that says its message."""
+def test_read_keeps_api_contents_as_raw_bytes() -> None:
+    """The raw bytes of a message are a content of the Gemini API that decodes to it."""
     for entry in read_recording(SESSION).entries:
         if isinstance(entry.body, MessageEntry):
-            slot = entry.body.sized_message
-            assert slot.raw is not None
-            assert (slot.api, gemini.decode_message(slot.raw)) == ("gemini", slot.message)
+            sized_message = entry.body.sized_message
+            assert sized_message.raw is not None
+            assert (sized_message.api, gemini.decode_message(sized_message.raw)) == ("gemini", sized_message.message)
 
 
 @pytest.mark.parametrize(
-    ("result", "shown"),
+    ("result", "expected"),
     [
         ([response("a", "out")], ["tool =a:out"]),
         (response("a", "out"), ["tool =a:out"]),
@@ -109,40 +109,42 @@ def test_slots_hold_contents_of_the_api() -> None:
         ([], []),
     ],
 )
-def test_results_that_stand_only_beside_their_calls(result: Any, shown: list[str]) -> None:
-    """A result that no line of the user's holds comes right behind the answer that called."""
+def test_read_places_results_recorded_only_with_their_calls(result: Any, expected: list[str]) -> None:
+    """A result that no user line holds comes right after the answer with its call."""
     recording = read_recording(
-        file(HEADER, said("1", "user", "go"), answer("2", toolCalls=[call("a", result)]), answer("3", "so"))
+        build_file(HEADER, build_line("1", "user", "go"), answer("2", toolCalls=[call("a", result)]), answer("3", "so"))
     )
-    assert told(recording) == ["user go", "assistant !a", *shown, "assistant so"]
+    assert list_messages(recording) == ["user go", "assistant !a", *expected, "assistant so"]
 
 
-def test_one_object_that_grew() -> None:
-    """A message that was completed in an object has another id than before."""
-    before = HEADER | {"messages": [said("1", "user", "hi"), answer("2")]}
-    after = HEADER | {"messages": [said("1", "user", "hi"), answer("2", toolCalls=[call("a")])]}
-    old, new = ({entry.id for entry in read_recording(json.dumps(one).encode()).entries} for one in (before, after))
+def test_read_gives_a_completed_message_another_id() -> None:
+    """In a file that is one object, a message completed later gets another id; the others keep theirs."""
+    before = HEADER | {"messages": [build_line("1", "user", "hi"), answer("2")]}
+    after = HEADER | {"messages": [build_line("1", "user", "hi"), answer("2", toolCalls=[call("a")])]}
+    old, new = (
+        {entry.id for entry in read_recording(json.dumps(session).encode()).entries} for session in (before, after)
+    )
     assert {id_[0] for id_ in old & new} == {"S", "1"}
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-def test_one_object(indent: int | None) -> None:
-    """An older file is one object that holds all messages; what else it says is kept."""
-    whole = HEADER | {"messages": [said("1", "user", "hi"), answer("2", [{"text": "ho"}])]}
+def test_read_accepts_an_older_file_of_one_object(indent: int | None) -> None:
+    """An older file is one object with all messages; its other fields are kept as a note."""
+    whole = HEADER | {"messages": [build_line("1", "user", "hi"), answer("2", [{"text": "ho"}])]}
     recording = read_recording(json.dumps(whole, indent=indent).encode())
-    assert told(recording) == ["user hi", "assistant ho"]
+    assert list_messages(recording) == ["user hi", "assistant ho"]
     (head, *_) = recording.entries
     assert isinstance(head.body, NoteEntry)
     assert json.loads(bytes(head.body.raw)) == HEADER | {"messages": None}
 
 
-def test_a_list_of_all_messages_takes_their_place() -> None:
-    """After ``$set.messages`` only those messages stand; the others are kept as notes and counted."""
-    kept = said("2", "user", "two")
+def test_read_set_messages_replaces_all_messages() -> None:
+    """After ``$set.messages`` only those messages are in the history; the others are kept as notes and counted."""
+    kept = build_line("2", "user", "two")
     recording = read_recording(
-        file(HEADER, said("1", "user", "one"), kept, {"$set": {"messages": [kept, answer("3", "three")]}})
+        build_file(HEADER, build_line("1", "user", "one"), kept, {"$set": {"messages": [kept, answer("3", "three")]}})
     )
-    assert told(recording) == ["user two", "assistant three"]
+    assert list_messages(recording) == ["user two", "assistant three"]
     assert recording.skipped_counts["message (replaced)"] == 1
     notes = [entry.body for entry in recording.entries if isinstance(entry.body, NoteEntry)]
     assert any(b'"one"' in bytes(note.raw) for note in notes)
@@ -151,32 +153,36 @@ def test_a_list_of_all_messages_takes_their_place() -> None:
         assert store.import_entries("S", recording.entries, leaf=recording.leaf).added_count == len(recording.entries)
 
 
-def test_usage_behind_other_messages_than_it_counted_was_paid() -> None:
-    """In a list of all messages the answers behind the first that is another one measure nothing; they were paid."""
-    before = [said("1", "user", "one"), answer("2", "two"), said("3", "user", "three"), answer("4", "four")]
-    same = [*before, said("5", "user", "five"), answer("6", "six")]
-    other = [*before[:2], said("s", "user", "what was said"), before[3]]
+def test_read_marks_usage_after_a_replaced_message_as_stale() -> None:
+    """In a list of all messages, answers after the first different one measure nothing, but their tokens were paid."""
+    before = [build_line("1", "user", "one"), answer("2", "two"), build_line("3", "user", "three"), answer("4", "four")]
+    same = [*before, build_line("5", "user", "five"), answer("6", "six")]
+    other = [*before[:2], build_line("s", "user", "what was said"), before[3]]
     for now, bases in ((same, ["", "", ""]), (other, ["", STALE_USAGE_BASIS])):
-        recording = read_recording(file(HEADER, *before, {"$set": {"messages": now}}))
+        recording = read_recording(build_file(HEADER, *before, {"$set": {"messages": now}}))
         answers = [entry.body for entry in recording.entries if isinstance(entry.body, AnswerEntry)]
-        assert [one.prefix_digest for one in answers] == bases
-        assert all(one.usage.input == 103 for one in answers)
+        assert [answer.prefix_digest for answer in answers] == bases
+        assert all(answer.usage.input == 103 for answer in answers)
 
 
-def test_lines_that_nobody_said() -> None:
-    """Notices of the tool are notes on the way; damaged lines are kept and reported."""
+def test_read_keeps_notices_and_damaged_lines_as_notes() -> None:
+    """Notices of the tool are notes on the branch; damaged lines are kept and reported."""
     recording = read_recording(
-        file(HEADER, said("1", "user", "hi"), said("2", "error", "boom"), b'{"id":', answer("3", "ho"))
+        build_file(
+            HEADER, build_line("1", "user", "hi"), build_line("2", "error", "boom"), b'{"id":', answer("3", "ho")
+        )
     )
-    assert told(recording) == ["user hi", "assistant ho"]
+    assert list_messages(recording) == ["user hi", "assistant ho"]
     assert recording.skipped_counts == {"error": 1}
     assert [problem.line for problem in recording.problems] == [4]
-    assert b'{"id":' in [bytes(one.body.raw) for one in recording.entries if isinstance(one.body, NoteEntry)]
+    assert b'{"id":' in [bytes(entry.body.raw) for entry in recording.entries if isinstance(entry.body, NoteEntry)]
 
 
-def test_the_first_header_counts() -> None:
-    """A second header is counted, and changes nothing."""
-    recording = read_recording(file(HEADER, said("1", "user", "hi"), HEADER | {"sessionId": "T"}, answer("2")))
+def test_read_uses_the_first_header() -> None:
+    """A second header is counted and changes nothing."""
+    recording = read_recording(
+        build_file(HEADER, build_line("1", "user", "hi"), HEADER | {"sessionId": "T"}, answer("2"))
+    )
     assert (recording.session, recording.skipped_counts) == ("S", {"header (again)": 1})
     assert [
         entry.body.sized_message.message.parts
@@ -185,15 +191,15 @@ def test_the_first_header_counts() -> None:
     ][1] == ()
 
 
-def test_without_a_header() -> None:
-    """A file that lost its header is read without, and says so."""
-    recording = read_recording(file(said("1", "user", "hi"), answer("2", "ho")))
-    assert told(recording) == ["user hi", "assistant ho"]
+def test_read_reports_a_missing_header() -> None:
+    """A file without its header is read, and the loss is reported."""
+    recording = read_recording(build_file(build_line("1", "user", "hi"), answer("2", "ho")))
+    assert list_messages(recording) == ["user hi", "assistant ho"]
     assert "session header" in recording.problems[0].reason
 
 
-def test_a_file_that_grew() -> None:
-    """Read again after it has grown, a file gives no id to two things."""
+def test_read_never_reuses_an_id_as_the_file_grows() -> None:
+    """Read again after it has grown, a file gives no id to two messages."""
     lines = SESSION.splitlines(keepends=True)
     seen: dict[str, bytes] = {}
     for count in range(1, len(lines) + 1):
@@ -203,22 +209,22 @@ def test_a_file_that_grew() -> None:
                 assert seen.setdefault(entry.id, raw) == raw
 
 
-def test_media_and_texts() -> None:
-    """What a user said in parts stays in parts."""
+def test_read_keeps_text_and_media_of_a_user_message_as_parts() -> None:
+    """The parts of a user message stay separate parts."""
     image = {"inlineData": {"mimeType": "image/png", "data": "QUJDRA=="}}
-    recording = read_recording(file(HEADER, said("1", "user", [{"text": "see"}, image]), answer("2", "ok")))
+    recording = read_recording(build_file(HEADER, build_line("1", "user", [{"text": "see"}, image]), answer("2", "ok")))
     (first, *_) = [
         entry.body.sized_message.message for entry in recording.entries if isinstance(entry.body, MessageEntry)
     ]
-    text, shown = first.parts
-    assert (type(text), shown) == (
+    text, media = first.parts
+    assert (type(text), media) == (
         Text,
         Media("image", "image/png", 4, "", "QUJDRA==", Raw(json.dumps(image).encode())),
     )
 
 
-def test_it_can_be_stored() -> None:
-    """What was read comes back from a store as it was."""
+def test_read_entries_survive_a_store() -> None:
+    """Entries come back from a store as they were read."""
     recording = read_recording(SESSION)
     with open_store(":memory:") as store:
         store.create_session("s")
@@ -252,10 +258,10 @@ _LINES = st.one_of(
 
 
 @given(st.lists(_LINES, max_size=8))
-def test_any_lines_become_a_tree(lines: list[Any]) -> None:
-    """Whatever lines say: ids are unique, parents come first, and every message has its bytes."""
+def test_read_builds_a_valid_tree_from_any_lines(lines: list[Any]) -> None:
+    """For any lines, ids are unique, parents come first, and every message has its raw bytes."""
     seen: set[str | None] = {None}
-    for entry in gemini_cli.read_gemini_cli(file(HEADER, *lines)).entries:
+    for entry in gemini_cli.read_gemini_cli(build_file(HEADER, *lines)).entries:
         assert entry.parent in seen
         assert entry.id not in seen
         seen.add(entry.id)

@@ -26,19 +26,19 @@ def message(id_, parent, role, content, **more):
 
 def answer(id_, parent, *content, stop="stop", tokens=5, **more):
     usage = {"input": tokens, "output": 1, "cacheRead": 20, "cacheWrite": 300}
-    told = {"api": "anthropic-messages", "provider": "p", "model": "m", "usage": usage, "stopReason": stop}
-    return message(id_, parent, "assistant", list(content), **told, **more)
+    fields = {"api": "anthropic-messages", "provider": "p", "model": "m", "usage": usage, "stopReason": stop}
+    return message(id_, parent, "assistant", list(content), **fields, **more)
 
 
 def text(words, **more):
     return {"type": "text", "text": words} | more
 
 
-def file(*lines):
-    return b"".join((one if isinstance(one, bytes) else json.dumps(one).encode()) + b"\n" for one in lines)
+def build_file(*lines):
+    return b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
 
 
-def told(recording):
+def list_messages(recording):
     return [
         f"{entry.body.sized_message.message.role}: {entry.body.sized_message.message.text}"
         for entry in get_full_history_entries(recording)
@@ -46,12 +46,12 @@ def told(recording):
     ]
 
 
-def shown(recording):
-    return [slot.message.text for slot in build_projection(build_state_at_leaf(recording))]
+def list_shown(recording):
+    return [sized_message.message.text for sized_message in build_projection(build_state_at_leaf(recording))]
 
 
-def talk(*ids, parent=None):
-    """User and assistant in turn, each saying its own id."""
+def build_talk(*ids, parent=None):
+    """Build user and assistant lines in turn; the text of each is its id."""
     out = []
     for number, id_ in enumerate(ids):
         make = message(id_, parent, "user", id_) if number % 2 == 0 else answer(id_, parent, text(id_))
@@ -60,29 +60,29 @@ def talk(*ids, parent=None):
     return out
 
 
-def test_way_from_the_last_line_to_the_root():
-    """The leaf is the last line; a branch that was left stays in the tree."""
-    recording = pi.read_pi(file(HEADER, *talk("u1", "a1", "u2", "a2"), message("u3", "a1", "user", "u3")))
-    assert told(recording) == ["user: u1", "assistant: a1", "user: u3"]
+def test_read_takes_the_branch_of_the_last_line():
+    """The leaf is the last line; an abandoned branch stays in the tree."""
+    recording = pi.read_pi(build_file(HEADER, *build_talk("u1", "a1", "u2", "a2"), message("u3", "a1", "user", "u3")))
+    assert list_messages(recording) == ["user: u1", "assistant: a1", "user: u3"]
     assert {"u2", "a2"} <= {entry.id for entry in recording.entries}
     assert (recording.session, recording.cwd, recording.api, recording.model) == ("S", "/w", "anthropic", "m")
 
 
-def test_settings_are_notes_on_the_way():
-    """Lines that change a setting are counted, kept as notes, and carry the tree; names become the title."""
+def test_read_keeps_setting_lines_as_notes():
+    """Lines that change a setting are counted, kept as notes and carry the tree; a session name becomes the title."""
     lines = (
         line("model_change", "s1", None, provider="p", modelId="m"),
         message("u1", "s1", "user", "hi"),
         line("session_info", "s2", "u1", name="A title"),
     )
-    recording = pi.read_pi(file(HEADER, *lines))
+    recording = pi.read_pi(build_file(HEADER, *lines))
     assert recording.skipped_counts == {"model_change": 1, "session_info": 1}
     assert (recording.title, recording.model, recording.leaf) == ("A title", "m", "s2")
-    assert told(recording) == ["user: hi"]
+    assert list_messages(recording) == ["user: hi"]
 
 
-def test_parts_and_seals():
-    """Thinking, text, calls and images become parts; what is signed is sealed for the API and model that signed it."""
+def test_read_converts_parts_and_signatures():
+    """Thinking, text, calls and images become parts; a signature belongs to the API and model that signed."""
     seal = ProviderSignature("anthropic", "m", "sig")
     content = (
         {"type": "thinking", "thinking": "hm", "thinkingSignature": "sig"},
@@ -92,7 +92,7 @@ def test_parts_and_seals():
     )
     image = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
     reply = message("r", "a", "toolResult", [text("out"), image], toolCallId="c1", toolName="bash", isError=True)
-    recording = pi.read_pi(file(HEADER, answer("a", None, *content), reply))
+    recording = pi.read_pi(build_file(HEADER, answer("a", None, *content), reply))
     first, second = [
         entry.body.sized_message.message
         for entry in get_full_history_entries(recording)
@@ -107,105 +107,107 @@ def test_parts_and_seals():
     assert result.content[1] == Media("image", "image/png", 2, "", "aGk=")
 
 
-def test_steps_and_usage():
-    """Failed and aborted answers stay in the log and are no steps; the prompt is all that went in."""
+def test_list_model_calls_skips_failed_answers_and_sums_the_prompt():
+    """Failed and aborted answers stay in the log and are no model calls; the input is everything that was sent."""
     lines = (
         message("u", None, "user", "hi"),
         answer("a1", "u", stop="error"),
         answer("a2", "a1", text("par"), stop="aborted"),
         answer("a3", "a2", text("done")),
     )
-    recording = pi.read_pi(file(HEADER, *lines))
+    recording = pi.read_pi(build_file(HEADER, *lines))
     (step,) = list_model_calls(recording)
     assert (step.id, step.usage, step.stop) == ("a3", Usage(325, 1, 20, 300), "stop")
-    assert len(told(recording)) == 4
+    assert len(list_messages(recording)) == 4
 
 
-def test_only_the_last_compaction_on_the_way_counts():
-    """Its summary, what it kept, and what came later are shown; the history has everything."""
+def test_read_applies_the_last_compaction_of_the_branch():
+    """The context shows its summary, what it kept and what came later; the history has everything."""
     lines = [
-        *talk("u1", "a1", "u2", "a2"),
+        *build_talk("u1", "a1", "u2", "a2"),
         line("compaction", "c1", "a2", summary="S1", firstKeptEntryId="u2", tokensBefore=40),
-        *talk("u3", "a3", "u4", "a4", parent="c1"),
+        *build_talk("u3", "a3", "u4", "a4", parent="c1"),
         line("compaction", "c2", "a4", summary="S2", firstKeptEntryId="u4", tokensBefore=1),
         message("u5", "c2", "user", "u5"),
     ]
-    recording = pi.read_pi(file(HEADER, *lines))
-    assert shown(recording) == ["S2", "u4", "a4", "u5"]
-    assert len(told(recording)) == 9
+    recording = pi.read_pi(build_file(HEADER, *lines))
+    assert list_shown(recording) == ["S2", "u4", "a4", "u5"]
+    assert len(list_messages(recording)) == 9
 
 
 @pytest.mark.parametrize("first", ["elsewhere", "c1", None])
-def test_compaction_without_a_kept_entry_on_the_way_keeps_nothing(first):
-    """A first kept id that is not on the way, or the compaction's own, means the summary stands alone."""
+def test_read_compaction_with_a_foreign_first_kept_id_keeps_nothing(first):
+    """A first kept id that is not on the branch, or is the compaction's own, means that the summary stands alone."""
     cut = line("compaction", "c1", "a1", summary="S", firstKeptEntryId=first)
-    lines = [*talk("u1", "a1"), cut, message("u2", "c1", "user", "u2")]
-    assert shown(pi.read_pi(file(HEADER, *lines))) == ["S", "u2"]
+    lines = [*build_talk("u1", "a1"), cut, message("u2", "c1", "user", "u2")]
+    assert list_shown(pi.read_pi(build_file(HEADER, *lines))) == ["S", "u2"]
 
 
-def test_first_kept_entry_may_be_a_setting():
-    """Keeping begins with the first message from that line on."""
+def test_read_compaction_may_keep_from_a_setting_line():
+    """The kept tail begins with the first message from that line on."""
     lines = [
-        *talk("u1", "a1"),
+        *build_talk("u1", "a1"),
         line("model_change", "s", "a1", modelId="m2"),
         message("u2", "s", "user", "u2"),
         line("compaction", "c", "u2", summary="S", firstKeptEntryId="s"),
     ]
-    assert shown(pi.read_pi(file(HEADER, *lines))) == ["S", "u2"]
+    assert list_shown(pi.read_pi(build_file(HEADER, *lines))) == ["S", "u2"]
 
 
-def test_version_1_is_a_line_of_entries():
-    """Without ids each line follows the one before, with its number as id; damaged lines between do not matter."""
+def test_read_links_version_1_lines_in_file_order():
+    """Without ids each line follows the one before, with its number as id; damaged lines in between do not matter."""
     old = [
         {"type": "session", "id": "S", "timestamp": TIME, "cwd": "/w"},
         {"type": "message", "timestamp": TIME, "message": {"role": "user", "content": "a"}},
         b"not json",
         {"type": "message", "timestamp": TIME, "message": {"role": "hookMessage", "content": [text("b")]}},
     ]
-    recording = pi.read_pi(file(*old))
-    assert told(recording) == ["user: a", "user: b"]
+    recording = pi.read_pi(build_file(*old))
+    assert list_messages(recording) == ["user: a", "user: b"]
     assert [entry.id for entry in recording.entries if isinstance(entry.body, MessageEntry)] == ["00000002", "00000004"]
     assert [problem.line for problem in recording.problems] == [3]
 
 
 @pytest.mark.parametrize(("index", "kept"), [(0, []), (1, ["a", "b"]), (2, ["b"]), (99, [])])
-def test_version_1_counts_the_header_in_what_it_kept(index, kept):
-    """``firstKeptEntryIndex`` counts lines from the header; the header itself or no line at all keeps nothing."""
-    said = [{"type": "message", "timestamp": TIME, "message": {"role": "user", "content": words}} for words in "ab"]
+def test_read_counts_first_kept_index_from_the_version_1_header(index, kept):
+    """``firstKeptEntryIndex`` counts lines from the header; the header itself or a missing line keeps nothing."""
+    messages = [{"type": "message", "timestamp": TIME, "message": {"role": "user", "content": words}} for words in "ab"]
     cut = {"type": "compaction", "timestamp": TIME, "summary": "S", "firstKeptEntryIndex": index, "tokensBefore": 9}
-    assert shown(pi.read_pi(file({"type": "session", "id": "S"}, *said, cut))) == ["S", *kept]
+    assert list_shown(pi.read_pi(build_file({"type": "session", "id": "S"}, *messages, cut))) == ["S", *kept]
 
 
-def test_parent_that_is_not_there_ends_the_way():
-    """As in pi, the context starts at the orphan; what stood before stays in the tree, and it is reported."""
-    recording = pi.read_pi(file(HEADER, message("u1", None, "user", "u1"), *talk("u2", "a2", parent="lost")))
-    assert told(recording) == ["user: u2", "assistant: a2"]
+def test_read_starts_the_context_at_a_line_with_a_missing_parent():
+    """As in pi, the context starts at the orphan; earlier lines stay in the tree, and the loss is reported."""
+    recording = pi.read_pi(
+        build_file(HEADER, message("u1", None, "user", "u1"), *build_talk("u2", "a2", parent="lost"))
+    )
+    assert list_messages(recording) == ["user: u2", "assistant: a2"]
     assert recording.entries[1].id == "u1"
     assert "lost is not in the file" in recording.problems[0].reason
 
 
-def test_parent_on_a_damaged_line_is_the_line_before():
-    """Where a damaged line stands right before, the way goes on with the line before that."""
+def test_read_links_past_a_damaged_parent():
+    """If the parent is a damaged line right before, the line is linked to the one before that."""
     recording = pi.read_pi(
-        file(HEADER, message("u1", None, "user", "u1"), b'{"id":"a1', *talk("u2", "a2", parent="a1"))
+        build_file(HEADER, message("u1", None, "user", "u1"), b'{"id":"a1', *build_talk("u2", "a2", parent="a1"))
     )
-    assert told(recording) == ["user: u1", "user: u2", "assistant: a2"]
+    assert list_messages(recording) == ["user: u1", "user: u2", "assistant: a2"]
     assert [problem.line for problem in recording.problems] == [3, 4]
 
 
-def test_circle_and_repeated_ids():
-    """Circles are cut, copies counted once, other words under one id kept apart; each is reported."""
-    one, two = message("u1", "u2", "user", "one"), message("u2", "u1", "user", "two")
-    recording = pi.read_pi(file(HEADER, one, two, two, message("u2", "u1", "user", "three")))
-    assert told(recording) == ["user: one", "user: three"]
+def test_read_cuts_circles_and_separates_repeated_ids():
+    """Circles are cut, copies counted once, and other text under one id kept apart; each is reported."""
+    first, second = message("u1", "u2", "user", "one"), message("u2", "u1", "user", "two")
+    recording = pi.read_pi(build_file(HEADER, first, second, second, message("u2", "u1", "user", "three")))
+    assert list_messages(recording) == ["user: one", "user: three"]
     assert recording.skipped_counts == {"copy of an earlier line": 1}
     assert sorted(problem.line for problem in recording.problems) == [2, 5]
 
 
-def test_blank_torn_and_broken_lines():
-    """Blank lines are nothing; broken ones and a torn last one are notes with their bytes."""
-    recording = pi.read_pi(file(HEADER, b"", b"not json", message("a", None, "user", "x")) + b'{"type":"mess')
-    assert told(recording) == ["user: x"]
+def test_read_ignores_blank_lines_and_keeps_damaged_ones():
+    """Blank lines are skipped; broken lines and a torn last one are notes with their bytes."""
+    recording = pi.read_pi(build_file(HEADER, b"", b"not json", message("a", None, "user", "x")) + b'{"type":"mess')
+    assert list_messages(recording) == ["user: x"]
     assert [problem.line for problem in recording.problems] == [3, 5]
     assert [entry.body.raw for entry in recording.entries if isinstance(entry.body, NoteEntry)][1:] == [
         b"not json",
@@ -213,8 +215,8 @@ def test_blank_torn_and_broken_lines():
     ]
 
 
-def test_what_else_stands_in_the_context():
-    """A command of the user's and custom messages are user words; a branch summary is told; excluded ones are notes."""
+def test_read_converts_the_other_kinds_of_context_lines():
+    """User commands and custom messages are user messages, a branch summary is shown, and excluded lines are notes."""
     bash = {"command": "make", "output": "no rule", "exitCode": 2, "cancelled": False, "truncated": False}
     lines = (
         message("b1", None, "bashExecution", [], **bash),
@@ -224,8 +226,8 @@ def test_what_else_stands_in_the_context():
         line("custom", "cu", "bs", customType="x", data={"a": 1}),
         line("label", "lb", "cu", targetId="b1", label="start"),
     )
-    recording = pi.read_pi(file(HEADER, *lines))
-    first, second, third = told(recording)
+    recording = pi.read_pi(build_file(HEADER, *lines))
+    first, second, third = list_messages(recording)
     assert all(piece in first for piece in ("user: ", "make", "no rule", "exited with code 2"))
     assert (second, third) == ("user: look", "user: tried that")
     assert [entry.body for entry in recording.entries if isinstance(entry.body, LabelEntry)] == [
@@ -234,17 +236,17 @@ def test_what_else_stands_in_the_context():
     assert recording.skipped_counts == {"bashExecution (not in the context)": 1, "custom": 1}
 
 
-def test_unknown_roles_and_missing_header():
-    """A role nobody knows is a note on the way; a file without header is read, and both are reported."""
-    recording = pi.read_pi(file(message("u1", None, "narrator", "x"), message("u2", "u1", "user", "y")))
-    assert told(recording) == ["user: y"]
+def test_read_reports_unknown_roles_and_a_missing_header():
+    """A message of an unknown role is a note on the branch; a file without a header is read, and both are reported."""
+    recording = pi.read_pi(build_file(message("u1", None, "narrator", "x"), message("u2", "u1", "user", "y")))
+    assert list_messages(recording) == ["user: y"]
     assert [problem.line for problem in recording.problems] == [1, 1]
     assert b"narrator" in recording.entries[0].body.raw
 
 
-def test_raw_message_decodes_to_the_slot():
-    """A slot's bytes are the message as the line has it, and ``decode_pi_message`` reads them back."""
-    recording = pi.read_pi(file(HEADER, *talk("u1", "a1")))
+def test_decode_pi_message_reads_the_raw_bytes_of_a_message():
+    """The raw bytes are the ``message`` of the line; an unknown role or no object raises ``FormatError``."""
+    recording = pi.read_pi(build_file(HEADER, *build_talk("u1", "a1")))
     for entry in get_full_history_entries(recording):
         if isinstance(entry.body, MessageEntry):
             assert pi.decode_pi_message(entry.body.sized_message.raw) == entry.body.sized_message.message

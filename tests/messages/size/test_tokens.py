@@ -1,4 +1,4 @@
-"""The estimator: what it counts, how close it comes to a real tokenizer, and how usage calibrates it."""
+"""The token estimator: what it counts, how close it comes to a real tokenizer, and how usage calibrates it."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from holdfast.state.target import Target
 from holdfast.state.view import compute_prefix_digest, get_valid_measured_request
 
 BENCH = Path(__file__).resolve().parents[3] / "bench"
-JOIN = 15
-"""Most tokens that joining two texts moves: seven letters at the seam may change rows, at most two tokens each."""
+MAX_SEAM_TOKENS = 15
+"""Most tokens by which joining changes a count: seven letters at the seam may change rows, two tokens each."""
 
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()), max_size=80)
 RUNS = st.lists(
@@ -53,7 +53,7 @@ TEXT = ANY_TEXT | RUNS.map("".join)
 
 @pytest.fixture(scope="module")
 def corpus() -> Iterator[ModuleType]:
-    """The corpus of the bench, over every fourth module of the library: enough for a few chunks of each class."""
+    """Return the corpus of the benchmark over every fourth module: enough for a few chunks of each class."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCH))
         import corpus
@@ -66,8 +66,8 @@ def corpus() -> Iterator[ModuleType]:
 
 
 @pytest.fixture(scope="module")
-def true() -> Callable[[str], int]:
-    """Count by a real tokenizer, o200k."""
+def count_real_tokens() -> Callable[[str], int]:
+    """Return a function that counts with a real tokenizer, o200k."""
     encode = pytest.importorskip("bpe_openai").get_encoding("o200k_base").encode
     return lambda text: len(encode(text))
 
@@ -76,76 +76,90 @@ def true() -> Callable[[str], int]:
 
 
 @given(TEXT)
-def test_only_nothing_counts_nothing(text: str) -> None:
+def test_estimate_text_tokens_is_zero_only_for_empty_text(text: str) -> None:
     """Any text, lone surrogates included, counts at least one token; the empty text counts none."""
     assert (estimate_text_tokens(text) > 0) == (text != "")
 
 
 @given(TEXT, TEXT)
-def test_more_text_is_never_fewer_tokens(text: str, more: str) -> None:
-    """What is appended never lowers a count."""
+def test_estimate_text_tokens_never_shrinks_with_more_text(text: str, more: str) -> None:
+    """Appending text never lowers the count."""
     assert estimate_text_tokens(text + more) >= estimate_text_tokens(text)
 
 
 @given(TEXT, TEXT)
-def test_counts_add_up(one: str, other: str) -> None:
-    """Two texts joined count what they count apart, but for the few letters at the seam."""
-    assert abs(estimate_text_tokens(one + other) - estimate_text_tokens(one) - estimate_text_tokens(other)) <= JOIN
+def test_estimate_text_tokens_is_additive(first: str, second: str) -> None:
+    """Two joined texts count the sum of their counts, except for the few letters at the seam."""
+    assert (
+        abs(estimate_text_tokens(first + second) - estimate_text_tokens(first) - estimate_text_tokens(second))
+        <= MAX_SEAM_TOKENS
+    )
 
 
-def test_long_text_counts_as_its_parts() -> None:
-    """A text longer than a block counts as many times its parts as there are."""
+def test_estimate_text_tokens_of_a_long_text_equals_the_sum_of_its_parts() -> None:
+    """A text longer than a block counts as many times its part as it repeats the part."""
     part = "def weigh(block: bytes) -> int:\n    return sum(block)  # units\n"
     assert abs(estimate_text_tokens(part * 10_000) - 10_000 * estimate_text_tokens(part * 100) / 100) <= 100
 
 
-# -- how close it comes ------------------------------------------------------------------------------------------------
+# -- accuracy and speed ------------------------------------------------------------------------------------------------
 
 
-def test_error_over_fifteen_classes(corpus: ModuleType, true: Callable[[str], int]) -> None:
-    """Over the fifteen classes the mean error is at most 5 %, and 99 % of the chunks get 0.9 of their tokens."""
+def test_estimate_text_tokens_error_over_fifteen_classes(
+    corpus: ModuleType, count_real_tokens: Callable[[str], int]
+) -> None:
+    """Over fifteen classes the mean error is at most 5 %, and 99 % of the chunks get at least 0.9 of their tokens."""
     errors = {
-        name: [estimate_text_tokens(t) / true(t) - 1 for t in corpus.chunks(name, 4, seed=5)] for name in corpus.CLASSES
+        name: [estimate_text_tokens(t) / count_real_tokens(t) - 1 for t in corpus.chunks(name, 4, seed=5)]
+        for name in corpus.CLASSES
     }
-    means = {name: sum(map(abs, some)) / len(some) for name, some in errors.items()}
+    means = {name: sum(map(abs, class_errors)) / len(class_errors) for name, class_errors in errors.items()}
     assert len(means) == 15
     assert sum(means.values()) / len(means) <= 0.05, means
-    assert sum(error < -0.1 for some in errors.values() for error in some) <= 1, errors
+    assert sum(error < -0.1 for class_errors in errors.values() for error in class_errors) <= 1, errors
 
 
-def test_nothing_is_counted_grossly_low(corpus: ModuleType, true: Callable[[str], int]) -> None:
+def test_estimate_text_tokens_counts_nothing_grossly_low(
+    corpus: ModuleType, count_real_tokens: Callable[[str], int]
+) -> None:
     """Other scripts, emoji, noise and 10,000 times the same character get at least 0.7 of their tokens."""
-    shares = {name: estimate_text_tokens(text) / true(text) for name in corpus.TRAPS for text in corpus.chunks(name, 1)}
+    shares = {
+        name: estimate_text_tokens(text) / count_real_tokens(text)
+        for name in corpus.TRAPS
+        for text in corpus.chunks(name, 1)
+    }
     assert {name: share for name, share in shares.items() if share < 0.7} == {}
 
 
-def test_half_the_time_of_a_tokenizer(corpus: ModuleType, true: Callable[[str], int]) -> None:
-    """Counting takes at most half as long as a real tokenizer does for the same text in the same run."""
+def test_estimate_text_tokens_takes_half_the_time_of_a_tokenizer(
+    corpus: ModuleType, count_real_tokens: Callable[[str], int]
+) -> None:
+    """Counting takes at most half as long as a real tokenizer takes for the same text in the same run."""
     texts = [text for name in corpus.CLASSES for text in corpus.chunks(name, 2)]
-    assert _seconds(estimate_text_tokens, texts) <= 0.5 * _seconds(true, texts)
+    assert _measure_seconds(estimate_text_tokens, texts) <= 0.5 * _measure_seconds(count_real_tokens, texts)
 
 
-def _seconds(work: Callable[[str], int], texts: list[str]) -> float:
-    def once() -> float:
+def _measure_seconds(work: Callable[[str], int], texts: list[str]) -> float:
+    def measure_once() -> float:
         start = time.process_time()
         for text in texts:
             work(text)
         return time.process_time() - start
 
-    return min(once() for _ in range(5))
+    return min(measure_once() for _ in range(5))
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-def test_measured_size_is_the_text_and_an_overhead() -> None:
-    """A message counts its words and 8 tokens around them."""
-    words = "The pairing index is carried along, so planning costs what is new.\n" * 20
+def test_build_sized_message_counts_text_and_overhead() -> None:
+    """A message counts its text and 8 tokens of overhead."""
+    text = "The pairing index is carried along, so planning costs what is new.\n" * 20
     assert (
         abs(
-            build_sized_message(Message.from_text("user", words)).tokens
+            build_sized_message(Message.from_text("user", text)).tokens
             - tokens.MESSAGE_OVERHEAD
-            - estimate_text_tokens(words)
+            - estimate_text_tokens(text)
         )
         <= 3
     )
@@ -153,20 +167,20 @@ def test_measured_size_is_the_text_and_an_overhead() -> None:
 
 @given(st.lists(st.lists(TEXT, max_size=3), max_size=6))
 @example([[], ["seven letters"], [""], ["  behind blanks"], ["\n"], ["abcdefg", "hijklmn"], ["", ""]])
-def test_many_messages_are_measured_as_each_alone(many: list[list[str]]) -> None:
-    """What stands beside a message changes neither its size nor its digest."""
-    said = [Message("user", tuple(map(Text, texts))) for texts in many]
-    words = [b"\n".join(text.encode("utf-8", "surrogatepass") for text in texts) for texts in many]
-    counts = [max(1, round(count_token_units([one]) / UNITS_PER_TOKEN)) if one else 0 for one in words]
-    found = list(measure_messages(said))
+def test_measure_messages_equals_measuring_each_message(texts_by_message: list[list[str]]) -> None:
+    """Other messages in the list change neither the size nor the digest of a message."""
+    messages = [Message("user", tuple(map(Text, texts))) for texts in texts_by_message]
+    encoded_texts = [b"\n".join(text.encode("utf-8", "surrogatepass") for text in texts) for texts in texts_by_message]
+    counts = [max(1, round(count_token_units([text]) / UNITS_PER_TOKEN)) if text else 0 for text in encoded_texts]
+    found = list(measure_messages(messages))
     assert [size - tokens.MESSAGE_OVERHEAD for size, _ in found] == counts
-    assert [SizedMessage(one, *measures) for one, measures in zip(said, found, strict=True)] == list(
-        map(build_sized_message, said)
+    assert [SizedMessage(message, *measures) for message, measures in zip(messages, found, strict=True)] == list(
+        map(build_sized_message, messages)
     )
 
 
-def test_a_block_of_messages_ends_where_it_must() -> None:
-    """Messages that fill a block to the last byte, or not quite, are measured as each alone; so are longer ones."""
+def test_measure_messages_handles_block_boundaries() -> None:
+    """Messages that fill a block exactly or nearly are measured like single ones, and so are longer ones."""
     unit = "counted line by line  and word by word\n"
     lengths = [0, 1, 65_534, 65_535, 65_536, 65_537, 200_000, 40_000, 25_535, 25_534, 3, 30_000, 35_535, 30_000, 35_536]
     texts = [(unit * 6_000)[at : at + length] for at, length in enumerate(lengths)]
@@ -181,36 +195,39 @@ def test_a_block_of_messages_ends_where_it_must() -> None:
         assert size - tokens.MESSAGE_OVERHEAD == estimate_byte_tokens("\n".join(halves).encode())
 
 
-def test_digest_is_of_the_content() -> None:
-    """Equal words have an equal digest, whatever bytes they came in; other words or another speaker have not."""
-    said = build_sized_message(Message.from_text("user", "run the tests")).digest
-    assert said == build_sized_message(Message("user", (Text("run the tests", raw=Raw(b'{"type": "text"}')),))).digest
+def test_message_digest_covers_content_not_bytes() -> None:
+    """Equal text has an equal digest whatever its wire bytes; other text or another role has another digest."""
+    digest = build_sized_message(Message.from_text("user", "run the tests")).digest
+    assert digest == build_sized_message(Message("user", (Text("run the tests", raw=Raw(b'{"type": "text"}')),))).digest
     others = [
         Message.from_text("user", "run the test"),
         Message.from_text("assistant", "run the tests"),
         Message("user"),
     ]
-    assert said not in {build_sized_message(other).digest for other in others}
+    assert digest not in {build_sized_message(other).digest for other in others}
 
 
-def told_apart(part: Part) -> list[bytes]:
-    """Return what tells ``part`` apart in the digest of its message: logs hold such digests."""
+def list_digest_fields(part: Part) -> list[bytes]:
+    """Return the fields of ``part`` in the digest of its message, in the form that existing logs have."""
     if isinstance(part, Text | Thinking):
-        data = utf8(part.text)
-        return [utf8(f"{type(part).__name__} {len(data)} {part.signature.data if part.signature else ''}"), data]
+        data = encode_utf8(part.text)
+        return [encode_utf8(f"{type(part).__name__} {len(data)} {part.signature.data if part.signature else ''}"), data]
     if isinstance(part, ToolCall):
-        data = utf8(f"{part.name} {part.arguments}")
-        return [utf8(f"call {len(data)} {part.id}"), data]
+        data = encode_utf8(f"{part.name} {part.arguments}")
+        return [encode_utf8(f"call {len(data)} {part.id}"), data]
     if isinstance(part, ToolResult):
-        head = utf8(f"result {len(part.content)} {part.is_error} {part.call_id}")
-        return [head, *(mark for inner in part.content for mark in told_apart(inner))]
+        head = encode_utf8(f"result {len(part.content)} {part.is_error} {part.call_id}")
+        return [head, *(field for inner in part.content for field in list_digest_fields(inner))]
     if isinstance(part, Media):
-        return [utf8(f"{part.kind} {part.mime} {part.name}"), blake2b(utf8(part.source), digest_size=16).digest()]
+        return [
+            encode_utf8(f"{part.kind} {part.mime} {part.name}"),
+            blake2b(encode_utf8(part.source), digest_size=16).digest(),
+        ]
     raw = bytes(part.raw or b"")
-    return [utf8(f"opaque {len(raw)} {part.kind}"), raw]
+    return [encode_utf8(f"opaque {len(raw)} {part.kind}"), raw]
 
 
-def utf8(text: str) -> bytes:
+def encode_utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -223,23 +240,25 @@ def utf8(text: str) -> bytes:
     ]
 )
 @example([Message("user", (Opaque("x", Raw(b"\xff")), ToolResult("c", content=(Text("é"), Media("image", "x/y")))))])
-def test_digest_has_everything_that_tells_a_message_apart(messages: list[Message]) -> None:
-    """A digest is of the role, and of kind, length, names and content of each part, as logs have it."""
+def test_message_digest_covers_role_and_every_part(messages: list[Message]) -> None:
+    """A digest covers the role and the kind, length, names and content of each part; existing logs rely on
+    this form.
+    """
     for message, (_, digest) in zip(messages, measure_messages(messages), strict=True):
-        marks = [message.role.encode(), *(mark for part in message.parts for mark in told_apart(part))]
-        assert digest == blake2b(b"\0".join(marks), digest_size=16).digest()
+        fields = [message.role.encode(), *(field for part in message.parts for field in list_digest_fields(part))]
+        assert digest == blake2b(b"\0".join(fields), digest_size=16).digest()
 
 
-def test_calls_and_results_count_what_they_hold() -> None:
-    """Arguments and output are counted, wherever in a message they stand."""
+def test_build_sized_message_counts_arguments_and_results() -> None:
+    """Arguments and results are counted, whatever the part of the message."""
     text = "collected 76 items, 2 failed: test_limits, test_labels\n" * 30
     for part in (ToolCall("toolu_01", "bash", text), ToolResult("toolu_01", "bash", (Text(text),))):
         assert 0 <= build_sized_message(Message("tool", (part,))).tokens - estimate_text_tokens(text) <= 20
 
 
 @pytest.mark.parametrize(("kind", "size"), [("image", tokens.IMAGE_TOKENS), ("document", tokens.DOCUMENT_TOKENS)])
-def test_media_count_by_rule(kind: str, size: int) -> None:
-    """Media count the same whatever bytes they are of, and those bytes tell them apart."""
+def test_build_sized_message_counts_media_by_kind(kind: str, size: int) -> None:
+    """Media count by kind whatever their bytes, but the bytes change the digest."""
     small, large = (
         build_sized_message(Message("user", (Media(kind, "x/y", source=data),))) for data in ("aGk=", "aGk=" * 50_000)
     )
@@ -253,120 +272,126 @@ def test_media_count_by_rule(kind: str, size: int) -> None:
 # -- calibration -------------------------------------------------------------------------------------------------------
 
 
-def told(branch: ConversationState, *bodies: EntryBody) -> ConversationState:
+def append_bodies(state: ConversationState, *bodies: EntryBody) -> ConversationState:
     for body in bodies:
-        branch = apply_entry(branch, Entry("", None, body))
-    return branch
+        state = apply_entry(state, Entry("", None, body))
+    return state
 
 
-def turn(branch: ConversationState, words: str, usage: Callable[[int], int], model: str = "m") -> ConversationState:
-    """Say ``words``, ask, and have the answer report ``usage(size of the messages)`` tokens."""
-    branch = told(branch, MessageEntry(build_sized_message(Message.from_text("user", words))))
-    basis = compute_prefix_digest(branch)
-    return told(
-        branch,
-        RequestEntry(basis, len(branch.history.sized_messages), model),
-        AnswerEntry(basis, Usage(usage(branch.view.shown_tokens))),
+def append_turn(
+    state: ConversationState, text: str, usage: Callable[[int], int], model: str = "m"
+) -> ConversationState:
+    """Append a user message, a request and an answer that reports ``usage(size of the messages)`` tokens."""
+    state = append_bodies(state, MessageEntry(build_sized_message(Message.from_text("user", text))))
+    prefix_digest = compute_prefix_digest(state)
+    return append_bodies(
+        state,
+        RequestEntry(prefix_digest, len(state.history.sized_messages), model),
+        AnswerEntry(prefix_digest, Usage(usage(state.view.shown_tokens))),
     )
 
 
 @pytest.mark.parametrize("rate", [0.8, 1.0, 1.27, 1.8])
-def test_usage_moves_the_ratio(rate: float) -> None:
-    """After thirty answers the ratio is the provider's own within 3 %, wherever it began."""
-    branch = ConversationState()
+def test_calibrated_ratio_follows_reported_usage(rate: float) -> None:
+    """After thirty answers the ratio is within 3 % of the provider's own, whatever the prior."""
+    state = ConversationState()
     for i in range(30):
-        branch = turn(
-            branch, f"Step {i}: " + "the tests of the store pass again. " * 300, lambda h: 5_000 + round(rate * h)
+        state = append_turn(
+            state, f"Step {i}: " + "the tests of the store pass again. " * 300, lambda h: 5_000 + round(rate * h)
         )
-    assert get_calibrated_ratio(branch, Target(prior_ratio=1.2)) == pytest.approx(rate, rel=0.03)
+    assert get_calibrated_ratio(state, Target(prior_ratio=1.2)) == pytest.approx(rate, rel=0.03)
 
 
-def test_prior_holds_until_usage_tells_more() -> None:
-    """Without usage the ratio is the model's prior; one short answer hardly moves it."""
+def test_calibrated_ratio_is_the_prior_until_usage_arrives() -> None:
+    """Without usage the ratio is the model's prior, and one short answer hardly moves it."""
     target = Target(prior_ratio=1.25)
-    branch = turn(ConversationState(), "hello " * 40, lambda _: 3_000)
+    state = append_turn(ConversationState(), "hello " * 40, lambda _: 3_000)
     assert get_calibrated_ratio(ConversationState(), target) == 1.25
-    assert get_calibrated_ratio(turn(branch, "once more " * 20, lambda _: 3_200), target) == pytest.approx(
+    assert get_calibrated_ratio(append_turn(state, "once more " * 20, lambda _: 3_200), target) == pytest.approx(
         1.25, abs=0.15
     )
 
 
 @given(st.lists(st.integers(0, 10**7), max_size=12))
-def test_ratio_keeps_its_bounds(reports: list[int]) -> None:
+def test_calibrated_ratio_stays_within_its_bounds(reports: list[int]) -> None:
     """Whatever a provider reports, the ratio stays between 0.5 and 2.5."""
-    branch = told(ConversationState(), RequestSetup("f", 1_000))
+    state = append_bodies(ConversationState(), RequestSetup("f", 1_000))
     for report in reports:
-        branch = turn(branch, "some words to go by " * 10, lambda _, told_=report: told_)
-    assert MIN_CALIBRATION_RATIO <= get_calibrated_ratio(branch, Target()) <= MAX_CALIBRATION_RATIO
+        state = append_turn(state, "some words to go by " * 10, lambda _, reported=report: reported)
+    assert MIN_CALIBRATION_RATIO <= get_calibrated_ratio(state, Target()) <= MAX_CALIBRATION_RATIO
 
 
 @pytest.mark.parametrize("rate", [3.0, 7.0, 20.0])
-def test_plans_are_made_by_what_texts_were_counted_at(rate: float) -> None:
-    """Where usage is far above every text, plans go by it, though the calibration keeps its bounds."""
+def test_planning_ratio_follows_usage_beyond_the_bounds(rate: float) -> None:
+    """When usage is far above every estimate, plans use it although the calibration keeps its bounds."""
     target = Target(setup=RequestSetup("f", 1_000, is_exact=True))
-    branch = told(ConversationState(), target.setup)
+    state = append_bodies(ConversationState(), target.setup)
     for number in range(12):
-        branch = turn(branch, f"Step {number}: " + "the tests pass. " * 20, lambda held: 1_000 + round(rate * held))
-    assert get_calibrated_ratio(branch, target) <= MAX_CALIBRATION_RATIO
-    assert get_measured_ratio(branch, target) == pytest.approx(rate, rel=0.05)
-    assert get_planning_ratio(branch, target) == get_measured_ratio(branch, target)
+        state = append_turn(
+            state, f"Step {number}: " + "the tests pass. " * 20, lambda shown_tokens: 1_000 + round(rate * shown_tokens)
+        )
+    assert get_calibrated_ratio(state, target) <= MAX_CALIBRATION_RATIO
+    assert get_measured_ratio(state, target) == pytest.approx(rate, rel=0.05)
+    assert get_planning_ratio(state, target) == get_measured_ratio(state, target)
 
 
-@pytest.mark.parametrize("usage", [lambda held: 40_000 + held, lambda held: held + 9_000 * (held > 1_000)])
-def test_no_frame_and_no_odd_count_is_taken_for_heavy_texts(usage: Callable[[int], int]) -> None:
-    """A frame that nobody told, or one leap of the counts, leaves the plan within the bounds of the calibration."""
+@pytest.mark.parametrize("usage", [lambda shown: 40_000 + shown, lambda shown: shown + 9_000 * (shown > 1_000)])
+def test_planning_ratio_ignores_an_unknown_setup_and_an_odd_count(usage: Callable[[int], int]) -> None:
+    """An unreported setup, or one leap of the counts, leaves the planning ratio within the calibration bounds."""
     target = Target(setup=RequestSetup("f", 500, is_exact=True))
-    branch = told(ConversationState(), target.setup)
+    state = append_bodies(ConversationState(), target.setup)
     for number in range(12):
-        branch = turn(branch, f"Step {number}: " + "the tests pass. " * 20, usage)
-    assert get_planning_ratio(branch, target) <= MAX_CALIBRATION_RATIO
+        state = append_turn(state, f"Step {number}: " + "the tests pass. " * 20, usage)
+    assert get_planning_ratio(state, target) <= MAX_CALIBRATION_RATIO
 
 
-def test_first_estimate_is_rounded_up() -> None:
-    """Before any usage a request counts its frame and its messages by the prior, and a tenth more."""
-    branch = told(ConversationState(), MessageEntry(build_sized_message(Message.from_text("user", "words " * 500))))
-    guess = estimate_request_tokens(branch, Target(prior_ratio=1.25, setup=RequestSetup("f", 9_000, is_exact=True)))
-    assert guess == 9_000 + round(1.25 * 1.1 * branch.view.shown_tokens)
+def test_estimate_request_tokens_is_raised_before_any_usage() -> None:
+    """Before any usage a request counts its setup and its messages by the prior, plus a tenth."""
+    state = append_bodies(
+        ConversationState(), MessageEntry(build_sized_message(Message.from_text("user", "words " * 500)))
+    )
+    guess = estimate_request_tokens(state, Target(prior_ratio=1.25, setup=RequestSetup("f", 9_000, is_exact=True)))
+    assert guess == 9_000 + round(1.25 * 1.1 * state.view.shown_tokens)
 
 
-def test_estimate_is_the_usage_and_what_came_since() -> None:
-    """Right after an answer the estimate is what was reported; later, that and the calibrated rest."""
-    branch = turn(ConversationState(), "look at the file " * 30, lambda _: 12_345)
+def test_estimate_request_tokens_adds_new_messages_to_the_usage() -> None:
+    """Right after an answer the estimate is the reported usage; later, that plus the calibrated rest."""
+    state = append_turn(ConversationState(), "look at the file " * 30, lambda _: 12_345)
     target = Target(prior_ratio=1.25)
-    assert estimate_request_tokens(branch, target) == 12_345
-    later = told(branch, MessageEntry(build_sized_message(Message.from_text("tool", "line of output\n" * 200))))
+    assert estimate_request_tokens(state, target) == 12_345
+    later = append_bodies(state, MessageEntry(build_sized_message(Message.from_text("tool", "line of output\n" * 200))))
     assert estimate_request_tokens(later, target) == 12_345 + round(
-        get_calibrated_ratio(later, target) * (later.view.shown_tokens - branch.view.shown_tokens)
+        get_calibrated_ratio(later, target) * (later.view.shown_tokens - state.view.shown_tokens)
     )
 
 
-def test_another_model_or_frame_starts_anew() -> None:
-    """Usage of one model tells nothing of another, and none survives a change of frame that is more than a clock."""
-    branch = turn(turn(ConversationState(), "a " * 900, lambda _: 9_000), "b " * 900, lambda _: 12_000)
-    assert get_valid_measured_request(branch) is not None
-    assert get_valid_measured_request(told(branch, RequestSetup("other", 7))) == replace(
-        get_valid_measured_request(branch), reported_tokens=12_007
+def test_measured_request_ends_with_another_model_or_setup() -> None:
+    """Usage of one model does not apply to another, and none survives a setup change larger than a clock."""
+    state = append_turn(append_turn(ConversationState(), "a " * 900, lambda _: 9_000), "b " * 900, lambda _: 12_000)
+    assert get_valid_measured_request(state) is not None
+    assert get_valid_measured_request(append_bodies(state, RequestSetup("other", 7))) == replace(
+        get_valid_measured_request(state), reported_tokens=12_007
     )
-    assert get_valid_measured_request(told(branch, RequestSetup("other", 700_000))) is None
-    switched = told(branch, RequestEntry("c", len(branch.history.sized_messages), "other"))
+    assert get_valid_measured_request(append_bodies(state, RequestSetup("other", 700_000))) is None
+    switched = append_bodies(state, RequestEntry("c", len(state.history.sized_messages), "other"))
     assert (get_valid_measured_request(switched), get_calibrated_ratio(switched, Target(prior_ratio=1.1))) == (
         None,
         1.1,
     )
 
 
-# -- texts too long to be held twice -----------------------------------------------------------------------------------
+# -- very long texts ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("unit", ["a word in a line\n", "配置文件 ", "\ud83d\n", "x"])
 @pytest.mark.parametrize("before", ["", "short", "long"])
-def test_a_long_text_is_measured_in_pieces_as_if_at_once(unit, before):
-    """Size and digest of a message do not tell whether a text of it was looked at whole or piece by piece."""
+def test_build_sized_message_measures_long_texts_in_pieces(unit, before):
+    """Size and digest do not depend on whether a text was read at once or in pieces."""
     long = (unit * 700_000)[:1_300_001]
     texts = [text for text in ({"long": long[::-1]}.get(before, before), long, "end") if text]
-    slot = build_sized_message(Message("user", tuple(Text(text) for text in texts)))
+    sized = build_sized_message(Message("user", tuple(Text(text) for text in texts)))
     data = [text.encode("utf-8", "surrogatepass") for text in texts]
-    marks = [mark for one in data for mark in (f"Text {len(one)} ".encode(), one)]
-    assert slot.tokens == tokens.MESSAGE_OVERHEAD + estimate_byte_tokens(b"\n".join(data))
-    assert slot.digest == blake2b(b"\0".join([b"user", *marks]), digest_size=16).digest()
+    fields = [field for encoded in data for field in (f"Text {len(encoded)} ".encode(), encoded)]
+    assert sized.tokens == tokens.MESSAGE_OVERHEAD + estimate_byte_tokens(b"\n".join(data))
+    assert sized.digest == blake2b(b"\0".join([b"user", *fields]), digest_size=16).digest()
     assert estimate_text_tokens(long) == estimate_byte_tokens(long.encode("utf-8", "surrogatepass"))

@@ -1,4 +1,4 @@
-"""What was found out about texts is remembered within so many bytes."""
+"""Derived values are cached per text within a limit of bytes."""
 
 from __future__ import annotations
 
@@ -24,56 +24,56 @@ from holdfast.planning.extract.salience import (
 
 
 class Value:
-    """What is made of a text: so many bytes, it says."""
+    """A value derived from a text that states its size in bytes."""
 
     def __init__(self, text):
         self.bytes = 10 * len(text)
 
 
 @given(st.lists(st.integers(0, 40)), st.integers(0, 10_000))
-def test_it_is_within_its_bytes(numbers, most):
-    """Whatever is asked for in whatever order, what lives on is within the bytes, and each answer is right."""
+def test_cache_by_text_stays_within_its_bytes(numbers, limit):
+    """Whatever is requested in whatever order, the live values fit the limit and each value is right."""
     alive = WeakSet()
 
-    @cache_by_text(lambda value: value.bytes, most)
-    def of(text):
+    @cache_by_text(lambda value: value.bytes, limit)
+    def compute(text):
         value = Value(text)
         alive.add(value)
         return value
 
     for number in numbers:
-        assert of("x" * number).bytes == 10 * number
-        assert sum(value.bytes + CACHE_ENTRY_BYTES + getsizeof("x" * (value.bytes // 10)) for value in alive) <= most
+        assert compute("x" * number).bytes == 10 * number
+        assert sum(value.bytes + CACHE_ENTRY_BYTES + getsizeof("x" * (value.bytes // 10)) for value in alive) <= limit
 
 
 @given(st.lists(st.integers(0, 40)))
-def test_what_finds_room_is_made_once(numbers):
-    """Texts that are together within half of the bytes are each looked at once, whatever else was asked long ago."""
-    made = Counter()
+def test_cache_by_text_computes_what_fits_once(numbers):
+    """Texts that together fit half of the limit are computed once, whatever was requested before."""
+    counts = Counter()
     texts = [f"{number:02}" for number in numbers]
-    room = 2 * sum(getsizeof(text) + 2 + CACHE_ENTRY_BYTES for text in set(texts))
+    limit = 2 * sum(getsizeof(text) + 2 + CACHE_ENTRY_BYTES for text in set(texts))
 
-    @cache_by_text(len, room)
-    def of(text):
-        made[text] += 1
+    @cache_by_text(len, limit)
+    def compute(text):
+        counts[text] += 1
         return text
 
     for text in texts:
-        assert of(text) == text
-    assert set(made.values()) <= {1}
-    of.cache_clear()
+        assert compute(text) == text
+    assert set(counts.values()) <= {1}
+    compute.cache_clear()
     for text in set(texts):
-        of(text)
-    assert set(made.values()) <= {2}
+        compute(text)
+    assert set(counts.values()) <= {2}
 
 
-def listing(number, seed=0):
-    """Return so many lines as a search prints them."""
+def build_listing(number, seed=0):
+    """Return ``number`` lines as a search prints them."""
     return "\n".join(f"src/part_{seed}/file_{n}.py:{n}: def read_{seed}_{n}(path)" for n in range(number))
 
 
 TEXTS = {
-    "listing": listing,
+    "listing": build_listing,
     "words": lambda number, seed=0: "\n".join(f"name_{seed}_{n}" for n in range(5 * number)),
     "Chinese": lambda number, seed=0: "\n".join(
         f"修复第{n}个错误 part_{seed}/file_{n}.py 因此必须优先" for n in range(number)
@@ -85,37 +85,37 @@ TEXTS = {
 @pytest.mark.long
 @pytest.mark.parametrize("kind", TEXTS)
 @pytest.mark.parametrize(
-    ("of", "size"),
+    ("compute", "size"),
     [(find_reference_lines, estimate_line_memory), (find_distinctive_references, estimate_reference_memory)],
 )
-def test_bytes_are_told_about_as_they_are(of, size, kind):
-    """What the extract counts for what it found in a text is between half and twice of what that takes."""
+def test_cached_size_estimates_are_within_a_factor_of_two(compute, size, kind):
+    """The estimated size of a cached value is between half and twice of what it takes."""
     texts = [TEXTS[kind](500, seed) for seed in range(1, 5)]
-    of.__wrapped__(TEXTS[kind](500))
+    compute.__wrapped__(TEXTS[kind](500))
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    found = [of.__wrapped__(text) for text in texts]
+    values = [compute.__wrapped__(text) for text in texts]
     get_cached_word_references.cache_clear()
     gc.collect()
-    taken = tracemalloc.get_traced_memory()[0] - before
+    used = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    told = sum(map(size, found))
+    estimated = sum(map(size, values))
     slack = 2_000 * len(texts)
-    assert taken / 2 - slack <= told <= 2 * taken + slack
+    assert used / 2 - slack <= estimated <= 2 * used + slack
 
 
 @pytest.mark.long
-def test_large_texts_do_not_pile_up():
-    """Of texts over texts the extract remembers no more lines than its bytes take: memory is flat."""
+def test_find_reference_lines_cache_keeps_memory_flat():
+    """However many texts are passed, no more lines stay alive than the cache limit allows."""
     find_reference_lines.cache_clear()
     text = TEXTS["words"](2_000)
-    fit = DEFAULT_CACHE_BYTES // (estimate_line_memory(find_reference_lines.__wrapped__(text)) + len(text))
-    for seed in range(fit + fit // 2):
+    fitting_count = DEFAULT_CACHE_BYTES // (estimate_line_memory(find_reference_lines.__wrapped__(text)) + len(text))
+    for seed in range(fitting_count + fitting_count // 2):
         find_reference_lines(TEXTS["words"](2_000, 1_000 + seed))
     gc.collect()
-    held = sum(type(one) is ReferenceLine for one in gc.get_objects())
+    alive = sum(type(item) is ReferenceLine for item in gc.get_objects())
     find_reference_lines.cache_clear()
     gc.collect()
-    others = sum(type(one) is ReferenceLine for one in gc.get_objects())
-    assert 0 < held - others <= (fit + 1) * 10_000
+    alive_after = sum(type(item) is ReferenceLine for item in gc.get_objects())
+    assert 0 < alive - alive_after <= (fitting_count + 1) * 10_000

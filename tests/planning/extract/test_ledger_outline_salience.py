@@ -1,4 +1,4 @@
-"""Guard, history, cover, outline, ledger, salience and the policy itself, by example."""
+"""Budget check, coverage selection, outline, ledger, salience and policy settings, each by example."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ from holdfast.planning.settings import Settings
 from holdfast.planning.settings_check import get_setting_origin, list_setting_names
 from holdfast.state.entries import RequestSetup
 
-OURS = Settings()
+SETTINGS = Settings()
 
 
-def place(window, frame=0, asked=None):
+def build_target(window, setup_tokens=0, requested_output=None):
     return get_target(
         "anthropic",
         "claude-sonnet-4-5",
         window=window,
-        setup=RequestSetup("f", frame, is_exact=True),
-        asked_output=asked,
+        setup=RequestSetup("f", setup_tokens, is_exact=True),
+        asked_output=requested_output,
     )
 
 
-# -- guard -------------------------------------------------------------------------------------------------------------
+# -- budget ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("window", "asked", "reserve"),
+    ("window", "requested_output", "reserve"),
     [
         (200_000, None, 20_000),
         (64_000, None, 16_000),
@@ -61,70 +61,86 @@ def place(window, frame=0, asked=None):
         (3_000, None, 1_024),
     ],
 )
-def test_the_reserve(window, asked, reserve):
-    """The reserve is what was asked for, between 1,024 and the smaller of 20,000 and a quarter of the window."""
-    room = compute_budget(place(window, 2_000, asked), OURS)
-    assert (room.reserve, room.usable, room.message_tokens) == (reserve, window - reserve, window - reserve - 2_000)
+def test_compute_budget_reserves_the_requested_output_within_its_limits(window, requested_output, reserve):
+    """The reserve is the requested output, between 1,024 and the smaller of 20,000 and a quarter of the window."""
+    budget = compute_budget(build_target(window, 2_000, requested_output), SETTINGS)
+    assert (budget.reserve, budget.usable, budget.message_tokens) == (
+        reserve,
+        window - reserve,
+        window - reserve - 2_000,
+    )
 
 
-def test_the_smallest_room():
-    """no-room-is-an-error: one token under the smallest room is refused with the numbers, the smallest room is not."""
-    least = OURS.window.min_budget
-    fits = place(20_000, 20_000 - 5_000 - least)
-    assert check_budget(fits, OURS)[0].message_tokens == least
-    with pytest.raises(WindowTooSmall, match=rf"leaves {least - 1} tokens; {least} are needed") as told:
-        check_budget(place(20_000, 20_000 - 5_000 - least + 1), OURS)
-    assert "window 20000 (asked for)" in str(told.value)
-    assert isinstance(told.value, ValueError)
+def test_check_budget_rejects_a_window_one_token_below_the_minimum():
+    """no-room-is-an-error: one token below the minimum budget is an error with the numbers; the minimum itself is
+    accepted.
+    """
+    minimum = SETTINGS.window.min_budget
+    target = build_target(20_000, 20_000 - 5_000 - minimum)
+    assert check_budget(target, SETTINGS)[0].message_tokens == minimum
+    with pytest.raises(WindowTooSmall, match=rf"leaves {minimum - 1} tokens; {minimum} are needed") as raised:
+        check_budget(build_target(20_000, 20_000 - 5_000 - minimum + 1), SETTINGS)
+    assert "window 20000 (asked for)" in str(raised.value)
+    assert isinstance(raised.value, ValueError)
 
 
-def test_openclaws_guard():
-    """[O] under 16,000 is refused in its words, under 32,000 warned of, both strictly."""
+def test_plan_openclaw_rejects_or_warns_about_small_windows():
+    """[O] A window under 16,000 is rejected in OpenClaw's words and one under 32,000 gives a notice; both limits are
+    strict.
+    """
     policy = Policy.preset("openclaw")
-    said = [Message.from_text("user", "a")]
+    messages = [Message.from_text("user", "a")]
     with pytest.raises(WindowTooSmall, match=r"Model context window too small \(15999 tokens\). Minimum is 16000\."):
-        plan(said, place(15_999), policy)
-    assert [notice.rule for notice in plan(said, place(16_000), policy).notices] == ["small-window"]
-    assert [notice.rule for notice in plan(said, place(31_999), policy).notices] == ["small-window"]
-    assert plan(said, place(32_000), policy).notices == ()
+        plan(messages, build_target(15_999), policy)
+    assert [notice.rule for notice in plan(messages, build_target(16_000), policy).notices] == ["small-window"]
+    assert [notice.rule for notice in plan(messages, build_target(31_999), policy).notices] == ["small-window"]
+    assert plan(messages, build_target(32_000), policy).notices == ()
 
 
-# -- cover -------------------------------------------------------------------------------------------------------------
+# -- coverage ----------------------------------------------------------------------------------------------------------
 
 
-def ref(name):
+def make_id_reference(name):
     return ("id", name)
 
 
-def test_the_heaviest_for_their_cost_come_first():
-    """Candidates come by weight for their cost, each reference counts once, and the budget holds."""
-    weights = {ref("a"): 3.0, ref("b"): 2.0, ref("c"): 1.0}
-    candidates = [([ref("a"), ref("b")], 10), ([ref("a")], 2), ([ref("c")], 1), ([ref("b")], 4), ([ref("x")], 1)]
-    left = dict(weights)
-    assert list(select_max_coverage(candidates, left, 20)) == [1, 2, 3]
-    assert left == {}
+def test_select_max_coverage_takes_the_best_weight_per_cost_first():
+    """Candidates are taken by weight per cost, each reference counts once, and the budget is never exceeded."""
+    weights = {make_id_reference("a"): 3.0, make_id_reference("b"): 2.0, make_id_reference("c"): 1.0}
+    candidates = [
+        ([make_id_reference("a"), make_id_reference("b")], 10),
+        ([make_id_reference("a")], 2),
+        ([make_id_reference("c")], 1),
+        ([make_id_reference("b")], 4),
+        ([make_id_reference("x")], 1),
+    ]
+    uncovered = dict(weights)
+    assert list(select_max_coverage(candidates, uncovered, 20)) == [1, 2, 3]
+    assert uncovered == {}
     assert list(select_max_coverage(candidates, dict(weights), 3)) == [1, 2]
     assert list(select_max_coverage(candidates, dict(weights), 0)) == []
     assert list(select_max_coverage([], dict(weights), 5)) == []
 
 
-names = st.lists(st.sampled_from("abcdefg"), max_size=3).map(lambda found: [ref(name) for name in found])
+names = st.lists(st.sampled_from("abcdefg"), max_size=3).map(lambda found: [make_id_reference(name) for name in found])
 
 
 @given(st.lists(st.tuples(names, st.integers(1, 9)), max_size=8), st.integers(0, 30))
-def test_a_cover_is_greedy(candidates, budget):
-    """Each one taken has the most weight left for its cost among those that still fit, and covers something new."""
-    weights = {ref(name): float(number + 1) for number, name in enumerate("abcdefg")}
-    left, spent = dict(weights), 0
+def test_select_max_coverage_is_greedy(candidates, budget):
+    """Each selected candidate has the most uncovered weight per cost among those that still fit, and covers something
+    new.
+    """
+    weights = {make_id_reference(name): float(number + 1) for number, name in enumerate("abcdefg")}
+    uncovered, spent = dict(weights), 0
     for number in select_max_coverage(candidates, dict(weights), budget):
-        gains = [sum(left.get(one, 0.0) for one in refs) / cost for refs, cost in candidates]
+        gains = [sum(uncovered.get(reference, 0.0) for reference in refs) / cost for refs, cost in candidates]
         fitting = [gain for gain, (_, cost) in zip(gains, candidates, strict=True) if cost <= budget - spent]
         assert gains[number] == pytest.approx(max(fitting))
         assert gains[number] > 0
         refs, cost = candidates[number]
         spent += cost
-        for one in refs:
-            left.pop(one, None)
+        for reference in refs:
+            uncovered.pop(reference, None)
     assert spent <= budget
 
 
@@ -132,8 +148,10 @@ def test_a_cover_is_greedy(candidates, budget):
 
 
 @given(st.integers(0, 400), st.integers(1, 90))
-def test_an_outline_is_within_its_budget_and_in_order(chars, first):
-    """Lines come by their own numbers, in order, each a line of the text, together within the budget."""
+def test_build_text_outline_stays_in_budget_and_in_order(chars, first):
+    """Outline lines carry their line numbers, are in order, quote lines of the text, and together stay within the
+    budget.
+    """
     text = "\n".join(
         f"  def compute_total_{n}(price_{n % 3}):  # {'x' * (n % 140)}" if n % 2 else "" for n in range(30)
     )
@@ -141,14 +159,14 @@ def test_an_outline_is_within_its_budget_and_in_order(chars, first):
     assert sum(len(line) + 1 for line in found) <= chars
     numbers = [int(line.split(":")[0]) for line in found]
     assert numbers == sorted(set(numbers))
-    whole = text.split("\n")
+    lines = text.split("\n")
     for line in found:
-        number, _, said = line.partition(": ")
-        assert " ".join(whole[int(number) - first].split()).startswith(said.rstrip("…"))
+        number, _, shown = line.partition(": ")
+        assert " ".join(lines[int(number) - first].split()).startswith(shown.rstrip("…"))
 
 
-def test_an_outline_names_different_things():
-    """A name that was told once is not told again while another one is left."""
+def test_build_text_outline_prefers_names_not_listed_yet():
+    """A name that is already in the outline is not repeated while another name is left."""
     text = "call fold_ledger()\ncall fold_ledger()\ncall mend_spool()\nnothing here"
     assert build_text_outline(text, 60) == ["1: call fold_ledger()", "3: call mend_spool()"]
     assert build_text_outline("nothing of note\n" * 9, 500) == []
@@ -157,7 +175,7 @@ def test_an_outline_names_different_things():
 # -- ledger ------------------------------------------------------------------------------------------------------------
 
 
-def did(name, arguments, text="ok", *, error=False, id_="t"):
+def build_tool_step(name, arguments, text="ok", *, error=False, id_="t"):
     return [
         Message("assistant", (ToolCall(id_, name, arguments),)),
         Message("tool", (ToolResult(id_, name, (Text(text),), error),)),
@@ -165,7 +183,7 @@ def did(name, arguments, text="ok", *, error=False, id_="t"):
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "verb", "what"),
+    ("name", "arguments", "verb", "subject"),
     [
         ("Read", '{"file_path":"a/b.py"}', "read", "a/b.py"),
         ("str_replace", '{"path":"a/b.py"}', "edit", "a/b.py"),
@@ -177,77 +195,89 @@ def did(name, arguments, text="ok", *, error=False, id_="t"):
         ("odd", '{"path":7,"cmd":"make"}', "run", "make"),
     ],
 )
-def test_what_a_call_did(name, arguments, verb, what):
-    """A path is read or edited, a command runs, anything else asks; broken arguments say nothing."""
-    (one,) = list_tool_actions(did(name, arguments))
-    assert (one.verb, one.subject, one.tool, one.has_failed) == (verb, what, name, False)
+def test_list_tool_actions_derives_the_verb_from_tool_and_arguments(name, arguments, verb, subject):
+    """A path means read or edit, a command means run, anything else is a query; broken arguments give no subject."""
+    (action,) = list_tool_actions(build_tool_step(name, arguments))
+    assert (action.verb, action.subject, action.tool, action.has_failed) == (verb, subject, name, False)
 
 
-def test_how_a_command_ended():
-    """A command failed when its result says so; what a file that was read says is no failure."""
-    (ran,) = list_tool_actions(did("bash", '{"command":"make"}', "cc main.c\nfatal: no such file\nerror: 1"))
-    assert (ran.has_failed, ran.error) == (True, "fatal: no such file")
-    (read,) = list_tool_actions(did("read", '{"path":"a.py"}', "raise an error"))
+def test_list_tool_actions_detects_failed_commands():
+    """A command failed when its output says so; error words in a file that was read are no failure."""
+    (failed_command,) = list_tool_actions(
+        build_tool_step("bash", '{"command":"make"}', "cc main.c\nfatal: no such file\nerror: 1")
+    )
+    assert (failed_command.has_failed, failed_command.error) == (True, "fatal: no such file")
+    (read,) = list_tool_actions(build_tool_step("read", '{"path":"a.py"}', "raise an error"))
     assert not read.has_failed
-    (told,) = list_tool_actions(did("read", '{"path":"a.py"}', "permission denied", error=True))
-    assert (told.has_failed, told.error) == (True, "permission denied")
-    (waits,) = list_tool_actions(did("bash", '{"command":"sleep"}')[:1])
-    assert not waits.has_failed
+    (failed_read,) = list_tool_actions(build_tool_step("read", '{"path":"a.py"}', "permission denied", error=True))
+    assert (failed_read.has_failed, failed_read.error) == (True, "permission denied")
+    (pending_command,) = list_tool_actions(build_tool_step("bash", '{"command":"sleep"}')[:1])
+    assert not pending_command.has_failed
 
 
 @pytest.mark.parametrize(
     "text",
     ["ValueError: no such row", "E   AssertionError: 3 != 4", "java.lang.NullPointerException: x", "error TS2304: y"],
 )
-def test_errors_by_their_own_names(text):
-    """The line that names an error is told, also where the word is the end of a longer name."""
+def test_find_first_error_finds_lines_with_named_errors(text):
+    """The line that names an error is found, also where the error word is the end of a longer name."""
     assert find_first_error(f"some output\n{text}\nmore") == text.replace("   ", " ")
 
 
-def test_lines_of_the_ledger():
-    """A file is told once with how often, last touched first; a command once, newest first, as it ended last."""
+def test_format_lines_lists_each_file_and_command_once():
+    """A file is listed once with its counts, last touched first; a command once, newest first, with its last
+    outcome.
+    """
     history = [
-        *did("read", '{"path":"a.py"}', id_="1"),
-        *did("read", '{"path":"b.py"}', id_="2"),
-        *did("edit", '{"path":"a.py"}', id_="3"),
-        *did("read", '{"path":"a.py"}', id_="4"),
-        *did("bash", '{"command":"pytest"}', "error: 1", id_="5"),
-        *did("bash", '{"command":"ls"}', id_="6"),
-        *did("bash", '{"command":"pytest"}', "fine", id_="7"),
+        *build_tool_step("read", '{"path":"a.py"}', id_="1"),
+        *build_tool_step("read", '{"path":"b.py"}', id_="2"),
+        *build_tool_step("edit", '{"path":"a.py"}', id_="3"),
+        *build_tool_step("read", '{"path":"a.py"}', id_="4"),
+        *build_tool_step("bash", '{"command":"pytest"}', "error: 1", id_="5"),
+        *build_tool_step("bash", '{"command":"ls"}', id_="6"),
+        *build_tool_step("bash", '{"command":"pytest"}', "fine", id_="7"),
     ]
-    done = list(list_tool_actions(history))
-    assert format_file_lines(done) == ["a.py: edit, read x2", "b.py: read"]
-    assert format_command_lines(done) == ["$ pytest", "$ ls"]
+    actions = list(list_tool_actions(history))
+    assert format_file_lines(actions) == ["a.py: edit, read x2", "b.py: read"]
+    assert format_command_lines(actions) == ["$ pytest", "$ ls"]
 
 
-def test_ids_that_repeat_keep_their_own_ends():
-    """Two commands under one id each end with their own result."""
-    history = [*did("bash", '{"command":"one"}', "error: x"), *did("bash", '{"command":"two"}', "fine")]
-    assert [(one.subject, one.has_failed) for one in list_tool_actions(history)] == [("one", True), ("two", False)]
+def test_list_tool_actions_pairs_repeated_ids_with_their_own_results():
+    """Two commands with the same call id are each paired with their own result."""
+    history = [
+        *build_tool_step("bash", '{"command":"one"}', "error: x"),
+        *build_tool_step("bash", '{"command":"two"}', "fine"),
+    ]
+    assert [(action.subject, action.has_failed) for action in list_tool_actions(history)] == [
+        ("one", True),
+        ("two", False),
+    ]
 
 
 # -- salience ----------------------------------------------------------------------------------------------------------
 
 
-def test_lines_that_hold_references():
-    """Lines without a reference go, numbers and blanks at their start go, long ones are cut, each stands once."""
+def test_find_reference_lines_cleans_and_deduplicates_lines():
+    """Lines without a reference are dropped, leading numbers and blanks are stripped, long lines are cut, and
+    duplicates go.
+    """
     found = find_reference_lines(
         "1→ def load_config():\n\n  2: def load_config():\njust words\n- [ ] rename old_name\n" + "other_name x " * 40
     )
-    assert [one.text for one in found[:2]] == ["def load_config():", "- [ ] rename old_name"]
-    assert [one.is_list_item for one in found[:2]] == [False, True]
-    assert all(len(one.text) <= 130 for one in found)
+    assert [line.text for line in found[:2]] == ["def load_config():", "- [ ] rename old_name"]
+    assert [line.is_list_item for line in found[:2]] == [False, True]
+    assert all(len(line.text) <= 130 for line in found)
     assert ("id", "load_config") in found[0].refs
 
 
-def test_what_is_used_often_and_lately_weighs_more():
-    """More uses, a later one, a place in a plan: each makes a reference weigh more; a hash weighs least."""
+def test_weigh_reference_prefers_frequent_and_recent_use():
+    """More uses, a later use and a place in a list each raise the weight of a reference; a hash weighs least."""
     base = ReferenceUse(message_count=3, use_count=1, last_position=5_000, last_used_position=5_000)
     often = ReferenceUse(message_count=3, use_count=3, last_position=5_000, last_used_position=5_000)
     late = ReferenceUse(message_count=3, use_count=1, last_position=9_000, last_used_position=9_000)
     plan_ = ReferenceUse(message_count=3, use_count=1, last_position=5_000, last_used_position=5_000, in_list_item=True)
     name = ("id", "load_config")
-    assert all(weigh_reference(name, one, 10_000) > weigh_reference(name, base, 10_000) for one in (often, late, plan_))
+    assert all(weigh_reference(name, use, 10_000) > weigh_reference(name, base, 10_000) for use in (often, late, plan_))
     assert (
         weigh_reference(("hex", "abcdef1"), base, 10_000)
         < weigh_reference(("number", "4242"), base, 10_000)
@@ -255,13 +285,13 @@ def test_what_is_used_often_and_lately_weighs_more():
     )
 
 
-def test_traces_tell_use_from_sight():
-    """What the agent or the user says is use, what a tool says is not."""
+def test_trace_references_counts_use_apart_from_appearance():
+    """A reference in a user or assistant message counts as use; one in a tool result only as an appearance."""
     history = [
         Message.from_text("user", "see load_config"),
         Message("tool", (ToolResult("t", "", (Text("old_name load_config"),)),)),
     ]
-    found = trace_references([build_sized_message(one) for one in history])
+    found = trace_references([build_sized_message(message) for message in history])
     assert (found["id", "load_config"].message_count, found["id", "load_config"].use_count) == (2, 1)
     assert (found["id", "old_name"].use_count, found["id", "old_name"].last_used_position) == (0, -1)
     assert set(find_distinctive_references("load_config")) == {("id", "load_config")}
@@ -270,57 +300,57 @@ def test_traces_tell_use_from_sight():
 # -- the policy --------------------------------------------------------------------------------------------------------
 
 
-def test_every_preset_is_a_policy():
-    """Each preset has its name and settings; an unknown name is told with the list."""
+def test_policy_preset_returns_each_preset_and_rejects_unknown_names():
+    """Each preset has its own name, settings and rules; an unknown name raises an error that lists the presets."""
     for name, preset in PRESETS.items():
         policy = Policy.preset(name)
         assert (policy.name, policy.settings, policy.rules) == (name, preset.settings, preset.rules)
-    with pytest.raises(UnknownPolicy, match="holdfast") as told:
+    with pytest.raises(UnknownPolicy, match="holdfast") as raised:
         Policy.preset("nobody")
-    assert isinstance(told.value, LookupError)
+    assert isinstance(raised.value, LookupError)
 
 
-def test_every_number_has_an_origin():
-    """Each setting says where its number comes from."""
+def test_get_setting_origin_is_known_for_every_setting():
+    """Each setting states where its default comes from."""
     for preset in PRESETS.values():
         names = list_setting_names(type(preset.rules))
         assert len(names) > 60
         assert [name for name in names if not get_setting_origin(name, type(preset.rules)).startswith("[")] == []
 
 
-def test_stages_can_be_replaced_and_added():
-    """A stage of one's own stands in place of another or before it; the policy it was made from stays."""
-    seen = []
+def test_policy_replaces_and_inserts_stages_in_a_copy():
+    """A custom stage can replace another or run before it, and the original policy stays unchanged."""
+    message_counts = []
 
-    def mine(draft):
-        seen.append(len(draft.state.history.sized_messages))
-        return draft.add_notice("mine", "was here")
+    def add_test_notice(builder):
+        message_counts.append(len(builder.state.history.sized_messages))
+        return builder.add_notice("mine", "was here")
 
     policy = Policy()
     names = [name for name, _ in policy.stages]
-    changed = policy.replace_stage("prune", mine).insert_stage_before("compaction", "extra", mine)
+    changed = policy.replace_stage("prune", add_test_notice).insert_stage_before("compaction", "extra", add_test_notice)
     assert [name for name, _ in policy.stages] == names
     assert [name for name, _ in changed.stages if name != "extra"] == names
-    made = plan([Message.from_text("user", "a")], place(50_000), changed)
-    assert [notice.rule for notice in made.notices] == ["mine", "mine"]
-    assert seen == [1, 1]
-    for wrong in (
-        lambda: policy.replace_stage("nobody", mine),
-        lambda: policy.insert_stage_before("nobody", "x", mine),
+    new_plan = plan([Message.from_text("user", "a")], build_target(50_000), changed)
+    assert [notice.rule for notice in new_plan.notices] == ["mine", "mine"]
+    assert message_counts == [1, 1]
+    for change in (
+        lambda: policy.replace_stage("nobody", add_test_notice),
+        lambda: policy.insert_stage_before("nobody", "x", add_test_notice),
     ):
         with pytest.raises(UnknownPolicy, match="prune"):
-            wrong()
+            change()
 
 
-def test_settings_are_checked_by_name():
-    """A setting that does not exist is refused, with those that are spelled like it."""
+def test_with_settings_rejects_unknown_names_with_suggestions():
+    """An unknown setting is rejected, and the error suggests names spelled like it."""
     assert Policy().with_settings(compaction={"tail_share": 0.5}).settings.compaction.tail_share == 0.5
     with pytest.raises(ConfigError, match=r"'compaction\.tail_shares'.*mean compaction\.tail_share"):
         Policy().with_settings(compaction={"tail_shares": 0.5})
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "problem"),
     [
         ("results.spill_chars", -1, ">= 0; allowed is a whole number, 0 or more"),
         ("recovery.steps", ("x",), "'x'.* one of 'compact', 'truncate', 'media', 'fallback'"),
@@ -329,39 +359,41 @@ def test_settings_are_checked_by_name():
         ("reserve.min", 30_000, r"reserve\.min 30,000 is over reserve\.max 20,000"),
     ],
 )
-def test_settings_are_checked_by_value(name, value, said):
-    """A value that a file may not have, alone or beside the others, a program may not have either."""
+def test_with_settings_rejects_values_that_a_file_may_not_have(name, value, problem):
+    """A value that a configuration file may not have, alone or combined with others, is rejected in code too."""
     group, _, key = name.partition(".")
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=problem):
         Policy().with_settings(**{group: {key: value}})
 
 
-def test_a_plan_without_anything_to_do_is_empty():
-    """Where nothing is decided or repaired the plan is empty and the world told it is warm."""
-    made = plan([Message.from_text("user", "a")], place(50_000), inputs=PlanInputs())
-    assert made.is_empty
-    assert made.before == made.after > 0
+def test_plan_is_empty_when_there_is_nothing_to_do():
+    """When nothing is decided or normalized, the plan is empty and the size stays the same."""
+    new_plan = plan([Message.from_text("user", "a")], build_target(50_000), inputs=PlanInputs())
+    assert new_plan.is_empty
+    assert new_plan.before == new_plan.after > 0
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_request_that_does_not_fit_says_so(name):
-    """Whatever the policy could do: a request over the window is told with its numbers and one thing to do."""
-    where = get_target("anthropic", "claude-sonnet-4-5", window=20_000)
+def test_plan_reports_a_request_that_does_not_fit(name):
+    """Whatever the policy, a request over the window gives a notice with both sizes and one thing to do."""
+    target = get_target("anthropic", "claude-sonnet-4-5", window=20_000)
     policy = Policy.preset(name).with_settings(
         compaction={"enabled": False, "goal_share": 0.0},
         preset={"truncate_share": 0.0, "loop_share": 0.0} if name == "openclaw" else {},
     )
-    for length, told in ((2_000, 0), (40_000, 1)):
-        made = plan([Message.from_text("user", " word" * length)], where, policy, inputs=PlanInputs(can_spill=False))
-        why = [notice.why for notice in made.notices if notice.rule == OVER_WINDOW_RULE]
-        assert len(why) == told == (made.after > 20_000)
-        assert all(f"{made.after:,}" in one and "20,000" in one and "larger window" in one for one in why)
+    for length, notice_count in ((2_000, 0), (40_000, 1)):
+        new_plan = plan(
+            [Message.from_text("user", " word" * length)], target, policy, inputs=PlanInputs(can_spill=False)
+        )
+        texts = [notice.why for notice in new_plan.notices if notice.rule == OVER_WINDOW_RULE]
+        assert len(texts) == notice_count == (new_plan.after > 20_000)
+        assert all(f"{new_plan.after:,}" in text and "20,000" in text and "larger window" in text for text in texts)
 
 
-def test_an_input_limit_counts_as_the_window():
-    """Where a model takes less than its window holds, that is what must not be passed."""
-    where = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
-    where = replace(where, limits=replace(where.limits, max_input=20_000))
-    made = plan([Message.from_text("user", " word" * 40_000)], where, Policy.preset("append-only"))
-    assert "20,000" in made.notices[-1].why
-    assert made.notices[-1].rule == OVER_WINDOW_RULE
+def test_plan_treats_an_input_limit_as_the_window():
+    """When a model accepts less input than its window holds, the input limit is the size that is reported."""
+    target = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
+    target = replace(target, limits=replace(target.limits, max_input=20_000))
+    new_plan = plan([Message.from_text("user", " word" * 40_000)], target, Policy.preset("append-only"))
+    assert "20,000" in new_plan.notices[-1].why
+    assert new_plan.notices[-1].rule == OVER_WINDOW_RULE

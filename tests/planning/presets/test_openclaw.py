@@ -1,4 +1,4 @@
-"""OpenClaw's preset: the guard in the loop, the check before a request, pruning by the cache's time, seen images."""
+"""OpenClaw's preset: the guard in the loop, the check before a request, pruning by cache time, images already seen."""
 
 from __future__ import annotations
 
@@ -28,49 +28,53 @@ BARE = OPENCLAW.with_settings(
     preset={"window_min": 0, "loop_share": 0.0, "truncate_share": 0.0},
     reserve={"min": 0},
 )
-COLD = PlanInputs("cold")
+COLD_CACHE = PlanInputs("cold")
 IMAGE = Media("image", "image/png", 3, source="AAAA")
 
 
-def place(window):
+def build_target(window):
     return get_target("anthropic", "claude-sonnet-4-5", window=window)
 
 
-def words(size, letter="x"):
+def make_words(size, letter="x"):
     return f"{letter} " * (size // 2)
 
 
-def read(*sizes, tool="read", ask="go"):
-    said = [Message.from_text("user", ask)] if ask else []
+def build_reads(*sizes, tool="read", request_text="go"):
+    messages = [Message.from_text("user", request_text)] if request_text else []
     for number, size in enumerate(sizes):
-        parts = size if isinstance(size, tuple) else (Text(words(size)),)
-        said += [
+        parts = size if isinstance(size, tuple) else (Text(make_words(size)),)
+        messages += [
             Message("assistant", (ToolCall(f"c{number}", tool),)),
             Message("tool", (ToolResult(f"c{number}", tool, parts),)),
         ]
-    return said
+    return messages
 
 
-def shown(said, policy, window, world=PlanInputs()):
-    made = plan(said, place(window), policy, inputs=world)
-    return [slot.message for slot in build_projection(made.state)]
+def list_shown_messages(messages, policy, window, inputs=PlanInputs()):
+    new_plan = plan(messages, build_target(window), policy, inputs=inputs)
+    return [sized.message for sized in build_projection(new_plan.state)]
 
 
-def states(said, policy, window, world=PlanInputs()):
-    """Return for each result whether it is shown whole, trimmed, cut, or as a line."""
-    before = [get_result_text(one) for message in said for one in message.results]
-    after = [get_result_text(one) for message in shown(said, policy, window, world) for one in message.results]
-    return [_state(old, new) for old, new in zip(before, after, strict=True)]
+def list_result_states(messages, policy, window, inputs=PlanInputs()):
+    """Return for each result whether it is shown whole, trimmed, cut, removed or cleared."""
+    before = [get_result_text(result) for message in messages for result in message.results]
+    after = [
+        get_result_text(result)
+        for message in list_shown_messages(messages, policy, window, inputs)
+        for result in message.results
+    ]
+    return [_classify_result(old, new) for old, new in zip(before, after, strict=True)]
 
 
-def _state(old, new):
+def _classify_result(old, new):
     named = {old: "whole", REMOVED_RESULT_TEXT: "removed", CLEARED_RESULT_TEXT: "cleared"}
     return named.get(new) or ("trimmed" if "Tool result trimmed" in new else "cut")
 
 
 # -- the guard in the loop ---------------------------------------------------------------------------------------------
 
-LOOP = BARE.with_settings(preset={"loop_share": 0.75, "prune": False})
+LOOP_GUARD = BARE.with_settings(preset={"loop_share": 0.75, "prune": False})
 
 
 @pytest.mark.parametrize(
@@ -86,44 +90,45 @@ LOOP = BARE.with_settings(preset={"loop_share": 0.75, "prune": False})
         (1_000, (1_024,), ["whole"]),
     ],
 )
-def test_the_oldest_results_make_room(window, sizes, expected):
-    """[O] 2026.3: tools count twice; one result may take half of the window, all 0.75; the oldest go first."""
-    assert states(read(*sizes), LOOP, window) == expected
+def test_loop_guard_removes_the_oldest_results_first(window, sizes, expected):
+    """[O] 2026.3: tool text counts twice; one result may take half of the window, all of them 0.75; the oldest go
+    first.
+    """
+    assert list_result_states(build_reads(*sizes), LOOP_GUARD, window) == expected
 
 
 @pytest.mark.parametrize("window", [16_000, 50_000, 200_000, 1_000_000])
-def test_the_guard_cuts_no_result_that_the_limit_under_pressure_allows(window):
-    """[O] a result within 0.3 of the window, at most 400,000 characters, stays whole; one over what the guard has goes.
-
-    The guard's own half of the window, where words of tools count twice, is more than that in large windows only.
+def test_loop_guard_allows_results_within_the_pressure_limit(window):
+    """[O] A result within 0.3 of the window, at most 400,000 characters, stays whole; one over the guard's limit is
+    cut. The guard's own half of the window, where tool text counts twice, exceeds that in large windows only.
     """
     policy = OPENCLAW.with_settings(compaction={"enabled": False}, preset={"prune": False}, results={"append_chars": 0})
     limit = policy.rules.get_result_limits(window).per_result
-    assert states(read(limit), policy, window) == ["whole"]
-    most = max(limit, window)
-    assert states(read(most), policy, window) == ["whole"]
-    assert states(read(most + 200), policy, window) == ["cut"]
+    assert list_result_states(build_reads(limit), policy, window) == ["whole"]
+    guard_limit = max(limit, window)
+    assert list_result_states(build_reads(guard_limit), policy, window) == ["whole"]
+    assert list_result_states(build_reads(guard_limit + 200), policy, window) == ["cut"]
 
 
-def test_what_the_guard_took_stays_taken():
-    """A decision is made once: what gave way says the same in the next request, and more gives way behind it."""
-    said = read(6_000, 6_000, 6_000)
-    first = plan(said, place(10_000), LOOP)
-    more = [*said, *read(100, 6_000, 6_000, 6_000, ask="")[2:]]
-    second = plan(more, place(10_000), LOOP, state=first.state)
+def test_loop_guard_decisions_stay_in_later_requests():
+    """A removed result reads the same in the next request, and only newer results are removed after it."""
+    messages = build_reads(6_000, 6_000, 6_000)
+    first = plan(messages, build_target(10_000), LOOP_GUARD)
+    more = [*messages, *build_reads(100, 6_000, 6_000, 6_000, request_text="")[2:]]
+    second = plan(more, build_target(10_000), LOOP_GUARD, state=first.state)
     assert all(edit.rule == "loop" for edit in (*first.record, *second.record))
     assert {edit.span.start for edit in first.record} == {2}
     assert 2 not in {edit.span.start for edit in second.record}
 
 
 @given(st.lists(st.integers(0, 12_000), min_size=1, max_size=7), st.integers(1_000, 12_000))
-def test_the_guard_never_adds(sizes, window):
-    """No result gets longer, and planning again over what was decided decides nothing more."""
-    said = read(*sizes)
-    made = plan(said, place(window), LOOP)
-    after = [get_result_text(one) for message in apply(said, made) for one in message.results]
+def test_loop_guard_never_lengthens_results(sizes, window):
+    """No result gets longer, and planning again over the decisions decides nothing more."""
+    messages = build_reads(*sizes)
+    new_plan = plan(messages, build_target(window), LOOP_GUARD)
+    after = [get_result_text(result) for message in apply(messages, new_plan) for result in message.results]
     assert all(len(text) <= max(size, 0) for text, size in zip(after, sizes, strict=True))
-    assert plan(said, place(window), LOOP, state=made.state).record == ()
+    assert plan(messages, build_target(window), LOOP_GUARD, state=new_plan.state).record == ()
 
 
 # -- the check before a request ----------------------------------------------------------------------------------------
@@ -141,12 +146,12 @@ def test_the_guard_never_adds(sizes, window):
         (82_000, -5, PrecheckDecision("compact_only", 2_000)),
     ],
 )
-def test_the_way_to_fit(estimated, reducible, expected):
-    """[O] 2026.9: results are cut instead where that frees half more than is too much, and 2,048 characters more."""
+def test_decide_precheck_chooses_between_compacting_and_truncating(estimated, reducible, expected):
+    """[O] 2026.9: results are truncated instead if that frees half more than the excess plus 2,048 characters."""
     assert decide_precheck(estimated, 100_000, 20_000, reducible) == expected
 
 
-def test_a_window_that_is_all_reserve():
+def test_decide_precheck_leaves_one_token_when_the_reserve_exceeds_the_window():
     """A reserve larger than the window leaves one token."""
     assert decide_precheck(2, 10, 20, 0) == PrecheckDecision("compact_only", 1)
 
@@ -155,70 +160,91 @@ NEW = OPENCLAW.with_settings(**OPENCLAW_2026_9)
 
 
 @pytest.mark.parametrize(("words_each", "results", "way"), [(15_000, 3, "truncate"), (2_600, 18, "compact")])
-def test_cutting_results_instead_of_compacting(words_each, results, way):
-    """[O] 2026.9: where cutting is enough nothing is compacted; where nothing may be cut a compaction is needed."""
-    said = [
-        *read(*((Text("lorem " * words_each),),) * results),
+def test_plan_openclaw_truncates_results_instead_of_compacting(words_each, results, way):
+    """[O] 2026.9: nothing is compacted where truncating results is enough; a compaction follows where nothing may be
+    cut.
+    """
+    messages = [
+        *build_reads(*((Text("lorem " * words_each),),) * results),
         Message.from_text("assistant", "done"),
         Message.from_text("user", "?"),
     ]
-    made = plan(said, place(60_000), NEW.with_settings(preset={"truncate_total_factor": 20}))
-    assert made.before > 45_000 > made.after
-    assert (made.compaction is not None) is (way == "compact")
-    assert {edit.rule for edit in made.record} == ({"truncate"} if way == "truncate" else set())
-    old = plan(said, place(60_000), NEW.with_settings(preset={"truncate_total_factor": 20, "precheck": False}))
-    assert old.compaction is not None
+    new_plan = plan(messages, build_target(60_000), NEW.with_settings(preset={"truncate_total_factor": 20}))
+    assert new_plan.before > 45_000 > new_plan.after
+    assert (new_plan.compaction is not None) is (way == "compact")
+    assert {edit.rule for edit in new_plan.record} == ({"truncate"} if way == "truncate" else set())
+    without_precheck = plan(
+        messages, build_target(60_000), NEW.with_settings(preset={"truncate_total_factor": 20, "precheck": False})
+    )
+    assert without_precheck.compaction is not None
 
 
 # -- pruning -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("world", "expected"),
+    ("inputs", "expected"),
     [
         (PlanInputs(), "whole"),
         (PlanInputs(idle_seconds=299), "whole"),
         (PlanInputs(idle_seconds=300), "trimmed"),
-        (COLD, "trimmed"),
+        (COLD_CACHE, "trimmed"),
     ],
 )
-def test_pruning_waits_for_the_cache(world, expected):
-    """[O] nothing is pruned before five minutes have passed, or the cache is known to be cold."""
-    said = read(40_000, 100, 100, 100)
-    assert states(said, BARE, 20_000, world)[0] == expected
+def test_plan_openclaw_prunes_only_after_the_cache_expired(inputs, expected):
+    """[O] Nothing is pruned before five minutes have passed or the cache is known to be cold."""
+    messages = build_reads(40_000, 100, 100, 100)
+    assert list_result_states(messages, BARE, 20_000, inputs)[0] == expected
 
 
 @pytest.mark.parametrize(("size", "expected"), [(23_900, "whole"), (24_100, "trimmed")])
-def test_trimming_begins_at_a_share_of_the_window(size, expected):
-    """[O] under 0.3 of the window nothing is trimmed."""
-    said = read(size - 40, 10, 10, 10, ask="")
-    assert states([Message.from_text("user", "go"), *said], BARE, 20_000, COLD)[0] == expected
+def test_plan_openclaw_trims_from_a_share_of_the_window(size, expected):
+    """[O] Under 0.3 of the window nothing is trimmed."""
+    messages = build_reads(size - 40, 10, 10, 10, request_text="")
+    assert list_result_states([Message.from_text("user", "go"), *messages], BARE, 20_000, COLD_CACHE)[0] == expected
 
 
-def test_a_trimmed_result_keeps_both_ends():
-    """[O] results over 4,000 characters keep 1,500 of each end and say so; shorter ones stay."""
-    said = read(4_001 * 2, 4_000, 40_000, 10, 10, 10)
-    sent = [get_result_text(one) for message in shown(said, BARE, 20_000, COLD) for one in message.results]
-    assert states(said, BARE, 20_000, COLD) == ["trimmed", "whole", "trimmed", "whole", "whole", "whole"]
-    assert sent[0].startswith(words(1_500))
+def test_plan_openclaw_keeps_both_ends_of_a_trimmed_result():
+    """[O] Results over 4,000 characters keep 1,500 of each end and say so; shorter ones stay."""
+    messages = build_reads(4_001 * 2, 4_000, 40_000, 10, 10, 10)
+    sent = [
+        get_result_text(result)
+        for message in list_shown_messages(messages, BARE, 20_000, COLD_CACHE)
+        for result in message.results
+    ]
+    assert list_result_states(messages, BARE, 20_000, COLD_CACHE) == [
+        "trimmed",
+        "whole",
+        "trimmed",
+        "whole",
+        "whole",
+        "whole",
+    ]
+    assert sent[0].startswith(make_words(1_500))
     assert "kept first 1500 chars and last 1500 chars of 8002 chars" in sent[0]
 
 
-def test_the_oldest_are_cleared_over_half_of_the_window():
-    """[O] still over half: the oldest go until it is less; trimmed ones that stay are trimmed."""
-    said = read(4_000, *(3_900,) * 15, 30_000, 10, 10, 10)
-    found = states(said, BARE, 20_000, COLD)
-    cleared = found.count("cleared")
-    assert found == ["cleared"] * cleared + ["whole"] * (16 - cleared) + ["trimmed"] + ["whole"] * 3
-    total = sum(len(get_result_text(one)) for message in shown(said, BARE, 20_000, COLD) for one in message.results)
+def test_plan_openclaw_clears_the_oldest_results_over_half_the_window():
+    """[O] Above half of the window the oldest results are cleared until the total is below it; the rest stay
+    trimmed.
+    """
+    messages = build_reads(4_000, *(3_900,) * 15, 30_000, 10, 10, 10)
+    found = list_result_states(messages, BARE, 20_000, COLD_CACHE)
+    cleared_count = found.count("cleared")
+    assert found == ["cleared"] * cleared_count + ["whole"] * (16 - cleared_count) + ["trimmed"] + ["whole"] * 3
+    total = sum(
+        len(get_result_text(result))
+        for message in list_shown_messages(messages, BARE, 20_000, COLD_CACHE)
+        for result in message.results
+    )
     assert 32_000 < total < 40_000
 
 
-def test_nothing_is_cleared_where_little_may_go():
-    """[O] results are cleared only where those that may go still have 50,000 characters."""
-    said = [*read(30_000, 3_000, 3_000, 10, 10, 10), Message.from_text("user", words(60_000))]
-    assert "cleared" not in states(said, BARE, 20_000, COLD)
-    assert "trimmed" in states(said, BARE, 20_000, COLD)
+def test_plan_openclaw_clears_nothing_when_little_may_be_cleared():
+    """[O] Results are cleared only if those that may be cleared have 50,000 characters."""
+    messages = [*build_reads(30_000, 3_000, 3_000, 10, 10, 10), Message.from_text("user", make_words(60_000))]
+    assert "cleared" not in list_result_states(messages, BARE, 20_000, COLD_CACHE)
+    assert "trimmed" in list_result_states(messages, BARE, 20_000, COLD_CACHE)
 
 
 @pytest.mark.parametrize(
@@ -233,61 +259,69 @@ def test_nothing_is_cleared_where_little_may_go():
         ({"preset": {"prune_keep_answers": 5}}, "whole"),
     ],
 )
-def test_what_may_be_pruned(settings, expected):
-    """[O] tools by pattern, in any case, those to be spared win; with fewer answers than are kept nothing goes."""
-    said = read(40_000, 100, 100, 100)
-    assert states(said, BARE.with_settings(**settings), 20_000, COLD)[0] == expected
+def test_plan_openclaw_prunes_tools_by_pattern(settings, expected):
+    """[O] Tools match by pattern in any case, exempt tools win, and nothing goes with fewer answers than are kept."""
+    messages = build_reads(40_000, 100, 100, 100)
+    assert list_result_states(messages, BARE.with_settings(**settings), 20_000, COLD_CACHE)[0] == expected
 
 
-def test_what_stands_before_the_first_user_is_not_pruned():
-    """[O] the beginning of a session, before a user spoke, stays as it is."""
-    said = [*read(40_000, ask=""), *read(40_000, 10, 10, 10)[:1], *read(100, 40_000, 10, 10, 10, ask="")[2:]]
-    assert states(said, BARE, 20_000, COLD)[:2] == ["whole", "trimmed"]
+def test_plan_openclaw_never_prunes_before_the_first_user_message():
+    """[O] The beginning of a session, before the first user message, stays unchanged."""
+    messages = [
+        *build_reads(40_000, request_text=""),
+        *build_reads(40_000, 10, 10, 10)[:1],
+        *build_reads(100, 40_000, 10, 10, 10, request_text="")[2:],
+    ]
+    assert list_result_states(messages, BARE, 20_000, COLD_CACHE)[:2] == ["whole", "trimmed"]
 
 
-def test_images_go_with_the_middle():
-    """[O] an image in a trimmed result becomes words, before its ends are cut."""
-    said = read((Text(words(9_000)), IMAGE), 40_000, 10, 10, 10)
-    sent = shown(said, BARE.with_settings(preset={"image_keep_turns": -1}), 20_000, COLD)
+def test_plan_openclaw_replaces_images_in_trimmed_results():
+    """[O] An image in a trimmed result becomes text before its ends are cut."""
+    messages = build_reads((Text(make_words(9_000)), IMAGE), 40_000, 10, 10, 10)
+    sent = list_shown_messages(messages, BARE.with_settings(preset={"image_keep_turns": -1}), 20_000, COLD_CACHE)
     assert not collect_media_in_messages(sent[2])
     assert TRIMMED_IMAGE_TEXT in get_result_text(sent[2].results[0])
 
 
-def test_what_was_trimmed_may_be_cleared_and_come_back():
-    """A later decision about a result stands over the earlier one; taken back, the earlier one is shown again."""
-    said = read(*(30_000,) * 4, 10, 10, 10)
-    entries = [Entry(f"e{at}", None, MessageEntry(build_sized_message(message))) for at, message in enumerate(said)]
-    first = plan(said, place(100_000), BARE, inputs=COLD)
+def test_plan_openclaw_clears_trimmed_results_and_revoking_restores_them():
+    """A later decision about a result overrides the earlier one; revoking it shows the earlier one again."""
+    messages = build_reads(*(30_000,) * 4, 10, 10, 10)
+    entries = [Entry(f"e{at}", None, MessageEntry(build_sized_message(message))) for at, message in enumerate(messages)]
+    first = plan(messages, build_target(100_000), BARE, inputs=COLD_CACHE)
     second = plan(
-        said, place(2_500), BARE.with_settings(preset={"prune_clear_min_chars": 0}), state=first.state, inputs=COLD
+        messages,
+        build_target(2_500),
+        BARE.with_settings(preset={"prune_clear_min_chars": 0}),
+        state=first.state,
+        inputs=COLD_CACHE,
     )
     assert [edit.rule for edit in first.record] == ["trim"] * 4
     assert {edit.rule for edit in second.record} == {"prune"}
     decided = [Entry("one", None, DecisionEntry(first.record)), Entry("two", None, DecisionEntry(second.record))]
     both = ConversationState.from_entries([*entries, *decided])
     undone = apply_entry(both, Entry("undo", None, RevokeEntry("two")))
-    assert [slot.message for slot in build_projection(both)] == [
-        slot.message for slot in build_projection(second.state)
+    assert [sized.message for sized in build_projection(both)] == [
+        sized.message for sized in build_projection(second.state)
     ]
     assert build_projection(undone) == build_projection(ConversationState.from_entries([*entries, decided[0]]))
-    assert both.view.shown_tokens == sum(slot.tokens for slot in build_projection(both))
-    assert undone.view.shown_tokens == sum(slot.tokens for slot in build_projection(undone))
+    assert both.view.shown_tokens == sum(sized.tokens for sized in build_projection(both))
+    assert undone.view.shown_tokens == sum(sized.tokens for sized in build_projection(undone))
 
 
 # -- images ------------------------------------------------------------------------------------------------------------
 
 
-def talk(*turns):
-    """Return turns that each show an image, those marked ``a`` answered."""
-    said = []
+def build_image_turns(*turns):
+    """Return turns that each show an image; those marked ``a`` are answered."""
+    messages = []
     for turn in turns:
-        said.append(Message("user", (Text("see"), IMAGE)))
-        said += [Message.from_text("assistant", "yes")] if turn == "a" else []
-    return said
+        messages.append(Message("user", (Text("see"), IMAGE)))
+        messages += [Message.from_text("assistant", "yes")] if turn == "a" else []
+    return messages
 
 
 @pytest.mark.parametrize(
-    ("turns", "keep", "left"),
+    ("turns", "keep", "images_left"),
     [
         ("u", 0, [1]),
         ("a", 0, [0]),
@@ -299,42 +333,46 @@ def talk(*turns):
         ("aau", 1, [0, 1, 1]),
     ],
 )
-def test_images_that_were_answered(turns, keep, left):
-    """[O] what a model has seen and answered goes at once in 2026.3, and behind three answered turns in 2026.9."""
-    said = talk(*turns)
-    sent = shown(said, BARE.with_settings(preset={"image_keep_turns": keep}), 200_000)
-    assert [len(collect_media_in_messages(message)) for message in sent if message.role == "user"] == left
-    assert sum(SEEN_IMAGE_TEXT in message.text for message in sent) == left.count(0)
+def test_plan_openclaw_removes_answered_images(turns, keep, images_left):
+    """[O] Images that a model answered go at once in 2026.3, and after three answered turns in 2026.9."""
+    messages = build_image_turns(*turns)
+    sent = list_shown_messages(messages, BARE.with_settings(preset={"image_keep_turns": keep}), 200_000)
+    assert [len(collect_media_in_messages(message)) for message in sent if message.role == "user"] == images_left
+    assert sum(SEEN_IMAGE_TEXT in message.text for message in sent) == images_left.count(0)
 
 
-def test_images_in_results_go_too():
-    """An image that a tool showed goes with the others; the result's words stay."""
-    said = [*read((Text("a plot"), IMAGE)), Message.from_text("assistant", "nice"), Message.from_text("user", "more")]
-    sent = shown(said, BARE, 200_000)
+def test_plan_openclaw_removes_answered_images_in_results():
+    """An image in a tool result goes like the others; the result's text stays."""
+    messages = [
+        *build_reads((Text("a plot"), IMAGE)),
+        Message.from_text("assistant", "nice"),
+        Message.from_text("user", "more"),
+    ]
+    sent = list_shown_messages(messages, BARE, 200_000)
     assert get_result_text(sent[2].results[0]) == f"a plot\n{SEEN_IMAGE_TEXT}"
 
 
-# -- what is stored, and what waits ------------------------------------------------------------------------------------
+# -- appending, and open calls -----------------------------------------------------------------------------------------
 
 
-def test_the_cap_at_append():
-    """[O] a result over 400,000 characters is cut when it is stored, and says so; the whole text is told apart."""
-    (said,) = read(400_002, ask="")[1:]
-    short, (blob,) = cap_message_texts(said, OPENCLAW.settings)
-    assert "Content truncated during persistence" in get_result_text(short.results[0])
-    assert len(get_result_text(short.results[0])) <= 400_000 < len(blob.text)
-    (said,) = read(400_000, ask="")[1:]
-    assert cap_message_texts(said, OPENCLAW.settings) == (said, ())
+def test_cap_message_texts_cuts_at_append():
+    """[O] A result over 400,000 characters is cut when it is stored and says so; the whole text becomes a blob."""
+    (message,) = build_reads(400_002, request_text="")[1:]
+    capped, (blob,) = cap_message_texts(message, OPENCLAW.settings)
+    assert "Content truncated during persistence" in get_result_text(capped.results[0])
+    assert len(get_result_text(capped.results[0])) <= 400_000 < len(blob.text)
+    (message,) = build_reads(400_000, request_text="")[1:]
+    assert cap_message_texts(message, OPENCLAW.settings) == (message, ())
 
 
-@pytest.mark.parametrize(("stop", "waits"), [("tool_use", ("c0",)), ("error", ()), ("aborted", ())])
-def test_calls_of_a_broken_answer_are_not_waited_for(stop, waits):
-    """[O] calls of an answer that failed or was interrupted never ran: nothing is open."""
-    said = read(10)[:2]
-    entries = [Entry(str(at), None, MessageEntry(build_sized_message(message))) for at, message in enumerate(said)]
+@pytest.mark.parametrize(("stop", "open_call_ids"), [("tool_use", ("c0",)), ("error", ()), ("aborted", ())])
+def test_open_call_ids_ignores_calls_of_a_broken_answer(stop, open_call_ids):
+    """[O] Calls of an answer that failed or was aborted never ran, so none is open."""
+    messages = build_reads(10)[:2]
+    entries = [Entry(str(at), None, MessageEntry(build_sized_message(message))) for at, message in enumerate(messages)]
     assert (
         ConversationState.from_entries(
             [*entries, Entry("a", None, AnswerEntry("", stop_reason=stop))]
         ).history.open_call_ids
-        == waits
+        == open_call_ids
     )

@@ -1,4 +1,4 @@
-"""Old results, as the tools clear them."""
+"""Old results, as the presets clear them."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.stages.prune.prunable_results import CLEARED_RESULT_TEXT
 
-WHERE = get_target("anthropic", "claude-sonnet-4-5", window=400_000)
+TARGET = get_target("anthropic", "claude-sonnet-4-5", window=400_000)
 
 
-def turns(sizes, tool="read", text="word "):
-    """Return finished turns, each with one result of so many repetitions of ``text``."""
-    out = []
+def build_turns(sizes, tool="read", text="word "):
+    """Return finished turns, each with one result that repeats ``text`` by its size."""
+    messages = []
     for number, size in enumerate(sizes):
-        out += [
+        messages += [
             Message.from_text("user", f"turn {number}"),
             Message("assistant", (ToolCall(f"c{number}", tool),)),
             Message("tool", (ToolResult(f"c{number}", tool, (Text(text * size),)),)),
             Message.from_text("assistant", "done"),
         ]
-    return [*out, Message.from_text("user", "last")]
+    return [*messages, Message.from_text("user", "last")]
 
 
-def shown(said, policy, world=PlanInputs()):
-    """Return the texts of the results as sent."""
-    sent = apply(said, plan(said, WHERE, policy, inputs=world))
-    return [get_result_text(result) for one in sent for result in one.results]
+def list_sent_results(messages, policy, inputs=PlanInputs()):
+    """Return the texts of the results in the request."""
+    sent = apply(messages, plan(messages, TARGET, policy, inputs=inputs))
+    return [get_result_text(result) for message in sent for result in message.results]
 
 
 OPENCODE = Policy.preset("opencode").with_settings(
@@ -38,78 +38,84 @@ OPENCODE = Policy.preset("opencode").with_settings(
 )
 
 
-def test_opencode_keeps_the_newest_forty_thousand():
-    """[C] behind the newest 40,000 tokens of results, results are cleared, if more than 20,000 tokens go."""
+def test_plan_opencode_keeps_the_newest_forty_thousand_tokens():
+    """[C] Results older than the newest 40,000 tokens of results are cleared if that frees more than 20,000 tokens."""
     tokens = estimate_text_tokens("word " * 15_000)
     assert 13_400 < tokens < 19_000
-    texts = shown(turns([15_000] * 7), OPENCODE)
+    texts = list_sent_results(build_turns([15_000] * 7), OPENCODE)
     assert [text == CLEARED_RESULT_TEXT for text in texts] == [True] * 4 + [False] * 3
-    assert CLEARED_RESULT_TEXT not in shown(turns([15_000] * 3 + [40_000]), OPENCODE)
-    assert CLEARED_RESULT_TEXT not in shown(turns([15_000] * 4), OPENCODE)
+    assert CLEARED_RESULT_TEXT not in list_sent_results(build_turns([15_000] * 3 + [40_000]), OPENCODE)
+    assert CLEARED_RESULT_TEXT not in list_sent_results(build_turns([15_000] * 4), OPENCODE)
 
 
-def test_opencode_leaves_the_last_turn_alone():
-    """[C] nothing behind the second user message from the end is counted or cleared."""
-    assert CLEARED_RESULT_TEXT not in shown(turns([10_000, 10_000, 90_000]), OPENCODE)
-    texts = shown(turns([90_000, 10_000, 90_000]), OPENCODE)
+def test_plan_opencode_keeps_the_last_turn():
+    """[C] Nothing after the second user message from the end is counted or cleared."""
+    assert CLEARED_RESULT_TEXT not in list_sent_results(build_turns([10_000, 10_000, 90_000]), OPENCODE)
+    texts = list_sent_results(build_turns([90_000, 10_000, 90_000]), OPENCODE)
     assert [text == CLEARED_RESULT_TEXT for text in texts] == [True, False, False]
 
 
-def test_opencode_never_clears_a_skill():
-    """[C] results of the tool ``skill`` stay."""
-    assert CLEARED_RESULT_TEXT not in shown(turns([15_000] * 8, tool="skill"), OPENCODE)
+def test_plan_opencode_never_clears_a_skill():
+    """[C] Results of the tool ``skill`` stay."""
+    assert CLEARED_RESULT_TEXT not in list_sent_results(build_turns([15_000] * 8, tool="skill"), OPENCODE)
 
 
 CLAUDE = Policy.preset("claude-code").with_settings(compaction={"enabled": False}, results={"spill_chars": 0})
 
 
 @pytest.mark.parametrize(("idle", "cleared"), [(0, 0), (3_600, 0), (3_601, 3)])
-def test_claude_code_keeps_five_after_an_hour(idle, cleared):
-    """[K] over an hour after the last answer, all results but the newest five are cleared."""
-    texts = shown(turns([100] * 8), CLAUDE, PlanInputs("cold", idle_seconds=idle))
+def test_plan_claude_code_keeps_five_results_after_an_hour(idle, cleared):
+    """[K] More than an hour after the last answer all results but the newest five are cleared."""
+    texts = list_sent_results(build_turns([100] * 8), CLAUDE, PlanInputs("cold", idle_seconds=idle))
     assert [text == CLEARED_RESULT_TEXT for text in texts] == [True] * cleared + [False] * (8 - cleared)
 
 
 OPENCLAW = Policy.preset("openclaw").with_settings(compaction={"enabled": False})
 
 
-def test_openclaw_trims_long_results_when_cold():
-    """[O] from 0.3 of the window on, long results keep both ends; short ones and the newest three answers' stay."""
-    said = turns([24_000, 24_000, 24_000, 24_000, 100, 24_000])
-    assert all("trimmed" not in text for text in shown(said, OPENCLAW))
-    texts = shown(said, OPENCLAW, PlanInputs("cold"))
+def test_plan_openclaw_trims_long_results_when_the_cache_is_cold():
+    """[O] From 0.3 of the window, long results keep both ends; short results and those of the newest three answers
+    stay.
+    """
+    messages = build_turns([24_000, 24_000, 24_000, 24_000, 100, 24_000])
+    assert all("trimmed" not in text for text in list_sent_results(messages, OPENCLAW))
+    texts = list_sent_results(messages, OPENCLAW, PlanInputs("cold"))
     assert [("Tool result trimmed" in text) for text in texts] == [True, True, True, True, False, False]
     trimmed = texts[0]
     assert trimmed.startswith("word " * 300)
     assert "kept first 1500 chars and last 1500 chars of 120000 chars" in trimmed
-    assert all("trimmed" not in text for text in shown(turns([2_000] * 6), OPENCLAW, PlanInputs("cold")))
+    assert all(
+        "trimmed" not in text for text in list_sent_results(build_turns([2_000] * 6), OPENCLAW, PlanInputs("cold"))
+    )
 
 
-def test_claude_code_spills_over_fifty_thousand():
-    """[K] strictly over 50,000 characters a result is spilled and its first 2,000 are shown."""
+def test_plan_claude_code_spills_over_fifty_thousand_characters():
+    """[K] A result strictly over 50,000 characters is spilled and its first 2,000 are shown."""
     policy = Policy.preset("claude-code").with_settings(compaction={"enabled": False})
-    assert shown(turns([10_000]), policy) == ["word " * 10_000]
-    (text,) = shown(turns([50_001], text="x"), policy)
+    assert list_sent_results(build_turns([10_000]), policy) == ["word " * 10_000]
+    (text,) = list_sent_results(build_turns([50_001], text="x"), policy)
     assert "x" * 2_000 in text
     assert "x" * 2_001 not in text
     assert text.startswith("<persisted_tool_result")
     assert 'chars="50001"' in text
 
 
-def test_claude_code_spills_the_largest_of_a_message():
-    """[K] results of one message over 200,000 characters: the largest go until the rest is within it."""
+def test_plan_claude_code_spills_the_largest_results_of_a_message():
+    """[K] When the results of one message exceed 200,000 characters, the largest are spilled until the rest is within
+    it.
+    """
     sizes = [45_000, 49_000, 30_000, 48_000, 46_000]
-    said = [
+    messages = [
         Message.from_text("user", "go"),
         Message("assistant", tuple(ToolCall(f"c{n}", "read") for n in range(len(sizes)))),
         Message("tool", tuple(ToolResult(f"c{n}", "read", (Text("x" * size),)) for n, size in enumerate(sizes))),
     ]
     policy = Policy.preset("claude-code").with_settings(compaction={"enabled": False})
-    texts = shown(said, policy)
+    texts = list_sent_results(messages, policy)
     assert [len(text) for text in texts if "persisted" not in text] == [45_000, 30_000, 48_000, 46_000]
-    said[2] = Message("tool", said[2].parts[:4])
-    said[1] = Message("assistant", said[1].parts[:4])
-    assert all("persisted" not in text for text in shown(said, policy))
+    messages[2] = Message("tool", messages[2].parts[:4])
+    messages[1] = Message("assistant", messages[1].parts[:4])
+    assert all("persisted" not in text for text in list_sent_results(messages, policy))
 
 
 RULES = {
@@ -130,7 +136,7 @@ RULES = {
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(
-    ("named", "goes"),
+    ("settings", "pruned_tools"),
     [
         ({}, {"bash", "Skill"}),
         ({"exempt_tools": ("skill",)}, {"bash"}),
@@ -138,21 +144,24 @@ RULES = {
         ({"tools": ("BASH",)}, {"bash"}),
     ],
 )
-def test_tools_are_named_alike_for_every_rule(rule, named, goes):
-    """Which tools' results are cleared is one question: patterns, upper and lower case alike, whatever the rule."""
+def test_prune_rules_match_tool_names_alike(rule, settings, pruned_tools):
+    """Every pruning rule selects tools the same way: by pattern, ignoring case."""
     policy = RULES[rule].with_settings(
-        prune={"exempt_tools": ()} | named, compaction={"enabled": False}, results={"spill_chars": 0}
+        prune={"exempt_tools": ()} | settings, compaction={"enabled": False}, results={"spill_chars": 0}
     )
-    said = [one for _ in range(4) for tool in ("bash", "Skill") for one in turns([9_000], tool)]
-    said = [one if not one.calls and not one.results else _numbered(one, at) for at, one in enumerate(said)]
-    before, world = plan(said[:-1], WHERE, policy), PlanInputs("cold", idle_seconds=9_000)
-    made = plan(said, WHERE, policy, state=before.state, inputs=world)
-    edits = [*before.record, *made.record]
-    assert {said[edit.span.start].results[0].name for edit in edits if edit.rule == "prune"} == goes
+    messages = [message for _ in range(4) for tool in ("bash", "Skill") for message in build_turns([9_000], tool)]
+    messages = [
+        message if not message.calls and not message.results else _with_own_ids(message, at)
+        for at, message in enumerate(messages)
+    ]
+    before, inputs = plan(messages[:-1], TARGET, policy), PlanInputs("cold", idle_seconds=9_000)
+    new_plan = plan(messages, TARGET, policy, state=before.state, inputs=inputs)
+    edits = [*before.record, *new_plan.record]
+    assert {messages[edit.span.start].results[0].name for edit in edits if edit.rule == "prune"} == pruned_tools
 
 
-def _numbered(message, at):
-    """Return a call or a result with an id of its own, the same for both."""
+def _with_own_ids(message, at):
+    """Return the message with its call or result under an id of its own, the same for a call and its result."""
     parts = tuple(
         ToolCall(f"c{at}", part.name)
         if isinstance(part, ToolCall)

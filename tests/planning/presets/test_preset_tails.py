@@ -1,4 +1,4 @@
-"""Where the kept tail begins, by the rules of pi, opencode and Claude Code."""
+"""Where the kept tail begins under the rules of pi, opencode and Claude Code."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from holdfast.state.target import ModelLimits
 OPENCODE = PRESETS["opencode"].rules
 
 
-def talk(script):
-    """Return messages by letters: u a user, a an answer, c an answer with a call, r its result; each 100 tokens."""
-    out, number = [], 0
+def build_messages(script):
+    """Return messages of 100 tokens by letter: u user, a answer, c answer with a call, r its result, - nothing."""
+    messages, number = [], 0
     for letter in script:
         number += letter == "c"
-        made = {
+        by_letter = {
             "u": Message.from_text("user", "u" * 400),
             "a": Message.from_text("assistant", "a" * 400),
             "c": Message("assistant", (Text("c" * 393), ToolCall(f"c{number}", "tools"))),
             "r": Message("tool", (ToolResult(f"c{number}", "tools", (Text("r" * 400),)),)),
             "-": None,
         }
-        out.append(made[letter])
-    assert all(one is None or estimate_pi_tokens(one) == 100 for one in out)
-    return out
+        messages.append(by_letter[letter])
+    assert all(message is None or estimate_pi_tokens(message) == 100 for message in messages)
+    return messages
 
 
 # -- pi ----------------------------------------------------------------------------------------------------------------
@@ -63,33 +63,37 @@ def talk(script):
         ("aa", 100, PiCutPoint(1)),
     ],
 )
-def test_where_pi_cuts(script, keep, cut):
-    """[P] at or behind where the tokens are reached, never at a result, settings before it come along, turns split."""
-    assert find_pi_cut_point(talk(script), keep) == cut
+def test_find_pi_cut_point_cuts_where_the_tokens_are_reached(script, keep, cut):
+    """[P] The cut is at or after the point where the tokens are reached, never at a result; settings before it come
+    along.
+    """
+    assert find_pi_cut_point(build_messages(script), keep) == cut
 
 
-def test_nowhere_to_cut():
-    """Where there is nothing, or nothing but results, there is no place."""
+def test_find_pi_cut_point_returns_none_without_a_cut_point():
+    """An empty history, or one of results only, has no cut point."""
     assert find_pi_cut_point([], 100) is None
-    assert find_pi_cut_point(talk("rr"), 100) is None
-    assert find_pi_cut_point(talk("ua"), 100, cut_points=[]) is None
+    assert find_pi_cut_point(build_messages("rr"), 100) is None
+    assert find_pi_cut_point(build_messages("ua"), 100, cut_points=[]) is None
 
 
 @given(conversation_strategy(), st.integers(1, 3_000))
-def test_a_cut_of_pi_is_as_far_back_as_it_must_be(messages, keep):
-    """The tail less its first message is under the limit, or there is no place behind; no call loses its result."""
+def test_find_pi_cut_point_keeps_no_more_than_needed(messages, keep):
+    """The tail without its first message is under the limit or starts at the last cut point, and no call loses its
+    result.
+    """
     legal = [cut for cut in find_cut_points(messages) if cut < len(messages)]
     found = find_pi_cut_point(messages, keep, legal)
     assert found is not None
-    sizes = [estimate_pi_tokens(one) for one in messages]
+    sizes = [estimate_pi_tokens(message) for message in messages]
     assert found.start in legal
     assert sum(sizes[found.start + 1 :]) < keep or found.start == legal[-1]
     assert all(sum(sizes[cut + 1 :]) >= keep for cut in legal if cut < found.start)
-    behind = messages[found.start :]
-    ids = {call.id for one in behind for call in one.calls}
-    assert {result.call_id for one in behind for result in one.results} <= ids
+    tail = messages[found.start :]
+    ids = {call.id for message in tail for call in message.calls}
+    assert {result.call_id for message in tail for result in message.results} <= ids
     assert (found.split_turn_start is None) == (
-        messages[found.start].is_turn_start or not any(one.is_turn_start for one in messages[: found.start])
+        messages[found.start].is_turn_start or not any(message.is_turn_start for message in messages[: found.start])
     )
 
 
@@ -113,18 +117,20 @@ def test_a_cut_of_pi_is_as_far_back_as_it_must_be(messages, keep):
         ("", [], 8, 2, 0),
     ],
 )
-def test_what_opencode_keeps(script, sizes, budget, turns, start):
-    """[C] the last turns that fit, the first that does not split at its earliest fitting message; all is nothing."""
-    assert find_opencode_tail_start(talk(script), sizes, budget, turns) == start
+def test_find_opencode_tail_start_keeps_the_last_turns_that_fit(script, sizes, budget, turns, start):
+    """[C] The last turns that fit are kept, and the first that does not fit is split; keeping everything means keeping
+    nothing.
+    """
+    assert find_opencode_tail_start(build_messages(script), sizes, budget, turns) == start
 
 
 @given(st.data(), st.text("ua", max_size=12), st.integers(0, 40), st.integers(0, 4))
-def test_a_tail_of_opencode_is_within_its_budget_and_the_largest(data, script, budget, turns):
-    """Of all tails that begin in the last turns and fit there is no larger one, but for that of everything."""
+def test_find_opencode_tail_start_keeps_the_largest_tail_in_budget(data, script, budget, turns):
+    """No larger tail begins in the last turns and fits, except the whole history."""
     sizes = data.draw(st.lists(st.integers(1, 15), min_size=len(script), max_size=len(script)))
-    messages = talk(script)
+    messages = build_messages(script)
     start = find_opencode_tail_start(messages, sizes, budget, turns)
-    starts = [at for at, one in enumerate(messages) if one.is_turn_start][-turns:] if turns else []
+    starts = [at for at, message in enumerate(messages) if message.is_turn_start][-turns:] if turns else []
     first = starts[0] if starts else len(messages)
     fitting = [at for at in range(first, len(messages) + 1) if sum(sizes[at:]) <= budget]
     best = min(fitting, default=len(messages))
@@ -143,17 +149,17 @@ def test_a_tail_of_opencode_is_within_its_budget_and_the_largest(data, script, b
         (ModelLimits(200_000, 32_000), {"tail_tokens": 0, "tail_usable_share": 0.0}, 0),
     ],
 )
-def test_the_budget_of_opencodes_tail(limits, changes, budget):
-    """[C] a quarter of what is usable, from 2,000 to 8,000; exactly what is said where it is."""
+def test_compute_tail_budget_follows_opencode(limits, changes, budget):
+    """[C] A quarter of the usable tokens, between 2,000 and 8,000; a configured number counts exactly."""
     assert replace(OPENCODE, **changes).compute_tail_budget(limits) == budget
 
 
-# -- all of them -------------------------------------------------------------------------------------------------------
+# -- all three presets -------------------------------------------------------------------------------------------------
 
 
 STEP = (0, 1, [(1, 0, 1, 0)], False)
-LATE = damage_history(build_conversation([STEP, STEP], system=False), [("interleaved batches", 0, 0)])
-"""The result of a call comes behind two answers more."""
+LATE_RESULT = damage_history(build_conversation([STEP, STEP], system=False), [("interleaved batches", 0, 0)])
+"""A history in which the result of a call comes after two more answers."""
 
 
 SHORT_TAILS = {
@@ -165,60 +171,61 @@ SHORT_TAILS = {
 
 @pytest.mark.parametrize("name", SHORT_TAILS)
 @given(messages=conversation_strategy(turns=4, steps=4) | broken_history_strategy())
-@example(messages=LATE)
-def test_what_leaves_is_in_the_summary_or_the_tail(name, messages):
-    """A summary covers every message before the tail, the whole of it from the log; no call is without its result.
-
-    A result that comes when its call has left with the summary before has none to be kept with.
+@example(messages=LATE_RESULT)
+def test_plan_keeps_every_message_in_the_summary_or_the_tail(name, messages):
+    """A summary covers every message before the tail, and no call loses its result. A result that arrives after its
+    call was summarized has no call to stay with.
     """
     policy = Policy.preset(name).with_settings(preset=SHORT_TAILS[name])
-    where = get_target("anthropic", "claude-sonnet-4-5")
-    kept = 0
+    target = get_target("anthropic", "claude-sonnet-4-5")
+    first_kept = 0
     for step in drive_agent_loop(
-        messages, where, policy, worlds=[PlanInputs(force_compaction=True)] * (len(messages) + 1)
+        messages, target, policy, plan_inputs=[PlanInputs(force_compaction=True)] * (len(messages) + 1)
     ):
-        held = messages[: step.count]
-        made = step.plan.compaction
-        if made is not None:
-            head = made.first_kept - step.plan.state.view.pinned_count
-            assert f"({head} messages)" in made.summary.text
-            assert made.first_kept - kept in find_cut_points(held[kept:])
-            assert [slot.message for slot in step.plan.state.history.sized_messages.slice(made.first_kept)] == held[
-                made.first_kept :
-            ]
-            kept = made.first_kept
+        history = messages[: step.count]
+        compaction = step.plan.compaction
+        if compaction is not None:
+            head = compaction.first_kept - step.plan.state.view.pinned_count
+            assert f"({head} messages)" in compaction.summary.text
+            assert compaction.first_kept - first_kept in find_cut_points(history[first_kept:])
+            assert [
+                sized.message for sized in step.plan.state.history.sized_messages.slice(compaction.first_kept)
+            ] == history[compaction.first_kept :]
+            first_kept = compaction.first_kept
 
 
-def test_claude_code_keeps_what_waits_for_its_answer():
-    """[K] everything is summarised but a message of the user that no answer follows yet."""
-    said = [*talk("uaua"), Message.from_text("user", "and now?")]
-    where, policy = get_target("anthropic", "claude-sonnet-4-5"), Policy.preset("claude-code")
+def test_plan_claude_code_keeps_an_unanswered_user_message():
+    """[K] Everything is summarized except a user message that no answer follows yet."""
+    messages = [*build_messages("uaua"), Message.from_text("user", "and now?")]
+    target, policy = get_target("anthropic", "claude-sonnet-4-5"), Policy.preset("claude-code")
     for count, keep in ((5, 4), (3, 2)):
         (step,) = drive_agent_loop(
-            said[:count], where, policy, request_points=[count], worlds=[PlanInputs(force_compaction=True)]
+            messages[:count], target, policy, request_points=[count], plan_inputs=[PlanInputs(force_compaction=True)]
         )
         assert step.plan.compaction.first_kept == keep
 
 
-# -- files restored ----------------------------------------------------------------------------------------------------
+# -- restored files ----------------------------------------------------------------------------------------------------
 
 
-def did(name, path, text="x", *, error=False, id_=None):
+def build_tool_step(name, path, text="x", *, error=False, id_=None):
     id_ = id_ or f"{name}-{path}"
     call = Message("assistant", (ToolCall(id_, name, f'{{"file_path":"{path}"}}'),))
     return [call, Message("tool", (ToolResult(id_, name, (Text(text),), error),))]
 
 
-def test_files_come_back_newest_first():
-    """[K] at most so many files, those touched last first, each as it was last read; a long one only by its name."""
+def test_render_restored_files_lists_the_newest_first():
+    """[K] At most ``count`` files, last touched first, each as it was last read; a file that is too long is
+    only named.
+    """
     head = [
-        *did("Read", "a.py", "alpha", id_="1"),
-        *did("Read", "b.py", "beta " * 9_000),
-        *did("Read", "c.py", "gamma"),
-        *did("Read", "a.py", "alpha 2", id_="2"),
-        *did("Edit", "c.py", "ok"),
-        *did("Write", "d.py", "ok"),
-        *did("Read", "e.py", "no such file", error=True),
+        *build_tool_step("Read", "a.py", "alpha", id_="1"),
+        *build_tool_step("Read", "b.py", "beta " * 9_000),
+        *build_tool_step("Read", "c.py", "gamma"),
+        *build_tool_step("Read", "a.py", "alpha 2", id_="2"),
+        *build_tool_step("Edit", "c.py", "ok"),
+        *build_tool_step("Write", "d.py", "ok"),
+        *build_tool_step("Read", "e.py", "no such file", error=True),
     ]
     texts = render_restored_files(head, 5, 5_000)
     assert texts == (
@@ -229,4 +236,6 @@ def test_files_come_back_newest_first():
     )
     assert render_restored_files(head, 2, 5_000) == texts[:2]
     assert render_restored_files(head, 0, 5_000) == ()
-    assert "too long" in render_restored_files(did("Read", "a.py", "word " * 100), 1, 100, token_ratio=1.3)[0]
+    assert (
+        "too long" in render_restored_files(build_tool_step("Read", "a.py", "word " * 100), 1, 100, token_ratio=1.3)[0]
+    )

@@ -1,4 +1,4 @@
-"""The cap at append: long texts are cut with a notice, and come back whole through their blob."""
+"""The limit at append: a long text is cut with a notice, and its blob returns the whole text."""
 
 from __future__ import annotations
 
@@ -31,59 +31,59 @@ NOTICE = (
 )
 
 
-def said(part: Part) -> str:
+def get_text(part: Part) -> str:
     return get_result_text(part) if isinstance(part, ToolResult) else part.text if isinstance(part, Text) else ""
 
 
 @given(wild_history_strategy(), st.integers(1, 60))
-def test_a_message_is_not_looked_into_where_all_of_it_is_short(messages, most):
-    """A message has at least the characters of its texts, so that none over the cap is passed over."""
+def test_count_message_chars_is_at_least_the_length_of_the_texts(messages, limit):
+    """The quick count is never below the length of the texts, so no text over the limit is missed."""
     for message in messages:
-        texts = [said(part) for part in message.parts]
+        texts = [get_text(part) for part in message.parts]
         assert sum(map(len, texts)) <= count_message_chars(message)
-        short, blobs = cap_message_texts(message, Policy().with_settings(results={"append_chars": most}).settings)
+        short, blobs = cap_message_texts(message, Policy().with_settings(results={"append_chars": limit}).settings)
         assert (short is message) is (not blobs)
-        assert {blob.text for blob in blobs} <= {text for text in texts if len(text) > most}
+        assert {blob.text for blob in blobs} <= {text for text in texts if len(text) > limit}
 
 
 @given(broken_history_strategy() | wild_history_strategy(), st.sampled_from(sorted(API_SPECS)))
-def test_what_has_few_bytes_has_no_more_characters(messages, api):
-    """The bytes of a message are never fewer than its characters, so that no text over a limit is passed over."""
+def test_bound_message_chars_is_never_below_the_characters(messages, api):
+    """A message's bytes are never fewer than its characters, so no text over the limit is missed."""
     assume(messages)
-    for slot in parse_request(
+    for sized in parse_request(
         build_request_body(api, "m", [build_sized_message(message) for message in messages]), api
     ).messages:
-        assert count_message_chars(slot.message) <= bound_message_chars(slot)
+        assert count_message_chars(sized.message) <= bound_message_chars(sized)
 
 
-@pytest.mark.parametrize(("chars", "capped"), [(999, False), (1_000, False), (1_001, True), (90_000, True)])
+@pytest.mark.parametrize(("chars", "is_capped"), [(999, False), (1_000, False), (1_001, True), (90_000, True)])
 @pytest.mark.parametrize("role", ["user", "tool"])
-def test_only_what_is_over_is_cut(chars, capped, role):
-    """Strictly more than the cap is cut; anything else is the very same message with nothing to store."""
+def test_cap_message_texts_cuts_only_above_the_limit(chars, is_capped, role):
+    """Only a text strictly longer than the limit is cut; otherwise the same message object is returned and no blob."""
     text = make_text(1, chars)
     part = Text(text) if role == "user" else ToolResult("t", "bash", (Text(text),))
     message = Message(role, (part,))
     short, blobs = cap_message_texts(message, SMALL)
-    assert (short is not message) is capped
-    assert [blob.text for blob in blobs] == [text] * capped
+    assert (short is not message) is is_capped
+    assert [blob.text for blob in blobs] == [text] * is_capped
 
 
-@pytest.mark.parametrize("spills", [True, False])
-def test_the_notice_tells_where_the_whole_is(spills):
-    """Head and tail stand around one line with limit, length and handle, and the lines between; no tag is used."""
+@pytest.mark.parametrize("can_spill", [True, False])
+def test_cap_message_texts_names_the_blob_in_the_notice(can_spill):
+    """Head and tail surround one line with the limit, the length, the handle and the omitted lines, without any tag."""
     text = make_text(3, 5_000)
     short, (blob,) = cap_message_texts(
         Message.from_text("user", text),
-        SMALL if spills else Policy(settings=SMALL).with_settings(results={"spill_chars": 0}).settings,
+        SMALL if can_spill else Policy(settings=SMALL).with_settings(results={"spill_chars": 0}).settings,
     )
     assert blob.hash == sha256(text.encode()).hexdigest()
     lines, count = text.split("\n"), text.count("\n") + 1
     last = re.search(r'lines="[0-9]+-([0-9]+)"', short.text)
     first = short.text.split("[Content")[0].count("\n")
-    where = f', lines="{first}-{last[1]}"' if spills else ""
-    notice = NOTICE.format(f" in {count} lines" if spills else "", blob.hash[:12], where)
+    lines_argument = f', lines="{first}-{last[1]}"' if can_spill else ""
+    notice = NOTICE.format(f" in {count} lines" if can_spill else "", blob.hash[:12], lines_argument)
     head, tail = short.text.split(f"\n{notice}\n")
-    if spills:
+    if can_spill:
         assert lines[first - 1].startswith(head.split("\n")[-1])
         assert lines[int(last[1]) - 1].endswith(tail.split("\n")[0])
     assert text.startswith(head)
@@ -93,8 +93,8 @@ def test_the_notice_tells_where_the_whole_is(spills):
     assert "<" not in short.text
 
 
-def test_the_rest_of_a_message_stays():
-    """Other parts, pictures in a result, its name and whether it failed stay as they are."""
+def test_cap_message_texts_keeps_other_parts():
+    """Other parts, pictures in a result, its name and its error flag stay unchanged."""
     result = ToolResult("t", "bash", (Text(make_text(1, 3_000)), PICTURE), is_error=True)
     short, blobs = cap_message_texts(Message("user", (result, Text("and now?"), PICTURE)), SMALL)
     assert len(blobs) == 1
@@ -104,14 +104,14 @@ def test_the_rest_of_a_message_stays():
 
 
 @pytest.mark.parametrize("role", ["system", "assistant"])
-def test_the_model_and_the_system_are_not_cut(role):
-    """Only words of users and tools are cut: what the model said goes back to it as it was."""
+def test_cap_message_texts_skips_assistant_and_system_messages(role):
+    """Only user and tool texts are cut: what the model wrote is sent back to it unchanged."""
     message = Message(role, (Text(make_text(1, 5_000)), ToolCall("t", "write", "x" * 5_000)))
     assert cap_message_texts(message, SMALL) == (message, ())
 
 
-def test_no_cap_and_a_tiny_one():
-    """0 cuts nothing; a cap under its own notice cuts only what is longer than that notice."""
+def test_cap_message_texts_handles_a_limit_of_zero_and_a_tiny_one():
+    """0 cuts nothing; a limit shorter than the notice cuts only texts that are longer than the notice."""
     message = Message.from_text("user", make_text(1, 5_000))
     assert cap_message_texts(message, Policy().with_settings(results={"append_chars": 0}).settings) == (message, ())
     short = Message.from_text("user", make_text(1, 100))
@@ -125,27 +125,29 @@ def test_no_cap_and_a_tiny_one():
     st.lists(st.sampled_from(["word ", "\n", "\ud83d", "配", "\x00", "\r\n", "x" * 300]), max_size=60).map("".join),
     st.integers(0, 2_000),
 )
-def test_a_capped_text_is_shorter_and_nothing_is_lost(text, most):
-    """What stays is shorter, within the cap where that has room for the notice, and the blob is the whole text."""
+def test_cap_message_texts_shortens_and_stores_the_whole_text(text, limit):
+    """The shown text is shorter and within the limit where the notice fits, and the blob has the whole text."""
     message = Message("tool", (ToolResult("t", "", (Text(text),)),))
-    short, blobs = cap_message_texts(message, Policy().with_settings(results={"append_chars": most}).settings)
+    short, blobs = cap_message_texts(message, Policy().with_settings(results={"append_chars": limit}).settings)
     kept = get_result_text(short.results[0])
     if not blobs:
         assert short is message
-        assert not most or len(text) <= max(most, 250)
+        assert not limit or len(text) <= max(limit, 250)
         return
     assert blobs[0].text == text
     assert len(kept) < len(text)
-    assert len(kept) <= max(most, 250)
-    assert cap_message_texts(short, Policy().with_settings(results={"append_chars": max(most, 250)}).settings) == (
+    assert len(kept) <= max(limit, 250)
+    assert cap_message_texts(short, Policy().with_settings(results={"append_chars": max(limit, 250)}).settings) == (
         short,
         (),
     )
 
 
 @pytest.mark.parametrize("role", ["user", "tool"])
-def test_what_the_cap_leaves_is_never_spilled(role):
-    """A policy that spills gets the ends of a preview at once: the model sees the whole's size and its handle only."""
+def test_plan_does_not_spill_a_capped_text(role):
+    """A policy that spills caps to preview size at once, so the model sees the size and the handle of the
+    whole text.
+    """
     text = make_text(5, 400_000)
     part = Text(text) if role == "user" else ToolResult("t", "bash", (Text(text),))
     settings = (
@@ -161,36 +163,38 @@ def test_what_the_cap_leaves_is_never_spilled(role):
         .settings
     )
     short, (blob,) = cap_message_texts(Message(role, (part,)), settings)
-    kept = short.text or get_result_text(short.results[0])
-    assert 2_000 < len(kept) < 2_500
-    assert f'400,000 characters in {text.count(NEWLINE) + 1:,} lines; recall(id="{blob.hash[:12]}", lines=' in kept
-    said = [Message.from_text("user", "go"), Message("assistant", (ToolCall("t", "bash"),)), short]
-    made = plan(said, get_target("anthropic", "claude-sonnet-4-5", window=200_000), Policy(settings=settings))
-    assert (made.record, made.blobs) == ((), ())
+    shown = short.text or get_result_text(short.results[0])
+    assert 2_000 < len(shown) < 2_500
+    assert f'400,000 characters in {text.count(NEWLINE) + 1:,} lines; recall(id="{blob.hash[:12]}", lines=' in shown
+    messages = [Message.from_text("user", "go"), Message("assistant", (ToolCall("t", "bash"),)), short]
+    new_plan = plan(messages, get_target("anthropic", "claude-sonnet-4-5", window=200_000), Policy(settings=settings))
+    assert (new_plan.record, new_plan.blobs) == ((), ())
 
 
-def test_what_the_cap_leaves_is_not_pruned():
-    """The handle of the whole text stands nowhere else, so its line stays when old results go."""
+def test_plan_does_not_prune_a_capped_text():
+    """The handle of the whole text is nowhere else, so a capped result stays when old results are pruned."""
     result = ToolResult("t", "bash", (Text(make_text(5, 400_000)),))
     short, _ = cap_message_texts(
         Message("tool", (result,)), Policy().with_settings(results={"append_chars": 100_000}).settings
     )
     others = [ToolResult(f"u{n}", "bash", (Text(make_text(n, 9_000)),)) for n in range(30)]
-    said = [Message.from_text("user", "go"), Message("assistant", (ToolCall("t", "bash"),)), short]
-    said += [
-        m for one in others for m in (Message("assistant", (ToolCall(one.call_id, "bash"),)), Message("tool", (one,)))
+    messages = [Message.from_text("user", "go"), Message("assistant", (ToolCall("t", "bash"),)), short]
+    messages += [
+        message
+        for other in others
+        for message in (Message("assistant", (ToolCall(other.call_id, "bash"),)), Message("tool", (other,)))
     ]
-    said += [Message.from_text("assistant", "done"), Message.from_text("user", "more")]
-    goal = get_target("anthropic", "claude-sonnet-4-5", window=100_000)
+    messages += [Message.from_text("assistant", "done"), Message.from_text("user", "more")]
+    target = get_target("anthropic", "claude-sonnet-4-5", window=100_000)
     policy = Policy().with_settings(compaction={"enabled": False, "goal_share": 0.0})
-    first = plan(said[:-1], goal, policy)
-    made = plan(said, goal, policy, state=first.state, inputs=PlanInputs(cache_state="cold"))
-    pruned = {edit.span.start for edit in made.record if edit.rule == "prune"}
+    first = plan(messages[:-1], target, policy)
+    new_plan = plan(messages, target, policy, state=first.state, inputs=PlanInputs(cache_state="cold"))
+    pruned = {edit.span.start for edit in new_plan.record if edit.rule == "prune"}
     assert 4 in pruned
     assert 2 not in pruned
 
 
-def test_without_spilling_the_cap_is_what_stays():
+def test_cap_message_texts_cuts_to_the_limit_without_spilling():
     """OpenClaw's rule cuts to its limit and no further: nothing is spilled later that could lose the handle."""
     text = make_text(5, 500_000)
     short, _ = cap_message_texts(Message.from_text("user", text), Policy.preset("openclaw").settings)

@@ -1,4 +1,4 @@
-"""Cache breakpoints: few, where something stands, and always on the newest part of what was said."""
+"""Cache breakpoints: few, on stable positions, and always on the newest message."""
 
 from __future__ import annotations
 
@@ -29,192 +29,206 @@ from holdfast.state.view import build_projection
 
 MODELS = [("anthropic", "claude-sonnet-4-5"), ("anthropic", "claude-opus-5-5"), ("anthropic", "somebody-else")]
 POLICIES = [Policy.preset(name) for name in PRESETS]
-EARLY = damage_history(
+EARLY_RESULT = damage_history(
     build_conversation([(0, 1, [(1, 0, 1, 0)], False), (0, 1, [], False)]), [("misplaced result", 0, 0)]
 )
-"""A result that stands before its call."""
+"""A history in which a result comes before its call."""
 
 
-def made_up(message):
-    """Return whether a message is there only because the API wants one."""
+def is_synthetic(message):
+    """Return whether normalization added the message because the API requires one."""
     results = all(result.content == (Text(SYNTHETIC_RESULT_TEXT),) for result in message.results)
     return results if message.results else message == Message.from_text("user", "Continue.")
 
 
 @given(
-    conversation_strategy(longest=3_000) | broken_history_strategy(max_wounds=4, longest=3_000, system=False),
+    conversation_strategy(longest=3_000) | broken_history_strategy(max_damages=4, longest=3_000, system=False),
     st.sampled_from(MODELS),
     st.sampled_from([7_000, 100_000]),
     st.sampled_from(POLICIES),
     st.integers(1, 4),
 )
-@example(messages=EARLY, model=MODELS[0], window=7_000, policy=POLICIES[0], most=1)
-def test_markers_stand_on_messages_that_are_sent(messages, model, window, policy, most):
-    """There are no more than the API takes, apart, on positions that exist, the tail's before all others.
-
-    Behind the tail's stands only what a repair put there: made up, or a result that came before its call.
+@example(messages=EARLY_RESULT, model=MODELS[0], window=7_000, policy=POLICIES[0], max_breakpoints=1)
+def test_cache_breakpoints_are_on_sent_messages(messages, model, window, policy, max_breakpoints):
+    """There are no more than the API allows, on distinct existing positions, the tail first. Only what normalization
+    added follows the tail's breakpoint: synthetic messages, or a result that came before its call.
     """
     window = max(window, 16_000) if policy.name == "openclaw" else window
-    where = get_target(*model, window=window)
-    where = replace(where, dialect=replace(where.dialect, max_cache_breakpoints=most))
-    for step in drive_agent_loop(messages, where, policy):
-        options, sent = step.plan.options, [slot.message for slot in step.slots]
-        assert len(options.cache_breakpoints) + options.setup_breakpoint <= most
+    target = get_target(*model, window=window)
+    target = replace(target, dialect=replace(target.dialect, max_cache_breakpoints=max_breakpoints))
+    for step in drive_agent_loop(messages, target, policy):
+        options, sent = step.plan.options, [sized.message for sized in step.sent_messages]
+        assert len(options.cache_breakpoints) + options.setup_breakpoint <= max_breakpoints
         assert len(set(options.cache_breakpoints)) == len(options.cache_breakpoints)
         if sent:
-            assert all(0 <= place < len(sent) for place in options.cache_breakpoints)
-            moved = [one for edit in step.plan.normalization for one in edit.replacement if one.results]
-            assert all(made_up(one) or one in moved for one in sent[options.cache_breakpoints[0] + 1 :])
+            assert all(0 <= position < len(sent) for position in options.cache_breakpoints)
+            moved_results = [one for edit in step.plan.normalization for one in edit.replacement if one.results]
+            assert all(
+                is_synthetic(message) or message in moved_results
+                for message in sent[options.cache_breakpoints[0] + 1 :]
+            )
 
 
 @given(conversation_strategy(), st.sampled_from([Policy(), Policy.preset("append-only")]))
-def test_no_markers_where_the_api_has_none(messages, policy):
+def test_cache_breakpoints_are_absent_where_the_api_has_none(messages, policy):
     """An API without explicit breakpoints gets none."""
-    where = get_target("openai-chat", "gpt-5", window=100_000)
-    options = plan(messages, where, policy).options
+    target = get_target("openai-chat", "gpt-5", window=100_000)
+    options = plan(messages, target, policy).options
     assert (options.cache_breakpoints, options.setup_breakpoint) == ((), False)
 
 
 @given(conversation_strategy(longest=2_000), st.sampled_from(MODELS))
-def test_the_tail_of_the_request_before_is_marked(messages, model):
-    """Ours: in a growing conversation the old tail is marked beside the new one, so that the cache is hit."""
-    said = [one for one in messages if one.role != "system"]
+def test_cache_breakpoints_mark_the_previous_tail(messages, model):
+    """In a growing conversation the old tail is marked beside the new one, so that the cache is hit."""
+    history = [message for message in messages if message.role != "system"]
     last = None
-    for step in drive_agent_loop(said, get_target(*model, window=200_000)):
+    for step in drive_agent_loop(history, get_target(*model, window=200_000)):
         if last is not None:
             assert last in step.plan.options.cache_breakpoints
         last = step.plan.options.cache_breakpoints[0]
 
 
 @given(conversation_strategy(longest=4_000), st.booleans())
-def test_the_body_carries_the_markers(messages, forced):
-    """Each position of the options is a breakpoint of the body, behind the last part of its message."""
-    where = get_target("anthropic", "claude-sonnet-4-5", window=60_000)
-    said = [one for one in messages if one.role != "system"]
-    step = drive_agent_loop(said, where, worlds=[PlanInputs(force_compaction=forced)])[-1]
-    sent = json.loads(build_request_body(where.api, where.model, step.slots, options=step.plan.options))["messages"]
+def test_build_request_body_carries_the_breakpoints(messages, forced):
+    """Each position of the options is a breakpoint in the body, on the last part of its message."""
+    target = get_target("anthropic", "claude-sonnet-4-5", window=60_000)
+    history = [message for message in messages if message.role != "system"]
+    step = drive_agent_loop(history, target, plan_inputs=[PlanInputs(force_compaction=forced)])[-1]
+    sent = json.loads(build_request_body(target.api, target.model, step.sent_messages, options=step.plan.options))[
+        "messages"
+    ]
     marked = [
-        place
-        for place, one in enumerate(sent)
+        position
+        for position, one in enumerate(sent)
         if isinstance(one["content"], list) and "cache_control" in one["content"][-1]
     ]
     assert marked == sorted(step.plan.options.cache_breakpoints)
 
 
-@pytest.mark.parametrize("said", [[], [Message("user")], [Message.from_text("user", " ")]])
-def test_nothing_is_marked_where_nothing_is(said):
-    """A request without messages has no marker on one."""
-    options = plan(said, get_target("anthropic", "claude-sonnet-4-5", window=60_000)).options
+@pytest.mark.parametrize("messages", [[], [Message("user")], [Message.from_text("user", " ")]])
+def test_cache_breakpoints_are_absent_without_messages(messages):
+    """A request without messages has no breakpoint on one."""
+    options = plan(messages, get_target("anthropic", "claude-sonnet-4-5", window=60_000)).options
     assert options.cache_breakpoints == ()
 
 
-def metered(step, where, cache):
-    """Return the hit of a step's request, and the blocks it sent."""
-    sent, ends = [], []
-    for slot in step.slots:
-        sent += make_cache_blocks(slot.message, len)
-        ends.append(len(sent) - 1)
-    marks = [ends[place] for place in step.plan.options.cache_breakpoints]
+def send_step(step, target, cache):
+    """Return the cache hit of a step's request and the blocks that it sent."""
+    blocks, ends = [], []
+    for sized in step.sent_messages:
+        blocks += make_cache_blocks(sized.message, len)
+        ends.append(len(blocks) - 1)
+    breakpoints = [ends[position] for position in step.plan.options.cache_breakpoints]
     return cache.send_request(
-        sent, (b"frame", 5_000), [SETUP_BREAKPOINT, *marks] if step.plan.options.setup_breakpoint else marks, 0
-    ), sent
+        blocks,
+        (b"frame", 5_000),
+        [SETUP_BREAKPOINT, *breakpoints] if step.plan.options.setup_breakpoint else breakpoints,
+        0,
+    ), blocks
 
 
-def wide(calls, steps):
-    """Return a conversation in which each answer makes so many calls at once."""
-    said = [Message.from_text("user", "go " * 2_000)]
+def build_parallel_steps(calls, steps):
+    """Return a conversation of ``steps`` answers that each make ``calls`` calls at once."""
+    messages = [Message.from_text("user", "go " * 2_000)]
     for number in range(steps):
         ids = [f"c{number}x{call}" for call in range(calls)]
-        said.append(Message("assistant", tuple(ToolCall(id_, "read") for id_ in ids)))
-        said.append(Message("tool", tuple(ToolResult(id_, "read", (Text(f"word {id_} " * 60),)) for id_ in ids)))
-    return said
+        messages.append(Message("assistant", tuple(ToolCall(id_, "read") for id_ in ids)))
+        messages.append(Message("tool", tuple(ToolResult(id_, "read", (Text(f"word {id_} " * 60),)) for id_ in ids)))
+    return messages
 
 
 @pytest.mark.parametrize("calls", [1, 8, 11, 30, 200])
-def test_a_tail_that_grew_by_many_blocks_still_hits(calls):
-    """However many blocks were added, all that the request before had sent is read from the cache."""
-    where = get_target("anthropic", "claude-sonnet-4-5", window=1_000_000)
-    cache, before = SimulatedCache(where.cache_rules), 0
-    for step in drive_agent_loop(wide(calls, 5), where):
-        hit, sent = metered(step, where, cache)
+def test_cache_breakpoints_hit_after_a_tail_of_many_blocks(calls):
+    """However many blocks were added, everything that the previous request sent is read from the cache."""
+    target = get_target("anthropic", "claude-sonnet-4-5", window=1_000_000)
+    cache, before = SimulatedCache(target.cache_rules), 0
+    for step in drive_agent_loop(build_parallel_steps(calls, 5), target):
+        hit, sent = send_step(step, target, cache)
         assert hit.read == before
         before = 5_000 + sum(tokens for _, tokens in sent)
 
 
-def test_a_tail_marker_alone_misses():
-    """The same with a marker on the tail alone reads nothing but what little looks back: the test above can fail."""
-    where = get_target("anthropic", "claude-sonnet-4-5", window=1_000_000)
-    cache = SimulatedCache(where.cache_rules)
-    steps = drive_agent_loop(wide(30, 3), where, Policy.preset("append-only"))
-    assert [metered(step, where, cache)[0].read for step in steps] == [0] * 4
+def test_cache_breakpoint_on_the_tail_alone_misses():
+    """With a breakpoint on the tail alone nothing is read from the cache, so the test above can fail."""
+    target = get_target("anthropic", "claude-sonnet-4-5", window=1_000_000)
+    cache = SimulatedCache(target.cache_rules)
+    steps = drive_agent_loop(build_parallel_steps(30, 3), target, Policy.preset("append-only"))
+    assert [send_step(step, target, cache)[0].read for step in steps] == [0] * 4
 
 
-def test_what_is_new_is_marked_every_fifteen_blocks():
-    """In a long stretch that is new, places that are left are marked, so that a fork from there looks back to one."""
-    where = get_target("anthropic", "claude-sonnet-4-5", window=1_000_000)
-    said = wide(4, 20)  # 161 blocks in 41 messages
-    (step,) = drive_agent_loop(said, where, request_points=[len(said)])
+def test_cache_breakpoints_mark_every_fifteen_new_blocks():
+    """In a long new stretch the remaining breakpoints are spread, so that a fork finds one within its look-back."""
+    target = get_target("anthropic", "claude-sonnet-4-5", window=1_000_000)
+    messages = build_parallel_steps(4, 20)  # 161 blocks in 41 messages
+    (step,) = drive_agent_loop(messages, target, request_points=[len(messages)])
     assert step.plan.options.cache_breakpoints == (40, 36, 32)
     assert step.plan.options.setup_breakpoint
-    for every, markers in ((0, (40,)), (16, (40, 36, 32)), (17, (40, 35, 30))):
-        policy = Policy().with_settings(cache={"breakpoint_interval_blocks": every})
+    for interval, markers in ((0, (40,)), (16, (40, 36, 32)), (17, (40, 35, 30))):
+        policy = Policy().with_settings(cache={"breakpoint_interval_blocks": interval})
         assert (
-            drive_agent_loop(said, where, policy, request_points=[len(said)])[0].plan.options.cache_breakpoints
+            drive_agent_loop(messages, target, policy, request_points=[len(messages)])[0].plan.options.cache_breakpoints
             == markers
         )
-    grown = [*said, *wide(4, 6)[1:]]
-    last = drive_agent_loop(grown, where, request_points=[len(said), len(grown)])[-1]
+    longer = [*messages, *build_parallel_steps(4, 6)[1:]]
+    last = drive_agent_loop(longer, target, request_points=[len(messages), len(longer)])[-1]
     assert last.plan.options.cache_breakpoints == (52, 40, 48)
 
 
 @pytest.mark.parametrize("markers", ["frontier", "tail"])
-def test_the_next_prune_reads_up_to_the_frontier(markers):
-    """Behind the last old result that gave way a marker stands: when more go, what lies before them is read again."""
-    where = get_target("anthropic", "claude-sonnet-4-5", window=1_000_000)
+def test_cache_breakpoints_let_the_next_prune_read_up_to_the_frontier(markers):
+    """A breakpoint follows the last pruned result: when more are pruned, everything before them is read again."""
+    target = get_target("anthropic", "claude-sonnet-4-5", window=1_000_000)
     policy = Policy().with_settings(prune={"keep_tokens": 3_000, "min_tokens": 100}, cache={"breakpoints": markers})
-    worlds = [PlanInputs()] * 5 + [PlanInputs("cold")]
+    inputs = [PlanInputs()] * 5 + [PlanInputs("cold")]
     cache, steps = (
-        SimulatedCache(where.cache_rules),
-        drive_agent_loop(wide(8, 12), where, policy, request_points=range(3, 26, 2), worlds=worlds),
+        SimulatedCache(target.cache_rules),
+        drive_agent_loop(
+            build_parallel_steps(8, 12), target, policy, request_points=range(3, 26, 2), plan_inputs=inputs
+        ),
     )
-    first, second = ({edit.span.start for edit in steps[place].plan.record} for place in (5, 11))
+    first, second = ({edit.span.start for edit in steps[index].plan.record} for index in (5, 11))
     assert max(first) < min(second)
-    hit, sent = [metered(step, where, cache) for step in steps][-1]
-    stays = 5_000 + sum(tokens for _, tokens in sent[: 1 + (8 + 8) * max(first) // 2])
-    assert hit.read == (stays if markers == "frontier" else 0)
+    hit, sent = [send_step(step, target, cache) for step in steps][-1]
+    kept_tokens = 5_000 + sum(tokens for _, tokens in sent[: 1 + (8 + 8) * max(first) // 2])
+    assert hit.read == (kept_tokens if markers == "frontier" else 0)
 
 
-def test_the_summary_is_marked():
-    """Behind a summary a marker stands, where nothing in the kept tail was replaced later."""
-    where = get_target("anthropic", "claude-sonnet-4-5", window=40_000)
-    said = [*wide(4, 12), Message.from_text("assistant", "so"), Message.from_text("user", "go on")]
-    step = drive_agent_loop(said, where, worlds=[PlanInputs(force_compaction=True)])[-1]
+def test_cache_breakpoints_mark_the_summary():
+    """A breakpoint follows the summary when nothing in the kept tail was replaced later."""
+    target = get_target("anthropic", "claude-sonnet-4-5", window=40_000)
+    messages = [*build_parallel_steps(4, 12), Message.from_text("assistant", "so"), Message.from_text("user", "go on")]
+    step = drive_agent_loop(messages, target, plan_inputs=[PlanInputs(force_compaction=True)])[-1]
     assert step.plan.state.view.compaction is not None
     assert 0 in step.plan.options.cache_breakpoints
 
 
-def test_slots_that_are_gone_are_counted_out():
-    """Where a recorded edit took whole slots, markers stand on what is shown: the tail, and the tail before."""
-    said = [Message.from_text("user" if place % 2 == 0 else "assistant", f"word {place}") for place in range(9)]
-    entries = [Entry(str(place), None, MessageEntry(build_sized_message(one)), place) for place, one in enumerate(said)]
-    gone = DecisionEntry(
+def test_choose_cache_breakpoints_counts_only_shown_messages():
+    """When an edit replaced whole messages, breakpoints are on shown messages: the tail and the previous tail."""
+    messages = [Message.from_text("user" if index % 2 == 0 else "assistant", f"word {index}") for index in range(9)]
+    entries = [
+        Entry(str(index), None, MessageEntry(build_sized_message(message)), index)
+        for index, message in enumerate(messages)
+    ]
+    edits = DecisionEntry(
         (Edit(Span(1, 3)), Edit(Span(5, 6), (Message.from_text("assistant", "x"), Message.from_text("user", "y"))))
     )
-    branch = ConversationState.from_entries([*entries, Entry("d", None, gone), Entry("r", None, RequestEntry("b", 7))])
-    where = get_target("anthropic", "claude-sonnet-4-5", window=100_000)
-    options = choose_cache_breakpoints(branch, (), where, Policy().settings)
+    state = ConversationState.from_entries([*entries, Entry("d", None, edits), Entry("r", None, RequestEntry("b", 7))])
+    target = get_target("anthropic", "claude-sonnet-4-5", window=100_000)
+    options = choose_cache_breakpoints(state, (), target, Policy().settings)
     assert options.cache_breakpoints == (7, 5, 4)
-    assert [slot.message.text for slot in build_projection(branch)][4:6] == ["y", "word 6"]
+    assert [sized.message.text for sized in build_projection(state)][4:6] == ["y", "word 6"]
 
 
-@pytest.mark.parametrize("said", ["<persisted_tool_result>", "word\n" * 4_000])
-def test_what_was_edited_before_it_was_shown_holds_no_marker(said):
-    """A look-alike that was escaped, or a result that was cut where it arrived, stands as it was first shown."""
-    where = get_target("anthropic", "claude-sonnet-4-5", window=1_000_000)
+@pytest.mark.parametrize("text", ["<persisted_tool_result>", "word\n" * 4_000])
+def test_cache_breakpoints_skip_messages_edited_before_they_were_shown(text):
+    """An escaped look-alike tag or a result truncated on arrival holds no breakpoint, as it never changes later."""
+    target = get_target("anthropic", "claude-sonnet-4-5", window=1_000_000)
     opencode = Policy.preset("opencode")
     call = Message("assistant", (ToolCall("c", "read"),))
-    start = [Message.from_text("user", "go"), call, Message("tool", (ToolResult("c", "read", (Text(said),)),))]
-    for step in drive_agent_loop([*start, *wide(1, 4)[1:]], where, opencode, request_points=range(3, 12, 2)):
+    start = [Message.from_text("user", "go"), call, Message("tool", (ToolResult("c", "read", (Text(text),)),))]
+    for step in drive_agent_loop(
+        [*start, *build_parallel_steps(1, 4)[1:]], target, opencode, request_points=range(3, 12, 2)
+    ):
         assert len(step.plan.state.view.edits) == 1
         assert 2 not in step.plan.options.cache_breakpoints[:1] or step.count == 3
     assert 2 not in step.plan.options.cache_breakpoints

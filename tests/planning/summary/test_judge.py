@@ -1,4 +1,4 @@
-"""What is asked of the writer, and what of its answer is taken."""
+"""What the summary writer is asked for, and which of its answers are accepted."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from holdfast.planning.summary.must_keep import (
 )
 from holdfast.planning.summary.prompts import SUMMARY_HEADINGS, SummaryPromptOptions
 
-GOOD = "\n".join(f"## {name}\n- kelp" for name in SUMMARY_HEADINGS)
-WANTED = SummaryRequirements(1_000)
+GOOD_SUMMARY = "\n".join(f"## {name}\n- kelp" for name in SUMMARY_HEADINGS)
+REQUIREMENTS = SummaryRequirements(1_000)
 
 # -- prompts -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_template_has_every_heading_in_order():
-    """The form that is asked for holds the seven headings, once each, in their order."""
-    told = prompts.build_summary_prompt("record", SummaryPromptOptions(500))
-    places = [told.index(f"## {name}\n") for name in SUMMARY_HEADINGS]
+def test_build_summary_prompt_has_every_heading_in_order():
+    """The template contains the seven headings, once each and in their order."""
+    prompt = prompts.build_summary_prompt("record", SummaryPromptOptions(500))
+    places = [prompt.index(f"## {name}\n") for name in SUMMARY_HEADINGS]
     assert places == sorted(places)
-    assert [told.count(f"## {name}\n") for name in SUMMARY_HEADINGS] == [1] * 7
-    for inner in ("### Done", "### In Progress", "### Blocked", "(none)", "500 words", "language", "letter by letter"):
-        assert inner in told
+    assert [prompt.count(f"## {name}\n") for name in SUMMARY_HEADINGS] == [1] * 7
+    for phrase in ("### Done", "### In Progress", "### Blocked", "(none)", "500 words", "language", "letter by letter"):
+        assert phrase in prompt
 
 
-def test_what_stands_where():
-    """The record and the earlier notes are data between tags, then come additions, the task, and the reasons."""
-    order = SummaryPromptOptions(
+def test_build_summary_prompt_orders_its_sections():
+    """Record and previous summary are data between tags; additions, task and rejection reasons follow."""
+    options = SummaryPromptOptions(
         500, "OLD", ("/srv/a/b",), "dwell on tests", ("from a hook",), rejection_reasons=("it was empty",)
     )
-    told = prompts.build_summary_prompt("RECORD", order, prompts.format_part_label(2, 3))
+    prompt = prompts.build_summary_prompt("RECORD", options, prompts.format_part_label(2, 3))
     pieces = ["<previous-summary>\nOLD", "[Part 2 of 3]", "<conversation>\nRECORD", "<added-context>\nfrom a hook"]
     pieces += ["Bring them up to date", "## Goal", "/srv/a/b", "<user-focus>\ndwell on tests", "- it was empty"]
-    places = [told.index(piece) for piece in pieces]
+    places = [prompt.index(piece) for piece in pieces]
     assert places == sorted(places)
 
 
-def test_parts_are_merged_oldest_first():
-    """A merge names each part by its age and holds the earlier notes once."""
-    told = prompts.build_merge_prompt(["A", "B", "C"], SummaryPromptOptions(500, "OLD"))
+def test_build_merge_prompt_lists_parts_oldest_first():
+    """A merge labels each part by its age and contains the previous summary once."""
+    prompt = prompts.build_merge_prompt(["A", "B", "C"], SummaryPromptOptions(500, "OLD"))
     pieces = [
         "OLD",
         "Part 1 of 3, the oldest",
@@ -66,25 +66,25 @@ def test_parts_are_merged_oldest_first():
         "C",
         "Make one of them",
     ]
-    places = [told.index(piece) for piece in pieces]
+    places = [prompt.index(piece) for piece in pieces]
     assert places == sorted(places)
     assert prompts.format_part_label(1, 1) == "Part 1 of 1"
 
 
-def test_a_wish_is_cut_between_characters():
-    """The user's own instructions keep 800 characters, none of them torn."""
+def test_clip_focus_cuts_between_characters():
+    """The user's own instructions keep 800 characters, and no grapheme is split."""
     assert prompts.clip_focus("a" * 799 + "👩\u200d🔬", 800) == "a" * 799
     assert prompts.clip_focus("  short ", 800) == "short"
 
 
-def test_a_replaced_prompt_is_all_there_is():
-    """A hook's prompt takes the place of task and form."""
-    told = prompts.build_inline_summary_prompt(SummaryPromptOptions(500, custom_prompt="Do it your way."))
-    assert "Do it your way." in told
-    assert "## Goal" not in told
+def test_build_inline_summary_prompt_uses_a_custom_prompt_alone():
+    """A hook's prompt replaces both task and template."""
+    prompt = prompts.build_inline_summary_prompt(SummaryPromptOptions(500, custom_prompt="Do it your way."))
+    assert "Do it your way." in prompt
+    assert "## Goal" not in prompt
 
 
-# -- what must be kept -------------------------------------------------------------------------------------------------
+# -- identifiers and keywords ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -100,40 +100,40 @@ def test_a_replaced_prompt_is_all_there_is():
         ("ab12" * 100 + " https://x.io/" + "q" * 300, []),
     ],
 )
-def test_identifiers(text, found):
-    """Addresses, hosts with ports, absolute paths, eight hexadecimal and six decimal digits."""
+def test_find_identifiers_finds_urls_paths_hosts_and_long_numbers(text, found):
+    """URLs, hosts with ports, absolute paths, and runs of eight hexadecimal or six decimal digits are identifiers."""
     assert [*find_identifiers(text)] == found
 
 
-def test_identifiers_of_the_newest_messages():
-    """What user and agent said and called counts, newest first, as it was written; what tools gave back does not."""
-    said = [
+def test_collect_newest_identifiers_takes_messages_and_calls():
+    """Identifiers of user and assistant texts and calls count, newest first, as written; those of results do not."""
+    messages = [
         Message.from_text("user", "old 111111"),
         Message.from_text("user", "new 222222"),
         Message("assistant", (Text("hash cafebabe12"), ToolCall("1", "read", '{"path": "/srv/a/b.py"}'))),
         Message("tool", (ToolResult("1", "read", (Text("333333 /etc/x/y"),)),)),
     ]
-    assert collect_newest_identifiers(said, 3, 12) == ("cafebabe12", "/srv/a/b.py", "222222")
-    assert collect_newest_identifiers(said, 3, 1) == ("cafebabe12",)
-    assert collect_newest_identifiers(said, 0, 12) == ()
-    assert find_missing_identifiers("CAFEBABE12 and /srv/a/b.py", collect_newest_identifiers(said, 3, 12)) == (
+    assert collect_newest_identifiers(messages, 3, 12) == ("cafebabe12", "/srv/a/b.py", "222222")
+    assert collect_newest_identifiers(messages, 3, 1) == ("cafebabe12",)
+    assert collect_newest_identifiers(messages, 0, 12) == ()
+    assert find_missing_identifiers("CAFEBABE12 and /srv/a/b.py", collect_newest_identifiers(messages, 3, 12)) == (
         "222222",
     )
 
 
-def test_the_newest_request():
-    """The newest words of a user are the request; a message of results alone is none."""
-    said = [
+def test_find_newest_user_text_skips_results_and_blanks():
+    """The newest user text is the request; a message of results alone is none."""
+    messages = [
         Message.from_text("user", "do it"),
         Message("user", (ToolResult("1", "", (Text("r"),)),)),
         Message.from_text("user", " "),
     ]
-    assert find_newest_user_text(said) == "do it"
+    assert find_newest_user_text(messages) == "do it"
     assert find_newest_user_text([]) == ""
 
 
 @pytest.mark.parametrize(
-    ("request_", "summary", "told"),
+    ("request_", "summary", "expected"),
     [
         ("Please migrate the billing database", "billing database: migrated", True),
         ("Please migrate the billing database", "the database was fine", False),
@@ -144,30 +144,32 @@ def test_the_newest_request():
         ("", "", True),
     ],
 )
-def test_a_request_is_reflected(request_, summary, told):
-    """Two of three or more telling words must stand in a summary, one of fewer; what says nothing asks for nothing."""
-    assert has_request_keywords(summary, request_) is told
+def test_has_request_keywords_requires_two_of_three_or_more(request_, summary, expected):
+    """A summary must contain two of three or more keywords, or one of fewer; a request without keywords always
+    passes.
+    """
+    assert has_request_keywords(summary, request_) is expected
 
 
 @given(st.text(max_size=80))
-def test_a_text_reflects_itself(text):
-    """Whatever was asked, its own words reflect it, and hold its identifiers."""
+def test_has_request_keywords_accepts_the_request_itself(text):
+    """Any text contains its own keywords and identifiers."""
     assert has_request_keywords(text, text)
     assert not find_missing_identifiers(text, find_identifiers(text))
     assert len(extract_keywords(text)) <= 12
 
 
-# -- what is taken -----------------------------------------------------------------------------------------------------
+# -- accepted answers --------------------------------------------------------------------------------------------------
 
 
-def why(text, tokens=500, wanted=WANTED, **more):
-    return "; ".join(find_summary_problems(SummaryAnswer(text, tokens, **more), wanted))
+def join_problems(text, tokens=500, requirements=REQUIREMENTS, **answer_fields):
+    return "; ".join(find_summary_problems(SummaryAnswer(text, tokens, **answer_fields), requirements))
 
 
-def test_a_good_summary_is_taken():
-    """All headings, a normal end, a fair size: no reason is given."""
-    assert why(GOOD) == ""
-    assert why(GOOD.replace("## Goal", "# goal:")) == ""
+def test_find_summary_problems_accepts_a_good_summary():
+    """A summary with all headings, a normal stop and a fair size has no problems."""
+    assert join_problems(GOOD_SUMMARY) == ""
+    assert join_problems(GOOD_SUMMARY.replace("## Goal", "# goal:")) == ""
 
 
 @pytest.mark.parametrize(
@@ -175,54 +177,62 @@ def test_a_good_summary_is_taken():
     [
         ("", "empty"),
         (" \n", "empty"),
-        ("I'm sorry, but I can\u2019t do that.\n" + GOOD, "refusal"),
+        ("I'm sorry, but I can\u2019t do that.\n" + GOOD_SUMMARY, "refusal"),
         ("As an AI I cannot", "refusal"),
         ("Rate limit reached, try again later", "message of a provider"),
         (prompts.render_summary_template(), "repeated"),
         (prompts.build_summary_prompt("record", SummaryPromptOptions(9)), "repeated"),
         ("[User]: hi\n\n[Assistant]: hi\n\n[Tool result]: x", "repeated"),
-        (GOOD + "\n<tool_call>\n{}", "tool call"),
+        (GOOD_SUMMARY + "\n<tool_call>\n{}", "tool call"),
         ('{"name": "read", "arguments": {"path": "a"}}', "tool call"),
-        ("[TOOL_CALLS] [{}]\n" + GOOD, "tool call"),
-        (GOOD.replace("## Progress", "Progress"), "not in their order: Progress"),
-        ("\n".join(reversed(GOOD.split("\n"))), "not in their order"),
+        ("[TOOL_CALLS] [{}]\n" + GOOD_SUMMARY, "tool call"),
+        (GOOD_SUMMARY.replace("## Progress", "Progress"), "not in their order: Progress"),
+        ("\n".join(reversed(GOOD_SUMMARY.split("\n"))), "not in their order"),
     ],
 )
-def test_what_is_no_summary(text, reason):
-    """Empty, refusing, limited, repeating, calling or shapeless answers are each refused for what they are."""
-    assert reason in why(text)
+def test_find_summary_problems_names_why_an_answer_is_no_summary(text, reason):
+    """Empty, refusing, rate-limited, repeating, tool-calling and shapeless answers are each rejected with
+    their reason.
+    """
+    assert reason in join_problems(text)
 
 
-def test_words_about_limits_are_no_limits():
-    """A summary of work on rate limits, refusals or tool calls is one: only how an answer begins is judged."""
-    work = GOOD.replace("kelp", "added a rate limit (429, try again later); `<tool_call>` parsing; I cannot repro")
-    assert why(work) == ""
+def test_find_summary_problems_allows_text_about_limits():
+    """A summary about rate limits, refusals or tool calls is accepted: only how an answer begins counts."""
+    work = GOOD_SUMMARY.replace(
+        "kelp", "added a rate limit (429, try again later); `<tool_call>` parsing; I cannot repro"
+    )
+    assert join_problems(work) == ""
 
 
-def test_sizes_stops_and_calls():
-    """Too short, too long, broken off and calling answers are refused with the numbers; what it kept is looked at."""
-    assert "it has 20 tokens, and at least 200" in why(GOOD, 20, SummaryRequirements(1_000, 200))
-    assert "it has 1,001 tokens, and at most 1,000" in why(GOOD, 1_001)
-    assert "'length'" in why(GOOD, stop_reason="length")
-    assert "'refusal'" in why(GOOD, stop_reason="refusal")
-    assert "'read'" in why(GOOD, called_tools=("read",), stop_reason="tool")
-    assert "/srv/a/b" in why(GOOD, wanted=SummaryRequirements(1_000, identifiers=("/srv/a/b",)))
-    assert "asked for last" in why(GOOD, wanted=SummaryRequirements(1_000, newest_request="paint the boat red"))
-    assert "word for word" in why(GOOD, wanted=SummaryRequirements(1_000, previous_summary=GOOD))
+def test_find_summary_problems_checks_sizes_stops_and_calls():
+    """Answers that are too short, too long, cut off, tool-calling or forgetful are rejected with the numbers."""
+    assert "it has 20 tokens, and at least 200" in join_problems(GOOD_SUMMARY, 20, SummaryRequirements(1_000, 200))
+    assert "it has 1,001 tokens, and at most 1,000" in join_problems(GOOD_SUMMARY, 1_001)
+    assert "'length'" in join_problems(GOOD_SUMMARY, stop_reason="length")
+    assert "'refusal'" in join_problems(GOOD_SUMMARY, stop_reason="refusal")
+    assert "'read'" in join_problems(GOOD_SUMMARY, called_tools=("read",), stop_reason="tool")
+    assert "/srv/a/b" in join_problems(GOOD_SUMMARY, requirements=SummaryRequirements(1_000, identifiers=("/srv/a/b",)))
+    assert "asked for last" in join_problems(
+        GOOD_SUMMARY, requirements=SummaryRequirements(1_000, newest_request="paint the boat red")
+    )
+    assert "word for word" in join_problems(
+        GOOD_SUMMARY, requirements=SummaryRequirements(1_000, previous_summary=GOOD_SUMMARY)
+    )
 
 
 @pytest.mark.parametrize(
-    ("text", "left"),
+    ("text", "expected"),
     [
-        (f"```markdown\n{GOOD}\n```", GOOD),
-        (f"Here are the notes:\n\n{GOOD}", GOOD),
-        (f"<summary>\n{GOOD}\n</summary>", GOOD),
-        (f"  {GOOD}\n\n", GOOD),
+        (f"```markdown\n{GOOD_SUMMARY}\n```", GOOD_SUMMARY),
+        (f"Here are the notes:\n\n{GOOD_SUMMARY}", GOOD_SUMMARY),
+        (f"<summary>\n{GOOD_SUMMARY}\n</summary>", GOOD_SUMMARY),
+        (f"  {GOOD_SUMMARY}\n\n", GOOD_SUMMARY),
         ("no headings", "no headings"),
-        (f"You've hit your limit\n{GOOD}", f"You've hit your limit\n{GOOD}"),
-        ("x" * 500 + f"\n{GOOD}", "x" * 500 + f"\n{GOOD}"),
+        (f"You've hit your limit\n{GOOD_SUMMARY}", f"You've hit your limit\n{GOOD_SUMMARY}"),
+        ("x" * 500 + f"\n{GOOD_SUMMARY}", "x" * 500 + f"\n{GOOD_SUMMARY}"),
     ],
 )
-def test_a_wrapping_is_taken_off(text, left):
-    """A fence, a wrapping tag or a short introduction goes; what tells that it is no summary stays."""
-    assert strip_fence_and_introduction(text) == left
+def test_strip_fence_and_introduction_removes_the_wrapping(text, expected):
+    """A fence, a wrapping tag or a short introduction goes; text that shows it is no summary stays."""
+    assert strip_fence_and_introduction(text) == expected

@@ -1,4 +1,4 @@
-"""What answers say: usage, reasons, errors and the odd ways of servers, case by case."""
+"""Answers of each API, case by case: usage, stop reasons, history, errors and the quirks of servers."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from holdfast.providers.rules.validate import validate_request
 from holdfast.state.entries import Usage
 
 
-def raw(value):
+def encode(value):
     return json.dumps(value).encode()
 
 
-def folded(api, *bodies):
+def accumulate(api, *bodies):
     fold = AnswerStream(api)
     for body in bodies:
-        fold.add_event(StreamEvent(body if isinstance(body, bytes) else raw(body)))
+        fold.add_event(StreamEvent(body if isinstance(body, bytes) else encode(body)))
     return fold.build_answer()
 
 
 # -- usage -------------------------------------------------------------------------------------------------------------
 
 CALL = {"input_tokens": 10, "cache_read_input_tokens": 200, "cache_creation_input_tokens": 30, "output_tokens": 5}
-KEPT = {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 20}
-COMPACTING = {"type": "compaction", "input_tokens": 180_000, "output_tokens": 3_500}
-SERVED = {"type": "message", "input_tokens": 23_000, "output_tokens": 1_000}
+CACHE_WRITES = {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 20}
+COMPACTION_ITERATION = {"type": "compaction", "input_tokens": 180_000, "output_tokens": 3_500}
+MESSAGE_ITERATION = {"type": "message", "input_tokens": 23_000, "output_tokens": 1_000}
 
 
 @pytest.mark.parametrize(
-    ("api", "told", "wanted"),
+    ("api", "counts", "expected"),
     [
         ("anthropic", CALL, Usage(240, 5, 200, 30)),
         ("anthropic", CALL | {"output_tokens_details": {"thinking_tokens": 3}}, Usage(240, 5, 200, 30, 3)),
         ("anthropic", {"input_tokens": 7, "cache_read_input_tokens": None, "output_tokens": 1}, Usage(7, 1)),
-        ("anthropic", CALL | {"cache_creation": KEPT}, Usage(240, 5, 200, 30, cache_write_1h=20)),
-        ("anthropic", {"input_tokens": 7, "cache_creation": KEPT}, Usage(7)),
+        ("anthropic", CALL | {"cache_creation": CACHE_WRITES}, Usage(240, 5, 200, 30, cache_write_1h=20)),
+        ("anthropic", {"input_tokens": 7, "cache_creation": CACHE_WRITES}, Usage(7)),
         (
             "openai-chat",
             {
@@ -96,47 +96,57 @@ SERVED = {"type": "message", "input_tokens": 23_000, "output_tokens": 1_000}
         ),
     ],
 )
-def test_usage_has_one_sense(api, told, wanted):
-    """``input`` is the whole prompt and ``output`` all that was made, whatever an API's fields leave out."""
-    assert parse_window_usage(api, raw(told)) == wanted
-    assert parse_billed_usage(api, raw(told)) == wanted
-    assert wanted.total == wanted.input + wanted.output
+def test_parse_usage_has_one_meaning_for_all_apis(api, counts, expected):
+    """``input`` is the whole prompt and ``output`` everything generated, whatever an API's own fields leave out."""
+    assert parse_window_usage(api, encode(counts)) == expected
+    assert parse_billed_usage(api, encode(counts)) == expected
+    assert expected.total == expected.input + expected.output
 
 
-def test_the_window_is_the_last_message_and_the_bill_is_everything():
-    """Of Anthropic's iterations the last message counts for the window, never a compaction; all count for the bill."""
+def test_parse_usage_separates_window_from_billed_iterations():
+    """Of Anthropic's iterations the last message counts for the window, never a compaction; all of them are billed."""
     top = {"input_tokens": 23_000, "output_tokens": 1_000}
-    for iterations in ([COMPACTING, SERVED], [SERVED, COMPACTING]):
-        told = raw(top | {"iterations": iterations})
-        assert parse_window_usage("anthropic", told) == Usage(23_000, 1_000)
-        assert parse_billed_usage("anthropic", told) == Usage(203_000, 4_500)
+    for iterations in ([COMPACTION_ITERATION, MESSAGE_ITERATION], [MESSAGE_ITERATION, COMPACTION_ITERATION]):
+        usage = encode(top | {"iterations": iterations})
+        assert parse_window_usage("anthropic", usage) == Usage(23_000, 1_000)
+        assert parse_billed_usage("anthropic", usage) == Usage(203_000, 4_500)
     loop = {"input_tokens": 50_000, "output_tokens": 3_000, "output_tokens_details": {"thinking_tokens": 40}}
-    told = raw(loop | {"iterations": [SERVED, SERVED | {"input_tokens": 27_000, "output_tokens": 2_000}]})
-    assert parse_window_usage("anthropic", told) == Usage(27_000, 2_000)
-    assert parse_billed_usage("anthropic", told) == Usage(50_000, 3_000, 0, 0, 40)
-    alone = raw(top | {"iterations": [COMPACTING]})
+    usage = encode(
+        loop | {"iterations": [MESSAGE_ITERATION, MESSAGE_ITERATION | {"input_tokens": 27_000, "output_tokens": 2_000}]}
+    )
+    assert parse_window_usage("anthropic", usage) == Usage(27_000, 2_000)
+    assert parse_billed_usage("anthropic", usage) == Usage(50_000, 3_000, 0, 0, 40)
+    alone = encode(top | {"iterations": [COMPACTION_ITERATION]})
     assert (parse_window_usage("anthropic", alone), parse_billed_usage("anthropic", alone)) == (
         Usage(23_000, 1_000),
         Usage(203_000, 4_500),
     )
-    kept = [call | {"cache_creation_input_tokens": 20, "cache_creation": KEPT} for call in (SERVED, COMPACTING)]
-    assert parse_billed_usage("anthropic", raw(kept[0] | {"iterations": kept})).cache_write_1h == 40
-    fallback = [SERVED, SERVED | {"type": "fallback_message", "input_tokens": 5}]
-    assert parse_window_usage("anthropic", raw(top | {"iterations": fallback})) == Usage(5, 1_000)
+    iterations_with_writes = [
+        call | {"cache_creation_input_tokens": 20, "cache_creation": CACHE_WRITES}
+        for call in (MESSAGE_ITERATION, COMPACTION_ITERATION)
+    ]
+    assert (
+        parse_billed_usage(
+            "anthropic", encode(iterations_with_writes[0] | {"iterations": iterations_with_writes})
+        ).cache_write_1h
+        == 40
+    )
+    fallback = [MESSAGE_ITERATION, MESSAGE_ITERATION | {"type": "fallback_message", "input_tokens": 5}]
+    assert parse_window_usage("anthropic", encode(top | {"iterations": fallback})) == Usage(5, 1_000)
 
 
-@pytest.mark.parametrize("told", [None, b"null", b"{}", b"[1]", b'"x"', b'{"a":{}}', b'{"a":"1"}'])
+@pytest.mark.parametrize("counts", [None, b"null", b"{}", b"[1]", b'"x"', b'{"a":{}}', b'{"a":"1"}'])
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses", "gemini"])
-def test_no_numbers_are_no_usage(api, told):
-    """Usage that is missing, null or of another shape is nothing, not zeros."""
-    assert parse_window_usage(api, told) is None
-    assert parse_billed_usage(api, told) is None
+def test_parse_usage_returns_none_without_counts(api, counts):
+    """Usage that is missing, null or of another shape is None, not zeros."""
+    assert parse_window_usage(api, counts) is None
+    assert parse_billed_usage(api, counts) is None
 
 
 @pytest.mark.parametrize("count", [-5, "7", None, [1], 1e300, True])
-def test_odd_counts_do_no_harm(count):
-    """A negative count is none, a number out of all bounds is bounded, other things count for nothing."""
-    found = parse_window_usage("openai-chat", raw({"prompt_tokens": count, "completion_tokens": 3}))
+def test_parse_usage_bounds_odd_counts(count):
+    """A negative count is 0, a huge one is bounded, and other types count as nothing."""
+    found = parse_window_usage("openai-chat", encode({"prompt_tokens": count, "completion_tokens": 3}))
     assert found is not None
     assert 0 <= found.input <= 2**53
     assert found.output == 3
@@ -145,87 +155,92 @@ def test_odd_counts_do_no_harm(count):
 # -- reasons -----------------------------------------------------------------------------------------------------------
 
 
-def claude(reason, content=({"type": "text", "text": "a"},)):
+def build_anthropic_body(reason, content=({"type": "text", "text": "a"},)):
     return {"role": "assistant", "content": list(content), "stop_reason": reason}
 
 
-def chat(reason, **told):
-    return {"choices": [{"message": {"content": "a"} | told, "finish_reason": reason}]}
+def build_chat_body(reason, **message):
+    return {"choices": [{"message": {"content": "a"} | message, "finish_reason": reason}]}
 
 
-def google(reason, *parts):
+def build_gemini_body(reason, *parts):
     return {"candidates": [{"content": {"parts": list(parts) or [{"text": "a"}]}, "finishReason": reason}]}
 
 
-def responses(status, reason=None, *items, **fields):
+def build_responses_body(status, reason=None, *items, **fields):
     return {"status": status, "incomplete_details": reason and {"reason": reason}, "output": list(items)} | fields
 
 
 CHAT_CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 ITEM_CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
-NO = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
+REFUSAL = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
 
 
 @pytest.mark.parametrize(
     ("api", "body", "stop", "native"),
     [
-        ("anthropic", claude("end_turn"), "end", "end_turn"),
-        ("anthropic", claude("tool_use"), "tool", "tool_use"),
-        ("anthropic", claude("max_tokens"), "length", "max_tokens"),
-        ("anthropic", claude("model_context_window_exceeded"), "window", "model_context_window_exceeded"),
-        ("anthropic", claude("pause_turn"), "pause", "pause_turn"),
-        ("anthropic", claude("compaction"), "compaction", "compaction"),
-        ("anthropic", claude("refusal"), "refusal", "refusal"),
-        ("anthropic", claude("stop_sequence"), "stop_sequence", "stop_sequence"),
-        ("anthropic", claude("of_tomorrow"), "unknown", "of_tomorrow"),
-        ("anthropic", claude(None), "unknown", ""),
-        ("openai-chat", chat("stop"), "end", "stop"),
-        ("openai-chat", chat("stop", tool_calls=[CHAT_CALL]), "tool", "stop"),
-        ("openai-chat", chat("stop", content=None, refusal="no"), "refusal", "stop"),
-        ("openai-chat", chat("length"), "length", "length"),
-        ("openai-chat", chat("length", tool_calls=[CHAT_CALL]), "length", "length"),
-        ("openai-chat", chat("MAX_TOKENS"), "length", "MAX_TOKENS"),
-        ("openai-chat", chat("content_filter"), "content_filter", "content_filter"),
-        ("openai-chat", chat("model_length"), "window", "model_length"),
-        ("openai-chat", chat("error"), "error", "error"),
-        ("openai-chat", chat("of_tomorrow"), "unknown", "of_tomorrow"),
-        ("openai-responses", responses("completed"), "end", "completed"),
-        ("openai-responses", responses("completed", None, ITEM_CALL), "tool", "completed"),
-        ("openai-responses", responses("completed", None, NO), "refusal", "completed"),
-        ("openai-responses", responses("completed", None, {"type": "compaction"}), "compaction", "completed"),
-        ("openai-responses", responses("incomplete", "max_output_tokens"), "length", "max_output_tokens"),
-        ("openai-responses", responses("incomplete", "content_filter"), "content_filter", "content_filter"),
-        ("openai-responses", responses("incomplete", "steered"), "pause", "steered"),
-        ("openai-responses", responses("incomplete", "of_tomorrow"), "unknown", "of_tomorrow"),
-        ("openai-responses", responses("cancelled"), "error", "cancelled"),
-        ("gemini", google("STOP"), "end", "STOP"),
-        ("gemini", google("STOP", {"functionCall": {"name": "f"}}), "tool", "STOP"),
-        ("gemini", google("MAX_TOKENS"), "length", "MAX_TOKENS"),
-        ("gemini", google("SAFETY"), "content_filter", "SAFETY"),
-        ("gemini", google("MALFORMED_FUNCTION_CALL"), "error", "MALFORMED_FUNCTION_CALL"),
-        ("gemini", google("CONTINUATION"), "pause", "CONTINUATION"),
-        ("gemini", google("OTHER"), "unknown", "OTHER"),
+        ("anthropic", build_anthropic_body("end_turn"), "end", "end_turn"),
+        ("anthropic", build_anthropic_body("tool_use"), "tool", "tool_use"),
+        ("anthropic", build_anthropic_body("max_tokens"), "length", "max_tokens"),
+        ("anthropic", build_anthropic_body("model_context_window_exceeded"), "window", "model_context_window_exceeded"),
+        ("anthropic", build_anthropic_body("pause_turn"), "pause", "pause_turn"),
+        ("anthropic", build_anthropic_body("compaction"), "compaction", "compaction"),
+        ("anthropic", build_anthropic_body("refusal"), "refusal", "refusal"),
+        ("anthropic", build_anthropic_body("stop_sequence"), "stop_sequence", "stop_sequence"),
+        ("anthropic", build_anthropic_body("of_tomorrow"), "unknown", "of_tomorrow"),
+        ("anthropic", build_anthropic_body(None), "unknown", ""),
+        ("openai-chat", build_chat_body("stop"), "end", "stop"),
+        ("openai-chat", build_chat_body("stop", tool_calls=[CHAT_CALL]), "tool", "stop"),
+        ("openai-chat", build_chat_body("stop", content=None, refusal="no"), "refusal", "stop"),
+        ("openai-chat", build_chat_body("length"), "length", "length"),
+        ("openai-chat", build_chat_body("length", tool_calls=[CHAT_CALL]), "length", "length"),
+        ("openai-chat", build_chat_body("MAX_TOKENS"), "length", "MAX_TOKENS"),
+        ("openai-chat", build_chat_body("content_filter"), "content_filter", "content_filter"),
+        ("openai-chat", build_chat_body("model_length"), "window", "model_length"),
+        ("openai-chat", build_chat_body("error"), "error", "error"),
+        ("openai-chat", build_chat_body("of_tomorrow"), "unknown", "of_tomorrow"),
+        ("openai-responses", build_responses_body("completed"), "end", "completed"),
+        ("openai-responses", build_responses_body("completed", None, ITEM_CALL), "tool", "completed"),
+        ("openai-responses", build_responses_body("completed", None, REFUSAL), "refusal", "completed"),
+        (
+            "openai-responses",
+            build_responses_body("completed", None, {"type": "compaction"}),
+            "compaction",
+            "completed",
+        ),
+        ("openai-responses", build_responses_body("incomplete", "max_output_tokens"), "length", "max_output_tokens"),
+        ("openai-responses", build_responses_body("incomplete", "content_filter"), "content_filter", "content_filter"),
+        ("openai-responses", build_responses_body("incomplete", "steered"), "pause", "steered"),
+        ("openai-responses", build_responses_body("incomplete", "of_tomorrow"), "unknown", "of_tomorrow"),
+        ("openai-responses", build_responses_body("cancelled"), "error", "cancelled"),
+        ("gemini", build_gemini_body("STOP"), "end", "STOP"),
+        ("gemini", build_gemini_body("STOP", {"functionCall": {"name": "f"}}), "tool", "STOP"),
+        ("gemini", build_gemini_body("MAX_TOKENS"), "length", "MAX_TOKENS"),
+        ("gemini", build_gemini_body("SAFETY"), "content_filter", "SAFETY"),
+        ("gemini", build_gemini_body("MALFORMED_FUNCTION_CALL"), "error", "MALFORMED_FUNCTION_CALL"),
+        ("gemini", build_gemini_body("CONTINUATION"), "pause", "CONTINUATION"),
+        ("gemini", build_gemini_body("OTHER"), "unknown", "OTHER"),
         ("gemini", {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}}, "content_filter", "PROHIBITED_CONTENT"),
     ],
 )
-def test_why_it_stopped(api, body, stop, native):
-    """Each API's reason becomes one of a closed list, its own word stays, and a word nobody knows is unknown."""
-    said = parse_answer(api, raw(body))
-    assert (said.stop_reason, said.native_stop_reason, said.error) == (stop, native, None)
+def test_parse_answer_maps_stop_reasons(api, body, stop, native):
+    """Each API's reason is mapped to a closed list, its own word is kept, and an unknown word becomes ``unknown``."""
+    answer = parse_answer(api, encode(body))
+    assert (answer.stop_reason, answer.native_stop_reason, answer.error) == (stop, native, None)
 
 
 # -- what goes into the history ----------------------------------------------------------------------------------------
 
 
-def test_history_is_what_a_request_takes_back():
-    """Empty fields, annotations and the sound itself stay behind; a call without words has content null."""
-    told = {"role": "assistant", "content": "", "refusal": None, "annotations": [], "tool_calls": [CHAT_CALL]}
-    (element,) = parse_answer("openai-chat", raw(chat("tool_calls", **told))).history_elements
+def test_parse_answer_keeps_in_history_only_what_requests_accept():
+    """Empty fields, annotations and audio data are dropped; a call without text has content null."""
+    message = {"role": "assistant", "content": "", "refusal": None, "annotations": [], "tool_calls": [CHAT_CALL]}
+    (element,) = parse_answer("openai-chat", encode(build_chat_body("tool_calls", **message))).history_elements
     assert json.loads(element) == {"role": "assistant", "content": None, "tool_calls": [CHAT_CALL]}
-    told = {"content": None, "audio": {"id": "audio_1", "data": "AAAA", "transcript": "hi"}}
-    (element,) = parse_answer("openai-chat", raw(chat("stop", **told))).history_elements
+    message = {"content": None, "audio": {"id": "audio_1", "data": "AAAA", "transcript": "hi"}}
+    (element,) = parse_answer("openai-chat", encode(build_chat_body("stop", **message))).history_elements
     assert json.loads(element) == {"role": "assistant", "content": None, "audio": {"id": "audio_1"}}
-    assert parse_answer("gemini", raw(google("STOP"))).history_elements == (
+    assert parse_answer("gemini", encode(build_gemini_body("STOP"))).history_elements == (
         b'{"role":"model","parts":[{"text": "a"}]}',
     )
 
@@ -233,45 +248,45 @@ def test_history_is_what_a_request_takes_back():
 @pytest.mark.parametrize(
     ("api", "body"),
     [
-        ("anthropic", claude("end_turn", [])),
-        ("openai-chat", chat("stop", content="")),
+        ("anthropic", build_anthropic_body("end_turn", [])),
+        ("openai-chat", build_chat_body("stop", content="")),
         ("openai-chat", {"choices": []}),
-        ("openai-responses", responses("completed")),
+        ("openai-responses", build_responses_body("completed")),
         ("gemini", {"candidates": [{"finishReason": "STOP"}]}),
         ("gemini", {"candidates": [{"content": {"role": "model"}, "finishReason": "STOP"}]}),
     ],
 )
-def test_an_empty_answer_has_no_history(api, body):
-    """An answer without a word is no message that any API would take back."""
-    said = parse_answer(api, raw(body))
-    assert (said.history_elements, said.message.parts) == ((), ())
+def test_parse_answer_without_content_has_no_history(api, body):
+    """An answer without content is a message that no API would accept back."""
+    answer = parse_answer(api, encode(body))
+    assert (answer.history_elements, answer.message.parts) == ((), ())
 
 
-def test_unknown_blocks_and_items_are_kept():
-    """What nobody knows yet is an opaque part with its bytes, and goes back as it came."""
+def test_parse_answer_keeps_unknown_blocks_and_items():
+    """An unknown block is an opaque part with its bytes, and is sent back unchanged."""
     block = {"type": "of_tomorrow", "n": 123456789012345678901234567890, "f": 1.10}
-    said = parse_answer("anthropic", b'{"content":[' + raw(block) + b"]}")
-    assert said.message.parts[0].kind == "of_tomorrow"
-    assert raw(block) in said.history_elements[0]
-    said = parse_answer("openai-responses", b'{"status":"completed","output":[' + raw(block) + b", 5]}")
-    assert said.history_elements == (raw(block),)
-    assert isinstance(said.message.parts[0], Opaque)
+    answer = parse_answer("anthropic", b'{"content":[' + encode(block) + b"]}")
+    assert answer.message.parts[0].kind == "of_tomorrow"
+    assert encode(block) in answer.history_elements[0]
+    answer = parse_answer("openai-responses", b'{"status":"completed","output":[' + encode(block) + b", 5]}")
+    assert answer.history_elements == (encode(block),)
+    assert isinstance(answer.message.parts[0], Opaque)
 
 
-def test_the_first_choice_is_the_answer():
-    """Of several choices or candidates the one with the smallest index counts, wherever it stands."""
+def test_parse_answer_takes_the_choice_with_the_smallest_index():
+    """Of several choices or candidates the one with the smallest index counts, in any order."""
     choices = [{"index": n, "message": {"content": str(n)}, "finish_reason": "stop"} for n in (2, 0, 1)]
-    assert parse_answer("openai-chat", raw({"choices": choices})).message.text == "0"
+    assert parse_answer("openai-chat", encode({"choices": choices})).message.text == "0"
     deltas = [{"choices": [{"index": n, "delta": {"content": str(n)}}]} for n in (1, 0, 1, 0)]
-    assert folded("openai-chat", *deltas).message.text == "00"
+    assert accumulate("openai-chat", *deltas).message.text == "00"
 
 
-def test_half_a_surrogate_pair_is_a_character_again():
-    """Text that no JSON reader takes becomes U+FFFD instead of an error; the rest of the answer stands."""
-    said = parse_answer("anthropic", b'{"content":[{"type":"text","text":"a\\ud83d"}],"stop_reason":"end_turn"}')
-    assert (said.message.text, said.stop_reason) == ("a\ufffd", "end")
-    said = folded("openai-chat", b'{"choices":[{"delta":{"content":"a\xff"}}]}')
-    assert said.message.text == "a\ufffd"
+def test_parse_answer_replaces_lone_surrogates():
+    """Text that no JSON decoder accepts becomes U+FFFD instead of an error; the rest of the answer is kept."""
+    answer = parse_answer("anthropic", b'{"content":[{"type":"text","text":"a\\ud83d"}],"stop_reason":"end_turn"}')
+    assert (answer.message.text, answer.stop_reason) == ("a\ufffd", "end")
+    answer = accumulate("openai-chat", b'{"choices":[{"delta":{"content":"a\xff"}}]}')
+    assert answer.message.text == "a\ufffd"
 
 
 @pytest.mark.parametrize(
@@ -285,9 +300,9 @@ def test_half_a_surrogate_pair_is_a_character_again():
         (b'{"choices":[{"delta":{"conte\xffnt":"a"}}]}', True),
     ],
 )
-def test_an_answer_tells_that_it_came_damaged(body, damaged):
-    """It did where something in it was no text: not where the model says U+FFFD, or something is no JSON for others."""
-    assert folded("openai-chat", {"choices": []}, body).is_damaged == damaged
+def test_is_damaged_marks_answers_with_bytes_that_are_not_text(body, damaged):
+    """Lone surrogates and invalid UTF-8 are damage; a U+FFFD by the model, or an event that is no JSON, is not."""
+    assert accumulate("openai-chat", {"choices": []}, body).is_damaged == damaged
     if body.startswith(b"{"):
         assert parse_answer("openai-chat", body.replace(b"delta", b"message")).is_damaged == damaged
 
@@ -295,8 +310,8 @@ def test_an_answer_tells_that_it_came_damaged(body, damaged):
 @pytest.mark.parametrize(
     "stream", [b"data: {\xff\n\n", b"event: x\nda\xffta: {}\n\n", b"data: {}\n\xff\ndata: {}\n\n", b"\xffdata: {}\n\n"]
 )
-def test_words_that_a_stream_lost_are_damage(stream):
-    """An event that nobody can read, or whose line or end is lost, takes its words along; a comment has none."""
+def test_is_damaged_marks_streams_that_lost_an_event(stream):
+    """An unreadable event, line or event end may have lost text; a comment has none to lose."""
     fold = AnswerStream("anthropic")
     for event in SseReader().feed(b": ping\n\ndata: {}\n\ndata: none\n\n" + stream):
         assert not fold.build_answer().is_damaged
@@ -307,10 +322,10 @@ def test_words_that_a_stream_lost_are_damage(stream):
 # -- events ------------------------------------------------------------------------------------------------------------
 
 
-def test_anthropic_corrects_usage_and_model_on_the_way():
-    """The end of a message overrides what its beginning said, null does not, and a fallback names who served it."""
+def test_answer_stream_takes_later_usage_and_model_of_anthropic():
+    """The end of a message overrides its start, null does not, and a fallback block names the model that answered."""
     start = {"id": "m", "model": "a", "role": "assistant", "content": [], "usage": CALL, "stop_reason": None}
-    said = folded(
+    answer = accumulate(
         "anthropic",
         {"type": "message_start", "message": start},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "fallback", "to": {"model": "b"}}},
@@ -323,72 +338,72 @@ def test_anthropic_corrects_usage_and_model_on_the_way():
         },
         {"type": "message_stop"},
     )
-    assert (said.model, said.id, said.stop_reason, said.is_complete) == ("b", "m", "end", True)
-    assert said.usage == Usage(241, 9, 200, 30)
+    assert (answer.model, answer.id, answer.stop_reason, answer.is_complete) == ("b", "m", "end", True)
+    assert answer.usage == Usage(241, 9, 200, 30)
 
 
-def test_arguments_that_were_cut_are_kept_as_text():
-    """Half an object is no input of a tool; what came of it is kept inside of one."""
+def test_answer_stream_wraps_truncated_arguments_in_an_object():
+    """Half an object is no tool input, so the text received so far is kept inside an object."""
     use = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
-    said = folded(
+    answer = accumulate(
         "anthropic",
         {"type": "message_start", "message": {"model": "a"}},
         {"type": "content_block_start", "index": 0, "content_block": use},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '{"a": "b'}},
     )
-    (call,) = said.message.calls
+    (call,) = answer.message.calls
     assert json.loads(call.arguments) == {"arguments": '{"a": "b'}
-    assert not said.is_complete
+    assert not answer.is_complete
 
 
-def test_deltas_of_tomorrow_add_their_words():
-    """A kind of delta nobody knows grows the field it names, as every kind so far does."""
-    said = folded(
+def test_answer_stream_appends_unknown_deltas_to_their_field():
+    """An unknown kind of delta extends the field that it names, like every known kind."""
+    answer = accumulate(
         "anthropic",
         {"type": "content_block_start", "index": 0, "content_block": {"type": "new", "notes": "a"}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "notes_delta", "notes": "b"}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "notes_delta", "notes": "c", "n": 1}},
     )
-    assert json.loads(said.history_elements[0])["content"] == [{"type": "new", "notes": "abc", "n": 1}]
+    assert json.loads(answer.history_elements[0])["content"] == [{"type": "new", "notes": "abc", "n": 1}]
 
 
-def test_a_signature_comes_whole():
-    """A signature and a compaction are told in one piece: a second one stands in for the first."""
-    said = folded(
+def test_answer_stream_replaces_a_repeated_signature():
+    """A signature comes in one piece, so a second one replaces the first."""
+    answer = accumulate(
         "anthropic",
         {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": "a"}},
         *({"type": "content_block_delta", "delta": {"type": "signature_delta", "signature": one}} for one in "st"),
     )
-    assert said.message.parts[0].signature.data == "t"
+    assert answer.message.parts[0].signature.data == "t"
 
 
-def test_blocks_stand_in_the_order_of_their_index():
-    """Blocks are in the order of their index, and input that came whole is not undone by an empty delta."""
+def test_answer_stream_orders_blocks_by_index():
+    """Blocks are in the order of their index, and an empty delta does not undo complete input."""
     use = {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}
-    said = folded(
+    answer = accumulate(
         "anthropic",
         {"type": "content_block_start", "index": 1, "content_block": use},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "x"}},
         {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": ""}},
     )
-    assert json.loads(said.history_elements[0])["content"] == [{"type": "text", "text": "x"}, use]
+    assert json.loads(answer.history_elements[0])["content"] == [{"type": "text", "text": "x"}, use]
 
 
-def test_lists_without_index_are_joined():
-    """Elements that nothing numbers (citations, token probabilities) stand one behind the other."""
+def test_answer_stream_concatenates_lists_without_index():
+    """Elements without an index (citations, token probabilities) are appended."""
     fold = AnswerStream("openai-chat")
     for n in (1, 2):
         delta = {"annotations": [{"type": "url_citation", "n": n}], "content": "a"}
         fold.add_event(
-            StreamEvent(raw({"choices": [{"delta": delta, "logprobs": {"content": [{"token": "a", "n": n}]}}]}))
+            StreamEvent(encode({"choices": [{"delta": delta, "logprobs": {"content": [{"token": "a", "n": n}]}}]}))
         )
     assert json.loads(fold.build_answer().history_elements[0]) == {"role": "assistant", "content": "aa"}
     (choice,) = json.loads(fold.build_body())["choices"]
-    assert [one["n"] for one in choice["message"]["annotations"]] == [1, 2]
+    assert [annotation["n"] for annotation in choice["message"]["annotations"]] == [1, 2]
     assert choice["logprobs"] == {"content": [{"token": "a", "n": 1}, {"token": "a", "n": 2}]}
 
 
-def fragment(index, identity=None, name=None, arguments=None):
+def build_call_fragment(index, identity=None, name=None, arguments=None):
     function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
     call = {"index": index, "id": identity, "function": function}
     delta = {"tool_calls": [{key: value for key, value in call.items() if value is not None}]}
@@ -399,110 +414,117 @@ def fragment(index, identity=None, name=None, arguments=None):
     "chunks",
     [
         [
-            fragment(0, "a", "f", "{"),
-            fragment(1, "b", "g", "{"),
-            fragment(0, None, None, "}"),
-            fragment(1, None, None, "}"),
+            build_call_fragment(0, "a", "f", "{"),
+            build_call_fragment(1, "b", "g", "{"),
+            build_call_fragment(0, None, None, "}"),
+            build_call_fragment(1, None, None, "}"),
         ],
-        [fragment(0, "a", "f", "{}"), fragment(0, "b", "g", "{}")],
-        [fragment(None, "a", "f", "{}"), fragment(None, "b", "g", "{}")],
-        [fragment(0, "a", "f", ""), fragment(0, "a", "f", "{}"), fragment(1, "b", "g", "{"), fragment(1, "", "g", "}")],
+        [build_call_fragment(0, "a", "f", "{}"), build_call_fragment(0, "b", "g", "{}")],
+        [build_call_fragment(None, "a", "f", "{}"), build_call_fragment(None, "b", "g", "{}")],
+        [
+            build_call_fragment(0, "a", "f", ""),
+            build_call_fragment(0, "a", "f", "{}"),
+            build_call_fragment(1, "b", "g", "{"),
+            build_call_fragment(1, "", "g", "}"),
+        ],
     ],
     ids=["interleaved", "one index for all", "no index", "names and ids repeated"],
 )
-def test_fragments_of_calls_find_their_call(chunks):
-    """Calls are put together by index, and by id where a server gives all the same index or none."""
-    calls = folded("openai-chat", *chunks).message.calls
+def test_answer_stream_joins_call_fragments_by_index_or_id(chunks):
+    """Calls are joined by index, and by id if a server gives all of them the same index or none."""
+    calls = accumulate("openai-chat", *chunks).message.calls
     assert [(call.id, call.name, call.arguments) for call in calls] == [("a", "f", "{}"), ("b", "g", "{}")]
 
 
-def test_calls_without_a_type_get_one():
-    """Servers that leave ``type`` out of calls, whole or in chunks: a request has it, and calls stand by ``index``."""
+def test_answer_stream_adds_a_missing_call_type():
+    """Some servers omit ``type`` in calls, streamed or not; a request needs it, and calls are ordered by ``index``."""
     first, second = ({"id": name, "function": {"name": name, "arguments": "{}"}} for name in "ab")
     typed = [call | {"type": "function"} for call in (first, second)]
     deltas = [{"tool_calls": [call | {"index": index}]} for index, call in ((1, second), (0, first))]
-    streamed = folded("openai-chat", *({"choices": [{"index": 0, "delta": delta}]} for delta in deltas))
-    whole = parse_answer("openai-chat", raw(chat("tool_calls", tool_calls=[first, second])))
+    streamed = accumulate("openai-chat", *({"choices": [{"index": 0, "delta": delta}]} for delta in deltas))
+    whole = parse_answer("openai-chat", encode(build_chat_body("tool_calls", tool_calls=[first, second])))
     results = [{"role": "tool", "tool_call_id": name, "content": "r"} for name in "ab"]
-    for one in (streamed, whole):
-        message = json.loads(one.history_elements[0])
+    for answer in (streamed, whole):
+        message = json.loads(answer.history_elements[0])
         assert message["tool_calls"] == typed
-        asked = {"model": "m", "messages": [{"role": "user", "content": "x"}, message, *results]}
-        assert [found for found in validate_request(raw(asked), "openai-chat") if found.level == "error"] == []
+        request = {"model": "m", "messages": [{"role": "user", "content": "x"}, message, *results]}
+        assert [found for found in validate_request(encode(request), "openai-chat") if found.level == "error"] == []
 
 
-def test_custom_calls_without_a_type():
-    """A call with ``custom`` in place of ``function`` is of that type."""
+def test_parse_answer_adds_the_type_of_custom_calls():
+    """A call with ``custom`` in place of ``function`` gets that type."""
     call = {"id": "a", "custom": {"name": "x", "input": "y"}}
-    (element,) = parse_answer("openai-chat", raw(chat("tool_calls", tool_calls=[call]))).history_elements
+    (element,) = parse_answer("openai-chat", encode(build_chat_body("tool_calls", tool_calls=[call]))).history_elements
     assert json.loads(element)["tool_calls"] == [call | {"type": "custom"}]
 
 
-def test_a_call_without_index_goes_on_in_the_last_one():
+def test_answer_stream_appends_a_bare_fragment_to_the_last_call():
     """A fragment with neither index nor id belongs to the call before it."""
-    said = folded("openai-chat", fragment(None, "a", "f", '{"x"'), fragment(None, None, None, ": 1}"))
-    assert [(call.id, call.arguments) for call in said.message.calls] == [("a", '{"x": 1}')]
+    answer = accumulate(
+        "openai-chat", build_call_fragment(None, "a", "f", '{"x"'), build_call_fragment(None, None, None, ": 1}")
+    )
+    assert [(call.id, call.arguments) for call in answer.message.calls] == [("a", '{"x": 1}')]
 
 
-def test_reasoning_beside_the_content():
-    """Reasoning of compatible servers is thinking, and its details are put together by their index."""
+def test_answer_stream_joins_reasoning_of_compatible_servers():
+    """Reasoning beside the content is thinking, and its details are joined by their index."""
     details = [{"index": 0, "type": "reasoning.text", "text": text, "format": "x"} for text in ("th", "ink")]
     deltas = [
         {"reasoning": "a", "reasoning_details": [details[0]]},
         {"reasoning": "b", "reasoning_details": [details[1]]},
     ]
-    said = folded("openai-chat", *({"choices": [{"delta": delta}]} for delta in [*deltas, {"content": "c"}]))
-    assert [part.text for part in said.message.parts if isinstance(part, Thinking)] == ["ab"]
-    kept = json.loads(said.history_elements[0])["reasoning_details"]
+    answer = accumulate("openai-chat", *({"choices": [{"delta": delta}]} for delta in [*deltas, {"content": "c"}]))
+    assert [part.text for part in answer.message.parts if isinstance(part, Thinking)] == ["ab"]
+    kept = json.loads(answer.history_elements[0])["reasoning_details"]
     assert kept == [{"index": 0, "type": "reasoning.text", "text": "think", "format": "x"}]
 
 
-def test_chat_is_complete_without_its_mark():
-    """A reason or ``[DONE]`` ends a stream of Chat: some servers send only one of them."""
+def test_answer_stream_of_chat_ends_with_a_reason_or_done():
+    """Some servers send only one of the finish reason and ``[DONE]``; either completes the answer."""
     words = {"choices": [{"delta": {"content": "a"}}]}
-    assert not folded("openai-chat", words).is_complete
-    assert folded("openai-chat", words, b"[DONE]").is_complete
-    assert folded("openai-chat", words, {"choices": [{"delta": {}, "finish_reason": "stop"}]}).is_complete
+    assert not accumulate("openai-chat", words).is_complete
+    assert accumulate("openai-chat", words, b"[DONE]").is_complete
+    assert accumulate("openai-chat", words, {"choices": [{"delta": {}, "finish_reason": "stop"}]}).is_complete
 
 
-def test_what_is_done_wins_over_what_was_added():
-    """An item that was done replaces the one that was added, whose encrypted content may be unfinished."""
+def test_answer_stream_prefers_done_items_over_added_ones():
+    """A done item replaces the added one, whose encrypted content may be unfinished."""
     item = {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "half"}
-    said = folded(
+    answer = accumulate(
         "openai-responses",
         {"type": "response.output_item.added", "output_index": 0, "item": item},
         {"type": "response.output_item.done", "output_index": 0, "item": item | {"encrypted_content": "whole"}},
         {"type": "response.completed", "response": {"status": "completed", "output": []}},
     )
-    assert [part.signature.data for part in said.message.parts] == ["whole"]
+    assert [part.signature.data for part in answer.message.parts] == ["whole"]
 
 
-def test_words_of_an_unfinished_item_are_kept():
-    """When a stream of Responses is cut, what the deltas brought is there."""
+def test_answer_stream_keeps_the_deltas_of_a_truncated_stream():
+    """If a Responses stream is cut, the answer has what its deltas brought."""
     added = {"type": "response.output_item.added", "output_index": 1, "item": ITEM_CALL | {"arguments": ""}}
     words = {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": "hi"}
-    message = {"type": "response.output_item.added", "output_index": 0, "item": NO | {"content": []}}
+    message = {"type": "response.output_item.added", "output_index": 0, "item": REFUSAL | {"content": []}}
     args = {"type": "response.function_call_arguments.delta", "output_index": 1, "delta": '{"a"'}
-    said = folded("openai-responses", message, words, added, args, words | {"delta": " you"})
-    assert said.message.text == "hi you"
-    assert [call.arguments for call in said.message.calls] == ['{"a"']
-    assert not said.is_complete
+    answer = accumulate("openai-responses", message, words, added, args, words | {"delta": " you"})
+    assert answer.message.text == "hi you"
+    assert [call.arguments for call in answer.message.calls] == ['{"a"']
+    assert not answer.is_complete
 
 
-def test_signed_parts_stay_apart():
-    """Words join their neighbours of the same kind; a signature, and what stands behind it, is never merged."""
+def test_answer_stream_never_merges_signed_parts_of_gemini():
+    """Texts are joined with neighbours of the same kind; a signed part, and the text after it, is never merged."""
     parts = [
         [{"text": "a", "thought": True}],
         [{"text": "b", "thought": True}, {"text": "c"}],
         [{"text": "d"}, {"text": "e", "thoughtSignature": "s1"}, {"text": "f"}],
         [{"text": "g"}, {"text": "", "thoughtSignature": "s2"}, {"text": ""}],
     ]
-    chunks = [{"candidates": [{"content": {"parts": some}}]} for some in parts]
+    chunks = [{"candidates": [{"content": {"parts": group}}]} for group in parts]
     chunks[0]["usageMetadata"] = {"promptTokenCount": 3, "thoughtsTokenCount": 4}
     chunks[1]["usageMetadata"] = {"promptTokenCount": 5, "candidatesTokenCount": None}
-    said = folded("gemini", *chunks, google("STOP", {"text": ""}))
-    assert said.usage == Usage(5, 4, 0, 0, 4)
-    assert json.loads(said.history_elements[0])["parts"] == [
+    answer = accumulate("gemini", *chunks, build_gemini_body("STOP", {"text": ""}))
+    assert answer.usage == Usage(5, 4, 0, 0, 4)
+    assert json.loads(answer.history_elements[0])["parts"] == [
         {"text": "ab", "thought": True},
         {"text": "cd"},
         {"text": "e", "thoughtSignature": "s1"},
@@ -511,7 +533,7 @@ def test_signed_parts_stay_apart():
     ]
 
 
-def test_arguments_of_gemini_in_pieces():
+def test_answer_stream_joins_partial_arguments_of_gemini():
     """A call whose arguments come in pieces is one call with all of them, and keeps its signature."""
 
     def part(**call):
@@ -528,10 +550,14 @@ def test_arguments_of_gemini_in_pieces():
         {"jsonPath": "$.dry", "boolValue": True},
         {"jsonPath": "$[0]", "boolValue": True},
     ]
-    said = folded(
-        "gemini", first, *(part(partialArgs=[one], willContinue=True) for one in pieces), last, google("STOP")
+    answer = accumulate(
+        "gemini",
+        first,
+        *(part(partialArgs=[piece], willContinue=True) for piece in pieces),
+        last,
+        build_gemini_body("STOP"),
     )
-    call, text = said.message.parts
+    call, text = answer.message.parts
     assert (type(call), type(text), call.name, call.signature.data) == (ToolCall, Text, "f", "s")
     assert json.loads(call.arguments) == {"where": "New York", "days": [None, {"n": 2}], "a b": None, "dry": True}
 
@@ -545,7 +571,7 @@ SLOW = {"error": {"message": "slow down", "code": 429}, "choices": [{"delta": {}
 OVERFLOW = {"error": {"message": "Overflow", "type": "invalid_request_error", "code": None}}
 DETAILED = {"type": "api_error", "message": "m", "details": {"error_code": "compaction_unavailable"}}
 BUSY = {"type": "overloaded_error", "message": "Overloaded"}
-AWAY = {"code": 503, "status": "UNAVAILABLE", "message": "try later"}
+UNAVAILABLE = {"code": 503, "status": "UNAVAILABLE", "message": "try later"}
 
 
 @pytest.mark.parametrize(
@@ -560,28 +586,28 @@ AWAY = {"code": 503, "status": "UNAVAILABLE", "message": "try later"}
         ("openai-responses", {"type": "error"} | TOO_LONG, "context_length_exceeded", LONG, None),
         ("openai-responses", {"type": "error", "error": TOO_LONG}, "context_length_exceeded", LONG, None),
         ("openai-responses", FAILED, "context_length_exceeded", LONG, None),
-        ("gemini", {"error": AWAY}, "UNAVAILABLE", "try later", 503),
+        ("gemini", {"error": UNAVAILABLE}, "UNAVAILABLE", "try later", 503),
     ],
 )
-def test_an_error_behind_http_200(api, event, code, message, status):
-    """An error inside of a stream is recognised, its event is kept whole, and the answer is not complete."""
-    said = folded(api, event)
-    assert said.error is not None
-    assert (said.error.code, said.error.message, said.error.status, said.stop_reason) == (
+def test_answer_stream_recognizes_errors_inside_a_stream(api, event, code, message, status):
+    """The event of an error is kept whole, and the answer is not complete."""
+    answer = accumulate(api, event)
+    assert answer.error is not None
+    assert (answer.error.code, answer.error.message, answer.error.status, answer.stop_reason) == (
         code,
         message,
         status,
         "error",
     )
-    assert (said.error.provider, json.loads(said.error.body), said.is_complete) == (api, event, False)
+    assert (answer.error.provider, json.loads(answer.error.body), answer.is_complete) == (api, event, False)
 
 
-def test_an_error_body_is_an_answer_with_an_error():
-    """The body of an error says nothing else, so it can go where answers go."""
+def test_parse_answer_returns_an_error_body_as_an_error():
+    """An error body becomes an answer with nothing but its error."""
     body = {"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long"}}
-    said = parse_answer("anthropic", raw(body))
-    assert said.error is not None
-    assert (said.error.code, said.stop_reason, said.history_elements, json.loads(said.error.body)) == (
+    answer = parse_answer("anthropic", encode(body))
+    assert answer.error is not None
+    assert (answer.error.code, answer.stop_reason, answer.history_elements, json.loads(answer.error.body)) == (
         "invalid_request_error",
         "error",
         (),
@@ -589,48 +615,51 @@ def test_an_error_body_is_an_answer_with_an_error():
     )
 
 
-def test_an_answer_is_judged_by_the_classifier():
-    """What a stream ends with goes to the classifier as it is: its error, or its reason and usage."""
-    assert classify_error(folded("openai-responses", FAILED).to_report()).kind == "context_window"
-    full = claude("model_context_window_exceeded") | {"usage": CALL}
-    verdict = classify_error(parse_answer("anthropic", raw(full)).to_report(window=245))
+def test_to_report_passes_errors_reasons_and_usage_to_the_classifier():
+    """The classifier gets the error of a stream, or the stop reason and usage of an answer."""
+    assert classify_error(accumulate("openai-responses", FAILED).to_report()).kind == "context_window"
+    full = build_anthropic_body("model_context_window_exceeded") | {"usage": CALL}
+    verdict = classify_error(parse_answer("anthropic", encode(full)).to_report(window=245))
     assert (verdict.kind, verdict.requested) == ("context_window", 240)
     assert classify_error(
-        parse_answer("anthropic", raw(claude("end_turn") | {"usage": CALL})).to_report(window=200)
+        parse_answer("anthropic", encode(build_anthropic_body("end_turn") | {"usage": CALL})).to_report(window=200)
     ).is_overflow
-    assert classify_error(parse_answer("openai-chat", raw(chat("stop"))).to_report(window=200)).kind == "content"
+    assert (
+        classify_error(parse_answer("openai-chat", encode(build_chat_body("stop"))).to_report(window=200)).kind
+        == "content"
+    )
 
 
 @pytest.mark.parametrize("error", [None, {}, "", False])
-def test_an_empty_error_is_none(error):
+def test_parse_answer_ignores_an_empty_error_field(error):
     """Some servers send ``error`` with nothing in it beside a good answer."""
-    assert parse_answer("openai-chat", raw(chat("stop") | {"error": error})).error is None
+    assert parse_answer("openai-chat", encode(build_chat_body("stop") | {"error": error})).error is None
 
 
-def test_an_error_of_a_choice_and_an_answer_in_the_background():
-    """An error beside a choice counts; a response that is not finished is not complete, and no error either."""
-    broken = chat("error")
+def test_parse_answer_reads_choice_errors_and_unfinished_responses():
+    """An error beside a choice counts; an unfinished response is not complete and is no error."""
+    broken = build_chat_body("error")
     broken["choices"][0]["error"] = {"message": "upstream", "code": 502}
-    said = parse_answer("openai-chat", raw(broken))
-    assert said.error is not None
-    assert (said.error.status, said.is_complete) == (502, False)
+    answer = parse_answer("openai-chat", encode(broken))
+    assert answer.error is not None
+    assert (answer.error.status, answer.is_complete) == (502, False)
     broken["choices"][0]["error"] = None
-    assert parse_answer("openai-chat", raw(broken | {"error": "x"})).error is not None
+    assert parse_answer("openai-chat", encode(broken | {"error": "x"})).error is not None
     for status in ("in_progress", "queued", "cancelled"):
-        said = parse_answer("openai-responses", raw(responses(status)))
-        assert (said.is_complete, said.error) == (False, None)
-    assert parse_answer("openai-responses", raw(responses("completed"))).is_complete
+        answer = parse_answer("openai-responses", encode(build_responses_body(status)))
+        assert (answer.is_complete, answer.error) == (False, None)
+    assert parse_answer("openai-responses", encode(build_responses_body("completed"))).is_complete
 
 
-def test_the_first_error_counts():
-    """What follows an error is its consequence."""
-    said = folded("openai-chat", {"error": "first"}, {"error": "second"})
-    assert said.error is not None
-    assert said.error.message == "first"
+def test_answer_stream_keeps_the_first_error():
+    """Later errors are consequences of the first."""
+    answer = accumulate("openai-chat", {"error": "first"}, {"error": "second"})
+    assert answer.error is not None
+    assert answer.error.message == "first"
 
 
-def test_an_event_named_error_is_one():
-    """The name of an event is enough, for servers whose data does not say so."""
+def test_answer_stream_recognizes_an_error_by_the_event_name():
+    """Some servers name the event ``error`` but do not say so in its data."""
     fold = AnswerStream("openai-chat")
     for event in SseReader().feed(b'event: error\ndata: {"message": "gone", "code": "x"}\n\n'):
         fold.add_event(event)
@@ -641,7 +670,7 @@ def test_an_event_named_error_is_one():
 
 
 @pytest.mark.parametrize(
-    ("api", "event", "wanted"),
+    ("api", "event", "begins"),
     [
         ("anthropic", {"type": "message_start", "message": {"content": []}}, False),
         ("anthropic", {"type": "ping"}, False),
@@ -671,21 +700,21 @@ def test_an_event_named_error_is_one():
         ("gemini", {"usageMetadata": {"promptTokenCount": 1}}, False),
     ],
 )
-def test_what_is_meaningful(api, event, wanted):
-    """Only what the model said is meaningful: until then another try can take the place of this one."""
-    assert AnswerStream(api).add_event(StreamEvent(raw(event))) is wanted
+def test_add_event_returns_whether_the_answer_has_begun(api, event, begins):
+    """Only output of the model begins an answer; until then another attempt can replace this one."""
+    assert AnswerStream(api).add_event(StreamEvent(encode(event))) is begins
 
 
 @pytest.mark.parametrize("data", [b"", b"[DONE]", b"ping", b"null", b"7"])
-def test_events_without_an_object_mean_nothing(data):
-    """Keep-alives and marks are not meaningful; data that is no JSON is counted."""
+def test_add_event_ignores_events_without_an_object(data):
+    """Keep-alives and end marks begin no answer; data that is no JSON is counted."""
     fold = AnswerStream("openai-chat")
     assert not fold.add_event(StreamEvent(data))
     assert fold.unreadable_events == (data == b"ping")
 
 
-def test_wrong_use_is_a_typed_error():
-    """An API nobody knows and a body that is no object are errors that say what to do."""
+def test_parse_answer_rejects_unknown_apis_and_non_objects():
+    """The error for an unknown API lists the known ones; a body that is no object is a ``FormatError``."""
     with pytest.raises(UnrecognizedContent, match="the APIs are anthropic"):
         AnswerStream("bedrock")
     with pytest.raises(UnrecognizedContent, match="the APIs are anthropic"):

@@ -1,4 +1,4 @@
-"""Our streams and bodies against the official SDKs: their types read them, and fold them to what we fold."""
+"""Streams and bodies against the official SDKs: their types accept them and accumulate them to the same answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.providers.answers.answer_stream import AnswerStream, parse_answer
 from holdfast.providers.common.sse import StreamEvent
 
 
-def folded(api, bodies):
+def accumulate(api, bodies):
     fold = AnswerStream(api)
     for body in bodies:
         fold.add_event(StreamEvent(json.dumps(body).encode()))
@@ -43,7 +43,7 @@ CLAUDE_BLOCKS = [
     ),
     (
         {"type": "thinking", "thinking": "", "signature": ""},
-        [{"type": "thinking_delta", "thinking": one} for one in ("let me ", "see")]
+        [{"type": "thinking_delta", "thinking": piece} for piece in ("let me ", "see")]
         + [{"type": "signature_delta", "signature": "c2ln"}],
     ),
     (
@@ -56,12 +56,12 @@ CLAUDE_BLOCKS = [
     ),
     (
         {"type": "tool_use", "id": "toolu_1", "name": "ls", "input": {}},
-        [{"type": "input_json_delta", "partial_json": one} for one in ("", '{"path": "', '/tmp"}')],
+        [{"type": "input_json_delta", "partial_json": piece} for piece in ("", '{"path": "', '/tmp"}')],
     ),
 ]
 
 
-def claude_events():
+def iter_anthropic_events():
     yield {"type": "message_start", "message": CLAUDE}
     for index, (block, deltas) in enumerate(CLAUDE_BLOCKS):
         yield {"type": "content_block_start", "index": index, "content_block": block}
@@ -73,22 +73,24 @@ def claude_events():
     yield {"type": "message_stop"}
 
 
-def test_anthropic_folds_as_its_sdk():
-    """The events are the SDK's own, and its fold of them is the body that we make of them."""
-    known, snapshot, buffers = TypeAdapter(BetaRawMessageStreamEvent), None, {}
-    for body in claude_events():
-        event = known.validate_python(body)
+def test_answer_stream_of_anthropic_matches_its_sdk():
+    """The test events are valid for the SDK, and its accumulated message equals the body built here."""
+    adapter, snapshot, buffers = TypeAdapter(BetaRawMessageStreamEvent), None, {}
+    for body in iter_anthropic_events():
+        event = adapter.validate_python(body)
         snapshot = accumulate_event(event=event, current_snapshot=snapshot, json_bufs=buffers, request_headers=None)
-    ours, said = folded("anthropic", claude_events())
-    BetaMessage.model_validate(ours)
-    theirs = snapshot.model_dump(mode="json", exclude_unset=True)
-    assert ours["content"] == theirs["content"]
-    assert {"stop_reason": ours["stop_reason"], "id": ours["id"]} == {key: theirs[key] for key in ("stop_reason", "id")}
-    assert ours["usage"] == TOKENS | {"output_tokens": 70, "output_tokens_details": {"thinking_tokens": 20}}
-    assert (said.stop_reason, said.usage.input, said.usage.reasoning) == ("tool", 13, 20)
+    built_body, answer = accumulate("anthropic", iter_anthropic_events())
+    BetaMessage.model_validate(built_body)
+    sdk_body = snapshot.model_dump(mode="json", exclude_unset=True)
+    assert built_body["content"] == sdk_body["content"]
+    assert {"stop_reason": built_body["stop_reason"], "id": built_body["id"]} == {
+        key: sdk_body[key] for key in ("stop_reason", "id")
+    }
+    assert built_body["usage"] == TOKENS | {"output_tokens": 70, "output_tokens_details": {"thinking_tokens": 20}}
+    assert (answer.stop_reason, answer.usage.input, answer.usage.reasoning) == ("tool", 13, 20)
 
 
-def chat_chunks():
+def iter_chat_chunks():
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-5"}
 
     def chunk(delta, reason=None):
@@ -108,25 +110,25 @@ def chat_chunks():
     yield head | {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 7, "total_tokens": 16}}
 
 
-def test_chat_folds_as_its_sdk():
-    """The chunks are the SDK's own, and its fold of them says the same as ours."""
+def test_answer_stream_of_chat_matches_its_sdk():
+    """The test chunks are valid for the SDK, and its accumulated completion says the same as the answer built here."""
     state = ChatCompletionStreamState()
-    for body in chat_chunks():
+    for body in iter_chat_chunks():
         state.handle_chunk(ChatCompletionChunk.model_validate(body))
-    theirs = state.get_final_completion()
-    ours, said = folded("openai-chat", chat_chunks())
-    told = theirs.choices[0].message
-    calls = [(call.id, call.function.name, call.function.arguments) for call in told.tool_calls]
-    assert [(call.id, call.name, call.arguments) for call in said.message.calls] == calls
-    assert (said.message.text, said.native_stop_reason) == (told.content, theirs.choices[0].finish_reason)
-    assert ours["usage"] == theirs.usage.model_dump(exclude_unset=True)
-    assert parse_answer("openai-chat", theirs.model_dump_json().encode()).usage == said.usage
+    sdk_body = state.get_final_completion()
+    built_body, answer = accumulate("openai-chat", iter_chat_chunks())
+    sdk_message = sdk_body.choices[0].message
+    calls = [(call.id, call.function.name, call.function.arguments) for call in sdk_message.tool_calls]
+    assert [(call.id, call.name, call.arguments) for call in answer.message.calls] == calls
+    assert (answer.message.text, answer.native_stop_reason) == (sdk_message.content, sdk_body.choices[0].finish_reason)
+    assert built_body["usage"] == sdk_body.usage.model_dump(exclude_unset=True)
+    assert parse_answer("openai-chat", sdk_body.model_dump_json().encode()).usage == answer.usage
 
 
-def responses_events():
+def iter_responses_events():
     item = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "half", "status": "in_progress"}
     call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "ls", "status": "in_progress"}
-    begun = {
+    started = {
         "id": "resp_1",
         "object": "response",
         "created_at": 1,
@@ -139,7 +141,7 @@ def responses_events():
     }
     done = [item | {"encrypted_content": "whole", "status": "completed"}]
     done += [call | {"arguments": '{"a": 1}', "status": "completed"}]
-    yield {"type": "response.created", "response": begun}
+    yield {"type": "response.created", "response": started}
     yield {"type": "response.output_item.added", "output_index": 0, "item": item}
     yield {"type": "response.output_item.done", "output_index": 0, "item": done[0]}
     yield {"type": "response.output_item.added", "output_index": 1, "item": call | {"arguments": ""}}
@@ -153,21 +155,21 @@ def responses_events():
         "output_tokens_details": {"reasoning_tokens": 5},
         "total_tokens": 16,
     }
-    ended = begun | {"status": "completed", "output": done, "usage": usage}
+    ended = started | {"status": "completed", "output": done, "usage": usage}
     yield {"type": "response.completed", "response": ended}
 
 
-def test_responses_are_read_by_their_sdk():
-    """The events are the SDK's own, and the body we make of them is the response that the last one repeats."""
-    known = TypeAdapter(ResponseStreamEvent)
-    bodies = [body | {"sequence_number": number} for number, body in enumerate(responses_events())]
-    last = [known.validate_python(body) for body in bodies][-1]
-    ours, said = folded("openai-responses", bodies)
-    assert Response.model_validate(ours) == last.response
-    assert (said.stop_reason, said.usage.cache_read, said.usage.reasoning) == ("tool", 4, 5)
+def test_answer_stream_of_responses_is_valid_for_its_sdk():
+    """The body built from the events is the response that the last event repeats."""
+    adapter = TypeAdapter(ResponseStreamEvent)
+    bodies = [body | {"sequence_number": number} for number, body in enumerate(iter_responses_events())]
+    last = [adapter.validate_python(body) for body in bodies][-1]
+    built_body, answer = accumulate("openai-responses", bodies)
+    assert Response.model_validate(built_body) == last.response
+    assert (answer.stop_reason, answer.usage.cache_read, answer.usage.reasoning) == ("tool", 4, 5)
 
 
-def gemini_chunks():
+def iter_gemini_chunks():
     def chunk(*parts, **fields):
         content = {"role": "model", "parts": list(parts)}
         return {"candidates": [{"content": content, "index": 0} | fields], "modelVersion": "gemini-3-pro"}
@@ -180,13 +182,13 @@ def gemini_chunks():
     yield {"usageMetadata": usage, "responseId": "r"}
 
 
-def test_gemini_is_read_by_its_sdk():
-    """The chunks and the body we make of them are the SDK's own types, and its words and calls are ours."""
-    for body in gemini_chunks():
+def test_answer_stream_of_gemini_is_valid_for_its_sdk():
+    """The SDK reads the same text, calls and usage from the body built here."""
+    for body in iter_gemini_chunks():
         GenerateContentResponse.model_validate(body)
-    ours, said = folded("gemini", gemini_chunks())
-    theirs = GenerateContentResponse.model_validate(ours)
-    assert [part.text for part in theirs.parts] == ["hm", "on it", None]
-    assert said.message.text == "on it"
-    assert [call.args for call in theirs.function_calls] == [json.loads(said.message.calls[0].arguments)]
-    assert (said.usage.total, said.usage.output) == (theirs.usage_metadata.total_token_count, 7)
+    built_body, answer = accumulate("gemini", iter_gemini_chunks())
+    sdk_body = GenerateContentResponse.model_validate(built_body)
+    assert [part.text for part in sdk_body.parts] == ["hm", "on it", None]
+    assert answer.message.text == "on it"
+    assert [call.args for call in sdk_body.function_calls] == [json.loads(answer.message.calls[0].arguments)]
+    assert (answer.usage.total, answer.usage.output) == (sdk_body.usage_metadata.total_token_count, 7)

@@ -1,4 +1,4 @@
-"""Laws of folding: a stream says what the same answer says without one, and nothing in a stream raises."""
+"""Laws of answer streams: a stream gives the same answer as the body without streaming, and never raises."""
 
 from __future__ import annotations
 
@@ -32,42 +32,42 @@ VALUES = st.recursive(
 )
 OBJECTS = st.dictionaries(st.text(max_size=6), VALUES, max_size=3)
 COUNTS = st.integers(0, 10**6)
-LATER = st.fixed_dictionaries({"type": st.just("of_tomorrow"), "what": VALUES})
+UNKNOWN_BLOCKS = st.fixed_dictionaries({"type": st.just("of_tomorrow"), "what": VALUES})
 
 
-def pieces(draw, text):
-    """``text`` in pieces, some of them empty."""
+def split_text(draw, text):
+    """Draw a split of ``text`` into pieces, some of them empty."""
     cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=4)))
     return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
-def events(bodies, *, named):
-    """The bytes of a stream."""
+def encode_events(bodies, *, named):
+    """Encode the bodies as server-sent events."""
     lines = [f"event: {body['type']}\n" if named else "" for body in bodies]
     return "".join(f"{line}data: {json.dumps(body)}\n\n" for line, body in zip(lines, bodies, strict=True)).encode()
 
 
-def fold(api, data):
-    """Return the answer; whether an event is meaningful does not depend on what came before it."""
-    folded, reader = AnswerStream(api), SseReader()
+def accumulate(api, data):
+    """Return the answer of a stream; whether an event begins the answer does not depend on earlier events."""
+    answer_stream, reader = AnswerStream(api), SseReader()
     for event in [*reader.feed(data), *reader.close()]:
-        assert folded.add_event(event) == AnswerStream(api).add_event(event)
-    return folded.build_answer()
+        assert answer_stream.add_event(event) == AnswerStream(api).add_event(event)
+    return answer_stream.build_answer()
 
 
-def plain(said):
-    """All an answer says, comparable."""
-    history = [json.loads(one) for one in said.history_elements]
+def flatten_answer(answer):
+    """Return everything in an answer as a comparable tuple."""
+    history = [json.loads(element) for element in answer.history_elements]
     return (
         history,
-        said.stop_reason,
-        said.native_stop_reason,
-        said.usage,
-        said.billed_usage,
-        said.model,
-        said.id,
-        said.error,
-        said.is_complete,
+        answer.stop_reason,
+        answer.native_stop_reason,
+        answer.usage,
+        answer.billed_usage,
+        answer.model,
+        answer.id,
+        answer.error,
+        answer.is_complete,
     )
 
 
@@ -98,11 +98,11 @@ BLOCKS = st.one_of(
     ),
     st.fixed_dictionaries({"type": st.just("compaction"), "content": st.none() | WORDS, "encrypted_content": WORDS}),
     st.fixed_dictionaries({"type": st.just("web_search_tool_result"), "tool_use_id": WORDS, "content": st.just([])}),
-    LATER,
+    UNKNOWN_BLOCKS,
 )
 
 
-def tokens():
+def build_usage_fields():
     return {
         "input_tokens": COUNTS,
         "output_tokens": COUNTS,
@@ -113,7 +113,9 @@ def tokens():
 
 
 ITERATIONS = st.lists(
-    st.fixed_dictionaries({"type": st.sampled_from(["message", "compaction", "advisor_message"])} | tokens()),
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["message", "compaction", "advisor_message"])} | build_usage_fields()
+    ),
     max_size=3,
 )
 ANTHROPIC = st.fixed_dictionaries(
@@ -125,32 +127,32 @@ ANTHROPIC = st.fixed_dictionaries(
         "content": st.lists(BLOCKS, max_size=4),
         "stop_reason": ANTHROPIC_STOPS,
         "stop_sequence": st.none(),
-        "usage": st.fixed_dictionaries(tokens(), optional={"iterations": ITERATIONS}),
+        "usage": st.fixed_dictionaries(build_usage_fields(), optional={"iterations": ITERATIONS}),
     }
 )
 
 
-def anthropic_block(draw, index, block):
-    """The events of one block."""
-    begun, deltas = dict(block), []
+def iter_block_events(draw, index, block):
+    """Yield the events of one block."""
+    started, deltas = dict(block), []
     kind = block["type"]
     if kind in ("text", "thinking"):
-        begun[kind] = ""
-        deltas += [{"type": f"{kind}_delta", kind: piece} for piece in pieces(draw, block[kind])]
+        started[kind] = ""
+        deltas += [{"type": f"{kind}_delta", kind: piece} for piece in split_text(draw, block[kind])]
         if "signature" in block:
-            begun["signature"] = ""
+            started["signature"] = ""
             deltas.append({"type": "signature_delta", "signature": block["signature"]})
         if "citations" in block:
-            begun["citations"] = []
-            deltas += [{"type": "citations_delta", "citation": one} for one in block["citations"]]
+            started["citations"] = []
+            deltas += [{"type": "citations_delta", "citation": citation} for citation in block["citations"]]
     elif kind == "compaction":
-        begun |= {"content": None, "encrypted_content": None}
+        started |= {"content": None, "encrypted_content": None}
         deltas.append(block | {"type": "compaction_delta"})
     elif "input" in block:
-        begun["input"] = {}
+        started["input"] = {}
         text = json.dumps(block["input"]) if block["input"] else ""
-        deltas += [{"type": "input_json_delta", "partial_json": piece} for piece in pieces(draw, text)]
-    yield {"type": "content_block_start", "index": index, "content_block": begun}
+        deltas += [{"type": "input_json_delta", "partial_json": piece} for piece in split_text(draw, text)]
+    yield {"type": "content_block_start", "index": index, "content_block": started}
     for delta in deltas:
         yield {"type": "content_block_delta", "index": index, "delta": delta}
     yield {"type": "content_block_stop", "index": index}
@@ -162,11 +164,11 @@ def anthropic_streams(draw):
     first = body["usage"] | {"output_tokens": 1, "input_tokens": 5}
     out = [{"type": "message_start", "message": body | {"content": [], "stop_reason": None, "usage": first}}]
     for index, block in enumerate(body["content"]):
-        out += anthropic_block(draw, index, block)
+        out += iter_block_events(draw, index, block)
         out += draw(st.sampled_from([[], [{"type": "ping"}], [{"type": "of_tomorrow", "index": index}]]))
     late = {key: value for key, value in body["usage"].items() if key != "cache_creation"}
     out.append({"type": "message_delta", "delta": {"stop_reason": body["stop_reason"]}, "usage": late})
-    return body, events([*out, {"type": "message_stop"}], named=True)
+    return body, encode_events([*out, {"type": "message_stop"}], named=True)
 
 
 # -- Chat --------------------------------------------------------------------------------------------------------------
@@ -182,27 +184,27 @@ CHAT_USAGE = st.fixed_dictionaries(
 @st.composite
 def chat_streams(draw):
     calls = [call | {"id": f"call_{index}"} for index, call in enumerate(draw(st.lists(CALLS, max_size=3)))]
-    told = {"content": draw(WORDS | st.none()), "refusal": draw(st.none() | WORDS), "annotations": []}
-    told |= draw(st.sampled_from([{}, {"reasoning_content": "I think"}])) | ({"tool_calls": calls} if calls else {})
+    message = {"content": draw(WORDS | st.none()), "refusal": draw(st.none() | WORDS), "annotations": []}
+    message |= draw(st.sampled_from([{}, {"reasoning_content": "I think"}])) | ({"tool_calls": calls} if calls else {})
     reason = draw(st.sampled_from(["stop", "length", "tool_calls", "content_filter", "function_call", "of_tomorrow"]))
     head = {"id": draw(WORDS), "model": draw(NAMES), "created": 1}
     body = head | {
         "object": "chat.completion",
-        "choices": [{"index": 0, "message": {"role": "assistant"} | told, "finish_reason": reason}],
+        "choices": [{"index": 0, "message": {"role": "assistant"} | message, "finish_reason": reason}],
         "usage": draw(CHAT_USAGE),
     }
-    deltas = [{"role": "assistant", "content": "" if told["content"] else None, "refusal": None}]
+    deltas = [{"role": "assistant", "content": "" if message["content"] else None, "refusal": None}]
     for key in ("reasoning_content", "content", "refusal"):
-        deltas += [{key: piece} for piece in pieces(draw, told.get(key) or "")] if told.get(key) else []
+        deltas += [{key: piece} for piece in split_text(draw, message.get(key) or "")] if message.get(key) else []
     for index, call in enumerate(calls):
         empty = call["function"] | {"arguments": ""}
         deltas.append({"tool_calls": [call | {"index": index, "function": empty}]})
-        parts = pieces(draw, call["function"]["arguments"])
+        parts = split_text(draw, call["function"]["arguments"])
         deltas += [{"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in parts]
     chunks = [head | {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta}]} for delta in deltas]
     chunks.append(head | {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}], "usage": None})
     chunks.append(head | {"choices": [], "usage": body["usage"]})
-    return body, events(chunks, named=False) + draw(st.sampled_from([b"", b"data: [DONE]", b"data: [DONE]\n\n"]))
+    return body, encode_events(chunks, named=False) + draw(st.sampled_from([b"", b"data: [DONE]", b"data: [DONE]\n\n"]))
 
 
 # -- Responses ---------------------------------------------------------------------------------------------------------
@@ -247,19 +249,19 @@ def responses_streams(draw):
     status, reason = draw(st.sampled_from(ENDS))
     body = {"id": draw(WORDS), "object": "response", "model": draw(NAMES), "status": status, "error": None}
     body |= {"incomplete_details": reason and {"reason": reason}, "output": output, "usage": draw(RESPONSES_USAGE)}
-    begun = body | {"status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
-    out = [{"type": f"response.{kind}", "response": begun} for kind in ("created", "in_progress")]
-    for index, one in enumerate(output):
+    started = body | {"status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
+    out = [{"type": f"response.{kind}", "response": started} for kind in ("created", "in_progress")]
+    for index, item_dict in enumerate(output):
         empty = {"encrypted_content": None, "content": [], "summary": [], "arguments": "", "input": ""}
-        added = one | {key: value for key, value in empty.items() if key in one} | {"status": "in_progress"}
+        added = item_dict | {key: value for key, value in empty.items() if key in item_dict} | {"status": "in_progress"}
         out.append({"type": "response.output_item.added", "output_index": index, "item": added})
-        for piece in pieces(draw, one.get("arguments", "")):
+        for piece in split_text(draw, item_dict.get("arguments", "")):
             kind = "response.function_call_arguments.delta"
-            out.append({"type": kind, "output_index": index, "item_id": one["id"], "delta": piece})
-        out.append({"type": "response.output_item.done", "output_index": index, "item": one})
+            out.append({"type": kind, "output_index": index, "item_id": item_dict["id"], "delta": piece})
+        out.append({"type": "response.output_item.done", "output_index": index, "item": item_dict})
     repeated = body | {"output": output if draw(st.booleans()) else []}
     out.append({"type": f"response.{status}", "response": repeated})
-    return body, events([one | {"sequence_number": n} for n, one in enumerate(out)], named=True)
+    return body, encode_events([event | {"sequence_number": n} for n, event in enumerate(out)], named=True)
 
 
 # -- Gemini ------------------------------------------------------------------------------------------------------------
@@ -280,8 +282,8 @@ GEMINI_USAGE = st.fixed_dictionaries(
 )
 
 
-def apart(parts):
-    """Parts of which no two neighbours would be one: the API does not cut words that belong together."""
+def drop_mergeable_neighbours(parts):
+    """Drop texts that would merge with the part before them: the API never splits a text into two such parts."""
     out = []
     for part in parts:
         if not (out and part.keys() <= {"text", "thought"} and part.keys() == out[-1].keys()):
@@ -291,22 +293,24 @@ def apart(parts):
 
 @st.composite
 def gemini_streams(draw):
-    parts = apart(draw(st.lists(PARTS, min_size=1, max_size=5)))
+    parts = drop_mergeable_neighbours(draw(st.lists(PARTS, min_size=1, max_size=5)))
     reason = draw(st.sampled_from(["STOP", "MAX_TOKENS", "SAFETY", "MALFORMED_FUNCTION_CALL", "OTHER", "NEW"]))
     head = {"modelVersion": draw(NAMES), "responseId": draw(WORDS)}
     candidate = {"content": {"role": "model", "parts": parts}, "finishReason": reason, "index": 0}
     body = head | {"candidates": [candidate], "usageMetadata": draw(GEMINI_USAGE)}
     chunks = []
     for part in parts:
-        cut = [{**part, "text": piece} for piece in pieces(draw, part["text"])] if _unsigned(part) else [part]
-        chunks += [head | {"candidates": [{"content": {"role": "model", "parts": [one]}}]} for one in cut]
+        cut = (
+            [{**part, "text": piece} for piece in split_text(draw, part["text"])] if _is_unsigned_text(part) else [part]
+        )
+        chunks += [head | {"candidates": [{"content": {"role": "model", "parts": [piece]}}]} for piece in cut]
     last = {"content": {"role": "model", "parts": [{"text": ""}]}, "finishReason": reason, "index": 0}
     chunks[0]["usageMetadata"] = {"promptTokenCount": 1}
     chunks.append(head | {"candidates": [last], "usageMetadata": body["usageMetadata"]})
-    return body, events(chunks, named=False)
+    return body, encode_events(chunks, named=False)
 
 
-def _unsigned(part):
+def _is_unsigned_text(part):
     return part.keys() <= {"text", "thought"}
 
 
@@ -320,11 +324,11 @@ STREAMS = {
 
 @pytest.mark.parametrize("api", APIS)
 @given(data=st.data())
-def test_a_stream_says_what_the_body_says(api, data):
-    """The folded answer equals the answer of the body that is not streamed, and its history decodes to its message."""
+def test_answer_stream_equals_the_answer_of_the_body(api, data):
+    """The streamed answer equals the answer of the unstreamed body, and its history decodes to its message."""
     body, stream = data.draw(STREAMS[api])
     whole = parse_answer(api, json.dumps(body).encode())
-    assert plain(fold(api, stream)) == plain(whole)
+    assert flatten_answer(accumulate(api, stream)) == flatten_answer(whole)
     if whole.history_elements and api != "openai-responses":
         assert DECODE[api](whole.history_elements[0]) == whole.message
     elif whole.history_elements:
@@ -332,28 +336,28 @@ def test_a_stream_says_what_the_body_says(api, data):
 
 
 @given(gemini_streams(), st.lists(st.integers(0, 3_000), max_size=5))
-def test_an_array_says_what_the_events_say(drawn, cuts):
-    """Gemini's chunks in a JSON array, however cut, are the same answer as in events."""
+def test_json_array_reader_gives_the_same_answer_as_events(drawn, cuts):
+    """Gemini's chunks in a JSON array, however chunked, give the same answer as server-sent events."""
     _, stream = drawn
     array = b"[" + b"\n,\r\n".join(event.data for event in SseReader().feed(stream)) + b"]"
-    folded, reader, start = AnswerStream("gemini"), JsonArrayReader(), 0
+    answer_stream, reader, start = AnswerStream("gemini"), JsonArrayReader(), 0
     for cut in [*sorted(cuts), len(array)]:
         for event in reader.feed(array[start:cut]):
-            folded.add_event(event)
+            answer_stream.add_event(event)
         start = max(start, cut)
-    assert plain(folded.build_answer()) == plain(fold("gemini", stream))
+    assert flatten_answer(answer_stream.build_answer()) == flatten_answer(accumulate("gemini", stream))
 
 
 @pytest.mark.parametrize("api", APIS)
 @given(data=st.data())
-def test_a_cut_stream_is_not_complete(api, data):
-    """Cut at any byte before the API's last word, an answer has what was said so far and is not complete."""
+def test_answer_stream_cut_before_its_end_is_not_complete(api, data):
+    """Cut at any byte before the API's final event, an answer has what arrived so far and is not complete."""
     _, stream = data.draw(STREAMS[api])
     last = {"anthropic": b"message_stop", "openai-chat": b'"finish_reason"', "gemini": b'"finishReason"'}
     end = stream.rindex(last.get(api, b'"type": "response.'))
-    said = fold(api, stream[: data.draw(st.integers(0, end))])
-    assert not said.is_complete
-    assert said.error is None
+    answer = accumulate(api, stream[: data.draw(st.integers(0, end))])
+    assert not answer.is_complete
+    assert answer.error is None
 
 
 ANY_JSON = st.recursive(
@@ -364,33 +368,33 @@ ANY_JSON = st.recursive(
 
 
 @st.composite
-def spoilt(draw, value, depth=0):
-    """``value`` with something in it that does not belong there."""
+def malformed_strategy(draw, value, depth=0):
+    """Draw ``value`` with any JSON in one place inside it."""
     if depth > 4 or draw(st.integers(0, 5)) == 0:
         return draw(ANY_JSON)
     if isinstance(value, dict) and value:
         key = draw(st.sampled_from(sorted(value)))
-        return value | {key: draw(spoilt(value[key], depth + 1))}
+        return value | {key: draw(malformed_strategy(value[key], depth + 1))}
     if isinstance(value, list) and value:
         at = draw(st.integers(0, len(value) - 1))
-        return [*value[:at], draw(spoilt(value[at], depth + 1)), *value[at + 1 :]]
+        return [*value[:at], draw(malformed_strategy(value[at], depth + 1)), *value[at + 1 :]]
     return draw(ANY_JSON)
 
 
 @pytest.mark.parametrize("api", APIS)
 @given(data=st.data())
-def test_nothing_in_a_stream_raises(api, data):
-    """Any JSON in any place of an event, events lost, doubled and out of order: an answer, never an exception."""
+def test_answer_stream_never_raises_on_malformed_events(api, data):
+    """Any JSON in any place of an event, and events lost, doubled or out of order, give an answer and no exception."""
     body, stream = data.draw(STREAMS[api])
     found = [event for event in SseReader().feed(stream) if event.data.startswith(b"{")]
     chosen = data.draw(st.lists(st.sampled_from(found), max_size=6)) if found else []
-    folded = AnswerStream(api)
+    answer_stream = AnswerStream(api)
     for event in chosen:
-        odd = json.dumps(data.draw(spoilt(json.loads(event.data)))).encode()
-        folded.add_event(StreamEvent(odd, event.event))
-    assert isinstance(folded.build_answer().stop_reason, str)
-    parse_answer(api, folded.build_body())
-    bad = json.dumps(data.draw(spoilt(body))).encode()
+        malformed = json.dumps(data.draw(malformed_strategy(json.loads(event.data)))).encode()
+        answer_stream.add_event(StreamEvent(malformed, event.event))
+    assert isinstance(answer_stream.build_answer().stop_reason, str)
+    parse_answer(api, answer_stream.build_body())
+    bad = json.dumps(data.draw(malformed_strategy(body))).encode()
     if bad.startswith(b"{"):
         assert isinstance(parse_answer(api, bad).stop_reason, str)
 
@@ -400,48 +404,50 @@ PADDED = {"openai-chat": {"id": "chatcmpl-1", "created": 1, "model": "kelp", "us
 
 @pytest.mark.parametrize("api", APIS[:3])
 @given(data=st.data())
-def test_what_is_taken_at_once_says_the_same(api, data):
-    """Events as most are, which one step takes, say what they say field by field, odd events between them or not."""
+def test_answer_stream_fast_path_equals_full_decoding(api, data):
+    """Text events taken by the fast path give the same answer as full decoding, with malformed events in between."""
     _, stream = data.draw(STREAMS[api])
     quick, slow = AnswerStream(api), AnswerStream(api)
     slow._accumulator.add_text_delta = lambda _: None
     for event in SseReader().feed(stream):
-        told = json.loads(event.data) if event.data.startswith(b"{") else event.data.decode()
-        if isinstance(told, dict) and data.draw(st.booleans()):
-            told = PADDED.get(api, {}) | told
+        event_data = json.loads(event.data) if event.data.startswith(b"{") else event.data.decode()
+        if isinstance(event_data, dict) and data.draw(st.booleans()):
+            event_data = PADDED.get(api, {}) | event_data
         if data.draw(st.integers(0, 9)) == 0:
-            told = data.draw(spoilt(told))
-        odd = StreamEvent(told.encode() if isinstance(told, str) else json.dumps(told).encode(), event.event)
-        assert quick.add_event(odd) is slow.add_event(odd)
+            event_data = data.draw(malformed_strategy(event_data))
+        new_event = StreamEvent(
+            event_data.encode() if isinstance(event_data, str) else json.dumps(event_data).encode(), event.event
+        )
+        assert quick.add_event(new_event) is slow.add_event(new_event)
     assert json.loads(quick.build_body()) == json.loads(slow.build_body())
-    assert plain(quick.build_answer()) == plain(slow.build_answer())
+    assert flatten_answer(quick.build_answer()) == flatten_answer(slow.build_answer())
 
 
-def test_the_last_chunk_says_what_stands_around_the_words():
-    """The head of the newest chunk counts, also where one in between was an odd one with a head of its own."""
-    folded = AnswerStream("openai-chat")
-    for model, odd in (("a", {}), ("b", {"new": 1}), ("a", {})):
-        chunk = {"model": model, "choices": [{"index": 0, "delta": {"content": model}}]} | odd
-        folded.add_event(StreamEvent(json.dumps(chunk).encode()))
-    assert (folded.build_answer().model, folded.build_answer().message.text) == ("a", "aba")
+def test_answer_stream_takes_the_head_of_the_newest_chunk():
+    """The head of the newest chunk counts, also if a chunk in between needed full decoding."""
+    answer_stream = AnswerStream("openai-chat")
+    for model, unknown_field in (("a", {}), ("b", {"new": 1}), ("a", {})):
+        chunk = {"model": model, "choices": [{"index": 0, "delta": {"content": model}}]} | unknown_field
+        answer_stream.add_event(StreamEvent(json.dumps(chunk).encode()))
+    assert (answer_stream.build_answer().model, answer_stream.build_answer().message.text) == ("a", "aba")
 
 
-def test_parts_of_a_summary_stay_apart():
-    """On Responses words belong to the part of the item that their index says, in a summary too."""
-    folded = AnswerStream("openai-responses")
+def test_answer_stream_keeps_summary_parts_of_responses_apart():
+    """A delta belongs to the part with its index, in reasoning summaries too."""
+    answer_stream = AnswerStream("openai-responses")
     for at, words in ((0, "one"), (1, "tw"), (1, "o")):
         delta = {"type": "response.reasoning_summary_text.delta", "output_index": 0, "summary_index": at}
-        assert folded.add_event(StreamEvent(json.dumps(delta | {"delta": words}).encode()))
-    (item,) = json.loads(folded.build_body())["output"]
+        assert answer_stream.add_event(StreamEvent(json.dumps(delta | {"delta": words}).encode()))
+    (item,) = json.loads(answer_stream.build_body())["output"]
     assert [part["text"] for part in item["summary"]] == ["one", "two"]
 
 
-@given(st.sampled_from(APIS), st.binary(max_size=40) | ANY_JSON.map(lambda one: json.dumps(one).encode()))
-def test_any_bytes_are_a_typed_answer(api, body):
+@given(st.sampled_from(APIS), st.binary(max_size=40) | ANY_JSON.map(lambda value: json.dumps(value).encode()))
+def test_parse_answer_rejects_any_other_bytes_with_format_error(api, body):
     """A body that is no JSON object is a ``FormatError``; as the data of an event it changes nothing."""
-    folded = AnswerStream(api)
-    folded.add_event(StreamEvent(body))
-    assert folded.build_answer().message.role == "assistant"
+    answer_stream = AnswerStream(api)
+    answer_stream.add_event(StreamEvent(body))
+    assert answer_stream.build_answer().message.role == "assistant"
     try:
         assert isinstance(parse_answer(api, body).stop_reason, str)
     except FormatError as error:

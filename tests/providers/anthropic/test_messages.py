@@ -1,4 +1,4 @@
-"""Anthropic messages to values and back."""
+"""Anthropic messages are decoded to values and encoded again."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def decode(wire):
 
 def encode(message, base=None):
     raw = None if base is None else Raw(json.dumps(base).encode())
-    return [json.loads(one) for one in anthropic.encode_message(message, raw)]
+    return [json.loads(element) for element in anthropic.encode_message(message, raw)]
 
 
-def bare(part):
-    """Return a part without its bytes, as if the planner had made it."""
+def drop_raw(part):
+    """Return a part without its raw bytes, as if the planner had built it."""
     return replace(part, raw=None)
 
 
-def test_a_string_is_one_text():
-    """A message whose content is a string says that text and nothing else."""
+def test_decode_message_reads_string_content_as_one_text():
+    """String content is one text and nothing else."""
     assert decode({"role": "user", "content": "hi"}) == Message.from_text("user", "hi")
 
 
-def test_results_alone_make_a_tool_message():
-    """A user message with nothing but results has the role tool; with words, or nothing, it stays the user's."""
+def test_decode_message_gives_results_alone_the_role_tool():
+    """A user message with results only has the role tool; with text, or empty, it stays a user message."""
     result = {"type": "tool_result", "tool_use_id": "t1", "content": "ok"}
     alone = decode({"role": "user", "content": [result]})
     mixed = decode({"role": "user", "content": [result, {"type": "text", "text": "go"}]})
@@ -44,30 +44,30 @@ def test_results_alone_make_a_tool_message():
 
 
 @pytest.mark.parametrize("content", [{}, {"content": []}, {"content": ""}, {"content": None}])
-def test_a_system_message_that_only_sets_options_stays_as_it_is(content):
-    """pi tells the effort of each turn in a system message without words; it goes out byte for byte."""
+def test_decode_message_keeps_a_system_message_of_options_only(content):
+    """pi sets the effort of each turn in a system message without text; it is sent unchanged."""
     raw = json.dumps({"role": "system", **content, "output_config": {"effort": "high"}}).encode()
     message = anthropic.decode_message(raw)
     assert message == Message("system", (Opaque("options", Raw(raw)),))
     assert anthropic.encode_message(message) == [raw]
 
 
-def test_a_system_message_with_words_and_options_is_its_words():
-    """Claude Code tells the effort of a turn beside words: these can be read, and quoted where the turn is reduced."""
+def test_decode_message_reads_the_text_of_a_system_message_with_options():
+    """Claude Code sets the effort beside text, which must be readable to be quoted when the turn is reduced."""
     words = {"role": "system", "content": "Be brief.", "output_config": {"effort": "high"}}
     assert decode(words) == Message.from_text("system", "Be brief.")
     assert decode({"role": "system", "content": [], "output_config": None}) == Message("system")
 
 
-def test_arguments_are_the_bytes_of_input():
-    """Arguments keep the very text of ``input``: order, spacing and escapes."""
+def test_decode_message_keeps_the_exact_text_of_input():
+    """Arguments keep the order, spacing and escapes of ``input``."""
     raw = b'{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"n","input":{"b": 1,  "a":"\\u00e9"}}]}'
     (call,) = anthropic.decode_message(raw).calls
     assert call.arguments == '{"b": 1,  "a":"\\u00e9"}'
 
 
-def test_every_kind_of_block():
-    """Each block becomes the part of its kind; what is not interpreted is opaque; all keep their bytes."""
+def test_decode_message_converts_every_kind_of_block():
+    """Each block becomes the part of its kind, other blocks are opaque, and all keep their bytes."""
     blocks = [
         {"type": "thinking", "thinking": "hm", "signature": "s"},
         {"type": "redacted_thinking", "data": "d"},
@@ -86,21 +86,21 @@ def test_every_kind_of_block():
     assert [json.loads(bytes(part.raw)) for part in parts] == blocks
 
 
-def test_thinking_without_signature_has_no_seal():
-    """Thinking that was never signed carries no seal, so that nobody sends it."""
+def test_decode_message_leaves_unsigned_thinking_unsigned():
+    """Thinking without a signature is not sent."""
     (part,) = decode({"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}]}).parts
     assert part.signature is None
-    assert anthropic.encode_message(Message("assistant", (bare(part),))) == []
+    assert anthropic.encode_message(Message("assistant", (drop_raw(part),))) == []
 
 
-def test_a_block_of_the_wrong_shape_is_opaque():
-    """A block whose fields have other types is kept, not refused."""
+def test_decode_message_keeps_a_malformed_block_as_opaque():
+    """A block whose fields have other types is kept, not rejected."""
     (part,) = decode({"role": "user", "content": [{"type": "text", "text": 5}]}).parts
     assert (type(part), part.kind) == (Opaque, "text")
 
 
-def test_media_know_their_size():
-    """An image tells its type and how many bytes its base64 stands for; a document its title."""
+def test_decode_message_reads_type_size_and_name_of_media():
+    """An image has its type and its size in decoded bytes; a document has its title."""
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJDRA=="}}
     paper = {"type": "document", "title": "a.pdf", "source": {"type": "url", "url": "https://x/a.pdf"}}
     first, second = decode({"role": "user", "content": [image, paper]}).parts
@@ -108,8 +108,8 @@ def test_media_know_their_size():
     assert (second.kind, second.name, second.source) == ("document", "a.pdf", "https://x/a.pdf")
 
 
-def test_result_content_string_list_and_nothing():
-    """A result's content may be a string, blocks or missing."""
+def test_decode_message_accepts_result_content_of_any_form():
+    """A result's content may be a string, a list of blocks or missing."""
     inner = [{"type": "text", "text": "a"}, {"type": "tool_reference", "tool_name": "x"}]
     wires = [
         {"type": "tool_result", "tool_use_id": "t", "is_error": True, **more}
@@ -122,8 +122,8 @@ def test_result_content_string_list_and_nothing():
 
 
 @pytest.mark.parametrize("role", ["developer", "tool", "weird"])
-def test_an_unknown_role_survives_byte_for_byte(role):
-    """A message of a role this API has not becomes one opaque part that starts no turn and goes out as it came."""
+def test_decode_message_keeps_an_unknown_role_byte_for_byte(role):
+    """A message of an unknown role is one opaque part that starts no turn and is sent unchanged."""
     raw = b'{"role": "%s",  "content":"\\u0041", "x":1}' % role.encode()
     message = anthropic.decode_message(raw)
     assert (message.role, message.is_turn_start) == ("system", False)
@@ -142,14 +142,14 @@ def test_an_unknown_role_survives_byte_for_byte(role):
         b'{"role":"user","content":[' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"]}",
     ],
 )
-def test_what_is_no_message_is_a_format_error(raw):
+def test_decode_message_rejects_malformed_messages_with_format_error(raw):
     """Whatever is wrong with the JSON, it is a FormatError: never a RecursionError or a UnicodeError."""
     with pytest.raises(FormatError):
         anthropic.decode_message(raw)
 
 
-def test_an_edit_leaves_its_neighbours_alone():
-    """Writing one part anew keeps the bytes of the others and the fields of the message."""
+def test_encode_message_keeps_the_bytes_of_unedited_parts():
+    """Replacing one part keeps the bytes of the others and the fields of the message."""
     raw = Raw(b'{"role":"user","x":{"y": 1},"content":[{"type":"text","text":"\\u0041"},{"text" : "b","type":"text"}]}')
     parts = anthropic.decode_message(raw).parts
     (out,) = anthropic.encode_message(Message("user", (parts[0], Text("new"))), raw)
@@ -158,8 +158,8 @@ def test_an_edit_leaves_its_neighbours_alone():
     )
 
 
-def test_an_edited_result_keeps_its_marker():
-    """A result put in another's place keeps the block's other fields, but not what belonged to the old words."""
+def test_encode_message_keeps_the_breakpoint_of_an_edited_result():
+    """A replaced result keeps the block's other fields, except those that belonged to the old text."""
     block = {
         "type": "tool_result",
         "tool_use_id": "t",
@@ -174,8 +174,8 @@ def test_an_edited_result_keeps_its_marker():
     ]
 
 
-def test_a_marker_moves_to_what_replaces_its_block():
-    """A cache breakpoint goes over to another kind of block in the same place, never to an empty text."""
+def test_encode_message_moves_a_breakpoint_to_another_kind_of_block():
+    """A breakpoint moves to the block of another kind in its place, but never to a blank text."""
     image = {"type": "image", "source": {"type": "url", "url": "https://x"}, "cache_control": {"type": "ephemeral"}}
     base = {"role": "user", "content": [image]}
     (out,) = encode(Message.from_text("user", "[image]"), base)
@@ -184,8 +184,8 @@ def test_a_marker_moves_to_what_replaces_its_block():
     assert "cache_control" not in blank["content"][0]
 
 
-def test_results_are_found_by_id_when_places_moved():
-    """When a block was dropped before it, an edited result still finds the block it came from."""
+def test_encode_message_matches_edited_results_by_id():
+    """If a block before it was dropped, an edited result is still matched to the block it came from."""
     one = {"type": "tool_result", "tool_use_id": "a", "content": "1"}
     two = {"type": "tool_result", "tool_use_id": "b", "content": "2", "cache_control": {"type": "ephemeral"}}
     (out,) = encode(Message("tool", (ToolResult("b", content=(Text("x"),)),)), {"role": "user", "content": [one, two]})
@@ -193,7 +193,7 @@ def test_results_are_found_by_id_when_places_moved():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "wanted"),
+    ("arguments", "expected"),
     [
         ('{"a": 1}', {"a": 1}),
         ("", {}),
@@ -202,14 +202,14 @@ def test_results_are_found_by_id_when_places_moved():
         ('"{\\"a\\":1}"', {"a": 1}),
     ],
 )
-def test_input_is_always_an_object(arguments, wanted):
-    """Arguments of any kind become the object this API demands."""
+def test_encode_message_writes_arguments_as_an_object(arguments, expected):
+    """Arguments of any kind become the object that this API requires."""
     (out,) = encode(Message("assistant", (ToolCall("t", "n", arguments),)))
-    assert out["content"][0]["input"] == wanted
+    assert out["content"][0]["input"] == expected
 
 
-def test_values_of_every_kind_are_written():
-    """Parts made by hand become blocks of this API."""
+def test_encode_message_writes_parts_of_every_kind():
+    """Parts built by hand become blocks of this API."""
     parts = (
         Text("a"),
         Media("image", "image/png", 4, "", "QUJDRA=="),
@@ -225,13 +225,13 @@ def test_values_of_every_kind_are_written():
     assert out["content"][3]["source"] == {"type": "file", "file_id": "file_1"}
 
 
-def test_lone_surrogates_are_replaced():
-    """No provider takes half a surrogate pair, so none is written."""
+def test_encode_message_replaces_lone_surrogates():
+    """No provider accepts half a surrogate pair, so none is written."""
     (out,) = encode(Message.from_text("user", "a\ud800b"))
     assert out["content"] == "a\ufffdb"
 
 
-def test_dicts_and_back():
+def test_encode_messages_inverts_decode_messages():
     """A list of dicts becomes values in one line and dicts in another."""
     wire = [{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "text", "text": "b"}]}]
     assert encode_messages("anthropic", decode_messages("anthropic", wire)) == wire
@@ -247,8 +247,8 @@ def test_dicts_and_back():
         b'{"type":"tool_result","tool_use_id":"a","content":[{"type":"text","text":%s}]}',
     ],
 )
-def test_blocks_that_cannot_be_read(block, inside):
-    """Text that is no UTF-8, or half a surrogate pair, in a block raises nothing but our own error."""
+def test_decode_message_rejects_invalid_text_in_blocks(block, inside):
+    """Text that is no UTF-8, or half a surrogate pair, raises nothing but ``FormatError``."""
     try:
         message = anthropic.decode_message(b'{"role":"assistant","content":[' + block % inside + b"]}")
     except FormatError:
@@ -256,7 +256,7 @@ def test_blocks_that_cannot_be_read(block, inside):
     assert message.parts
 
 
-def test_numbers_that_python_has_not():
-    """Arguments with a number that is out of range are told, where dicts are asked for."""
+def test_encode_messages_rejects_numbers_out_of_range():
+    """A number out of Python's range is an error only if dicts are wanted."""
     with pytest.raises(FormatError, match="the message"):
         encode_messages("anthropic", [Message("assistant", (ToolCall("t", "n", '{"a":1e999}'),))])

@@ -1,4 +1,4 @@
-"""Rules of the Messages API: where a finding points, and what is not held against a request."""
+"""Rules of the Messages API: the path of each finding, and requests that are accepted."""
 
 from __future__ import annotations
 
@@ -15,72 +15,72 @@ BUDGET = {"thinking": {"type": "enabled", "budget_tokens": 2000}, "max_tokens": 
 THRESHOLD = {"betas": ["compact-2026-01-12"], "context_management": {"edits": [{"type": "compact_20260112"}]}}
 
 
-def ask(*contents, **fields):
+def build_body(*contents, **fields):
     """Return a body whose contents alternate between user and assistant."""
-    return {"messages": [said(index, content) for index, content in enumerate(contents)], **fields}
+    return {"messages": [build_message(index, content) for index, content in enumerate(contents)], **fields}
 
 
-def said(index, content):
+def build_message(index, content):
     return {"role": ("user", "assistant")[index % 2], "content": content}
 
 
-def text(words="a", **more):
+def build_text(words="a", **more):
     return {"type": "text", "text": words, **more}
 
 
-def use(id_="t1", **more):
+def build_tool_use(id_="t1", **more):
     return {"type": "tool_use", "id": id_, "name": "ls", "input": {}, **more}
 
 
-def result(id_="t1", content="ok", **more):
+def build_tool_result(id_="t1", content="ok", **more):
     return {"type": "tool_result", "tool_use_id": id_, "content": content, **more}
 
 
-def called(*uses, results, **fields):
-    """Return a body with one batch of calls and what answers it."""
-    return ask("x", list(uses), list(results), **fields)
+def build_body_with_calls(*uses, results, **fields):
+    """Return a body with one batch of calls and their results."""
+    return build_body("x", list(uses), list(results), **fields)
 
 
-def search(id_="srv1"):
+def build_search_call(id_="srv1"):
     return {"type": "server_tool_use", "id": id_, "name": "web_search", "input": {}}
 
 
-def found(id_="srv1"):
+def build_search_result(id_="srv1"):
     return {"type": "web_search_tool_result", "tool_use_id": id_, "content": []}
 
 
-def image(mime="image/png", data="QUJD"):
+def build_image(mime="image/png", data="QUJD"):
     return {"type": "image", "source": {"type": "base64", "media_type": mime, "data": data}}
 
 
-def png(width, height):
+def build_png(width, height):
     head = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + struct.pack(">II", width, height)
-    return image(data=base64.b64encode(head).decode())
+    return build_image(data=base64.b64encode(head).decode())
 
 
-def inside(role, at=1, **fields):
-    """Return a conversation with a system message at place ``at``."""
-    messages = ask("a", "b", "c")["messages"]
+def build_body_with_role(role, at=1, **fields):
+    """Return a conversation with a message of ``role`` at index ``at``."""
+    messages = build_body("a", "b", "c")["messages"]
     messages.insert(at, {"role": role, "content": "s"})
     return {"messages": messages, "model": "claude-opus-5", **fields}
 
 
-def added(name):
+def build_tool_addition(name):
     """Return a block that defines a tool in the middle of a conversation."""
     return {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": TOOL | {"name": name}}}
 
 
-def removed(name):
-    """Return a block that takes a tool away."""
+def build_tool_removal(name):
+    """Return a block that removes a tool."""
     return {"type": "tool_removal", "tool": {"type": "tool_reference", "name": name}}
 
 
-def over(tokens):
-    """Return an edit that compacts when the input is over so many tokens."""
+def build_compaction_edit(tokens):
+    """Return an edit that compacts an input of more than ``tokens`` tokens."""
     return {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": tokens}}
 
 
-def compacted(**more):
+def build_compaction_block(**more):
     return {"type": "compaction", "content": "S", "signature": "s", **more}
 
 
@@ -89,137 +89,196 @@ OLD, NEWER = "claude-sonnet-4-5", "claude-opus-5"
 THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
 
 
-def broken(body, **more):
-    return [(one.rule, one.path) for one in validate_request(body, "anthropic", **more)]
+def list_findings(body, **more):
+    return [(finding.rule, finding.path) for finding in validate_request(body, "anthropic", **more)]
 
 
 @pytest.mark.parametrize(
     ("body", "rule", "path"),
     [
-        (called(use(), results=[text()]), "anthropic.pair", "$.messages[1].content[0].id"),
-        (ask("x", [use()]), "anthropic.pair", "$.messages[1].content[0].id"),
-        (ask("x", [use()], "wait", "ok", [result()]), "anthropic.orphan", "$.messages[4].content[0].tool_use_id"),
-        (called(use(), results=[text(), result()]), "anthropic.results-first", "$.messages[2].content[1]"),
-        (ask("a", [result()], "b"), "anthropic.block-role", "$.messages[1].content[0]"),
+        (
+            build_body_with_calls(build_tool_use(), results=[build_text()]),
+            "anthropic.pair",
+            "$.messages[1].content[0].id",
+        ),
+        (build_body("x", [build_tool_use()]), "anthropic.pair", "$.messages[1].content[0].id"),
+        (
+            build_body("x", [build_tool_use()], "wait", "ok", [build_tool_result()]),
+            "anthropic.orphan",
+            "$.messages[4].content[0].tool_use_id",
+        ),
+        (
+            build_body_with_calls(build_tool_use(), results=[build_text(), build_tool_result()]),
+            "anthropic.results-first",
+            "$.messages[2].content[1]",
+        ),
+        (build_body("a", [build_tool_result()], "b"), "anthropic.block-role", "$.messages[1].content[0]"),
         ({"messages": None}, "anthropic.messages", "$.messages"),
         ({"messages": [5]}, "anthropic.shape", "$.messages[0]"),
         ({"messages": [{"role": "user", "content": None}]}, "anthropic.shape", "$.messages[0].content"),
-        (ask([{"type": "text"}]), "anthropic.text-nonempty", "$.messages[0].content[0].text"),
-        (ask(" \t"), "anthropic.text-nonblank", "$.messages[0].content"),
-        (inside("system", 0), "anthropic.system-place", "$.messages[0].role"),
-        (ask("q", [text(), found()], "b"), "anthropic.server-pair", "$.messages[1].content[1].tool_use_id"),
-        (ask("q", [search()], "go on"), "anthropic.server-pair", "$.messages[1].content[0].id"),
-        (ask("q", [search()], [result("srv1")]), "anthropic.orphan", "$.messages[2].content[0].tool_use_id"),
+        (build_body([{"type": "text"}]), "anthropic.text-nonempty", "$.messages[0].content[0].text"),
+        (build_body(" \t"), "anthropic.text-nonblank", "$.messages[0].content"),
+        (build_body_with_role("system", 0), "anthropic.system-place", "$.messages[0].role"),
         (
-            called(use(), results=[result(content=[text("", cache_control=FIVE)])]),
+            build_body("q", [build_text(), build_search_result()], "b"),
+            "anthropic.server-pair",
+            "$.messages[1].content[1].tool_use_id",
+        ),
+        (build_body("q", [build_search_call()], "go on"), "anthropic.server-pair", "$.messages[1].content[0].id"),
+        (
+            build_body("q", [build_search_call()], [build_tool_result("srv1")]),
+            "anthropic.orphan",
+            "$.messages[2].content[0].tool_use_id",
+        ),
+        (
+            build_body_with_calls(
+                build_tool_use(), results=[build_tool_result(content=[build_text("", cache_control=FIVE)])]
+            ),
             "anthropic.cache-place",
             "$.messages[2].content[0].content[0].cache_control",
         ),
         (
-            ask("a", thinking={"type": "adaptive"}, model="claude-sonnet-4-5"),
+            build_body("a", thinking={"type": "adaptive"}, model="claude-sonnet-4-5"),
             "anthropic.thinking-mode",
             "$.thinking.type",
         ),
-        (ask("a", thinking={"type": "disabled"}, model="claude-fable-5"), "anthropic.thinking-mode", "$.thinking.type"),
         (
-            ask("a", thinking={"type": "disabled"}, model="claude-opus-5", output_config={"effort": "max"}),
+            build_body("a", thinking={"type": "disabled"}, model="claude-fable-5"),
             "anthropic.thinking-mode",
             "$.thinking.type",
         ),
-        (ask("a", tool_choice={"type": "auto"}), "anthropic.tool-choice", "$.tool_choice"),
         (
-            ask([{"type": "document", "source": {"type": "base64", "media_type": "text/html", "data": "QQ=="}}]),
+            build_body("a", thinking={"type": "disabled"}, model="claude-opus-5", output_config={"effort": "max"}),
+            "anthropic.thinking-mode",
+            "$.thinking.type",
+        ),
+        (build_body("a", tool_choice={"type": "auto"}), "anthropic.tool-choice", "$.tool_choice"),
+        (
+            build_body([{"type": "document", "source": {"type": "base64", "media_type": "text/html", "data": "QQ=="}}]),
             "anthropic.media-type",
             "$.messages[0].content[0].source.media_type",
         ),
-        (ask("a", system=5), "anthropic.system-prompt", "$.system"),
-        (ask("a", **BUDGET, top_k=5), "anthropic.thinking-company", "$.top_k"),
-        (ask("a", **BUDGET, top_p=0.5), "anthropic.thinking-company", "$.top_p"),
+        (build_body("a", system=5), "anthropic.system-prompt", "$.system"),
+        (build_body("a", **BUDGET, top_k=5), "anthropic.thinking-company", "$.top_k"),
+        (build_body("a", **BUDGET, top_p=0.5), "anthropic.thinking-company", "$.top_p"),
         (
-            ask("a", **BUDGET, tools=[TOOL], tool_choice={"type": "any"}),
+            build_body("a", **BUDGET, tools=[TOOL], tool_choice={"type": "any"}),
             "anthropic.thinking-company",
             "$.tool_choice.type",
         ),
         (
-            ask([removed("rm"), text()], tools=[TOOL]),
+            build_body([build_tool_removal("rm"), build_text()], tools=[TOOL]),
             "anthropic.tool-reference",
             "$.messages[0].content[0].tool.name",
         ),
     ],
 )
-def test_findings_name_the_place(body, rule, path):
-    """A finding says where the request breaks the rule."""
-    assert (rule, path) in broken(body)
+def test_validate_request_reports_the_path_of_a_finding(body, rule, path):
+    """A finding has the path at which the request breaks the rule."""
+    assert (rule, path) in list_findings(body)
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        {"messages": [said(0, "a"), said(0, "b"), said(1, "c"), said(1, "d"), said(0, "e")]},
         {
             "messages": [
-                said(0, "x"),
-                said(1, [use()]),
-                said(1, [use("t2")]),
-                said(0, [result()]),
-                said(0, [result("t2")]),
+                build_message(0, "a"),
+                build_message(0, "b"),
+                build_message(1, "c"),
+                build_message(1, "d"),
+                build_message(0, "e"),
             ]
         },
-        {"messages": [*ask("x", [use()], [result()])["messages"], {"role": "system", "content": "s"}]},
-        called(use(), results=[result(content="")]),
-        called(use(), results=[{"type": "tool_result", "tool_use_id": "t1"}]),
-        called(use(), results=[result(content=[image(), text()]), text()]),
-        ask("q", [search()], model="claude-opus-4-8"),
-        ask("q", [search(), found()], model="claude-opus-4-8"),
-        ask("q", [compacted()], **THRESHOLD | {"context_management": None}, model="claude-opus-5"),
-        ask(
+        {
+            "messages": [
+                build_message(0, "x"),
+                build_message(1, [build_tool_use()]),
+                build_message(1, [build_tool_use("t2")]),
+                build_message(0, [build_tool_result()]),
+                build_message(0, [build_tool_result("t2")]),
+            ]
+        },
+        {
+            "messages": [
+                *build_body("x", [build_tool_use()], [build_tool_result()])["messages"],
+                {"role": "system", "content": "s"},
+            ]
+        },
+        build_body_with_calls(build_tool_use(), results=[build_tool_result(content="")]),
+        build_body_with_calls(build_tool_use(), results=[{"type": "tool_result", "tool_use_id": "t1"}]),
+        build_body_with_calls(
+            build_tool_use(), results=[build_tool_result(content=[build_image(), build_text()]), build_text()]
+        ),
+        build_body("q", [build_search_call()], model="claude-opus-4-8"),
+        build_body("q", [build_search_call(), build_search_result()], model="claude-opus-4-8"),
+        build_body("q", [build_compaction_block()], **THRESHOLD | {"context_management": None}, model="claude-opus-5"),
+        build_body(
             "q",
-            [search("c"), use(caller={"type": "code_execution_20260120", "tool_id": "c"})],
-            [result()],
-            [found("c"), text()],
+            [build_search_call("c"), build_tool_use(caller={"type": "code_execution_20260120", "tool_id": "c"})],
+            [build_tool_result()],
+            [build_search_result("c"), build_text()],
             "b",
         ),
-        {"messages": [said(0, [result("t7")])], "thread": {"type": "continue", "previous_message_id": "m"}},
-        {"messages": [said(0, "a"), {"role": "system", "content": "s", "clear_at": "never"}]},
-        ask([added("rm"), removed("rm"), text()], tools=[TOOL]),
-        ask("a", "{", model="nobody/knows"),
-        ask("a", "{"),
-        ask("a", "{", model="claude-opus-5", fallback_credit_token="t"),
-        ask("x", [use()], [result()], "done", "next", **BUDGET),
-        ask("a", **BUDGET | {"max_tokens": 1500}, betas=["interleaved-thinking-2025-05-14"]),
-        ask("q", [search(), use()], [result()]),
-        ask("q", [search(), use()], [result()], [found(), text()], "b"),
-        ask("q", [search("c"), search(), use()], [result()], [found(), found("c"), use("t2")], [result("t2")]),
-        ask("x", [THOUGHT, text()], compaction={"type": "summarize"}, betas=["compact-2026-09-04"]),
+        {
+            "messages": [build_message(0, [build_tool_result("t7")])],
+            "thread": {"type": "continue", "previous_message_id": "m"},
+        },
+        {"messages": [build_message(0, "a"), {"role": "system", "content": "s", "clear_at": "never"}]},
+        build_body([build_tool_addition("rm"), build_tool_removal("rm"), build_text()], tools=[TOOL]),
+        build_body("a", "{", model="nobody/knows"),
+        build_body("a", "{"),
+        build_body("a", "{", model="claude-opus-5", fallback_credit_token="t"),
+        build_body("x", [build_tool_use()], [build_tool_result()], "done", "next", **BUDGET),
+        build_body("a", **BUDGET | {"max_tokens": 1500}, betas=["interleaved-thinking-2025-05-14"]),
+        build_body("q", [build_search_call(), build_tool_use()], [build_tool_result()]),
+        build_body(
+            "q",
+            [build_search_call(), build_tool_use()],
+            [build_tool_result()],
+            [build_search_result(), build_text()],
+            "b",
+        ),
+        build_body(
+            "q",
+            [build_search_call("c"), build_search_call(), build_tool_use()],
+            [build_tool_result()],
+            [build_search_result(), build_search_result("c"), build_tool_use("t2")],
+            [build_tool_result("t2")],
+        ),
+        build_body("x", [THOUGHT, build_text()], compaction={"type": "summarize"}, betas=["compact-2026-09-04"]),
     ],
 )
-def test_these_are_taken(body):
-    """Merging, paused turns, calls made by a server tool, threads and unknown models are not held against a request."""
-    assert broken(body) == []
+def test_validate_request_accepts_lenient_forms_of_anthropic(body):
+    """Merged roles, paused turns, calls by server tools, threads and unknown models are no findings."""
+    assert list_findings(body) == []
 
 
-def test_a_model_that_thinks_by_itself_is_not_off():
-    """Without a word about thinking, it is off only on models that do not think unasked."""
-    rules = {model: {rule for rule, _ in broken(ask("x", [THOUGHT, text()], model=model))} for model in (OLD, NEWER)}
+def test_validate_request_knows_models_that_think_by_default():
+    """Without a thinking option, thinking is off only on models that do not think by default."""
+    rules = {
+        model: {rule for rule, _ in list_findings(build_body("x", [THOUGHT, build_text()], model=model))}
+        for model in (OLD, NEWER)
+    }
     assert "anthropic.thinking-off" in rules[OLD]
     assert "anthropic.thinking-off" not in rules[NEWER]
 
 
 @pytest.mark.parametrize("listed", [1.5, True, "x", {"a": 1}, None])
-def test_betas_that_are_no_list_say_nothing(listed):
-    """A body's betas that are no list leave those of the headers alone, told or not."""
-    body = ask("a", betas=listed, compaction={"type": "summarize"})
-    assert broken(body, betas=["compact-2026-09-04"]) == []
-    assert broken(body) == [("anthropic.compaction-beta", "$.compaction")]
+def test_validate_request_ignores_body_betas_that_are_no_list(listed):
+    """Malformed betas in the body leave those of the headers in force."""
+    body = build_body("a", betas=listed, compaction={"type": "summarize"})
+    assert list_findings(body, betas=["compact-2026-09-04"]) == []
+    assert list_findings(body) == [("anthropic.compaction-beta", "$.compaction")]
 
 
-def test_betas_of_the_headers_count():
-    """Beta features asked for in the headers are as good as those in the body."""
-    body = ask("a", compaction={"type": "summarize"})
-    assert broken(body, betas=["compact-2026-09-04"]) == []
+def test_validate_request_counts_betas_of_the_headers():
+    """Beta features requested in the headers count like those in the body."""
+    body = build_body("a", compaction={"type": "summarize"})
+    assert list_findings(body, betas=["compact-2026-09-04"]) == []
     edits = {"edits": [{"type": "clear_tool_uses_20250919"}]}
-    assert broken(ask("a", context_management=edits)) == []
-    assert broken(ask("a", context_management=edits), betas=[]) != []
+    assert list_findings(build_body("a", context_management=edits)) == []
+    assert list_findings(build_body("a", context_management=edits), betas=[]) != []
 
 
 @pytest.mark.parametrize(
@@ -235,6 +294,6 @@ def test_betas_of_the_headers_count():
         (b"\x89PNG", None),
     ],
 )
-def test_pixels_are_read_from_the_head(head, size):
-    """Width and height come from the first bytes of each image format; what cannot be told is nothing."""
+def test_read_image_size_reads_the_header_of_each_format(head, size):
+    """Width and height come from the first bytes of the image; an unknown format gives None."""
     assert read_image_size(base64.b64encode(head).decode()) == size

@@ -1,4 +1,4 @@
-"""The reader of server-sent events, and of Gemini's JSON array."""
+"""The readers of server-sent events and of Gemini's JSON array."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLAUDE = (
 
 
 def read(data, cuts=(), reader=SseReader, **options):
-    """Every event of ``data``, fed in the pieces that ``cuts`` make, until the reader refuses."""
+    """Return the events of ``data``, fed in chunks split at ``cuts``, and whether the reader raised ``FormatError``."""
     reading, out, start = reader(**options), [], 0
     try:
         for cut in [*sorted({min(cut, len(data)) for cut in cuts}), len(data)]:
@@ -31,7 +31,7 @@ def read(data, cuts=(), reader=SseReader, **options):
     return out, False
 
 
-def said(data):
+def list_named_events(data):
     return [(event.event, event.data) for event in read(data)[0] if event.data]
 
 
@@ -45,16 +45,16 @@ CUTS = st.lists(st.integers(0, 200), max_size=12)
 
 
 @given(STREAMS, CUTS, st.sampled_from([SseReader, JsonArrayReader]), st.sampled_from([5, 40, 10_000]))
-def test_chunking_changes_nothing(data, cuts, reader, limit):
-    """However any bytes are cut, the same events come out, and the same refusal after them."""
+def test_readers_give_the_same_events_for_any_chunking(data, cuts, reader, limit):
+    """However the bytes are chunked, the same events come out, followed by the same error."""
     whole = read(data, (), reader, limit=limit)
     assert read(data, cuts, reader, limit=limit) == whole
     assert read(data, range(len(data)), reader, limit=limit) == whole
 
 
 @pytest.mark.parametrize("mark", [b"", ODD[0]], ids=["plain", "marked"])
-def test_every_short_stream_is_the_same_byte_by_byte(mark):
-    """Fields, comments and every end of a line, in any order: at once they say what they say byte by byte."""
+def test_sse_reader_gives_the_same_events_byte_by_byte(mark):
+    """Holds for every order of fields, comments and line ends up to six characters."""
     for length in range(1, 7):
         for letters in product(*[(b"x", b":", b"\n", b"\r")] * length):
             data = mark + b"".join(letters)
@@ -62,27 +62,27 @@ def test_every_short_stream_is_the_same_byte_by_byte(mark):
 
 
 @given(STREAMS, CUTS, st.sampled_from([SseReader, JsonArrayReader]))
-def test_every_byte_leaves_once(data, cuts, reader):
-    """The raw bytes of all events, and what a broken reader has left, are the input."""
+def test_readers_return_every_byte_once(data, cuts, reader):
+    """The raw bytes of all events, and what a failed reader left unread, are the input."""
     events, broken = read(data, cuts, reader)
     raw = b"".join(event.raw for event in events)
     assert data.startswith(raw)
     assert broken or raw == data
     if not broken:
         reading = reader()
-        given_ = b"".join(event.raw for event in reading.feed(data))
-        assert given_ + reading.unread_bytes == data
+        returned_bytes = b"".join(event.raw for event in reading.feed(data))
+        assert returned_bytes + reading.unread_bytes == data
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-def test_every_line_end(end):
+def test_sse_reader_accepts_every_line_end(end):
     """Lines end with LF, CRLF or CR, and the events are the same."""
-    assert said(CLAUDE.replace(b"\n", end)) == said(CLAUDE)
-    assert [name for name, _ in said(CLAUDE)] == ["message_start", "ping", "message_stop"]
+    assert list_named_events(CLAUDE.replace(b"\n", end)) == list_named_events(CLAUDE)
+    assert [name for name, _ in list_named_events(CLAUDE)] == ["message_start", "ping", "message_stop"]
 
 
-def test_fields_are_read_as_the_standard_says():
-    """One space after the colon goes, data lines are joined, unknown fields and bad values are ignored."""
+def test_sse_reader_reads_fields_as_the_standard_says():
+    """One space after the colon is removed, data lines are joined, unknown fields and bad values are ignored."""
     (event,) = SseReader().feed(
         b"\xef\xbb\xbfid: 7\nretry: 20\nretry: x\nother: 1\nevent: n\ndata:  a\ndata\ndata:b\n\n"
     )
@@ -91,20 +91,20 @@ def test_fields_are_read_as_the_standard_says():
     assert (event.id, event.retry) == ("", None)
 
 
-def test_a_byte_order_mark_counts_only_at_the_beginning():
-    """The mark is no part of the first field; later it is a character like any other."""
+def test_sse_reader_skips_a_byte_order_mark_at_the_start_only():
+    """At the start the mark is no part of the first field; later it is a character like any other."""
     first, second = SseReader().feed("\ufeffdata: a\n\n\ufeffdata: b\n\n".encode())
     assert (first.data, second.data) == (b"a", b"")
 
 
-def test_keep_alives_are_given_at_once():
-    """A comment on its own is an event without data before its blank line came, so a relay can pass it on."""
+def test_sse_reader_returns_keep_alives_at_once():
+    """A comment on its own is an event without data before its blank line arrives, so a relay can pass it on."""
     (event,) = SseReader().feed(b": OPENROUTER PROCESSING\n")
     assert (event.data, event.raw) == (b"", b": OPENROUTER PROCESSING\n")
 
 
-def test_a_last_event_without_its_blank_line_is_given_and_marked():
-    """What is left at the end has ``is_complete`` off: whole JSON in it can be used, cut JSON does not decode."""
+def test_sse_reader_marks_a_last_event_without_its_blank_line():
+    """The rest at the end has ``is_complete`` off: whole JSON in it is usable, truncated JSON does not decode."""
     reader = SseReader()
     assert reader.feed(b"data: [DONE]") == []
     (event,) = reader.close()
@@ -112,8 +112,8 @@ def test_a_last_event_without_its_blank_line_is_given_and_marked():
     assert reader.close() == []
 
 
-def test_a_carriage_return_ends_an_event_at_once():
-    """A server that ends its lines with bare CRs is heard when it speaks; an LF behind one says nothing more."""
+def test_sse_reader_ends_an_event_at_a_carriage_return():
+    """Events of a server that ends lines with bare CRs arrive at once; an LF after a CR adds nothing."""
     for stream in (b"data: x\r\r", b"data: x\r\n\r", b"data: x\n\r"):
         reader = SseReader()
         (event,) = reader.feed(stream)
@@ -122,13 +122,13 @@ def test_a_carriage_return_ends_an_event_at_once():
         assert (rest.data, rest.raw) == (b"", b"\n")
         assert reader.feed(b"data: y\r") == []
         assert reader.feed(b"\ndata: z\r") == []
-        assert [one.data for one in reader.feed(b"\r")] == [b"y\nz"]
+        assert [event.data for event in reader.feed(b"\r")] == [b"y\nz"]
         assert reader.close() == []
 
 
 @pytest.mark.parametrize("reader", [SseReader, JsonArrayReader])
-def test_an_event_over_the_limit_is_refused(reader):
-    """Memory is bounded: an event that outgrows the limit is a typed error, behind the events before it."""
+def test_readers_reject_an_event_over_the_limit(reader):
+    """Memory is bounded: an event over the limit is a typed error, raised after the events before it."""
     small, large = (b"data: a\n\n", b"data: ") if reader is SseReader else (b'[{"a":1},', b'{"')
     reading = reader(limit=64)
     assert len(reading.feed(small + large + b"x" * 100)) == 1
@@ -140,48 +140,50 @@ def test_an_event_over_the_limit_is_refused(reader):
 
 
 @pytest.mark.parametrize(("reader", "filler"), [(SseReader, b"x"), (JsonArrayReader, b"x"), (JsonArrayReader, b" ")])
-def test_time_is_linear_byte_by_byte(reader, filler, grows_slowly):
-    """A large event that is fed byte by byte is read in time that grows with it."""
+def test_readers_take_linear_time_byte_by_byte(reader, filler, assert_subquadratic):
+    """A large event fed byte by byte takes time proportional to its size."""
 
     def reading(size):
         data = (b'{"a": "' if filler == b"x" else b"[") + filler * size
 
         def read():
-            one = reader()
-            events = [event for at in range(len(data)) for event in one.feed(data[at : at + 1])] + one.close()
+            active = reader()
+            events = [event for at in range(len(data)) for event in active.feed(data[at : at + 1])] + active.close()
             assert sum(len(event.raw) for event in events) == len(data)
 
         return read
 
-    grows_slowly(reading, 30_000)
+    assert_subquadratic(reading, 30_000)
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-def test_many_small_events_in_one_chunk_are_linear(end, grows_slowly):
-    """A chunk of many events is read once, not once for each."""
+def test_sse_reader_takes_linear_time_for_many_small_events(end, assert_subquadratic):
+    """A chunk of many events is scanned once, not once for each."""
 
     def reading(count):
         data = (b"data: x" + end + end) * count
         return lambda: len(SseReader().feed(data)) >= count or pytest.fail("events are missing")
 
-    grows_slowly(reading, 5_000)
+    assert_subquadratic(reading, 5_000)
 
 
 CHUNKS = [{"a": '}{"\\'}, {"b": [{"c": {}}]}, {"d": "é\u2028"}]
 
 
-def test_a_streamed_array_gives_its_objects():
-    """Each object of a JSON array is an event as soon as it closes, whatever stands in its strings."""
+def test_json_array_reader_returns_each_object_as_it_closes():
+    """Each object of a JSON array is an event as soon as it closes, whatever its strings contain."""
     reader = JsonArrayReader()
     (first,) = reader.feed(b"[" + json.dumps(CHUNKS[0]).encode())
     assert json.loads(first.data) == CHUNKS[0]
-    rest = reader.feed(b",\r\n" + b",".join(json.dumps(one, indent=1).encode() for one in CHUNKS[1:]) + b"\n]")
+    rest = reader.feed(b",\r\n" + b",".join(json.dumps(chunk, indent=1).encode() for chunk in CHUNKS[1:]) + b"\n]")
     assert [json.loads(event.data) for event in rest] == CHUNKS[1:]
     assert reader.close() == [StreamEvent(raw=b"\n]")]
 
 
-def test_a_bare_object_and_garbage_in_place_of_an_array():
-    """An error that comes as one object is one event; what is no object is a typed error with its place."""
+def test_json_array_reader_accepts_a_bare_object_and_rejects_others():
+    """An error that arrives as one object is one event; anything that is no object is a typed error with its
+    position.
+    """
     (event,) = JsonArrayReader().feed(b'{"error": {"code": 400}}')
     assert json.loads(event.data)["error"]["code"] == 400
     with pytest.raises(FormatError, match="begins with b'<'"):

@@ -1,4 +1,4 @@
-"""What an error or an answer is: every family of wordings, and what no wording may change."""
+"""Classification of errors and answers: every family of wordings, and properties that hold for any wording."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ FIELDS = ("provider", "status", "code", "message", "body", "headers", "estimate"
 STATUSES = [None, 200, 400, 401, 402, 403, 404, 408, 413, 422, 429, 500, 502, 503, 529]
 
 
-def report(case, **other):
+def build_report(case, **other):
     fields = {name: case[name] for name in FIELDS if name in case}
     return ErrorReport(**(fields | other))
 
 
-def expected(case):
+def get_expected(case):
     return (case["kind"], case.get("limit"), case.get("requested"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['provider']}-{case['kind']}")
-def test_each_family_of_wordings(case):
-    """Kind and numbers are those of the case, which are facts of the provider named."""
-    found = classify_error(report(case))
-    assert (found.kind, found.limit, found.requested) == expected(case)
+def test_classify_error_reads_each_family_of_wordings(case):
+    """Kind and numbers are those of the case, which are facts about the named provider."""
+    found = classify_error(build_report(case))
+    assert (found.kind, found.limit, found.requested) == get_expected(case)
     assert found.max_bytes == case.get("bytes")
     assert "retry_after" not in case or found.retry_after == pytest.approx(case["retry_after"])
     assert found.is_overflow is (case["kind"] in OVERFLOW_KINDS)
@@ -44,31 +44,35 @@ def test_each_family_of_wordings(case):
 TEXTS = [case for case in CASES if case.get("message")]
 
 
-def inner(text):
+def encode_inner_error(text):
     return json.dumps({"error": {"message": text}})
 
 
-SHELLS = {
+WRAPPERS = {
     "object": lambda text, code: {"error": {"message": text, "code": code}},
     "detail": lambda text, _: json.dumps({"detail": text}),
-    "gateway": lambda text, _: {"error": {"message": f"litellm.BadRequestError: VertexAIException - {inner(text)}"}},
-    "router": lambda text, _: {"error": {"message": "Provider returned error", "metadata": {"raw": inner(text)}}},
-    "events": lambda text, _: f"event: error\ndata: {inner(text)}\n\n".encode(),
-    "list": lambda text, _: f"[{inner(text)}]",
+    "gateway": lambda text, _: {
+        "error": {"message": f"litellm.BadRequestError: VertexAIException - {encode_inner_error(text)}"}
+    },
+    "router": lambda text, _: {
+        "error": {"message": "Provider returned error", "metadata": {"raw": encode_inner_error(text)}}
+    },
+    "events": lambda text, _: f"event: error\ndata: {encode_inner_error(text)}\n\n".encode(),
+    "list": lambda text, _: f"[{encode_inner_error(text)}]",
     "bytes": lambda text, _: text.encode() + b" \xff\xfe",
     "upper": lambda text, _: text.upper(),
     "python": lambda text, code: f"Error: {({'error': {'message': text, 'code': code}})!r}",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_no_shell_changes_the_verdict(shell):
-    """JSON in JSON, a list, an event, broken bytes, capitals: what is around a message does not matter."""
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_classify_error_ignores_what_wraps_the_message(wrapper):
+    """JSON in JSON, a list, an event, broken bytes or capitals around a message do not change the verdict."""
     wrong = []
     for case in TEXTS:
-        body = SHELLS[shell](case["message"], case["code"])
-        found = classify_error(report(case, message="", body=body))
-        if (found.kind, found.limit, found.requested) != expected(case):
+        body = WRAPPERS[wrapper](case["message"], case["code"])
+        found = classify_error(build_report(case, message="", body=body))
+        if (found.kind, found.limit, found.requested) != get_expected(case):
             wrong.append((case["message"], found))
     assert wrong == []
 
@@ -84,8 +88,8 @@ FORMATS = {
 
 @pytest.mark.parametrize("name", FORMATS)
 @given(limit=st.integers(1_000_000, 999_999_999), over=st.integers(1, 10**6))
-def test_numbers_are_read_however_they_are_written(name, limit, over):
-    """Separators of any country do not change a number."""
+def test_classify_error_reads_numbers_with_any_separator(name, limit, over):
+    """Thousands separators of any country do not change a number."""
     text = f"prompt is too long: {FORMATS[name](limit + over)} tokens > {FORMATS[name](limit)} maximum"
     assert classify_error(ErrorReport("x", 400, message=text)) == Verdict("context_window", limit, limit + over)
 
@@ -93,13 +97,13 @@ def test_numbers_are_read_however_they_are_written(name, limit, over):
 @pytest.mark.parametrize(
     ("written", "number"), [("200k", 200_000), ("1M", 1_000_000), ("1.05M", 1_050_000), ("131.072k", 131_072)]
 )
-def test_units_are_multiplied_out(written, number):
+def test_classify_error_expands_units_of_numbers(written, number):
     """``200k`` is 200,000."""
     found = classify_error(ErrorReport("x", 400, message=f"maximum context length is {written} tokens"))
     assert found == Verdict("context_window", number)
 
 
-RATES = [
+RATE_WORDINGS = [
     "Rate limit reached for gpt-4o on tokens per min (TPM): Limit {0}, Used {1}, Requested {2}. Try again in 3s.",
     "Rate limit reached on requests per min (RPM): Limit {0}, Used {1}, Requested {2}.",
     "This request would exceed the rate limit of {0} input tokens per minute. Please reduce the prompt length.",
@@ -112,7 +116,7 @@ RATES = [
     "429 Too Many Requests: request of {1} tokens exceeds rate limit of {0} tokens per hour",
 ]
 NUMBERS = st.integers(0, 10**9)
-SIZED = [
+SIZE_WORDINGS = [
     "Too many input tokens.",
     "Request too large: prompt tokens {1} exceed the limit {0}",
     "prompt is too long: {1} tokens > {0} maximum",
@@ -121,12 +125,12 @@ SIZED = [
     "Request Entity Too Large",
     "输入的 token 超出限制 {0}",
 ]
-REFUSED = [
+OTHER_CODES = [
     "rate_limit_error", "rate_limit_exceeded", "ThrottlingException", "RESOURCE_EXHAUSTED", "overloaded_error",
     "insufficient_quota", "billing_error", "authentication_error", "ServiceQuotaExceededException",
     "server_is_overloaded", "permission_denied", "com.amazonaws.bedrock#ThrottlingException",
 ]  # fmt: skip
-TIMES = [
+TIME_WORDINGS = [
     "Please try again later.", "Wait 20 seconds.", "Retry in 12s.", "Please retry shortly.", "You sent that in 60s.",
     "That is per minute.", "In the last 30 seconds.", "That was all for today.", "The queue is full.",
     "Too many at peak load.", "Tokens replenish at midnight.", "10 分後に再試行してください", "请稍后重试",
@@ -139,37 +143,51 @@ TIMES = [
 CODES = ["", "rate_limit_error", "tokens", "429"]
 
 
-@given(st.sampled_from(RATES), NUMBERS, NUMBERS, NUMBERS, st.sampled_from(STATUSES), st.sampled_from(CODES))
-def test_a_rate_limit_is_never_an_overflow(wording, limit, used, requested, status, code):
-    """Whatever the numbers; but one request over the whole limit of tokens a minute, where waiting is no cure."""
+@given(st.sampled_from(RATE_WORDINGS), NUMBERS, NUMBERS, NUMBERS, st.sampled_from(STATUSES), st.sampled_from(CODES))
+def test_classify_error_never_takes_a_rate_limit_for_an_overflow(wording, limit, used, requested, status, code):
+    """Holds for any numbers, except one request over the whole token limit of a minute, where waiting does not help."""
     found = classify_error(ErrorReport("x", status, code, wording.format(limit, used, requested)))
     if found.is_overflow:
         assert found == Verdict("tpm_ceiling", limit, requested)
-        assert wording is RATES[0]
+        assert wording is RATE_WORDINGS[0]
         assert requested > limit
 
 
-@given(st.sampled_from(SIZED), NUMBERS, NUMBERS, st.sampled_from(STATUSES), st.sampled_from(REFUSED), st.booleans())
-def test_a_name_of_a_refusal_is_stronger_than_any_wording_of_size(wording, limit, used, status, name, inside):
-    """Time, money, capacity and who asks: where the error's name says it, no text and no status make it an overflow."""
+@given(
+    st.sampled_from(SIZE_WORDINGS),
+    NUMBERS,
+    NUMBERS,
+    st.sampled_from(STATUSES),
+    st.sampled_from(OTHER_CODES),
+    st.booleans(),
+)
+def test_classify_error_prefers_the_error_code_to_the_wording(wording, limit, used, status, name, inside):
+    """If the code names time, money, capacity or access, no text and no status makes it an overflow."""
     text = wording.format(limit, used)
     body = {"error": {"type": name, "message": text}} if inside else {"type": name, "message": text}
     assert not classify_error(ErrorReport("x", status, "", body=body)).is_overflow
     assert not classify_error(ErrorReport("x", status, name, text)).is_overflow
 
 
-@given(st.sampled_from(SIZED), NUMBERS, NUMBERS, st.sampled_from(STATUSES), st.sampled_from(TIMES), st.booleans())
-def test_no_prompt_is_too_long_for_a_while(wording, limit, used, status, when, first):
-    """A wording of size beside one of time is a rate limit in other words, in any order and under any status."""
-    said = wording.format(limit, used)
-    text = f"{when} {said}" if first else f"{said} {when}"
+@given(
+    st.sampled_from(SIZE_WORDINGS),
+    NUMBERS,
+    NUMBERS,
+    st.sampled_from(STATUSES),
+    st.sampled_from(TIME_WORDINGS),
+    st.booleans(),
+)
+def test_classify_error_takes_a_size_with_a_time_for_a_rate_limit(wording, limit, used, status, when, first):
+    """A wording of size beside one of time is a rate limit, in any order and under any status."""
+    size_text = wording.format(limit, used)
+    text = f"{when} {size_text}" if first else f"{size_text} {when}"
     assert not classify_error(ErrorReport("x", status, "", text)).is_overflow
     assert not classify_error(ErrorReport("x", status, "tokens_limit_reached", text)).is_overflow
 
 
 @given(limit=st.integers(1, 10**9), requested=st.integers(1, 10**9))
-def test_the_numbers_decide_between_waiting_and_sending_less(limit, requested):
-    """Tokens a minute: over the limit is an overflow; up to it, equal too, is a rate limit."""
+def test_classify_error_compares_the_numbers_of_a_rate_ceiling(limit, requested):
+    """For tokens a minute, a request over the limit is an overflow; up to it, and equal, is a rate limit."""
     text = f"Request too large on tokens per min (TPM): Limit {limit}, Requested {requested}."
     kind = "tpm_ceiling" if requested > limit else "rate_limit"
     assert classify_error(ErrorReport("openai", 429, message=text)) == Verdict(kind, limit, requested)
@@ -185,10 +203,10 @@ json_values = st.recursive(
 
 
 @given(json_values | st.binary(), st.sampled_from(STATUSES) | st.integers(), st.text(), st.none() | st.integers())
-def test_anything_gets_a_verdict(body, status, code, estimate):
+def test_classify_error_gives_a_verdict_for_any_body(body, status, code, estimate):
     """Any JSON and any bytes have a kind of the closed list, and numbers that are counts."""
-    for said in (body, json.dumps(body, default=repr)):
-        found = classify_error(ErrorReport("x", status, code, body=said, estimate=estimate, window=estimate))
+    for error_body in (body, json.dumps(body, default=repr)):
+        found = classify_error(ErrorReport("x", status, code, body=error_body, estimate=estimate, window=estimate))
         assert found.kind in VERDICT_KINDS
         assert all(number is None or number >= 0 for number in (found.limit, found.requested, found.retry_after))
 
@@ -197,26 +215,26 @@ USAGE = ["input_tokens", "prompt_tokens", "output_tokens", "cache_read_input_tok
 
 
 @given(st.dictionaries(st.sampled_from(USAGE) | TEXT, json_values, max_size=4), TEXT, st.none() | st.integers())
-def test_any_answer_gets_a_verdict(usage, reason, number):
-    """Usage of any shape is read, or not counted."""
+def test_classify_error_gives_a_verdict_for_any_usage(usage, reason, number):
+    """Usage of any shape is read or ignored."""
     assert classify_error(AnswerReport("x", reason, usage, number, number)).kind in VERDICT_KINDS
 
 
-def shuffled(value, chance):
+def shuffle_fields(value, chance):
     if isinstance(value, dict):
         items = list(value.items())
         chance.shuffle(items)
-        return {key: shuffled(inner, chance) for key, inner in items}
-    return [shuffled(inner, chance) for inner in value] if isinstance(value, list) else value
+        return {key: shuffle_fields(inner, chance) for key, inner in items}
+    return [shuffle_fields(inner, chance) for inner in value] if isinstance(value, list) else value
 
 
 @given(json_values, st.sampled_from(CASES), st.randoms(use_true_random=False))
-def test_the_order_of_fields_does_not_matter(other, case, chance):
-    """Two orders of the same fields have the same verdict, numbers too."""
+def test_classify_error_ignores_the_order_of_fields(other, case, chance):
+    """Two orders of the same fields give the same verdict and numbers."""
     error = {"message": case.get("message"), "details": [other], "code": case["code"]}
     body = {"error": error, "detail": case.get("body"), "reason": "see above"}
     first = classify_error(ErrorReport("x", case["status"], body=body))
-    assert classify_error(ErrorReport("x", case["status"], body=shuffled(body, chance))) == first
+    assert classify_error(ErrorReport("x", case["status"], body=shuffle_fields(body, chance))) == first
 
 
 PIECES = [
@@ -227,32 +245,32 @@ PIECES = [
 
 
 @pytest.mark.parametrize("piece", PIECES)
-def test_a_long_text_takes_its_length(piece, grows_slowly):
-    """No text, however repetitive, takes the classifier more time than its length."""
+def test_classify_error_takes_linear_time_for_repetitive_text(piece, assert_subquadratic):
+    """No text, however repetitive, takes more time than its length."""
 
     def classifying(size):
         report = ErrorReport("x", 400, message=piece * (size // len(piece)))
         return lambda: classify_error(report)
 
-    grows_slowly(classifying, 50_000)
+    assert_subquadratic(classifying, 50_000)
 
 
-def test_words_in_any_order_take_their_length(grows_slowly):
-    """The words that patterns look for, many times and mixed, take no more either."""
+def test_classify_error_takes_linear_time_for_shuffled_words(assert_subquadratic):
+    """The words that the patterns look for, repeated and shuffled, take no more either."""
     words = [word for case in TEXTS for word in case["message"].split()]
 
     def classifying(size):
         report = ErrorReport("x", 400, message=" ".join(random.Random(3).choices(words, k=size)))
         return lambda: classify_error(report)
 
-    grows_slowly(classifying, 10_000)
+    assert_subquadratic(classifying, 10_000)
 
 
 QUOTED = "prompt is too long: 210000 tokens > 200000 maximum"
 
 
-def test_what_a_request_said_is_not_read():
-    """Fields that quote the conversation (``input``, ``content``, ``choices``) say nothing about the error."""
+def test_classify_error_ignores_fields_that_quote_the_conversation():
+    """``input``, ``content`` and ``choices`` say nothing about the error."""
     detail = {"msg": "Field required", "loc": ["body"], "input": {"messages": [{"content": QUOTED}]}}
     body = {"detail": [detail], "content": QUOTED}
     assert classify_error(ErrorReport("x", 422, body=body)) == Verdict("invalid_request")
@@ -286,8 +304,8 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("reason", "usage", "estimate", "window", "verdict"), ANSWERS)
-def test_answers_without_an_error(reason, usage, estimate, window, verdict):
-    """Usage over the window, an answer cut at its first token, a prompt read in part: each is an overflow."""
+def test_classify_error_detects_overflow_in_answers(reason, usage, estimate, window, verdict):
+    """Usage over the window, an answer cut at its first token, and a prompt read in part are overflows."""
     assert classify_error(AnswerReport("any", reason, usage, estimate, window)) == verdict
 
 
@@ -308,8 +326,8 @@ def test_answers_without_an_error(reason, usage, estimate, window, verdict):
         ({"input_tokens": 5, "iterations": [None, {"type": "advisor"}]}, 5),
     ],
 )
-def test_the_prompt_of_any_usage(usage, tokens):
-    """Cached tokens are counted once, whether the field of the prompt includes them or not."""
+def test_count_prompt_tokens_counts_cached_tokens_once(usage, tokens):
+    """Holds whether the prompt field of the API includes cached tokens or not."""
     assert count_prompt_tokens(usage) == tokens
 
 
@@ -340,14 +358,14 @@ def test_the_prompt_of_any_usage(usage, tokens):
         ({"retry-after": "soon"}, "please try again later", None),
     ],
 )
-def test_when_to_come_back(headers, text, seconds):
-    """Headers win over texts; a date says when by the response's own date, or by when that came."""
+def test_classify_error_reads_retry_after(headers, text, seconds):
+    """Headers win over texts; a date is relative to the response's own date, or to the time it was received."""
     report = ErrorReport("x", 429, message=f"Rate limit reached. {text}", headers=headers)
     found = classify_error(report)
     assert found.kind == "rate_limit"
     assert found.retry_after == pytest.approx(seconds)
-    came = 1_792_567_670.0  # ten seconds before 07:28
-    assert classify_error(replace(report, received_at=came)).retry_after == pytest.approx(
+    received_at = 1_792_567_670.0  # ten seconds before 07:28
+    assert classify_error(replace(report, received_at=received_at)).retry_after == pytest.approx(
         10.0 if _is_dated(headers) else seconds
     )
 
@@ -356,8 +374,8 @@ def _is_dated(headers):
     return headers == {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}
 
 
-def test_every_rule_has_a_word_to_say():
-    """The rules stand in an order that is told, each with its sentence."""
+def test_error_rules_are_ordered_and_documented():
+    """The first rules come in the documented order, and each has a sentence."""
     assert [rule.__name__ for rule in ERROR_RULES[:3]] == [
         "_detect_agent_guard",
         "_detect_rate_ceiling",
@@ -367,17 +385,19 @@ def test_every_rule_has_a_word_to_say():
 
 
 @pytest.mark.parametrize("name", [rule.__name__ for rule in ERROR_RULES])
-def test_no_rule_can_be_left_out(name, monkeypatch):
+def test_classify_error_needs_each_of_its_rules(name, monkeypatch):
     """Without any one of the rules some case is wrong."""
     left = tuple(rule for rule in errors.ERROR_RULES if rule.__name__ != name)
     assert len(left) == len(errors.ERROR_RULES) - 1
     monkeypatch.setattr(errors, "ERROR_RULES", left)
-    found = [classify_error(report(case)) for case in CASES]
-    assert [(one.kind, one.limit, one.requested) for one in found] != [expected(case) for case in CASES]
+    found = [classify_error(build_report(case)) for case in CASES]
+    assert [(verdict.kind, verdict.limit, verdict.requested) for verdict in found] != [
+        get_expected(case) for case in CASES
+    ]
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("fields", "expected_line"),
     [
         ({}, "it gave no reason"),
         ({"body": b" \n"}, "it gave no reason"),
@@ -388,13 +408,13 @@ def test_no_rule_can_be_left_out(name, monkeypatch):
         ({"body": b"{}", "message": "try\nlater"}, "try later"),
     ],
 )
-def test_a_refusal_has_words(given, told):
-    """What a provider said is told on one line, and that it said nothing where it did."""
-    assert ErrorReport(status=500, **given).message_line == told
+def test_message_line_puts_the_reason_on_one_line(fields, expected_line):
+    """The provider's message is put on one line, or a fixed text if there is none."""
+    assert ErrorReport(status=500, **fields).message_line == expected_line
 
 
-def test_classify_error_takes_the_text_or_the_body():
-    """A caller who has only the text, or the bytes of the body, gets the verdict of the whole report."""
+def test_classify_error_accepts_a_text_or_a_body():
+    """A caller with only the text, or the bytes of the body, gets the verdict of the whole report."""
     text = "This model's maximum context length is 128000 tokens. However, your messages resulted in 130512 tokens."
     body = json.dumps({"error": {"message": text, "code": "context_length_exceeded"}}).encode()
     assert classify_error(text, status=400) == classify_error(ErrorReport(status=400, message=text))

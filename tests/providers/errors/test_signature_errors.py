@@ -1,4 +1,4 @@
-"""Whether an error is about what the provider sealed: its own words say so, whichever wrapper they come in."""
+"""Errors about signed data are recognized by their code or wording, whatever wraps them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.providers.errors.classify_error import classify_error
 from holdfast.providers.errors.report import ErrorReport
 from holdfast.providers.errors.signature_errors import is_signature_error
 
-SEALED = [
+SIGNATURE_ERRORS = [
     ("invalid_encrypted_content", "The encrypted content gAAA...DQ== could not be verified."),
     ("", "The encrypted content for item rs_0a18 could not be verified. Reason: it could not be decrypted or parsed."),
     ("invalid_encrypted_content", "The encrypted content for item cmp_0a18 was not issued to this caller."),
@@ -25,8 +25,8 @@ SEALED = [
     ("INVALID_ARGUMENT", "Invalid thought signature."),
     ("", "Unable to submit request because Thought signature is not valid.. Learn more: https://a.example/b"),
 ]
-ASKED = "Invalid value: 'reasoning.encrypted_content'. Supported values are: 'file_search_call.results'."
-OTHER = [
+UNSUPPORTED_INCLUDE = "Invalid value: 'reasoning.encrypted_content'. Supported values are: 'file_search_call.results'."
+OTHER_ERRORS = [
     ("invalid_request_error", "messages.1.content.0.thinking.signature: Field required"),
     ("", "`thinking` blocks in the latest assistant message cannot be modified."),
     ("", "Function call is missing a thought_signature in functionCall parts. This is required for tools to work"),
@@ -35,11 +35,11 @@ OTHER = [
     ("context_length_exceeded", "Your input exceeds the context window of this model."),
     ("invalid_api_key", "Incorrect API key provided: the signature of the token is invalid"),
     ("", "Encrypted content is not supported with this model; see include."),
-    ("invalid_value", ASKED),
+    ("invalid_value", UNSUPPORTED_INCLUDE),
     ("invalid_value", "Invalid value: 'encrypted_content'. Supported values are: 'file_search_call.results'."),
     ("", "include[0]: invalid reasoning.encrypted_content"),
 ]
-ELSEWHERE = [
+MENTIONS_ONLY = [
     (400, "invalid_api_key", "Incorrect API key provided: cannot decrypt encrypted_content"),
     (400, "context_length_exceeded", "prompt is too long: 300000 tokens > 200000 maximum, invalid encrypted_content"),
     (401, "invalid_encrypted_content", "The encrypted content could not be verified."),
@@ -54,43 +54,43 @@ ELSEWHERE = [
     (200, "server_error", "Internal error: could not verify encrypted_content"),
     (200, "overloaded_error", "Overloaded: could not verify encrypted_content"),
 ]
-"""What is no matter of the request itself, by its status or its kind."""
+"""Errors that mention signed data but are about something else, by status or kind."""
 
 
-def report(code, message, status=400):
-    told = {"error": {"code": code or status, "message": message}}
-    return ErrorReport("", status, body=msgspec.json.encode(told))
+def build_report(code, message, status=400):
+    body = {"error": {"code": code or status, "message": message}}
+    return ErrorReport("", status, body=msgspec.json.encode(body))
 
 
-def is_of_seals(said):
-    return is_signature_error(said, classify_error(said).kind)
+def classifies_as_signature_error(report):
+    return is_signature_error(report, classify_error(report).kind)
 
 
-@pytest.mark.parametrize(("code", "message"), SEALED)
-def test_a_seal_that_is_taken_no_more_is_known(code, message):
-    """By its code or its words, also where a gateway put them into a text of its own; it is no overflow."""
-    said = report(code, message)
-    inner = ErrorReport("", 400, body=msgspec.json.encode({"error": {"message": bytes(said.body).decode()}}))
-    assert is_of_seals(said)
-    assert is_of_seals(inner)
-    assert is_of_seals(report(code, message, 422))
-    assert not classify_error(said).is_overflow
+@pytest.mark.parametrize(("code", "message"), SIGNATURE_ERRORS)
+def test_is_signature_error_recognizes_rejected_signatures(code, message):
+    """Rejected signed data is recognized by code or wording, also inside a gateway's text, and is no overflow."""
+    report = build_report(code, message)
+    inner = ErrorReport("", 400, body=msgspec.json.encode({"error": {"message": bytes(report.body).decode()}}))
+    assert classifies_as_signature_error(report)
+    assert classifies_as_signature_error(inner)
+    assert classifies_as_signature_error(build_report(code, message, 422))
+    assert not classify_error(report).is_overflow
 
 
-@pytest.mark.parametrize(("code", "message"), SEALED)
-def test_it_is_known_inside_of_a_stream(code, message):
-    """There the status is that of the stream, or none at all, and the kind of the error decides."""
+@pytest.mark.parametrize(("code", "message"), SIGNATURE_ERRORS)
+def test_is_signature_error_recognizes_errors_inside_a_stream(code, message):
+    """In a stream the status is 200 or missing, and the kind of the error decides."""
     body = msgspec.json.encode({"type": "error", "code": code, "message": message})
-    assert all(is_of_seals(ErrorReport("", status, body=body)) for status in (None, 200))
+    assert all(classifies_as_signature_error(ErrorReport("", status, body=body)) for status in (None, 200))
 
 
-@pytest.mark.parametrize(("code", "message"), OTHER)
-def test_other_errors_are_none(code, message):
-    """What is missing, misplaced, too large, of a key or of a parameter is cured by nothing that is left out."""
-    assert not is_of_seals(report(code, message))
+@pytest.mark.parametrize(("code", "message"), OTHER_ERRORS)
+def test_is_signature_error_is_false_for_other_errors(code, message):
+    """Leaving out signed data cures nothing that is missing, misplaced, too large, or about a key or parameter."""
+    assert not classifies_as_signature_error(build_report(code, message))
 
 
-@pytest.mark.parametrize(("status", "code", "message"), ELSEWHERE)
-def test_what_only_mentions_a_seal_is_none(status, code, message):
-    """A key, a limit and a server that fails say by their status, or their kind, that the request is not wrong."""
-    assert not is_of_seals(report(code, message, status))
+@pytest.mark.parametrize(("status", "code", "message"), MENTIONS_ONLY)
+def test_is_signature_error_is_false_for_mere_mentions(status, code, message):
+    """A wrong key, a limit or a failing server is recognized by status or kind, whatever its text mentions."""
+    assert not classifies_as_signature_error(build_report(code, message, status))

@@ -1,4 +1,4 @@
-"""Requests whose results stand or are named where their API does not look: no real result is lost in the repair."""
+"""Results in the wrong place or under the wrong name: the fix loses no real result."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ FIELDS = {"anthropic": "messages", "openai-chat": "messages", "openai-responses"
 MODELS = {"anthropic": "claude-sonnet-4-5", "openai-chat": "gpt-5", "openai-responses": "gpt-5", "gemini": ""}
 
 
-def mended(api, *history, **more):
-    """Return the history as it is sent once repaired, which repairs to itself."""
+def fix_history(api, *history, **more):
+    """Return the fixed history; assert that it is valid and that fixing it again changes nothing."""
     body = msgspec.json.encode({"model": MODELS[api], FIELDS[api]: list(history), **more})
     found = fix_request(body, api, model="gemini-2.5-pro" if api == "gemini" else "")
     assert found.is_valid
@@ -29,48 +29,57 @@ def mended(api, *history, **more):
 
 
 USE = {"type": "tool_use", "id": "t1", "name": "f", "input": {}}
-GIVEN = {"type": "tool_result", "tool_use_id": "t1", "content": "REAL"}
-MADE_UP = {"type": "tool_result", "tool_use_id": "t1", "content": SYNTHETIC_RESULT_TEXT, "is_error": True}
-WORDS = {"type": "text", "text": "w"}
-ASKED = {"role": "user", "content": "q"}
+RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": "REAL"}
+SYNTHETIC_RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": SYNTHETIC_RESULT_TEXT, "is_error": True}
+TEXT = {"type": "text", "text": "w"}
+QUESTION = {"role": "user", "content": "q"}
 
 
-def answered(*blocks):
+def build_answer(*blocks):
     return {"role": "assistant", "content": list(blocks)}
 
 
-def told(*blocks):
+def build_user_message(*blocks):
     return {"role": "user", "content": list(blocks)}
 
 
 @pytest.mark.parametrize(
     ("history", "sent"),
     [
-        ([answered(USE, GIVEN)], [answered(USE), told(GIVEN)]),
-        ([answered(USE, GIVEN), ASKED], [answered(USE), told(GIVEN), ASKED]),
-        ([answered(USE, GIVEN, WORDS), ASKED], [answered(USE), told(GIVEN), answered(WORDS), ASKED]),
-        ([answered(WORDS, GIVEN, USE), ASKED], [answered(WORDS), answered(USE), told(GIVEN), ASKED]),
-        ([answered(USE, GIVEN), told(MADE_UP, WORDS)], [answered(USE), told(GIVEN), told(WORDS)]),
+        ([build_answer(USE, RESULT)], [build_answer(USE), build_user_message(RESULT)]),
+        ([build_answer(USE, RESULT), QUESTION], [build_answer(USE), build_user_message(RESULT), QUESTION]),
+        (
+            [build_answer(USE, RESULT, TEXT), QUESTION],
+            [build_answer(USE), build_user_message(RESULT), build_answer(TEXT), QUESTION],
+        ),
+        (
+            [build_answer(TEXT, RESULT, USE), QUESTION],
+            [build_answer(TEXT), build_answer(USE), build_user_message(RESULT), QUESTION],
+        ),
+        (
+            [build_answer(USE, RESULT), build_user_message(SYNTHETIC_RESULT, TEXT)],
+            [build_answer(USE), build_user_message(RESULT), build_user_message(TEXT)],
+        ),
     ],
 )
-def test_a_result_in_an_answer_stands_behind_it(history, sent):
-    """The real result of a call is the one that goes out, though it stood in the assistant's message."""
-    assert mended("anthropic", ASKED, *history) == [ASKED, *sent]
+def test_fix_request_moves_a_result_out_of_an_answer(history, sent):
+    """The real result of a call is sent, although it was in the assistant's message."""
+    assert fix_history("anthropic", QUESTION, *history) == [QUESTION, *sent]
 
 
-def test_a_response_of_the_models_stands_behind_its_call():
-    """Gemini: a response in a content of the model moves into one of the user's."""
+def test_fix_request_moves_a_gemini_response_to_a_user_content():
+    """Gemini: a response in a content of the model moves to a user content after it."""
     call, response = {"functionCall": {"name": "f", "args": {}}}, {"functionResponse": {"name": "f", "response": {}}}
-    asked = {"role": "user", "parts": [{"text": "q"}]}
-    sent = mended("gemini", asked, {"role": "model", "parts": [call, response]})
-    assert sent == [asked, {"role": "model", "parts": [call]}, {"role": "user", "parts": [response]}]
+    question = {"role": "user", "parts": [{"text": "q"}]}
+    sent = fix_history("gemini", question, {"role": "model", "parts": [call, response]})
+    assert sent == [question, {"role": "model", "parts": [call]}, {"role": "user", "parts": [response]}]
 
 
 # -- results that name no call -----------------------------------------------------------------------------------------
 
 
-def spoken(name, *, response=None):
-    """Return a content with a call, or with a response to one."""
+def build_content(name, *, response=None):
+    """Return a content with a call, or with a response if one is given."""
     if response is None:
         return {"role": "model", "parts": [{"functionCall": {"name": name, "args": {}}}]}
     named = {"name": name} if name else {}
@@ -78,52 +87,67 @@ def spoken(name, *, response=None):
 
 
 @pytest.mark.parametrize("name", ["", "other", "f.x"])
-def test_the_one_response_answers_the_one_call(name):
-    """Gemini: a response without a name, or with another, is the answer where one call and one response meet."""
-    asked = {"role": "user", "parts": [{"text": "q"}]}
-    sent = mended("gemini", asked, spoken("f"), spoken(name, response="REAL"))
-    assert sent == [asked, spoken("f"), spoken("f", response="REAL")]
+def test_fix_request_names_the_one_response_after_the_one_call(name):
+    """Gemini: a response with a missing or wrong name is the answer if there is one call and one response."""
+    question = {"role": "user", "parts": [{"text": "q"}]}
+    sent = fix_history("gemini", question, build_content("f"), build_content(name, response="REAL"))
+    assert sent == [question, build_content("f"), build_content("f", response="REAL")]
 
 
-def test_responses_of_other_numbers_answer_nothing():
-    """Gemini: two calls and one response that names neither: which it answers is not known."""
-    asked = {"role": "user", "parts": [{"text": "q"}]}
-    calls = {"role": "model", "parts": [*spoken("f")["parts"], *spoken("g")["parts"]]}
-    sent = mended("gemini", asked, calls, spoken("other", response="REAL"))
+def test_fix_request_does_not_guess_among_several_calls():
+    """Gemini: with two calls and one response that names neither, both calls get an error result."""
+    question = {"role": "user", "parts": [{"text": "q"}]}
+    calls = {"role": "model", "parts": [*build_content("f")["parts"], *build_content("g")["parts"]]}
+    sent = fix_history("gemini", question, calls, build_content("other", response="REAL"))
     assert [SYNTHETIC_RESULT_TEXT in json.dumps(part) for part in sent[2]["parts"]] == [True, True]
 
 
-def chat_calls(*ids):
+def build_chat_calls(*ids):
     calls = [{"id": id_, "type": "function", "function": {"name": "f", "arguments": "{}"}} for id_ in ids]
     return {"role": "assistant", "tool_calls": calls}
 
 
 @pytest.mark.parametrize("named", [{}, {"tool_call_id": ""}])
-def test_a_tool_message_without_an_id_answers_the_open_call(named):
-    """Chat: right behind an answer with one call that has no other result, a nameless result is that call's."""
+def test_fix_request_gives_a_nameless_tool_message_the_open_call(named):
+    """Chat: right after an answer with one unanswered call, a result without an id belongs to that call."""
     other = {"role": "tool", "tool_call_id": "c2", "content": "REAL2"}
-    sent = mended("openai-chat", ASKED, chat_calls("c1", "c2"), other, {"role": "tool", "content": "REAL1", **named})
-    assert sent == [ASKED, chat_calls("c1", "c2"), other, {"role": "tool", "tool_call_id": "c1", "content": "REAL1"}]
+    sent = fix_history(
+        "openai-chat", QUESTION, build_chat_calls("c1", "c2"), other, {"role": "tool", "content": "REAL1", **named}
+    )
+    assert sent == [
+        QUESTION,
+        build_chat_calls("c1", "c2"),
+        other,
+        {"role": "tool", "tool_call_id": "c1", "content": "REAL1"},
+    ]
 
 
-def test_a_tool_message_behind_words_answers_nothing():
-    """Chat: the answer right before it is the one that a nameless result may answer."""
+def test_fix_request_does_not_match_a_tool_message_after_text():
+    """Chat: a result without an id may only answer the answer right before it."""
     words = {"role": "assistant", "content": "w"}
-    sent = mended("openai-chat", ASKED, chat_calls("c1"), words, {"role": "tool", "content": "REAL"}, ASKED)
+    sent = fix_history(
+        "openai-chat", QUESTION, build_chat_calls("c1"), words, {"role": "tool", "content": "REAL"}, QUESTION
+    )
     assert sent[2] == {"role": "tool", "tool_call_id": "c1", "content": SYNTHETIC_RESULT_TEXT}
 
 
 # -- calls that lie elsewhere ------------------------------------------------------------------------------------------
 
 
-def test_a_response_to_a_call_in_the_cache_stays():
-    """Gemini: with cachedContent the first content may answer a call of the cache, called again later or not."""
-    first = spoken("f", response="CACHED")
+def test_fix_request_keeps_a_response_to_a_cached_call():
+    """Gemini: with cachedContent the first content may answer a cached call, whether it is called again later or
+    not.
+    """
+    first = build_content("f", response="CACHED")
     empty = {"role": "user", "parts": []}
-    again = [spoken("f"), spoken("f", response="REAL"), {"role": "model", "parts": [{"text": "w"}]}]
-    asked = {"role": "user", "parts": [{"text": "q"}]}
-    assert mended("gemini", first, *again, empty, asked, cachedContent="cachedContents/x") == [first, *again, asked]
-    sent = mended("gemini", first, spoken("f"), cachedContent="cachedContents/x")
+    again = [build_content("f"), build_content("f", response="REAL"), {"role": "model", "parts": [{"text": "w"}]}]
+    question = {"role": "user", "parts": [{"text": "q"}]}
+    assert fix_history("gemini", first, *again, empty, question, cachedContent="cachedContents/x") == [
+        first,
+        *again,
+        question,
+    ]
+    sent = fix_history("gemini", first, build_content("f"), cachedContent="cachedContents/x")
     assert sent[0] == first
     assert SYNTHETIC_RESULT_TEXT in json.dumps(sent[2])
 
@@ -131,29 +155,34 @@ def test_a_response_to_a_call_in_the_cache_stays():
 # -- shells and screens ------------------------------------------------------------------------------------------------
 
 
-TYPED = {
+SHELL_CALL = {
     "type": "local_shell_call",
     "id": "lsh_1",
     "call_id": "c1",
     "status": "completed",
     "action": {"type": "exec", "command": ["ls"], "env": {}},
 }
-OPEN = {"type": "function_call", "call_id": "z", "name": "f", "arguments": "{}"}
+OPEN_CALL = {"type": "function_call", "call_id": "z", "name": "f", "arguments": "{}"}
 
 
 @pytest.mark.parametrize("named", [{"id": "lsh_1"}, {"id": "c1"}, {"id": "lsh_1", "call_id": "c1"}])
-def test_a_local_shells_output_names_either_id(named):
-    """Responses: both readings are taken, and a repair elsewhere leaves the real output where it is."""
+def test_fix_request_accepts_either_id_of_a_local_shell_call(named):
+    """Responses: both ids are accepted, and a fix elsewhere leaves the real output in place."""
     output = {"type": "local_shell_call_output", "output": "REAL", **named}
-    body = {"model": "gpt-5", "input": [ASKED, TYPED, output]}
+    body = {"model": "gpt-5", "input": [QUESTION, SHELL_CALL, output]}
     assert validate_request(body, "openai-responses") == ()
-    assert mended("openai-responses", ASKED, TYPED, output, OPEN)[:4] == [ASKED, TYPED, output, OPEN]
+    assert fix_history("openai-responses", QUESTION, SHELL_CALL, output, OPEN_CALL)[:4] == [
+        QUESTION,
+        SHELL_CALL,
+        output,
+        OPEN_CALL,
+    ]
 
 
-def test_a_shell_that_never_ran_did_not_succeed():
-    """Responses: the made-up output of a shell's call ends in an error."""
+def test_fix_request_ends_a_made_up_shell_output_with_an_error():
+    """Responses: the made-up output of a shell call has exit code 1."""
     call = {"type": "shell_call", "id": "sh_1", "call_id": "c", "action": {"commands": ["ls"]}}
-    chunk = mended("openai-responses", ASKED, call)[2]["output"][0]
+    chunk = fix_history("openai-responses", QUESTION, call)[2]["output"][0]
     assert (chunk["stdout"], chunk["outcome"]) == (SYNTHETIC_RESULT_TEXT, {"type": "exit", "exit_code": 1})
 
 
@@ -169,13 +198,18 @@ SHOT = {"type": "computer_call_output", "call_id": "c", "output": {"type": "comp
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": []}
 
 
-def test_a_call_for_a_screenshot_goes_without_one():
-    """Responses: no screenshot can be made up; the call goes, with the reasoning that only it came of."""
-    assert mended("openai-responses", ASKED, THOUGHT, SCREEN) == [ASKED]
-    assert mended("openai-responses", ASKED, THOUGHT, SCREEN, ASKED) == [ASKED, ASKED]
-    assert mended("openai-responses", SHOT, ASKED, THOUGHT, SCREEN) == [ASKED]
-    assert [item["role"] for item in mended("openai-responses", SCREEN)] == ["user"]
-    assert mended("openai-responses", ASKED, THOUGHT, SCREEN, SHOT, OPEN)[:4] == [ASKED, THOUGHT, SCREEN, SHOT]
+def test_fix_request_drops_a_computer_call_without_a_screenshot():
+    """Responses: no screenshot can be made up, so the call is dropped with the reasoning that belongs only to it."""
+    assert fix_history("openai-responses", QUESTION, THOUGHT, SCREEN) == [QUESTION]
+    assert fix_history("openai-responses", QUESTION, THOUGHT, SCREEN, QUESTION) == [QUESTION, QUESTION]
+    assert fix_history("openai-responses", SHOT, QUESTION, THOUGHT, SCREEN) == [QUESTION]
+    assert [item["role"] for item in fix_history("openai-responses", SCREEN)] == ["user"]
+    assert fix_history("openai-responses", QUESTION, THOUGHT, SCREEN, SHOT, OPEN_CALL)[:4] == [
+        QUESTION,
+        THOUGHT,
+        SCREEN,
+        SHOT,
+    ]
 
 
 # -- calls of a server that wait for the client ------------------------------------------------------------------------
@@ -189,31 +223,41 @@ FETCHED = {
 }
 
 
-@pytest.mark.parametrize("more", [[], [answered(FETCHED, WORDS)]])
-def test_a_deferred_call_outlives_a_repair(more):
-    """Anthropic: what a server does once the client has answered stays, whatever else is repaired."""
-    history = [ASKED, answered(FETCH, USE), told(GIVEN), *more]
-    assert mended("anthropic", *history, told({"type": "text", "text": ""})) == history
+@pytest.mark.parametrize("more", [[], [build_answer(FETCHED, TEXT)]])
+def test_fix_request_keeps_a_deferred_server_call(more):
+    """Anthropic: a server call that runs after the client has answered stays, whatever else is fixed."""
+    history = [QUESTION, build_answer(FETCH, USE), build_user_message(RESULT), *more]
+    assert fix_history("anthropic", *history, build_user_message({"type": "text", "text": ""})) == history
 
 
-def test_a_deferred_call_goes_where_the_user_speaks():
-    """Anthropic: words behind the results, or an answer without what was waited for, end the wait."""
-    sent = [ASKED, answered(USE), told(GIVEN, WORDS)]
-    assert mended("anthropic", ASKED, answered(FETCH, USE), told(GIVEN, WORDS)) == sent
-    sent = [ASKED, answered(USE), told(GIVEN), answered(WORDS), ASKED]
-    assert mended("anthropic", ASKED, answered(FETCH, USE), told(GIVEN), answered(WORDS), ASKED) == sent
+def test_fix_request_drops_a_server_call_that_waits_in_vain():
+    """Anthropic: text after the results, or an answer without the awaited result, ends the wait."""
+    sent = [QUESTION, build_answer(USE), build_user_message(RESULT, TEXT)]
+    assert fix_history("anthropic", QUESTION, build_answer(FETCH, USE), build_user_message(RESULT, TEXT)) == sent
+    sent = [QUESTION, build_answer(USE), build_user_message(RESULT), build_answer(TEXT), QUESTION]
+    assert (
+        fix_history(
+            "anthropic", QUESTION, build_answer(FETCH, USE), build_user_message(RESULT), build_answer(TEXT), QUESTION
+        )
+        == sent
+    )
 
 
-def test_a_client_does_not_share_an_id_with_a_server():
-    """Anthropic: of two calls with one id in one message, the client's gets another."""
-    mine = USE | {"id": "srvtoolu_1"}
-    sent = mended("anthropic", ASKED, answered(FETCH, FETCHED, mine), told(GIVEN | {"tool_use_id": "srvtoolu_1"}))
+def test_fix_request_renames_a_client_call_with_a_server_id():
+    """Anthropic: of two calls with one id in a message, the client's call gets another id."""
+    client_call = USE | {"id": "srvtoolu_1"}
+    sent = fix_history(
+        "anthropic",
+        QUESTION,
+        build_answer(FETCH, FETCHED, client_call),
+        build_user_message(RESULT | {"tool_use_id": "srvtoolu_1"}),
+    )
     assert sent[1]["content"][:2] == [FETCH, FETCHED]
-    assert sent[2]["content"][0] == GIVEN | {"tool_use_id": sent[1]["content"][2]["id"]}
+    assert sent[2]["content"][0] == RESULT | {"tool_use_id": sent[1]["content"][2]["id"]}
 
 
 ORPHANS = {
-    "anthropic": lambda number: told(GIVEN | {"tool_use_id": f"t{number}"}),
+    "anthropic": lambda number: build_user_message(RESULT | {"tool_use_id": f"t{number}"}),
     "openai-chat": lambda number: {"role": "tool", "tool_call_id": f"t{number}", "content": "REAL"},
     "openai-responses": lambda number: {"type": "function_call_output", "call_id": f"t{number}", "output": "REAL"},
     "gemini": lambda _: {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {}}}]},
@@ -221,13 +265,13 @@ ORPHANS = {
 
 
 @pytest.mark.parametrize("api", ORPHANS)
-def test_a_history_without_its_calls_takes_linear_time(api, grows_slowly):
-    """Results whose calls a client cut away are told in time that grows with their number."""
+def test_fix_request_takes_linear_time_for_orphan_results(api, assert_subquadratic):
+    """Results whose calls a client cut away are fixed in time proportional to their number."""
 
-    def mending(count):
+    def prepare_fix(count):
         body = {"model": MODELS[api], FIELDS[api]: [ORPHANS[api](number) for number in range(count)]}
         raw = msgspec.json.encode(body)
         model = "gemini-2.5-pro" if api == "gemini" else ""
-        return lambda: fix_request(raw, api, model=model).is_valid or pytest.fail("it is still wrong")
+        return lambda: fix_request(raw, api, model=model).is_valid or pytest.fail("the request is still invalid")
 
-    grows_slowly(mending, 250)
+    assert_subquadratic(prepare_fix, 250)

@@ -1,4 +1,4 @@
-"""Requests in which one thing is odd: what stands beside it stays, and what was done is what is told."""
+"""Requests with one malformed thing: everything beside it stays, and the fixes report what was done."""
 
 from __future__ import annotations
 
@@ -15,56 +15,62 @@ MODELS = {"anthropic": "claude-sonnet-4-5", "openai-chat": "gpt-5", "openai-resp
 HI = {"role": "user", "content": "hi"}
 
 
-def mended(api, **fields):
-    """Return a body as it comes back, which mends to itself, and what is told of it."""
+def fix_fields(api, **fields):
+    """Return the fixed body and the reported fixes; assert that fixing it again changes nothing."""
     raw = {"model": MODELS[api], **({"max_tokens": 9} if api == "anthropic" else {}), **fields}
-    made = fix_request(json.dumps(raw).encode(), api)
-    assert made.is_valid
-    assert fix_request(made.body, api).fixes == ()
-    return json.loads(made.body), [(edit.rule, edit.why, edit.path) for edit in made.fixes]
+    result = fix_request(json.dumps(raw).encode(), api)
+    assert result.is_valid
+    assert fix_request(result.body, api).fixes == ()
+    return json.loads(result.body), [(edit.rule, edit.why, edit.path) for edit in result.fixes]
 
 
-def answer(*blocks):
+def build_answer(*blocks):
     return {"role": "assistant", "content": list(blocks)}
 
 
-def use(id_):
+def build_call(id_):
     return {"type": "tool_use", "id": id_, "name": "ls", "input": {}}
 
 
-def given(id_, words="ok"):
+def build_result(id_, words="ok"):
     return {"type": "tool_result", "tool_use_id": id_, "content": words}
 
 
-@pytest.mark.parametrize("beside", [[], [{"type": "text", "text": "I see"}]])
-def test_a_result_in_an_answer_that_answers_nothing_keeps_its_words(beside):
-    """A user tells it, as one that stands in a user's message without its call; what stood beside it stays."""
-    body, _ = mended("anthropic", messages=[HI, answer(*beside, given("t1", "REAL")), HI])
-    told = {"type": "text", "text": "[Result of a tool call that is not here]"}
-    messages = [one for one in body["messages"] if one != HI]
-    assert messages == [*([answer(*beside)] if beside else []), {"role": "user", "content": [told, text("REAL")]}]
+@pytest.mark.parametrize("neighbours", [[], [{"type": "text", "text": "I see"}]])
+def test_fix_request_turns_an_orphan_in_an_answer_into_user_text(neighbours):
+    """An orphan result in an answer becomes user text, like one in a user message; its neighbours stay."""
+    body, _ = fix_fields("anthropic", messages=[HI, build_answer(*neighbours, build_result("t1", "REAL")), HI])
+    label = {"type": "text", "text": "[Result of a tool call that is not here]"}
+    messages = [message for message in body["messages"] if message != HI]
+    assert messages == [
+        *([build_answer(*neighbours)] if neighbours else []),
+        {"role": "user", "content": [label, build_text_block("REAL")]},
+    ]
 
 
-def text(words):
+def build_text_block(words):
     return {"type": "text", "text": words}
 
 
 @pytest.mark.parametrize("key", ["thoughtSignature", "thought_signature"])
 @pytest.mark.parametrize("signature", [5, {"a": 1}, ["x"]])
-def test_a_signature_that_is_no_text_goes_alone(key, signature):
-    """Gemini: the words of a part stay where its signature is none."""
-    said = [{"role": "user", "parts": [{"text": "a"}]}, {"role": "model", "parts": [{"text": "KEEP", key: signature}]}]
-    body, _ = mended("gemini", contents=[*said, said[0]])
-    assert body["contents"] == [said[0], {"role": "model", "parts": [{"text": "KEEP"}]}, said[0]]
+def test_fix_request_removes_only_a_malformed_signature(key, signature):
+    """Gemini: the text of a part stays if its signature is malformed."""
+    contents = [
+        {"role": "user", "parts": [{"text": "a"}]},
+        {"role": "model", "parts": [{"text": "KEEP", key: signature}]},
+    ]
+    body, _ = fix_fields("gemini", contents=[*contents, contents[0]])
+    assert body["contents"] == [contents[0], {"role": "model", "parts": [{"text": "KEEP"}]}, contents[0]]
 
 
 @pytest.mark.parametrize("call", [{}, {"call_id": None}, {"call_id": ""}, {"id": "fc_1"}])
 @pytest.mark.parametrize("output", [{}, {"call_id": None}])
-def test_an_item_of_a_call_without_an_id_is_answered_by_the_one_behind_it(call, output):
-    """Responses, as on Chat: a call keeps its arguments and its output, under an id that both have now."""
-    asked = {"type": "function_call", "name": "sh", "arguments": '{"cmd":"make"}', **call}
-    body, _ = mended(
-        "openai-responses", input=[HI, asked, {"type": "function_call_output", "output": "done", **output}]
+def test_fix_request_pairs_adjacent_items_without_call_ids(call, output):
+    """Responses: a call without an id keeps its arguments and the output after it; both get one id."""
+    call_item = {"type": "function_call", "name": "sh", "arguments": '{"cmd":"make"}', **call}
+    body, _ = fix_fields(
+        "openai-responses", input=[HI, call_item, {"type": "function_call_output", "output": "done", **output}]
     )
     _, first, second = body["input"]
     assert (first["arguments"], second["output"]) == ('{"cmd":"make"}', "done")
@@ -72,41 +78,45 @@ def test_an_item_of_a_call_without_an_id_is_answered_by_the_one_behind_it(call, 
     assert first["call_id"]
 
 
-def test_what_is_told_of_results_is_what_moved():
-    """A result that stands where it should is not told as moved, nor its message as one that answers nothing."""
-    body, told = mended(
-        "anthropic", messages=[HI, answer(use("a"), use("b")), {"role": "user", "content": [given("a")]}]
+def test_fix_request_reports_only_results_that_moved():
+    """A result in its right place is not reported as moved, nor its message as an orphan."""
+    body, reported = fix_fields(
+        "anthropic",
+        messages=[HI, build_answer(build_call("a"), build_call("b")), {"role": "user", "content": [build_result("a")]}],
     )
-    assert body["messages"][2]["content"] == [given("a"), {**given("b", SYNTHETIC_RESULT_TEXT), "is_error": True}]
-    assert told == [("pairing", "1 result(s) added for calls that had none", "$.messages[2]")]
-    late = {"role": "user", "content": [given("a")]}
-    _, told = mended("anthropic", messages=[HI, answer(use("a")), HI, late, HI])
-    assert told == [("pairing", "1 result(s) moved after their calls", "$.messages[2]")]
+    assert body["messages"][2]["content"] == [
+        build_result("a"),
+        {**build_result("b", SYNTHETIC_RESULT_TEXT), "is_error": True},
+    ]
+    assert reported == [("pairing", "1 result(s) added for calls that had none", "$.messages[2]")]
+    late = {"role": "user", "content": [build_result("a")]}
+    _, reported = fix_fields("anthropic", messages=[HI, build_answer(build_call("a")), HI, late, HI])
+    assert reported == [("pairing", "1 result(s) moved after their calls", "$.messages[2]")]
 
 
-def test_a_message_that_goes_is_told_where_its_neighbours_become_one():
-    """An empty answer between two users goes: that is told, and that they are one now."""
+def test_fix_request_reports_a_removed_message_and_a_merge():
+    """An empty answer between two user messages is removed; the fix reports that and the merge of its neighbours."""
     raw = json.dumps({"messages": [HI, {"role": "assistant", "content": ""}, HI]}).encode()
-    made = fix_request(raw, "anthropic")
-    assert [(edit.rule, edit.why) for edit in made.fixes] == [
+    result = fix_request(raw, "anthropic")
+    assert [(edit.rule, edit.why) for edit in result.fixes] == [
         ("empty, merge", "it has no content that this API accepts; adjacent messages of the same role are merged")
     ]
 
 
-def test_a_change_of_tools_goes_with_its_tool():
-    """What removes a tool that is not offered goes whole."""
-    gone = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "rm"}}
+def test_fix_request_removes_a_tool_change_for_an_unknown_tool():
+    """A removal of a tool that is not offered is dropped as a whole."""
+    removal = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "rm"}}
     tools = [{"name": "ls", "input_schema": {"type": "object"}}]
-    body, _ = mended(
-        "anthropic", model="claude-opus-5", messages=[HI, {"role": "system", "content": [gone]}], tools=tools
+    body, _ = fix_fields(
+        "anthropic", model="claude-opus-5", messages=[HI, {"role": "system", "content": [removal]}], tools=tools
     )
     assert "tool_removal" not in json.dumps(body)
 
 
-def test_a_developer_is_the_system():
-    """Anthropic: what a developer says between two users is told as a system message is, not as the user's words."""
+def test_fix_request_treats_a_developer_message_as_system():
+    """Anthropic: a developer message between two user messages is written like a system message, not like user text."""
     sent = [
-        mended("anthropic", messages=[HI, {"role": role, "content": "never touch prod"}, HI])[0]["messages"]
+        fix_fields("anthropic", messages=[HI, {"role": role, "content": "never touch prod"}, HI])[0]["messages"]
         for role in ("developer", "system", "System")
     ]
     assert sent[0] == sent[1] == sent[2]
@@ -115,69 +125,80 @@ def test_a_developer_is_the_system():
 
 # -- what cannot be read -----------------------------------------------------------------------------------------------
 
-TOLD = {
-    "anthropic": {"role": "user", "content": [given("x", "REAL")]},
+ORPHANS = {
+    "anthropic": {"role": "user", "content": [build_result("x", "REAL")]},
     "openai-chat": {"role": "tool", "tool_call_id": "x", "content": "REAL"},
     "openai-responses": {"type": "function_call_output", "call_id": "x", "output": "REAL"},
     "gemini": {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"output": "REAL"}}}]},
 }
-"""A result without its call, as each API has it."""
-SPEAKS = {**dict.fromkeys(TOLD, HI), "gemini": {"role": "user", "parts": [{"text": "hi"}]}}
+"""A result without its call in the form of each API."""
+GREETINGS = {**dict.fromkeys(ORPHANS, HI), "gemini": {"role": "user", "parts": [{"text": "hi"}]}}
 JUNK = [7, None, True, "w", [1], {"x": 1}, {"type": 7}]
 KEYS = ["role", "name", "tool_calls", "tool_call_id", "function_call", "refusal", "id", "status", "parts"]
 
 
-def spoilt(api):
-    """Return messages and items of which some field is of a type that it never has."""
+def list_malformed_messages(api):
+    """Yield messages and items with a field of a wrong type."""
     key = "parts" if api == "gemini" else "content"
-    words = {"text": "a"} if api == "gemini" else text("a")
+    words = {"text": "a"} if api == "gemini" else build_text_block("a")
     for junk in JUNK:
         yield junk
         yield from ({"role": role, key: junk} for role in ("user", "assistant", "tool", "system"))
         for name in KEYS:
             yield {"role": "user", key: [words], name: junk}
             yield {"role": "assistant", key: [words], name: junk}
-            yield {**TOLD[api], name: junk}
+            yield {**ORPHANS[api], name: junk}
         for inner in ("text", "type", "source", "is_error", "tool_use_id", "functionResponse", "functionCall", "id"):
             yield {"role": "user", key: [{**words, inner: junk}]}
-            if isinstance(TOLD[api].get(key), list):
-                yield {"role": "user", key: [*TOLD[api][key], {**words, inner: junk}]}
-                yield {"role": "user", key: [{**TOLD[api][key][0], inner: junk}]}
+            if isinstance(ORPHANS[api].get(key), list):
+                yield {"role": "user", key: [*ORPHANS[api][key], {**words, inner: junk}]}
+                yield {"role": "user", key: [{**ORPHANS[api][key][0], inner: junk}]}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("api", TOLD)
-def test_an_orphan_beside_what_cannot_be_read_keeps_its_words(api):
-    """Whatever is wrong with the message beside it, or in its own, what a tool gave back is still said."""
+@pytest.mark.parametrize("api", ORPHANS)
+def test_fix_request_keeps_orphan_text_beside_malformed_messages(api):
+    """Whatever is wrong with its own message or the one beside it, the output of a tool stays in the request."""
     field = API_SPECS[api].messages_field
-    for odd in spoilt(api):
-        for listed in ([SPEAKS[api], TOLD[api], odd], [SPEAKS[api], odd, TOLD[api]], [SPEAKS[api], odd]):
-            made = fix_request(json.dumps({"model": MODELS[api], field: listed}).encode(), api)
-            assert (b"REAL" in made.body) is ("REAL" in json.dumps(listed)), listed
+    for malformed in list_malformed_messages(api):
+        for listed in (
+            [GREETINGS[api], ORPHANS[api], malformed],
+            [GREETINGS[api], malformed, ORPHANS[api]],
+            [GREETINGS[api], malformed],
+        ):
+            result = fix_request(json.dumps({"model": MODELS[api], field: listed}).encode(), api)
+            assert (b"REAL" in result.body) is ("REAL" in json.dumps(listed)), listed
 
 
-def test_a_field_that_cannot_be_read_is_told():
-    """Chat: a result whose name is no text is told in words, without the name, and that is what is told of it."""
-    odd = {"role": "tool", "tool_call_id": "x", "content": "REAL", "name": 7}
+def test_fix_request_reports_a_removed_malformed_field():
+    """Chat: a result whose name is no string is written as text without the name, and the fix says so."""
+    malformed = {"role": "tool", "tool_call_id": "x", "content": "REAL", "name": 7}
     with pytest.raises(FormatError):
-        API_SPECS["openai-chat"].decode_message(json.dumps(odd).encode())
-    body, edits = mended("openai-chat", messages=[HI, odd])
+        API_SPECS["openai-chat"].decode_message(json.dumps(malformed).encode())
+    body, edits = fix_fields("openai-chat", messages=[HI, malformed])
     orphan = {"type": "text", "text": "[Result of a tool call that is not here]"}
-    assert body["messages"] == [HI, {"role": "user", "content": [orphan, text("REAL")]}]
+    assert body["messages"] == [HI, {"role": "user", "content": [orphan, build_text_block("REAL")]}]
     assert ("form", "name cannot be read: left out", "$.messages[1]") in edits
 
 
-WORDED = [{"content": "KEEP"}, {"value": "KEEP"}, {"text": {"value": "KEEP"}}, {"content": [text("KEEP")]}]
+OTHER_TEXT_FORMS = [
+    {"content": "KEEP"},
+    {"value": "KEEP"},
+    {"text": {"value": "KEEP"}},
+    {"content": [build_text_block("KEEP")]},
+]
 
 
-@pytest.mark.parametrize("worded", WORDED, ids=str)
+@pytest.mark.parametrize("text_form", OTHER_TEXT_FORMS, ids=str)
 @pytest.mark.parametrize("kind", ["text", "input_text"])
-@pytest.mark.parametrize("api", TOLD)
-def test_words_under_another_key_are_words(api, kind, worded):
-    """A block of words that has them where another library, or the API of assistants, has them says them here."""
+@pytest.mark.parametrize("api", ORPHANS)
+def test_fix_request_reads_text_under_keys_of_other_libraries(api, kind, text_form):
+    """A text block as another library or the Assistants API writes it becomes a text block of this API."""
     key = "parts" if api == "gemini" else "content"
-    body, edits = mended(api, **{API_SPECS[api].messages_field: [{"role": "user", key: [{"type": kind, **worded}]}]})
-    right = {"text": "KEEP"} if api == "gemini" else text("KEEP")
+    body, edits = fix_fields(
+        api, **{API_SPECS[api].messages_field: [{"role": "user", key: [{"type": kind, **text_form}]}]}
+    )
+    right = {"text": "KEEP"} if api == "gemini" else build_text_block("KEEP")
     sent = body[API_SPECS[api].messages_field][0][key]
     assert sent == [right | ({"type": "input_text"} if api == "openai-responses" else {})]
     assert edits[0][1].endswith(f"rewritten in the form of {API_SPECS[api].display_name}")

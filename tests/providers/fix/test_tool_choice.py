@@ -1,4 +1,4 @@
-"""A body's own choice among tools stays as it is, whosever form its tools are in."""
+"""A tool choice in the body's own form stays, whichever API's form its tools have."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "openai-responses": {"type": "function", "name": "f", "parameters": SCHEMA},
     "gemini": {"functionDeclarations": [{"name": "f"}, {"name": "g"}]},
 }
-OWN: dict[str, list[dict[str, Any]]] = {
+CHOICES: dict[str, list[dict[str, Any]]] = {
     "anthropic": [
         {"tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True}},
         {"tool_choice": {"type": "any"}},
@@ -47,22 +47,22 @@ OWN: dict[str, list[dict[str, Any]]] = {
 
 @pytest.mark.parametrize("of", TOOLS)
 @pytest.mark.parametrize("api", BODIES)
-def test_what_a_body_chooses_in_its_own_words_stays(api: str, of: str) -> None:
-    """Tools of another API are written anew; the choice that the body's own API reads is not."""
-    for choice in OWN[api]:
-        made = json.loads(fix_request(json.dumps(BODIES[api] | {"tools": [TOOLS[of]]} | choice).encode(), api).body)
-        assert {key: made.get(key) for key in choice} == choice
+def test_fix_request_keeps_the_tool_choice_in_the_own_form(api: str, of: str) -> None:
+    """Tools of another API are rewritten; a tool choice in the body's own form is not."""
+    for choice in CHOICES[api]:
+        fixed = json.loads(fix_request(json.dumps(BODIES[api] | {"tools": [TOOLS[of]]} | choice).encode(), api).body)
+        assert {key: fixed.get(key) for key in choice} == choice
 
 
 @pytest.mark.parametrize("tool", [{"googleSearch": {}}, {"google_search": {}}, {"codeExecution": {}}])
-def test_a_routers_tools_are_no_fault_of_chat(tool: dict[str, Any]) -> None:
-    """What routers take beside functions has no type, and no form of another API that could be written anew."""
+def test_validate_request_accepts_router_tools_in_chat(tool: dict[str, Any]) -> None:
+    """Routers accept tools beside functions that have no type and no form of another API."""
     found = validate_request(json.dumps(BODIES["openai-chat"] | {"tools": [tool]}).encode(), "openai-chat")
-    assert not [one for one in found if one.level == "error"]
+    assert not [finding for finding in found if finding.level == "error"]
 
 
-def test_a_property_of_a_tool_tells_nothing_of_the_api() -> None:
-    """A tool is told by its own keys, not by what its schema describes."""
+def test_recognize_api_ignores_properties_of_tool_schemas() -> None:
+    """An API is recognized by a tool's own keys, not by what its schema describes."""
     schema = {"type": "object", "properties": {"input_schema": {"type": "string"}}}
     body = BODIES["openai-chat"] | {"tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]}
     assert fix_request(json.dumps(body).encode()).api == "openai-chat"

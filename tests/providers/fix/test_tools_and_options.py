@@ -1,4 +1,4 @@
-"""What stands around the history, and what is told of its mending: nothing goes that somebody meant."""
+"""Tools, options, images and compaction blocks are fixed without losing anything, and the fixes are reported."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ MODELS = {"anthropic": "claude-opus-5-5", "openai-chat": "gpt-5", "openai-respon
 HI = {"role": "user", "content": "hi"}
 
 
-def mended(api, **fields):
-    """Return a body as it comes back, which mends to itself, what is told of it, and whether it is valid now."""
-    made = fix_request(json.dumps({"model": MODELS[api], **fields}).encode(), api)
-    assert fix_request(made.body, api).fixes == ()
-    return json.loads(made.body), [(edit.rule, edit.why, edit.path) for edit in made.fixes], made.is_valid
+def fix_fields(api, **fields):
+    """Return the fixed body, the reported fixes and whether it is valid; assert that fixing again changes nothing."""
+    result = fix_request(json.dumps({"model": MODELS[api], **fields}).encode(), api)
+    assert fix_request(result.body, api).fixes == ()
+    return json.loads(result.body), [(edit.rule, edit.why, edit.path) for edit in result.fixes], result.is_valid
 
 
-def summary(words):
+def build_compaction_block(words):
     return {"type": "compaction", "signature": "s", "content": words}
 
 
-def answer(*blocks):
+def build_answer(*blocks):
     return {"role": "assistant", "content": list(blocks)}
 
 
@@ -37,51 +37,57 @@ def answer(*blocks):
 @pytest.mark.parametrize(
     ("history", "sent"),
     [
-        ([HI, answer(summary("NEW")), HI], [answer(summary("NEW")), HI, HI]),
+        ([HI, build_answer(build_compaction_block("NEW")), HI], [build_answer(build_compaction_block("NEW")), HI, HI]),
         (
-            [answer(summary("OLD")), HI, answer(summary("NEW")), HI],
-            [answer(summary("NEW")), HI, HI],
+            [build_answer(build_compaction_block("OLD")), HI, build_answer(build_compaction_block("NEW")), HI],
+            [build_answer(build_compaction_block("NEW")), HI, HI],
         ),
         (
-            [HI, answer({"type": "text", "text": "a"}, summary("NEW")), HI],
-            [answer(summary("NEW")), HI, answer({"type": "text", "text": "a"}), HI],
+            [HI, build_answer({"type": "text", "text": "a"}, build_compaction_block("NEW")), HI],
+            [build_answer(build_compaction_block("NEW")), HI, build_answer({"type": "text", "text": "a"}), HI],
         ),
-        ([answer(summary("OLD"), summary("NEW")), HI], [answer(summary("NEW")), HI]),
+        (
+            [build_answer(build_compaction_block("OLD"), build_compaction_block("NEW")), HI],
+            [build_answer(build_compaction_block("NEW")), HI],
+        ),
     ],
     ids=["behind a user", "two", "beside words", "two in one"],
 )
-def test_the_newest_summary_stands_first(history, sent):
-    """Of blocks that stand for older turns the newest is the first block of all; no user's word goes with the rest."""
-    body, told, valid = mended("anthropic", max_tokens=9, messages=history, betas=["compact-2026-09-04"])
+def test_fix_request_moves_the_newest_compaction_block_to_the_front(history, sent):
+    """Of several compaction blocks the newest becomes the first block, and no user text is lost with the others."""
+    body, reported, valid = fix_fields("anthropic", max_tokens=9, messages=history, betas=["compact-2026-09-04"])
     assert valid
     assert body["messages"] == sent
-    assert all("drop" not in why and "keep" not in why for _, why, _ in told)
+    assert all("drop" not in why and "keep" not in why for _, why, _ in reported)
 
 
-def test_a_summary_stays_where_an_edit_that_compacts_meets_it():
-    """Of the two ways to compact the one that has a summary to show stays."""
+def test_fix_request_keeps_the_compaction_block_over_the_edit():
+    """Of two ways to compact, the one that has a summary to show stays."""
     edits = [{"type": "compact_20260112"}]
-    body, _, valid = mended(
-        "anthropic", max_tokens=9, messages=[answer(summary("S")), HI], context_management={"edits": edits}
+    body, _, valid = fix_fields(
+        "anthropic",
+        max_tokens=9,
+        messages=[build_answer(build_compaction_block("S")), HI],
+        context_management={"edits": edits},
     )
     assert valid
-    assert body["messages"] == [answer(summary("S")), HI]
+    assert body["messages"] == [build_answer(build_compaction_block("S")), HI]
     assert "context_management" not in body
 
 
 # -- names of tools ----------------------------------------------------------------------------------------------------
 
 
-def tools_of(api, *names):
-    """Return tools, the names in them, and the choice of the first of them."""
+def build_tools(api, *names):
+    """Return tools with these names in the form of the API."""
     if api == "gemini":
         return [{"functionDeclarations": [{"name": name} for name in names]}]
     if api == "anthropic":
         return [{"name": name, "input_schema": {"type": "object"}} for name in names]
     functions = [{"name": name, "parameters": {"type": "object"}} for name in names]
     if api == "openai-chat":
-        return [{"type": "function", "function": one} for one in functions]
-    return [{"type": "function", "strict": False, **one} for one in functions]
+        return [{"type": "function", "function": function} for function in functions]
+    return [{"type": "function", "strict": False, **function} for function in functions]
 
 
 CALLS = {
@@ -89,7 +95,7 @@ CALLS = {
         "messages",
         [
             HI,
-            answer({"type": "tool_use", "id": "t", "name": "fs.read", "input": {}}),
+            build_answer({"type": "tool_use", "id": "t", "name": "fs.read", "input": {}}),
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]},
         ],
         {"tool_choice": {"type": "tool", "name": "fs.read"}, "max_tokens": 9},
@@ -129,105 +135,113 @@ CALLS = {
 
 
 @pytest.mark.parametrize("api", list(CALLS))
-def test_a_tool_is_offered_under_the_name_of_its_calls(api):
-    """A name that the API does not take is the same other one in tools, calls, results and the choice; no tool goes."""
-    odd = "fs/read" if api == "gemini" else "fs.read"  # Gemini takes dots
+def test_fix_request_renames_a_tool_everywhere_alike(api):
+    """A name that the API refuses is replaced by the same one in tools, calls, results and the choice; no tool is
+    lost.
+    """
+    invalid_name = "fs/read" if api == "gemini" else "fs.read"  # Gemini takes dots
     field, history, more = CALLS[api]
-    raw = {field: history, "tools": tools_of(api, "fs.read", "ls"), **more}
-    body, told, valid = mended(api, **json.loads(json.dumps(raw).replace("fs.read", odd)))
-    said = json.dumps(body)
+    raw = {field: history, "tools": build_tools(api, "fs.read", "ls"), **more}
+    body, reported, valid = fix_fields(api, **json.loads(json.dumps(raw).replace("fs.read", invalid_name)))
+    sent = json.dumps(body)
     assert valid
-    assert f'"{odd}"' not in said
-    assert body["tools"] == tools_of(api, "fs_read", "ls")
-    assert said.count('"fs_read"') == 3 + (api == "gemini")
-    assert [why for _, why, _ in told if "rename" in why] == []
+    assert f'"{invalid_name}"' not in sent
+    assert body["tools"] == build_tools(api, "fs_read", "ls")
+    assert sent.count('"fs_read"') == 3 + (api == "gemini")
+    assert [why for _, why, _ in reported if "rename" in why] == []
 
 
-def test_two_tools_never_become_one():
-    """Where the name that a tool would get is another tool's, it keeps its own, and is a finding."""
-    tools = tools_of("openai-responses", "fs.read", "fs_read")
-    body, _, valid = mended("openai-responses", input=[HI], tools=tools)
+def test_fix_request_never_renames_a_tool_to_a_taken_name():
+    """A tool whose new name is taken keeps its own and remains a finding."""
+    tools = build_tools("openai-responses", "fs.read", "fs_read")
+    body, _, valid = fix_fields("openai-responses", input=[HI], tools=tools)
     assert not valid
     assert body["tools"] == tools
-    body, _, valid = mended("openai-responses", input=[HI], tools=tools_of("openai-responses", "fs.read", "fs/read"))
+    body, _, valid = fix_fields(
+        "openai-responses", input=[HI], tools=build_tools("openai-responses", "fs.read", "fs/read")
+    )
     assert not valid
-    assert body["tools"] == tools_of("openai-responses", "fs_read", "fs/read")
+    assert body["tools"] == build_tools("openai-responses", "fs_read", "fs/read")
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("said", ['{"path": "a.py"}', '{ "path":"a.py" }'])
-def test_an_input_that_is_a_string_is_the_object_it_says(said):
-    """The pieces of a stream that a client joined are no object yet: what is sent is the one that they say."""
-    use = {"type": "tool_use", "id": "t", "name": "read", "input": said}
-    given = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]}
-    body, _, valid = mended("anthropic", max_tokens=9, messages=[HI, answer(use), given])
+@pytest.mark.parametrize("text", ['{"path": "a.py"}', '{ "path":"a.py" }'])
+def test_fix_request_parses_tool_input_that_is_a_string(text):
+    """Joined stream fragments are a string, not an object; the object that the string holds is sent."""
+    use = {"type": "tool_use", "id": "t", "name": "read", "input": text}
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]}
+    body, _, valid = fix_fields("anthropic", max_tokens=9, messages=[HI, build_answer(use), result])
     assert valid
     assert body["messages"][1]["content"] == [{**use, "input": {"path": "a.py"}}]
-    body, _, valid = mended("anthropic", max_tokens=9, messages=[HI, answer({**use, "input": None}), given])
+    body, _, valid = fix_fields("anthropic", max_tokens=9, messages=[HI, build_answer({**use, "input": None}), result])
     assert valid
     assert body["messages"][1]["content"] == [{**use, "input": {}}]
 
 
-# -- what is told ------------------------------------------------------------------------------------------------------
+# -- what is reported --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("asked", "most", "sent"), [(500, 64_000, 1_024), (1_023, 4_000, 1_024), (20_000, 16_000, 14_976)]
+    ("budget", "limit", "sent"), [(500, 64_000, 1_024), (1_023, 4_000, 1_024), (20_000, 16_000, 14_976)]
 )
-def test_a_budget_moves_no_further_than_it_must(asked, most, sent):
-    """A thinking budget under the least is the least, one over ``max_tokens`` leaves 1,024; the new number is told."""
-    body, told, valid = mended(
+def test_fix_request_moves_a_thinking_budget_as_little_as_possible(budget, limit, sent):
+    """A budget below the minimum becomes the minimum, one above ``max_tokens`` leaves 1,024; the new number is
+    reported.
+    """
+    body, reported, valid = fix_fields(
         "anthropic",
         model="claude-sonnet-4-5",
-        max_tokens=most,
-        thinking={"type": "enabled", "budget_tokens": asked},
+        max_tokens=limit,
+        thinking={"type": "enabled", "budget_tokens": budget},
         messages=[HI],
     )
     assert valid
     assert body["thinking"]["budget_tokens"] == sent
-    assert [(rule, path) for rule, _, path in told] == [("anthropic.thinking-budget", "$.thinking.budget_tokens")]
-    assert told[0][1].endswith(f": set to {sent}")
+    assert [(rule, path) for rule, _, path in reported] == [("anthropic.thinking-budget", "$.thinking.budget_tokens")]
+    assert reported[0][1].endswith(f": set to {sent}")
 
 
-def test_what_is_told_is_what_was_done():
-    """A change is told with what broke the rule and what was done, at the place that changed, not with advice."""
+def test_fix_request_reports_what_was_wrong_and_what_was_done():
+    """A fix names what broke the rule and the change, at the place that changed, without advice."""
     mark = {"cache_control": {"type": "ephemeral"}}
     content = [{"type": "text", "text": str(at), **mark} for at in range(5)]
-    _, told, _ = mended("anthropic", max_tokens=9, messages=[{"role": "user", "content": content}])
-    assert told == [
+    _, reported, _ = fix_fields("anthropic", max_tokens=9, messages=[{"role": "user", "content": content}])
+    assert reported == [
         (
             "anthropic.cache-count",
             "5 cache breakpoints, but 4 are allowed: left out",
             "$.messages[0].content[0].cache_control",
         )
     ]
-    _, told, _ = mended("openai-chat", messages=[HI, {"role": "assistant", "content": "a", "tool_calls": []}, HI])
-    assert told == [("openai-chat.tool-calls", "tool_calls is an empty list: left out", "$.messages[1].tool_calls")]
+    _, reported, _ = fix_fields(
+        "openai-chat", messages=[HI, {"role": "assistant", "content": "a", "tool_calls": []}, HI]
+    )
+    assert reported == [("openai-chat.tool-calls", "tool_calls is an empty list: left out", "$.messages[1].tool_calls")]
 
 
 # -- halves of characters ----------------------------------------------------------------------------------------------
 
 
-CUT = [(rb"\ud83d", rb"\ufffd"), (b"\xed\xa0\xbd", b"\xef\xbf\xbd")]
+LONE_SURROGATES = [(rb"\ud83d", rb"\ufffd"), (b"\xed\xa0\xbd", b"\xef\xbf\xbd")]
 
 
-@pytest.mark.parametrize(("half", "sign"), CUT)
-def test_half_of_a_character_gives_way_to_a_sign(half, sign):
-    """A body that nobody can read for the half of an emoji in it is told by its place, and is the same with U+FFFD."""
+@pytest.mark.parametrize(("half", "sign"), LONE_SURROGATES)
+def test_fix_request_replaces_lone_surrogates(half, sign):
+    """Half an emoji makes a body unreadable; its path is reported and it becomes U+FFFD."""
     raw = b'{"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "a %s \\ud83d\\ude00"}]}'
     body = raw % half
     found = validate_request(body, "anthropic")
-    assert [(one.rule, one.path) for one in found] == [("json", "$")]
+    assert [(finding.rule, finding.path) for finding in found] == [("json", "$")]
     assert "$.messages[0].content" in found[0].message
-    made = fix_request(body, "anthropic")
-    assert (made.body, made.is_valid) == (raw % sign, True)
-    assert [(edit.rule, edit.path) for edit in made.fixes] == [("characters", "$.messages[0].content")]
+    result = fix_request(body, "anthropic")
+    assert (result.body, result.is_valid) == (raw % sign, True)
+    assert [(edit.rule, edit.path) for edit in result.fixes] == [("characters", "$.messages[0].content")]
 
 
-def test_half_of_a_character_in_a_key():
-    """What holds the key is its place."""
+def test_find_lone_surrogate_path_names_the_object_of_a_key():
+    """The path of a lone surrogate in a key is that of the object with the key."""
     assert find_lone_surrogate_path(rb'{"a": [1, {"b": {"\ud83d": 2}}]}') == "$.a[1].b"
     assert find_lone_surrogate_path(rb'{"a": "\ud83d\ude00"}') == ""
     assert find_lone_surrogate_path(rb'{"a": "\ud83d') == ""
@@ -236,7 +250,7 @@ def test_half_of_a_character_in_a_key():
 # -- no more than must -------------------------------------------------------------------------------------------------
 
 
-def image(pixels):
+def build_image(pixels):
     """Return an image that is ``pixels`` wide."""
     head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", pixels, 9) + bytes(8)
     source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(head).decode()}
@@ -255,12 +269,12 @@ def image(pixels):
     ],
     ids=["few", "one too many", "beside small ones", "all the large ones", "one far too large", "both"],
 )
-def test_as_few_large_images_go_as_must(shown, gone):
-    """Up to 20 images may be large: a line stands for the oldest that are too many, and for what no request shows."""
+def test_fix_request_replaces_as_few_large_images_as_possible(shown, gone):
+    """Up to 20 images may be large: a line replaces the oldest surplus ones, and those too large for any request."""
     body = {"model": "claude-sonnet-4-5", "max_tokens": 9}
-    body["messages"] = [{"role": "user", "content": [image(pixels) for pixels in shown]}]
-    made = fix_request(json.dumps(body).encode(), "anthropic")
-    assert made.is_valid
-    assert [edit.path for edit in made.fixes] == [f"$.messages[0].content[{at}]" for at in gone]
-    kinds = [block["type"] for block in json.loads(made.body)["messages"][0]["content"]]
+    body["messages"] = [{"role": "user", "content": [build_image(pixels) for pixels in shown]}]
+    result = fix_request(json.dumps(body).encode(), "anthropic")
+    assert result.is_valid
+    assert [edit.path for edit in result.fixes] == [f"$.messages[0].content[{at}]" for at in gone]
+    kinds = [block["type"] for block in json.loads(result.body)["messages"][0]["content"]]
     assert [at for at, kind in enumerate(kinds) if kind == "text"] == gone

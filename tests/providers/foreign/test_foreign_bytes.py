@@ -1,4 +1,4 @@
-"""Values that one API's reader made, planned for and written by another."""
+"""Messages decoded by one API are planned for and encoded by another."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WIRE = {
 PAIRS = list(permutations(WIRE, 2))
 
 
-def exchanges(messages):
+def list_exchanges(messages):
     """Return name and arguments of each call, with its result."""
     results = {result.call_id: get_result_text(result) for message in messages for result in message.results}
     calls = [call for message in messages for call in message.calls]
@@ -51,22 +51,26 @@ def exchanges(messages):
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=[" to ".join(pair) for pair in PAIRS])
 @given(data=st.data())
-def test_what_one_api_reads_another_writes(of, to, data):
-    """Calls, results, words and pictures that one API's reader read go out in the form of the other, and are valid."""
-    said = data.draw(conversation_strategy(turns=3, api=of, thinking=False, system=False))
-    read = decode_messages(of, encode_messages(of, said))
-    sent = encode_messages(to, apply(read, plan(read, get_target(to, STRICTEST_MODELS[to]))))
+def test_encode_messages_writes_messages_of_any_reader(of, to, data):
+    """Calls, results, text and pictures decoded by one API are encoded in the form of another, and are valid."""
+    messages = data.draw(conversation_strategy(turns=3, api=of, thinking=False, system=False))
+    decoded = decode_messages(of, encode_messages(of, messages))
+    sent = encode_messages(to, apply(decoded, plan(decoded, get_target(to, STRICTEST_MODELS[to]))))
     body = {"model": STRICTEST_MODELS[to], API_SPECS[to].messages_field: sent} | (
         {"max_tokens": 900} if to == "anthropic" else {}
     )
     assert validate_request(msgspec.json.encode(body), to) == ()
     back = decode_messages(to, sent)
-    for (name, arguments, told), (name_, arguments_, told_) in zip(exchanges(read), exchanges(back), strict=True):
+    for (name, arguments, output), (name_, arguments_, output_) in zip(
+        list_exchanges(decoded), list_exchanges(back), strict=True
+    ):
         assert (name, arguments) == (name_, arguments_)
-        assert all(line in told_ for line in told.splitlines())
+        assert all(line in output_ for line in output.splitlines())
     words = "\n".join(message.text for message in back)
-    assert all(line in words for message in read for line in message.text.splitlines())
-    shown = [one for one in read if to != "openai-chat" or not one.results]  # whose results hold no pictures
+    assert all(line in words for message in decoded for line in message.text.splitlines())
+    shown = [
+        message for message in decoded if to != "openai-chat" or not message.results
+    ]  # whose results hold no pictures
     assert {part.source for part in collect_media_in_messages(*shown)} <= {
         part.source for part in collect_media_in_messages(*back)
     }
@@ -74,10 +78,10 @@ def test_what_one_api_reads_another_writes(of, to, data):
 
 @pytest.mark.parametrize("api", WIRE)
 @given(data=st.data())
-def test_an_apis_own_bytes_stay(api, data):
-    """What was read by its own API is the same object."""
-    said = data.draw(conversation_strategy(turns=3, api=api))
-    for message in decode_messages(api, encode_messages(api, said)):
+def test_drop_foreign_bytes_keeps_messages_of_the_own_api(api, data):
+    """A message decoded by its own API is returned as the same object."""
+    messages = data.draw(conversation_strategy(turns=3, api=api))
+    for message in decode_messages(api, encode_messages(api, messages)):
         assert drop_foreign_bytes(message, api) is message
 
 
@@ -85,35 +89,35 @@ def test_an_apis_own_bytes_stay(api, data):
 
 TYPES = {"anthropic": Messages, "openai-chat": Chat, "openai-responses": Responses, "gemini": types.Content}
 FREE = frozenset({"input", "args", "arguments", "response", "input_audio", "cache_control"})
-"""Fields in which anything may stand."""
+"""Fields with free content."""
 
 
-def known_fields(api):
-    """Return the fields that the provider's library knows by the type of their object, empty for one without."""
+def get_known_fields(api):
+    """Return the fields that the provider's SDK knows, by the ``type`` of their object ("" if it has none)."""
     known = {}
     waiting = [TypeAdapter(TYPES[api]).json_schema()]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict):
-            if isinstance(held := one.get("properties"), dict):
-                told = held.get("type") if isinstance(held.get("type"), dict) else {}
-                for type_ in told.get("enum") or [told.get("const", "")]:
-                    known.setdefault(type_, set()).update(held)
-            waiting += one.values()
-        elif isinstance(one, list):
-            waiting += one
+        schema = waiting.pop()
+        if isinstance(schema, dict):
+            if isinstance(properties := schema.get("properties"), dict):
+                type_schema = properties.get("type") if isinstance(properties.get("type"), dict) else {}
+                for type_ in type_schema.get("enum") or [type_schema.get("const", "")]:
+                    known.setdefault(type_, set()).update(properties)
+            waiting += schema.values()
+        elif isinstance(schema, list):
+            waiting += schema
     return known
 
 
-KNOWN = {api: known_fields(api) for api in TYPES}
+KNOWN = {api: get_known_fields(api) for api in TYPES}
 KNOWN["openai-responses"]["input_audio"] = {"type", "input_audio"}  # as our rules take it
 
 
-def unknown(value, known):
+def find_unknown_fields(value, known):
     """Yield the types, and the fields of objects, that are not ``known``."""
     if isinstance(value, list):
-        for one in value:
-            yield from unknown(one, known)
+        for element in value:
+            yield from find_unknown_fields(element, known)
     if not isinstance(value, dict):
         return
     type_ = value.get("type", "")
@@ -123,7 +127,7 @@ def unknown(value, known):
         if key not in known.get(type_, {key}):
             yield f"{type_}.{key}"
         if key not in FREE:
-            yield from unknown(inner, known)
+            yield from find_unknown_fields(inner, known)
 
 
 CITED = {"citations": [{"type": "char_location", "cited_text": "q", "document_index": 0}]}
@@ -151,16 +155,16 @@ RICH = {
         {"role": "user", "parts": [{"inlineData": {"mimeType": "image/png", "data": "QUJD", "displayName": "n"}}]},
     ],
 }
-"""Messages with the fields beside their words that each API alone knows."""
+"""Messages with fields that only their own API knows."""
 
 
-def lists(api):
-    """Return lists of messages that the rules of an API take: all its cases, and the rich ones."""
+def list_message_lists(api):
+    """Yield message lists that are valid for an API: those of its rule cases, and the rich ones."""
     yield RICH[api]
-    for one in rule_cases.cases(api):
+    for case in rule_cases.load_cases(api):
         listed = (
-            json.loads(one["request"]).get(API_SPECS[api].messages_field)
-            if one["kept"] and len(one["request"]) < 10_000
+            json.loads(case["request"]).get(API_SPECS[api].messages_field)
+            if case["kept"] and len(case["request"]) < 10_000
             else 0
         )
         if isinstance(listed, list):
@@ -168,40 +172,39 @@ def lists(api):
 
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=[" to ".join(pair) for pair in PAIRS])
-def test_no_field_of_one_api_reaches_another(of, to):
-    """``encode_messages`` for one API writes only fields and types that its provider knows, whoever read the list.
-
-    What no reader could take apart stays as it came, and a breakpoint on words where nothing tells whose they are.
+def test_encode_messages_writes_no_field_of_another_api(of, to):
+    """Only fields and types that the provider knows are written, whoever decoded the list; unparsed messages stay as
+    they are, and so does a breakpoint on text of unknown origin.
     """
-    for listed in lists(of):
-        read = decode_messages(of, listed)
-        if any(part.kind == "message" for one in read for part in one.parts if hasattr(part, "kind")):
+    for listed in list_message_lists(of):
+        decoded = decode_messages(of, listed)
+        if any(part.kind == "message" for message in decoded for part in message.parts if hasattr(part, "kind")):
             continue
-        found = {*unknown(encode_messages(to, read), KNOWN[to])}
+        found = {*find_unknown_fields(encode_messages(to, decoded), KNOWN[to])}
         assert found <= {"text.cache_control"}, (listed, found)
-    assert not {*unknown(encode_messages(to, decode_messages(of, RICH[of])), KNOWN[to])}
+    assert not {*find_unknown_fields(encode_messages(to, decode_messages(of, RICH[of])), KNOWN[to])}
 
 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=[" to ".join(pair) for pair in PAIRS])
-def test_no_field_of_one_api_is_left_in_what_is_converted(of, to):
-    """A whole body made one of another API has no field or type in its messages that its provider does not know."""
-    for listed in lists(of):
+def test_convert_request_leaves_no_field_of_another_api(of, to):
+    """The messages of a converted body have no field or type that the provider does not know."""
+    for listed in list_message_lists(of):
         body = json.dumps({"model": "m", API_SPECS[of].messages_field: listed}).encode()
         with suppress(FormatError):  # a part of the history lies with the provider
             sent = json.loads(convert_request(body, to, api=of)[0])[API_SPECS[to].messages_field]
-            assert not {*unknown(sent, KNOWN[to])}, listed
+            assert not {*find_unknown_fields(sent, KNOWN[to])}, listed
 
 
 @pytest.mark.parametrize("api", WIRE)
-def test_every_case_of_an_api_is_written_by_it_as_it_came(api):
-    """Its own fields stay, whatever they are called."""
-    for listed in lists(api):
+def test_drop_foreign_bytes_keeps_every_case_of_the_own_api(api):
+    """An API's own fields stay, whatever they are called."""
+    for listed in list_message_lists(api):
         for message in decode_messages(api, listed):
             assert drop_foreign_bytes(message, api) is message
 
 
-def test_a_breakpoint_stays_where_a_router_takes_it():
-    """Chat: words that are marked for the cache keep the mark, unless they came with what only another API has."""
+def test_encode_messages_keeps_router_breakpoints_in_chat():
+    """Chat: text with a cache breakpoint keeps it, unless it came with fields that only another API has."""
     marked = [{"role": "user", "content": [{"type": "text", "text": "q", **MARK}]}]
     assert encode_messages("openai-chat", decode_messages("openai-chat", marked)) == marked
     call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]}
@@ -209,17 +212,17 @@ def test_a_breakpoint_stays_where_a_router_takes_it():
     assert sent[0] == {"role": "user", "content": "q"}
 
 
-def test_a_word_is_no_field():
-    """Chat: words that are, or end with, the name of another API's field keep what stands beside them."""
+def test_encode_messages_takes_no_text_for_a_field_name():
+    """Chat: text that equals or contains the name of another API's field changes nothing."""
     for word in ("citations", 'it says "citations"', "cache_control"):
         marked = [{"role": "user", "content": [{"type": "text", "text": word, **MARK}]}]
         assert encode_messages("openai-chat", decode_messages("openai-chat", marked)) == marked
 
 
 @pytest.mark.parametrize("to", ["anthropic", "gemini", "openai-responses"])
-def test_a_refusal_is_words_elsewhere(to):
-    """What a model refused in Chat, beside the content or in it, is said in every other API."""
+def test_encode_messages_writes_a_chat_refusal_as_text(to):
+    """A refusal in Chat, beside the content or in it, becomes text in every other API."""
     beside = {"role": "assistant", "content": None, "refusal": "I will not."}
     inside = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]}
-    for one in (beside, inside):
-        assert "I will not." in json.dumps(encode_messages(to, decode_messages("openai-chat", [one])))
+    for message in (beside, inside):
+        assert "I will not." in json.dumps(encode_messages(to, decode_messages("openai-chat", [message])))

@@ -1,4 +1,4 @@
-"""A list of messages of another API is told as such; what is merely unknown is read as before."""
+"""A message list of another API is rejected with advice; merely unknown fields are accepted."""
 
 from __future__ import annotations
 
@@ -48,29 +48,29 @@ LISTS: dict[str, list[dict[str, Any]]] = {
         {"role": "user", "parts": [{"functionResponse": {"name": "sh", "response": {"output": "ok"}}}]},
     ],
 }
-PAIRS = [(reader, given) for reader in READERS for given in LISTS if reader != given]
+PAIRS = [(reader, source) for reader in READERS for source in LISTS if reader != source]
 
 
-@pytest.mark.parametrize(("reader", "given"), PAIRS, ids=[f"{given} to {reader}" for reader, given in PAIRS])
-def test_a_list_of_another_api_is_told(reader: str, given: str) -> None:
-    """The error names the first place that is foreign, and the one reader that takes the whole list."""
+@pytest.mark.parametrize(("reader", "source"), PAIRS, ids=[f"{source} to {reader}" for reader, source in PAIRS])
+def test_decode_messages_rejects_a_list_of_another_api(reader: str, source: str) -> None:
+    """The error names the first foreign place and the one reader that accepts the whole list."""
     with pytest.raises(FormatError) as raised:
-        decode_messages(reader, LISTS[given])
-    said = str(raised.value)
-    assert re.match(r"\$\.(messages|input|contents)\[[012]\]\.\w+", said)
-    assert said.endswith(f"read this list with decode_messages({given!r}, …)")
+        decode_messages(reader, LISTS[source])
+    text = str(raised.value)
+    assert re.match(r"\$\.(messages|input|contents)\[[012]\]\.\w+", text)
+    assert text.endswith(f"read this list with decode_messages({source!r}, …)")
 
 
 @pytest.mark.parametrize("api", READERS)
-def test_a_list_of_its_own_is_read(api: str) -> None:
-    """The same three messages are a call and its result to the reader of their API."""
+def test_decode_messages_reads_a_list_of_its_own_api(api: str) -> None:
+    """The same three messages are a call and its result for the reader of their API."""
     read = decode_messages(api, LISTS[api])
     assert [call.name for message in read for call in message.calls] == ["sh"]
     assert len([result for message in read for result in message.results]) == 1
 
 
-def test_places_inside_a_content() -> None:
-    """A foreign element is named where it stands, inside of a result too."""
+def test_decode_messages_names_foreign_elements_inside_a_content() -> None:
+    """The path leads to the foreign element, also inside a result."""
     image = {"type": "image_url", "image_url": {"url": "https://x/y.png"}}
     result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "a"}, image]}
     with pytest.raises(
@@ -96,10 +96,10 @@ FOREIGN: list[tuple[ModuleType, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("module", "block", "told"), FOREIGN, ids=[told for _, _, told in FOREIGN])
-def test_whatever_lint_knows_as_foreign_a_reader_refuses(module: ModuleType, block: dict[str, Any], told: str) -> None:
-    """A call, a result or a picture that stands in the wrong API's content is told, wherever that API writes it."""
-    with pytest.raises(FormatError, match=rf"^\$\.\w+\[0\]\.content\[0\]: {told}"):
+@pytest.mark.parametrize(("module", "block", "expected"), FOREIGN, ids=[expected for _, _, expected in FOREIGN])
+def test_decode_messages_rejects_every_foreign_block(module: ModuleType, block: dict[str, Any], expected: str) -> None:
+    """A call, result or picture in the content of the wrong API is rejected, wherever its own API writes it."""
+    with pytest.raises(FormatError, match=rf"^\$\.\w+\[0\]\.content\[0\]: {expected}"):
         decode_messages(module.API_NAME, [{"role": "assistant", "content": [block]}])
 
 
@@ -128,14 +128,14 @@ KNOWN: list[tuple[ModuleType, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("module", "message"), KNOWN)
-def test_what_is_merely_unknown_is_read(module: ModuleType, message: dict[str, Any]) -> None:
-    """Fields and elements that a provider adds, answers of SDKs and empty fields are no reason to refuse a list."""
+def test_decode_messages_accepts_unknown_fields_and_elements(module: ModuleType, message: dict[str, Any]) -> None:
+    """Fields and elements that a provider adds, SDK answers and empty fields are no reason to reject a list."""
     assert len(decode_messages(module.API_NAME, [message])) == 1
 
 
 @pytest.mark.parametrize("module", READERS.values(), ids=READERS)
-def test_what_is_no_list_of_messages(module: ModuleType) -> None:
-    """A body, one message alone, values that were read already and things that are none are told for what they are."""
+def test_decode_messages_rejects_what_is_no_list_of_messages(module: ModuleType) -> None:
+    """A body, a single message, decoded values and other things are rejected with what to give instead."""
     hello = {"role": "user", "content": "hello"}
     with pytest.raises(FormatError, match=r"a dict was given; give its 'messages'"):
         decode_messages(module.API_NAME, {"model": "m", "messages": [hello]})
@@ -151,19 +151,19 @@ def test_what_is_no_list_of_messages(module: ModuleType) -> None:
 
 @pytest.mark.parametrize("role", [["user"], {}, 7, None], ids=str)
 @pytest.mark.parametrize("module", READERS.values(), ids=READERS)
-def test_a_role_that_is_no_word_is_kept_or_refused(module: ModuleType, role: object) -> None:
-    """Responses keep it, as they keep every unknown item; else it is told with its place, also what has no hash."""
-    given = [{"role": role, "content": "hello"}]
+def test_decode_messages_keeps_or_rejects_a_role_that_is_no_string(module: ModuleType, role: object) -> None:
+    """Responses keeps it as an unknown item; the other APIs report its path, also for unhashable values."""
+    messages = [{"role": role, "content": "hello"}]
     if module is openai_responses:
-        assert decode_messages(module.API_NAME, given)[0].parts[0].kind == "message"
+        assert decode_messages(module.API_NAME, messages)[0].parts[0].kind == "message"
         return
     with pytest.raises(FormatError, match=r"^\$\.\w+\[0\]"):
-        decode_messages(module.API_NAME, given)
+        decode_messages(module.API_NAME, messages)
 
 
 @pytest.mark.parametrize("module", READERS.values(), ids=READERS)
-def test_dicts_are_made_of_values(module: ModuleType) -> None:
-    """A list that was not read yet is told as such."""
+def test_encode_messages_rejects_dicts(module: ModuleType) -> None:
+    """A list that was not decoded is rejected with what to do."""
     with pytest.raises(
         TypeError,
         match=r"^messages\[1\] is a dict; encode_messages\(\) takes what decode_messages\(\) makes of dicts",
@@ -173,7 +173,7 @@ def test_dicts_are_made_of_values(module: ModuleType) -> None:
 
 @pytest.mark.parametrize("module", READERS.values(), ids=READERS)
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [
         (Message("user", "hello"), r"Expected `array`, got `str` - at `\$\.parts`"),  # type: ignore[arg-type]
         (Message("assistant", (ToolCall("c", "sh", {"a": 1}),)), r"Expected `str`, got `object`"),  # type: ignore[arg-type]
@@ -191,9 +191,9 @@ def test_dicts_are_made_of_values(module: ModuleType) -> None:
         "number for id",
     ],
 )
-def test_values_that_were_made_wrong(module: ModuleType, value: Message, told: str) -> None:
-    """Messages are made without being checked: what is wrong in one is told where it is to be sent, by its place."""
-    with pytest.raises(TypeError, match=r"^messages\[1\] is not a message: .*" + told):
+def test_encode_messages_rejects_malformed_values(module: ModuleType, value: Message, expected: str) -> None:
+    """Messages are not checked on construction; what is wrong in one is reported with its path when it is encoded."""
+    with pytest.raises(TypeError, match=r"^messages\[1\] is not a message: .*" + expected):
         encode_messages(module.API_NAME, [Message.from_text("user", "a"), value])
     with pytest.raises(TypeError, match=r"^messages is a Message; encode_messages\(\) takes a list"):
         encode_messages(module.API_NAME, value)
@@ -221,8 +221,8 @@ JSON = st.recursive(
 
 
 @given(JSON | st.lists(st.dictionaries(st.sampled_from(KEYS), JSON, max_size=4), max_size=3))
-def test_any_json_is_read_or_refused(value: Any) -> None:
-    """Whatever a caller holds, a reader returns messages or raises ``FormatError``, and what it returns can be sent."""
+def test_decode_messages_accepts_or_rejects_any_json(value: Any) -> None:
+    """A reader returns messages that can be encoded, or raises ``FormatError``."""
     for module in READERS.values():
         try:
             found = decode_messages(module.API_NAME, value)
@@ -232,7 +232,7 @@ def test_any_json_is_read_or_refused(value: Any) -> None:
 
 
 @pytest.mark.parametrize("api", READERS)
-def test_what_is_nested_too_deeply_is_told(api):
+def test_decode_messages_rejects_deep_nesting(api):
     """No list ends in a ``RecursionError``: the error says what is wrong with it."""
     deep: dict[str, Any] = {}
     for _ in range(100_000):

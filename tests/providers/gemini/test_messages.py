@@ -1,4 +1,4 @@
-"""Gemini contents to values and back."""
+"""Gemini contents are decoded to values and encoded again."""
 
 from __future__ import annotations
 
@@ -29,44 +29,44 @@ def decode(wire: Any) -> Message:
 
 def encode(message: Message, base: Any = None) -> list[Any]:
     raw = None if base is None else Raw(json.dumps(base).encode())
-    return [json.loads(one) for one in gemini.encode_message(message, raw)]
+    return [json.loads(element) for element in gemini.encode_message(message, raw)]
 
 
-def user(*parts: Any) -> dict[str, Any]:
+def build_user_content(*parts: Any) -> dict[str, Any]:
     return {"role": "user", "parts": list(parts)}
 
 
-def model(*parts: Any) -> dict[str, Any]:
+def build_model_content(*parts: Any) -> dict[str, Any]:
     return {"role": "model", "parts": list(parts)}
 
 
-def part(wire: Any) -> Part:
-    """Return the one part of a content, without its bytes."""
-    (found,) = decode(model(wire)).parts
+def decode_part(wire: Any) -> Part:
+    """Decode a content with one part, and return the part without its raw bytes."""
+    (found,) = decode(build_model_content(wire)).parts
     return replace(found, raw=None)
 
 
 # -- roles -------------------------------------------------------------------------------------------------------------
 
 
-def test_roles() -> None:
-    """The model is the assistant, nobody is the user, and responses alone are a tool message."""
-    assert decode(model({"text": "a"})).role == "assistant"
+def test_decode_message_maps_roles() -> None:
+    """``model`` is the assistant, a missing role is the user, and responses alone are a tool message."""
+    assert decode(build_model_content({"text": "a"})).role == "assistant"
     assert decode({"parts": [{"text": "a"}]}).role == "user"
     assert decode({"role": "", "parts": [{"text": "a"}]}).role == "user"
-    assert decode(user(ANSWER, ANSWER)).role == "tool"
-    assert decode(user(ANSWER, {"text": "a"})).role == "user"
+    assert decode(build_user_content(ANSWER, ANSWER)).role == "tool"
+    assert decode(build_user_content(ANSWER, {"text": "a"})).role == "user"
 
 
-def test_an_unknown_role_goes_out_as_it_came() -> None:
-    """A content of a role that this API does not have starts no turn and keeps its bytes."""
+def test_decode_message_keeps_an_unknown_role_byte_for_byte() -> None:
+    """A content of an unknown role starts no turn and keeps its bytes."""
     raw = b'{"role": "assistant",\n "parts": [{"text": "a"}]}'
     message = gemini.decode_message(raw)
     assert message == Message("system", (Opaque("message", Raw(raw)),))
     assert gemini.encode_message(message) == [raw]
 
 
-def test_an_absent_role_stays_absent() -> None:
+def test_encode_message_keeps_an_absent_role_absent() -> None:
     """A content without a role gets none when one of its parts is edited."""
     base = {"parts": [{"text": "a"}, {"text": "b"}]}
     first, _ = decode(base).parts
@@ -119,13 +119,13 @@ def test_an_absent_role_stays_absent() -> None:
         ("just words", Opaque("unknown")),
     ],
 )
-def test_what_a_part_says(wire: Any, value: Part) -> None:
-    """Each kind of part, in both spellings of its fields; what carries a signature is sealed with it."""
-    assert part(wire) == value
+def test_decode_message_reads_every_kind_of_part(wire: Any, value: Part) -> None:
+    """Each kind of part is read in both spellings of its fields, with its signature."""
+    assert decode_part(wire) == value
 
 
 @pytest.mark.parametrize(
-    ("response", "said", "failed"),
+    ("response", "texts", "failed"),
     [
         ({"output": "ok"}, ["ok"], False),
         ({"result": "ok"}, ["ok"], False),
@@ -138,29 +138,31 @@ def test_what_a_part_says(wire: Any, value: Part) -> None:
         ({"a": 1, "b": "x"}, ['{"a":1,"b":"x"}'], False),
     ],
 )
-def test_what_a_response_says(response: Any, said: list[str], failed: bool) -> None:
-    """The words of a response are its output or error alone, else all of it; blank words are none."""
-    result = part({"functionResponse": {"name": "ls", "response": response}})
-    assert result == ToolResult("ls#1", "ls", tuple(map(Text, said)), failed)
+def test_decode_message_reads_the_output_or_error_of_a_response(response: Any, texts: list[str], failed: bool) -> None:
+    """The text of a response is its output or error alone, else the whole object; blank text counts as none."""
+    result = decode_part({"functionResponse": {"name": "ls", "response": response}})
+    assert result == ToolResult("ls#1", "ls", tuple(map(Text, texts)), failed)
 
 
 @pytest.mark.parametrize("response", ["ok", ["ok"], None, 5])
-def test_a_response_that_is_no_object_is_written_as_one(response: Any) -> None:
-    """Beside the words of a response that is refused stands what is wrong; written anew it is an object."""
-    base = user({"functionResponse": {"name": "ls", "response": response}})
+def test_encode_message_writes_a_response_as_an_object(response: Any) -> None:
+    """Beside its text the invalid response is kept as an opaque part; written anew it is an object."""
+    base = build_user_content({"functionResponse": {"name": "ls", "response": response}})
     (result,) = decode(base).results
     *words, wrong = result.content
     assert wrong == Opaque("functionResponse", Raw(json.dumps(response).encode()))
     (out,) = encode(Message("tool", (replace(result, content=tuple(words), raw=None),)), base)
-    said = "" if response is None else response if response == "ok" else json.dumps(response)
+    output = "" if response is None else response if response == "ok" else json.dumps(response)
     assert encode(Message("tool", (replace(result, raw=None),))) == [out]
-    assert out == user({"functionResponse": {"name": "ls", "response": {"output": said}}})
+    assert out == build_user_content({"functionResponse": {"name": "ls", "response": {"output": output}}})
 
 
-def test_media_in_a_response() -> None:
-    """Media inside a response are media of the result, and go out there again."""
+def test_decode_message_reads_media_in_a_response() -> None:
+    """Media inside a response are media of the result, and are written there again."""
     image = {"inlineData": {"mimeType": "image/png", "data": "QUJDRA=="}}
-    wire = user({"functionResponse": {"name": "shot", "response": {"output": "here"}, "parts": [image, {"x": 1}]}})
+    wire = build_user_content(
+        {"functionResponse": {"name": "shot", "response": {"output": "here"}, "parts": [image, {"x": 1}]}}
+    )
     (result,) = decode(wire).results
     shown, other = result.content[1:]
     assert (shown, other) == (Media("image", "image/png", 4, "", "QUJDRA==", shown.raw), Opaque("x", other.raw))
@@ -170,72 +172,93 @@ def test_media_in_a_response() -> None:
 # -- ids ---------------------------------------------------------------------------------------------------------------
 
 
-def test_parts_without_ids_are_numbered() -> None:
-    """Calls and responses without an id are named by function and occurrence, and go out without an id."""
+def test_decode_message_numbers_calls_and_responses_without_ids() -> None:
+    """Calls and responses without an id are named by function and occurrence, and are sent without an id."""
     other = {"functionCall": {"name": "cat", "args": {}}}
-    wire = model(CALL, other, {"functionCall": {"id": "own", "name": "ls", "args": {}}}, CALL)
+    wire = build_model_content(CALL, other, {"functionCall": {"id": "own", "name": "ls", "args": {}}}, CALL)
     message = decode(wire)
     assert [call.id for call in message.calls] == ["ls#1", "cat#1", "own", "ls#2"]
     assert encode(Message("assistant", tuple(replace(call, raw=None) for call in message.calls))) == [wire]
 
 
-def test_an_id_of_ones_own_is_written() -> None:
-    """Only an id that was made up for the very function is left out."""
+def test_encode_message_omits_only_ids_made_up_for_the_function() -> None:
+    """An id is omitted only if it was made up for this very function."""
     (out,) = encode(Message("assistant", (ToolCall("cat#1", "ls"), ToolCall("ls#x", "ls"))))
-    assert [one["functionCall"].get("id") for one in out["parts"]] == ["cat#1", "ls#x"]
+    assert [part["functionCall"].get("id") for part in out["parts"]] == ["cat#1", "ls#x"]
 
 
-def response(name: str, said: str, id_: str | None = None) -> dict[str, Any]:
+def build_response(name: str, said: str, id_: str | None = None) -> dict[str, Any]:
     return {"functionResponse": ({"id": id_} if id_ else {}) | {"name": name, "response": {"output": said}}}
 
 
-def call(name: str, id_: str | None = None) -> dict[str, Any]:
+def build_call(name: str, id_: str | None = None) -> dict[str, Any]:
     return {"functionCall": ({"id": id_} if id_ else {}) | {"name": name, "args": {}}}
 
 
 @pytest.mark.parametrize(
     ("calls", "contents", "answers"),
     [
-        ([call("a", "x"), call("b", "y")], [[response("b", "2"), response("a", "1")]], ["y", "x"]),
-        ([call("a"), call("a")], [[response("a", "1", "p"), response("a", "2", "q")]], ["a#1", "a#2"]),
-        ([call("a", "x"), call("a", "y")], [[response("a", "2", "y"), response("a", "1")]], ["y", "x"]),
-        ([call("a"), call("a")], [[response("a", "1")], [response("a", "2")]], ["a#1", "a#2"]),
-        ([call("a", "x")], [[response("a", "1", "z")]], ["z"]),
-        ([call("a", "x")], [[response("b", "1")]], ["b#1"]),
-        ([call("a", "x")], [[response("a", "1"), response("a", "2")]], ["x", "a#2"]),
+        (
+            [build_call("a", "x"), build_call("b", "y")],
+            [[build_response("b", "2"), build_response("a", "1")]],
+            ["y", "x"],
+        ),
+        (
+            [build_call("a"), build_call("a")],
+            [[build_response("a", "1", "p"), build_response("a", "2", "q")]],
+            ["a#1", "a#2"],
+        ),
+        (
+            [build_call("a", "x"), build_call("a", "y")],
+            [[build_response("a", "2", "y"), build_response("a", "1")]],
+            ["y", "x"],
+        ),
+        ([build_call("a"), build_call("a")], [[build_response("a", "1")], [build_response("a", "2")]], ["a#1", "a#2"]),
+        ([build_call("a", "x")], [[build_response("a", "1", "z")]], ["z"]),
+        ([build_call("a", "x")], [[build_response("b", "1")]], ["b#1"]),
+        ([build_call("a", "x")], [[build_response("a", "1"), build_response("a", "2")]], ["x", "a#2"]),
     ],
 )
-def test_responses_answer_by_id_else_by_name_and_order(calls: Any, contents: Any, answers: list[str]) -> None:
-    """A response without an id belongs to the first open call of its name; strange ids belong to nobody."""
-    wire = [user({"text": "go"}), model(*calls), *(user(*parts) for parts in contents)]
+def test_decode_messages_pairs_responses_by_id_else_by_name(calls: Any, contents: Any, answers: list[str]) -> None:
+    """A response without an id belongs to the first open call of its name; unknown ids belong to no call."""
+    wire = [
+        build_user_content({"text": "go"}),
+        build_model_content(*calls),
+        *(build_user_content(*parts) for parts in contents),
+    ]
     found = decode_messages("gemini", wire)
     assert [result.call_id for message in found for result in message.results] == answers
     assert encode_messages("gemini", found) == wire
 
 
-def test_results_learn_the_names_of_their_calls() -> None:
-    """A result that came without a name, as other APIs leave them, is written with the one of its call."""
+def test_encode_messages_gives_results_the_names_of_their_calls() -> None:
+    """A result without a name, as other APIs leave them, gets that of its call."""
     values = [
         Message("assistant", (ToolCall("c1", "ls"), ToolCall("c2", "cat"))),
         Message("tool", (ToolResult("c2", content=(Text("2"),)), ToolResult("c1", content=(Text("1"),)))),
     ]
     out = encode_messages("gemini", values)[1]["parts"]
-    assert [(one["functionResponse"]["id"], one["functionResponse"]["name"]) for one in out] == [
+    assert [(item["functionResponse"]["id"], item["functionResponse"]["name"]) for item in out] == [
         ("c2", "cat"),
         ("c1", "ls"),
     ]
 
 
-def test_linking_what_is_linked_changes_nothing() -> None:
-    """Messages in which every result knows its call come back as the same objects."""
+def test_link_results_to_calls_returns_linked_messages_unchanged() -> None:
+    """Messages in which every result has its call come back as the same objects."""
     found = decode_messages(
-        "gemini", [user({"text": "go"}), model(call("a"), call("b", "x")), user(ANSWER, response("b", "1"))]
+        "gemini",
+        [
+            build_user_content({"text": "go"}),
+            build_model_content(build_call("a"), build_call("b", "x")),
+            build_user_content(ANSWER, build_response("b", "1")),
+        ],
     )
     assert all(new is old for new, old in zip(gemini.link_results_to_calls(found), found, strict=True))
 
 
-def test_a_made_up_id_that_fits_is_taken() -> None:
-    """Results whose made-up ids are those of the calls keep them, in whatever order they stand."""
+def test_link_results_to_calls_keeps_made_up_ids_that_fit() -> None:
+    """Results whose made-up ids are those of the calls keep them, in any order."""
     calls = Message("assistant", (ToolCall("a#1", "a"), ToolCall("a#2", "a")))
     results = Message("tool", (ToolResult("a#2", "a"), ToolResult("a#1", "a")))
     assert gemini.link_results_to_calls([calls, results])[1] is results
@@ -244,8 +267,8 @@ def test_a_made_up_id_that_fits_is_taken() -> None:
 # -- edited parts ------------------------------------------------------------------------------------------------------
 
 
-def test_neighbours_of_an_edit_keep_their_bytes() -> None:
-    """Of a content with one edited part every other part is written as it came, to the byte."""
+def test_encode_message_keeps_the_bytes_of_unedited_parts() -> None:
+    """In a content with one edited part every other part is written byte for byte."""
     kept = [b'{ "text" : "\\u4f60" }', b'{"functionCall":{"args":{"n":1e400,"big":12345678901234567890},"name":"ls"}}']
     raw = Raw(b'{"parts": [' + kept[0] + b', {"text": "b"}, ' + kept[1] + b'], "x": [ 1 ], "role": "model"}')
     first, _, last = gemini.decode_message(raw).parts
@@ -290,40 +313,40 @@ def test_neighbours_of_an_edit_keep_their_bytes() -> None:
         ({"text": "a", "thought": True}, Text("b"), {"text": "b"}),
     ],
 )
-def test_an_edited_part_keeps_what_it_does_not_say(base: Any, new: Part, out: Any) -> None:
-    """A part written anew keeps spelling and other fields of the one in its place; its old signature goes."""
-    assert encode(Message("assistant", (new,)), user(base)) == [model(out)]
+def test_encode_message_keeps_other_fields_of_an_edited_part(base: Any, new: Part, out: Any) -> None:
+    """A rewritten part keeps the spelling and other fields of the one it replaces; the old signature is dropped."""
+    assert encode(Message("assistant", (new,)), build_user_content(base)) == [build_model_content(out)]
 
 
-def test_an_edited_part_is_found_by_its_id() -> None:
-    """Where parts went, the old one of a call or response is the one of the same id."""
-    base = model({"text": "a"}, CALL, {"function_call": {"name": "ls", "args": {}, "willContinue": True}})
+def test_encode_message_matches_an_edited_part_by_id() -> None:
+    """If parts were removed, the original of a call or response is found by its id."""
+    base = build_model_content({"text": "a"}, CALL, {"function_call": {"name": "ls", "args": {}, "willContinue": True}})
     (out,) = encode(Message("assistant", (ToolCall("ls#2", "ls", '{"q": 2}'),)), base)
-    assert out == model({"function_call": {"name": "ls", "args": {"q": 2}, "willContinue": True}})
+    assert out == build_model_content({"function_call": {"name": "ls", "args": {"q": 2}, "willContinue": True}})
 
 
 # -- from values of other APIs -----------------------------------------------------------------------------------------
 
 
-def test_values_without_a_form_here() -> None:
-    """Thinking of others is left out; media that cannot be shown are named."""
+def test_encode_message_drops_foreign_thinking_and_names_media() -> None:
+    """Thinking of other APIs is dropped; media that cannot be shown are named in text."""
     foreign = Thinking("hm", ProviderSignature("anthropic", "", "s"))
     assert encode(Message("assistant", (foreign,))) == []
     assert encode(Message("user", (Media("image", "image/png", 0, "a.png", "file_1"), Opaque("x")))) == [
-        user({"text": "[Attached image/png: a.png]"})
+        build_user_content({"text": "[Attached image/png: a.png]"})
     ]
     (out,) = encode(Message("tool", (ToolResult("c", "ls", (Text("see"), Media("image", "", 4, "", "QUJDRA=="))),)))
     assert out["parts"][0]["functionResponse"]["response"] == {"output": "see\n[Attached image]"}
 
 
-def test_a_signature_without_words_is_no_thought() -> None:
-    """A signature that came on an empty text goes back on one."""
+def test_encode_message_writes_a_bare_signature_on_an_empty_text() -> None:
+    """A signature that came on an empty text is sent back on one."""
     (out,) = encode(Message("assistant", (Thinking("", ProviderSignature("gemini", "", "s")),)))
-    assert out == model({"text": "", "thoughtSignature": "s"})
+    assert out == build_model_content({"text": "", "thoughtSignature": "s"})
 
 
-def test_arguments_become_an_object() -> None:
-    """Arguments that are text or no object are written as an object, the only form there is."""
+def test_encode_message_writes_arguments_as_an_object() -> None:
+    """Arguments that are a string are parsed; an object is the only form this API has."""
     for arguments in ('"{\\"a\\": 1}"', '{"a": 1}'):
         assert encode(Message("assistant", (ToolCall("c", "ls", arguments),)))[0]["parts"][0]["functionCall"] == {
             "id": "c",
@@ -332,41 +355,41 @@ def test_arguments_become_an_object() -> None:
         }
 
 
-def test_contents_without_parts() -> None:
-    """A content may be empty or have no parts at all: nothing is made up, nothing is lost."""
+def test_decode_message_accepts_contents_without_parts() -> None:
+    """A content may be empty or have no parts field: nothing is added or lost."""
     for wire in ({"role": "user", "parts": []}, {"role": "model"}, {}):
         message = decode(wire)
         assert message.parts == ()
         assert encode(message, wire) == [wire]
-    assert encode(Message("user")) == [user()]
+    assert encode(Message("user")) == [build_user_content()]
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"5", b'"hi"', b'{"parts": {"text": "a"}}', b'{"role": 5}', b"{"])
-def test_what_is_no_content(raw: bytes) -> None:
-    """A content that is no object, or whose parts are no list, is an error that says so."""
+def test_decode_message_rejects_what_is_no_content(raw: bytes) -> None:
+    """A content that is no object, or whose parts are no list, is a ``FormatError``."""
     with pytest.raises(FormatError, match="the content cannot be read"):
         gemini.decode_message(raw)
 
 
-def test_bytes_that_are_no_text() -> None:
-    """Bytes that are not UTF-8 stay where they are."""
+def test_decode_message_keeps_parts_with_invalid_utf_8() -> None:
+    """Parts with bytes that are not UTF-8 stay opaque."""
     raw = b'{"parts":[{"functionCall":{"name":"a","args":{"x":"\xff"}}},{"text":"\xff"},{"functionResponse":"\xff"}]}'
     try:
         message = gemini.decode_message(raw)
     except FormatError:
         return
-    assert [type(one) for one in message.parts] == [Opaque] * 3
+    assert [type(part) for part in message.parts] == [Opaque] * 3
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------
 
 
-def bare(message: Message) -> Message:
-    """Return a message without the bytes that its parts came with."""
+def drop_raw_bytes(message: Message) -> Message:
+    """Return a message without the raw bytes of its parts."""
     parts = []
-    for one in message.parts:
-        content = tuple(replace(inner, raw=None) for inner in one.content) if isinstance(one, ToolResult) else ()
-        parts.append(replace(one, raw=None, **({"content": content} if isinstance(one, ToolResult) else {})))
+    for part in message.parts:
+        content = tuple(replace(inner, raw=None) for inner in part.content) if isinstance(part, ToolResult) else ()
+        parts.append(replace(part, raw=None, **({"content": content} if isinstance(part, ToolResult) else {})))
     return Message(message.role, tuple(parts))
 
 
@@ -382,11 +405,11 @@ _BLOBS = st.sampled_from(
 )
 
 
-def _called(spelt: str, name: str, id_: dict[str, str], args: Any) -> dict[str, Any]:
+def _build_call(spelt: str, name: str, id_: dict[str, str], args: Any) -> dict[str, Any]:
     return {spelt: {**id_, "name": name, "args": args}}
 
 
-def _answered(spelt: str, name: str, id_: dict[str, str], said: Any, shown: list[Any]) -> dict[str, Any]:
+def _build_response(spelt: str, name: str, id_: dict[str, str], said: Any, shown: list[Any]) -> dict[str, Any]:
     return {spelt: {**id_, "name": name, "response": said, **({"parts": shown} if shown else {})}}
 
 
@@ -394,9 +417,9 @@ _DATA = st.one_of(
     st.builds(
         lambda text, thought: {"text": text, **thought}, st.text(max_size=4), st.sampled_from([{}, {"thought": True}])
     ),
-    st.builds(_called, st.sampled_from(["functionCall", "function_call"]), _NAMES, _IDS, _OBJECTS),
+    st.builds(_build_call, st.sampled_from(["functionCall", "function_call"]), _NAMES, _IDS, _OBJECTS),
     st.builds(
-        _answered,
+        _build_response,
         st.sampled_from(["functionResponse", "function_response"]),
         _NAMES,
         _IDS,
@@ -416,31 +439,31 @@ _CONTENTS = st.builds(
 
 
 @given(st.lists(_CONTENTS, max_size=5))
-def test_contents_come_back(wire: list[dict[str, Any]]) -> None:
-    """Any list of contents is the same again behind values, other fields of contents aside."""
-    shown = [{"role": "user"} | {key: one[key] for key in ("role", "parts") if key in one} for one in wire]
+def test_encode_messages_inverts_decode_messages(wire: list[dict[str, Any]]) -> None:
+    """Any list of contents survives decoding and encoding, except unknown fields of contents."""
+    shown = [{"role": "user"} | {key: content[key] for key in ("role", "parts") if key in content} for content in wire]
     assert encode_messages("gemini", decode_messages("gemini", wire)) == shown
 
 
 @given(_CONTENTS)
-def test_an_unedited_content_with_its_base_is_the_same(wire: dict[str, Any]) -> None:
+def test_encode_message_over_its_base_changes_nothing(wire: dict[str, Any]) -> None:
     """Encoded over the content it came from, a message is that content."""
     assert encode(decode(wire), wire) == [wire]
 
 
 @given(_CONTENTS)
-def test_a_content_written_anew_says_the_same(wire: dict[str, Any]) -> None:
-    """Without the bytes of its parts a message is written so that it reads as before."""
-    known = tuple(one for one in decode(wire).parts if not isinstance(one, Opaque))
-    message = bare(Message(decode(wire).role, known))
-    again = [bare(gemini.decode_message(one)) for one in gemini.encode_message(message)]
-    assert [one.parts for one in again] == [message.parts]
+def test_encode_message_without_raw_bytes_decodes_the_same(wire: dict[str, Any]) -> None:
+    """Without raw bytes a message is written so that it decodes to the same parts."""
+    known = tuple(part for part in decode(wire).parts if not isinstance(part, Opaque))
+    message = drop_raw_bytes(Message(decode(wire).role, known))
+    again = [drop_raw_bytes(gemini.decode_message(element)) for element in gemini.encode_message(message)]
+    assert [message.parts for message in again] == [message.parts]
 
 
 @given(st.lists(_PARTS, min_size=1, max_size=4), st.data())
-def test_one_edit_leaves_the_others(parts: list[Any], data: st.DataObject) -> None:
-    """With one part edited, the bytes of every other part are in the content as they were."""
-    wires = [json.dumps(one, indent=1).encode() for one in parts]
+def test_encode_message_of_one_edit_keeps_all_other_bytes(parts: list[Any], data: st.DataObject) -> None:
+    """With any one part edited, the bytes of every other part are in the content unchanged."""
+    wires = [json.dumps(part, indent=1).encode() for part in parts]
     raw = Raw(b'{"role":"model","parts":[' + b",".join(wires) + b"]}")
     message = gemini.decode_message(raw)
     place = data.draw(st.integers(0, len(parts) - 1))
@@ -452,35 +475,40 @@ def test_one_edit_leaves_the_others(parts: list[Any], data: st.DataObject) -> No
 
 
 @given(conversation_strategy(api="gemini"))
-def test_conversations_survive(said: list[Message]) -> None:
-    """A conversation of this API says the same after a trip over the wire."""
-    words = [one for one in said if one.role != "system"]
+def test_encode_messages_keeps_conversations(messages: list[Message]) -> None:
+    """A conversation says the same after encoding and decoding."""
+    words = [message for message in messages if message.role != "system"]
     back = decode_messages("gemini", encode_messages("gemini", words))
-    assert [one.role for one in back] == [one.role for one in words]
-    assert [[c.id for c in one.calls] for one in back] == [[c.id for c in one.calls] for one in words]
-    assert [[r.call_id for r in one.results] for one in back] == [[r.call_id for r in one.results] for one in words]
-    assert [one.text for one in back] == [one.text for one in words]
+    assert [message.role for message in back] == [message.role for message in words]
+    assert [[c.id for c in message.calls] for message in back] == [[c.id for c in message.calls] for message in words]
+    assert [[r.call_id for r in message.results] for message in back] == [
+        [r.call_id for r in message.results] for message in words
+    ]
+    assert [message.text for message in back] == [message.text for message in words]
 
 
 @given(wild_history_strategy())
-def test_nobody_falls_over_any_message(said: list[Message]) -> None:
-    """Whatever a message holds, it is written as contents that can be read again."""
-    wires = [wire for message in gemini.link_results_to_calls(said) for wire in gemini.encode_message(message)]
+def test_encode_message_accepts_any_message(messages: list[Message]) -> None:
+    """Whatever a message holds, it is written as contents that can be decoded."""
+    wires = [wire for message in gemini.link_results_to_calls(messages) for wire in gemini.encode_message(message)]
     assert all(gemini.encode_message(gemini.decode_message(wire), Raw(wire)) for wire in wires)
 
 
-def test_numbers_without_a_value() -> None:
-    """A number that Python cannot hold keeps its digits on the wire; as dicts it is a typed error."""
+def test_encode_messages_rejects_numbers_out_of_range() -> None:
+    """A number that Python cannot represent keeps its digits on the wire; as dicts it is a typed error."""
     message = Message("assistant", (ToolCall("c", "ls", '{"a": 1e999}'),))
     assert b"1e999" in gemini.encode_message(message)[0]
     with pytest.raises(FormatError, match="Number out of range"):
         encode_messages("gemini", [message])
 
 
-def test_a_response_is_the_same_however_it_is_spaced():
-    """One library writes the same conversation compactly and with spaces, as it streams or not: it is one."""
-    one = b'{"role":"user","parts":[{"functionResponse":{"name":"run","response":{"content":"a b","n":[1,2]}}}]}'
-    spaced = json.dumps(json.loads(one), indent=2).encode()
-    first, other = build_sized_message(gemini.decode_message(one)), build_sized_message(gemini.decode_message(spaced))
+def test_digest_ignores_the_spacing_of_a_response():
+    """One library writes the same conversation compactly or with spaces, streaming or not: the digest is the same."""
+    compact = b'{"role":"user","parts":[{"functionResponse":{"name":"run","response":{"content":"a b","n":[1,2]}}}]}'
+    spaced = json.dumps(json.loads(compact), indent=2).encode()
+    first, other = (
+        build_sized_message(gemini.decode_message(compact)),
+        build_sized_message(gemini.decode_message(spaced)),
+    )
     assert first.digest == other.digest
     assert first.message.results[0].content == other.message.results[0].content

@@ -1,4 +1,4 @@
-"""Chat messages to values and back."""
+"""Chat messages are decoded to values and encoded again."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def decode(wire):
 
 def encode(message, base=None):
     raw = None if base is None else Raw(json.dumps(base).encode())
-    return [json.loads(one) for one in openai_chat.encode_message(message, raw)]
+    return [json.loads(element) for element in openai_chat.encode_message(message, raw)]
 
 
-def test_calls_stand_beside_the_words():
-    """Text and calls of an assistant message become parts in that order; arguments are the string as it came."""
+def test_decode_message_reads_text_then_calls():
+    """Text and calls of an assistant message become parts in that order; arguments are the recorded string."""
     message = decode({"role": "assistant", "content": "ok", "tool_calls": [CALL]})
     text, call = message.parts
     assert text == Text("ok")
@@ -47,8 +47,8 @@ CALLS = st.fixed_dictionaries(
 )
 
 
-def told(call):
-    """Return id, name and arguments of a call, as its fields are described; nothing for one that cannot be read."""
+def read_call(call):
+    """Return id, name and arguments of a call as the API documents its fields, or None if it is malformed."""
     function, custom = call.get("function") or {}, call.get("custom")
     names = [call.get("id") or "", function.get("name", ""), *([] if custom is None else [custom])]
     if custom is not None and isinstance(custom, dict):
@@ -57,18 +57,18 @@ def told(call):
         return None
     if custom is not None:
         return names[0], names[2], json.dumps(names[3], ensure_ascii=False)
-    given_ = function.get("arguments", "")
-    return names[0], names[1], given_ if isinstance(given_, str) else json.dumps(given_)
+    arguments = function.get("arguments", "")
+    return names[0], names[1], arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
 @given(CALLS)
 @example({"id": "c", "function": {"name": "n", "arguments": "{}"}, "custom": {"name": "p", "input": "free"}})
 @example({"id": "c", "function": {"name": "n", "arguments": {"b": [1.50, "\u00e9"]}}})
 @example({"id": "c", "function": None})
-def test_a_call_is_read_whatever_its_form(call):
-    """Arguments are a text or JSON of any kind, as it came; fields may be absent; one of another type is opaque."""
+def test_decode_message_reads_calls_of_any_form(call):
+    """Arguments are a string or any JSON, fields may be missing, and a call with fields of other types is opaque."""
     (part,) = decode({"role": "assistant", "tool_calls": [call]}).parts
-    expected = told(call)
+    expected = read_call(call)
     assert json.loads(bytes(part.raw)) == call
     if expected is None:
         assert (type(part), part.kind) == (Opaque, "tool_call")
@@ -76,16 +76,16 @@ def test_a_call_is_read_whatever_its_form(call):
         assert (part.id, part.name, part.arguments) == expected
 
 
-def test_a_tool_message_is_one_result():
-    """A tool message is one result whose bytes are the whole message."""
+def test_decode_message_reads_a_tool_message_as_one_result():
+    """Its raw bytes are the whole message."""
     raw = b'{"role":"tool", "tool_call_id":"c1","content":"out"}'
     message = openai_chat.decode_message(raw)
     assert message.role == "tool"
     assert message.results == (ToolResult("c1", "", (Text("out"),), raw=Raw(raw)),)
 
 
-def test_developer_is_system_and_stays_developer():
-    """A developer message is a system message, and goes out under its own name."""
+def test_decode_message_reads_developer_as_system():
+    """A developer message is a system message, and is sent as developer again."""
     wire = {"role": "developer", "content": "rules"}
     message = decode(wire)
     assert message.role == "system"
@@ -113,20 +113,20 @@ def test_developer_is_system_and_stays_developer():
         },
     ],
 )
-def test_nothing_is_lost_without_a_base(wire):
-    """Every field that says something survives in the parts alone."""
+def test_encode_messages_keeps_every_field_without_a_base(wire):
+    """Every field with content survives in the parts alone."""
     assert encode_messages("openai-chat", decode_messages("openai-chat", [wire])) == [wire]
 
 
-def test_custom_input_is_a_json_string():
-    """The free text of a custom tool becomes JSON text, since arguments always are."""
+def test_decode_message_reads_custom_input_as_a_json_string():
+    """The free text of a custom tool becomes JSON text, because arguments always are."""
     call = {"id": "c", "type": "custom", "custom": {"name": "p", "input": 'say "x"'}}
     (part,) = decode({"role": "assistant", "content": None, "tool_calls": [call]}).calls
     assert json.loads(part.arguments) == 'say "x"'
 
 
-def test_reasoning_is_sealed_with_its_field():
-    """Reasoning beside the content is thinking that goes back into the same field, and nowhere else."""
+def test_decode_message_signs_reasoning_with_its_field():
+    """Reasoning beside the content is thinking that is sent back in the same field and nowhere else."""
     message = decode({"role": "assistant", "content": "a", "reasoning_content": "because"})
     assert message.parts[0] == Thinking(
         "because", ProviderSignature("openai-chat", "", "reasoning_content"), message.parts[0].raw
@@ -137,8 +137,8 @@ def test_reasoning_is_sealed_with_its_field():
     ]
 
 
-def test_base_gives_the_empty_fields_and_their_order():
-    """Fields that are empty come from the base, in its order; fields that were taken away do not come back."""
+def test_encode_message_takes_empty_fields_and_order_from_the_base():
+    """Empty fields come from the base, in its order; removed fields do not come back."""
     base = {"refusal": None, "role": "assistant", "tool_calls": [CALL], "content": "a", "annotations": []}
     raw = Raw(json.dumps(base).encode())
     message = openai_chat.decode_message(raw)
@@ -148,28 +148,32 @@ def test_base_gives_the_empty_fields_and_their_order():
     assert json.loads(less) == {"refusal": None, "role": "assistant", "content": "a", "annotations": []}
 
 
-def test_an_edited_call_keeps_its_extra_fields():
-    """A call written anew keeps what stood beside its function under the same id."""
+def test_encode_message_keeps_extra_fields_of_an_edited_call():
+    """A rewritten call keeps the fields beside its function, matched by id."""
     base = {"role": "assistant", "content": None, "tool_calls": [CALL | {"extra_content": {"google": 1}}]}
     (out,) = encode(Message("assistant", (ToolCall("c1", "ls", "{}"),)), base)
     assert out["tool_calls"][0]["extra_content"] == {"google": 1}
     assert out["tool_calls"][0]["function"] == {"name": "ls", "arguments": "{}"}
 
 
-def test_an_edited_result_keeps_its_name():
-    """A result written anew keeps the other fields of its message."""
+def test_encode_message_keeps_the_name_of_an_edited_result():
+    """A rewritten result keeps the other fields of its message."""
     base = {"role": "tool", "tool_call_id": "c1", "name": "ls", "content": "long"}
     assert encode(Message("tool", (ToolResult("c1", content=(Text("short"),)),)), base) == [base | {"content": "short"}]
 
 
-def test_results_of_one_message_become_many():
-    """A message with two results and words becomes two tool messages and a user message."""
+def test_encode_message_splits_results_into_tool_messages():
+    """A message with two results and text becomes two tool messages and a user message."""
     message = Message("user", (ToolResult("a", content=(Text("1"),)), ToolResult("b"), Text("go")))
-    assert [(one["role"], one["content"]) for one in encode(message)] == [("tool", "1"), ("tool", ""), ("user", "go")]
+    assert [(element["role"], element["content"]) for element in encode(message)] == [
+        ("tool", "1"),
+        ("tool", ""),
+        ("user", "go"),
+    ]
 
 
-def test_media_have_forms_for_the_user_alone():
-    """Images, sound and files are written in user messages; in results they leave a placeholder."""
+def test_encode_message_writes_media_in_user_messages_only():
+    """Images, audio and files are written in user messages; in results they become a placeholder."""
     image = Media("image", "image/png", 4, "", "QUJDRA==")
     sound = Media("audio", "audio/wav", 4, "", "QUJDRA==")
     paper = Media("document", "application/pdf", 4, "a.pdf", "QUJDRA==")
@@ -180,22 +184,22 @@ def test_media_have_forms_for_the_user_alone():
     assert result["content"] == "[Attached image/png]"
 
 
-def test_media_of_the_wire_are_unpacked():
-    """A data URL tells type, size and data, so that another API can show the image."""
+def test_decode_message_reads_media_from_a_data_url():
+    """A data URL has type, size and data, so that another API can show the image."""
     url = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJDRA=="}}
     (part,) = decode({"role": "user", "content": [url]}).parts
     assert part == Media("image", "image/png", 4, "", "QUJDRA==", part.raw)
 
 
-def test_a_malformed_call_is_kept():
-    """A call that is no call is opaque and goes out again."""
+def test_decode_message_keeps_a_malformed_call_as_opaque():
+    """A malformed call is opaque and is sent unchanged."""
     message = decode({"role": "assistant", "content": None, "tool_calls": [{"id": 5}]})
     assert [type(part) for part in message.parts] == [Opaque]
     assert encode(message)[0]["tool_calls"] == [{"id": 5}]
 
 
-def test_edited_text_keeps_its_neighbours_bytes():
-    """One part written anew leaves the other parts as they came."""
+def test_encode_message_keeps_the_bytes_of_unedited_parts():
+    """One rewritten part leaves the other parts as they were."""
     raw = Raw(b'{"role":"user","content":[{"type":"text","text":"\\u0041"},{"type":"text","text":"b"}]}')
     first, second = openai_chat.decode_message(raw).parts
     (out,) = openai_chat.encode_message(Message("user", (first, replace(second, text="c", raw=None))), raw)
@@ -203,8 +207,8 @@ def test_edited_text_keeps_its_neighbours_bytes():
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"{}", b'{"role":"user","content":{}}', b'{"role":"user","tool_calls":5}'])
-def test_what_is_no_message_is_a_format_error(raw):
-    """A message that is not the API's shape is refused with a FormatError."""
+def test_decode_message_rejects_malformed_messages_with_format_error(raw):
+    """A message that does not have the API's shape is a ``FormatError``."""
     with pytest.raises(FormatError):
         openai_chat.decode_message(raw)
 
@@ -219,8 +223,8 @@ def test_what_is_no_message_is_a_format_error(raw):
         b'{"role":"assistant","content":null,"reasoning_content":%s}',
     ],
 )
-def test_pieces_that_cannot_be_read(message, inside):
-    """Text that is no UTF-8, or half a surrogate pair, in a piece raises nothing but our own error."""
+def test_decode_message_rejects_invalid_text_in_pieces(message, inside):
+    """Text that is no UTF-8, or half a surrogate pair, raises nothing but ``FormatError``."""
     try:
         found = openai_chat.decode_message(message % inside)
     except FormatError:
@@ -228,8 +232,8 @@ def test_pieces_that_cannot_be_read(message, inside):
     assert found.parts
 
 
-def test_numbers_that_python_has_not():
-    """Fields with a number that is out of range are told, where dicts are asked for."""
+def test_encode_messages_rejects_numbers_out_of_range():
+    """A number out of Python's range is an error only if dicts are wanted."""
     field = Opaque("message.x", Raw(b"1e999"))
     with pytest.raises(FormatError, match="the message"):
         encode_messages("openai-chat", [Message("assistant", (Text("a"), field))])

@@ -1,4 +1,4 @@
-"""What the official SDKs return is taken as it is, whole or inside of a dict."""
+"""Objects of the official SDKs are accepted as messages, or inside of a dict."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from holdfast.providers.requests.message_dicts import decode_messages, encode_me
 CALL = {"id": "call_1", "type": "function", "function": {"name": "sh", "arguments": '{"c":"ls"}'}}
 
 
-def test_a_message_of_an_sdk() -> None:
-    """Its words and calls arrive, and what is not there (``refusal``, ``audio``) is not in the next request either."""
-    said = ChatCompletionMessage.model_validate({"role": "assistant", "content": None, "tool_calls": [CALL]})
-    (message,) = decode_messages("openai-chat", [said])
+def test_decode_messages_accepts_an_sdk_message() -> None:
+    """Text and calls are decoded, and absent fields (``refusal``, ``audio``) are not in the next request either."""
+    sdk_message = ChatCompletionMessage.model_validate({"role": "assistant", "content": None, "tool_calls": [CALL]})
+    (message,) = decode_messages("openai-chat", [sdk_message])
     assert message.calls == (ToolCall("call_1", "sh", '{"c":"ls"}', raw=message.calls[0].raw),)
     assert encode_messages("openai-chat", [message]) == [{"role": "assistant", "content": None, "tool_calls": [CALL]}]
 
 
-def test_blocks_of_an_sdk_in_a_dict() -> None:
-    """The content of an answer can be put behind a role as it came."""
+def test_decode_messages_accepts_sdk_blocks_in_a_dict() -> None:
+    """The content of an answer can be put behind a role as it is."""
     blocks = [
         TextBlock(type="text", text="I look."),
         ToolUseBlock(type="tool_use", id="toolu_1", name="sh", input={"c": "ls"}),
@@ -37,24 +37,26 @@ def test_blocks_of_an_sdk_in_a_dict() -> None:
     assert None not in encode_messages("anthropic", [message])[0]["content"][0].values()
 
 
-def test_a_content_of_an_sdk() -> None:
-    """Gemini's own names of fields stand in the request, not those of Python."""
-    said = Content(role="model", parts=[Part(text="I look."), Part(function_call=FunctionCall(name="sh", args={}))])
-    (message,) = decode_messages("gemini", [said])
+def test_decode_messages_accepts_a_gemini_sdk_content() -> None:
+    """The request has Gemini's own field names, not those of the Python SDK."""
+    sdk_message = Content(
+        role="model", parts=[Part(text="I look."), Part(function_call=FunctionCall(name="sh", args={}))]
+    )
+    (message,) = decode_messages("gemini", [sdk_message])
     assert isinstance(message.parts[0], Text)
     assert encode_messages("gemini", [message])[0]["parts"][1]["functionCall"]["name"] == "sh"
 
 
 @pytest.mark.parametrize("value", [object(), print, ChatCompletionMessage, {1, 2}.__iter__()])
-def test_what_has_no_form_in_json(value: object) -> None:
-    """Anything else is a ``FormatError`` that names its type and says what to give."""
+def test_decode_messages_rejects_values_without_a_json_form(value: object) -> None:
+    """The ``FormatError`` names the type and says what to give."""
     with pytest.raises(
         FormatError, match=f"a value of type {type(value).__name__} has no form in JSON; give plain values"
     ):
         decode_messages("openai-chat", [{"role": "user", "content": value}])
 
 
-def test_a_type_checker_takes_what_an_sdk_gives_and_wants() -> None:
-    """Neither side says ``dict``: SDKs give objects, and want types of their own that plain dicts are not."""
+def test_decode_and_encode_messages_are_typed_for_sdk_objects() -> None:
+    """Neither signature says ``dict``: SDKs return objects, and accept types that plain dicts do not match."""
     assert get_type_hints(decode_messages)["dicts"] == str | Sequence[Any]
     assert get_type_hints(encode_messages)["return"] == list[Any]

@@ -1,4 +1,4 @@
-"""A document of plain words is words: as large as they are, spilled and read back like them, in its bytes till then."""
+"""A plain text document counts as its text and is spilled and recalled like it; until then it keeps its bytes."""
 
 from __future__ import annotations
 
@@ -38,57 +38,77 @@ WIRE = {
     "gemini": gemini,
 }
 LOG = "\n".join(f"{n:05} step {n} {'FAILED' if n % 500 == 0 else 'ok'}" for n in range(12_000))
-"""Words that are too many for a request."""
-SAID = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=80).filter(str.strip)
+"""A text too long for a request."""
+TEXT_STRATEGY = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=80).filter(
+    str.strip
+)
 
 
-def packed(words):
+def encode_base64(words):
     data = words if isinstance(words, bytes) else words.encode()
     return b64encode(data).decode()
 
 
-def block(words):
+def build_text_block(words):
     return {"type": "text", "text": words}
 
 
 DOCUMENTS = {
     "anthropic": {
-        "text": lambda words: {"type": "document", "source": source("text", data=words, media_type="text/plain")},
-        "string": lambda words: {"type": "document", "source": source("content", content=words)},
-        "blocks": lambda words: {"type": "document", "source": source("content", content=[block(words)])},
-        "found": lambda words: {"type": "search_result", "source": "", "title": "", "content": [block(words)]},
+        "text": lambda words: {"type": "document", "source": build_source("text", data=words, media_type="text/plain")},
+        "string": lambda words: {"type": "document", "source": build_source("content", content=words)},
+        "blocks": lambda words: {
+            "type": "document",
+            "source": build_source("content", content=[build_text_block(words)]),
+        },
+        "found": lambda words: {
+            "type": "search_result",
+            "source": "",
+            "title": "",
+            "content": [build_text_block(words)],
+        },
     },
     "openai-chat": {
-        "file": lambda words: {"type": "file", "file": {"file_data": f"data:text/x-python;base64,{packed(words)}"}},
+        "file": lambda words: {
+            "type": "file",
+            "file": {"file_data": f"data:text/x-python;base64,{encode_base64(words)}"},
+        },
     },
     "openai-responses": {
-        "file": lambda words: {"type": "input_file", "file_data": f"data:application/json;base64,{packed(words)}"},
+        "file": lambda words: {
+            "type": "input_file",
+            "file_data": f"data:application/json;base64,{encode_base64(words)}",
+        },
     },
     "gemini": {
-        "inlineData": lambda words: {"inlineData": {"mimeType": "text/csv; charset=utf-8", "data": packed(words)}},
-        "inline_data": lambda words: {"inline_data": {"mime_type": "application/ld+json", "data": packed(words)}},
+        "inlineData": lambda words: {
+            "inlineData": {"mimeType": "text/csv; charset=utf-8", "data": encode_base64(words)}
+        },
+        "inline_data": lambda words: {
+            "inline_data": {"mime_type": "application/ld+json", "data": encode_base64(words)}
+        },
     },
 }
-"""Every form of a document of plain words."""
+"""Every form of a plain text document."""
 TEXTS = {
-    "anthropic": block,
-    "openai-chat": block,
+    "anthropic": build_text_block,
+    "openai-chat": build_text_block,
     "openai-responses": lambda words: {"type": "input_text", "text": words},
     "gemini": lambda words: {"text": words},
 }
 
 
-def source(type_, **fields):
+def build_source(type_, **fields):
     return {"type": type_, **fields}
 
 
-def shown(api, part):
-    """Return a request in which a user shows ``part``."""
-    return request(api, {"role": "user", "parts" if api == "gemini" else "content": [part]})
+def build_user_request(api, part):
+    """Build a request with ``part`` in a user message."""
+    return build_request(api, {"role": "user", "parts" if api == "gemini" else "content": [part]})
 
 
-def given_back(api, part):
-    """Return a request in which a tool gave ``part`` back."""
+def build_result_request(api, part):
+    """Build a request with ``part`` in a tool result."""
     match api:
         case "anthropic":
             call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "ls", "input": {}}]}
@@ -97,58 +117,61 @@ def given_back(api, part):
             call = {"type": "function_call", "call_id": "t1", "name": "ls", "arguments": "{}"}
             result = {"type": "function_call_output", "call_id": "t1", "output": [part]}
         case _:
-            named = {"id": "t1", "name": "ls"}
-            call = {"role": "model", "parts": [{"functionCall": {**named, "args": {}}, "thoughtSignature": "c2ln"}]}
-            answer = {**named, "response": {"output": part["text"]} if "text" in part else {}}
+            identity = {"id": "t1", "name": "ls"}
+            call = {
+                "role": "model",
+                "parts": [{"functionCall": {**identity, "args": {}}, "thoughtSignature": "c2ln"}],
+            }
+            answer = {**identity, "response": {"output": part["text"]} if "text" in part else {}}
             answer |= {} if "text" in part else {"parts": [part]}
             result = {"role": "user", "parts": [{"functionResponse": answer}]}
     go = {"role": "user", "parts": [{"text": "go"}]} if api == "gemini" else {"role": "user", "content": "go"}
-    return request(api, go, call, result)
+    return build_request(api, go, call, result)
 
 
-def request(api, *said):
-    named = {} if api == "gemini" else {"model": STRICTEST_MODELS[api]}
+def build_request(api, *messages):
+    model_field = {} if api == "gemini" else {"model": STRICTEST_MODELS[api]}
     limit = {"max_tokens": 900} if api == "anthropic" else {}
-    return json.dumps(named | limit | {get_api_spec(api).messages_field: said}).encode()
+    return json.dumps(model_field | limit | {get_api_spec(api).messages_field: messages}).encode()
 
 
 CASES = [
     (api, form, place)
     for api, forms in DOCUMENTS.items()
     for form in forms
-    for place in (shown, *([] if api == "openai-chat" else [given_back]))
+    for place in (build_user_request, *([] if api == "openai-chat" else [build_result_request]))
 ]
-"""Chat's results hold no files."""
+"""Every form in a user message and in a tool result, except Chat, whose results hold no files."""
 NAMES = [f"{api} {form} {place.__name__}" for api, form, place in CASES]
 every_form = pytest.mark.parametrize(("api", "form", "place"), CASES, ids=NAMES)
 
 
-def sent(store, api, body):
-    """Return what is decided about a request, and the body that goes up, breakpoints of the cache aside."""
-    lens = measure_parsed_request(parse_request(body, api))
+def prepare_request(store, api, body):
+    """Plan a request; return the plan, and the body that is sent, without cache breakpoints."""
+    parsed_request = measure_parsed_request(parse_request(body, api))
     journal = Journal.open(store, "s")
-    journal.append(*lens.messages)
+    journal.append(*parsed_request.messages)
     prepared = journal.prepare_request(get_target(api, STRICTEST_MODELS[api], window=64_000))
-    return prepared.plan, render_request(lens, prepared.messages)
+    return prepared.plan, render_request(parsed_request, prepared.messages)
 
 
-def last(api, body):
-    """Return the last part of a body, or of what its tool gave back."""
+def get_last_part(api, body):
+    """Return the last part of a body, or the last part of its last tool result."""
     part = parse_request(body, api).messages[-1].message.parts[-1]
     return part.content[-1] if hasattr(part, "content") else part
 
 
 @every_form
-@given(words=SAID)
-def test_it_goes_up_as_it_came(api, form, place, words):
-    """Byte identity: what nothing is decided about keeps its bytes, and is as large as the same words in a text."""
+@given(words=TEXT_STRATEGY)
+def test_render_request_keeps_a_text_document_byte_for_byte(api, form, place, words):
+    """Without a decision a document keeps its bytes, and counts as many tokens as the same text."""
     body, plain = (place(api, make(words)) for make in (DOCUMENTS[api][form], TEXTS[api]))
     with MemoryStore() as store:
-        plan, out = sent(store, api, body)
+        plan, out = prepare_request(store, api, body)
     assert (plan.record, plan.normalization) == ((), ())
     assert out == body
-    assert last(api, body).text.split() == words.split()
-    sizes = [measure_parsed_request(parse_request(one, api)).messages[-1].tokens for one in (body, plain)]
+    assert get_last_part(api, body).text.split() == words.split()
+    sizes = [measure_parsed_request(parse_request(raw, api)).messages[-1].tokens for raw in (body, plain)]
     assert sizes[0] == pytest.approx(sizes[1], rel=0.05, abs=1)
 
 
@@ -157,12 +180,12 @@ def test_it_goes_up_as_it_came(api, form, place, words):
     [pytest.param(*case, marks=[pytest.mark.long] if at % 3 else []) for at, case in enumerate(CASES)],
     ids=NAMES,
 )
-def test_a_large_one_is_spilled(api, form, place):
-    """newest-user-message, recall: a preview in an ordinary text stands for what does not fit; it is read back whole,
-    and searched.
+def test_plan_spills_a_large_text_document(api, form, place):
+    """newest-user-message, recall: a preview text replaces what does not fit; the document can be read back and
+    searched.
     """
     with MemoryStore() as store:
-        plan, out = sent(store, api, place(api, DOCUMENTS[api][form](LOG)))
+        plan, out = prepare_request(store, api, place(api, DOCUMENTS[api][form](LOG)))
         assert [edit.rule for edit in plan.record] == ["spill"]
         assert validate_request(out, api) == ()
         preview = get_part_text(plan.record[0].replacement[0])
@@ -175,36 +198,40 @@ def test_a_large_one_is_spilled(api, form, place):
 
 
 @every_form
-def test_elsewhere_it_is_a_text(api, form, place):
-    """What one API's reader read another writes as a text, and that is valid."""
+def test_encode_messages_writes_a_text_document_as_text(api, form, place):
+    """A text document decoded by one API is encoded as a text by another, and is valid."""
     body = json.loads(place(api, DOCUMENTS[api][form]("words")))
     for to, writer in WIRE.items():
         if to != api:
-            said = encode_messages(writer.API_NAME, decode_messages(api, body[get_api_spec(api).messages_field]))
-            out = request(to, *said)
-            assert (validate_request(out, to), last(to, out).text) == ((), "words")
+            messages = encode_messages(writer.API_NAME, decode_messages(api, body[get_api_spec(api).messages_field]))
+            out = build_request(to, *messages)
+            assert (validate_request(out, to), get_last_part(to, out).text) == ((), "words")
 
 
-def test_its_title_stands_above_its_words():
-    """A title and what is told about a document are seen by the model, so they are counted and kept with it."""
+def test_decode_message_puts_the_title_above_the_text():
+    """The model sees the title and context of a document, so they are counted and kept with its text."""
     paper = DOCUMENTS["anthropic"]["text"]("words") | {"title": "notes", "context": "of May"}
-    assert last("anthropic", shown("anthropic", paper)).text == "[notes]\nof May\nwords"
-    file = {"type": "input_file", "filename": "a.md", "file_data": f"data:text/markdown;base64,{packed('words')}"}
-    assert last("openai-responses", shown("openai-responses", file)).text == "[a.md]\nwords"
+    assert get_last_part("anthropic", build_user_request("anthropic", paper)).text == "[notes]\nof May\nwords"
+    file = {
+        "type": "input_file",
+        "filename": "a.md",
+        "file_data": f"data:text/markdown;base64,{encode_base64('words')}",
+    }
+    assert get_last_part("openai-responses", build_user_request("openai-responses", file)).text == "[a.md]\nwords"
 
 
-def test_a_preview_is_a_text_and_nothing_else():
-    """What belongs to a document goes with it; the breakpoint of the cache stays where it stood."""
+def test_plan_replaces_a_text_document_by_a_plain_text():
+    """Document fields are dropped with the document; the cache breakpoint stays in its place."""
     more = {"title": "t", "context": "c", "citations": {"enabled": True}, "cache_control": {"type": "ephemeral"}}
-    body = shown("anthropic", DOCUMENTS["anthropic"]["text"](LOG) | more | {"field_of_tomorrow": 1})
+    body = build_user_request("anthropic", DOCUMENTS["anthropic"]["text"](LOG) | more | {"field_of_tomorrow": 1})
     with MemoryStore() as store:
-        _, out = sent(store, "anthropic", body)
-    [made] = json.loads(out)["messages"][0]["content"]
-    assert made.keys() == {"type", "text", "cache_control"}
+        _, out = prepare_request(store, "anthropic", body)
+    [block] = json.loads(out)["messages"][0]["content"]
+    assert block.keys() == {"type", "text", "cache_control"}
 
 
-def test_a_file_beside_words_of_a_response_keeps_its_bytes():
-    """Gemini: where the words of a response change, the file beside them is neither told twice nor touched."""
+def test_encode_message_keeps_a_file_beside_response_text():
+    """Gemini: if the text of a response changes, the file beside it is neither repeated nor changed."""
     file = DOCUMENTS["gemini"]["inlineData"]("in the file")
     answer = {"name": "ls", "response": {"output": "said"}, "parts": [file]}
     base = Raw(json.dumps({"role": "user", "parts": [{"functionResponse": answer}]}).encode())
@@ -212,8 +239,8 @@ def test_a_file_beside_words_of_a_response_keeps_its_bytes():
     for words, kept in ((Text("new"), [file]), (Text("said"), [file])):
         changed = replace(result, content=(words, *result.content[1:]), raw=None)
         [wire] = gemini.encode_message(replace(gemini.decode_message(base), parts=(changed,)), base)
-        [made] = json.loads(wire)["parts"]
-        assert made["functionResponse"] == {"name": "ls", "response": {"output": words.text}, "parts": kept}
+        [part] = json.loads(wire)["parts"]
+        assert part["functionResponse"] == {"name": "ls", "response": {"output": words.text}, "parts": kept}
 
 
 @pytest.mark.parametrize(
@@ -233,19 +260,25 @@ def test_a_file_beside_words_of_a_response_keeps_its_bytes():
         ("", False),
     ],
 )
-def test_its_type_tells(mime, is_words):
-    """Text, code, JSON, XML and YAML are words; of all else nobody knows."""
-    assert decode_text_document(Media("document", mime, 5, "", packed("words"), form="base64")) == (
+def test_decode_text_document_decides_by_media_type(mime, is_words):
+    """Text, code, JSON, XML and YAML are text; other types are not."""
+    assert decode_text_document(Media("document", mime, 5, "", encode_base64("words"), form="base64")) == (
         "words" if is_words else None
     )
 
 
-PDF = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": packed(b"%PDF")}}
-MIXED = {"type": "document", "source": source("content", content=[block("a"), {"type": "image", "source": {}}])}
+PDF = {
+    "type": "document",
+    "source": {"type": "base64", "media_type": "application/pdf", "data": encode_base64(b"%PDF")},
+}
+MIXED = {
+    "type": "document",
+    "source": build_source("content", content=[build_text_block("a"), {"type": "image", "source": {}}]),
+}
 
 
-def named(words, mime="text/plain"):
-    return {"type": "file", "file": {"filename": "a", "file_data": f"data:{mime};base64,{packed(words)}"}}
+def build_file(words, mime="text/plain"):
+    return {"type": "file", "file": {"filename": "a", "file_data": f"data:{mime};base64,{encode_base64(words)}"}}
 
 
 @pytest.mark.parametrize(
@@ -254,28 +287,30 @@ def named(words, mime="text/plain"):
         ("anthropic", PDF),
         ("anthropic", MIXED),
         ("anthropic", DOCUMENTS["anthropic"]["text"](" \n")),
-        ("openai-chat", named("words".encode("latin-1") + b"\xe9")),
-        ("openai-chat", named("words".encode("utf-16-le"))),
-        ("openai-chat", named(b"%PDF-1.4", "application/pdf")),
-        ("openai-chat", named(b"", "text/plain")),
+        ("openai-chat", build_file("words".encode("latin-1") + b"\xe9")),
+        ("openai-chat", build_file("words".encode("utf-16-le"))),
+        ("openai-chat", build_file(b"%PDF-1.4", "application/pdf")),
+        ("openai-chat", build_file(b"", "text/plain")),
     ],
 )
-def test_what_is_not_words_alone_stays_a_document(api, part):
-    """Bytes that are no UTF-8, pages, pictures between the words and blanks are no words."""
-    assert type(last(api, shown(api, part))) is Media
+def test_decode_message_keeps_other_documents_as_media(api, part):
+    """Bytes that are no UTF-8, PDF pages, pictures between text and blank text are no text document."""
+    assert type(get_last_part(api, build_user_request(api, part))) is Media
 
 
 @pytest.mark.parametrize("part", [DOCUMENTS["anthropic"]["text"]("words"), DOCUMENTS["anthropic"]["found"]("words")])
-def test_where_only_text_may_stand_a_document_is_none(part):
-    """The Messages API takes no document in an error and of the assistant: repairs see that it is one, not words."""
+def test_decode_message_keeps_documents_where_only_text_is_allowed(part):
+    """The Messages API accepts no document in an error result or from the assistant, so normalization must see it as
+    one.
+    """
     failed = {"type": "tool_result", "tool_use_id": "t", "is_error": True, "content": [part]}
     for message in ({"role": "assistant", "content": [part]}, {"role": "user", "content": [failed]}):
-        [made] = API_SPECS["anthropic"].decode_message(json.dumps(message).encode()).parts
-        assert type(made.content[0] if message["role"] == "user" else made) in (Media, Opaque)
+        [part] = API_SPECS["anthropic"].decode_message(json.dumps(message).encode()).parts
+        assert type(part.content[0] if message["role"] == "user" else part) in (Media, Opaque)
 
 
-def test_words_between_pictures_are_counted():
-    """Many words in a document that holds pictures too are as large as they are, few as large as any document."""
+def test_estimate_media_tokens_counts_long_text_in_documents():
+    """A mixed document with much text counts as that text; one with little counts as any document."""
     sizes = [
         estimate_media_tokens(Media("document", "text/plain", len(words), "", words, form="text"))
         for words in ("a", LOG)

@@ -1,4 +1,4 @@
-"""Telling the API of a body, and the rules of a model."""
+"""The API of a body is recognized, and the dialect of a model chosen."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ USER = {"role": "user", "content": "hi"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
-def api(**fields):
+def recognize(**fields):
     return recognize_api(parse_body_fields(json.dumps(fields).encode()))
 
 
 @pytest.mark.parametrize(
-    ("fields", "wanted"),
+    ("fields", "expected"),
     [
         ({"system": "s", "messages": [USER]}, "anthropic"),
         ({"anthropic_version": "bedrock-2023-05-31", "messages": [USER]}, "anthropic"),
@@ -38,13 +38,13 @@ def api(**fields):
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "openai-chat"),
     ],
 )
-def test_the_api_is_told_from_the_keys(fields, wanted):
-    """Each API is known by the fields, roles and blocks that only it has; else by the model, else it is Chat."""
-    assert api(**fields) == wanted
+def test_recognize_api_by_fields_roles_and_blocks(fields, expected):
+    """An API is recognized by what only it has, else by the model; the default is Chat."""
+    assert recognize(**fields) == expected
 
 
 @pytest.mark.parametrize(
-    ("fields", "wanted"),
+    ("fields", "expected"),
     [
         ({"contents": []}, "gemini"),
         ({"contents": [{"parts": [{"text": "a"}]}], "model": "m"}, "gemini"),
@@ -54,16 +54,16 @@ def test_the_api_is_told_from_the_keys(fields, wanted):
         ({"model": "m", "previous_response_id": "r"}, "openai-responses"),
     ],
 )
-def test_the_list_of_messages_has_a_name_in_each_api(fields, wanted):
-    """``input`` is of Responses, ``contents`` of Gemini; where neither stands, fields that only one API has tell."""
-    assert api(**fields) == wanted
+def test_recognize_api_by_the_name_of_the_message_list(fields, expected):
+    """``input`` is Responses and ``contents`` is Gemini; without either, fields that only one API has decide."""
+    assert recognize(**fields) == expected
 
 
 BLOCK = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]}
 USES = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]}
 TOOLS = {"tools": [{"name": "f", "input_schema": {}}]}
 ROLE = {"role": "tool", "tool_call_id": "c", "content": "a"}
-OWN = {
+CERTAIN_BODIES = {
     "anthropic": [
         {"system": "s", "messages": [USER]},
         {**TOOLS, "messages": [USER]},
@@ -79,8 +79,8 @@ OWN = {
     "openai-responses": [{"input": [USER]}, {"input": "a", "system": "s"}],
     "gemini": [{"contents": []}],
 }
-"""What only one API has."""
-ANYBODYS = [
+"""Bodies with something that only one API has."""
+AMBIGUOUS_BODIES = [
     {"messages": [USER]},
     {"messages": [USER], "model": "claude-x", "max_tokens": 5},
     {"messages": [USER], "model": "gpt-5"},
@@ -92,20 +92,22 @@ ANYBODYS = [
     {"messages": [USER, BLOCK]},
     {"messages": [USER, ROLE], **TOOLS},
 ]
-"""What tells nothing, may be said to servers of either API, or is of both."""
+"""Bodies without evidence, with fields that servers of either API accept, or with marks of both APIs."""
 
 
-@pytest.mark.parametrize("likely", OWN)
-@pytest.mark.parametrize(("wanted", "fields"), [(api, fields) for api, bodies in OWN.items() for fields in bodies])
-def test_what_only_another_api_has_tells_more_than_what_is_likely(likely, wanted, fields):
-    """Its list of messages, or its tools, roles, blocks and fields where the lists have one name."""
-    assert recognize_expected_api(parse_body_fields(json.dumps(fields).encode()), likely) == wanted
+@pytest.mark.parametrize("likely", CERTAIN_BODIES)
+@pytest.mark.parametrize(
+    ("expected", "fields"), [(api, fields) for api, bodies in CERTAIN_BODIES.items() for fields in bodies]
+)
+def test_recognize_expected_api_prefers_certain_evidence(likely, expected, fields):
+    """Evidence is the message list, or tools, roles, blocks and fields if the lists have the same name."""
+    assert recognize_expected_api(parse_body_fields(json.dumps(fields).encode()), likely) == expected
 
 
 @pytest.mark.parametrize("likely", ["anthropic", "openai-chat"])
-@pytest.mark.parametrize("fields", ANYBODYS)
-def test_where_nothing_tells_a_body_is_what_is_likely(likely, fields):
-    """Neither the name of a model tells, nor a field that gateways pass on, marks of both, or what slipped in."""
+@pytest.mark.parametrize("fields", AMBIGUOUS_BODIES)
+def test_recognize_expected_api_falls_back_to_the_expected_api(likely, fields):
+    """A model name, a field that gateways pass on, or marks of both APIs decide nothing."""
     assert recognize_expected_api(parse_body_fields(json.dumps(fields).encode()), likely) == likely
 
 
@@ -119,10 +121,10 @@ def test_where_nothing_tells_a_body_is_what_is_likely(likely, fields):
         {"model": "m", "prompt": "a"},
     ],
 )
-def test_what_is_no_request_is_refused(fields):
-    """Bodies of other calls are refused, with the lists of messages that would have been known."""
+def test_recognize_api_rejects_other_bodies(fields):
+    """Bodies of other calls are rejected with the names of the message lists that are known."""
     with pytest.raises(UnrecognizedContent, match="'messages' or 'input' or 'contents'"):
-        api(**fields)
+        recognize(**fields)
 
 
 @pytest.mark.parametrize(
@@ -151,9 +153,10 @@ def test_what_is_no_request_is_refused(fields):
         ("", False, False, True, 600),
     ],
 )
-def test_the_dialect_of_a_model(model, prefill, inside, binds, images):
-    """What a Claude model takes follows from its family and version; one that is newer than all known takes system
-    messages inside, as the newest known do; an unknown name gets the strictest rules, and no limit by a guess."""
+def test_get_api_dialect_follows_family_and_version_of_claude(model, prefill, inside, binds, images):
+    """A model newer than all known ones takes system messages inside like the newest known; an unknown name gets the
+    strictest rules and no guessed limit.
+    """
     dialect = get_api_dialect("anthropic", model)
     assert (
         not dialect.must_end_with_user,
@@ -173,13 +176,13 @@ def test_the_dialect_of_a_model(model, prefill, inside, binds, images):
     )
 
 
-def test_unknown_models_have_no_traits():
-    """Nothing is claimed of a model nobody knows, so the validator cannot refuse for it."""
+def test_get_claude_traits_is_none_for_unknown_models():
+    """Nothing is claimed about an unknown model, so the validator cannot reject a request for it."""
     assert get_claude_traits("claude-opus-7") is None
     assert get_claude_traits("fake-1") is None
 
 
-def test_the_dialect_of_chat():
+def test_get_api_dialect_of_chat():
     """Chat has no order of roles, merges nothing, and wants short ids and no media in results."""
     dialect = get_api_dialect("openai-chat", "gpt-5")
     assert (
@@ -192,9 +195,9 @@ def test_the_dialect_of_chat():
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["bare", "marked"])
-@pytest.mark.parametrize("coded", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
-def test_what_is_not_utf_8_is_told_by_its_name(coded, mark):
-    """JSON in two or four bytes a character is named for what it is, with what to do, whatever stands in it."""
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_parse_body_fields_names_utf_16_and_utf_32(encoding, mark):
+    """The error names the encoding and what to do, whatever the body contains."""
     for body in ('{"model":"m","messages":[]}', '{"model":"é","messages":[]}'):
-        with pytest.raises(FormatError, match=rf"^the body is {coded[:6].upper()}; encode it as UTF-8$"):
-            parse_body_fields((mark + body).encode(coded))
+        with pytest.raises(FormatError, match=rf"^the body is {encoding[:6].upper()}; encode it as UTF-8$"):
+            parse_body_fields((mark + body).encode(encoding))

@@ -1,4 +1,4 @@
-"""A body opened and made again."""
+"""A request body is parsed and rendered again."""
 
 from __future__ import annotations
 
@@ -31,33 +31,44 @@ CHAT = (
 )
 
 
-def slot(message):
-    return build_sized_message(message)
-
-
 @pytest.mark.parametrize("raw", [SPACED, CHAT])
-def test_no_edit_is_the_same_object(raw):
-    """A body nobody edited comes back as the very object it was."""
-    lens = parse_request(raw)
-    assert render_request(lens, lens.messages) is raw
-    assert render_request(lens, list(lens.messages), PlanOptions(max_tokens=lens.requested_max_tokens)) is raw
+def test_render_request_without_edits_returns_the_same_object(raw):
+    """An unedited body comes back as the same object."""
+    parsed_request = parse_request(raw)
+    assert render_request(parsed_request, parsed_request.messages) is raw
+    assert (
+        render_request(
+            parsed_request, list(parsed_request.messages), PlanOptions(max_tokens=parsed_request.requested_max_tokens)
+        )
+        is raw
+    )
 
 
-def test_slots_with_equal_bytes_are_no_edit():
-    """Slots that went through a store and came back with the same bytes change nothing."""
-    copies = [replace(one) for one in parse_request(SPACED).messages]
+def test_render_request_takes_equal_bytes_for_no_edit():
+    """Messages that came back from a store with the same bytes change nothing."""
+    copies = [replace(message) for message in parse_request(SPACED).messages]
     assert render_request(parse_request(SPACED), copies) is SPACED
 
 
-def test_what_a_lens_sees():
-    """The lens tells API, model, asked output, the fields in their order and a slot for each message."""
-    lens = parse_request(SPACED)
-    assert (lens.api, lens.model, lens.requested_max_tokens) == ("anthropic", "claude-opus-4-8", 50)
-    assert list(lens.fields) == ["model", "max_tokens", "x_new", "messages", "system"]
-    assert [one.message.role for one in lens.messages] == ["user", "assistant", "tool"]
-    assert all(one.api == "anthropic" and one.raw is not None and not one.tokens for one in lens.messages)
-    assert all(one.raw is not None and one.tokens > 0 and one.digest for one in measure_parsed_request(lens).messages)
-    assert lens.messages[0].message == Message.from_text("user", "A\n")
+def test_parse_request_reads_api_model_limit_fields_and_messages():
+    """The parsed request has the fields in their order and a sized message for each message."""
+    parsed_request = parse_request(SPACED)
+    assert (parsed_request.api, parsed_request.model, parsed_request.requested_max_tokens) == (
+        "anthropic",
+        "claude-opus-4-8",
+        50,
+    )
+    assert list(parsed_request.fields) == ["model", "max_tokens", "x_new", "messages", "system"]
+    assert [message.message.role for message in parsed_request.messages] == ["user", "assistant", "tool"]
+    assert all(
+        message.api == "anthropic" and message.raw is not None and not message.tokens
+        for message in parsed_request.messages
+    )
+    assert all(
+        message.raw is not None and message.tokens > 0 and message.digest
+        for message in measure_parsed_request(parsed_request).messages
+    )
+    assert parsed_request.messages[0].message == Message.from_text("user", "A\n")
     assert parse_request(CHAT).requested_max_tokens == 9
 
 
@@ -70,58 +81,67 @@ def test_what_a_lens_sees():
         (b'{"contents":[{"role":"user","parts":[{"text":"a"}]}]}', False),
     ],
 )
-def test_a_lens_tells_who_made_messages_of_their_bytes_alone(raw, alone):
-    """Where neighbours have no say in what a message is, its decoder makes the same of its bytes, as the store's."""
-    lens = parse_request(raw)
-    assert (lens.decode_message is not None) == alone
-    if lens.decode_message is not None:
-        assert lens.decode_message is load_message_decoders()[lens.api]
-        assert [lens.decode_message(bytes(one.raw)) for one in lens.messages] == [one.message for one in lens.messages]
+def test_parse_request_has_a_decoder_if_messages_stand_alone(raw, alone):
+    """If neighbours do not affect a message, the decoder, which is also the store's, reads the same from its bytes."""
+    parsed_request = parse_request(raw)
+    assert (parsed_request.decode_message is not None) == alone
+    if parsed_request.decode_message is not None:
+        assert parsed_request.decode_message is load_message_decoders()[parsed_request.api]
+        assert [parsed_request.decode_message(bytes(message.raw)) for message in parsed_request.messages] == [
+            message.message for message in parsed_request.messages
+        ]
 
 
-def test_an_edit_changes_its_own_bytes_only():
-    """With one message replaced, everything before and behind it stands byte for byte, spacing too."""
-    lens = parse_request(SPACED)
+def test_render_request_changes_only_the_bytes_of_an_edit():
+    """With one message replaced, everything before and after it stays byte for byte, including spacing."""
+    parsed_request = parse_request(SPACED)
     result = ToolResult("t", content=(Text("short"),))
-    edited = replace(slot(Message("tool", (result,))), api="anthropic", base_raw=lens.messages[2].raw)
-    out = render_request(lens, [*lens.messages[:2], edited])
+    edited = replace(
+        build_sized_message(Message("tool", (result,))), api="anthropic", base_raw=parsed_request.messages[2].raw
+    )
+    out = render_request(parsed_request, [*parsed_request.messages[:2], edited])
     assert out == SPACED.replace(b'"content":"out"', b'"content":"short"')
 
 
-def test_messages_can_go_and_come():
-    """Dropped and added messages are spliced in the body's own spacing."""
-    lens = parse_request(SPACED)
-    out = render_request(lens, [lens.messages[0], slot(Message.from_text("assistant", "c"))])
+def test_render_request_inserts_and_removes_messages():
+    """Removed and added messages are spliced in with the body's own spacing."""
+    parsed_request = parse_request(SPACED)
+    out = render_request(
+        parsed_request, [parsed_request.messages[0], build_sized_message(Message.from_text("assistant", "c"))]
+    )
     assert b'"\\u0041\\n"} , {"role":"assistant","content":"c"} ] ,\n "system"' in out
-    assert json.loads(render_request(lens, []))["messages"] == []
+    assert json.loads(render_request(parsed_request, []))["messages"] == []
 
 
-def test_a_body_without_messages_takes_some():
+def test_render_request_fills_an_empty_message_list():
     """An empty list of messages can be filled."""
-    lens = parse_request(b'{"system":"s","messages":[ ]}')
-    assert json.loads(render_request(lens, [slot(Message.from_text("user", "a"))]))["messages"] == [
-        {"role": "user", "content": "a"}
-    ]
+    parsed_request = parse_request(b'{"system":"s","messages":[ ]}')
+    assert json.loads(render_request(parsed_request, [build_sized_message(Message.from_text("user", "a"))]))[
+        "messages"
+    ] == [{"role": "user", "content": "a"}]
 
 
 @pytest.mark.parametrize(
-    ("asked", "most", "sent"),
+    ("requested", "limit", "sent"),
     [(9_000, 3_000, 5_001), (9_000, 6_000, 6_000), (5_001, 3_000, 5_001), (4_000, 3_000, 4_000)],
 )
-def test_an_answer_has_more_room_than_its_thinking(asked, most, sent):
-    """valid-request: Anthropic refuses a limit that is not over the thinking budget; what the caller set wrong stays as
-    it is.
+def test_render_request_keeps_max_tokens_over_the_thinking_budget(requested, limit, sent):
+    """valid-request: Anthropic refuses a limit that is not over the thinking budget; a wrong limit set by the caller
+    stays.
     """
     thinking = {"type": "enabled", "budget_tokens": 5_000}
-    said = {"max_tokens": asked, "thinking": thinking, "messages": [{"role": "user", "content": "Go."}]}
-    lens = parse_request(json.dumps({"model": "claude-sonnet-4-5", **said}).encode(), "anthropic")
-    assert json.loads(render_request(lens, lens.messages, PlanOptions(max_tokens=most)))["max_tokens"] == sent
+    fields = {"max_tokens": requested, "thinking": thinking, "messages": [{"role": "user", "content": "Go."}]}
+    parsed_request = parse_request(json.dumps({"model": "claude-sonnet-4-5", **fields}).encode(), "anthropic")
+    assert (
+        json.loads(render_request(parsed_request, parsed_request.messages, PlanOptions(max_tokens=limit)))["max_tokens"]
+        == sent
+    )
 
 
-def test_max_tokens_is_set_where_it_stands():
-    """A new limit replaces the old one in place, under the name the body uses; a body without one gets it."""
-    lens = parse_request(SPACED)
-    assert render_request(lens, lens.messages, PlanOptions(max_tokens=7)) == SPACED.replace(
+def test_render_request_sets_max_tokens_in_place():
+    """A new limit replaces the old one in place, under the name that the body uses; a body without one gets it."""
+    parsed_request = parse_request(SPACED)
+    assert render_request(parsed_request, parsed_request.messages, PlanOptions(max_tokens=7)) == SPACED.replace(
         b'"max_tokens": 50', b'"max_tokens": 7'
     )
     chat = parse_request(CHAT)
@@ -133,19 +153,19 @@ def test_max_tokens_is_set_where_it_stands():
     }
 
 
-def test_a_slot_of_another_api_is_translated():
-    """A slot that came over Chat goes out as an Anthropic message, without bytes of its old form."""
-    lens = parse_request(SPACED)
+def test_render_request_translates_a_message_of_another_api():
+    """A message that arrived over Chat is written as an Anthropic message, without bytes of its old form."""
+    parsed_request = parse_request(SPACED)
     foreign = parse_request(CHAT).messages[1]
-    out = json.loads(render_request(lens, [foreign]))
+    out = json.loads(render_request(parsed_request, [foreign]))
     assert out["messages"] == [{"role": "user", "content": "a"}]
 
 
-def test_body_from_slots_alone():
-    """A request can be made without one to start from; slots with bytes keep them."""
-    slots = parse_request(SPACED).messages
+def test_build_request_body_from_messages_alone():
+    """A request can be built without an original; messages with raw bytes keep them."""
+    sized_messages = parse_request(SPACED).messages
     out = build_request_body(
-        "anthropic", "claude-opus-4-8", slots, setup_fields={"system": "s"}, options=PlanOptions(max_tokens=5)
+        "anthropic", "claude-opus-4-8", sized_messages, setup_fields={"system": "s"}, options=PlanOptions(max_tokens=5)
     )
     read = json.loads(out)
     assert {key: read[key] for key in ("model", "system", "max_tokens")} == {
@@ -156,8 +176,8 @@ def test_body_from_slots_alone():
     assert b'{"role": "user",  "content": "\\u0041\\n"}' in out
 
 
-def test_the_frame_ignores_breakpoints_and_messages():
-    """The frame's digest changes with tools and system, not with cache breakpoints, messages or options."""
+def test_setup_digest_ignores_breakpoints_messages_and_options():
+    """The digest changes with tools and system prompt only."""
     plain = parse_request(b'{"system":[{"type":"text","text":"s"}],"messages":[]}').setup
     marked = b'{"messages":[{"role":"user","content":"a"}],"max_tokens":1,"system":[{"type":"text","text":"s",'
     marked += b'"cache_control":{"type":"ephemeral"}}]}'
@@ -184,14 +204,14 @@ def test_the_frame_ignores_breakpoints_and_messages():
         (b'{"a":1,"messages":[],"a":1}', "twice"),
     ],
 )
-def test_what_does_not_decode_is_a_format_error(raw, reason):
-    """A body that is not one JSON object of the API's shape is refused with the reason, whatever the damage."""
+def test_parse_request_rejects_malformed_bodies_with_the_reason(raw, reason):
+    """A body that is not one JSON object of the API's shape is a ``FormatError``, whatever the damage."""
     with pytest.raises(FormatError, match=reason):
         parse_request(raw)
 
 
-def test_an_unknown_api_is_unrecognised():
-    """An API nobody wrote a module for is named in the refusal."""
+def test_parse_request_rejects_an_unknown_api():
+    """The error lists the known APIs."""
     with pytest.raises(UnrecognizedContent, match="openai-chat"):
         parse_request(CHAT, "fax")
 
@@ -231,33 +251,32 @@ _CHAT = st.one_of(
 
 
 _FULL = [{"role": "user", "content": [{"type": "text", "text": "", "cache_control": []}] * count} for count in (2, 3)]
-"""A breakpoint more than the API takes."""
+"""One breakpoint more than the API accepts."""
 
 
 @given(st.lists(_ANTHROPIC, max_size=5), st.dictionaries(_TEXT, _JSON, max_size=3), st.booleans())
 @example(messages=_FULL, fields={}, spaced=False)
-def test_anthropic_bodies_come_back(messages, fields, spaced):
-    """Any body comes back as the object it was, and message by message as equal JSON, if the API takes its breakpoints.
-
-    Of more than it takes only the newest are said anew.
+def test_render_request_returns_any_anthropic_body(messages, fields, spaced):
+    """Any body comes back as the same object, and as equal JSON from its parts; of surplus breakpoints only the
+    newest are written anew.
     """
     raw = json.dumps({**fields, "messages": messages}, indent=1 if spaced else None).encode()
-    lens = parse_request(raw, "anthropic")
-    assert render_request(lens, lens.messages) is raw
+    parsed_request = parse_request(raw, "anthropic")
+    assert render_request(parsed_request, parsed_request.messages) is raw
     assume(json.dumps(messages).count('"cache_control"') <= MAX_BREAKPOINTS)
-    _comes_back(raw, messages, lens)
+    _assert_comes_back_from_parts(raw, messages, parsed_request)
 
 
 @given(st.lists(_CHAT, max_size=5))
-def test_chat_bodies_come_back(messages):
-    """Any chat body comes back as the object it was, and message by message as equal JSON."""
+def test_render_request_returns_any_chat_body(messages):
+    """Any body comes back as the same object, and as equal JSON from its parts."""
     raw = json.dumps({"messages": messages}).encode()
-    lens = parse_request(raw, "openai-chat")
-    assert render_request(lens, lens.messages) is raw
-    _comes_back(raw, messages, lens)
+    parsed_request = parse_request(raw, "openai-chat")
+    assert render_request(parsed_request, parsed_request.messages) is raw
+    _assert_comes_back_from_parts(raw, messages, parsed_request)
 
 
-def _comes_back(raw, messages, lens):
-    """Encode every message from its parts; nothing may be lost on the way."""
-    again = [replace(one, raw=None) for one in lens.messages]
-    assert json.loads(render_request(lens, again)) == json.loads(raw) | {"messages": messages}
+def _assert_comes_back_from_parts(raw, messages, parsed_request):
+    """Assert that nothing is lost if every message is encoded from its parts."""
+    again = [replace(message, raw=None) for message in parsed_request.messages]
+    assert json.loads(render_request(parsed_request, again)) == json.loads(raw) | {"messages": messages}

@@ -1,10 +1,10 @@
-"""Delete each rule of the validator in turn and count the worked cases that are then judged wrong.
+"""Delete each rule of the validator in turn and count the worked cases that are judged wrong without it.
 
     uv run python tests/providers/rules/rule_cases.py
 
-Prints a line for each rule and exits 1 where the cases do not miss a rule. A case lies in ``cases/API.json``:
-``{"id", "rule", "kept", "request"}``; ``{"$repeat": [value, times]}`` stands for a long text or list. It is a part of a
-request, unless it says that it is ``whole``.
+Prints a line for each rule and exits 1 if a rule can be deleted unnoticed. The cases are in ``cases/API.json``:
+``{"id", "rule", "kept", "request"}``; ``{"$repeat": [value, times]}`` means a long text or list. A case is a part
+of a request unless it has ``whole``.
 """
 
 from __future__ import annotations
@@ -19,65 +19,65 @@ CASES = Path(__file__).with_name("cases")
 APIS = ("anthropic", "openai-chat", "openai-responses", "gemini")
 LEVELS = {rule.name: rule.level for rule in ALL_RULES}
 _BIG = 100_000
-"""Bytes from which on a case is judged for the deletion of its own rule only."""
+"""Cases of this many bytes or more are judged only for the deletion of their own rule."""
 
 
-def grown(value):
-    """Return a value of a case with its repetitions written out."""
+def expand_repeats(value):
+    """Return a value of a case with every ``$repeat`` expanded."""
     if isinstance(value, dict):
         if "$repeat" in value:
-            one, times = value["$repeat"]
-            return grown(one) * times
-        return {key: grown(inner) for key, inner in value.items()}
-    return [grown(inner) for inner in value] if isinstance(value, list) else value
+            repeated, times = value["$repeat"]
+            return expand_repeats(repeated) * times
+        return {key: expand_repeats(inner) for key, inner in value.items()}
+    return [expand_repeats(inner) for inner in value] if isinstance(value, list) else value
 
 
-def cases(api):
+def load_cases(api):
     """Return the worked cases of an API, requests as bytes."""
     listed = json.loads((CASES / f"{api}.json").read_text())
-    return [{**one, "api": api, "request": json.dumps(grown(one["request"])).encode()} for one in listed]
+    return [{**case, "api": api, "request": json.dumps(expand_repeats(case["request"])).encode()} for case in listed]
 
 
-def verdict(found):
-    """Return how bad findings are: ``error``, ``warning``, or ``clean``."""
-    levels = {one.level for one in found}
+def get_verdict(found):
+    """Return the worst level of findings: ``error``, ``warning``, or ``clean``."""
+    levels = {finding.level for finding in found}
     return "error" if "error" in levels else "warning" if levels else "clean"
 
 
-def wanted(case):
-    """Return the verdict that a case is to get."""
+def get_expected_verdict(case):
+    """Return the verdict that a case must get."""
     return "clean" if case["kept"] else LEVELS[case["rule"]]
 
 
-def judged(case, rules=ALL_RULES):
-    """Return what ``rules`` find in a case."""
+def validate_case(case, rules=ALL_RULES):
+    """Return the findings of ``rules`` in a case."""
     return validate_request(case["request"], case["api"], rules=rules, complete=case.get("whole", False))
 
 
-def wrong(listed, rules=ALL_RULES):
+def list_wrong_cases(listed, rules=ALL_RULES):
     """Return the ids of the cases that ``rules`` judge wrong."""
-    return [one["id"] for one in listed if verdict(judged(one, rules)) != wanted(one)]
+    return [case["id"] for case in listed if get_verdict(validate_case(case, rules)) != get_expected_verdict(case)]
 
 
-def table():
+def count_wrong_without_each_rule():
     """Return for each rule how many cases are judged wrong without it."""
     out = {}
     for api in APIS:
-        listed = cases(api)
+        listed = load_cases(api)
         for rule in ALL_RULES:
             if rule.name.startswith(f"{api}."):
-                asked = [one for one in listed if len(one["request"]) < _BIG or one["rule"] == rule.name]
-                out[rule.name] = len(wrong(asked, [other for other in ALL_RULES if other is not rule]))
+                asked = [case for case in listed if len(case["request"]) < _BIG or case["rule"] == rule.name]
+                out[rule.name] = len(list_wrong_cases(asked, [other for other in ALL_RULES if other is not rule]))
     return out
 
 
 def main():
-    """Print the table; return 1 where the cases do not miss a rule."""
-    counts = table()
+    """Print the table; return 1 if a rule can be deleted without any case being judged wrong."""
+    counts = count_wrong_without_each_rule()
     for name, count in counts.items():
         sys.stdout.write(f"{name:40} {count:4} cases wrong without it\n")
     idle = [name for name, count in counts.items() if not count]
-    sys.stdout.write(f"{len(counts)} rules, {len(idle)} that no case misses: {', '.join(idle) or 'none'}\n")
+    sys.stdout.write(f"{len(counts)} rules, {len(idle)} that no case needs: {', '.join(idle) or 'none'}\n")
     return 1 if idle else 0
 
 

@@ -7,38 +7,40 @@ import rule_cases
 
 from holdfast.providers.rules.validate import ALL_RULES
 
-FOUND = {api: [(one, rule_cases.judged(one)) for one in rule_cases.cases(api)] for api in rule_cases.APIS}
-"""Each case with what the validator says."""
+FOUND = {
+    api: [(case, rule_cases.validate_case(case)) for case in rule_cases.load_cases(api)] for api in rule_cases.APIS
+}
+"""Each case with the validator's findings."""
 
 
-def of_rule(name):
-    return [(one, found) for one, found in FOUND[name.partition(".")[0]] if one["rule"] == name]
+def list_cases_of_rule(name):
+    return [(case, found) for case, found in FOUND[name.partition(".")[0]] if case["rule"] == name]
 
 
 NAMES = [rule.name for rule in ALL_RULES]
 
 
-def test_cases_are_of_rules_that_there_are():
-    """No case is left behind by a rule that is gone, and ids of cases are unique."""
+def test_rule_cases_belong_to_existing_rules():
+    """No case is left over from a removed rule, and case ids are unique."""
     for listed in FOUND.values():
-        assert {one["rule"] for one, _ in listed} <= set(NAMES)
-        assert len({one["id"] for one, _ in listed}) == len(listed)
+        assert {case["rule"] for case, _ in listed} <= set(NAMES)
+        assert len({case["id"] for case, _ in listed}) == len(listed)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_request_that_keeps_the_rule_is_taken(name):
-    """Kept examples break no rule at all, and there is one at least."""
-    kept = [found for one, found in of_rule(name) if one["kept"]]
+def test_validate_request_accepts_requests_that_keep_the_rule(name):
+    """Kept examples break no rule at all, and each rule has at least one."""
+    kept = [found for case, found in list_cases_of_rule(name) if case["kept"]]
     assert kept
     assert [found for found in kept if found] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_request_that_breaks_the_rule_is_found(name):
+def test_validate_request_finds_requests_that_break_the_rule(name):
     """Broken examples are found under the rule's name, with its level, a path, and one thing to do."""
-    for one, found in of_rule(name):
+    for case, found in list_cases_of_rule(name):
         hits = [hit for hit in found if hit.rule == name]
-        assert bool(hits) is not one["kept"], one["id"]
+        assert bool(hits) is not case["kept"], case["id"]
         for hit in hits:
             assert hit.level == rule_cases.LEVELS[name]
             assert hit.path.startswith("$")
@@ -47,21 +49,21 @@ def test_a_request_that_breaks_the_rule_is_found(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_rule_is_needed(name):
-    """Some broken request is caught by this rule alone."""
-    assert any({hit.rule for hit in found} == {name} for one, found in of_rule(name) if not one["kept"])
+def test_each_rule_alone_catches_a_broken_request(name):
+    """Some broken request is caught by this rule only."""
+    assert any({hit.rule for hit in found} == {name} for case, found in list_cases_of_rule(name) if not case["kept"])
 
 
 @pytest.mark.long
-def test_deleting_any_rule_is_noticed():
-    """With any one rule deleted, some case is judged wrong; with all of them, none."""
-    assert [one["id"] for listed in FOUND.values() for one, found in listed
-            if rule_cases.verdict(found) != rule_cases.wanted(one)] == []  # fmt: skip
-    assert [name for name, count in rule_cases.table().items() if not count] == []
+def test_rule_cases_notice_a_deleted_rule():
+    """Without any one rule some case is judged wrong; with all rules, none is."""
+    assert [case["id"] for listed in FOUND.values() for case, found in listed
+            if rule_cases.get_verdict(found) != rule_cases.get_expected_verdict(case)] == []  # fmt: skip
+    assert [name for name, count in rule_cases.count_wrong_without_each_rule().items() if not count] == []
 
 
-def test_every_rule_explains_itself():
-    """A rule has a sentence, evidence and a source; one that is only inferred warns, all others refuse."""
+def test_each_rule_has_text_evidence_and_source():
+    """A rule that is only inferred warns; all others are errors."""
     assert len(set(NAMES)) == len(ALL_RULES)
     for rule in ALL_RULES:
         assert rule.text.endswith(".")

@@ -15,19 +15,19 @@ from holdfast.providers.rules.validate import ALL_RULES, validate_request
 
 APIS = ("anthropic", "openai-chat", "openai-responses", "gemini")
 HISTORY = {"openai-responses": "input", "gemini": "contents"}
-"""What the field with the history is called, where it is not ``messages``."""
+"""The field with the history of the APIs that do not call it ``messages``."""
 _BIG = 3_000
-"""Bytes from which on a case is too long to be damaged everywhere."""
+"""Cases of this many bytes or more are too long to be damaged everywhere."""
 
 
 def _small_cases():
-    listed = [one for api in APIS for one in rule_cases.cases(api)]
-    return [(one["api"], json.loads(one["request"])) for one in listed if len(one["request"]) < _BIG]
+    listed = [case for api in APIS for case in rule_cases.load_cases(api)]
+    return [(case["api"], json.loads(case["request"])) for case in listed if len(case["request"]) < _BIG]
 
 
 CASES = _small_cases()
-ODD = (None, 5, "x", [], {}, [5], {"type": {}}, [{"type": []}])
-"""Values that a field may hold in place of the one it should."""
+REPLACEMENTS = (None, 5, "x", [], {}, [5], {"type": {}}, [{"type": []}])
+"""Wrong values for a field."""
 
 _WORDS = (
     *("text", "tool_use", "tool_result", "image", "function", "base64", "compaction", "assistant", "user", "model"),
@@ -51,21 +51,21 @@ JSON = st.recursive(
 )
 
 
-def places(value, path=()):
+def iter_paths(value, path=()):
     """Yield the path of every value inside ``value``."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in inner:
+    for key, element in inner:
         yield (*path, key)
-        yield from places(one, (*path, key))
+        yield from iter_paths(element, (*path, key))
 
 
-def damaged(value, path, odd):
-    """Return ``value`` with ``odd`` in place of what stood at ``path``."""
+def replace_at_path(value, path, replacement):
+    """Return ``value`` with ``replacement`` at ``path``."""
     if not path:
-        return odd
+        return replacement
     first, *rest = path
     out = value.copy()
-    out[first] = damaged(value[first], rest, odd)
+    out[first] = replace_at_path(value[first], rest, replacement)
     return out
 
 
@@ -73,44 +73,44 @@ def damaged(value, path, odd):
 
 
 @pytest.mark.counts
-@pytest.mark.parametrize("odd", ODD, ids=json.dumps)
-def test_no_damage_makes_the_validator_fail(odd):
-    """Whatever stands in place of any value of any case, the validator answers with findings."""
+@pytest.mark.parametrize("replacement", REPLACEMENTS, ids=json.dumps)
+def test_validate_request_survives_any_damaged_value(replacement):
+    """Whatever replaces any value of any case, the validator returns findings."""
     for api, body in CASES[:: example_counts.choose(quick=6, ci=2, thorough=1)]:
-        for path in places(body):
-            assert isinstance(validate_request(damaged(body, path, odd), api), tuple)
+        for path in iter_paths(body):
+            assert isinstance(validate_request(replace_at_path(body, path, replacement), api), tuple)
 
 
 @given(st.data(), st.sampled_from(CASES), JSON)
-def test_any_value_may_stand_anywhere(data, case, odd):
-    """A case with any JSON in place of any of its values gets the same findings as text and as values."""
+def test_validate_request_judges_text_and_values_alike(data, case, replacement):
+    """A case with any JSON in place of any value gets the same findings as bytes and as values."""
     api, body = case
-    body = damaged(body, data.draw(st.sampled_from(list(places(body)))), odd)
+    body = replace_at_path(body, data.draw(st.sampled_from(list(iter_paths(body)))), replacement)
     assert validate_request(body, api) == validate_request(json.dumps(body).encode(), api)
 
 
 @given(JSON, st.dictionaries(st.sampled_from(_FIELDS), JSON, max_size=4), st.sampled_from(APIS))
-def test_no_json_makes_the_validator_fail(history, fields, api):
-    """Any JSON whatever gets findings, never an exception."""
+def test_validate_request_survives_any_json(history, fields, api):
+    """Any JSON gets findings, never an exception."""
     body = {**fields, HISTORY.get(api, "messages"): history}
     assert validate_request(body, api) == validate_request(json.dumps(body).encode(), api)
 
 
 @given(st.lists(JSON, max_size=4), st.sampled_from(APIS))
-def test_no_message_makes_the_validator_fail(listed, api):
+def test_validate_request_survives_any_message_list(listed, api):
     """Any list of messages gets findings, never an exception."""
     shaped = [
-        {"role": "assistant", "content": one, "tool_calls": one, "parts": one, "type": "message", "output": one}
-        if isinstance(one, list)
-        else one
-        for one in listed
+        {"role": "assistant", "content": case, "tool_calls": case, "parts": case, "type": "message", "output": case}
+        if isinstance(case, list)
+        else case
+        for case in listed
     ]
     assert isinstance(validate_request({HISTORY.get(api, "messages"): shaped}, api), tuple)
 
 
 @given(st.binary(max_size=40) | st.text(max_size=40).map(str.encode), st.sampled_from((*APIS, None)))
-def test_no_bytes_make_the_validator_fail(data, api):
-    """Any bytes whatever get findings; only without an API may they be a request of nobody's."""
+def test_validate_request_survives_any_bytes(data, api):
+    """Any bytes get findings; only without an API may they be unrecognized."""
     try:
         assert isinstance(validate_request(data, api), tuple)
     except UnrecognizedContent:
@@ -118,12 +118,12 @@ def test_no_bytes_make_the_validator_fail(data, api):
 
 
 @given(st.data(), st.sampled_from(CASES))
-def test_no_cut_makes_the_validator_fail(data, case):
-    """A case that breaks off anywhere is no JSON."""
+def test_validate_request_reports_truncated_json(data, case):
+    """A case truncated anywhere is one ``json`` finding."""
     api, body = case
     whole = json.dumps(body).encode()
     cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
-    assert [(one.rule, one.path) for one in validate_request(cut, api)] == [("json", "$")]
+    assert [(finding.rule, finding.path) for finding in validate_request(cut, api)] == [("json", "$")]
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -141,26 +141,26 @@ def test_no_cut_makes_the_validator_fail(data, case):
     ],
     ids=lambda body: repr(body)[:20],
 )
-def test_what_is_no_json_is_one_finding(body, api):
-    """A body no API can read is one finding at its root."""
-    assert [(one.rule, one.path) for one in validate_request(body, api)] == [("json", "$")]
+def test_validate_request_reports_unreadable_json_at_the_root(body, api):
+    """A body that no API can read is one finding at its root."""
+    assert [(finding.rule, finding.path) for finding in validate_request(body, api)] == [("json", "$")]
 
 
-def test_the_api_is_told_or_asked_for():
-    """Without an API the body tells it; a body of no known API, or an API without rules, is refused."""
-    said = {"messages": [{"role": "user", "content": "x"}]}
-    assert validate_request(json.dumps(said).encode()) == ()
+def test_validate_request_recognizes_the_api_or_raises():
+    """Without an API the body decides; a body of no known API, or an API without rules, is rejected."""
+    body = {"messages": [{"role": "user", "content": "x"}]}
+    assert validate_request(json.dumps(body).encode()) == ()
     with pytest.raises(UnrecognizedContent):
         validate_request({"prompt": "x"})
     with pytest.raises(UnrecognizedContent):
-        validate_request(said, "cohere")
+        validate_request(body, "cohere")
 
 
 # -- load --------------------------------------------------------------------------------------------------------------
 
 
-def messages(turns):
-    """Return a Messages conversation, right but for one id in each turn."""
+def build_anthropic_body(turns):
+    """Build a Messages conversation with one wrong id in each turn."""
     listed = [{"role": "user", "content": "x"}]
     for turn in range(turns):
         use = {"type": "tool_use", "id": f"t{turn}", "name": "ls", "input": {}}
@@ -169,8 +169,8 @@ def messages(turns):
     return {"messages": listed}
 
 
-def chat(turns):
-    """Return a Chat conversation, right but for one id in each turn."""
+def build_chat_body(turns):
+    """Build a Chat conversation with one wrong id in each turn."""
     listed = [{"role": "user", "content": "x"}]
     for turn in range(turns):
         call = {"id": f"t{turn}", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
@@ -179,8 +179,8 @@ def chat(turns):
     return {"messages": listed}
 
 
-def responses(turns):
-    """Return a Responses conversation, right but for one id in each turn."""
+def build_responses_body(turns):
+    """Build a Responses conversation with one wrong id in each turn."""
     listed = [{"role": "user", "content": "x"}]
     for turn in range(turns):
         listed.append({"type": "function_call", "call_id": f"t{turn}", "name": "ls", "arguments": "{}"})
@@ -188,8 +188,8 @@ def responses(turns):
     return {"input": listed}
 
 
-def gemini(turns):
-    """Return a Gemini conversation, right but for one name and one id in each turn."""
+def build_gemini_body(turns):
+    """Build a Gemini conversation with one wrong name and one wrong id in each turn."""
     listed = [{"parts": [{"text": "x"}]}]
     for turn in range(turns):
         call = {"functionCall": {"name": "ls", "id": "t", "args": {}}}
@@ -198,31 +198,31 @@ def gemini(turns):
     return {"contents": listed}
 
 
-def parallel(calls):
-    """Return one Chat message with so many calls, each answered under a wrong id."""
-    body = chat(calls)
-    asked = [one["tool_calls"][0] for one in body["messages"][1::2]]
-    return {"messages": [{"role": "assistant", "content": None, "tool_calls": asked}, *body["messages"][2::2]]}
+def build_parallel_calls_body(calls):
+    """Build one Chat message with ``calls`` calls, each answered under a wrong id."""
+    body = build_chat_body(calls)
+    calls_made = [message["tool_calls"][0] for message in body["messages"][1::2]]
+    return {"messages": [{"role": "assistant", "content": None, "tool_calls": calls_made}, *body["messages"][2::2]]}
 
 
 @pytest.mark.parametrize(
     ("make", "api"),
     [
-        (messages, "anthropic"),
-        (chat, "openai-chat"),
-        (parallel, "openai-chat"),
-        (responses, "openai-responses"),
-        (gemini, "gemini"),
+        (build_anthropic_body, "anthropic"),
+        (build_chat_body, "openai-chat"),
+        (build_parallel_calls_body, "openai-chat"),
+        (build_responses_body, "openai-responses"),
+        (build_gemini_body, "gemini"),
     ],
 )
-def test_the_time_grows_with_the_body(make, api, grows_slowly):
-    """A body is validated in time that grows with its messages, all of them wrong."""
+def test_validate_request_takes_linear_time(make, api, assert_subquadratic):
+    """A body is validated in time proportional to its messages, all of them wrong."""
 
-    def validating(size):
+    def prepare_validation(size):
         data = json.dumps(make(size)).encode()
-        return lambda: len(validate_request(data, api)) >= 400 or pytest.fail("it found less")
+        return lambda: len(validate_request(data, api)) >= 400 or pytest.fail("too few findings")
 
-    grows_slowly(validating, 500)
+    assert_subquadratic(prepare_validation, 500)
 
 
 @pytest.mark.parametrize(

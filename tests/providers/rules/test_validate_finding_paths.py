@@ -1,4 +1,4 @@
-"""Rules of Responses and Gemini: where a finding points."""
+"""Rules of Responses and Gemini: the path of each finding."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ CALL = {"type": "function_call", "call_id": "c1", "name": "ls", "arguments": "{}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "ok"}
 USER = {"role": "user", "content": "x"}
 REASONING = {"type": "reasoning", "id": "rs_1", "summary": []}
-ASKS = {"parts": [{"text": "x"}]}
+QUESTION = {"parts": [{"text": "x"}]}
 CALLS = {"role": "model", "parts": [{"text": "so"}, {"functionCall": {"name": "ls", "args": {}}}]}
 
 
-def gives(name="ls"):
+def build_response(name="ls"):
     return {"role": "user", "parts": [{"functionResponse": {"name": name, "response": {}}}]}
 
 
@@ -27,24 +27,24 @@ def gives(name="ls"):
         ("openai-responses", [USER, REASONING], "reasoning-unit", "$.input[1]"),
         ("openai-responses", [{"role": "user", "content": [{"type": "text"}]}], "parts", "$.input[0].content[0].type"),
         ("openai-responses", [USER, CALL, {**OUTPUT, "output": [7]}], "part-shape", "$.input[2].output[0]"),
-        ("gemini", [ASKS, CALLS, ASKS], "call-count", "$.contents[1].parts[1].functionCall"),
-        ("gemini", [ASKS, CALLS, gives("cat")], "match", "$.contents[2].parts[0].functionResponse.name"),
-        ("gemini", [ASKS, gives()], "response-place", "$.contents[1].parts[0].functionResponse"),
-        ("gemini", [ASKS, CALLS, gives()], "signed", "$.contents[1].parts[1]"),
+        ("gemini", [QUESTION, CALLS, QUESTION], "call-count", "$.contents[1].parts[1].functionCall"),
+        ("gemini", [QUESTION, CALLS, build_response("cat")], "match", "$.contents[2].parts[0].functionResponse.name"),
+        ("gemini", [QUESTION, build_response()], "response-place", "$.contents[1].parts[0].functionResponse"),
+        ("gemini", [QUESTION, CALLS, build_response()], "signed", "$.contents[1].parts[1]"),
     ],
 )
-def test_findings_name_the_place(api, history, rule, path):
-    """A finding says where the request breaks the rule."""
+def test_validate_request_reports_the_path_of_a_finding(api, history, rule, path):
+    """A finding has the path at which the request breaks the rule."""
     body = {"input" if api == "openai-responses" else "contents": history}
     found = validate_request(body, api, model="gemini-3.1-pro")
-    assert (f"{api}.{rule}", path) in [(one.rule, one.path) for one in found]
+    assert (f"{api}.{rule}", path) in [(finding.rule, finding.path) for finding in found]
 
 
-def test_fields_of_gemini_may_be_spelled_either_way():
-    """Names with underscores are the same fields, and findings spell them as the request does."""
+def test_validate_request_accepts_both_spellings_of_gemini():
+    """Names with underscores are the same fields, and paths spell them as the request does."""
     call = {"role": "model", "parts": [{"function_call": {"name": "ls", "args": "x"}, "thought_signature": "c2ln"}]}
     answer = {"parts": [{"function_response": {"name": "ls", "response": {}}}]}
-    found = validate_request({"contents": [ASKS, call, answer]}, "gemini", model="gemini-3-flash")
-    assert [(one.rule, one.path) for one in found] == [
+    found = validate_request({"contents": [QUESTION, call, answer]}, "gemini", model="gemini-3-flash")
+    assert [(finding.rule, finding.path) for finding in found] == [
         ("gemini.args-object", "$.contents[1].parts[0].function_call.args")
     ]

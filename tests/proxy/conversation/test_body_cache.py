@@ -1,4 +1,4 @@
-"""What takes long is done in a thread: nobody else waits for it."""
+"""Long work on bodies is done in a thread, so that other requests do not wait for it."""
 
 from __future__ import annotations
 
@@ -13,40 +13,42 @@ from holdfast.proxy.conversation.body_cache import THREAD_BYTES, BodyCache
 from holdfast.testing.provider.client import STRICTEST_MODELS
 
 WORDS = "kelp on the rock, and the tide comes in. " * 20
-FEW = 60
-"""[M] Two or three times as many as are answered between the steps of a request of which none is done beside."""
+MIN_OTHER_REQUESTS = 60
+"""[M] Two or three times as many as are answered while a request is processed without a thread."""
 
 
-def conversation(count, text):
-    """Return so many messages of Responses."""
+def make_conversation(count, text):
+    """Return a Responses request with ``count`` messages."""
     items = [{"role": ("user", "assistant")[at % 2], "content": f"{at}: {text}"} for at in range(count)]
     return {"model": STRICTEST_MODELS["openai-responses"], "input": items}
 
 
-def halves(count):
-    """Return a request that nobody can read before so many halves of characters are mended."""
-    told = json.dumps(conversation(1, "")).replace('0: "', "0: " + r"\ud83d" * count + '"')
-    return told.encode()
+def make_surrogate_request(count):
+    """Return a request with ``count`` lone surrogates, which must be replaced before it can be parsed."""
+    text = json.dumps(make_conversation(1, "")).replace('0: "', "0: " + r"\ud83d" * count + '"')
+    return text.encode()
 
 
 @pytest.mark.parametrize(
     ("path", "data"),
     [
-        ("/v1/responses/compact", json.dumps(conversation(400, WORDS)).encode()),
-        ("/v1/responses/input_tokens", json.dumps(conversation(40_000, "")).encode()),
-        ("/v1/responses/input_tokens", halves(200_000)),
+        ("/v1/responses/compact", json.dumps(make_conversation(400, WORDS)).encode()),
+        ("/v1/responses/input_tokens", json.dumps(make_conversation(40_000, "")).encode()),
+        ("/v1/responses/input_tokens", make_surrogate_request(200_000)),
     ],
-    ids=["a client's compaction is planned", "a new body is opened", "halves of characters are mended"],
+    ids=["planning a compaction", "parsing a new body", "replacing surrogates"],
 )
-def test_others_are_answered_while(path, data, proxied, strict):
-    """Requests that come behind a long one are answered before it goes up."""
-    upstream, answered, others = strict(16_000), [], []
+def test_long_parsing_and_planning_do_not_block_other_requests(path, data, open_client, make_strict_upstream):
+    """Requests that arrive after a long one are answered before that one is sent."""
+    upstream, answered, others = make_strict_upstream(16_000), [], []
 
     async def go():
-        async with proxied[0](upstream, window=16_000) as client:
+        async with open_client(upstream, window=16_000) as client:
 
             async def ask():
-                while len(others) <= FEW and not upstream.sent and not answered:  # more would starve the thread
+                while (
+                    len(others) <= MIN_OTHER_REQUESTS and not upstream.sent and not answered
+                ):  # more would starve the thread
                     await client.web.get("/livez")
                     others.append("answered")
                     await checkpoint()  # the transport never waits
@@ -56,11 +58,11 @@ def test_others_are_answered_while(path, data, proxied, strict):
                 answered.append(await client.post(path, data))
 
     anyio.run(go)
-    assert len(others) > FEW
+    assert len(others) > MIN_OTHER_REQUESTS
 
 
-def test_one_at_a_time_is_worked_on_aside():
-    """Threads that compute beside each other hold up the loop for longer than their work takes."""
+def test_run_off_loop_runs_one_job_at_a_time():
+    """Threads that compute in parallel would block the loop for longer than their work takes."""
     bodies, running, seen = BodyCache(), [], []
 
     def work(body):

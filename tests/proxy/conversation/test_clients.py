@@ -1,4 +1,4 @@
-"""Who asks, in which scope and what for: each by the least that tells it."""
+"""A request is identified by its client, its scope and its purpose."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.proxy.conversation.clients import (
 )
 
 TOOLS = [{"name": "Bash", "input_schema": {"type": "object"}}]
-SAID = {
+FIRST_MESSAGES = {
     "anthropic": ("messages", {"role": "user", "content": "Go."}),
     "openai-chat": ("messages", {"role": "user", "content": "Go."}),
     "openai-responses": ("input", {"role": "user", "content": "Go."}),
@@ -28,20 +28,20 @@ SAID = {
 }
 
 
-def lens_of(api="anthropic", *said, **fields):
-    """Return an opened body with these messages."""
-    field, one = SAID[api]
-    return parse_request(json.dumps({"model": "m", field: list(said) or [one], **fields}).encode(), api)
+def parse_messages(api="anthropic", *messages, **fields):
+    """Parse a body with these messages."""
+    field, default = FIRST_MESSAGES[api]
+    return parse_request(json.dumps({"model": "m", field: list(messages) or [default], **fields}).encode(), api)
 
 
-def user(text):
+def make_user(text):
     """Return a user's message of the Messages and Chat APIs."""
     return {"role": "user", "content": text}
 
 
-def scope(headers, lens=None):
-    """Return the scope that a request has."""
-    return identify_client("anthropic", headers, lens or lens_of()).scope
+def get_scope(headers, parsed=None):
+    """Return the scope of a request."""
+    return identify_client("anthropic", headers, parsed or parse_messages()).scope
 
 
 @pytest.mark.parametrize(
@@ -70,48 +70,53 @@ def scope(headers, lens=None):
         ("other", {}),
     ],
 )
-def test_who_says_so(family, headers):
-    """A client that names itself is known by that."""
-    assert identify_client("anthropic", headers, lens_of()).family == family
+def test_identify_client_reads_the_headers(family, headers):
+    """A client that names itself in its headers is identified by them."""
+    assert identify_client("anthropic", headers, parse_messages()).family == family
 
 
 @pytest.mark.parametrize(
-    ("family", "told"),
+    ("family", "sdk_headers"),
     [
         ("langchain", {"x-stainless-raw-response": "true"}),
         ("litellm", {"x-stainless-raw-response": "true", "x-stainless-read-timeout": "600.0"}),
         ("openai-sdk", {"x-stainless-read-timeout": "600"}),
     ],
 )
-def test_what_is_built_on_an_sdk(family, told):
-    """What sends through OpenAI's SDK is told by what it does not leave as it is."""
+def test_identify_client_recognizes_libraries_on_the_openai_sdk(family, sdk_headers):
+    """A library on top of OpenAI's SDK is identified by the SDK headers that it changes."""
     assert (
-        identify_client("openai-chat", {"user-agent": "OpenAI/Python 3.54.0", **told}, lens_of("openai-chat")).family
+        identify_client(
+            "openai-chat", {"user-agent": "OpenAI/Python 3.54.0", **sdk_headers}, parse_messages("openai-chat")
+        ).family
         == family
     )
 
 
-def test_pi_and_aider_are_told_by_their_words():
-    """aider and pi before 1.0 say nowhere who they are: their system prompts do, wherever an API has its own."""
+def test_identify_client_recognizes_pi_and_aider_by_system_prompt():
+    """aider and pi before 1.0 do not name themselves, so their system prompt identifies them on every API."""
     js, raw = (
         {"user-agent": "OpenAI/JS 6.26.0", "x-stainless-lang": "js"},
         {"user-agent": "OpenAI/Python 2.20.0", "x-stainless-raw-response": "true", "x-stainless-read-timeout": "600.0"},
     )
     pi, aider = "You are an expert coding assistant operating.", "Act as an expert software developer."
-    first = lens_of("openai-responses", {"role": "system", "content": pi}, user("Go."))
+    first = parse_messages("openai-responses", {"role": "system", "content": pi}, make_user("Go."))
     assert identify_client("openai-responses", js, first).family == "pi"
-    assert identify_client("openai-responses", js, lens_of("openai-responses", instructions=pi)).family == "pi"
+    assert identify_client("openai-responses", js, parse_messages("openai-responses", instructions=pi)).family == "pi"
     for system in (pi, [{"type": "text", "text": pi}]):
-        assert identify_client("anthropic", js, lens_of(system=system)).family == "pi"
-    assert identify_client("gemini", js, lens_of("gemini", systemInstruction={"parts": [{"text": pi}]})).family == "pi"
-    assert identify_client("openai-chat", js, lens_of("openai-chat", user(pi))).family == "openai-sdk"
-    named = lens_of("openai-chat", {"role": "system", "content": aider}, user("Go."))
-    assert identify_client("openai-chat", raw, named).family == "aider"
-    assert identify_client("anthropic", {"user-agent": "litellm/1"}, lens_of(system=aider)).family == "aider"
+        assert identify_client("anthropic", js, parse_messages(system=system)).family == "pi"
+    assert (
+        identify_client("gemini", js, parse_messages("gemini", systemInstruction={"parts": [{"text": pi}]})).family
+        == "pi"
+    )
+    assert identify_client("openai-chat", js, parse_messages("openai-chat", make_user(pi))).family == "openai-sdk"
+    with_prompt = parse_messages("openai-chat", {"role": "system", "content": aider}, make_user("Go."))
+    assert identify_client("openai-chat", raw, with_prompt).family == "aider"
+    assert identify_client("anthropic", {"user-agent": "litellm/1"}, parse_messages(system=aider)).family == "aider"
 
 
-def test_a_scope_is_the_surest_name():
-    """Each name of a session makes a scope; our own header goes before the client's, a header before the body."""
+def test_identify_client_prefers_the_most_specific_scope():
+    """Each session name makes a scope; our header comes before the client's, and headers before the body."""
     names = [
         "x-holdfast-session",
         "x-claude-code-session-id",
@@ -122,32 +127,32 @@ def test_a_scope_is_the_surest_name():
         "x-session-affinity",
         "x-openwebui-chat-id",
     ]
-    cached = lens_of(prompt_cache_key="k")
+    cached = parse_messages(prompt_cache_key="k")
     for place, name in enumerate(names):
         rest = {other: f"s{number}" for number, other in enumerate(names) if number >= place}
-        assert scope(rest, cached) == scope({name: f"s{place}"})
-        assert scope({name: f"s{place}"}) not in {"", scope({name: "other"})}
-    assert scope({}, cached) not in {"", scope({}, lens_of(prompt_cache_key="other"))}
-    assert scope({}) == ""
+        assert get_scope(rest, cached) == get_scope({name: f"s{place}"})
+        assert get_scope({name: f"s{place}"}) not in {"", get_scope({name: "other"})}
+    assert get_scope({}, cached) not in {"", get_scope({}, parse_messages(prompt_cache_key="other"))}
+    assert get_scope({}) == ""
 
 
-def test_a_subagent_is_a_scope_of_its_own():
-    """Claude Code's subagents share its session's name, and are told by their own."""
+def test_identify_client_gives_subagents_their_own_scope():
+    """Claude Code's subagents share the session's name and are distinguished by their own id."""
     main = {"x-claude-code-session-id": "s"}
-    scopes = {scope(main | more) for more in ({}, {"x-claude-code-agent-id": "a"}, {"x-claude-code-agent-id": "b"})}
+    scopes = {get_scope(main | more) for more in ({}, {"x-claude-code-agent-id": "a"}, {"x-claude-code-agent-id": "b"})}
     assert len(scopes) == 3
 
 
-@pytest.mark.parametrize("told", ['{"device_id":"d","session_id":"s-1"}', "user_0f_account_1a_session_s-1"])
-def test_the_session_in_a_user(told):
-    """Claude Code's session stands in its user's name as well, in either form; the rest of that is no session."""
-    assert scope({}, lens_of(metadata={"user_id": told})) == scope({"x-session-id": "s-1"})
+@pytest.mark.parametrize("user_id", ['{"device_id":"d","session_id":"s-1"}', "user_0f_account_1a_session_s-1"])
+def test_identify_client_reads_the_session_from_the_user_id(user_id):
+    """Claude Code's session is also in the user id, in either form; the rest of the id is ignored."""
+    assert get_scope({}, parse_messages(metadata={"user_id": user_id})) == get_scope({"x-session-id": "s-1"})
 
 
-@pytest.mark.parametrize("told", ["u-17", "", '{"device_id":"d"}', '{"session_id":5}', "[1"])
-def test_a_user_is_no_session(told):
-    """What names a user alone makes no scope."""
-    assert scope({}, lens_of(metadata={"user_id": told})) == ""
+@pytest.mark.parametrize("user_id", ["u-17", "", '{"device_id":"d"}', '{"session_id":5}', "[1"])
+def test_identify_client_ignores_user_ids_without_a_session(user_id):
+    """A value that only names a user makes no scope."""
+    assert get_scope({}, parse_messages(metadata={"user_id": user_id})) == ""
 
 
 @given(
@@ -161,17 +166,17 @@ def test_a_user_is_no_session(told):
         ),
     ),
 )
-def test_nothing_a_client_sends_raises(headers, fields):
-    """Whatever stands in headers and fields, somebody sent it for something."""
-    lens = lens_of(**fields)
-    assert classify_purpose(identify_client("anthropic", headers, lens), headers, lens, has_tools_before=True) in {
+def test_identify_client_and_classify_purpose_never_raise(headers, fields):
+    """Any headers and fields give one of the three purposes."""
+    parsed = parse_messages(**fields)
+    assert classify_purpose(identify_client("anthropic", headers, parsed), headers, parsed, has_tools_before=True) in {
         "turn",
         "side",
         "compaction",
     }
 
 
-# -- what for ----------------------------------------------------------------------------------------------------------
+# -- purpose -----------------------------------------------------------------------------------------------------------
 
 CLAUDE, CODEX, OPENCODE = (
     ClientIdentity("claude-code", "s"),
@@ -180,28 +185,36 @@ CLAUDE, CODEX, OPENCODE = (
 )
 
 
-def test_claude_code_asks_for_its_summary():
-    """Claude Code says so in the last words of the newest message, tools and all; elsewhere they are words."""
+def test_classify_purpose_recognizes_claude_code_compaction():
+    """Claude Code's compaction prompt is the last text of the newest message; elsewhere it is ordinary text."""
     asks = "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools."
     newest = {"role": "user", "content": [{"type": "text", "text": "Turn two"}, {"type": "text", "text": asks}]}
     listing = {"role": "system", "content": "Available agents"}
     answer = {"role": "assistant", "content": "Done."}
-    for said in ((newest,), (newest, listing), (user("Go."), answer, newest)):
+    for messages in ((newest,), (newest, listing), (make_user("Go."), answer, newest)):
         assert (
-            classify_purpose(CLAUDE, {}, lens_of("anthropic", *said, tools=TOOLS), has_tools_before=True)
+            classify_purpose(CLAUDE, {}, parse_messages("anthropic", *messages, tools=TOOLS), has_tools_before=True)
             == "compaction"
         )
     swapped = {"role": "user", "content": newest["content"][::-1]}
-    for said in ((swapped,), (newest, answer, user("Go on."))):
-        assert classify_purpose(CLAUDE, {}, lens_of("anthropic", *said, tools=TOOLS), has_tools_before=True) == "turn"
-    assert classify_purpose(OPENCODE, {}, lens_of("anthropic", newest, tools=TOOLS), has_tools_before=True) == "turn"
+    for messages in ((swapped,), (newest, answer, make_user("Go on."))):
+        assert (
+            classify_purpose(CLAUDE, {}, parse_messages("anthropic", *messages, tools=TOOLS), has_tools_before=True)
+            == "turn"
+        )
+    assert (
+        classify_purpose(OPENCODE, {}, parse_messages("anthropic", newest, tools=TOOLS), has_tools_before=True)
+        == "turn"
+    )
 
 
-def test_codex_labels_its_requests():
-    """Codex says what a request is for; where that cannot be read, its words and its trigger do."""
-    words = lens_of("openai-responses", user("Go."), user("You are performing a CONTEXT CHECKPOINT COMPACTION."))
-    trigger = lens_of("openai-responses", user("Go."), {"type": "compaction_trigger"}, tools=TOOLS)
-    plain = lens_of("openai-responses", tools=TOOLS)
+def test_classify_purpose_recognizes_codex_compaction():
+    """Codex labels its requests; where the label is unreadable, its prompt and its trigger decide."""
+    words = parse_messages(
+        "openai-responses", make_user("Go."), make_user("You are performing a CONTEXT CHECKPOINT COMPACTION.")
+    )
+    trigger = parse_messages("openai-responses", make_user("Go."), {"type": "compaction_trigger"}, tools=TOOLS)
+    plain = parse_messages("openai-responses", tools=TOOLS)
     label = {"x-codex-turn-metadata": '{"thread_id":"t","request_kind":"compaction"}'}
     assert classify_purpose(CODEX, label, plain, has_tools_before=True) == "compaction"
     assert classify_purpose(CODEX, {}, words, has_tools_before=True) == "compaction"
@@ -210,93 +223,106 @@ def test_codex_labels_its_requests():
     assert classify_purpose(CODEX, turn, words, has_tools_before=False) == "turn"
 
 
-def test_a_trigger_is_anybodys():
-    """An API's own order to compact is one, whoever sends it; anywhere but at the end it is none."""
+def test_classify_purpose_recognizes_a_trailing_compaction_trigger():
+    """The API's compaction trigger counts for any client, and only at the end."""
     trigger = {"type": "compaction_trigger"}
-    asked = lens_of("openai-responses", user("Go."), trigger)
-    assert classify_purpose(ClientIdentity("openai-sdk"), {}, asked, has_tools_before=False) == "compaction"
-    early = lens_of("openai-responses", trigger, user("Go."))
+    triggered = parse_messages("openai-responses", make_user("Go."), trigger)
+    assert classify_purpose(ClientIdentity("openai-sdk"), {}, triggered, has_tools_before=False) == "compaction"
+    early = parse_messages("openai-responses", trigger, make_user("Go."))
     assert classify_purpose(ClientIdentity("openai-sdk"), {}, early, has_tools_before=False) == "turn"
 
 
 @pytest.mark.parametrize(("family", "who"), [("opencode", "agent"), ("pi", "assistant")])
-def test_a_conversation_as_text(family, who):
-    """opencode and pi have the conversation summarised as one text, under a prompt and without tools."""
+def test_classify_purpose_recognizes_compaction_of_opencode_and_pi(family, who):
+    """opencode and pi send the conversation as one text under a summary prompt and without tools."""
     system = {"role": "system", "content": f"You are a context summarization {who}. You read conversations."}
-    said = system, user("<conversation>\n[User]: Go.\n</conversation>")
+    messages = system, make_user("<conversation>\n[User]: Go.\n</conversation>")
     assert (
-        classify_purpose(ClientIdentity(family), {}, lens_of("openai-chat", *said), has_tools_before=False)
+        classify_purpose(ClientIdentity(family), {}, parse_messages("openai-chat", *messages), has_tools_before=False)
         == "compaction"
     )
     assert (
-        classify_purpose(ClientIdentity(family), {}, lens_of("openai-chat", *said, tools=TOOLS), has_tools_before=False)
+        classify_purpose(
+            ClientIdentity(family), {}, parse_messages("openai-chat", *messages, tools=TOOLS), has_tools_before=False
+        )
         == "turn"
     )
     assert (
-        classify_purpose(ClientIdentity("other"), {}, lens_of("openai-chat", *said), has_tools_before=False) == "turn"
+        classify_purpose(ClientIdentity("other"), {}, parse_messages("openai-chat", *messages), has_tools_before=False)
+        == "turn"
     )
 
 
-def test_titles_are_beside():
-    """A title is known by its prompt, before and after the first turn; with tools nothing is beside."""
+def test_classify_purpose_recognizes_title_requests():
+    """A title request is recognized by its prompt before and after the first turn; a request with tools is a turn."""
     system = {"role": "system", "content": "You are a title generator. You output ONLY a title."}
-    said = system, user("Generate a title:"), user("Go.")
+    messages = system, make_user("Generate a title:"), make_user("Go.")
     for before in (False, True):
-        assert classify_purpose(OPENCODE, {}, lens_of("openai-chat", *said), has_tools_before=before) == "side"
         assert (
-            classify_purpose(OPENCODE, {}, lens_of("openai-chat", *said, tools=TOOLS), has_tools_before=before)
+            classify_purpose(OPENCODE, {}, parse_messages("openai-chat", *messages), has_tools_before=before) == "side"
+        )
+        assert (
+            classify_purpose(
+                OPENCODE, {}, parse_messages("openai-chat", *messages, tools=TOOLS), has_tools_before=before
+            )
             == "turn"
         )
     blocks = [{"type": "text", "text": "x-anthropic-billing-header: 1"}]
     title = [*blocks, {"type": "text", "text": "Generate a concise, sentence-case title (3-7 words)"}]
-    assert classify_purpose(CLAUDE, {}, lens_of(system=title), has_tools_before=False) == "side"
-    assert classify_purpose(CLAUDE, {}, lens_of(max_tokens=1), has_tools_before=False) == "side", "a probe"
+    assert classify_purpose(CLAUDE, {}, parse_messages(system=title), has_tools_before=False) == "side"
+    assert classify_purpose(CLAUDE, {}, parse_messages(max_tokens=1), has_tools_before=False) == "side", "a probe"
 
 
 @pytest.mark.parametrize("family", sorted(AGENTS))
-def test_small_requests_without_tools_are_beside(family):
-    """In a scope that had tools, a few messages without are no turn of the conversation; many are."""
-    few = [user("Go.")] * MAX_SIDE_MESSAGES
+def test_classify_purpose_treats_small_requests_without_tools_as_side(family):
+    """In a scope that had tools a few messages without tools are a side request; many are a turn."""
+    few = [make_user("Go.")] * MAX_SIDE_MESSAGES
     who = ClientIdentity(family, "s")
-    assert classify_purpose(who, {}, lens_of("openai-chat", *few), has_tools_before=True) == "side"
-    assert classify_purpose(who, {}, lens_of("openai-chat", *few, user("On.")), has_tools_before=True) == "turn"
-    assert classify_purpose(who, {}, lens_of("openai-chat", *few), has_tools_before=False) == "turn"
+    assert classify_purpose(who, {}, parse_messages("openai-chat", *few), has_tools_before=True) == "side"
     assert (
-        classify_purpose(ClientIdentity(family), {}, lens_of("openai-chat", *few), has_tools_before=True) == "turn"
+        classify_purpose(who, {}, parse_messages("openai-chat", *few, make_user("On.")), has_tools_before=True)
+        == "turn"
+    )
+    assert classify_purpose(who, {}, parse_messages("openai-chat", *few), has_tools_before=False) == "turn"
+    assert (
+        classify_purpose(ClientIdentity(family), {}, parse_messages("openai-chat", *few), has_tools_before=True)
+        == "turn"
     ), "no scope"
 
 
 @pytest.mark.parametrize("family", ["aider", "openai-sdk", "anthropic-sdk", "google-genai", "litellm", "other"])
 @pytest.mark.parametrize("tools", [None, [], TOOLS])
-def test_who_has_no_tools_takes_turns(family, tools):
-    """Where tools are no rule nothing is beside: a title of an unknown client is a short session, not a lost one."""
-    said = {"role": "system", "content": "You are a title generator."}, user("Go.")
-    lens = lens_of("openai-chat", *said, tools=tools, max_tokens=1)
-    assert classify_purpose(ClientIdentity(family, "s"), {}, lens, has_tools_before=True) == "turn"
+def test_classify_purpose_of_clients_without_tools_is_turn(family, tools):
+    """Where a client need not use tools every request is a turn: a misjudged title costs a short session, not a lost
+    turn.
+    """
+    messages = {"role": "system", "content": "You are a title generator."}, make_user("Go.")
+    parsed = parse_messages("openai-chat", *messages, tools=tools, max_tokens=1)
+    assert classify_purpose(ClientIdentity(family, "s"), {}, parsed, has_tools_before=True) == "turn"
 
 
 @pytest.mark.parametrize(
     ("tools", "has"), [("[ ]", False), ("null", False), ("[\n\n]", False), ('[{"name":"a"}]', True)]
 )
-def test_tools_are_offered_or_not(tools, has):
-    """An empty list offers nothing, whatever its spaces; neither does a body without the field."""
+def test_has_tools_ignores_empty_lists(tools, has):
+    """An empty list, whatever its spaces, null and a missing field offer no tools."""
     body = '{"messages":[{"role":"user","content":"Go."}],"tools":' + tools + "}"
     assert has_tools(parse_request(body.encode(), "openai-chat")) is has
-    assert not has_tools(lens_of())
+    assert not has_tools(parse_messages())
 
 
-def test_who_had_tools_is_held():
-    """A client has had tools from its first request with any on; the one that had them first is forgotten first."""
-    tooled, (plain, with_tools) = ToolClients(max_clients=2), (lens_of(), lens_of(tools=TOOLS))
-    one, two, three = (ClientIdentity("pi", scope) for scope in "123")
-    assert [tooled.has_had_tools(one, lens) for lens in (plain, with_tools, plain, with_tools)] == [
+def test_tool_clients_remembers_a_bounded_number_of_clients():
+    """A client has had tools from its first request with any, and the client that had them first is forgotten first."""
+    tooled, (plain, with_tools) = ToolClients(max_clients=2), (parse_messages(), parse_messages(tools=TOOLS))
+    first, second, third = (ClientIdentity("pi", scope) for scope in "123")
+    assert [tooled.has_had_tools(first, parsed) for parsed in (plain, with_tools, plain, with_tools)] == [
         False,
         False,
         True,
         True,
     ]
-    assert [tooled.has_had_tools(who, with_tools) for who in (two, three)] == [False, False]
-    assert [tooled.has_had_tools(who, plain) for who in (one, two, three, ClientIdentity("codex", "2"))] == [
+    assert [tooled.has_had_tools(who, with_tools) for who in (second, third)] == [False, False]
+    assert [tooled.has_had_tools(who, plain) for who in (first, second, third, ClientIdentity("codex", "2"))] == [
         False,
         True,
         True,

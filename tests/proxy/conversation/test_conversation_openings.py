@@ -1,4 +1,4 @@
-"""Conversations that open alike, or with a system message that is another each turn: each is one branch, and short."""
+"""Conversations that begin alike, or with a system message that changes each turn: each is one short branch."""
 
 from __future__ import annotations
 
@@ -19,77 +19,82 @@ def run(function):
     return anyio.run(function)
 
 
-def clocked(api, number, more=""):
-    """Return a system message of an API that has them in the conversation, other words each time."""
+def make_clock_message(api, number, more=""):
+    """Return a system message with a clock, so that it differs each time."""
     role = "developer" if api == "openai-responses" else "system"
     return {"role": role, "content": f"You read the tide. It is 12:00:{number:02}.{more}"}
 
 
-async def told_the_time(client, talk, turns, more=lambda _: ""):
-    """Have a conversation whose system message at the front tells the time."""
-    talk.said = talk.said or [clocked(talk.api, 0)]
+async def run_turns_with_clock(client, chat, turns, more=lambda _: ""):
+    """Run turns of a conversation whose leading system message shows the time."""
+    chat.messages = chat.messages or [make_clock_message(chat.api, 0)]
     for number in turns:
-        talk.said[0] = clocked(talk.api, number, more(number))
-        reply = await talk.turn(client, f"Note {number}: {WORDS}")
+        chat.messages[0] = make_clock_message(chat.api, number, more(number))
+        reply = await chat.send_turn(client, f"Note {number}: {WORDS}")
         assert reply.status_code == 200, reply.text
 
 
 @pytest.mark.uncounted
 @pytest.mark.parametrize("more", ["", " Notes so far." + " kelp" * 400], ids=["clock", "grows and shrinks"])
-@pytest.mark.parametrize("api", example_counts.spare(["openai-chat", "openai-responses"], keep=1))
-def test_a_system_message_that_tells_the_time_is_no_other_conversation(api, more, proxied, strict):
-    """What opens a conversation is its frame: one branch, no compaction more, and the newest words go up.
-
-    So it is behind a restart before each request, byte for byte.
+@pytest.mark.parametrize("api", example_counts.mark_rest_long(["openai-chat", "openai-responses"], keep=1))
+def test_changing_system_message_keeps_one_branch(api, more, open_client, make_chat, make_strict_upstream):
+    """A leading system message belongs to the setup: a changing one keeps one branch, few extra compactions and the
+    same bytes after restarts.
     """
-    through, _, talking = proxied
-    plain, one, other = strict(16_000), strict(16_000), strict(16_000)
+    plain, changing, restarted = (
+        make_strict_upstream(16_000),
+        make_strict_upstream(16_000),
+        make_strict_upstream(16_000),
+    )
     store, again = MemoryStore(), MemoryStore()
     field = "input" if api == "openai-responses" else "messages"
 
-    def grows(number):
+    def get_suffix(number):
         return more * (number % 7 > 3)
 
     async def go():
-        async with through(plain, window=16_000) as client:
-            await told_the_time(client, talking(api), [0] * 30)
+        async with open_client(plain, window=16_000) as client:
+            await run_turns_with_clock(client, make_chat(api), [0] * 30)
             usual = (await client.web.get("/stats")).json()["compactions"]["compacted"]
-        async with through(one, store, window=16_000) as client:
-            await told_the_time(client, talking(api), range(30), grows)
-            told = (await client.web.get("/stats")).json()["compactions"]["compacted"]
-        talk = talking(api)
+        async with open_client(changing, store, window=16_000) as client:
+            await run_turns_with_clock(client, make_chat(api), range(30), get_suffix)
+            with_clock = (await client.web.get("/stats")).json()["compactions"]["compacted"]
+        chat = make_chat(api)
         for number in range(30):
-            async with through(other, again, window=16_000) as client:
-                await told_the_time(client, talk, [number], grows)
-        return usual, told
+            async with open_client(restarted, again, window=16_000) as client:
+                await run_turns_with_clock(client, chat, [number], get_suffix)
+        return usual, with_clock
 
-    usual, told = run(go)
+    usual, with_clock = run(go)
     (session,) = store.list_sessions()
     assert len(store.read_tips(session.key)) == 1
     assert len(store.read_entries(session.key, "message")) == 61
-    assert told <= usual + 2 * bool(more)
-    answered = [json.loads(body)[field][0] for body in one.bodies]
-    assert [dict(said) for said in answered] == [clocked(api, number, grows(number)) for number in range(30)]
-    assert other.bodies == one.bodies
+    assert with_clock <= usual + 2 * bool(more)
+    openings = [json.loads(body)[field][0] for body in changing.bodies]
+    assert [dict(opening) for opening in openings] == [
+        make_clock_message(api, number, get_suffix(number)) for number in range(30)
+    ]
+    assert restarted.bodies == changing.bodies
 
 
-@pytest.mark.parametrize("place", [-1, None], ids=["before the words", "behind them"])
+@pytest.mark.parametrize("place", [-1, None], ids=["before the newest", "after it"])
 @pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
-def test_the_time_told_beside_the_newest_words_costs_what_is_new(api, place, proxied, strict):
-    """A system message that moves along parts the conversation at its end alone: what was decided stands."""
-    through, _, talking = proxied
-    upstream, talk, store = strict(16_000), talking(api), MemoryStore()
+def test_system_message_near_the_end_costs_only_the_new_part(api, place, open_client, make_chat, make_strict_upstream):
+    """A system message that moves with the newest message forks the conversation only at its end, and earlier decisions
+    stay.
+    """
+    upstream, chat, store = make_strict_upstream(16_000), make_chat(api), MemoryStore()
 
     async def go():
-        async with through(upstream, store, window=16_000) as client:
+        async with open_client(upstream, store, window=16_000) as client:
             for number in range(30):
-                talk.say(f"Note {number}: {WORDS}")
-                whole = list(talk.said)
-                talk.said.insert(len(whole) if place is None else place, clocked(api, number))
-                reply = await client.post(talk.path, talk.body())
+                chat.add_user_text(f"Note {number}: {WORDS}")
+                whole = list(chat.messages)
+                chat.messages.insert(len(whole) if place is None else place, make_clock_message(api, number))
+                reply = await client.post(chat.path, chat.body())
                 assert reply.status_code == 200, reply.text
-                talk.said = whole
-                talk.hear(reply.content)
+                chat.messages = whole
+                chat.add_answer(reply.content)
             return (await client.web.get("/stats")).json()["compactions"]["compacted"]
 
     assert run(go) <= 6
@@ -97,18 +102,17 @@ def test_the_time_told_beside_the_newest_words_costs_what_is_new(api, place, pro
     assert len(store.read_entries(session.key, "message")) <= 5 * 30
 
 
-def test_many_conversations_that_begin_alike_stay_as_short_as_they_are(proxied, strict):
-    """A branch from where many others part carries what that place taught, and not once for each of them."""
-    through, _, talking = proxied
-    upstream, store = strict(), MemoryStore()
+def test_sibling_branches_do_not_accumulate_entries(open_client, make_chat, make_strict_upstream):
+    """A branch at a common fork carries what was learned there once, not once for each sibling."""
+    upstream, store = make_strict_upstream(), MemoryStore()
 
     async def go():
-        async with through(upstream, store) as client:
+        async with open_client(upstream, store) as client:
             for number in range(12):
-                talk = talking("openai-chat")
-                talk.say("Is this kind?")
-                talk.said.append({"role": "assistant", "content": "Yes."})
-                assert (await talk.turn(client, f"And this, number {number}?")).status_code == 200
+                chat = make_chat("openai-chat")
+                chat.add_user_text("Is this kind?")
+                chat.messages.append({"role": "assistant", "content": "Yes."})
+                assert (await chat.send_turn(client, f"And this, number {number}?")).status_code == 200
 
     run(go)
     (session,) = store.list_sessions()
@@ -118,21 +122,24 @@ def test_many_conversations_that_begin_alike_stay_as_short_as_they_are(proxied, 
 
 
 @pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
-def test_nobody_else_s_instructions_go_up_whoever_writes_behind_the_log(api, proxied, strict):
-    """Two that begin alike have instructions of their own, and keep them behind what others undo or note."""
-    through, _, talking = proxied
-    upstream, store, field = strict(60_000), MemoryStore(), "input" if api == "openai-responses" else "messages"
-    talks = [talking(api), talking(api)]
-    for talk, whose in zip(talks, "ab", strict=True):
-        talk.said = [{"role": "system", "content": f"You work for {whose}."}]
+def test_each_branch_keeps_its_own_system_message(api, open_client, make_chat, make_strict_upstream):
+    """Two conversations that begin alike keep their own system message, whatever another writer appends."""
+    upstream, store, field = (
+        make_strict_upstream(60_000),
+        MemoryStore(),
+        "input" if api == "openai-responses" else "messages",
+    )
+    chats = [make_chat(api), make_chat(api)]
+    for chat, whose in zip(chats, "ab", strict=True):
+        chat.messages = [{"role": "system", "content": f"You work for {whose}."}]
 
     async def go():
-        async with through(upstream, store, window=60_000) as client:
-            for talk in (*talks, *talks):
-                assert (await talk.turn(client, WORDS)).status_code == 200
-        async with through(upstream, store, window=60_000) as client:
+        async with open_client(upstream, store, window=60_000) as client:
+            for chat in (*chats, *chats):
+                assert (await chat.send_turn(client, WORDS)).status_code == 200
+        async with open_client(upstream, store, window=60_000) as client:
             for _ in range(3):
-                assert (await talks[1].turn(client, WORDS)).status_code == 200
+                assert (await chats[1].send_turn(client, WORDS)).status_code == 200
                 assert json.loads(upstream.bodies[-1])[field][0]["content"] == "You work for b."
                 (session,) = store.list_sessions()
                 Journal.open(store, session.key).record_failure("somebody else's")

@@ -1,4 +1,4 @@
-"""Conversations that were begun without the proxy and come to it with signed or sealed thinking of earlier turns."""
+"""Conversations begun without the proxy, whose earlier turns have signed or sealed thinking."""
 
 from __future__ import annotations
 
@@ -32,180 +32,192 @@ FIELDS = {
         "tools": [{"functionDeclarations": [{"name": TOOL, "parameters": PARAMETERS}]}],
     },
 }
-"""What stands beside the messages, by API: with a frame and a tool, and with thinking that comes back."""
-SEALS = {"anthropic": b'"signature"', "openai-responses": b'"encrypted_content"', "gemini": b'"thoughtSignature"'}
+"""The fields beside the messages, by API: system prompt, tool and returned thinking."""
+SIGNATURE_FIELDS = {
+    "anthropic": b'"signature"',
+    "openai-responses": b'"encrypted_content"',
+    "gemini": b'"thoughtSignature"',
+}
 ANSWERS = [ScriptedAnswer("", ((TOOL, {"at": str(step)}),), f"step {step}") for step in range(12)]
-ANSWERS = [one for step in ANSWERS for one in (step, ScriptedAnswer("High.", thinking="so"))]
-"""What the model says: each turn a call with thinking before it, then words."""
-BEGUN, MORE = 3, 3
+ANSWERS = [answer for step in ANSWERS for answer in (step, ScriptedAnswer("High.", thinking="so"))]
+"""The model's answers: in each turn a call with thinking before it, then text."""
+EARLIER_TURNS, PROXIED_TURNS = 3, 3
 
 
-def results(api, answer):
-    """Return what a client says of the calls in ``answer``."""
-    told = json.loads(answer)
+def make_results(api, answer):
+    """Return the messages with the results of the calls in ``answer``."""
+    value = json.loads(answer)
     if api == "anthropic":
-        ids = [one["id"] for one in told["content"] if one["type"] == "tool_use"]
+        ids = [block["id"] for block in value["content"] if block["type"] == "tool_use"]
         return [
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": id_, "content": "2 m"}]} for id_ in ids
         ]
     if api == "openai-responses":
-        ids = [one["call_id"] for one in told["output"] if one["type"] == "function_call"]
+        ids = [item["call_id"] for item in value["output"] if item["type"] == "function_call"]
         return [{"type": "function_call_output", "call_id": id_, "output": "2 m"} for id_ in ids]
-    calls = [one["functionCall"] for one in told["candidates"][0]["content"]["parts"] if "functionCall" in one]
-    said = [{"functionResponse": {**one, "response": {"output": "2 m"}}} for one in calls]
-    for one in said:
-        one["functionResponse"].pop("args")
-    return [{"role": "user", "parts": said}]
+    calls = [part["functionCall"] for part in value["candidates"][0]["content"]["parts"] if "functionCall" in part]
+    parts = [{"functionResponse": {**call, "response": {"output": "2 m"}}} for call in calls]
+    for part in parts:
+        part["functionResponse"].pop("args")
+    return [{"role": "user", "parts": parts}]
 
 
-class Tides:
-    """A client that keeps its conversation, and asks whoever it is told to; ``sent`` are its requests."""
+class ToolClient:
+    """A client with a tool; sends its conversation through any ``post`` function and keeps the requests in ``sent``."""
 
-    def __init__(self, talk) -> None:
-        self.talk, self.sent = talk, []
-        self.fields = dict(FIELDS[talk.api])
+    def __init__(self, chat) -> None:
+        self.chat, self.sent = chat, []
+        self.fields = dict(FIELDS[chat.api])
 
-    async def ask(self, post):
-        """Send what was said so far and hear the answer."""
-        self.sent.append(json.dumps(self.talk.body() | self.fields, ensure_ascii=False).encode())
-        reply = await post(self.talk.path, self.sent[-1])
+    async def send(self, post):
+        """Send the conversation so far and append the answer."""
+        self.sent.append(json.dumps(self.chat.body() | self.fields, ensure_ascii=False).encode())
+        reply = await post(self.chat.path, self.sent[-1])
         assert reply.status_code == 200, reply.text
-        self.talk.hear(reply.content)
+        self.chat.add_answer(reply.content)
         return reply.content
 
-    async def turn(self, post, text):
-        """Say ``text``, run the tool that the model calls, and hear its words."""
-        self.talk.say(text)
-        self.talk.said += results(self.talk.api, await self.ask(post))
-        await self.ask(post)
+    async def run_turn(self, post, text):
+        """Send ``text``, run the tool that the model calls, and send its result."""
+        self.chat.add_user_text(text)
+        self.chat.messages += make_results(self.chat.api, await self.send(post))
+        await self.send(post)
 
 
 @pytest.fixture
-def begun(proxied):
-    """Return what begins a conversation without the proxy, and its provider; ``in_loop`` is behind a result."""
+def begin_conversation(make_upstream, make_chat):
+    """Return a function that begins a conversation without the proxy; ``in_loop`` ends it after a tool result."""
 
-    async def _begun(api, *, in_loop=False):
-        tides, upstream = Tides(proxied[2](api)), proxied[1](Provider(Strict(window=100_000), ANSWERS))
+    async def begin(api, *, in_loop=False):
+        client_chat, upstream = ToolClient(make_chat(api)), make_upstream(Provider(Strict(window=100_000), ANSWERS))
         async with httpx2.AsyncClient(transport=upstream, base_url="http://up") as web:
 
             async def post(path, data):
                 return await web.post(path, content=data, headers={"content-type": "application/json"})
 
-            for number in range(BEGUN):
-                await tides.turn(post, f"And now, the {number}th time?")
+            for number in range(EARLIER_TURNS):
+                await client_chat.run_turn(post, f"And now, the {number}th time?")
             if in_loop:
-                tides.talk.say("And the next?")
-                tides.talk.said += results(api, await tides.ask(post))
-        tides.sent.clear()
+                client_chat.chat.add_user_text("And the next?")
+                client_chat.chat.messages += make_results(api, await client_chat.send(post))
+        client_chat.sent.clear()
         upstream.bodies.clear()
-        return tides, upstream
+        return client_chat, upstream
 
-    return _begun
-
-
-def seals(upstream, api):
-    """Return how many seals each request had that the provider got."""
-    return [body.count(SEALS[api]) for body in upstream.bodies]
+    return begin
 
 
-@pytest.mark.parametrize("restart", [False, True], ids=["on", "restarted"])
-@pytest.mark.parametrize("in_loop", [False, True], ids=["a turn", "a result"])
+def count_signatures(upstream, api):
+    """Return the number of signatures in each request sent upstream."""
+    return [body.count(SIGNATURE_FIELDS[api]) for body in upstream.bodies]
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["one proxy", "restarts"])
+@pytest.mark.parametrize("in_loop", [False, True], ids=["at a turn", "at a result"])
 @pytest.mark.parametrize("api", FIELDS)
-def test_it_goes_up_byte_for_byte(api, in_loop, restart, begun, proxied):
-    """The first request and every later one, also where the proxy starts anew before each, with all the thinking."""
+def test_proxy_forwards_signed_thinking_of_earlier_turns_unchanged(
+    api, in_loop, restart, begin_conversation, open_client
+):
+    """The first and every later request is forwarded byte for byte with all thinking, also with a restart before
+    each.
+    """
     store = MemoryStore()
 
     async def go():
-        tides, upstream = await begun(api, in_loop=in_loop)
-        for run in range(MORE if restart else 1):
-            async with proxied[0](upstream, store) as client:
+        client_chat, upstream = await begin_conversation(api, in_loop=in_loop)
+        for run in range(PROXIED_TURNS if restart else 1):
+            async with open_client(upstream, store) as client:
                 if in_loop and not run:
-                    await tides.ask(client.post)
-                for _ in range(1 if restart else MORE):
-                    await tides.turn(client.post, "Once more?")
-        return tides, upstream
+                    await client_chat.send(client.post)
+                for _ in range(1 if restart else PROXIED_TURNS):
+                    await client_chat.run_turn(client.post, "Once more?")
+        return client_chat, upstream
 
-    tides, upstream = anyio.run(go)
-    assert len(tides.sent) == 2 * MORE + in_loop
-    assert upstream.bodies == tides.sent
-    assert seals(upstream, api)[0] >= BEGUN
-    assert not any(one.reply.dropped_blocks for one in upstream.provider.requests)
+    client_chat, upstream = anyio.run(go)
+    assert len(client_chat.sent) == 2 * PROXIED_TURNS + in_loop
+    assert upstream.bodies == client_chat.sent
+    assert count_signatures(upstream, api)[0] >= EARLIER_TURNS
+    assert not any(request.reply.dropped_blocks for request in upstream.provider.requests)
 
 
-def test_another_frame_unbinds_what_stood_before_it(begun, proxied):
-    """Nothing is refused: what was signed over the old system prompt goes, what comes behind the new one stays."""
+def test_new_system_prompt_drops_thinking_bound_to_the_old(begin_conversation, open_client):
+    """Thinking signed over the old system prompt is dropped and later thinking stays, so nothing is refused."""
 
     async def go():
-        tides, upstream = await begun("anthropic")
-        async with proxied[0](upstream) as client:
-            await tides.turn(client.post, "Once more?")
-            tides.fields["system"] = "You read the tide, and the wind."
-            for _ in range(MORE):
-                await tides.turn(client.post, "And now?")
+        client_chat, upstream = await begin_conversation("anthropic")
+        async with open_client(upstream) as client:
+            await client_chat.run_turn(client.post, "Once more?")
+            client_chat.fields["system"] = "You read the tide, and the wind."
+            for _ in range(PROXIED_TURNS):
+                await client_chat.run_turn(client.post, "And now?")
         return upstream
 
     upstream = anyio.run(go)
-    assert seals(upstream, "anthropic") == [6, 7, 0, 1, 2, 3, 4, 5]
-    assert not any(one.reply.dropped_blocks for one in upstream.provider.requests)
+    assert count_signatures(upstream, "anthropic") == [6, 7, 0, 1, 2, 3, 4, 5]
+    assert not any(request.reply.dropped_blocks for request in upstream.provider.requests)
 
 
 @pytest.mark.parametrize("api", FIELDS)
-def test_the_first_words_said_again_go_up_byte_for_byte(api, begun, proxied):
-    """Who takes back what was said first through the proxy parts from the log there: the frame is no other one."""
+def test_edited_first_message_through_the_proxy_is_forwarded_unchanged(api, begin_conversation, open_client):
+    """A client that edits its first proxied message forks the log there; the setup is the same, so no byte changes."""
 
     async def go():
-        tides, upstream = await begun(api)
-        said = list(tides.talk.said)
-        async with proxied[0](upstream) as client:
+        client_chat, upstream = await begin_conversation(api)
+        earlier = list(client_chat.chat.messages)
+        async with open_client(upstream) as client:
             for text in ("Once more?", "I mean, once more?", "How high?"):
-                tides.talk.said = list(said)
-                await tides.turn(client.post, text)
-        return tides, upstream
+                client_chat.chat.messages = list(earlier)
+                await client_chat.run_turn(client.post, text)
+        return client_chat, upstream
 
-    tides, upstream = anyio.run(go)
-    assert upstream.bodies == tides.sent
-    assert seals(upstream, api)[0] >= BEGUN
+    client_chat, upstream = anyio.run(go)
+    assert upstream.bodies == client_chat.sent
+    assert count_signatures(upstream, api)[0] >= EARLIER_TURNS
 
 
-def test_words_said_again_under_another_frame_are_refused_nothing(begun, proxied):
-    """Who takes back the first words and has another system prompt meanwhile loses what was signed over the old."""
+def test_edited_message_under_a_new_system_prompt_drops_bound_thinking(begin_conversation, open_client):
+    """A client that edits its message and changes the system prompt loses the thinking signed over the old one."""
 
     async def go():
-        tides, upstream = await begun("anthropic")
-        said = list(tides.talk.said)
-        async with proxied[0](upstream) as client:
-            await tides.turn(client.post, "Once more?")
-            tides.talk.said, tides.fields["system"] = said, "You read the tide, and the wind."
-            await tides.turn(client.post, "I mean, once more?")
+        client_chat, upstream = await begin_conversation("anthropic")
+        earlier = list(client_chat.chat.messages)
+        async with open_client(upstream) as client:
+            await client_chat.run_turn(client.post, "Once more?")
+            client_chat.chat.messages, client_chat.fields["system"] = earlier, "You read the tide, and the wind."
+            await client_chat.run_turn(client.post, "I mean, once more?")
         return upstream
 
     upstream = anyio.run(go)
-    assert seals(upstream, "anthropic") == [6, 7, 0, 1]
+    assert count_signatures(upstream, "anthropic") == [6, 7, 0, 1]
 
 
-def test_what_is_counted_has_the_thinking_that_would_go_up(begun, proxied):
-    """All of it as it came, and behind another frame only what was said since: a count is not refused either."""
+def test_count_tokens_includes_the_thinking_that_would_be_sent(begin_conversation, open_client):
+    """A count has all thinking unchanged, and after a new system prompt only the thinking since, so it is not
+    refused.
+    """
 
-    async def counted(client, tides):
-        tides.talk.say("And how much is this?")
-        body = {key: value for key, value in (tides.talk.body() | tides.fields).items() if key != "max_tokens"}
+    async def count_tokens(client, client_chat):
+        client_chat.chat.add_user_text("And how much is this?")
+        body = {
+            key: value for key, value in (client_chat.chat.body() | client_chat.fields).items() if key != "max_tokens"
+        }
         data = json.dumps(body).encode()
         reply = await client.post("/v1/messages/count_tokens", data)
-        tides.talk.said.pop()
+        client_chat.chat.messages.pop()
         assert reply.status_code == 200, reply.text
         return data
 
     async def go():
-        tides, upstream = await begun("anthropic")
-        async with proxied[0](upstream) as client:
-            first = await counted(client, tides)
-            await tides.turn(client.post, "Once more?")
-            second = await counted(client, tides)
-            tides.fields["system"] = "You read the tide, and the wind."
-            await tides.turn(client.post, "And now?")
-            await counted(client, tides)
+        client_chat, upstream = await begin_conversation("anthropic")
+        async with open_client(upstream) as client:
+            first = await count_tokens(client, client_chat)
+            await client_chat.run_turn(client.post, "Once more?")
+            second = await count_tokens(client, client_chat)
+            client_chat.fields["system"] = "You read the tide, and the wind."
+            await client_chat.run_turn(client.post, "And now?")
+            await count_tokens(client, client_chat)
         return upstream, first, second
 
     upstream, first, second = anyio.run(go)
     assert (upstream.bodies[0], upstream.bodies[3]) == (first, second)
-    assert seals(upstream, "anthropic") == [6, 6, 7, 8, 0, 1, 2]
+    assert count_signatures(upstream, "anthropic") == [6, 6, 7, 8, 0, 1, 2]

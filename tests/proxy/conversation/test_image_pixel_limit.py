@@ -1,4 +1,4 @@
-"""Images of more pixels than the API takes, through the proxy: the request that shows one is not refused."""
+"""Images of more pixels than the API accepts are replaced by a line, so that the request is not refused."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from base64 import b64encode
 import anyio
 
 
-def picture(width):
-    """Return a block with an image that says that it is so wide."""
+def make_image_block(width):
+    """Return an image block whose header gives this width."""
     head = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", width, 10)
     source = {"type": "base64", "media_type": "image/png", "data": b64encode(head).decode()}
     return {"type": "image", "source": source}
 
 
-def test_an_image_of_too_many_pixels_is_a_line(proxied, strict):
-    """Before it is sent, it alone; its neighbours stay, and the next request begins with the same bytes."""
-    through, _, talk = proxied
-    upstream, said = strict(), talk("anthropic")
-    small, line = picture(8_000), {"type": "text", "text": "[Attached image/png]"}
+def test_proxy_replaces_an_image_with_too_many_pixels(open_client, make_chat, make_strict_upstream):
+    """Only the oversized image becomes a line before the send, and the next request begins with the same bytes."""
+    upstream, chat = make_strict_upstream(), make_chat("anthropic")
+    small, line = make_image_block(8_000), {"type": "text", "text": "[Attached image/png]"}
 
     async def go():
-        async with through(upstream) as web:
-            await said.turn(web, "hi")
-            said.said.append({"role": "user", "content": [{"type": "text", "text": "look"}, picture(8_001), small]})
-            shown = await web.post(said.path, said.body())
-            said.hear(shown.content)
-            return shown.status_code, (await said.turn(web, "and?")).status_code
+        async with open_client(upstream) as web:
+            await chat.send_turn(web, "hi")
+            chat.messages.append(
+                {"role": "user", "content": [{"type": "text", "text": "look"}, make_image_block(8_001), small]}
+            )
+            shown = await web.post(chat.path, chat.body())
+            chat.add_answer(shown.content)
+            return shown.status_code, (await chat.send_turn(web, "and?")).status_code
 
     assert (anyio.run(go), len(upstream.bodies)) == ((200, 200), 3)
     first, second = (json.loads(body)["messages"] for body in upstream.bodies[1:])

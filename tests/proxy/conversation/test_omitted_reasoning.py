@@ -1,4 +1,4 @@
-"""What a client leaves out of the answers that it sends back is not put back: it has its reasons, and its provider."""
+"""What a client leaves out of the answers that it sends back is not restored, unless the provider requires it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 
 from holdfast.messages.parts import Text
 from holdfast.state.edits import Edit, Span
-from holdfast.state.entries import DecisionEntry, Entry
-from holdfast.state.entries import MessageEntry as Logged
+from holdfast.state.entries import DecisionEntry, Entry, MessageEntry
 from holdfast.store.memory import MemoryStore
 from holdfast.store.tree.tree import make_entry_id
 from holdfast.testing.provider import Provider
@@ -24,11 +23,11 @@ FIELDS = {
     "openai-responses": {"store": False, "include": ["reasoning.encrypted_content"], "reasoning": {}},
     "gemini": {"generationConfig": {"thinkingConfig": {"includeThoughts": True}}},
 }
-"""By which a model is asked to tell what it thinks."""
+"""The request fields that ask for visible reasoning, by API."""
 
 
-class Spoken(httpx2.AsyncByteStream):
-    """An answer of a compatible server, which tells its reasoning in a ``field`` that it takes from nobody."""
+class ReasoningStream(httpx2.AsyncByteStream):
+    """An answer of a compatible server with its reasoning in a ``field`` that it refuses in requests."""
 
     def __init__(self, field: str) -> None:
         message = {"role": "assistant", "content": "High water.", field: "hm 0"}
@@ -39,92 +38,93 @@ class Spoken(httpx2.AsyncByteStream):
         yield self._data
 
 
-def speaking(field):
-    """Return such a server, and the bodies of what it was asked."""
+def make_reasoning_server(field):
+    """Return a transport that answers so, and the list of the request bodies."""
     bodies = []
 
     async def handle(request):
         bodies.append(await request.aread())
-        return httpx2.Response(200, headers={"content-type": "application/json"}, stream=Spoken(field))
+        return httpx2.Response(200, headers={"content-type": "application/json"}, stream=ReasoningStream(field))
 
     return httpx2.MockTransport(handle), bodies
 
 
-def without_reasoning(api, said):
-    """Return what was said as clients send it back that show reasoning to people alone."""
+def remove_reasoning(api, messages):
+    """Return the messages as clients that only display reasoning send them back."""
     if api == "openai-responses":
-        bare = [{key: one[key] for key in one.keys() - {"id", "status"}} for one in said]
-        return [one for one in bare if one.get("type") != "reasoning"]
+        bare = [{key: item[key] for key in item.keys() - {"id", "status"}} for item in messages]
+        return [item for item in bare if item.get("type") != "reasoning"]
     if api == "openai-chat":
-        return [{key: one[key] for key in ("role", "content")} for one in said]
+        return [{key: message[key] for key in ("role", "content")} for message in messages]
     field = "parts" if api == "gemini" else "content"
-    return [one | {field: _spoken(one[field])} for one in said]
+    return [message | {field: _drop_reasoning_parts(message[field])} for message in messages]
 
 
-def _spoken(content):
-    """Return the parts that are no reasoning."""
+def _drop_reasoning_parts(content):
+    """Return the parts that are not reasoning."""
     if isinstance(content, str):
         return content
     return [part for part in content if not part.get("thought") and part.get("type") != "thinking"]
 
 
-async def talked(through, upstream, talk, *, restarts):
-    """Return the requests of a client that sends no reasoning back, to a proxy that begins anew before each or not."""
+async def run_client(open_client, upstream, chat, *, restarts):
+    """Run four turns of a client that sends no reasoning back, with one proxy or a new one for each; return its
+    requests.
+    """
     sent, store = [], MemoryStore()
 
     async def ask(client):
-        talk.say(f"When, on day {len(sent)}?")
-        sent.append(json.dumps(talk.body()).encode())
-        reply = await client.post(talk.path, sent[-1])
+        chat.add_user_text(f"When, on day {len(sent)}?")
+        sent.append(json.dumps(chat.body()).encode())
+        reply = await client.post(chat.path, sent[-1])
         assert reply.status_code == 200, reply.text
-        assert b"hm " in reply.content, "it tells what it thinks"
-        talk.hear(reply.content)
-        talk.said[:] = without_reasoning(talk.api, talk.said)
+        assert b"hm " in reply.content, "the answer has no reasoning"
+        chat.add_answer(reply.content)
+        chat.messages[:] = remove_reasoning(chat.api, chat.messages)
 
     for _ in range(4 if restarts else 1):
-        async with through(upstream, store) as client:
+        async with open_client(upstream, store) as client:
             for _ in range(1 if restarts else 4):
                 await ask(client)
     assert len(list(store.list_sessions())) == 1
     return sent
 
 
-@pytest.mark.parametrize("restarts", [False, True], ids=["on", "anew"])
+@pytest.mark.parametrize("restarts", [False, True], ids=["one proxy", "restarts"])
 @pytest.mark.parametrize("api", FIELDS)
-def test_reasoning_that_a_client_leaves_out_stays_out(api, restarts, proxied):
-    """Every request goes up byte for byte: a server refuses the id of what it did not keep, say."""
-    through, upstreams, talking = proxied
-    upstream, talk = upstreams(Provider(Strict(window=200_000), ANSWERS)), talking(api)
+def test_proxy_does_not_restore_omitted_reasoning(api, restarts, open_client, make_upstream, make_chat):
+    """Every request is forwarded byte for byte, because a server may refuse the id of an item it did not keep."""
+    upstream, chat = make_upstream(Provider(Strict(window=200_000), ANSWERS)), make_chat(api)
     extra = FIELDS[api]
-    body = talk.body
-    talk.body = lambda: body() | extra
-    assert anyio.run(lambda: talked(through, upstream, talk, restarts=restarts)) == upstream.bodies
+    body = chat.body
+    chat.body = lambda: body() | extra
+    assert anyio.run(lambda: run_client(open_client, upstream, chat, restarts=restarts)) == upstream.bodies
 
 
 CHANGES = {
-    "frame": ({"system": "You are at home."}, {"system": "You are at sea."}),
+    "setup": ({"system": "You are at home."}, {"system": "You are at sea."}),
     "model": ({}, {"model": "claude-opus-5-0"}),
 }
 
 
-@pytest.mark.parametrize("restarts", [False, True], ids=["on", "anew"])
+@pytest.mark.parametrize("restarts", [False, True], ids=["one proxy", "restarts"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_nothing_is_taken_out_of_what_is_left_out(change, restarts, proxied):
-    """Reasoning bound to another frame, or another model's, is refused: where none is sent back, no byte changes."""
-    through, upstreams, talking = proxied
-    upstream, talk = upstreams(Provider(Strict(window=200_000), ANSWERS)), talking("anthropic")
-    body, extra = talk.body, {**FIELDS["anthropic"], "model": "claude-opus-5-5"}
-    talk.body = lambda: body() | extra | CHANGES[change][len(talk.said) > 4]
-    assert anyio.run(lambda: talked(through, upstream, talk, restarts=restarts)) == upstream.bodies
+def test_proxy_changes_nothing_when_setup_or_model_changes_without_reasoning(
+    change, restarts, open_client, make_upstream, make_chat
+):
+    """Reasoning bound to another setup or model is refused; where none is sent back, no byte changes."""
+    upstream, chat = make_upstream(Provider(Strict(window=200_000), ANSWERS)), make_chat("anthropic")
+    body, extra = chat.body, {**FIELDS["anthropic"], "model": "claude-opus-5-5"}
+    chat.body = lambda: body() | extra | CHANGES[change][len(chat.messages) > 4]
+    assert anyio.run(lambda: run_client(open_client, upstream, chat, restarts=restarts)) == upstream.bodies
 
 
-@pytest.mark.parametrize("restarts", [False, True], ids=["on", "anew"])
+@pytest.mark.parametrize("restarts", [False, True], ids=["one proxy", "restarts"])
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_a_field_that_a_server_takes_from_nobody_is_not_sent(field, restarts, proxied):
-    """Compatible servers tell their reasoning in a field that they refuse in a request."""
-    through, _, talking = proxied
-    server, bodies = speaking(field)
-    assert anyio.run(lambda: talked(through, server, talking("openai-chat"), restarts=restarts)) == bodies
+def test_proxy_does_not_send_back_reasoning_fields(field, restarts, open_client, make_chat):
+    """Compatible servers return reasoning in a field that they refuse in a request."""
+    server, bodies = make_reasoning_server(field)
+    assert anyio.run(lambda: run_client(open_client, server, make_chat("openai-chat"), restarts=restarts)) == bodies
 
 
 TOOL = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -134,12 +134,12 @@ TOOLS = {
 }
 
 
-def answered(api, said):
-    """Return a call as clients send it back that know nothing of seals, with its result behind it."""
+def add_tool_result(api, messages):
+    """Return the messages with the call as clients without signatures send it back, and its result."""
     if api == "openai-responses":
-        kept = [one for one in said if one.get("type") != "reasoning"]
+        kept = [item for item in messages if item.get("type") != "reasoning"]
         return [*kept, {"type": "function_call_output", "call_id": kept[-1]["call_id"], "output": "ok"}]
-    *before, last = said
+    *before, last = messages
     (call,) = parts = [{"functionCall": part["functionCall"]} for part in last["parts"] if "functionCall" in part]
     reply = {"name": "read", "response": {"result": "ok"}} | {
         key: call["functionCall"][key] for key in call["functionCall"].keys() & {"id"}
@@ -148,95 +148,96 @@ def answered(api, said):
 
 
 @pytest.mark.parametrize("api", TOOLS)
-def test_what_cannot_stand_alone_is_put_back(api, proxied):
-    """An item with an id wants its reasoning, and a call of Gemini its signature: a session that knows them helps."""
-    through, upstreams, talking = proxied
+def test_proxy_restores_reasoning_the_provider_requires(api, open_client, make_upstream, make_chat):
+    """A Responses item with an id needs its reasoning and a Gemini call its signature, so the session adds them."""
     call = ScriptedAnswer("", calls=(("read", {"path": "x"}),), thinking="hm")
-    upstream, talk = upstreams(Provider(Strict(window=200_000), [call, ScriptedAnswer("ok")])), talking(api)
+    upstream, chat = make_upstream(Provider(Strict(window=200_000), [call, ScriptedAnswer("ok")])), make_chat(api)
 
     async def go():
-        async with through(upstream) as client:
-            talk.say("Read it.")
-            first = await client.post(talk.path, json.dumps(body()).encode())
-            talk.hear(first.content)
-            talk.said[:] = answered(api, talk.said)
-            return [first, await client.post(talk.path, json.dumps(body()).encode())]
+        async with open_client(upstream) as client:
+            chat.add_user_text("Read it.")
+            first = await client.post(chat.path, json.dumps(body()).encode())
+            chat.add_answer(first.content)
+            chat.messages[:] = add_tool_result(api, chat.messages)
+            return [first, await client.post(chat.path, json.dumps(body()).encode())]
 
     def body():
-        return talk.body() | FIELDS[api] | {"tools": TOOLS[api]}
+        return chat.body() | FIELDS[api] | {"tools": TOOLS[api]}
 
     assert [reply.status_code for reply in anyio.run(go)] == [200, 200]
     assert upstream.bodies[-1] != json.dumps(body()).encode()
 
 
-# -- what is edited ----------------------------------------------------------------------------------------------------
+# -- edits -------------------------------------------------------------------------------------------------------------
 
 SHORT = "(shortened)"
 SPLITS = {
-    "anthropic": lambda one: [one | {"content": [block]} for block in one["content"]],
-    "openai-chat": lambda one: [one | {"content": text} for text in (one["content"][:4], one["content"][4:])],
-    "gemini": lambda one: [one | {"parts": [part]} for part in one["parts"]],
-    "openai-responses": lambda one: [one],
+    "anthropic": lambda message: [message | {"content": [block]} for block in message["content"]],
+    "openai-chat": lambda message: [
+        message | {"content": text} for text in (message["content"][:4], message["content"][4:])
+    ],
+    "gemini": lambda message: [message | {"parts": [part]} for part in message["parts"]],
+    "openai-responses": lambda item: [item],
 }
-"""How an answer is sent back in pieces, by API; in Responses it is always."""
+"""Split an answer into several messages, by API; in Responses it always is."""
 
 
-def shorten(store):
-    """Decide for the one answer in ``store`` that its words give way, as a rule would."""
+def record_short_edit(store):
+    """Record an edit that replaces the text of the answer in ``store``."""
     (info,) = store.list_sessions()
-    said = [
+    messages = [
         entry.body.sized_message.message
         for entry in store.read_path(info.key, info.leaf_id)
-        if isinstance(entry.body, Logged)
+        if isinstance(entry.body, MessageEntry)
     ]
-    at = next(place for place, part in enumerate(said[1].parts) if isinstance(part, Text))
+    at = next(place for place, part in enumerate(messages[1].parts) if isinstance(part, Text))
     store.append_entries(
         info.key, [Entry(make_entry_id(), info.leaf_id, DecisionEntry((Edit(Span(1, 2, at), (Text(SHORT),), "test"),)))]
     )
 
 
-async def edited(through, upstream, talk, extra, *, pieces):
-    """Return the first answer, and the request that shows it shortened: its client had left out what is reasoning."""
+async def send_with_edit(open_client, upstream, chat, extra, *, pieces):
+    """Return the first answer and the client's next request, for which an edit shortens that answer."""
     store, bodies = MemoryStore(), []
 
     async def ask():
-        async with through(upstream, store) as client:
-            bodies.append(talk.body() | extra)
-            reply = await client.post(talk.path, bodies[-1])
+        async with open_client(upstream, store) as client:
+            bodies.append(chat.body() | extra)
+            reply = await client.post(chat.path, bodies[-1])
             assert reply.status_code == 200, reply.text
             return reply.content
 
-    talk.say("When?")
+    chat.add_user_text("When?")
     first = await ask()
-    talk.hear(first)
-    talk.said[:] = without_reasoning(talk.api, talk.said)
-    talk.said[1:] = [one for said in talk.said[1:] for one in (SPLITS[talk.api](said) if pieces else [said])]
-    talk.say("And then?")
-    shorten(store)
+    chat.add_answer(first)
+    chat.messages[:] = remove_reasoning(chat.api, chat.messages)
+    chat.messages[1:] = [
+        part for message in chat.messages[1:] for part in (SPLITS[chat.api](message) if pieces else [message])
+    ]
+    chat.add_user_text("And then?")
+    record_short_edit(store)
     await ask()
     return first, bodies[-1]
 
 
 @pytest.mark.parametrize("pieces", [False, True], ids=["whole", "pieces"])
 @pytest.mark.parametrize("api", FIELDS)
-def test_an_edit_brings_nothing_back(api, pieces, proxied):
-    """What a client left out of a message stays out of it where a decision of ours is about another part of it."""
-    through, upstreams, talking = proxied
-    upstream, talk = upstreams(Provider(Strict(window=200_000, accepted_seals="any"), ANSWERS)), talking(api)
-    first, _ = anyio.run(lambda: edited(through, upstream, talk, FIELDS[api], pieces=pieces))
+def test_edit_of_a_message_restores_no_reasoning(api, pieces, open_client, make_upstream, make_chat):
+    """What a client left out of a message stays out when an edit of ours changes another part of it."""
+    upstream, chat = make_upstream(Provider(Strict(window=200_000, accepted_seals="any"), ANSWERS)), make_chat(api)
+    first, _ = anyio.run(lambda: send_with_edit(open_client, upstream, chat, FIELDS[api], pieces=pieces))
     sent = upstream.bodies[-1]
     assert (b"hm 0" in first, b"hm 0" in sent) == (True, False)
     assert (SHORT.encode() in sent, b"at 0" in sent) == (True, False)
     assert b'"type":"reasoning"' not in sent
-    assert not {b"msg_", b"rs_"} & {sent[at : at + 4] for at in range(len(sent))}, "ids of what it left out with it"
+    assert not {b"msg_", b"rs_"} & {sent[at : at + 4] for at in range(len(sent))}, "an id of an omitted item was sent"
 
 
 @pytest.mark.parametrize("pieces", [False, True], ids=["whole", "pieces"])
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_an_edit_brings_no_field_back(field, pieces, proxied):
-    """Nor what a compatible server takes from nobody."""
-    through, _, talking = proxied
-    server, bodies = speaking(field)
-    _, said = anyio.run(lambda: edited(through, server, talking("openai-chat"), {}, pieces=pieces))
-    before, after = said["messages"][0], said["messages"][-1]
+def test_edit_of_a_message_restores_no_reasoning_field(field, pieces, open_client, make_chat):
+    """An edit does not send back the reasoning field of a compatible server."""
+    server, bodies = make_reasoning_server(field)
+    _, request = anyio.run(lambda: send_with_edit(open_client, server, make_chat("openai-chat"), {}, pieces=pieces))
+    before, after = request["messages"][0], request["messages"][-1]
     assert json.loads(bodies[-1])["messages"] == [before, {"role": "assistant", "content": SHORT}, after]

@@ -1,4 +1,4 @@
-"""Branches in memory: the last used are held, as many and as large as there is room for."""
+"""Branches in memory: the most recently used are kept, up to a number and a size."""
 
 from __future__ import annotations
 
@@ -19,148 +19,147 @@ from holdfast.state.entries import CompactionEntry
 from holdfast.store.memory import MemoryStore
 
 
-def said(*texts):
-    """Return a conversation whose messages have a thousand bytes each, and take three thousand."""
+def make_conversation(*texts):
+    """Build a conversation whose messages have 1,000 bytes each and take 3,000 in memory."""
     return [
         replace(build_sized_message(Message.from_text(role, text)), api="anthropic", raw=Raw(f"{text:<1000}".encode()))
         for role, text in zip(["user", "assistant"] * len(texts), texts, strict=False)
     ]
 
 
-def held(branches):
-    """Return the sessions that are held, the last used last, and how large each is."""
+def get_pool_sizes(branches):
+    """Return the pooled sessions, least recently used first, with their sizes."""
     return branches._branches.get_sizes()
 
 
-def opened(most, most_bytes):
-    """Return branches over a store in memory."""
-    means = EngineResources(MemoryStore(), MissingUpstream())
-    return BranchPool(means, Policy(), lambda _: Policy(), most, most_bytes)
+def open_pool(max_branches, max_bytes):
+    """Return a pool over a memory store."""
+    resources = EngineResources(MemoryStore(), MissingUpstream())
+    return BranchPool(resources, Policy(), lambda _: Policy(), max_branches, max_bytes)
 
 
-async def turn(branches, key, *texts):
-    """Let a session go on."""
-    async with branches.continue_branch(key, said(*texts)) as session:
-        session.journal.follow_conversation(said(*texts))
+async def run_turn(branches, key, *texts):
+    """Continue a session with this conversation."""
+    async with branches.continue_branch(key, make_conversation(*texts)) as session:
+        session.journal.follow_conversation(make_conversation(*texts))
 
 
-def test_what_is_held_has_a_number_and_a_size():
-    """A branch counts as large as it is after its turn; those used longest ago go first, and the log has them all.
-
-    One that is too large alone is held, and takes no room from the others.
+def test_branch_pool_limits_number_and_bytes():
+    """The pool evicts the least recently used branches by number and bytes; an oversized one is held alone, and the log
+    has them all.
     """
 
     async def go():
-        branches = opened(3, 13_500)
+        branches = open_pool(3, 13_500)
         for key in "abc":
-            await turn(branches, key, "one")
-        assert held(branches) == dict.fromkeys("abc", 3_000)
-        await turn(branches, "d", "one")
-        assert held(branches) == dict.fromkeys("bcd", 3_000)
-        await turn(branches, "b", "one", "two", "three")
-        assert held(branches) == {"d": 3_000, "b": 9_000}
-        await turn(branches, "a", "one", "two", "three", "four", "five")
-        assert held(branches) == {"b": 9_000, "a": 15_000}
-        await turn(branches, "a", "one", "two", "three", "four", "five", "six")
+            await run_turn(branches, key, "one")
+        assert get_pool_sizes(branches) == dict.fromkeys("abc", 3_000)
+        await run_turn(branches, "d", "one")
+        assert get_pool_sizes(branches) == dict.fromkeys("bcd", 3_000)
+        await run_turn(branches, "b", "one", "two", "three")
+        assert get_pool_sizes(branches) == {"d": 3_000, "b": 9_000}
+        await run_turn(branches, "a", "one", "two", "three", "four", "five")
+        assert get_pool_sizes(branches) == {"b": 9_000, "a": 15_000}
+        await run_turn(branches, "a", "one", "two", "three", "four", "five", "six")
         store = branches._resources.store
         assert [len(store.read_tips(info.key)) for info in store.list_sessions()] == [1] * 4
 
     anyio.run(go)
 
 
-def test_who_talks_is_held_whatever_there_is_room_for():
-    """A branch that is being talked on stays, however many others come meanwhile; its size counts once it is done."""
+def test_branch_pool_keeps_branches_in_use():
+    """A branch in use stays in the pool however many others arrive, and counts with its size afterwards."""
 
     async def go():
-        branches = opened(1, 4_500)
-        async with branches.continue_branch("a", said("one")) as session:
-            session.journal.follow_conversation(said("one"))
-            await turn(branches, "b", "one")
-            await turn(branches, "c", "one")
-            assert "a" in held(branches)
-        assert held(branches) == {"a": 3_000}
+        branches = open_pool(1, 4_500)
+        async with branches.continue_branch("a", make_conversation("one")) as session:
+            session.journal.follow_conversation(make_conversation("one"))
+            await run_turn(branches, "b", "one")
+            await run_turn(branches, "c", "one")
+            assert "a" in get_pool_sizes(branches)
+        assert get_pool_sizes(branches) == {"a": 3_000}
 
     anyio.run(go)
 
 
 @pytest.mark.parametrize("at", ["count_foreign_writes", "find_leaf", "open_state"])
-def test_what_another_replica_decides_while_a_branch_is_opened_is_seen(at, monkeypatch):
-    """At whatever step of opening it comes: from the next request on it is in force, and nothing of it is undone."""
-    branches, words = opened(3, 100_000), [f"{number}" for number in range(5)]
-    means, reached = branches._resources, []
+def test_branch_pool_sees_a_decision_made_while_opening(at, monkeypatch):
+    """A compaction by another replica at any step of opening applies from the next request on and is not undone."""
+    branches, words = open_pool(3, 100_000), [f"{number}" for number in range(5)]
+    resources, reached = branches._resources, []
 
     def decide():
         reached.append(at)
-        replica = Journal.open(means.store, "a", Policy())
-        replica.record_compaction(CompactionEntry(2, Message.from_text("user", "what was said")))
+        replica = Journal.open(resources.store, "a", Policy())
+        replica.record_compaction(CompactionEntry(2, Message.from_text("user", "summary")))
 
     owner = MemoryStore if at == "open_state" else SessionIndexes
     step = getattr(owner, at)
 
-    def meanwhile(*given, **more):
-        told = step(*given, **more)
+    def step_with_interruption(*args, **kwargs):
+        result = step(*args, **kwargs)
         if not reached:
             decide()
-        return told
+        return result
 
     async def go():
-        await turn(branches, "a", *words)
+        await run_turn(branches, "a", *words)
         branches._branches.drop_where(lambda _: True)
-        monkeypatch.setattr(owner, at, meanwhile)
-        await turn(branches, "a", *words, "5", "6")
+        monkeypatch.setattr(owner, at, step_with_interruption)
+        await run_turn(branches, "a", *words, "5", "6")
         monkeypatch.undo()
-        async with branches.continue_branch("a", said(*words, "5", "6", "7", "8")) as session:
-            session.journal.follow_conversation(said(*words, "5", "6", "7", "8"))
+        async with branches.continue_branch("a", make_conversation(*words, "5", "6", "7", "8")) as session:
+            session.journal.follow_conversation(make_conversation(*words, "5", "6", "7", "8"))
             return session.journal.state.view.compaction
 
     assert anyio.run(go) is not None
     assert reached == [at]
-    assert len(means.store.read_tips("a")) == 1
+    assert len(resources.store.read_tips("a")) == 1
 
 
 @pytest.mark.parametrize("at", ["count_foreign_writes", "find_leaf", "open_state"])
-def test_a_branch_is_opened_where_it_was_found_wherever_others_go_meanwhile(at, monkeypatch):
-    """Two proxies and two branches of one session: who moves its leaf takes nobody else along."""
-    branches, there = opened(3, 1_000_000), ["0", "1", "2", "3", "4"]
+def test_branch_pool_opens_the_found_leaf_when_the_session_leaf_moves(at, monkeypatch):
+    """Another proxy that moves the session's leaf does not move the branch that is being opened."""
+    branches, texts = open_pool(3, 1_000_000), ["0", "1", "2", "3", "4"]
     store, reached = branches._resources.store, []
     owner = MemoryStore if at == "open_state" else SessionIndexes
     step = getattr(owner, at)
 
-    def meanwhile(*given, **more):
-        told = step(*given, **more)
+    def step_with_interruption(*args, **kwargs):
+        result = step(*args, **kwargs)
         if not reached:
             reached.append(store.set_leaf("a", beside))
-        return told
+        return result
 
     async def go():
-        await turn(branches, "a", *there)
+        await run_turn(branches, "a", *texts)
         branches._branches.drop_where(lambda _: True)
-        await turn(branches, "a", "0", "1", "aside")
-        replica = Journal.open(store, "a", Policy(), leaf=behind("4"))
+        await run_turn(branches, "a", "0", "1", "aside")
+        replica = Journal.open(store, "a", Policy(), leaf=find_leaf_with_text("4"))
         replica.take_session_leaf()
-        replica.record_compaction(CompactionEntry(2, Message.from_text("user", "what was said")))
+        replica.record_compaction(CompactionEntry(2, Message.from_text("user", "summary")))
         branches._branches.drop_where(lambda _: True)
         before = store.get_session("a").entry_count
-        monkeypatch.setattr(owner, at, meanwhile)
-        async with branches.continue_branch("a", said(*there, "5", "6")) as session:
+        monkeypatch.setattr(owner, at, step_with_interruption)
+        async with branches.continue_branch("a", make_conversation(*texts, "5", "6")) as session:
             monkeypatch.undo()
-            session.journal.follow_conversation(said(*there, "5", "6"))
+            session.journal.follow_conversation(make_conversation(*texts, "5", "6"))
             return session.journal.state.view.compaction, store.get_session("a").entry_count - before
 
-    def behind(text):
+    def find_leaf_with_text(text):
         return next(leaf for leaf in leaves() if store.open_state("a", leaf).history.messages[-1].text.strip() == text)
 
     def leaves():
         return [info.id for info in store.read_tips("a")]
 
-    async def whole():
+    async def run_scenario():
         nonlocal beside
-        await turn(branches, "a", "0", "1", "aside")
-        beside = behind("aside")
+        await run_turn(branches, "a", "0", "1", "aside")
+        beside = find_leaf_with_text("aside")
         return await go()
 
     beside = ""
-    compaction, written = anyio.run(whole)
+    compaction, written = anyio.run(run_scenario)
     assert compaction is not None
     assert written <= 3
     assert len(reached) == 1

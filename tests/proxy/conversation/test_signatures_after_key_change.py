@@ -1,4 +1,4 @@
-"""A client that goes on with another key, and keeps sending what the first one's provider had sealed."""
+"""A client that continues with another key and keeps sending what the first key's provider had sealed."""
 
 from __future__ import annotations
 
@@ -34,46 +34,48 @@ ANSWERS = {
     ],
     "gemini": [{"role": "model", "parts": [{"text": "Noted.", "thoughtSignature": SEAL}]}],
 }
-"""An answer of each API with something in it that the strict provider never sealed."""
+"""An answer of each API with a sealed part that the strict provider never made."""
 
 
 @pytest.mark.parametrize("api", ANSWERS)
-def test_it_is_told_nothing_and_refused_nothing(api, proxied):
-    """The first request goes up twice, every later one once, without what was sealed; the rest is as it came."""
-    through, upstreams, talking = proxied
-    upstream, talk = (
-        upstreams(Provider(Strict(tokenizer="words"), [ScriptedAnswer("more"), ScriptedAnswer("last")])),
-        talking(api),
+def test_proxy_drops_foreign_signatures_after_a_refusal(api, open_client, make_upstream, make_chat):
+    """The first request is sent twice and every later one once, without the foreign sealed parts; the rest is
+    unchanged.
+    """
+    upstream, chat = (
+        make_upstream(Provider(Strict(tokenizer="words"), [ScriptedAnswer("more"), ScriptedAnswer("last")])),
+        make_chat(api),
     )
-    talk.fields |= {"store": False} if api == "openai-responses" else {}
-    talk.say("Note this.")
-    talk.said += ANSWERS[api]
+    chat.fields |= {"store": False} if api == "openai-responses" else {}
+    chat.add_user_text("Note this.")
+    chat.messages += ANSWERS[api]
 
     async def go():
-        async with through(upstream) as client:
-            return [await talk.turn(client, text) for text in ("And this.", "And that.")]
+        async with open_client(upstream) as client:
+            return [await chat.send_turn(client, text) for text in ("And this.", "And that.")]
 
     replies = anyio.run(go)
     assert [reply.status_code for reply in replies] == [200, 200], [reply.text for reply in replies]
-    assert SEAL in json.dumps(talk.body()), "the client knows nothing"
+    assert SEAL in json.dumps(chat.body()), "the client changed its messages"
     assert [SEAL.encode() in body for body in upstream.bodies] == [True, False, False]
     assert all(b"Noted." in body for body in upstream.bodies)
 
 
-def test_a_past_that_its_client_had_compacted_gives_way_to_a_line(proxied):
-    """Codex sends it back sealed in every request: without it the session is over, and what the user said is there."""
-    through, upstreams, talking = proxied
-    upstream, talk = (
-        upstreams(Provider(Strict(tokenizer="words"), [ScriptedAnswer("more"), ScriptedAnswer("last")])),
-        talking("openai-responses"),
+def test_proxy_replaces_a_sealed_compaction_with_a_line(open_client, make_upstream, make_chat):
+    """Codex sends its sealed compaction in every request; without it the session continues, with the user's messages in
+    it.
+    """
+    upstream, chat = (
+        make_upstream(Provider(Strict(tokenizer="words"), [ScriptedAnswer("more"), ScriptedAnswer("last")])),
+        make_chat("openai-responses"),
     )
-    talk.fields |= {"store": False}
-    talk.say("Note this.")
-    talk.said += [{"type": "compaction", "id": "cmp_1", "encrypted_content": SEAL}, *ANSWERS["openai-responses"]]
+    chat.fields |= {"store": False}
+    chat.add_user_text("Note this.")
+    chat.messages += [{"type": "compaction", "id": "cmp_1", "encrypted_content": SEAL}, *ANSWERS["openai-responses"]]
 
     async def go():
-        async with through(upstream) as client:
-            return [await talk.turn(client, text) for text in ("And this.", "And that.")]
+        async with open_client(upstream) as client:
+            return [await chat.send_turn(client, text) for text in ("And this.", "And that.")]
 
     assert [reply.status_code for reply in anyio.run(go)] == [200, 200]
     assert [SEAL.encode() in body for body in upstream.bodies] == [True, False, False]
@@ -81,24 +83,25 @@ def test_a_past_that_its_client_had_compacted_gives_way_to_a_line(proxied):
     assert all(b"Note this." in body and b"Noted." in body for body in upstream.bodies)
 
 
-ASKED = "Invalid value: 'reasoning.encrypted_content'. Supported values are: 'file_search_call.results'."
-MENTIONED = [
-    (400, "invalid_value", ASKED, 1),
+OPTION_ERROR = "Invalid value: 'reasoning.encrypted_content'. Supported values are: 'file_search_call.results'."
+UNRELATED_REFUSALS = [
+    (400, "invalid_value", OPTION_ERROR, 1),
     (401, "invalid_api_key", "Invalid API key: cannot decrypt encrypted_content", 1),
     (429, "rate_limit_exceeded", "Too many requests with invalid encrypted_content", 1),
     (500, "server_error", "Could not verify encrypted_content, the key service timed out", 1),
     (400, "invalid_encrypted_content", "The encrypted content could not be verified.", 2),
 ]
-"""Refusals that have nothing to do with what is sealed, and one that has and is not cured: how often each goes up."""
+"""Refusals unrelated to sealed parts, and one that dropping them does not cure, with how often each is sent."""
 
 
-@pytest.mark.parametrize(("status", "code", "message", "times"), MENTIONED, ids=[one[1] for one in MENTIONED])
-def test_a_refusal_that_leaving_out_does_not_cure_costs_no_reasoning(status, code, message, times, proxied):
-    """The client is told of it as it came, and its next request has all that was sealed again."""
-    through, upstreams, talking = proxied
-    told = json.dumps({"error": {"message": message, "code": code}}).encode()
+@pytest.mark.parametrize(
+    ("status", "code", "message", "times"), UNRELATED_REFUSALS, ids=[refusal[1] for refusal in UNRELATED_REFUSALS]
+)
+def test_unrelated_refusal_drops_no_reasoning(status, code, message, times, open_client, make_upstream, make_chat):
+    """The refusal is returned unchanged, and the next request has all sealed parts again."""
+    error_body = json.dumps({"error": {"message": message, "code": code}}).encode()
 
-    class Refusing(upstreams):
+    class Refusing(make_upstream):
         is_refusing = True
 
         async def handle_async_request(self, request):
@@ -106,21 +109,21 @@ def test_a_refusal_that_leaving_out_does_not_cure_costs_no_reasoning(status, cod
                 return await super().handle_async_request(request)
             self.bodies.append(await request.aread())
             headers = {"content-type": "application/json"}
-            return httpx2.Response(status, headers=headers, stream=httpx2.ByteStream(told))
+            return httpx2.Response(status, headers=headers, stream=httpx2.ByteStream(error_body))
 
-    upstream, talk = Refusing(Provider(Strict(tokenizer="words", accepted_seals="any"))), talking("openai-responses")
-    talk.fields |= {"store": False, "include": ["reasoning.encrypted_content"]}
-    talk.say("Note this.")
-    talk.said += ANSWERS["openai-responses"]
+    upstream, chat = Refusing(Provider(Strict(tokenizer="words", accepted_seals="any"))), make_chat("openai-responses")
+    chat.fields |= {"store": False, "include": ["reasoning.encrypted_content"]}
+    chat.add_user_text("Note this.")
+    chat.messages += ANSWERS["openai-responses"]
 
     async def go():
-        async with through(upstream) as client:
-            refused = await talk.turn(client, "And this.")
+        async with open_client(upstream) as client:
+            refused = await chat.send_turn(client, "And this.")
             upstream.is_refusing = False
-            return refused, await client.post(talk.path, talk.body())
+            return refused, await client.post(chat.path, chat.body())
 
-    refused, taken = anyio.run(go)
-    assert (refused.status_code, refused.content, taken.status_code) == (status, told, 200)
+    refused, accepted = anyio.run(go)
+    assert (refused.status_code, refused.content, accepted.status_code) == (status, error_body, 200)
     assert len(upstream.bodies) == times + 1
     assert SEAL.encode() in upstream.bodies[0]
     assert SEAL.encode() in upstream.bodies[-1]

@@ -1,4 +1,4 @@
-"""Windows of servers of one's own, far smaller than any provider's: a conversation goes on in them too."""
+"""Windows of local servers, far smaller than any provider's: a conversation stays inside them too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.testing.provider.client import STRICTEST_MODELS
 STATE = "x-holdfast-state"
 TURNS = 50
 TOOL = {"type": "function", "function": {"name": "look", "description": "kelp " * 230_000, "parameters": {}}}
-"""One that is larger than what is assumed of a window."""
+"""A tool larger than the window that is assumed for an unknown model."""
 WORDS = "kelp on the rock, and the tide comes in. " * 6
 
 
@@ -24,73 +24,70 @@ def run(function):
     return anyio.run(function)
 
 
-@pytest.mark.parametrize("told", [{}, {"window": 4_096}], ids=["learned", "configured"])
+@pytest.mark.parametrize("settings", [{}, {"window": 4_096}], ids=["learned", "configured"])
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_a_conversation_goes_on_in_a_window_of_4096(api, told, proxied, strict):
-    """The usual window of a local server: no error reaches the client, and the newest words are always upstream."""
-    through, _, talking = proxied
-    upstream, talk = strict(4_096), talking(api)
+def test_proxy_keeps_a_conversation_in_a_window_of_4096(api, settings, open_client, make_chat, make_strict_upstream):
+    """In the usual window of a local server no error reaches the client, and the newest message is always sent."""
+    upstream, chat = make_strict_upstream(4_096), make_chat(api)
 
     async def go():
-        async with through(upstream, **told) as client:
+        async with open_client(upstream, **settings) as client:
             for number in range(TURNS):
-                reply = await talk.turn(client, f"Note {number}: {WORDS}")
+                reply = await chat.send_turn(client, f"Note {number}: {WORDS}")
                 assert (reply.status_code, reply.headers[STATE]) == (200, "managed"), (number, reply.text)
                 assert f"Note {number}: {WORDS}" in upstream.bodies[-1].decode()
 
     run(go)
     refused = len(upstream.bodies) - TURNS
-    assert refused == 0 if told else refused <= 2
+    assert refused == 0 if settings else refused <= 2
 
 
-def test_what_does_not_fit_a_window_that_nobody_told_is_its_provider_s_to_refuse(proxied, strict):
-    """What is known or assumed of a model may be wrong: a system prompt larger than that goes on as it came."""
-    through, _, talking = proxied
-    upstream, talk = strict(1_000_000), talking("openai-chat")
-    talk.say("How high is the tide?")
-    body = json.dumps(talk.body() | {"model": "somebody-s-own", "tools": [TOOL]}).encode()
+def test_proxy_relays_requests_over_an_assumed_window(open_client, make_chat, make_strict_upstream):
+    """What is assumed of a model may be wrong, so tools larger than the assumed window are forwarded unchanged."""
+    upstream, chat = make_strict_upstream(1_000_000), make_chat("openai-chat")
+    chat.add_user_text("How high is the tide?")
+    body = json.dumps(chat.body() | {"model": "somebody-s-own", "tools": [TOOL]}).encode()
 
     async def go():
-        async with through(upstream) as client:
-            return await client.post(talk.path, body)
+        async with open_client(upstream) as client:
+            return await client.post(chat.path, body)
 
     reply = run(go)
     assert (reply.status_code, reply.headers[STATE]) == (200, "relayed"), reply.text
     assert upstream.bodies == [body]
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["at first", "behind an answer"])
+@pytest.mark.parametrize("after", [False, True], ids=["first request", "after an answer"])
 @pytest.mark.parametrize("window", [0, 16_000], ids=["assumed", "configured"])
-def test_tools_that_are_too_large_are_their_client_s_fault(window, after, proxied, strict):
-    """Whatever was answered before: refused where the window was told, else its provider's to take, in its API's words;
-    all is well with what is Holdfast's own, and that is told."""
-    through, _, talking = proxied
-    upstream, talk = strict(100_000, overflow="llama.cpp"), talking("openai-chat")
-    talk.fields = {"model": "somebody-s-own"}
+def test_oversized_tools_do_not_degrade_the_proxy(window, after, open_client, make_chat, make_strict_upstream):
+    """Oversized tools are refused with a configured window and relayed with an assumed one, the error is in the API's
+    words, and ``/livez`` stays ok.
+    """
+    upstream, chat = make_strict_upstream(100_000, overflow="llama.cpp"), make_chat("openai-chat")
+    chat.fields = {"model": "somebody-s-own"}
 
     async def go():
-        async with through(upstream, window=window) as client:
+        async with open_client(upstream, window=window) as client:
             for number in range(after):
-                await talk.turn(client, f"Note {number}: {WORDS}")
-            talk.say("How high is the tide?")
-            reply = await client.post(talk.path, talk.body() | {"tools": [TOOL]})
+                await chat.send_turn(client, f"Note {number}: {WORDS}")
+            chat.add_user_text("How high is the tide?")
+            reply = await client.post(chat.path, chat.body() | {"tools": [TOOL]})
             return reply, (await client.web.get("/livez")).json()
 
     reply, livez = run(go)
     assert (reply.status_code, reply.headers[STATE]) == (400, "refused" if window else "relayed")
     assert "maximum context length" in reply.text
-    assert (livez["status"], [one["what"] for one in livez["troubles"]]) == ("ok", ["WindowTooSmall"])
+    assert (livez["status"], [trouble["what"] for trouble in livez["troubles"]]) == ("ok", ["WindowTooSmall"])
 
 
-def test_a_refusal_of_ours_tells_the_size_of_the_whole_request(proxied, strict):
-    """Its tools and its system prompt too: clients reckon with it how much they cut."""
-    through, _, talking = proxied
-    upstream, talk = strict(1_000_000), talking("openai-chat")
-    talk.say("How high is the tide?")
+def test_local_overflow_error_counts_tools_and_system_prompt(open_client, make_chat, make_strict_upstream):
+    """The reported size covers tools and system prompt, because clients compute their cut from it."""
+    upstream, chat = make_strict_upstream(1_000_000), make_chat("openai-chat")
+    chat.add_user_text("How high is the tide?")
 
     async def go():
-        async with through(upstream, window=8_000) as client:
-            return await client.post(talk.path, talk.body() | {"tools": [TOOL]})
+        async with open_client(upstream, window=8_000) as client:
+            return await client.post(chat.path, chat.body() | {"tools": [TOOL]})
 
     reply = run(go)
     assert (reply.status_code, reply.headers[STATE]) == (400, "refused")
@@ -100,18 +97,19 @@ def test_a_refusal_of_ours_tells_the_size_of_the_whole_request(proxied, strict):
 
 
 @pytest.mark.parametrize("window", [100, 1_200])
-def test_what_fits_a_window_that_is_too_small_for_any_conversation_goes_on_as_it_came(window, proxied, strict, capfd):
-    """It is the provider's to take; what does not fit is refused with its own size, and that is said once."""
-    through, _, talking = proxied
-    upstream, talk, store = strict(), talking("anthropic"), MemoryStore()
-    talk.say("How high is the tide?")
-    small = json.dumps(talk.body()).encode()
-    talk.say(WORDS * 30)
+def test_request_that_fits_a_tiny_window_is_relayed(window, open_client, make_chat, make_strict_upstream, capfd):
+    """A request that fits a tiny window is relayed; one that does not is refused with its own size, which is reported
+    once.
+    """
+    upstream, chat, store = make_strict_upstream(), make_chat("anthropic"), MemoryStore()
+    chat.add_user_text("How high is the tide?")
+    small = json.dumps(chat.body()).encode()
+    chat.add_user_text(WORDS * 30)
 
     async def go():
-        async with through(upstream, store, window=window) as client:
-            fine = [await client.post(talk.path, small) for _ in range(2)]
-            return fine, await client.post(talk.path, talk.body()), (await client.web.get("/livez")).json()
+        async with open_client(upstream, store, window=window) as client:
+            fine = [await client.post(chat.path, small) for _ in range(2)]
+            return fine, await client.post(chat.path, chat.body()), (await client.web.get("/livez")).json()
 
     fine, refused, livez = run(go)
     assert [(reply.status_code, reply.headers[STATE]) for reply in fine] == [(200, "relayed")] * 2

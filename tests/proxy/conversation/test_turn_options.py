@@ -1,4 +1,4 @@
-"""Options that a client sets for a turn inside the conversation: they reach the model, whatever gives way before."""
+"""Options that a client sets for a turn inside the conversation reach the model, whatever is reduced before them."""
 
 from __future__ import annotations
 
@@ -13,47 +13,48 @@ HEADERS = {
     "anthropic-version": "2023-06-01",
     "anthropic-beta": BETAS,
 }
-BOUND = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
-"""What pi 1.6 asks of thinking; it needs a beta of the headers, which are the client's to send."""
+THINKING = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+"""The thinking option of pi 1.6; it needs a beta header, which only the client can send."""
 WINDOW, TURNS, WORDS = 8_000, 10, 1_500
 
 
-def level(effort, words=""):
-    """Return the system message in which a client tells the effort of a turn."""
-    return {"role": "system", "content": words or [], "output_config": {"effort": effort}}
+def make_effort_message(effort, text=""):
+    """Return the system message that sets the effort of a turn."""
+    return {"role": "system", "content": text or [], "output_config": {"effort": effort}}
 
 
-def talked(proxied, strict, model, words="", **fields):
-    """Return the answers to a conversation that outgrows its window, and what went up for each of its turns."""
-    upstream, said, answered = strict(WINDOW), [], []
+def run_conversation(open_client, make_strict_upstream, model, text="", **fields):
+    """Run a conversation that outgrows its window; return each reply with the messages sent for it."""
+    upstream, messages, turns = make_strict_upstream(WINDOW), [], []
 
     async def go():
-        async with proxied[0](upstream) as client:
+        async with open_client(upstream) as client:
             for turn in range(TURNS):
-                said.append({"role": "user", "content": f"turn {turn} " + "word " * WORDS})
-                said.append(level("high" if turn % 2 else "low", words))
-                body = {"model": model, "max_tokens": 500, "messages": said, **fields}
+                messages.append({"role": "user", "content": f"turn {turn} " + "word " * WORDS})
+                messages.append(make_effort_message("high" if turn % 2 else "low", text))
+                body = {"model": model, "max_tokens": 500, "messages": messages, **fields}
                 reply = await client.post("/v1/messages", body, HEADERS.items())
-                answered.append((reply, json.loads(upstream.bodies[-1])["messages"]))
-                said.append({"role": "assistant", "content": reply.json()["content"]})
+                turns.append((reply, json.loads(upstream.bodies[-1])["messages"]))
+                messages.append({"role": "assistant", "content": reply.json()["content"]})
 
     anyio.run(go)
-    return answered
+    return turns
 
 
 @pytest.mark.parametrize("model", ["claude-opus-5-5", "claude-haiku-5-5", "claude-opus-9"])
 @pytest.mark.parametrize("words", ["", "# Environment\nYou are in a folder."])
-def test_the_effort_of_the_newest_turn_reaches_the_model(proxied, strict, model, words):
-    """With words (Claude Code 2.1.332) or without (pi 1.6) it ends each request as it was written, past the window too,
-    also for a model that is newer than all known."""
-    for turn, (reply, sent) in enumerate(talked(proxied, strict, model, words)):
+def test_effort_of_the_newest_turn_is_sent_unchanged(open_client, make_strict_upstream, model, words):
+    """The effort message, with text (Claude Code 2.1.332) or without (pi 1.6), ends each request as written, past the
+    window and for unknown newer models too.
+    """
+    for turn, (reply, sent) in enumerate(run_conversation(open_client, make_strict_upstream, model, words)):
         assert reply.status_code == 200, reply.text
-        assert sent[-1] == level("high" if turn % 2 else "low", words)
-    assert len(sent) < TURNS, "nothing gave way"
+        assert sent[-1] == make_effort_message("high" if turn % 2 else "low", words)
+    assert len(sent) < TURNS, "nothing was reduced"
 
 
-def test_an_option_that_needs_a_beta_of_the_headers_is_its_clients_to_ask_for(proxied, strict):
-    """What is reduced is not held back for a beta that stands in no body: the window is never passed."""
-    answered = talked(proxied, strict, "claude-opus-5-5", thinking=BOUND)
-    assert {reply.status_code for reply, _ in answered} == {200}
-    assert {reply.headers["x-holdfast-state"] for reply, _ in answered} == {"managed"}
+def test_option_that_needs_a_beta_header_does_not_stop_reductions(open_client, make_strict_upstream):
+    """A beta in the client's headers does not keep the proxy from reducing, so the window is never exceeded."""
+    turns = run_conversation(open_client, make_strict_upstream, "claude-opus-5-5", thinking=THINKING)
+    assert {reply.status_code for reply, _ in turns} == {200}
+    assert {reply.headers["x-holdfast-state"] for reply, _ in turns} == {"managed"}

@@ -1,4 +1,4 @@
-"""Who may ask is told by the host that was asked for, by the page that asks, and by a token."""
+"""Access is decided by the requested host, by the page that asks, and by the token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.config.addresses import is_local_url, is_loopback_host, is_url_of_server
 from holdfast.proxy.http.access import check_access, explain_foreign_request, is_token_valid
 
-HERE = [
+LOOPBACK_HOSTS = [
     "localhost",
     "LocalHost",
     "127.0.0.1",
@@ -21,7 +21,7 @@ HERE = [
     "one.localhost",
     "[::ffff:127.0.0.1]",
 ]
-ELSEWHERE = [
+FOREIGN_HOSTS = [
     "evil.example",
     "localhost.evil.example",
     "evil.example.",
@@ -39,45 +39,47 @@ ELSEWHERE = [
     "2130706433",
     " ",
 ]
-DIGITS = st.integers(0, 65_535).map(lambda port: f":{port}")
+PORTS = st.integers(0, 65_535).map(lambda port: f":{port}")
 
 
-@pytest.mark.parametrize("host", HERE)
+@pytest.mark.parametrize("host", LOOPBACK_HOSTS)
 @pytest.mark.parametrize("port", ["", ":", ":80", ":8642", ":50123"])
-def test_this_machine_may_be_asked(host, port):
-    """Any name of loopback, with any port: another port of this machine may lead to ours."""
+def test_explain_foreign_request_accepts_loopback_names(host, port):
+    """Any name of loopback is accepted with any port, because another local port may be forwarded to ours."""
     assert not explain_foreign_request(host + port, None, "127.0.0.1")
     assert not explain_foreign_request(host + port, f"http://{host}{port}", "localhost")
 
 
-@pytest.mark.parametrize("host", ELSEWHERE)
-def test_a_foreign_host_is_refused(host):
-    """A name that only leads here is none of ours; beyond loopback names tell nothing, and the token does."""
+@pytest.mark.parametrize("host", FOREIGN_HOSTS)
+def test_explain_foreign_request_rejects_foreign_hosts(host):
+    """A foreign name that resolves to this machine is refused; beyond loopback names prove nothing, and the token
+    decides.
+    """
     assert host[:50] in explain_foreign_request(host, None, "::1")
     assert explain_foreign_request(f"{host}:8642", None, "127.0.0.1")
     assert not explain_foreign_request(host, None, "0.0.0.0")
 
 
 @pytest.mark.parametrize("host", [None, ""])
-def test_no_host(host):
-    """HTTP/1.0 has none, and no browser speaks it."""
+def test_explain_foreign_request_accepts_a_missing_host(host):
+    """HTTP/1.0 has no host header, and no browser sends HTTP/1.0."""
     assert not explain_foreign_request(host, None, "127.0.0.1")
     assert explain_foreign_request(host, "https://evil.example", "127.0.0.1")
 
 
 @pytest.mark.parametrize("bound", ["127.0.0.1", "0.0.0.0", "::", "box.lan"])
 @pytest.mark.parametrize("scheme", ["http", "https", "ftp"])
-@pytest.mark.parametrize("host", ELSEWHERE)
-def test_a_foreign_page_is_refused(bound, scheme, host):
-    """A page from elsewhere is refused wherever the server listens, also with a host that is ours."""
+@pytest.mark.parametrize("host", FOREIGN_HOSTS)
+def test_explain_foreign_request_rejects_foreign_origins(bound, scheme, host):
+    """A page from elsewhere is refused whatever address the server is bound to, also when the host is ours."""
     assert explain_foreign_request("localhost:8642", f"{scheme}://{host}", bound)
 
 
 @pytest.mark.parametrize(
     "origin", ["null", "", "file://", "http://", "http://[::1", "localhost", "app://x", "http://a b"]
 )
-def test_a_page_of_nowhere_is_refused(origin):
-    """What hides where it comes from may be anything."""
+def test_explain_foreign_request_rejects_opaque_origins(origin):
+    """An origin that hides where the page comes from is refused."""
     assert explain_foreign_request("localhost", origin, "127.0.0.1")
 
 
@@ -86,17 +88,17 @@ def test_a_page_of_nowhere_is_refused(origin):
     st.text(max_size=30),
     st.sampled_from(["127.0.0.1", "::1", "localhost"]),
 )
-def test_any_header_is_judged(host, origin, bound):
-    """Nothing is raised; a name passes alone only if it passes with a port."""
+def test_explain_foreign_request_never_raises(host, origin, bound):
+    """No header value raises, and a name that passes without a port passes with one."""
     assert isinstance(explain_foreign_request(host, origin, bound), str)
     if ":" not in host and host and not explain_foreign_request(host, None, bound):
         assert not explain_foreign_request(f"{host}:1", None, bound)
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
-def test_tokens(given_, token):
-    """Exactly the token is known; where none is set, none is needed."""
-    assert is_token_valid(given_, token) == (not token or given_.encode() == token.encode())
+def test_is_token_valid_compares_exactly(candidate, token):
+    """Only the exact token is valid; where none is set, any is."""
+    assert is_token_valid(candidate, token) == (not token or candidate.encode() == token.encode())
     assert is_token_valid(token, token)
     assert is_token_valid(None, token) == (not token)
 
@@ -117,22 +119,22 @@ def test_tokens(given_, token):
         ({"x-holdfast-token": "kelp"}, None),
     ],
 )
-def test_who_may_ask(headers, status):
-    """A page is told first that it may not, and no token lets it in; then a program that does not know the token."""
+def test_check_access_judges_the_page_before_the_token(headers, status):
+    """A page is refused with 403 whatever its token; then a program without the token gets 401."""
     found = check_access(headers, "127.0.0.1", "kelp")
     assert (found and found.status) == status
 
 
-def test_a_token_is_not_shown_by_a_refusal():
-    """A refusal names the host and the page alone, and no more of them than fits."""
+def test_refusals_are_short_and_never_show_the_token():
+    """A refusal names only the host and the page, truncated."""
     assert len(explain_foreign_request("x" * 5_000, None, "127.0.0.1")) < 300
     assert len(explain_foreign_request(None, "x" * 5_000, "127.0.0.1")) < 300
     assert "kelp" not in str(check_access({"x-holdfast-token": "help"}, "127.0.0.1", "kelp"))
 
 
-@given(st.sampled_from(["http", "https"]), st.sampled_from(HERE), DIGITS)
-def test_addresses_of_this_machine(scheme, host, port):
-    """An address of loopback stays here whatever its port; another does not."""
+@given(st.sampled_from(["http", "https"]), st.sampled_from(LOOPBACK_HOSTS), PORTS)
+def test_is_local_url_accepts_loopback_with_any_port(scheme, host, port):
+    """A loopback URL is local whatever its port (except 0), and no other is."""
     assert is_loopback_host(host)
     assert is_local_url(f"{scheme}://{host}{port}/v1") == (port != ":0")
     assert not is_local_url(f"{scheme}://evil.example{port}/localhost")
@@ -156,6 +158,6 @@ def test_addresses_of_this_machine(scheme, host, port):
         ("http://localhost:99999", "localhost", 99999, False),
     ],
 )
-def test_what_leads_to_the_proxy(base, host, port, leads):
-    """An address leads to a server if its port is the same and its host may mean the same machine."""
+def test_is_url_of_server_compares_port_and_machine(base, host, port, leads):
+    """A URL leads to a server when the port is the same and its host may be the same machine."""
     assert is_url_of_server(base, host, port) == leads

@@ -1,4 +1,4 @@
-"""Signs of life: the official clients of every API read over them."""
+"""Keep-alives: the official clients of every API skip them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.provider.provider import Provider
 from holdfast.testing.upstream import ProviderUpstream
 
-SIGN = b": keep-alive\n\n"
+COMMENT = b": keep-alive\n\n"
 
 
-def test_every_api_has_a_sign_for_streams_alone():
-    """An answer in one piece has none: nothing may stand in it."""
+def test_keep_alive_bytes_exist_only_for_streams():
+    """Every API has a keep-alive for streams, and an unstreamed answer has none because it would corrupt it."""
     assert all(get_keep_alive_bytes(api, stream=True) for api in API_NAMES)
     assert not any(get_keep_alive_bytes(api, stream=False) for api in (*API_NAMES, ""))
     assert get_keep_alive_bytes("", stream=True) == b""
 
 
-def signed(api, sign):
-    """Return connections on which every answer of a strict provider has signs of life before it."""
+def make_client(api, keep_alive):
+    """Return an HTTP client whose every answer of a strict provider has keep-alives before it."""
     upstream = ProviderUpstream(Provider())
 
     async def answer(sent):
@@ -33,38 +33,38 @@ def signed(api, sign):
 
     def respond(request):
         body = anyio.run(answer, UpstreamRequest(api, request.content, STRICTEST_MODELS[api], stream=True))
-        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=sign * 2 + body)
+        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=keep_alive * 2 + body)
 
     return httpx2.Client(transport=httpx2.MockTransport(respond))
 
 
-def by_anthropic(http):
+def ask_anthropic(http):
     from anthropic import Anthropic
 
     with Anthropic(api_key="any", http_client=http) as client:
-        asked = {
+        fields = {
             "model": STRICTEST_MODELS["anthropic"],
             "max_tokens": 50,
             "messages": [{"role": "user", "content": "hello"}],
         }
-        with client.messages.stream(**asked) as stream:
+        with client.messages.stream(**fields) as stream:
             return stream.get_final_text()
 
 
-def by_chat(http):
+def ask_openai_chat(http):
     from openai import OpenAI
 
     with OpenAI(api_key="any", http_client=http) as client:
-        asked = {
+        fields = {
             "model": STRICTEST_MODELS["openai-chat"],
             "messages": [{"role": "user", "content": "hello"}],
             "stream": True,
         }
-        chunks = list(client.chat.completions.create(**asked))
+        chunks = list(client.chat.completions.create(**fields))
         return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
 
-def by_responses(http):
+def ask_openai_responses(http):
     from openai import OpenAI
 
     with (
@@ -74,7 +74,7 @@ def by_responses(http):
         return stream.get_final_response().output_text
 
 
-def by_gemini(http):
+def ask_gemini(http):
     from google import genai
 
     with genai.Client(api_key="any", http_options=genai.types.HttpOptions(httpx_client=http)) as client:
@@ -82,18 +82,28 @@ def by_gemini(http):
         return "".join(chunk.text or "" for chunk in chunks)
 
 
-BY = {"anthropic": by_anthropic, "openai-chat": by_chat, "openai-responses": by_responses, "gemini": by_gemini}
+ASK_BY_API = {
+    "anthropic": ask_anthropic,
+    "openai-chat": ask_openai_chat,
+    "openai-responses": ask_openai_responses,
+    "gemini": ask_gemini,
+}
 
 
 @pytest.mark.parametrize("api", API_NAMES)
-def test_the_official_clients_read_over_them(api):
-    """Each vendor's own SDK says the same of an answer with signs of life before it as of one without."""
-    plain, kept = BY[api](signed(api, b"")), BY[api](signed(api, get_keep_alive_bytes(api, stream=True)))
+def test_official_clients_skip_keep_alives(api):
+    """Each vendor's SDK reads the same answer with and without keep-alives before it."""
+    plain, kept = (
+        ASK_BY_API[api](make_client(api, b"")),
+        ASK_BY_API[api](make_client(api, get_keep_alive_bytes(api, stream=True))),
+    )
     assert plain == kept
     assert kept.startswith("ok")
 
 
-def test_a_comment_is_nothing_for_googles_client():
-    """Why Gemini's sign is a blank line: its SDK takes a comment for broken JSON. If this fails, it can be one."""
+def test_google_client_fails_on_an_sse_comment():
+    """Gemini's keep-alive is a blank line because its SDK takes a comment for broken JSON; if this test fails, it can
+    be a comment.
+    """
     with pytest.raises(Exception, match="keep-alive"):
-        by_gemini(signed("gemini", SIGN))
+        ask_gemini(make_client("gemini", COMMENT))

@@ -1,4 +1,4 @@
-"""Requests over connections of our own: answers are what httpx2's own transport makes of the same bytes."""
+"""DirectTransport gives the answers that httpx2's own transport makes of the same bytes."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from holdfast.proxy.http.direct_transport import MAX_HELD_BYTES, DirectTransport
 from holdfast.proxy.server import _make_provider_client
 from holdfast.proxy.settings import Settings
 
-HERE = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
-ENDS = b"5\r\nkelp \r\n4\r\nrock\r\n0\r\n\r\n"
+CHUNKS = b"5\r\nkelp \r\n4\r\nrock\r\n0\r\n\r\n"
 ANSWERS = {
-    "chunks": CHUNKED + ENDS,
+    "chunks": CHUNKED + CHUNKS,
     "a length": OK + b"Content-Length: 4\r\nX-Kelp:  a \r\nx-kelp: b\r\n\r\nkelp",
     "until the end": OK + b"X-Kelp: a\r\n\r\nkelp",
     "HTTP/1.0": b"HTTP/1.0 200 OK\r\n\r\nkelp",
     "nothing": b"HTTP/1.1 204 No Content\r\n\r\n",
     "not modified": b"HTTP/1.1 304 Not Modified\r\nContent-Length: 4\r\n\r\n",
     "no reason": b"HTTP/1.1 200\r\nContent-Length: 4\r\n\r\nkelp",
-    "continue first": b"HTTP/1.1 100 Continue\r\n\r\n" + CHUNKED + ENDS,
-    "hints first": b"HTTP/1.1 103 Early Hints\r\nLink: </kelp>\r\n\r\n" + CHUNKED + ENDS,
+    "continue first": b"HTTP/1.1 100 Continue\r\n\r\n" + CHUNKED + CHUNKS,
+    "hints first": b"HTTP/1.1 103 Early Hints\r\nLink: </kelp>\r\n\r\n" + CHUNKED + CHUNKS,
     "trailers": CHUNKED + b"4\r\nkelp\r\n0\r\nX-Sum: 1\r\n\r\n",
     "chunks with names": CHUNKED + b"4;kelp=1\r\nkelp\r\n0\r\n\r\n",
     "chunks with spaces": CHUNKED + b"4 \r\nkelp\r\n0\r\n\r\n",
-    "chunks and a length": OK + b"Content-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n" + ENDS,
+    "chunks and a length": OK + b"Content-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS,
     "bare line ends": b"HTTP/1.1 200 OK\nContent-Length: 4\n\nkelp",
     "closes": OK + b"Connection: close\r\nContent-Length: 4\r\n\r\nkelp",
     "no answer": b"",
@@ -45,16 +45,16 @@ ANSWERS = {
     "two lengths": OK + b"Content-Length: 4\r\nContent-Length: 5\r\n\r\nkelp!",
     "a length twice": OK + b"Content-Length: 4\r\nContent-Length: 4\r\n\r\nkelp",
     "a length listed twice": OK + b"Content-Length: 4, 4\r\n\r\nkelp",
-    "a coding below chunks": OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + ENDS,
+    "a coding below chunks": OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + CHUNKS,
     "a coding below chunks that end early": OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n4\r\nkelp\r\n",
-    "a coding above chunks": OK + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: gzip\r\n\r\n" + ENDS,
-    "chunks in chunks": OK + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n" + ENDS,
+    "a coding above chunks": OK + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: gzip\r\n\r\n" + CHUNKS,
+    "chunks in chunks": OK + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS,
     "a coding without chunks": OK + b"Transfer-Encoding: gzip\r\n\r\nkelp",
-    "chunks with a weight": OK + b"Transfer-Encoding: chunked;q=1\r\n\r\n" + ENDS,
-    "chunks in HTTP/1.0": b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + ENDS,
-    "hints with a length": b"HTTP/1.1 110 Odd\r\nContent-Length: 4\r\n\r\n" + CHUNKED + ENDS,
-    "hints with a body": b"HTTP/1.1 110 Odd\r\nContent-Length: 4\r\n\r\nrock" + CHUNKED + ENDS,
-    "hints that close": b"HTTP/1.1 103 Early Hints\r\nConnection: close\r\n\r\n" + CHUNKED + ENDS,
+    "chunks with a weight": OK + b"Transfer-Encoding: chunked;q=1\r\n\r\n" + CHUNKS,
+    "chunks in HTTP/1.0": b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS,
+    "hints with a length": b"HTTP/1.1 110 Odd\r\nContent-Length: 4\r\n\r\n" + CHUNKED + CHUNKS,
+    "hints with a body": b"HTTP/1.1 110 Odd\r\nContent-Length: 4\r\n\r\nrock" + CHUNKED + CHUNKS,
+    "hints that close": b"HTTP/1.1 103 Early Hints\r\nConnection: close\r\n\r\n" + CHUNKED + CHUNKS,
     "HTTP/1.2": b"HTTP/1.2 200 OK\r\nContent-Length: 4\r\n\r\nkelp",
     "a folded header": OK + b"X-Kelp: a\r\n b\r\nContent-Length: 4\r\n\r\nkelp",
     "a folded length": OK + b"Content-Length:\r\n 4\r\n\r\nkelp",
@@ -67,7 +67,7 @@ ANSWERS = {
     "bare line ends everywhere": b"HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n4\nkelp\n0\n\n",
     "a blank line first": b"\r\n" + OK + b"Content-Length: 4\r\n\r\nkelp",
     "a protocol of streams": b"RTSP/1.0 200 OK\r\nContent-Length: 4\r\n\r\nkelp",
-    "an upgrade that nobody asked for": b"HTTP/1.1 101 Go\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+    "an unrequested upgrade": b"HTTP/1.1 101 Go\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
     "an upgrade that is offered": OK + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 4\r\n\r\nkelp",
     "trailers without end": CHUNKED + b"4\r\nkelp\r\n0\r\nX-Kelp: " + b"k" * 600_000 + b"\r\n\r\n",
     "names of a chunk without end": CHUNKED + b"4;" + b"k" * 600_000 + b"\r\nkelp\r\n0\r\n\r\n",
@@ -76,55 +76,55 @@ ANSWERS = {
 
 
 @asynccontextmanager
-async def server(play, **given):
-    """Yield the address of a server that lets ``play`` meet each connection, and the connections that it met."""
-    met = []
+async def run_server(serve, **options):
+    """Yield the URL of a server that calls ``serve`` for each connection, and the list of connections."""
+    connections = []
 
-    async def meet(reader, writer):
-        met.append(writer)
+    async def handle(reader, writer):
+        connections.append(writer)
         try:
-            await play(reader, writer)
+            await serve(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
             writer.close()
 
-    listening = await asyncio.start_server(meet, HERE, 0, **given)
+    listening = await asyncio.start_server(handle, LOOPBACK, 0, **options)
     async with listening:
-        yield f"http://{HERE}:{listening.sockets[0].getsockname()[1]}/v1?a=b", met
+        yield f"http://{LOOPBACK}:{listening.sockets[0].getsockname()[1]}/v1?a=b", connections
 
 
-async def heard(reader):
-    """Return a request without a body."""
+async def read_request(reader):
+    """Read a request without a body."""
     return await reader.readuntil(b"\r\n\r\n")
 
 
-async def say(pieces, reader, writer):
+async def answer_once(pieces, reader, writer):
     """Answer one request with ``pieces``, and end the connection."""
-    await heard(reader)
+    await read_request(reader)
     for piece in pieces:
         writer.write(piece)
         await writer.drain()
         await asyncio.sleep(0)
 
 
-async def again(answer, reader, writer):
-    """Answer each request with ``answer``."""
-    while await heard(reader):
-        writer.write(answer)
+async def answer_each(data, reader, writer):
+    """Answer each request with ``data``."""
+    while await read_request(reader):
+        writer.write(data)
 
 
-def request(url, method="GET", content=None, **headers):
-    """Return a request that waits for a few seconds."""
+def make_request(url, method="GET", content=None, **headers):
+    """Build a request with timeouts of a few seconds."""
     extensions = {"timeout": {"connect": 5, "read": 5, "write": 5, "pool": 5}}
     return httpx2.Request(method, url, content=content, headers=headers, extensions=extensions)
 
 
-async def answer(transport, asked):
-    """Return what came back: the status, the headers, the body so far, and what broke it off."""
+async def read_answer(transport, request):
+    """Send a request; return the status, the headers, the body so far, and the type of the error."""
     body, reply = b"", None
     try:
-        reply = await transport.handle_async_request(asked)
+        reply = await transport.handle_async_request(request)
         async for piece in reply.stream:
             body += piece
     except httpx2.TransportError as error:
@@ -135,8 +135,8 @@ async def answer(transport, asked):
     return reply.status_code, reply.headers.raw, body, None
 
 
-def cut(data, size):
-    """Return the first bytes of ``data`` in pieces of this size, and the rest of it."""
+def split_start(data, size):
+    """Return the first 400 bytes of ``data`` in pieces of this size, and the rest."""
     first = data[: 400 // size * size]
     return [*(first[at : at + size] for at in range(0, len(first), size)), data[len(first) :]]
 
@@ -144,126 +144,128 @@ def cut(data, size):
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.parametrize("size", [1, 7, 1_000_000])
-def test_an_answer_is_what_httpx2_makes_of_it(name, method, size):
-    """Status, headers, body and what breaks it off, however its bytes arrive."""
+def test_direct_transport_matches_httpx2(name, method, size):
+    """Status, headers, body and error are those of httpx2's own transport, however the bytes are split."""
 
     async def both():
-        async with server(partial(say, cut(ANSWERS[name], size))) as (url, _):
+        async with run_server(partial(answer_once, split_start(ANSWERS[name], size))) as (url, _):
             found = []
             for kind in (partial(httpx2.AsyncHTTPTransport, verify=False), partial(DirectTransport, 8, 60.0)):
                 async with kind() as transport:
-                    found.append(await answer(transport, request(url, method)))
+                    found.append(await read_answer(transport, make_request(url, method)))
             return found
 
     theirs, ours = asyncio.run(both())
     assert ours == theirs
 
 
-def run(play, use, **given):
-    """Return what ``use`` makes of a transport, a server's address and its connections."""
+def run(serve, use, **options):
+    """Return what ``use`` returns for a transport, a server's URL and the list of its connections."""
 
     async def go():
-        async with server(play, **given) as (url, met), DirectTransport(2, 60.0) as transport:
-            return await asyncio.wait_for(use(transport, url, met), 20)
+        async with run_server(serve, **options) as (url, connections), DirectTransport(2, 60.0) as transport:
+            return await asyncio.wait_for(use(transport, url, connections), 20)
 
     return asyncio.run(go())
 
 
-def test_what_arrives_at_once_is_one_piece():
-    """A hundred chunks that lie there are not a hundred steps."""
+def test_direct_transport_joins_chunks_that_arrived_together():
+    """A hundred chunks that are already buffered are one piece."""
     data = CHUNKED + b"4\r\nkelp\r\n" * 100 + b"0\r\n\r\n"
 
-    async def use(transport, url, met):
-        reply = await transport.handle_async_request(request(url))
+    async def use(transport, url, connections):
+        reply = await transport.handle_async_request(make_request(url))
         await asyncio.sleep(0.05)
         return [piece async for piece in reply.stream]
 
-    assert run(partial(say, [data]), use) == [b"kelp" * 100]
+    assert run(partial(answer_once, [data]), use) == [b"kelp" * 100]
 
 
 @pytest.mark.parametrize("name", ["chunks", "a length", "nothing", "not modified", "hints first"])
-def test_a_connection_takes_the_next_request(name):
-    """As long as its answers come to their end."""
+def test_direct_transport_reuses_connections(name):
+    """A connection is reused as long as its answers are complete."""
 
-    async def use(transport, url, met):
-        found = [await answer(transport, request(url)) for _ in range(3)]
-        return found[1:] == found[:-1], len(met)
+    async def use(transport, url, connections):
+        found = [await read_answer(transport, make_request(url)) for _ in range(3)]
+        return found[1:] == found[:-1], len(connections)
 
-    assert run(partial(again, ANSWERS[name]), use) == (True, 1)
+    assert run(partial(answer_each, ANSWERS[name]), use) == (True, 1)
 
 
 @pytest.mark.parametrize("name", ["closes", "HTTP/1.0"])
-def test_a_connection_that_its_server_ends_takes_none(name):
-    """The next request goes out on another one."""
+def test_direct_transport_opens_a_new_connection_after_close(name):
+    """After an answer that closes its connection the next request opens another one."""
 
-    async def use(transport, url, met):
+    async def use(transport, url, connections):
         for _ in range(2):
-            assert (await answer(transport, request(url)))[2:] == (b"kelp", None)
-        return len(met)
+            assert (await read_answer(transport, make_request(url)))[2:] == (b"kelp", None)
+        return len(connections)
 
-    assert run(partial(say, [ANSWERS[name]]), use) == 2
+    assert run(partial(answer_once, [ANSWERS[name]]), use) == 2
 
 
-def test_an_answer_that_nobody_read_to_its_end_ends_its_connection():
-    """The rest of it would stand before the next answer."""
+def test_direct_transport_closes_after_an_unread_answer():
+    """The unread rest would come before the next answer."""
 
-    async def use(transport, url, met):
-        reply = await transport.handle_async_request(request(url))
+    async def use(transport, url, connections):
+        reply = await transport.handle_async_request(make_request(url))
         await reply.aclose()
-        assert (await answer(transport, request(url)))[2] == b"kelp rock"
-        return len(met)
+        assert (await read_answer(transport, make_request(url)))[2] == b"kelp rock"
+        return len(connections)
 
-    async def play(reader, writer):
-        await heard(reader)
-        writer.write(CHUNKED + ENDS[:10])
+    async def serve(reader, writer):
+        await read_request(reader)
+        writer.write(CHUNKED + CHUNKS[:10])
         await asyncio.sleep(0.05)
-        writer.write(ENDS[10:])
+        writer.write(CHUNKS[10:])
         await writer.drain()
 
-    assert run(play, use) == 2
+    assert run(serve, use) == 2
 
 
 @pytest.mark.parametrize("kind", [partial(DirectTransport, 8, 60.0), partial(FullDuplexTransport, httpx2.Limits())])
 @pytest.mark.parametrize("name", ["a length", "chunks"])
-def test_a_second_answer_that_nobody_asked_for_is_given_to_nobody(name, kind):
-    """The connection that it came on is not used again: the next request may be another user's."""
+def test_transport_drops_an_unsolicited_second_answer(name, kind):
+    """A connection on which an unsolicited answer arrives is not used again, because the next request may be another
+    user's.
+    """
 
-    async def use(_, url, met):
+    async def use(_, url, connections):
         async with kind() as transport:
-            found = [(await answer(transport, request(url)))[2] for _ in range(2)]
-            return found[0] == found[1], len(met)
+            found = [(await read_answer(transport, make_request(url)))[2] for _ in range(2)]
+            return found[0] == found[1], len(connections)
 
     twice = ANSWERS[name] + OK + b"Content-Length: 4\r\n\r\nrock"
-    assert run(partial(again, twice), use) == (True, 2)
-    assert run(partial(again, ANSWERS[name]), use) == (True, 1)
+    assert run(partial(answer_each, twice), use) == (True, 2)
+    assert run(partial(answer_each, ANSWERS[name]), use) == (True, 1)
 
 
 @pytest.mark.parametrize(
-    ("method", "said"),
+    ("method", "data"),
     [
         ("HEAD", OK + b"Content-Length: 60\r\n\r\nHTTP"),
         ("GET", ANSWERS["chunks and a length"]),
-        ("GET", b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n" + ENDS),
+        ("GET", b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS),
         ("GET", ANSWERS["a length twice"]),
     ],
     ids=["a body behind HEAD", "two lengths", "chunks in HTTP/1.0", "an odd head"],
 )
-def test_a_connection_whose_answers_may_end_elsewhere_is_used_once(method, said):
-    """What is left of one would stand before the next answer."""
+def test_direct_transport_never_reuses_ambiguous_connections(method, data):
+    """Where the end of an answer is ambiguous, its rest could come before the next answer."""
 
-    async def use(transport, url, met):
+    async def use(transport, url, connections):
         for _ in range(2):
-            assert (await answer(transport, request(url, method)))[3] is None
-        return len(met)
+            assert (await read_answer(transport, make_request(url, method)))[3] is None
+        return len(connections)
 
-    assert run(partial(again, said), use) == 2
+    assert run(partial(answer_each, data), use) == 2
 
 
-def test_what_came_before_a_slow_upload_began_is_no_answer_to_it():
-    """A kept connection on which something comes while the client takes its time is not used."""
+def test_direct_transport_ignores_bytes_that_arrive_before_an_upload():
+    """A kept connection on which bytes arrive before a slow upload starts is not used for it."""
 
-    async def play(reader, writer):
-        await heard(reader)
+    async def serve(reader, writer):
+        await read_request(reader)
         writer.write(ANSWERS["a length"])
         await asyncio.sleep(0.02)
         writer.write(OK + b"Content-Length: 4\r\n\r\nrock")
@@ -273,89 +275,89 @@ def test_what_came_before_a_slow_upload_began_is_no_answer_to_it():
         await asyncio.sleep(0.1)
         yield b"mine"
 
-    async def use(transport, url, met):
-        found = [(await answer(transport, request(url, "POST", body)))[2] for body in (b"first", slowly())]
-        return found, len(met)
+    async def use(transport, url, connections):
+        found = [(await read_answer(transport, make_request(url, "POST", body)))[2] for body in (b"first", slowly())]
+        return found, len(connections)
 
-    assert run(play, use) == ([b"kelp", b"kelp"], 2)
+    assert run(serve, use) == ([b"kelp", b"kelp"], 2)
 
 
-async def by_number(reader, writer):
+async def answer_with_number(reader, writer):
     """Answer each request of a connection with its number."""
     number = 0
-    while await heard(reader):
+    while await read_request(reader):
         number += 1
         writer.write(OK + b"Content-Length: 5\r\n\r\nuser%d" % number)
 
 
-def test_who_has_given_an_answer_back_gets_nothing_of_the_next():
-    """Also where it goes on reading: the connection may serve another user by then."""
+def test_closed_answer_reads_nothing_of_the_next():
+    """Reading on from a closed answer raises, because the connection may serve another user by then."""
 
-    async def use(transport, url, met):
-        first = await transport.handle_async_request(request(url))
+    async def use(transport, url, connections):
+        first = await transport.handle_async_request(make_request(url))
         pieces = aiter(first.stream)
         assert await anext(pieces) == b"user1"
         await first.aclose()
-        second = await transport.handle_async_request(request(url))
+        second = await transport.handle_async_request(make_request(url))
         with pytest.raises(httpx2.StreamClosed):
             await anext(pieces)
-        return [piece async for piece in second.stream], len(met)
+        return [piece async for piece in second.stream], len(connections)
 
-    assert run(by_number, use) == ([b"user2"], 1)
+    assert run(answer_with_number, use) == ([b"user2"], 1)
 
 
-def test_who_still_waits_for_an_answer_that_was_given_back_holds_up_nobody():
-    """The next request on its connection is woken by what answers it."""
+def test_reader_of_a_closed_answer_does_not_block_the_next():
+    """The next request on the connection gets its own wake-up, also when a reader still waits for the closed answer."""
 
-    async def play(reader, writer):
-        await heard(reader)
+    async def serve(reader, writer):
+        await read_request(reader)
         writer.write(CHUNKED + b"4\r\nkelp\r\n")
         await asyncio.sleep(0.02)
         writer.write(b"0\r\n\r\n")
-        await heard(reader)
+        await read_request(reader)
         await asyncio.sleep(0.02)
         writer.write(ANSWERS["a length"])
 
-    async def use(transport, url, met):
-        first = await transport.handle_async_request(request(url))
+    async def use(transport, url, connections):
+        first = await transport.handle_async_request(make_request(url))
         pieces = aiter(first.stream)
         await anext(pieces)
         (connection,) = transport._open
         waiting = asyncio.ensure_future(anext(pieces))
-        while not connection._is_complete:  # noqa: ASYNC110 -- in the turn in which it is, before who waits
+        while not connection._is_complete:  # noqa: ASYNC110 -- stops in the step in which it completes, before the reader wakes
             await asyncio.sleep(0)
         await first.aclose()
         async with asyncio.timeout(2):
-            second = await transport.handle_async_request(request(url))
+            second = await transport.handle_async_request(make_request(url))
         await asyncio.wait([waiting])
-        return [piece async for piece in second.stream], type(waiting.exception()), len(met)
+        return [piece async for piece in second.stream], type(waiting.exception()), len(connections)
 
-    assert run(play, use) == ([b"kelp"], httpx2.StreamClosed, 1)
+    assert run(serve, use) == ([b"kelp"], httpx2.StreamClosed, 1)
 
 
-def test_what_comes_when_nobody_asked_is_given_to_nobody():
-    """A connection on which something comes between two answers takes no further request."""
+def test_direct_transport_drops_connections_with_unsolicited_bytes():
+    """A connection on which bytes arrive between two answers takes no further request."""
 
-    async def play(reader, writer):
-        while await heard(reader):
+    async def serve(reader, writer):
+        while await read_request(reader):
             writer.write(ANSWERS["a length"])
             await asyncio.sleep(0.02)
             writer.write(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
 
-    async def use(transport, url, met):
+    async def use(transport, url, connections):
         found = []
         for _ in range(2):
-            found.append((await answer(transport, request(url)))[2])
+            found.append((await read_answer(transport, make_request(url)))[2])
             await asyncio.sleep(0.05)
-        return found, len(met)
+        return found, len(connections)
 
-    assert run(play, use) == ([b"kelp", b"kelp"], 2)
+    assert run(serve, use) == ([b"kelp", b"kelp"], 2)
 
 
-def test_a_connection_that_its_server_ends_at_once_is_an_error():
-    """Also where that is known before anything was sent on it: nobody waits for an answer."""
+def test_direct_transport_raises_read_error_on_immediate_close():
+    """A connection closed by the server before anything was sent on it is an error, not a wait."""
 
-    async def use(transport, url, met):
+    async def use(transport, url, connections):
         connect = transport._connect
 
         async def connected(*given):
@@ -364,7 +366,7 @@ def test_a_connection_that_its_server_ends_at_once_is_an_error():
             return connection
 
         transport._connect = connected
-        return (await answer(transport, request(url)))[3]
+        return (await read_answer(transport, make_request(url)))[3]
 
     async def leaves(reader, writer):
         return
@@ -372,42 +374,44 @@ def test_a_connection_that_its_server_ends_at_once_is_an_error():
     assert run(leaves, use) is httpx2.ReadError
 
 
-def test_connections_that_lay_idle_are_closed():
-    """Those over the number that is kept, and those whose time is over or whose server left."""
+def test_direct_transport_closes_idle_connections():
+    """Idle connections are closed when there are more than are kept, when they expire and when their server closes
+    them.
+    """
 
-    async def use(transport, url, met):
-        replies = [await transport.handle_async_request(request(url)) for _ in range(4)]
+    async def use(transport, url, connections):
+        replies = [await transport.handle_async_request(make_request(url)) for _ in range(4)]
         for reply in replies:
             assert [piece async for piece in reply.stream] == [b"kelp"]
             await reply.aclose()
         kept = len(transport._open)
-        met[-1].close()
+        connections[-1].close()
         await asyncio.sleep(0.05)
-        assert (await answer(transport, request(url)))[2] == b"kelp"
+        assert (await read_answer(transport, make_request(url)))[2] == b"kelp"
         for connection in transport._idle:
             connection.idle_until = 0.0
-        assert (await answer(transport, request(url)))[2] == b"kelp"
-        return kept, len(met), len(transport._open)
+        assert (await read_answer(transport, make_request(url)))[2] == b"kelp"
+        return kept, len(connections), len(transport._open)
 
-    assert run(partial(again, ANSWERS["a length"]), use) == (2, 5, 1)
+    assert run(partial(answer_each, ANSWERS["a length"]), use) == (2, 5, 1)
 
 
-def test_a_server_that_says_nothing_is_waited_for_as_long_as_was_said():
-    """A slow one is not: each byte begins the time anew."""
+def test_direct_transport_read_timeout_counts_silence_only():
+    """The read timeout starts anew with each byte, so a slow server is not cut off."""
 
-    async def use(transport, url, met):
-        asked = request(url)
-        asked.extensions["timeout"]["read"] = 0.2
-        return await answer(transport, asked)
+    async def use(transport, url, connections):
+        request = make_request(url)
+        request.extensions["timeout"]["read"] = 0.2
+        return await read_answer(transport, request)
 
     async def slow(reader, writer):
-        await heard(reader)
+        await read_request(reader)
         for at in range(len(ANSWERS["a length"])):
             await asyncio.sleep(0.005)
             writer.write(ANSWERS["a length"][at : at + 1])
 
     async def silent(reader, writer):
-        await heard(reader)
+        await read_request(reader)
         writer.write(CHUNKED + b"4\r\nkelp\r\n")
         await reader.read()
 
@@ -415,96 +419,96 @@ def test_a_server_that_says_nothing_is_waited_for_as_long_as_was_said():
     assert run(silent, use)[2:] == (b"kelp", httpx2.ReadTimeout)
 
 
-def test_silence_in_an_answer_without_a_length_is_not_its_end():
-    """Half of an answer is none."""
+def test_direct_transport_times_out_in_an_answer_without_length():
+    """Silence in an answer that ends with its connection is a timeout, not the end."""
 
-    async def use(transport, url, met):
-        asked = request(url)
-        asked.extensions["timeout"]["read"] = 0.1
-        return (await answer(transport, asked))[2:]
+    async def use(transport, url, connections):
+        request = make_request(url)
+        request.extensions["timeout"]["read"] = 0.1
+        return (await read_answer(transport, request))[2:]
 
     async def silent(reader, writer):
-        await heard(reader)
+        await read_request(reader)
         writer.write(OK + b"\r\nkelp")
         await reader.read()
 
     assert run(silent, use) == (b"kelp", httpx2.ReadTimeout)
 
 
-def test_a_server_that_takes_nothing_is_waited_for_as_long_as_was_said():
-    """By the time for writing, not by the one for an answer."""
+def test_direct_transport_applies_the_write_timeout():
+    """A server that reads nothing is a write timeout, not a read timeout."""
 
-    async def use(transport, url, met):
-        asked = request(url, "POST", in_pieces(*[bytes(1_000_000)] * 40))
-        asked.extensions["timeout"]["write"] = 0.1
-        return (await answer(transport, asked))[3]
+    async def use(transport, url, connections):
+        request = make_request(url, "POST", iter_pieces(*[bytes(1_000_000)] * 40))
+        request.extensions["timeout"]["write"] = 0.1
+        return (await read_answer(transport, request))[3]
 
     async def waits(reader, writer):
-        await heard(reader)
+        await read_request(reader)
         await asyncio.sleep(1)
 
     assert run(waits, use) is httpx2.WriteTimeout
 
 
-def test_a_slow_client_holds_up_its_server():
-    """No more of an answer is held than is needed, and all of it comes."""
+def test_direct_transport_limits_held_bytes():
+    """A slow reader pauses the server: only a bounded part of the answer is held, and all of it arrives."""
     size = 20_000_000
 
-    async def play(reader, writer):
-        await heard(reader)
+    async def serve(reader, writer):
+        await read_request(reader)
         writer.write(OK + b"Content-Length: %d\r\n\r\n" % size + bytes(size))
         await writer.drain()
 
-    async def use(transport, url, met):
-        reply = await transport.handle_async_request(request(url))
+    async def use(transport, url, connections):
+        reply = await transport.handle_async_request(make_request(url))
         (connection,) = transport._open
-        held, came = [], 0
+        held, count = [], 0
         async for piece in reply.stream:
-            came += len(piece)
+            count += len(piece)
             await asyncio.sleep(0.001)
             held.append(connection._held_bytes)
-        return max(held), came
+        return max(held), count
 
-    held, came = run(play, use)
+    held, count = run(serve, use)
     assert held <= 2 * MAX_HELD_BYTES
-    assert came == size
+    assert count == size
 
 
-async def in_pieces(*pieces):
+async def iter_pieces(*pieces):
     """Yield ``pieces``."""
     for piece in pieces:
         await asyncio.sleep(0)
         yield piece
 
 
-def test_a_body_goes_out_as_it_comes():
-    """In chunks where its length is not told, and as it is where it is."""
-    came = []
+def test_direct_transport_streams_request_bodies():
+    """A body without a length is sent in chunks, one with a length as it is."""
+    received = []
 
-    async def play(reader, writer):
-        came.append(await heard(reader) + await reader.read(100))
+    async def serve(reader, writer):
+        received.append(await read_request(reader) + await reader.read(100))
         writer.write(ANSWERS["closes"])
 
-    async def use(transport, url, met):
+    async def use(transport, url, connections):
         for more in ({}, {"content-length": "8"}):
-            sent = request(url, "POST", in_pieces(b"kelp", b"", b"rock"), **more)
-            assert (await answer(transport, sent))[2] == b"kelp"
+            sent = make_request(url, "POST", iter_pieces(b"kelp", b"", b"rock"), **more)
+            assert (await read_answer(transport, sent))[2] == b"kelp"
 
-    async def slowly(reader, writer):
+    async def serve_slowly(reader, writer):
         await asyncio.sleep(0.05)
-        await play(reader, writer)
+        await serve(reader, writer)
 
-    run(slowly, use)
-    assert came[0].endswith(b"\r\n\r\n4\r\nkelp\r\n4\r\nrock\r\n0\r\n\r\n")
-    assert came[1].endswith(b"\r\n\r\nkelprock")
+    run(serve_slowly, use)
+    assert received[0].endswith(b"\r\n\r\n4\r\nkelp\r\n4\r\nrock\r\n0\r\n\r\n")
+    assert received[1].endswith(b"\r\n\r\nkelprock")
 
 
 @pytest.mark.parametrize("length", ["4", "9"])
-def test_a_body_of_another_length_than_was_told_is_an_error(length):
+def test_direct_transport_rejects_a_body_of_the_wrong_length(length):
     """The server would wait for the rest, or take it for the next request."""
 
-    async def use(transport, url, met):
-        sent = request(url, "POST", in_pieces(b"kelp", b"k"), **{"content-length": length})
+    async def use(transport, url, connections):
+        sent = make_request(url, "POST", iter_pieces(b"kelp", b"k"), **{"content-length": length})
         with pytest.raises(httpx2.LocalProtocolError):
             await transport.handle_async_request(sent)
         return len(transport._open)
@@ -515,36 +519,36 @@ def test_a_body_of_another_length_than_was_told_is_an_error(length):
     assert run(waits, use) == 0
 
 
-def test_a_refusal_in_the_middle_of_a_body_arrives():
-    """A server that reads no further has said why."""
+def test_direct_transport_returns_a_refusal_during_the_upload():
+    """A server that stops reading and refuses is heard."""
 
-    async def play(reader, writer):
-        await heard(reader)
+    async def serve(reader, writer):
+        await read_request(reader)
         writer.write(b"HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 4\r\n\r\nkelp")
         await writer.drain()
         await asyncio.sleep(0.2)
 
-    async def use(transport, url, met):
-        found = await answer(transport, request(url, "POST", in_pieces(*[bytes(1_000_000)] * 40)))
+    async def use(transport, url, connections):
+        found = await read_answer(transport, make_request(url, "POST", iter_pieces(*[bytes(1_000_000)] * 40)))
         return found[0], found[2], len(transport._open)
 
-    assert run(play, use) == (413, b"kelp", 0)
+    assert run(serve, use) == (413, b"kelp", 0)
 
 
-def test_a_refusal_whose_server_reads_no_more_ends_at_its_end():
-    """However much of the request is still to be sent, nothing more comes."""
+def test_direct_transport_ends_a_refusal_at_end_of_file():
+    """A refusal without a length ends when the server stops sending, however much is still to be uploaded."""
 
-    async def play(reader, writer):
-        await heard(reader)
+    async def serve(reader, writer):
+        await read_request(reader)
         writer.write(b"HTTP/1.1 413 Too Large\r\n\r\nkelp")
         writer.write_eof()
         await asyncio.sleep(5)
 
-    async def use(transport, url, met):
+    async def use(transport, url, connections):
         async with asyncio.timeout(4):
-            return (await answer(transport, request(url, "POST", bytes(40_000_000))))[2:]
+            return (await read_answer(transport, make_request(url, "POST", bytes(40_000_000))))[2:]
 
-    assert run(play, use) == (b"kelp", None)
+    assert run(serve, use) == (b"kelp", None)
 
 
 @pytest.mark.parametrize(
@@ -555,52 +559,52 @@ def test_a_refusal_whose_server_reads_no_more_ends_at_its_end():
         {"content-length": "4", "transfer-encoding": "chunked"},
     ],
 )
-def test_a_body_whose_end_is_not_told_is_not_sent(headers):
-    """The server might take the rest of it for another request."""
+def test_direct_transport_refuses_ambiguous_request_framing(headers):
+    """The server might take the rest of the body for another request."""
 
-    async def use(transport, url, met):
-        asked = request(url, "POST", in_pieces(b"kelp"))
-        asked.headers = httpx2.Headers(headers)
+    async def use(transport, url, connections):
+        request = make_request(url, "POST", iter_pieces(b"kelp"))
+        request.headers = httpx2.Headers(headers)
         with pytest.raises(httpx2.LocalProtocolError):
-            await transport.handle_async_request(asked)
-        return len(met)
+            await transport.handle_async_request(request)
+        return len(connections)
 
-    assert run(partial(say, [ANSWERS["chunks"]]), use) == 0
+    assert run(partial(answer_once, [ANSWERS["chunks"]]), use) == 0
 
 
-def test_a_method_that_breaks_its_line_is_not_sent():
-    """What stands behind it would be another request."""
+def test_direct_transport_rejects_a_method_with_a_line_break():
+    """A line break would start another request."""
 
-    async def use(transport, url, met):
-        asked = request(url)
-        asked.method = "GET / HTTP/1.1\r\nX-Kelp:"
+    async def use(transport, url, connections):
+        request = make_request(url)
+        request.method = "GET / HTTP/1.1\r\nX-Kelp:"
         with pytest.raises(httpx2.LocalProtocolError):
-            await transport.handle_async_request(asked)
-        return len(met)
+            await transport.handle_async_request(request)
+        return len(connections)
 
-    assert run(partial(say, [ANSWERS["chunks"]]), use) == 0
+    assert run(partial(answer_once, [ANSWERS["chunks"]]), use) == 0
 
 
 @pytest.mark.parametrize(
     "header", [("x-kelp", "a\r\nx-rock: b"), ("x-kelp: a\n", "b"), ("", "b"), ("x kelp", "b"), ("x-kelp:", "b")]
 )
-def test_a_header_that_breaks_its_line_is_not_sent(header):
-    """What stands behind it would be another header, or another request."""
+def test_direct_transport_rejects_malformed_headers(header):
+    """A line break would start another header or another request."""
 
-    async def use(transport, url, met):
-        asked = request(url)
-        asked.headers = httpx2.Headers([*asked.headers.raw, (header[0].encode(), header[1].encode())])
+    async def use(transport, url, connections):
+        request = make_request(url)
+        request.headers = httpx2.Headers([*request.headers.raw, (header[0].encode(), header[1].encode())])
         with pytest.raises(httpx2.LocalProtocolError):
-            await transport.handle_async_request(asked)
+            await transport.handle_async_request(request)
 
-    run(partial(say, [ANSWERS["chunks"]]), use)
+    run(partial(answer_once, [ANSWERS["chunks"]]), use)
 
 
-def test_who_gives_up_waiting_closes_the_connection():
-    """Nobody reads its answer."""
+def test_cancelled_request_closes_its_connection():
+    """Nothing reads the answer of a cancelled request, so its connection is closed."""
 
-    async def use(transport, url, met):
-        waiting = asyncio.ensure_future(transport.handle_async_request(request(url)))
+    async def use(transport, url, connections):
+        waiting = asyncio.ensure_future(transport.handle_async_request(make_request(url)))
         await asyncio.sleep(0.05)
         assert len(transport._open) == 1
         waiting.cancel()
@@ -613,12 +617,12 @@ def test_who_gives_up_waiting_closes_the_connection():
     assert run(waits, use) == (True, 0)
 
 
-def test_who_gives_up_in_any_step_leaves_no_connection():
-    """Also in the turn of the loop in which it is made."""
+def test_request_cancelled_at_any_step_leaves_no_connection():
+    """A request cancelled at any step of the loop leaves no open connection, also in the step that creates it."""
 
-    async def use(transport, url, met):
+    async def use(transport, url, connections):
         for steps in range(25):
-            waiting = asyncio.ensure_future(transport.handle_async_request(request(url)))
+            waiting = asyncio.ensure_future(transport.handle_async_request(make_request(url)))
             for _ in range(steps):
                 await asyncio.sleep(0)
             waiting.cancel()
@@ -632,26 +636,26 @@ def test_who_gives_up_in_any_step_leaves_no_connection():
     run(waits, use)
 
 
-def test_a_port_is_the_one_that_was_said():
-    """Port 0 is none, and not the usual one."""
+def test_server_origin_keeps_port_zero():
+    """Port 0 is not the scheme's default port."""
     assert ServerOrigin.from_url(httpx2.URL("http://kelp:0/")).port == 0
     assert ServerOrigin.from_url(httpx2.URL("https://kelp/")).port == 443
 
 
-@pytest.mark.parametrize("url", [f"http://{HERE}:1/", "http://kelp.invalid/", "ftp://127.0.0.1/"])
-def test_a_server_that_cannot_be_reached_is_an_error(url):
-    """Of the kinds that httpx2 has for it."""
+@pytest.mark.parametrize("url", [f"http://{LOOPBACK}:1/", "http://kelp.invalid/", "ftp://127.0.0.1/"])
+def test_direct_transport_raises_httpx2_connect_errors(url):
+    """An unreachable server raises the error types that httpx2 has for it."""
 
     async def go():
         async with DirectTransport(2, 60.0) as transport:
-            return (await answer(transport, request(url)))[3]
+            return (await read_answer(transport, make_request(url)))[3]
 
     assert asyncio.run(go()) is (httpx2.UnsupportedProtocol if url.startswith("ftp") else httpx2.ConnectError)
 
 
 # -- TLS ---------------------------------------------------------------------------------------------------------------
 
-# Of a server called localhost, which nobody but this test believes; until the year 2126.
+# For a server called localhost, self-signed, valid until the year 2126.
 CERTIFICATE = """\
 -----BEGIN PRIVATE KEY-----
 MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgnCpPDVp0r5ZknLaS
@@ -672,45 +676,45 @@ XbDxFG4DRxeQ1EyNqdKEsoY53RmteJE+sQ==
 """
 
 
-@pytest.mark.parametrize(("host", "error"), [("localhost", None), (HERE, httpx2.ConnectError)])
-def test_a_server_is_who_its_certificate_says(host, error, tmp_path, monkeypatch):
-    """One that is called otherwise gets no request, and no key."""
+@pytest.mark.parametrize(("host", "error"), [("localhost", None), (LOOPBACK, httpx2.ConnectError)])
+def test_direct_transport_verifies_the_host_of_the_certificate(host, error, tmp_path, monkeypatch):
+    """A server whose certificate names another host gets no request and no key."""
     place = tmp_path / "kelp.pem"
     place.write_text(CERTIFICATE)
     monkeypatch.setenv("SSL_CERT_FILE", str(place))
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(place)
-    came = []
+    received = []
 
-    async def play(reader, writer):
-        came.append(await heard(reader))
+    async def serve(reader, writer):
+        received.append(await read_request(reader))
         writer.write(ANSWERS["until the end"])
 
-    async def use(transport, url, met):
-        return await answer(transport, request(url.replace("http", "https").replace(HERE, host)))
+    async def use(transport, url, connections):
+        return await read_answer(transport, make_request(url.replace("http", "https").replace(LOOPBACK, host)))
 
-    found = run(play, use, ssl=context)
+    found = run(serve, use, ssl=context)
     assert found[2:] == ((b"kelp", None) if error is None else (b"", error))
-    assert len(came) == (error is None)
+    assert len(received) == (error is None)
 
 
-# -- proxies of the network --------------------------------------------------------------------------------------------
+# -- network proxies ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("variable", ["http_proxy", "all_proxy", "no_proxy"])
-def test_a_proxy_of_the_network_is_asked_where_one_is_set(variable, monkeypatch):
-    """For all but servers on this machine; without one the server itself is."""
+def test_provider_client_honours_proxy_variables(variable, monkeypatch):
+    """A network proxy from the environment is used for every server but those of this machine."""
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    came = []
+    received = []
 
-    async def play(reader, writer):
-        came.append((await heard(reader)).split(b" ")[1])
+    async def serve(reader, writer):
+        received.append((await read_request(reader)).split(b" ")[1])
         writer.write(ANSWERS["closes"])
 
     async def go():
-        async with server(play) as (url, _):
+        async with run_server(serve) as (url, _):
             monkeypatch.setenv(variable, url.partition("/v1")[0])
             async with _make_provider_client(Settings(), None) as web:
                 await web.get(url)
@@ -718,4 +722,4 @@ def test_a_proxy_of_the_network_is_asked_where_one_is_set(variable, monkeypatch)
                     await web.get("http://kelp.invalid/v1")
 
     asyncio.run(go())
-    assert came == [b"/v1?a=b", b"http://kelp.invalid/v1"][: 1 + (variable != "no_proxy")]
+    assert received == [b"/v1?a=b", b"http://kelp.invalid/v1"][: 1 + (variable != "no_proxy")]

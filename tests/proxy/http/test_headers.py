@@ -1,4 +1,4 @@
-"""Headers go on as they came, but for those of one connection and our own."""
+"""Headers are passed on unchanged, except hop-by-hop headers and our own."""
 
 from __future__ import annotations
 
@@ -21,45 +21,47 @@ SPECIAL = [*HOP, *OWN, *PACKED]
 TOKENS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~"
 END_TO_END = [b"Authorization", b"x-api-key", b"x-goog-api-key", b"anthropic-beta", b"cookie", b"x-stainless-timeout"]
 
-cased = st.tuples(st.sampled_from(SPECIAL), st.booleans()).map(lambda one: one[0].upper() if one[1] else one[0])
+cased = st.tuples(st.sampled_from(SPECIAL), st.booleans()).map(lambda pair: pair[0].upper() if pair[1] else pair[0])
 free = st.lists(st.sampled_from(list(TOKENS)), min_size=1, max_size=8).map(bytes)
 names = st.one_of(cased, free, st.sampled_from(END_TO_END), free.map(lambda name: b"X-Holdfast-" + name))
 values = st.binary(max_size=8).map(lambda raw: raw.translate(None, b"\r\n\0"))
 pairs = st.lists(st.tuples(names, values), max_size=12)
 
 
-def plain(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the headers that no rule is about."""
+def list_ordinary_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the headers that no rule concerns."""
     return [
         pair for pair in headers if pair[0].lower() not in SPECIAL and not pair[0].lower().startswith(b"x-holdfast-")
     ]
 
 
-@pytest.mark.parametrize("as_it_came", [False, True])
-@pytest.mark.parametrize("onward", [filter_request_headers, filter_response_headers])
+@pytest.mark.parametrize("keeps_encoding", [False, True])
+@pytest.mark.parametrize("filter_headers", [filter_request_headers, filter_response_headers])
 @given(headers=pairs, data=st.data())
-def test_all_but_hop_by_hop(onward, as_it_came, headers, data):
-    """What is about one connection stays here, known to be or named in ``Connection``; all else goes on as it
-    came.
-    """
-    told = data.draw(st.lists(st.sampled_from([name for name, _ in headers] or [b"x"]), max_size=2, unique=True))
-    given_ = [*headers, (b"CONNECTION", b" , ".join(told).upper()), (b"Connection", b"close,\tx-Secret")]
-    away = {name.lower() for name in told} | {b"x-secret", b"close"}
-    away |= {
-        one.strip(b" \t").lower()
+def test_filter_headers_drops_hop_by_hop_headers(filter_headers, keeps_encoding, headers, data):
+    """Hop-by-hop headers, standard or named in ``Connection``, and our own are dropped; all others pass unchanged."""
+    listed = data.draw(st.lists(st.sampled_from([name for name, _ in headers] or [b"x"]), max_size=2, unique=True))
+    all_headers = [*headers, (b"CONNECTION", b" , ".join(listed).upper()), (b"Connection", b"close,\tx-Secret")]
+    dropped = {name.lower() for name in listed} | {b"x-secret", b"close"}
+    dropped |= {
+        token.strip(b" \t").lower()
         for name, value in headers
         if name.lower() == b"connection"
-        for one in value.split(b",")
+        for token in value.split(b",")
     }
-    found = onward([*given_, (b"x-secret", b"1")], keeps_encoding=as_it_came)
-    assert not {name.lower() for name, _ in found} & (set(HOP) | (away - {b"accept-encoding"}))
+    found = filter_headers([*all_headers, (b"x-secret", b"1")], keeps_encoding=keeps_encoding)
+    assert not {name.lower() for name, _ in found} & (set(HOP) | (dropped - {b"accept-encoding"}))
     assert not [name for name, _ in found if name.lower().startswith(b"x-holdfast-")]
-    assert plain(found) == [pair for pair in plain(given_) if pair[0].lower() not in away]
+    assert list_ordinary_headers(found) == [
+        pair for pair in list_ordinary_headers(all_headers) if pair[0].lower() not in dropped
+    ]
 
 
 @given(pairs)
-def test_what_goes_up(headers):
-    """The next connection has a host and a length of its own; unless bodies are left as they are, none is packed."""
+def test_filter_request_headers_drops_host_and_length(headers):
+    """The next connection has its own host and length, and unless bodies are relayed unchanged no compression is
+    requested.
+    """
     found = headers_to_dict(filter_request_headers(headers))
     assert not {"host", "content-length", "content-encoding", "expect"} & set(found)
     assert found["accept-encoding"] == "identity"
@@ -68,8 +70,8 @@ def test_what_goes_up(headers):
     assert "accept-encoding" in left
 
 
-def test_a_relay_keeps_what_is_packed():
-    """Where a body is not looked at, both sides still agree on how it is packed; nobody's wish is that it is not."""
+def test_filter_headers_with_keeps_encoding_keeps_codings():
+    """Where a body is relayed unread both sides keep their content coding, and a client that names none gets none."""
     packed = [(b"Content-Encoding", b"br"), (b"Accept-Encoding", b"br")]
     assert filter_request_headers(packed, keeps_encoding=True) == packed
     assert filter_request_headers([], keeps_encoding=True) == [(b"accept-encoding", b"identity")]
@@ -78,8 +80,8 @@ def test_a_relay_keeps_what_is_packed():
     assert filter_response_headers([(b"Content-Encoding", b"GZip"), (b"content-length", b"5")]) == []
 
 
-def test_duplicates_and_odd_bytes_stay():
-    """Order, case, repetition and bytes beyond ASCII are the sender's own."""
+def test_filter_headers_keeps_order_case_and_bytes():
+    """Order, case, repetition and bytes beyond ASCII are kept."""
     odd = [
         (b"Set-Cookie", b"a=1"),
         (b"x", b"\xff\xfe"),
@@ -92,16 +94,16 @@ def test_duplicates_and_odd_bytes_stay():
 
 
 @pytest.mark.parametrize("state", ["managed", "observed", "relayed", "bypassed", "unrecorded"])
-def test_ours(state):
-    """An answer tells what was done, and of which session and report; what there is none of is left out."""
+def test_make_holdfast_headers_names_state_session_and_request(state):
+    """The answer's headers name the state, the session and the request; an empty one is left out."""
     assert make_holdfast_headers(state) == [(b"x-holdfast-state", state.encode())]
-    told = headers_to_dict(make_holdfast_headers(state, "pi--é\r\nx: y", "r1"))
-    assert told == {"x-holdfast-state": state, "x-holdfast-session": "pi--???x:?y", "x-holdfast-request": "r1"}
+    found = headers_to_dict(make_holdfast_headers(state, "pi--é\r\nx: y", "r1"))
+    assert found == {"x-holdfast-state": state, "x-holdfast-session": "pi--???x:?y", "x-holdfast-request": "r1"}
 
 
 @given(pairs)
-def test_names_are_found_in_any_case(headers):
-    """Every name is there once, in lower case, with all its values in order; any byte is text."""
+def test_headers_to_dict_joins_values_by_lower_case_name(headers):
+    """Every name occurs once in lower case with all its values in order, and any byte decodes."""
     found = headers_to_dict(headers)
     assert set(found) == {name.decode("latin-1").lower() for name, _ in headers}
     for name, text in found.items():

@@ -1,4 +1,4 @@
-"""Connections that end too early, on either side and at any point: what is left is sound, nothing is left running."""
+"""Connections that end too early, on either side and at any point: the log is sound and no task is left running."""
 
 from __future__ import annotations
 
@@ -23,82 +23,82 @@ APIS = list(socket_proxy.PATHS)
 @pytest.fixture(scope="module")
 def running():
     """A proxy for all of these tests."""
-    with socket_proxy.proxied(keepalive=0.0, drain=1.0) as proxy:
+    with socket_proxy.run_proxy(keepalive=0.0, drain=1.0) as proxy:
         yield proxy
 
 
 @pytest.fixture
 def proxy(running):
-    """The proxy, before an upstream that answers well; when the test is over nothing is left running."""
-    running.upstream.play = socket_proxy.well
-    running.upstream.heard.clear()
+    """The proxy, before an upstream that answers completely; when the test is over nothing is left running."""
+    running.upstream.respond = socket_proxy.send_response
+    running.upstream.requests.clear()
     yield running
-    running.at_rest()
+    running.wait_idle()
 
 
-def asked(api, words, *, stream=False):
-    """Return the bytes of a request."""
-    path = (socket_proxy.STREAMED if stream else socket_proxy.PATHS)[api]
-    return socket_proxy.request(path, socket_proxy.body(api, words, stream=stream))
+def encode_request(api, words, *, stream=False):
+    """Build the bytes of a request of one turn."""
+    path = (socket_proxy.STREAM_PATHS if stream else socket_proxy.PATHS)[api]
+    return socket_proxy.build_request(path, socket_proxy.build_body(api, words, stream=stream))
 
 
 # -- the upstream ------------------------------------------------------------------------------------------------------
 
-EARLY = {
-    "before the head": lambda told: b"",
-    "inside the head": lambda told: told.head[:25],
-    "behind the head": lambda told: told.head,
-    "inside the first event": lambda told: told.head + told.chunks[0][:30],
+EARLY_ENDS = {
+    "before the head": lambda response: b"",
+    "inside the head": lambda response: response.head[:25],
+    "after the head": lambda response: response.head,
+    "inside the first event": lambda response: response.head + response.chunks[0][:30],
 }
-"""Where an answer may break off of which nothing was given out yet."""
+"""Where an answer may end before any of it was passed on."""
 
 
-def breaking(before, *, reset=False):
-    """Return what says the bytes ``before`` and ends the connection."""
+def make_breaking_responder(before, *, reset=False):
+    """Return a responder that sends the bytes ``before`` and closes the connection."""
 
-    async def play(line, told):
-        await line.say(before(told))
+    async def respond(connection, response):
+        await connection.send(before(response))
         if reset:
             await anyio.sleep(0.02)  # or the bytes before it are lost too
-        line.cut(reset=reset)
+        connection.close(reset=reset)
 
-    return play
+    return respond
 
 
 @pytest.mark.parametrize("ends", ["closed", "reset"])
-@pytest.mark.parametrize("stage", EARLY)
+@pytest.mark.parametrize("stage", EARLY_ENDS)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("api", APIS)
-def test_an_upstream_that_breaks_off_early_is_an_error_in_the_words_of_the_api(api, stream, stage, ends, proxy):
-    """Nothing of the answer came out: the client gets one whole error, and its next try the answer."""
+def test_upstream_closing_before_the_answer_gives_a_complete_error(api, stream, stage, ends, proxy):
+    """When nothing was passed on yet, the client gets one complete error, and its next try gets the answer."""
     words = f"{api} {stream} {stage} {ends}"
-    data = asked(api, words, stream=stream)
-    proxy.upstream.play = breaking(EARLY[stage], reset=ends == "reset")
+    data = encode_request(api, words, stream=stream)
+    proxy.upstream.respond = make_breaking_responder(EARLY_ENDS[stage], reset=ends == "reset")
     failed = proxy.send(data)
     assert failed.status >= 500, failed
     assert failed.complete
     assert "error" in failed.json
-    proxy.upstream.play = socket_proxy.well
+    proxy.upstream.respond = socket_proxy.send_response
     fine = proxy.send(data)
     assert (fine.status, fine.complete) == (200, True), fine
-    assert proxy.upstream.heard[-1].body == socket_proxy.body(api, words, stream=stream)
-    assert proxy.upstream.heard[-1].body == proxy.upstream.heard[0].body
+    assert proxy.upstream.requests[-1].body == socket_proxy.build_body(api, words, stream=stream)
+    assert proxy.upstream.requests[-1].body == proxy.upstream.requests[0].body
 
 
 @pytest.mark.parametrize("ends", ["closed", "reset"])
 @pytest.mark.parametrize("api", APIS)
-def test_a_kept_connection_that_ends_meanwhile_is_no_error(api, ends, proxy):
-    """A provider ends a connection that lay idle just as a request comes on it: the request goes out on another."""
-    data, met = asked(api, f"kept {ends}"), []
+def test_kept_connection_closed_by_the_provider_is_replaced(api, ends, proxy):
+    """A request that meets a connection the provider just closed is sent on another connection."""
+    data, met = encode_request(api, f"kept {ends}"), []
 
-    async def play(line, told):
-        met.append(line.writer)
-        if met.count(line.writer) == 1:
-            await socket_proxy.well(line, told)
+    async def respond(connection, response):
+        met.append(connection.writer)
+        if met.count(connection.writer) == 1:
+            await socket_proxy.send_response(connection, response)
         else:
-            line.cut(reset=ends == "reset")
+            connection.close(reset=ends == "reset")
 
-    proxy.upstream.play = play
+    proxy.upstream.respond = respond
     for _ in range(3):
         fine = proxy.send(data)
         assert (fine.status, fine.complete) == (200, True), fine
@@ -106,33 +106,32 @@ def test_a_kept_connection_that_ends_meanwhile_is_no_error(api, ends, proxy):
 
 
 @pytest.mark.parametrize("stage", ["before the head", "inside the head"])
-def test_a_request_over_which_the_provider_fails_goes_out_twice_at_most(stage, proxy):
-    """However many connections are kept: the provider may have done the work, and is paid for each time.
-
-    One that has begun to answer has done it, so the request goes out once.
+def test_proxy_sends_a_failing_request_at_most_twice(stage, proxy):
+    """However many connections are kept, a failing request is sent at most twice, and once if an answer had begun,
+    because each send may be billed.
     """
 
-    async def late(line, told):
-        while proxy.upstream.connections < 4:  # noqa: ASYNC110 -- the server in these tests counts, and tells nobody
+    async def late(connection, response):
+        while proxy.upstream.connections < 4:  # noqa: ASYNC110 -- the server only counts
             await anyio.sleep(0.01)
-        await socket_proxy.well(line, told)
+        await socket_proxy.send_response(connection, response)
 
-    proxy.upstream.play = late
+    proxy.upstream.respond = late
     with ThreadPoolExecutor(4) as clients:
-        for fine in clients.map(proxy.send, [asked("anthropic", f"kept {number}") for number in range(4)]):
+        for fine in clients.map(proxy.send, [encode_request("anthropic", f"kept {number}") for number in range(4)]):
             assert fine.status == 200, fine
-    proxy.upstream.heard.clear()
-    proxy.upstream.play = breaking(EARLY[stage])
-    failed = proxy.send(asked("anthropic", f"fails {stage}"))
+    proxy.upstream.requests.clear()
+    proxy.upstream.respond = make_breaking_responder(EARLY_ENDS[stage])
+    failed = proxy.send(encode_request("anthropic", f"fails {stage}"))
     assert failed.status >= 500, failed
-    assert len(proxy.upstream.heard) == (2 if stage == "before the head" else 1)
+    assert len(proxy.upstream.requests) == (2 if stage == "before the head" else 1)
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])
-def test_a_stream_that_breaks_off_before_its_first_words_is_an_error(api, proxy):
-    """An event that says nothing is no answer yet: the head was held, and the client gets a whole error."""
-    proxy.upstream.play = breaking(lambda told: told.head + told.chunks[0])
-    failed = proxy.send(asked(api, "nothing said", stream=True))
+def test_stream_closing_before_its_first_text_gives_a_complete_error(api, proxy):
+    """An event without text is not an answer yet: the head was held back, and the client gets a complete error."""
+    proxy.upstream.respond = make_breaking_responder(lambda response: response.head + response.chunks[0])
+    failed = proxy.send(encode_request(api, "nothing said", stream=True))
     assert failed.status >= 500, failed
     assert failed.complete
     assert "error" in failed.json
@@ -140,10 +139,12 @@ def test_a_stream_that_breaks_off_before_its_first_words_is_an_error(api, proxy)
 
 @pytest.mark.parametrize("ends", ["closed", "reset"])
 @pytest.mark.parametrize("api", APIS)
-def test_a_whole_answer_that_breaks_off_in_its_body_is_an_error(api, ends, proxy):
-    """Half of a JSON value is no answer: the client is told that there was none."""
-    proxy.upstream.play = breaking(lambda told: told.head + told.pieces[0][:-20], reset=ends == "reset")
-    failed = proxy.send(asked(api, f"half {ends}"))
+def test_truncated_unstreamed_answer_gives_a_complete_error(api, ends, proxy):
+    """Half of a JSON value is not an answer, so the client gets an error."""
+    proxy.upstream.respond = make_breaking_responder(
+        lambda response: response.head + response.pieces[0][:-20], reset=ends == "reset"
+    )
+    failed = proxy.send(encode_request(api, f"half {ends}"))
     assert failed.status >= 500, failed
     assert failed.complete
     assert "error" in failed.json
@@ -151,67 +152,68 @@ def test_a_whole_answer_that_breaks_off_in_its_body_is_an_error(api, ends, proxy
 
 @pytest.mark.parametrize("inside", [False, True], ids=["between", "inside"])
 @pytest.mark.parametrize("api", APIS)
-def test_an_answer_that_breaks_off_later_breaks_off_for_the_client(api, inside, proxy):
-    """What came is given out byte for byte, no end is made up, and the conversation goes on behind it."""
+def test_stream_closing_later_is_cut_for_the_client(api, inside, proxy):
+    """What arrived is passed on byte for byte, no end is invented, and the conversation continues afterwards."""
     words, events = f"later {inside}", []
 
-    async def play(line, told):
-        events[:] = told.pieces
-        half = len(told.chunks) // 2
-        await line.say(told.head + b"".join(told.chunks[:half]))
+    async def respond(connection, response):
+        events[:] = response.pieces
+        half = len(response.chunks) // 2
+        await connection.send(response.head + b"".join(response.chunks[:half]))
         await anyio.sleep(0.05)
-        await line.say(told.chunks[half][:-9] if inside else b"")
-        line.cut()
+        await connection.send(response.chunks[half][:-9] if inside else b"")
+        connection.close()
 
-    proxy.upstream.play = play
-    broken = proxy.send(asked(api, words, stream=True))
+    proxy.upstream.respond = respond
+    broken = proxy.send(encode_request(api, words, stream=True))
     assert broken.status == 200
     assert not broken.complete
     assert b"".join(events).startswith(broken.body)
     assert len(broken.body) >= len(b"".join(events[: len(events) // 2]))
-    proxy.upstream.play = socket_proxy.well
-    fine = proxy.send(asked(api, words, stream=True))
+    proxy.upstream.respond = socket_proxy.send_response
+    fine = proxy.send(encode_request(api, words, stream=True))
     assert (fine.status, fine.complete) == (200, True)
-    assert proxy.upstream.heard[-1].body == socket_proxy.body(api, words, stream=True)
+    assert proxy.upstream.requests[-1].body == socket_proxy.build_body(api, words, stream=True)
     key = fine.headers["x-holdfast-session"]
     assert key == broken.headers["x-holdfast-session"]
     assert key in proxy.sessions()
 
 
 @pytest.mark.parametrize(
-    "said", [b"SSH-2.0-OpenSSH_9.6\r\n", b"\x15\x03\x01\x00\x02\x02\x50", b"HTTP/1.1 nope\r\n\r\n"]
+    "data", [b"SSH-2.0-OpenSSH_9.6\r\n", b"\x15\x03\x01\x00\x02\x02\x50", b"HTTP/1.1 nope\r\n\r\n"]
 )
-def test_an_upstream_that_speaks_no_http_is_an_error(said, proxy):
-    """Another protocol's words reach no client."""
-    proxy.upstream.play = breaking(lambda told: said)
-    failed = proxy.send(asked("anthropic", repr(said)))
+def test_upstream_that_speaks_another_protocol_gives_an_error(data, proxy):
+    """Bytes of another protocol do not reach the client."""
+    proxy.upstream.respond = make_breaking_responder(lambda response: data)
+    failed = proxy.send(encode_request("anthropic", repr(data)))
     assert failed.status >= 500
     assert failed.json["type"] == "error"
 
 
-def test_an_upstream_that_is_down_is_an_error():
-    """Nobody listens where the requests go: the client is told so at once, in its API's words, for every request.
-
-    No provider answered, so it failed, whether it was looked at or not.
+def test_upstream_that_is_down_gives_502_and_counts_as_failed():
+    """When nothing listens upstream every request gets an error in its API's words and counts as failed, whether it was
+    managed or relayed.
     """
-    with socket_proxy.proxied() as proxy:
-        proxy.call(lambda: _gone_elsewhere(proxy))
+    with socket_proxy.run_proxy() as proxy:
+        proxy.call(lambda: _take_unused_port(proxy))
         for api in APIS:
-            for data in (b"{}", socket_proxy.body(api, "Is anybody there?")):
+            for data in (b"{}", socket_proxy.build_body(api, "Is anybody there?")):
                 failed = proxy.send(
-                    socket_proxy.request(f"/u/http://127.0.0.1:{proxy.upstream.port}{socket_proxy.PATHS[api]}", data)
+                    socket_proxy.build_request(
+                        f"/u/http://127.0.0.1:{proxy.upstream.port}{socket_proxy.PATHS[api]}", data
+                    )
                 )
                 assert failed.status == 502, failed
                 assert "127.0.0.1" in str(failed.json["error"]), failed
                 assert failed.json["error"].get("code") == 502 or api != "gemini", failed
-        proxy.at_rest()
+        proxy.wait_idle()
         counted = {state: count for state, count in proxy.stats()["requests"]["all"].items() if count}
         assert counted == {"failed": 2 * len(APIS)}
 
 
-async def _gone_elsewhere(proxy):
-    """Name a port on which nobody listens."""
-    server = await asyncio.start_server(proxy.upstream.meet, socket_proxy.LOOPBACK, 0)
+async def _take_unused_port(proxy):
+    """Point the upstream to a port on which nothing listens."""
+    server = await asyncio.start_server(proxy.upstream.serve_connection, socket_proxy.LOOPBACK, 0)
     proxy.upstream.port = server.sockets[0].getsockname()[1]
     server.close()
     await server.wait_closed()
@@ -219,19 +221,19 @@ async def _gone_elsewhere(proxy):
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("api", APIS)
-def test_a_slow_upstream_is_waited_for(api, stream, proxy):
-    """An answer that comes byte by byte comes through, the same."""
+def test_slow_upstream_answer_is_complete(api, stream, proxy):
+    """An answer that arrives in small pieces is passed on whole."""
 
-    async def play(line, told):
-        data = b"".join([told.head, *told.chunks, told.end])
+    async def respond(connection, response):
+        data = b"".join([response.head, *response.chunks, response.end])
         step = max(1, len(data) // 40)
         for at in range(0, len(data), step):
-            await line.say(data[at : at + step])
+            await connection.send(data[at : at + step])
             await anyio.sleep(0.001)
 
-    fine = proxy.send(asked(api, "slowly", stream=stream))
-    proxy.upstream.play = play
-    slow = proxy.send(asked(api, "slowly", stream=stream))
+    fine = proxy.send(encode_request(api, "slowly", stream=stream))
+    proxy.upstream.respond = respond
+    slow = proxy.send(encode_request(api, "slowly", stream=stream))
     assert (slow.status, slow.complete) == (200, True)
     assert len(slow.body) == len(fine.body)
 
@@ -241,105 +243,111 @@ TOO_LONG = '{"type":"invalid_request_error","message":"prompt is too long: 9000 
 OVERFLOW = f'{{"type":"error","error":{TOO_LONG}}}'.encode()
 
 
-@pytest.mark.parametrize("ours", [True, False], ids=["ours", "the provider's"])
-def test_signs_of_life_come_while_the_wait_is_ours(ours):
-    """While another try is on its way a client hears that somebody is there; a slow provider speaks for itself."""
-    every, heard = 0.05, []
-    with socket_proxy.proxied(keepalive=every) as proxy:
+@pytest.mark.parametrize("is_retry", [True, False], ids=["a retry", "a slow provider"])
+def test_keep_alives_are_sent_only_while_the_proxy_retries(is_retry):
+    """The client gets keep-alives while the proxy retries; a slow provider sends its own."""
+    interval, sent_at = 0.05, []
+    with socket_proxy.run_proxy(keepalive=interval) as proxy:
 
-        async def play(line, told):
-            heard.append(time.monotonic())
-            if ours and len(heard) == 1:
-                await socket_proxy.well(line, socket_proxy.whole(OVERFLOW, 400))
+        async def respond(connection, response):
+            sent_at.append(time.monotonic())
+            if is_retry and len(sent_at) == 1:
+                await socket_proxy.send_response(connection, socket_proxy.build_json_response(OVERFLOW, 400))
                 return
             await anyio.sleep(0.3)
-            await socket_proxy.well(line, told)
+            await socket_proxy.send_response(connection, response)
 
-        proxy.upstream.play = play
-        said = [*("The tide comes in over the rock. " * 200, "It does.") * 3, "Does it?"]
-        data = socket_proxy.body("anthropic", *said, stream=True)
+        proxy.upstream.respond = respond
+        texts = [*("The tide comes in over the rock. " * 200, "It does.") * 3, "Does it?"]
+        data = socket_proxy.build_body("anthropic", *texts, stream=True)
         began = time.monotonic()
-        late = proxy.send(socket_proxy.request(socket_proxy.PATHS["anthropic"], data))
+        late = proxy.send(socket_proxy.build_request(socket_proxy.PATHS["anthropic"], data))
         assert late.complete
         assert late.headers["x-holdfast-state"] == "managed"
         assert late.headers["x-holdfast-session"] in proxy.sessions()
-        told = b"".join(proxy.call(lambda: _told(proxy)).pieces)
-        assert late.body.replace(PING, b"") == told.replace(PING, b"")
-        signs = late.body.count(PING) - told.count(PING)
-        assert signs > 0 if ours else signs <= (heard[0] - began) / every  # until it was asked the wait was ours too
-        proxy.at_rest()
+        sent = b"".join(proxy.call(lambda: _build_last_response(proxy)).pieces)
+        assert late.body.replace(PING, b"") == sent.replace(PING, b"")
+        keep_alive_count = late.body.count(PING) - sent.count(PING)
+        assert (
+            keep_alive_count > 0 if is_retry else keep_alive_count <= (sent_at[0] - began) / interval
+        )  # the proxy also waits before it sends
+        proxy.wait_idle()
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])
-def test_who_only_looks_holds_nothing_back(api):
-    """What a provider says before its model does comes as it comes: nothing else could take its place."""
-    came = []
-    with socket_proxy.proxied(observe=True) as proxy:
+def test_observe_mode_passes_the_first_event_on_at_once(api):
+    """In observe mode the first event is passed on before the model says anything, because no retry could replace
+    it.
+    """
+    received = []
+    with socket_proxy.run_proxy(observe=True) as proxy:
 
-        async def play(line, told):
-            await line.say(told.head + told.chunks[0])
-            with anyio.fail_after(socket_proxy.SOON):
-                while not came:  # noqa: ASYNC110 -- the client hears it first
+        async def respond(connection, response):
+            await connection.send(response.head + response.chunks[0])
+            with anyio.fail_after(socket_proxy.TIMEOUT):
+                while not received:  # noqa: ASYNC110 -- the client must get it first
                     await anyio.sleep(0.005)
-            await line.say(b"".join([*told.chunks[1:], told.end]))
+            await connection.send(b"".join([*response.chunks[1:], response.end]))
 
         async def client():
             reader, writer = await asyncio.open_connection(socket_proxy.LOOPBACK, proxy.port)
-            writer.write(asked(api, "looked at", stream=True))
+            writer.write(encode_request(api, "looked at", stream=True))
             data = await reader.readuntil(b"\r\n\r\n")
             data += await reader.read(1)
-            came.append(data)
+            received.append(data)
             data += await reader.read()
             writer.close()
-            return socket_proxy.got(data)
+            return socket_proxy.parse_response(data)
 
-        proxy.upstream.play = play
-        told = proxy.call(client)
-        assert (told.status, told.complete) == (200, True)
-        proxy.at_rest()
+        proxy.upstream.respond = respond
+        reply = proxy.call(client)
+        assert (reply.status, reply.complete) == (200, True)
+        proxy.wait_idle()
 
 
-def test_signs_of_life_come_while_a_model_says_nothing():
-    """Its provider has answered, and what that says meanwhile is held: who waits hears of somebody all the same."""
-    every = 0.05
-    with socket_proxy.proxied(keepalive=every) as proxy:
+def test_keep_alives_are_sent_while_the_first_events_are_held():
+    """While events without text are held back the client still gets keep-alives."""
+    interval = 0.05
+    with socket_proxy.run_proxy(keepalive=interval) as proxy:
 
-        async def play(line, told):
-            await line.say(told.head + told.chunks[0])
+        async def respond(connection, response):
+            await connection.send(response.head + response.chunks[0])
             await anyio.sleep(0.3)
-            await line.say(b"".join([*told.chunks[1:], told.end]))
+            await connection.send(b"".join([*response.chunks[1:], response.end]))
 
-        proxy.upstream.play = play
-        late = proxy.send(asked("anthropic", "a slow model", stream=True))
+        proxy.upstream.respond = respond
+        late = proxy.send(encode_request("anthropic", "a slow model", stream=True))
         assert late.complete
-        told = b"".join(proxy.call(lambda: _told(proxy)).pieces)
-        assert late.body.replace(PING, b"") == told.replace(PING, b"")
-        assert late.body.count(PING) - told.count(PING) >= 2
-        proxy.at_rest()
+        sent = b"".join(proxy.call(lambda: _build_last_response(proxy)).pieces)
+        assert late.body.replace(PING, b"") == sent.replace(PING, b"")
+        assert late.body.count(PING) - sent.count(PING) >= 2
+        proxy.wait_idle()
 
 
 @pytest.mark.parametrize("form", ["whole", "packed"])
-def test_no_sign_of_life_comes_before_what_is_no_stream(form):
-    """Who was asked for events may answer with one JSON, or pack them as nobody here reads it: that comes alone."""
-    with socket_proxy.proxied(keepalive=0.05) as proxy:
+def test_no_keep_alive_is_sent_before_an_unstreamed_answer(form):
+    """A streamed request answered with plain JSON, or with a coding the proxy cannot read, gets that answer alone."""
+    with socket_proxy.run_proxy(keepalive=0.05) as proxy:
 
-        async def play(line, told):
-            body = proxy.upstream.told(line.heard._replace(body=b"{}")).pieces[0]
+        async def respond(connection, response):
+            body = proxy.upstream.build_response(connection.request._replace(body=b"{}")).pieces[0]
             kind = b"application/json" if form == "whole" else b"text/event-stream\r\ncontent-encoding: br"
-            await line.say(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n" % (kind, len(body)))
+            await connection.send(
+                b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n" % (kind, len(body))
+            )
             await anyio.sleep(0.3)
-            await line.say(body)
-            said.append(body)
+            await connection.send(body)
+            bodies.append(body)
 
-        said = []
-        proxy.upstream.play = play
-        late = proxy.send(asked("anthropic", f"no stream, {form}", stream=True))
-        assert (late.status, late.body, late.complete) == (200, said[0], True)
-        proxy.at_rest()
+        bodies = []
+        proxy.upstream.respond = respond
+        late = proxy.send(encode_request("anthropic", f"no stream, {form}", stream=True))
+        assert (late.status, late.body, late.complete) == (200, bodies[0], True)
+        proxy.wait_idle()
 
 
-async def _told(proxy):
-    return proxy.upstream.told(proxy.upstream.heard[-1])
+async def _build_last_response(proxy):
+    return proxy.upstream.build_response(proxy.upstream.requests[-1])
 
 
 # -- the client --------------------------------------------------------------------------------------------------------
@@ -347,9 +355,9 @@ async def _told(proxy):
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
 @pytest.mark.parametrize("part", ["head", "body"])
-def test_a_client_that_leaves_before_its_request_is_whole_asks_nobody(part, share, proxy):
-    """Half a request reaches no provider and no log."""
-    head, _, rest = asked("anthropic", "half a request").partition(b"\r\n\r\n")
+def test_incomplete_request_is_neither_sent_nor_logged(part, share, proxy):
+    """Half a request reaches neither the provider nor the log."""
+    head, _, rest = encode_request("anthropic", "half a request").partition(b"\r\n\r\n")
     sent = head[: int(len(head) * share)] if part == "head" else head + b"\r\n\r\n" + rest[: int(len(rest) * share)]
 
     async def go():
@@ -360,153 +368,158 @@ def test_a_client_that_leaves_before_its_request_is_whole_asks_nobody(part, shar
         writer.close()
 
     proxy.call(go)
-    proxy.at_rest()
-    assert proxy.upstream.heard == []
+    proxy.wait_idle()
+    assert proxy.upstream.requests == []
     assert not any("half a request" in str(entries) for entries in proxy.sessions().values())
 
 
 @pytest.mark.parametrize("managed", [True, False], ids=["managed", "relayed"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("ends", ["closed", "reset"])
-def test_a_client_that_leaves_before_the_answer_cancels_the_call(ends, stream, managed, proxy):
-    """The provider sees its connection end at once: nobody pays for words that nobody reads. That is no answer."""
-    left, words = anyio.Event, f"leaving {ends} {stream}"
+def test_client_leaving_before_the_answer_cancels_the_call(ends, stream, managed, proxy):
+    """The provider's connection closes at once, so that nobody pays for an unread answer, and the request counts as
+    failed.
+    """
+    words = f"leaving {ends} {stream}"
     before = proxy.stats()["requests"]["all"]["failed"]
 
     async def go():
-        gone = left()
+        gone = anyio.Event()
 
-        async def play(line, told):
-            await line.left()
+        async def respond(connection, response):
+            await connection.wait_closed()
             gone.set()
 
-        proxy.upstream.play = play
-        data = asked("anthropic", words, stream=stream)
+        proxy.upstream.respond = respond
+        data = encode_request("anthropic", words, stream=stream)
         if not managed:
-            data = socket_proxy.request("/v1/files", b"{}")
-        await _leave(proxy, data, lambda: len(proxy.upstream.heard) == 1, reset=ends == "reset")
-        with anyio.fail_after(socket_proxy.SOON):
+            data = socket_proxy.build_request("/v1/files", b"{}")
+        await _send_and_leave(proxy, data, lambda: len(proxy.upstream.requests) == 1, reset=ends == "reset")
+        with anyio.fail_after(socket_proxy.TIMEOUT):
             await gone.wait()
 
     proxy.call(go)
-    proxy.at_rest()
+    proxy.wait_idle()
     assert proxy.stats()["requests"]["all"]["failed"] - before == 1
-    proxy.upstream.play = socket_proxy.well
-    fine = proxy.send(asked("anthropic", words, stream=stream))
+    proxy.upstream.respond = socket_proxy.send_response
+    fine = proxy.send(encode_request("anthropic", words, stream=stream))
     assert (fine.status, fine.complete) == (200, True)
-    assert proxy.upstream.heard[-1].body == socket_proxy.body("anthropic", words, stream=stream)
+    assert proxy.upstream.requests[-1].body == socket_proxy.build_body("anthropic", words, stream=stream)
 
 
-async def _leave(proxy, data, when, *, reset=False, read=0):
-    """Send ``data``, read ``read`` bytes, and leave when it is so."""
+async def _send_and_leave(proxy, data, is_ready, *, reset=False, read=0):
+    """Send ``data``, read ``read`` bytes, and close the connection once ``is_ready``."""
     reader, writer = await asyncio.open_connection(socket_proxy.LOOPBACK, proxy.port)
     writer.write(data)
     await writer.drain()
     if read:
         await reader.readexactly(read)
-    await socket_proxy.until(when)
-    line = socket_proxy.Line(socket_proxy.Heard("", "", {}, b""), reader, writer)
-    line.cut(reset=reset)
+    await socket_proxy.wait_until(is_ready)
+    connection = socket_proxy.UpstreamConnection(socket_proxy.ReceivedRequest("", "", {}, b""), reader, writer)
+    connection.close(reset=reset)
 
 
 @pytest.mark.parametrize("ends", ["closed", "reset"])
 @pytest.mark.parametrize("api", APIS)
-def test_a_client_that_leaves_inside_an_answer_cancels_the_call(api, ends, proxy):
-    """The provider sees its connection end; what was said is in the log, and the conversation goes on behind it."""
+def test_client_leaving_during_the_answer_cancels_the_call(api, ends, proxy):
+    """The provider's connection closes, the log keeps what was sent, and the conversation continues afterwards."""
     words = f"enough {ends}"
 
     async def go():
-        gone, said = anyio.Event(), anyio.Event()
+        gone, half_sent = anyio.Event(), anyio.Event()
 
-        async def play(line, told):
-            half = len(told.chunks) // 2
-            await line.say(told.head + b"".join(told.chunks[:half]))
-            said.set()
-            await line.left()
+        async def respond(connection, response):
+            half = len(response.chunks) // 2
+            await connection.send(response.head + b"".join(response.chunks[:half]))
+            half_sent.set()
+            await connection.wait_closed()
             gone.set()
 
-        proxy.upstream.play = play
-        await _leave(proxy, asked(api, words, stream=True), said.is_set, reset=ends == "reset", read=200)
-        with anyio.fail_after(socket_proxy.SOON):
+        proxy.upstream.respond = respond
+        await _send_and_leave(
+            proxy, encode_request(api, words, stream=True), half_sent.is_set, reset=ends == "reset", read=200
+        )
+        with anyio.fail_after(socket_proxy.TIMEOUT):
             await gone.wait()
 
     proxy.call(go)
-    proxy.at_rest()
-    proxy.upstream.play = socket_proxy.well
-    fine = proxy.send(asked(api, words, stream=True))
+    proxy.wait_idle()
+    proxy.upstream.respond = socket_proxy.send_response
+    fine = proxy.send(encode_request(api, words, stream=True))
     assert (fine.status, fine.complete) == (200, True)
-    assert proxy.upstream.heard[-1].body == socket_proxy.body(api, words, stream=True)
+    assert proxy.upstream.requests[-1].body == socket_proxy.build_body(api, words, stream=True)
     entries = proxy.sessions()[fine.headers["x-holdfast-session"]]
     assert sum(words in str(entry) for entry in entries) == 1, "the words were stored twice"
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_client_that_leaves_behind_the_last_event_was_answered(api, proxy):
-    """Some clients do not wait for the end of the body: the answer is whole in the log, and counts as one."""
+def test_client_leaving_after_the_last_event_counts_as_answered(api, proxy):
+    """A client that does not wait for the end of the body has a complete answer in the log and counts as managed."""
     before, words = proxy.stats()["requests"]["all"], "all was said"
 
     async def go():
-        said, gone = anyio.Event(), anyio.Event()
+        half_sent, gone = anyio.Event(), anyio.Event()
 
-        async def play(line, told):
-            await line.say(told.head + b"".join(told.chunks))
-            said.set()
-            await line.left()
+        async def respond(connection, response):
+            await connection.send(response.head + b"".join(response.chunks))
+            half_sent.set()
+            await connection.wait_closed()
             gone.set()
 
-        proxy.upstream.play = play
-        data = asked(api, words, stream=True)
-        await _leave(proxy, data, said.is_set, read=400)
-        with anyio.fail_after(socket_proxy.SOON):
+        proxy.upstream.respond = respond
+        data = encode_request(api, words, stream=True)
+        await _send_and_leave(proxy, data, half_sent.is_set, read=400)
+        with anyio.fail_after(socket_proxy.TIMEOUT):
             await gone.wait()
 
     proxy.call(go)
-    proxy.at_rest()
+    proxy.wait_idle()
     after = proxy.stats()["requests"]["all"]
     assert (after["managed"] - before["managed"], after["failed"] - before["failed"]) == (1, 0)
 
 
-def test_a_client_that_does_not_read_stops_the_provider(proxy):
-    """Back-pressure: what a client leaves unread is not piled up here, it waits with the provider."""
+def test_client_that_does_not_read_pauses_the_provider(proxy):
+    """Back-pressure reaches the provider: what the client leaves unread is not buffered here."""
     piece = b"data: " + b"x" * 65_000 + b"\n\n"
     most = 2_000  # pieces: 130 MB
 
     async def go():
         sent = 0
 
-        async def play(line, told):
+        async def respond(connection, response):
             nonlocal sent
-            await line.say(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+            await connection.send(
+                b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+            )
             for _ in range(most):
-                await line.say(b"%x\r\n%s\r\n" % (len(piece), piece))
+                await connection.send(b"%x\r\n%s\r\n" % (len(piece), piece))
                 sent += 1
 
-        proxy.upstream.play = play
+        proxy.upstream.respond = respond
         reader, writer = await asyncio.open_connection(socket_proxy.LOOPBACK, proxy.port, limit=65_536)
-        writer.write(socket_proxy.request("/v1/embeddings", b'{"stream": true}'))
+        writer.write(socket_proxy.build_request("/v1/embeddings", b'{"stream": true}'))
         await reader.readexactly(200)
-        stood, before = 0, -1
-        while stood < 20:
-            stood, before = (stood + 1, before) if sent == before else (0, sent)
+        unchanged, before = 0, -1
+        while unchanged < 20:
+            unchanged, before = (unchanged + 1, before) if sent == before else (0, sent)
             await anyio.sleep(0.02)
         writer.close()
         return sent
 
     assert 0 < proxy.call(go) < most / 2
-    proxy.at_rest()
+    proxy.wait_idle()
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_client_that_leaves_while_it_is_sent_to_is_nothing_that_went_wrong(api, proxied, strict, capfd):
-    """The answer is held up in the middle then, with a sign of life to come: all of it ends, and nobody is told."""
-    through, _, talking = proxied
-    talk = talking(api, stream=api != "gemini")
-    talk.say("What holds on to the rock?")
+def test_client_leaving_during_a_send_is_not_a_trouble(api, open_client, make_chat, make_strict_upstream, capfd):
+    """A client that leaves while a send to it blocks ends the answer and the keep-alives without any report."""
+    chat = make_chat(api, stream=api != "gemini")
+    chat.add_user_text("What holds on to the rock?")
 
     async def go():
         left, sending = anyio.Event(), anyio.Event()
-        body = iter([{"type": "http.request", "body": json.dumps(talk.body()).encode()}])
-        path, _, query = (socket_proxy.STREAMED[api] if api == "gemini" else talk.path).partition("?")
+        body = iter([{"type": "http.request", "body": json.dumps(chat.body()).encode()}])
+        path, _, query = (socket_proxy.STREAM_PATHS[api] if api == "gemini" else chat.path).partition("?")
 
         async def receive():
             if (message := next(body, None)) is not None:
@@ -518,12 +531,12 @@ def test_a_client_that_leaves_while_it_is_sent_to_is_nothing_that_went_wrong(api
         async def send(message):
             if message["type"] == "http.response.body" and message["body"]:
                 sending.set()
-                await anyio.sleep(socket_proxy.SOON)
+                await anyio.sleep(socket_proxy.TIMEOUT)
 
         scope = {"type": "http", "method": "POST", "path": path, "query_string": query.encode(), "headers": []}
-        async with through(strict(200_000)) as client:
+        async with open_client(make_strict_upstream(200_000)) as client:
             app = client.web._transport.app
-            with anyio.fail_after(socket_proxy.SOON / 2):
+            with anyio.fail_after(socket_proxy.TIMEOUT / 2):
                 await app(scope, receive, send)
             return left.is_set(), app.health.build_livez()["troubles"]
 
@@ -531,77 +544,79 @@ def test_a_client_that_leaves_while_it_is_sent_to_is_nothing_that_went_wrong(api
     assert capfd.readouterr().err == ""
 
 
-def test_pieces_of_an_answer_wait_for_no_acknowledgement():
-    """Whatever the proxy accepts sends at once, also on a kept connection: Nagle's wait would be 40 ms an answer."""
+def test_listener_sets_tcp_nodelay():
+    """Accepted connections have TCP_NODELAY, because Nagle's algorithm would delay each answer by 40 ms."""
     with _open_listener(Settings(port=0)) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_what_the_loop_says_of_clients_that_left_is_told_to_nobody(caplog):
-    """It would say so for each piece of an answer; whatever else it says is told."""
+def test_asyncio_warning_about_closed_clients_is_filtered(caplog):
+    """asyncio would warn for each piece sent to a client that left; its other warnings are kept."""
     loops = logging.getLogger("asyncio")
     loops.warning("socket.send() raised exception.")
     loops.warning("something else")
     assert caplog.messages == ["something else"]
 
 
-def test_a_stop_lets_answers_end():
-    """An answer under way when the proxy is told to stop comes to its end."""
+def test_stop_lets_answers_finish():
+    """An answer in progress when the proxy is stopped is completed."""
 
-    async def slowly(line, told):
-        await line.say(told.head)
-        for chunk in told.chunks:
-            await line.say(chunk)
+    async def slowly(connection, response):
+        await connection.send(response.head)
+        for chunk in response.chunks:
+            await connection.send(chunk)
             await anyio.sleep(0.02)
-        await line.say(told.end)
+        await connection.send(response.end)
 
-    with socket_proxy.proxied(drain=socket_proxy.SOON) as proxy:
-        proxy.upstream.play = slowly
-        future = proxy.start(lambda: proxy.sent(asked("anthropic", "a last word", stream=True)))
-        proxy.call(lambda: socket_proxy.until(lambda: bool(proxy.upstream.heard)))
-    fine = future.result(socket_proxy.SOON)
+    with socket_proxy.run_proxy(drain=socket_proxy.TIMEOUT) as proxy:
+        proxy.upstream.respond = slowly
+        future = proxy.start(lambda: proxy.send_pieces(encode_request("anthropic", "a last word", stream=True)))
+        proxy.call(lambda: socket_proxy.wait_until(lambda: bool(proxy.upstream.requests)))
+    fine = future.result(socket_proxy.TIMEOUT)
     assert (fine.status, fine.complete) == (200, True)
 
 
 @pytest.mark.parametrize(("api", "status"), [("anthropic", 529), ("openai-chat", 503), ("gemini", 503)])
-def test_a_stop_before_the_answer_is_said_in_the_words_of_the_api(api, status, capfd):
-    """Who still waits when time is up is told why, and may try again."""
+def test_stop_before_the_answer_gives_an_error_of_the_api(api, status, capfd):
+    """A client still waiting when the drain time is up gets a retryable error that says why."""
 
-    async def silent(line, told):
-        await line.left()
+    async def silent(connection, response):
+        await connection.wait_closed()
 
-    with socket_proxy.proxied(drain=1.0) as proxy:
-        proxy.upstream.play = silent
+    with socket_proxy.run_proxy(drain=1.0) as proxy:
+        proxy.upstream.respond = silent
         paths = [socket_proxy.PATHS[api], f"/u/http://{socket_proxy.LOOPBACK}:{proxy.upstream.port}/v1/files"]
-        data = [socket_proxy.request(path, socket_proxy.body(api, "is anybody there?")) for path in paths]
-        futures = [proxy.start(partial(proxy.sent, one)) for one in data]
-        proxy.call(lambda: socket_proxy.until(lambda: len(proxy.upstream.heard) == len(data)))
-    managed, passed = [future.result(socket_proxy.SOON) for future in futures]
+        data = [socket_proxy.build_request(path, socket_proxy.build_body(api, "is anybody there?")) for path in paths]
+        futures = [proxy.start(partial(proxy.send_pieces, request)) for request in data]
+        proxy.call(lambda: socket_proxy.wait_until(lambda: len(proxy.upstream.requests) == len(data)))
+    managed, passed = [future.result(socket_proxy.TIMEOUT) for future in futures]
     assert (managed.status, managed.complete) == (status, True)
     assert (passed.status, passed.complete) == (503, True)
-    assert all("stopped before the answer came" in one.json["error"]["message"] for one in (managed, passed))
+    assert all("stopped before the answer came" in reply.json["error"]["message"] for reply in (managed, passed))
     assert capfd.readouterr().err == ""
 
 
-def test_a_stop_that_cuts_answers_off(tmp_path, capfd):
-    """Where they take too long, what was said so far is in the log before the store is closed, and all is well."""
+def test_stop_records_answers_it_cuts_off(tmp_path, capfd):
+    """Answers that exceed the drain time are cut off, and what was sent of them is in the log before the store
+    closes.
+    """
 
-    said = []
+    connections = []
 
-    async def half(line, told):
-        await line.say(told.head + b"".join(told.chunks[: len(told.chunks) // 2]))
-        said.append(line)
-        await line.left()
+    async def half(connection, response):
+        await connection.send(response.head + b"".join(response.chunks[: len(response.chunks) // 2]))
+        connections.append(connection)
+        await connection.wait_closed()
 
-    with socket_proxy.proxied(tmp_path, drain=2.0) as proxy:
-        proxy.upstream.play = half
-        data = [asked("anthropic", f"a last word {number}", stream=True) for number in range(5)]
-        futures = [proxy.start(partial(proxy.sent, one)) for one in data]
-        proxy.call(lambda: socket_proxy.until(lambda: len(said) == len(data)))
-    cut = [future.result(socket_proxy.SOON) for future in futures]
-    assert [(one.status, one.complete) for one in cut] == [(200, False)] * len(data)
+    with socket_proxy.run_proxy(tmp_path, drain=2.0) as proxy:
+        proxy.upstream.respond = half
+        data = [encode_request("anthropic", f"a last word {number}", stream=True) for number in range(5)]
+        futures = [proxy.start(partial(proxy.send_pieces, request)) for request in data]
+        proxy.call(lambda: socket_proxy.wait_until(lambda: len(connections) == len(data)))
+    cut = [future.result(socket_proxy.TIMEOUT) for future in futures]
+    assert [(reply.status, reply.complete) for reply in cut] == [(200, False)] * len(data)
     found = [entries[-1].body for entries in proxy.sessions().values()]
     assert [type(body).__name__ for body in found] == ["AnswerEntry"] * len(data), found
     assert capfd.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""Whatever comes in is answered: by its provider where the proxy cannot read it, by the proxy where it may not pass."""
+"""Every request is answered: by its provider where the proxy cannot read it, by the proxy where it must not pass."""
 
 from __future__ import annotations
 
@@ -18,76 +18,76 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 APIS = list(socket_proxy.PATHS)
-MOST = 200_000
-"""Bytes of a body that this proxy takes."""
+MAX_BODY_BYTES = 200_000
+"""The body limit of this proxy."""
 
 
 @pytest.fixture(scope="module")
 def running():
     """A proxy for all of these tests."""
-    with socket_proxy.proxied(body_bytes=MOST) as proxy:
+    with socket_proxy.run_proxy(body_bytes=MAX_BODY_BYTES) as proxy:
         yield proxy
 
 
 @pytest.fixture
 def proxy(running):
-    """The proxy, before an upstream that answers well; when the test is over it is as well as before."""
-    running.upstream.play = socket_proxy.well
-    running.upstream.heard.clear()
+    """The proxy, before an upstream that answers completely; when the test is over it must be healthy and idle."""
+    running.upstream.respond = socket_proxy.send_response
+    running.upstream.requests.clear()
     yield running
-    assert running.send(socket_proxy.request("/livez", method="GET")).json["troubles"] == []
-    running.at_rest()
+    assert running.send(socket_proxy.build_request("/livez", method="GET")).json["troubles"] == []
+    running.wait_idle()
 
 
 # -- bodies ------------------------------------------------------------------------------------------------------------
 
 GARBAGE = {
-    "nothing": b"",
+    "empty": b"",
     "zeros": bytes(40),
-    "no JSON": b"kelp & rock",
-    "no UTF-8": b'{"model":"m","messages":[{"role":"user","content":"\xff\xfe"}]}',
+    "not JSON": b"kelp & rock",
+    "not UTF-8": b'{"model":"m","messages":[{"role":"user","content":"\xff\xfe"}]}',
     "a list": b"[1,2,3]",
-    "a text": b'"kelp"',
+    "a string": b'"kelp"',
     "null": b"null",
     "an empty object": b"{}",
     "no messages": b'{"model":"m","messages":[],"input":[],"contents":[]}',
-    "messages of null": b'{"model":"m","messages":null,"input":null,"contents":null}',
-    "messages of numbers": b'{"model":"m","messages":[1,2],"input":[1,2],"contents":[1,2]}',
-    "roles that are none": b'{"model":"m","messages":[{"role":7,"content":[]}],"input":[{}],"contents":[{"role":[]}]}',
-    "a model that is none": b'{"model":{"a":1},"messages":[{"role":"user","content":"hi"}],"max_tokens":9}',
-    "a limit that is none": b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":"many"}',
-    "a stream that is none": b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":9,"stream":7}',
-    "keys twice": b'{"messages":[],"messages":[{"role":"user","content":"hi"}],"model":"m","max_tokens":9}',
-    "a number too large": b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":1e999}',
-    "deep": b'{"messages":' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+    "null messages": b'{"model":"m","messages":null,"input":null,"contents":null}',
+    "numbers as messages": b'{"model":"m","messages":[1,2],"input":[1,2],"contents":[1,2]}',
+    "invalid roles": b'{"model":"m","messages":[{"role":7,"content":[]}],"input":[{}],"contents":[{"role":[]}]}',
+    "invalid model": b'{"model":{"a":1},"messages":[{"role":"user","content":"hi"}],"max_tokens":9}',
+    "invalid max_tokens": b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":"many"}',
+    "invalid stream": b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":9,"stream":7}',
+    "duplicate keys": b'{"messages":[],"messages":[{"role":"user","content":"hi"}],"model":"m","max_tokens":9}',
+    "number too large": b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":1e999}',
+    "deeply nested": b'{"messages":' + b"[" * 5_000 + b"]" * 5_000 + b"}",
     "two values": b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":9}{}',
 }
 
 
 @pytest.mark.parametrize("what", GARBAGE)
 @pytest.mark.parametrize("api", APIS)
-def test_a_body_that_is_no_conversation_is_for_its_provider_to_judge(api, what, proxy):
-    """It goes up byte for byte, and what the provider says of it comes down."""
+def test_proxy_forwards_unreadable_bodies_to_the_provider(api, what, proxy):
+    """A body that is not a conversation is forwarded byte for byte, and the provider's error is returned."""
     refusal = b'{"error":{"message":"not like this","type":"invalid_request_error"}}'
 
-    async def refuse(line, told):
-        await socket_proxy.well(line, socket_proxy.whole(refusal, 400))
+    async def refuse(connection, response):
+        await socket_proxy.send_response(connection, socket_proxy.build_json_response(refusal, 400))
 
-    proxy.upstream.play = refuse
+    proxy.upstream.respond = refuse
     data = GARBAGE[what]
-    reply = proxy.send(socket_proxy.request(socket_proxy.PATHS[api], data))
+    reply = proxy.send(socket_proxy.build_request(socket_proxy.PATHS[api], data))
     assert (reply.status, reply.body, reply.complete) == (400, refusal, True)
-    assert [heard.body for heard in proxy.upstream.heard] == [data]
+    assert [request.body for request in proxy.upstream.requests] == [data]
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_json_that_was_cut_is_for_its_provider_to_judge(api, proxy):
-    """At whatever byte a body ends, it goes up as it came."""
-    data = socket_proxy.body(api, "cut", "short", "again")
+def test_proxy_forwards_truncated_json_to_the_provider(api, proxy):
+    """A body that ends at any byte is forwarded as it arrived."""
+    data = socket_proxy.build_body(api, "cut", "short", "again")
     places = range(0, len(data), 1 if example_counts.IS_THOROUGH else 7)
     for at in places:
-        assert proxy.send(socket_proxy.request(socket_proxy.PATHS[api], data[:at])).status == 200
-    assert [heard.body for heard in proxy.upstream.heard] == [data[:at] for at in places]
+        assert proxy.send(socket_proxy.build_request(socket_proxy.PATHS[api], data[:at])).status == 200
+    assert [request.body for request in proxy.upstream.requests] == [data[:at] for at in places]
 
 
 @settings(max_examples=example_counts.choose(quick=20, ci=40, thorough=300))
@@ -98,16 +98,16 @@ def test_json_that_was_cut_is_for_its_provider_to_judge(api, proxy):
         st.binary(max_size=12), st.sampled_from([b"null", b"[[]]", b'{"a":', b"\x00", b'"\\u0000"', b"-1e9"])
     ),
 )
-def test_a_damaged_body_is_answered(api, cut, put, running):
-    """Law: for a body with any bytes replaced somebody answers with a whole answer, and the proxy stays well."""
-    data = socket_proxy.body(api, "What holds?", "A holdfast.", "And what holds the holdfast?")
+def test_proxy_answers_any_damaged_body(api, cut, put, running):
+    """A body with any bytes replaced gets a complete answer below 500, and the proxy stays healthy."""
+    data = socket_proxy.build_body(api, "What holds?", "A holdfast.", "And what holds the holdfast?")
     at = int(cut[0] * len(data))
     damaged = data[:at] + put + data[at + cut[1] :]
-    running.upstream.play = socket_proxy.well
-    reply = running.send(socket_proxy.request(socket_proxy.PATHS[api], damaged))
+    running.upstream.respond = socket_proxy.send_response
+    reply = running.send(socket_proxy.build_request(socket_proxy.PATHS[api], damaged))
     assert reply.complete
     assert reply.status < 500, reply
-    assert running.send(socket_proxy.request("/livez", method="GET")).json["status"] == "ok"
+    assert running.send(socket_proxy.build_request("/livez", method="GET")).json["status"] == "ok"
 
 
 # -- packed and typed --------------------------------------------------------------------------------------------------
@@ -121,14 +121,14 @@ PACKED = {
 
 
 @pytest.mark.parametrize("coding", PACKED)
-def test_a_packed_body_is_unpacked(coding, proxy):
-    """The provider gets what was packed, and a conversation goes on whether it was packed or not."""
-    data = socket_proxy.body("anthropic", f"packed as {coding}")
-    sent = socket_proxy.request(socket_proxy.PATHS["anthropic"], PACKED[coding](data), content_encoding=coding)
-    one, other = proxy.send(sent), proxy.send(socket_proxy.request(socket_proxy.PATHS["anthropic"], data))
-    assert [heard.body for heard in proxy.upstream.heard] == [data, data]
-    assert not any("content-encoding" in heard.headers for heard in proxy.upstream.heard)
-    assert one.headers["x-holdfast-session"] == other.headers["x-holdfast-session"]
+def test_proxy_decompresses_request_bodies(coding, proxy):
+    """The provider gets the uncompressed body, and a compressed and an uncompressed request continue one session."""
+    data = socket_proxy.build_body("anthropic", f"packed as {coding}")
+    sent = socket_proxy.build_request(socket_proxy.PATHS["anthropic"], PACKED[coding](data), content_encoding=coding)
+    compressed, plain = proxy.send(sent), proxy.send(socket_proxy.build_request(socket_proxy.PATHS["anthropic"], data))
+    assert [request.body for request in proxy.upstream.requests] == [data, data]
+    assert not any("content-encoding" in request.headers for request in proxy.upstream.requests)
+    assert compressed.headers["x-holdfast-session"] == plain.headers["x-holdfast-session"]
 
 
 @pytest.mark.parametrize(
@@ -144,11 +144,11 @@ def test_a_packed_body_is_unpacked(coding, proxy):
     ],
     ids=["damaged", "cut", "empty frame", "brotli", "unknown", "bomb", "four times"],
 )
-def test_a_body_that_cannot_be_unpacked_is_refused(coding, data, status, proxy):
-    """The client is told what is wrong in its API's words; nothing goes up."""
-    reply = proxy.send(socket_proxy.request(socket_proxy.PATHS["anthropic"], data, content_encoding=coding))
+def test_proxy_refuses_bodies_it_cannot_decompress(coding, data, status, proxy):
+    """The client gets an error in its API's words, and nothing is sent upstream."""
+    reply = proxy.send(socket_proxy.build_request(socket_proxy.PATHS["anthropic"], data, content_encoding=coding))
     assert (reply.status, reply.json["type"]) == (status, "error")
-    assert proxy.upstream.heard == []
+    assert proxy.upstream.requests == []
 
 
 @pytest.mark.parametrize(
@@ -163,13 +163,13 @@ def test_a_body_that_cannot_be_unpacked_is_refused(coding, data, status, proxy):
         "/",
     ],
 )
-def test_a_wrong_content_type_changes_nothing(kind, proxy):
-    """What the body is, the body says; its type goes up as it came."""
-    data = socket_proxy.body("openai-chat", f"typed {kind}")
-    reply = proxy.send(socket_proxy.request(socket_proxy.PATHS["openai-chat"], data, content_type=kind))
+def test_proxy_ignores_the_content_type_of_requests(kind, proxy):
+    """The body decides how it is read, and its content type is forwarded unchanged."""
+    data = socket_proxy.build_body("openai-chat", f"typed {kind}")
+    reply = proxy.send(socket_proxy.build_request(socket_proxy.PATHS["openai-chat"], data, content_type=kind))
     assert reply.status == 200
-    assert proxy.upstream.heard[0].body == data
-    assert proxy.upstream.heard[0].headers.get("content-type", "-") == kind
+    assert proxy.upstream.requests[0].body == data
+    assert proxy.upstream.requests[0].headers.get("content-type", "-") == kind
 
 
 # -- large -------------------------------------------------------------------------------------------------------------
@@ -177,74 +177,78 @@ def test_a_wrong_content_type_changes_nothing(kind, proxy):
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("way", ["length", "chunked"])
-def test_a_body_over_the_limit_is_refused(api, way, proxy):
-    """413 in the API's words with the limit in it, wherever the size is told; nothing goes up."""
-    data = socket_proxy.body(api, "x" * MOST)
+def test_proxy_refuses_bodies_over_the_limit(api, way, proxy):
+    """A body over the limit gets a 413 with the limit in its API's words, with a length or chunked, and nothing is sent
+    upstream.
+    """
+    data = socket_proxy.build_body(api, "x" * MAX_BODY_BYTES)
     if way == "length":
-        reply = proxy.send(socket_proxy.request(socket_proxy.PATHS[api], data))
+        reply = proxy.send(socket_proxy.build_request(socket_proxy.PATHS[api], data))
     else:
-        head = socket_proxy.request(socket_proxy.PATHS[api], content_length="-", transfer_encoding="chunked")
-        reply = proxy.call(lambda: proxy.sent(head, b"%x\r\n%s\r\n" % (len(data), data), b"0\r\n\r\n"))
+        head = socket_proxy.build_request(socket_proxy.PATHS[api], content_length="-", transfer_encoding="chunked")
+        reply = proxy.call(lambda: proxy.send_pieces(head, b"%x\r\n%s\r\n" % (len(data), data), b"0\r\n\r\n"))
     assert reply.status == 413
-    assert f"{MOST:,}" in json.dumps(reply.json["error"])
-    assert proxy.upstream.heard == []
+    assert f"{MAX_BODY_BYTES:,}" in json.dumps(reply.json["error"])
+    assert proxy.upstream.requests == []
 
 
-def test_a_body_at_the_limit_is_taken(proxy):
-    """One byte less than too much is not too much."""
-    filled = MOST - len(socket_proxy.body("anthropic", ""))
-    data = socket_proxy.body("anthropic", "x" * filled)
-    assert len(data) == MOST
-    assert proxy.send(socket_proxy.request(socket_proxy.PATHS["anthropic"], data)).status == 200
+def test_proxy_accepts_a_body_of_exactly_the_limit(proxy):
+    """A body of exactly the limit is accepted."""
+    filled = MAX_BODY_BYTES - len(socket_proxy.build_body("anthropic", ""))
+    data = socket_proxy.build_body("anthropic", "x" * filled)
+    assert len(data) == MAX_BODY_BYTES
+    assert proxy.send(socket_proxy.build_request(socket_proxy.PATHS["anthropic"], data)).status == 200
 
 
-def test_a_large_body_that_is_relayed_is_not_held(proxy):
-    """What nobody looks at passes through piece by piece, whatever its size, over every limit."""
+def test_proxy_streams_relayed_bodies_of_any_size(proxy):
+    """A relayed body passes piece by piece whatever its size, beyond every limit."""
     size, piece = (200 if example_counts.IS_THOROUGH else 24) * 1_000_000, bytes(1_000_000)
-    before, most = _resident(), [0]
+    before, peak = _measure_resident_bytes(), [0]
 
     async def go():
-        server = await asyncio.start_server(_counting(most), socket_proxy.LOOPBACK, 0)
+        server = await asyncio.start_server(_make_counting_server(peak), socket_proxy.LOOPBACK, 0)
         port = server.sockets[0].getsockname()[1]
-        head = socket_proxy.request(f"/u/http://127.0.0.1:{port}/v1/files", content_length=str(size))
-        reply = await proxy.sent(head, *[piece] * (size // len(piece)))
+        head = socket_proxy.build_request(f"/u/http://127.0.0.1:{port}/v1/files", content_length=str(size))
+        reply = await proxy.send_pieces(head, *[piece] * (size // len(piece)))
         server.close()
         return reply
 
     reply = proxy.call(go)
     assert (reply.status, reply.json) == (200, {"bytes": size})
-    assert most[0] - before < 16_000_000
+    assert peak[0] - before < 16_000_000
 
 
-def _counting(most):
-    """Return what takes a request piece by piece and tells its size; ``most`` holds the memory that this took."""
+def _make_counting_server(peak):
+    """Return a server that answers the size of a request read in pieces; ``peak[0]`` gets the memory used meanwhile."""
 
-    async def meet(reader, writer):
-        taken = 0
-        async for piece in socket_proxy.pieces(reader):
-            taken += len(piece)
-            most[0] = max(most[0], _resident())
-        answer = b'{"bytes":%d}' % taken
+    async def serve(reader, writer):
+        size = 0
+        async for piece in socket_proxy.iter_request_body(reader):
+            size += len(piece)
+            peak[0] = max(peak[0], _measure_resident_bytes())
+        answer = b'{"bytes":%d}' % size
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(answer), answer))
         await writer.drain()
         writer.close()
 
-    return meet
+    return serve
 
 
-def _resident():
+def _measure_resident_bytes():
     """Return the memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.parametrize("path", [socket_proxy.PATHS["anthropic"], "/v1/files", "/v1/messages/batches"])
-def test_a_body_that_stops_is_told_so(path, proxy, monkeypatch):
-    """Looked at or passed through, a client that says nothing more gets 408 in its API's form; its place is free."""
+def test_proxy_answers_a_stalled_body_with_408(path, proxy, monkeypatch):
+    """A client whose body stops gets a 408 in its API's form, whether it is parsed or relayed, and its slot is free
+    again.
+    """
     monkeypatch.setattr("holdfast.proxy.http.client_request.CLIENT_TIMEOUT", 0.2)
-    reply = proxy.send(socket_proxy.request(path, content_length="50") + b'{"model"')
+    reply = proxy.send(socket_proxy.build_request(path, content_length="50") + b'{"model"')
     assert (reply.status, reply.complete, reply.headers["x-holdfast-state"]) == (408, True, "refused")
     assert "send the request again" in reply.json["error"]["message"]
-    assert proxy.send(socket_proxy.request("/v1/messages/batches", b"{}")).status == 200
+    assert proxy.send(socket_proxy.build_request("/v1/messages/batches", b"{}")).status == 200
 
 
 # -- addresses and headers ---------------------------------------------------------------------------------------------
@@ -262,12 +266,12 @@ def test_a_body_that_stops_is_told_so(path, proxy, monkeypatch):
         ("/", {"x-goog-api-key": "k"}),
     ],
 )
-def test_an_address_that_is_not_known_is_relayed(method, path, headers, proxy):
-    """Method, path, query and body go up as they came, and the answer comes down as it came."""
+def test_proxy_relays_unknown_paths_of_known_providers(method, path, headers, proxy):
+    """Method, path, query and body are forwarded as they arrived, and the answer returns unchanged."""
     data = b"" if method in ("GET", "OPTIONS") else b"any bytes \x00\xff"
-    reply = proxy.send(socket_proxy.request(path, data, method, **headers))
-    [heard] = proxy.upstream.heard
-    assert (heard.method, heard.path, heard.body) == (method, path, data)
+    reply = proxy.send(socket_proxy.build_request(path, data, method, **headers))
+    [request] = proxy.upstream.requests
+    assert (request.method, request.path, request.body) == (method, path, data)
     assert (reply.status, reply.headers["x-holdfast-state"]) == (200, "relayed")
 
 
@@ -286,15 +290,15 @@ def test_an_address_that_is_not_known_is_relayed(method, path, headers, proxy):
         "/..;/",
     ],
 )
-def test_an_address_that_is_nobodys_is_told_so(path, proxy):
-    """A key goes to nobody whom it may not be for: the client is told that, and nothing goes up."""
-    reply = proxy.send(socket_proxy.request(path, b"{}", authorization="Bearer k"))
+def test_proxy_refuses_paths_without_a_provider(path, proxy):
+    """A key is never sent to a provider it may not be for: the client gets a 404 that says what to do."""
+    reply = proxy.send(socket_proxy.build_request(path, b"{}", authorization="Bearer k"))
     assert reply.status == 404
     assert (reply.json["error"]["type"], reply.json["error"]["code"]) == ("invalid_request_error", None), "no model"
     assert (
         f"base address to http://{socket_proxy.LOOPBACK}/u/ followed by the provider" in reply.json["error"]["message"]
     )
-    assert proxy.upstream.heard == []
+    assert proxy.upstream.requests == []
 
 
 @pytest.mark.parametrize(
@@ -302,12 +306,13 @@ def test_an_address_that_is_nobodys_is_told_so(path, proxy):
     [("/v1/messages", "managed"), ("/v1/messages/count_tokens", "relayed"), ("/v1/files", "relayed")],
 )
 @pytest.mark.parametrize("host", ["[v1.x]", "a" * 300])
-def test_an_upstream_that_is_nowhere_is_told_so(host, path, state, proxy):
-    """No answer comes from a host that cannot be asked, which is nothing that went wrong here.
-
-    What was done with the request stands in the head all the same.
+def test_proxy_reports_an_unreachable_upstream_with_502(host, path, state, proxy):
+    """A host that cannot be reached gives a 502 that is not a trouble of the proxy, and the state header is set all the
+    same.
     """
-    reply = proxy.send(socket_proxy.request(f"/u/http://{host}:9{path}", socket_proxy.body("anthropic", "hi")))
+    reply = proxy.send(
+        socket_proxy.build_request(f"/u/http://{host}:9{path}", socket_proxy.build_body("anthropic", "hi"))
+    )
     assert (reply.status, reply.complete) == (502, True)
     assert reply.headers["x-holdfast-state"] == state
     assert "no answer came from" in reply.json["error"]["message"]
@@ -334,29 +339,35 @@ def test_an_upstream_that_is_nowhere_is_told_so(host, path, state, proxy):
     ],
     ids=lambda headers: next(iter(headers)),
 )
-def test_hostile_headers_do_no_harm(headers, proxy):
-    """They are nobody's path, key or order; the request is answered, and no header of ours goes up."""
-    data = socket_proxy.body("anthropic", f"with {next(iter(headers))}")
-    reply = proxy.send(socket_proxy.request(socket_proxy.PATHS["anthropic"], data, **headers))
+def test_proxy_survives_hostile_headers(headers, proxy):
+    """Hostile header values never become paths, keys or SQL; the request is answered, and no header of ours is sent
+    upstream.
+    """
+    data = socket_proxy.build_body("anthropic", f"with {next(iter(headers))}")
+    reply = proxy.send(socket_proxy.build_request(socket_proxy.PATHS["anthropic"], data, **headers))
     assert reply.status == 200, reply
-    [heard] = proxy.upstream.heard
-    assert heard.body == data
-    assert not [name for name in heard.headers if name.startswith("x-holdfast") or name in ("te", "trailer", "expect")]
+    [request] = proxy.upstream.requests
+    assert request.body == data
+    assert not [
+        name for name in request.headers if name.startswith("x-holdfast") or name in ("te", "trailer", "expect")
+    ]
     assert proxy.store.parent.exists()
-    assert {one.name.partition(".")[0] for one in proxy.store.parent.iterdir()} == {"store"}
+    assert {path.name.partition(".")[0] for path in proxy.store.parent.iterdir()} == {"store"}
 
 
-def test_keys_pass_and_are_not_kept(proxy):
-    """Whatever a client is known by goes up untouched, and is nowhere in the store."""
+def test_proxy_never_writes_auth_headers_to_disk(proxy):
+    """Auth headers are forwarded unchanged and are in no file of the store."""
     secrets = {"authorization": "Bearer kelp-secret-1", "x-api-key": "kelp-secret-2", "cookie": "a=kelp-secret-3"}
     proxy.send(
-        socket_proxy.request(socket_proxy.PATHS["anthropic"], socket_proxy.body("anthropic", "a word"), **secrets)
+        socket_proxy.build_request(
+            socket_proxy.PATHS["anthropic"], socket_proxy.build_body("anthropic", "a word"), **secrets
+        )
     )
-    [heard] = proxy.upstream.heard
-    assert secrets.items() <= heard.headers.items()
-    held = b"".join(one.read_bytes() for one in proxy.store.parent.rglob("*") if one.is_file())
-    assert b"a word" in held
-    assert b"kelp-secret" not in held
+    [request] = proxy.upstream.requests
+    assert secrets.items() <= request.headers.items()
+    stored = b"".join(path.read_bytes() for path in proxy.store.parent.rglob("*") if path.is_file())
+    assert b"a word" in stored
+    assert b"kelp-secret" not in stored
 
 
 @pytest.mark.parametrize("path", [socket_proxy.PATHS["anthropic"], "/v1/files", "/stats", "/livez"])
@@ -373,12 +384,12 @@ def test_keys_pass_and_are_not_kept(proxy):
     ],
     ids=lambda headers: "-".join(*headers.items()),
 )
-def test_a_foreign_page_is_turned_away(headers, path, proxy):
-    """A web page that reaches this machine by a name of its own gets nothing, and nothing goes up."""
-    reply = proxy.send(socket_proxy.request(path, b"{}", "POST" if path.startswith("/v1") else "GET", **headers))
+def test_proxy_refuses_foreign_hosts_and_origins(headers, path, proxy):
+    """A web page that reaches this machine by its own name gets a 403, and nothing is sent upstream."""
+    reply = proxy.send(socket_proxy.build_request(path, b"{}", "POST" if path.startswith("/v1") else "GET", **headers))
     assert reply.status == 403
     assert reply.complete
-    assert proxy.upstream.heard == []
+    assert proxy.upstream.requests == []
 
 
 @pytest.mark.parametrize(
@@ -392,50 +403,53 @@ def test_a_foreign_page_is_turned_away(headers, path, proxy):
         b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n",
         b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx: \x00\r\n\r\n",
     ],
-    ids=["tls", "no http", "negative", "two lengths", "bad chunk", "long path", "nul"],
+    ids=["tls", "not http", "negative", "two lengths", "bad chunk", "long path", "nul"],
 )
-def test_what_is_no_http_is_turned_away(data, proxy):
-    """400 or nothing at all; nothing goes up, and the proxy goes on."""
+def test_proxy_refuses_invalid_http(data, proxy):
+    """Bytes that are not HTTP get a 400 or no answer, nothing is sent upstream, and the proxy keeps running."""
     reply = proxy.send(data)
     assert reply.status in (0, 400, 431), reply
-    assert proxy.upstream.heard == []
+    assert proxy.upstream.requests == []
 
 
-def test_a_request_with_a_length_and_chunks_is_no_second_request(proxy):
-    """What could be read as one request or as two is not passed on as two."""
+def test_proxy_never_splits_an_ambiguous_request(proxy):
+    """A request with both a length and chunks is never forwarded as two requests."""
     inner = b"0\r\n\r\nPOST /v1/files HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 0\r\n\r\n"
-    head = socket_proxy.request(
+    head = socket_proxy.build_request(
         "/v1/files", content_length=str(len(inner)), transfer_encoding="chunked", connection="close"
     )
     proxy.send(head + inner)
-    assert len(proxy.upstream.heard) <= 1
+    assert len(proxy.upstream.requests) <= 1
 
 
-def test_more_requests_than_may_be_at_a_time_are_told_to_wait():
-    """One too many is refused in its API's words, as overloaded, and was never one at a time; the others are
-    answered."""
-    with socket_proxy.proxied(concurrent=3) as proxy:
+def test_proxy_refuses_requests_over_the_concurrency_limit():
+    """A request over the limit is refused as overloaded in its API's words and never counts as concurrent; the others
+    are answered.
+    """
+    with socket_proxy.run_proxy(concurrent=3) as proxy:
         opened = []
 
-        async def wait(line, told):
+        async def wait(connection, response):
             await opened[0].wait()
-            await socket_proxy.well(line, told)
+            await socket_proxy.send_response(connection, response)
 
         async def go():
             opened.append(anyio.Event())
-            proxy.upstream.play = wait
-            asked = [
-                socket_proxy.request("/v1/messages", socket_proxy.body("anthropic", f"number {one}"))
-                for one in range(3)
+            proxy.upstream.respond = wait
+            requests = [
+                socket_proxy.build_request("/v1/messages", socket_proxy.build_body("anthropic", f"number {number}"))
+                for number in range(3)
             ]
-            waiting = [asyncio.ensure_future(proxy.sent(one)) for one in asked]
-            await socket_proxy.until(lambda: len(proxy.upstream.heard) == 3)
-            refused = await proxy.sent(socket_proxy.request("/v1/messages", socket_proxy.body("anthropic", "one more")))
+            waiting = [asyncio.ensure_future(proxy.send_pieces(request)) for request in requests]
+            await socket_proxy.wait_until(lambda: len(proxy.upstream.requests) == 3)
+            refused = await proxy.send_pieces(
+                socket_proxy.build_request("/v1/messages", socket_proxy.build_body("anthropic", "one more"))
+            )
             opened[0].set()
             return refused, await asyncio.gather(*waiting)
 
         refused, fine = proxy.call(go)
         assert (refused.status, refused.json["error"]["type"]) == (529, "overloaded_error"), refused
-        assert [one.status for one in fine] == [200] * 3
+        assert [reply.status for reply in fine] == [200] * 3
         assert proxy.stats()["concurrent"]["most"] == 3
-        proxy.at_rest()
+        proxy.wait_idle()

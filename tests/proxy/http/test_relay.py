@@ -1,4 +1,4 @@
-"""What goes onward: the request that the HTTP client would make of the same, and what is known of it."""
+"""The relayed request is the one the HTTP client would build, and its secrets are known."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ bodies = st.sampled_from([b"", b"{}", b"x" * 70_000])
 
 @pytest.mark.parametrize("url", URLS)
 @given(method=st.sampled_from(["POST", "GET", "delete"]), headers=pairs, body=bodies)
-def test_a_request_is_what_the_http_client_makes_of_it(url, method, headers, body):
-    """Its headers and their order, its address and its body: whatever of them the client gave itself."""
+def test_build_http_request_matches_httpx2(url, method, headers, body):
+    """Headers and their order, URL and body are what httpx2 builds from the same values, whichever headers the client
+    set itself.
+    """
     own = httpx2.Request(method, url, headers=headers, content=body)
     found = build_http_request(method, httpx2.URL(url), headers, body)
     assert found.headers.raw == own.headers.raw
@@ -29,15 +31,15 @@ def test_a_request_is_what_the_http_client_makes_of_it(url, method, headers, bod
 
 
 @pytest.mark.parametrize("key", ["kelp-secret-1", "kélp-secret-1"])
-def test_a_reply_knows_the_keys_of_its_request(key):
-    """Those of its headers and of its address, so that none of them gets into a log."""
+def test_relay_reply_lists_the_secrets_of_its_request(key):
+    """The keys in the request's headers and URL are listed, so that none of them gets into a log."""
     headers = [(b"Authorization", f"Bearer {key}".encode()), (b"accept", b"not-a-secret")]
 
-    async def asked():
+    async def list_secrets():
         transport = httpx2.MockTransport(lambda _: httpx2.Response(401, text="no"))
         async with httpx2.AsyncClient(transport=transport) as web:
             onward = UpstreamRelay(web, "https://kelp.example/v1?key=kelp-secret-2", headers)
             async with onward.send(UpstreamRequest("gemini", b"{}")) as reply:
                 return reply.secrets
 
-    assert set(anyio.run(asked)) == {f"Bearer {key}", key, "kelp-secret-2"}
+    assert set(anyio.run(list_secrets)) == {f"Bearer {key}", key, "kelp-secret-2"}

@@ -1,4 +1,4 @@
-"""An address says what a request is, and where it goes."""
+"""The path of a request says what it asks for and where it goes."""
 
 from __future__ import annotations
 
@@ -26,15 +26,22 @@ pieces = st.text("abz/.:%2Fu?v1 @\\#é", max_size=12)
 
 @pytest.mark.parametrize(("path", "api", "endpoint"), KNOWN)
 @pytest.mark.parametrize("query", ["", "beta=true", "alt=sse&key=/v1/other"])
-def test_what_is_posted(path, api, endpoint, query):
-    """Every endpoint is known by its path, with its version and without, with a query and without, beneath any host.
-
-    A colon may be written as any other sign, and a version may stand before the one that the client adds.
+def test_parse_route_recognizes_every_endpoint(path, api, endpoint, query):
+    """Every endpoint is recognized by its path, with and without version and query, under any host, with an escaped
+    colon or a doubled version.
     """
     bare = path.replace("/v1beta", "").replace("/v1", "", 1)
     twice = (f"/v1{path}", f"/v1beta{path}", f"//v1/v1{path}")
-    for asked in (path, bare, f"{path}/", f"/{path}", path.replace(":", "%3A"), f"http://localhost:8642{path}", *twice):
-        found = parse_route("POST", asked, query)
+    for spelling in (
+        path,
+        bare,
+        f"{path}/",
+        f"/{path}",
+        path.replace(":", "%3A"),
+        f"http://localhost:8642{path}",
+        *twice,
+    ):
+        found = parse_route("POST", spelling, query)
         assert (found.api, found.endpoint, found.base) == (api, endpoint, "")
         assert found.path.partition("?")[2] == query
     for named in (f"/u/https://host.example/x{path}", f"/u/https:/host.example/x{path}"):
@@ -44,7 +51,7 @@ def test_what_is_posted(path, api, endpoint, query):
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "query", "headers", "told"),
+    ("method", "path", "query", "headers", "route"),
     [
         ("POST", "/v1/messages", "beta=true", {}, Route("anthropic", "generate", path="/v1/messages?beta=true")),
         ("GET", "/v1/responses", "", SOCKET, Route("openai-responses", "probe", path="/v1/responses")),
@@ -70,32 +77,32 @@ def test_what_is_posted(path, api, endpoint, query):
         ("POST", "/x/v1/messages", "", {}, Route(path="/x/v1/messages")),
     ],
 )
-def test_what_else_is_asked(method, path, query, headers, told):
-    """The list of models, the probe, and what is only passed on: with whose it is, where the path or a header tells."""
-    assert parse_route(method, path, query, headers) == told
+def test_parse_route_recognizes_models_probes_and_relayed_paths(method, path, query, headers, route):
+    """Model lists, the websocket probe and relayed paths get the provider that the path or a header names."""
+    assert parse_route(method, path, query, headers) == route
 
 
 @pytest.mark.parametrize("host", ["", "/u/https://eu-aiplatform.googleapis.com"])
 @pytest.mark.parametrize("model", ["google/models/gemini-x:generateContent", "anthropic/models/claude:rawPredict"])
-def test_models_of_google_cloud_are_passed_on(host, model):
-    """What has the form of another provider's endpoint in its end alone is none."""
+def test_parse_route_relays_google_cloud_models(host, model):
+    """A Google Cloud path that only ends like another provider's endpoint is relayed."""
     found = parse_route("POST", f"{host}/v1/projects/p/locations/l/publishers/{model}")
     assert (found.api, found.endpoint) == ("", "other")
     assert parse_route("POST", "/u/https://gateway/projects/one/v1/messages").endpoint == "generate"
 
 
 @given(st.text("abc-.19/@ %", min_size=1, max_size=12), st.booleans())
-def test_gemini_says_it_in_the_address(model, streams):
-    """The model is read as it was meant, and whether events are asked for; nothing of it is changed on the way."""
-    asked = "streamGenerateContent" if streams else "generateContent"
-    path = f"/v1beta/models/{quote(model, safe='')}:{asked}"
+def test_parse_route_reads_model_and_stream_from_gemini_paths(model, streams):
+    """The model and streaming come from the path, which is forwarded unchanged, and the shown path hides the key."""
+    method = "streamGenerateContent" if streams else "generateContent"
+    path = f"/v1beta/models/{quote(model, safe='')}:{method}"
     found = parse_route("POST", path, "alt=sse&key=secret")
     assert found == Route("gemini", "generate", model, streams, path=f"{path}?alt=sse&key=secret")
     assert "secret" not in found.shown_path
 
 
-def test_a_stream_that_is_no_events_is_passed_on():
-    """Gemini's answer in one long array is not read, and its request is not ours."""
+def test_parse_route_relays_gemini_streams_without_sse():
+    """Gemini's streamed JSON array is not parsed, so its request is relayed."""
     path = "/v1beta/models/m:streamGenerateContent"
     assert parse_route("POST", path) == Route("gemini", path=path)
     assert parse_route("POST", path, "%24alt=sse").endpoint == "generate"
@@ -115,8 +122,8 @@ def test_a_stream_that_is_no_events_is_passed_on():
         ("/u/https://h", "https://h", "/"),
     ],
 )
-def test_the_path_names_the_upstream(path, base, rest):
-    """Its known end is the path and all before it the base; where no end is known, the base is the host."""
+def test_parse_route_splits_the_named_upstream_from_the_path(path, base, rest):
+    """The known ending is the path and everything before it the base; without a known ending the base is the host."""
     found = parse_route("POST", path, "q=1")
     assert (found.base, found.path) == (base, f"{rest}?q=1")
     assert build_upstream_url("https://other.example", found) == f"{base}{rest}?q=1"
@@ -140,8 +147,8 @@ def test_the_path_names_the_upstream(path, base, rest):
         "http://[::1/v1/messages",
     ],
 )
-def test_an_upstream_that_cannot_be(name):
-    """Nothing is known of such a path, whatever its end and its headers: it goes nowhere by itself."""
+def test_parse_route_ignores_invalid_upstreams(name):
+    """A path with an invalid upstream has no API and no base, whatever its ending and headers."""
     found = parse_route("POST", f"/u/{name}", "", {"x-api-key": "k"})
     assert (found.api, found.endpoint, found.base) == ("", "other", "")
 
@@ -163,16 +170,16 @@ def test_an_upstream_that_cannot_be(name):
         ("https://h", "/v1/v1beta/models/m:generateContent", "https://h/v1beta/models/m:generateContent"),
     ],
 )
-def test_addresses_below_a_base(base, path, whole):
-    """A version stands once; a known endpoint gets the usual one where nobody says any."""
+def test_build_upstream_url_keeps_one_version(base, path, whole):
+    """The version occurs once, and a known endpoint without one gets its usual one."""
     assert build_upstream_url(base, parse_route("POST", path)) == whole
 
 
 @given(st.sampled_from(["GET", "POST", "HEAD", "PUT"]), pieces, pieces)
-def test_any_path_is_something(method, path, query):
-    """Nothing is refused, and what goes on is a path, so that no host but a named or a configured one is asked."""
-    for asked in (path, f"/u/https://h{path}", f"/u/{path}", f"/v1/{path}"):
-        found = parse_route(method, asked, query)
+def test_parse_route_accepts_any_path(method, path, query):
+    """No path raises, and only a named or configured host is ever used."""
+    for spelling in (path, f"/u/https://h{path}", f"/u/{path}", f"/v1/{path}"):
+        found = parse_route(method, spelling, query)
         assert found.path.startswith("/")
         assert found.base == "" or found.base.startswith(("http://", "https://"))
         if not found.base:

@@ -1,4 +1,4 @@
-"""Uploads that their server refuses before it has read them: the client gets the answer of the server, as it is."""
+"""Uploads that their server refuses before it has read them: the client gets the server's answer unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATHS = {"passed through": "/v1/files?purpose=batch", "read": "/v1/messages"}
 @pytest.fixture(scope="module")
 def running():
     """A proxy for all of these tests."""
-    with socket_proxy.proxied(keepalive=0.0, drain=1.0) as proxy:
+    with socket_proxy.run_proxy(keepalive=0.0, drain=1.0) as proxy:
         yield proxy
 
 
@@ -28,36 +28,36 @@ def running():
 def proxy(running):
     """The proxy; when the test is over nothing is left running."""
     yield running
-    running.at_rest()
+    running.wait_idle()
 
 
-def refusing(status, *, interim=b"", closes=True):
-    """Return who answers a request when it has read no more than its head, and then closes the connection."""
+def make_refusing_server(status, *, interim=b"", closes=True):
+    """Return a server that answers after reading only the head, and then closes the connection."""
 
-    async def meet(reader, writer):
+    async def serve(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
-        told = f"{interim.decode()}HTTP/1.1 {status} No\r\nX-Server: kelp\r\nContent-Length: {len(ANSWER)}\r\n\r\n"
-        writer.write(told.encode() + ANSWER)
+        head = f"{interim.decode()}HTTP/1.1 {status} No\r\nX-Server: kelp\r\nContent-Length: {len(ANSWER)}\r\n\r\n"
+        writer.write(head.encode() + ANSWER)
         if not closes:
             await reader.read()
         writer.close()
 
-    return meet
+    return serve
 
 
-def refused(proxy, meet, kind, *, chunked=False, **headers):
-    """Return what a client gets that sends everything before it reads anything."""
+def upload(proxy, serve, kind, *, chunked=False, **headers):
+    """Send a whole upload before reading anything, and return the response."""
 
     async def go():
-        server = await asyncio.start_server(meet, socket_proxy.LOOPBACK, 0)
+        server = await asyncio.start_server(serve, socket_proxy.LOOPBACK, 0)
         port = server.sockets[0].getsockname()[1]
         path = f"/u/http://{socket_proxy.LOOPBACK}:{port}{PATHS[kind]}"
-        told = {"transfer_encoding": "chunked", "content_length": "-"} if chunked else {"content_length": str(SIZE)}
+        framing = {"transfer_encoding": "chunked", "content_length": "-"} if chunked else {"content_length": str(SIZE)}
         piece = b"x" * 65_536
         part = b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece
-        head = socket_proxy.request(path, **(told | headers))
+        head = socket_proxy.build_request(path, **(framing | headers))
         try:
-            return await proxy.sent(head, *[part] * (SIZE // len(piece)), b"0\r\n\r\n" if chunked else b"")
+            return await proxy.send_pieces(head, *[part] * (SIZE // len(piece)), b"0\r\n\r\n" if chunked else b"")
         finally:
             server.close()
 
@@ -67,54 +67,56 @@ def refused(proxy, meet, kind, *, chunked=False, **headers):
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("status", [401, 413, 429])
 @pytest.mark.parametrize("kind", PATHS)
-def test_a_refusal_before_the_upload_was_read_reaches_the_client(kind, status, chunked, proxy):
-    """Status, headers and body are the server's, however the body is framed, though it closes the connection."""
-    found = refused(proxy, refusing(status), kind, chunked=chunked)
+def test_early_refusal_of_an_upload_reaches_the_client(kind, status, chunked, proxy):
+    """Status, headers and body are the server's, however the body is framed, though the server closes the
+    connection.
+    """
+    found = upload(proxy, make_refusing_server(status), kind, chunked=chunked)
     assert (found.status, found.headers.get("x-server"), found.body) == (status, "kelp", ANSWER)
 
 
-def test_a_refusal_reaches_a_client_that_expects_to_be_asked_for_its_body(proxy):
-    """``Expect: 100-continue`` changes nothing in that."""
-    found = refused(proxy, refusing(413), "passed through", expect="100-continue")
+def test_early_refusal_reaches_a_client_with_expect_100(proxy):
+    """``Expect: 100-continue`` does not keep the refusal from the client."""
+    found = upload(proxy, make_refusing_server(413), "passed through", expect="100-continue")
     assert (found.status, found.body) == (413, ANSWER)
 
 
-def test_a_refusal_behind_an_interim_answer_is_one(proxy):
-    """100 Continue is no answer; what follows it is."""
-    found = refused(proxy, refusing(413, interim=b"HTTP/1.1 100 Continue\r\n\r\n"), "passed through")
+def test_early_refusal_after_100_continue_reaches_the_client(proxy):
+    """100 Continue is not the answer; the refusal after it is."""
+    found = upload(proxy, make_refusing_server(413, interim=b"HTTP/1.1 100 Continue\r\n\r\n"), "passed through")
     assert (found.status, found.body) == (413, ANSWER)
 
 
-def test_a_refusal_counts_though_the_server_leaves_the_connection_open(proxy):
-    """Nobody waits until a server closes that has refused and reads no more."""
-    found = refused(proxy, refusing(429, closes=False), "passed through")
+def test_early_refusal_counts_while_the_connection_stays_open(proxy):
+    """The client gets the refusal without waiting until the server closes the connection."""
+    found = upload(proxy, make_refusing_server(429, closes=False), "passed through")
     assert (found.status, found.body) == (429, ANSWER)
 
 
-def test_a_server_that_answers_well_before_the_end_is_sent_all_of_it(proxy):
-    """Only a refusal ends an upload: a success may begin while the server still reads."""
-    heard = []
+def test_early_success_does_not_end_the_upload(proxy):
+    """Only a refusal ends an upload, because a successful answer may begin while the server still reads."""
+    received = []
 
-    async def meet(reader, writer):
+    async def serve(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(ANSWER))
         with contextlib.suppress(asyncio.IncompleteReadError):
-            heard.append(len(await reader.readexactly(SIZE)))
+            received.append(len(await reader.readexactly(SIZE)))
         writer.write(ANSWER)
         writer.close()
 
-    found = refused(proxy, meet, "passed through")
-    assert (found.status, found.body, heard) == (200, ANSWER, [SIZE])
+    found = upload(proxy, serve, "passed through")
+    assert (found.status, found.body, received) == (200, ANSWER, [SIZE])
 
 
-def test_a_server_that_closes_without_a_word_is_still_told_as_such(proxy):
-    """Where there is no answer the client is told that none came."""
+def test_upload_closed_without_an_answer_is_502(proxy):
+    """Where the server closes without an answer, the client gets a 502 that says so."""
 
-    async def meet(reader, writer):
+    async def serve(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.close()
 
-    found = refused(proxy, meet, "passed through")
+    found = upload(proxy, serve, "passed through")
     assert found.status == 502
     assert b"no answer came from" in found.body
 
@@ -122,15 +124,15 @@ def test_a_server_that_closes_without_a_word_is_still_told_as_such(proxy):
 @pytest.mark.parametrize(
     "request_bytes",
     [
-        socket_proxy.request("/v1/messages", b"no gzip at all", content_encoding="gzip"),
-        socket_proxy.request("/u/http://[v1.x]:9/v1/files", b"whatever"),
+        socket_proxy.build_request("/v1/messages", b"no gzip at all", content_encoding="gzip"),
+        socket_proxy.build_request("/u/http://[v1.x]:9/v1/files", b"whatever"),
     ],
-    ids=["damaged", "nobody to send it to"],
+    ids=["damaged", "unreachable host"],
 )
-def test_an_answer_to_a_whole_body_waits_for_no_more_of_it(request_bytes, monkeypatch):
-    """A client that closes behind the answer gets its end at once where there is no rest that could come."""
+def test_refusal_of_a_complete_body_does_not_linger(request_bytes, monkeypatch):
+    """A client whose body is complete gets the end of the connection at once."""
     monkeypatch.setattr(incoming, "LINGER_SECONDS", 60.0)
-    with socket_proxy.proxied() as proxy:
+    with socket_proxy.run_proxy() as proxy:
         began = time.monotonic()
         assert proxy.send(request_bytes).status >= 400
         assert time.monotonic() - began < 10

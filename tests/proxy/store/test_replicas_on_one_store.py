@@ -1,4 +1,4 @@
-"""Several replicas on one store: whichever is asked goes by what any of them wrote, whatever it holds in memory."""
+"""Several replicas on one store: each applies what any of them wrote, whatever it has in memory."""
 
 from __future__ import annotations
 
@@ -15,85 +15,98 @@ WORDS = "kelp on the rock, and the tide comes in. " * 60
 KEY = "x-holdfast-session"
 
 
-async def grown(talk, proxied, turns):
-    """Talk for so many turns, and return the session's key."""
+async def send_turns(chat, client, turns):
+    """Send ``turns`` turns and return the session's key."""
     for turn in range(turns):
-        reply = await talk.turn(proxied, f"Note {turn}: {WORDS}")
+        reply = await chat.send_turn(client, f"Note {turn}: {WORDS}")
         assert reply.headers["x-holdfast-state"] == "managed"
     return reply.headers[KEY]
 
 
-async def retried(talk, one, other, text):
-    """Say ``text`` at ``one`` and the same at ``other``, whose answer is heard; return what both sent up."""
-    talk.say(text)
-    first, second = await one.post(talk.path, talk.body()), await other.post(talk.path, talk.body())
-    assert {reply.headers["x-holdfast-state"] for reply in (first, second)} == {"managed"}
-    talk.hear(second.content)
-    return one.upstream.bodies[-1], other.upstream.bodies[-1]
+async def send_to_both(chat, first, second, text):
+    """Send ``text`` to both replicas, append the second's answer, and return the bodies sent upstream."""
+    chat.add_user_text(text)
+    replies = [await replica.post(chat.path, chat.body()) for replica in (first, second)]
+    assert {reply.headers["x-holdfast-state"] for reply in replies} == {"managed"}
+    chat.add_answer(replies[1].content)
+    return first.upstream.bodies[-1], second.upstream.bodies[-1]
 
 
-def compacted(store, key):
-    """Compact as somebody does by hand, in another process."""
+def compact_session(store, key):
+    """Compact the session manually, as another process does."""
     journal = Journal.open(store, key)
-    slots = journal.state.history.sized_messages
-    made = CompactionEntry(len(slots) - 2, Message.from_text("user", "A summary of the kelp."), 500, trigger="manual")
-    return journal.record_compaction(made)
+    messages = journal.state.history.sized_messages
+    entry = CompactionEntry(
+        len(messages) - 2, Message.from_text("user", "A summary of the kelp."), 500, trigger="manual"
+    )
+    return journal.record_compaction(entry)
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses", "gemini"])
 @pytest.mark.parametrize("is_undone", [False, True])
-def test_a_retry_at_another_replica_goes_by_what_was_decided(proxied, strict, api, is_undone):
-    """What somebody decided or took back counts at each replica, though one has the conversation as it was before."""
-    through, _, talking = proxied
+def test_retry_at_another_replica_applies_new_decisions(open_client, make_chat, make_strict_upstream, api, is_undone):
+    """A compaction or an undo by another process applies at each replica, even one that holds the older conversation in
+    memory.
+    """
     store = MemoryStore()
 
     async def go():
-        async with through(strict(), store) as one, through(strict(), store) as other:
-            talk = talking(api)
-            key = await grown(talk, one, 4)
-            made = compacted(store, key)
+        async with (
+            open_client(make_strict_upstream(), store) as first_replica,
+            open_client(make_strict_upstream(), store) as second_replica,
+        ):
+            chat = make_chat(api)
+            key = await send_turns(chat, first_replica, 4)
+            compaction_id = compact_session(store, key)
             if is_undone:
-                await talk.turn(one, "go on")
-                Journal.open(store, key).undo(made)
-            first, second = await retried(talk, other, one, "go on")
+                await chat.send_turn(first_replica, "go on")
+                Journal.open(store, key).undo(compaction_id)
+            first, second = await send_to_both(chat, second_replica, first_replica, "go on")
             assert first == second
             assert (b"A summary of the kelp." in second) is not is_undone
-            first, second = await retried(talk, one, other, "and on")
+            first, second = await send_to_both(chat, first_replica, second_replica, "and on")
             assert first == second
             assert (b"A summary of the kelp." in second) is not is_undone
 
     anyio.run(go)
 
 
-@pytest.mark.parametrize("held", [50_000, 10])
-def test_what_one_replica_decides_for_a_turn_its_retry_at_another_shows(held, proxied, strict, monkeypatch):
-    """A conversation each turn of which is asked for at both is compacted as often as at one alone that is asked twice.
-
-    The same bytes go up for a retry, however few trees are held: other sessions come between.
+@pytest.mark.parametrize("max_entries", [50_000, 10])
+def test_retries_across_replicas_compact_as_often_as_at_one(
+    max_entries, open_client, make_chat, make_strict_upstream, monkeypatch
+):
+    """Each turn sent to two replicas gives the same bytes and as many compactions as sent twice to one, however few
+    trees are held.
     """
-    through, _, talking = proxied
-    monkeypatch.setattr(SessionIndexes.__init__, "__defaults__", (held,))
+    monkeypatch.setattr(SessionIndexes.__init__, "__defaults__", (max_entries,))
 
     async def compacted_times(store, many):
-        async with through(strict(), store, window=8_000) as one, through(strict(), store, window=8_000) as other:
-            talk, replicas = talking("anthropic"), [one, one if many == 1 else other]
+        async with (
+            open_client(make_strict_upstream(), store, window=8_000) as first_replica,
+            open_client(make_strict_upstream(), store, window=8_000) as second_replica,
+        ):
+            chat, replicas = make_chat("anthropic"), [first_replica, first_replica if many == 1 else second_replica]
             for turn in range(16):
                 for each in replicas:
-                    await talking("anthropic").turn(each, f"Beside {turn} of {id(each)}: {WORDS}")
-                first, second = await retried(talk, *replicas[:: -1 if turn % 3 else 1], f"Note {turn}: {WORDS}")
+                    await make_chat("anthropic").send_turn(each, f"Beside {turn} of {id(each)}: {WORDS}")
+                first, second = await send_to_both(chat, *replicas[:: -1 if turn % 3 else 1], f"Note {turn}: {WORDS}")
                 assert first == second
-            told = [(await each.web.get("/stats")).json()["compactions"]["compacted"] for each in (one, other)]
-        return sum(told)
+            counts = [
+                (await each.web.get("/stats")).json()["compactions"]["compacted"]
+                for each in (first_replica, second_replica)
+            ]
+        return sum(counts)
 
     alone = anyio.run(compacted_times, MemoryStore(), 1)
     assert alone == anyio.run(compacted_times, MemoryStore(), 2) > 0
 
 
-@pytest.mark.parametrize("held", [50_000, 10])
-def test_a_replica_looks_once_whether_somebody_else_wrote(held, proxied, strict, monkeypatch):
-    """Conversations at one replica alone are read no more than once each, however often they ask or few are held."""
-    through, _, talking = proxied
-    monkeypatch.setattr(SessionIndexes.__init__, "__defaults__", (held,))
+@pytest.mark.parametrize("max_entries", [50_000, 10])
+def test_replica_reads_each_conversation_once(max_entries, open_client, make_chat, make_strict_upstream, monkeypatch):
+    """Conversations at a single replica are read in full at most once each, however often they are used or few are
+    held.
+    """
+    monkeypatch.setattr(SessionIndexes.__init__, "__defaults__", (max_entries,))
     store, reads = MemoryStore(), []
     every = store.read_entries
 
@@ -104,11 +117,11 @@ def test_a_replica_looks_once_whether_somebody_else_wrote(held, proxied, strict,
     store.read_entries = entries
 
     async def go():
-        async with through(strict(), store) as one:
-            talk = talking("anthropic")
+        async with open_client(make_strict_upstream(), store) as first_replica:
+            chat = make_chat("anthropic")
             for turn in range(12):
-                await talk.turn(one, f"Note {turn}: {WORDS}")
-                await talking("anthropic").turn(one, f"Beside {turn}: {WORDS}")
+                await chat.send_turn(first_replica, f"Note {turn}: {WORDS}")
+                await make_chat("anthropic").send_turn(first_replica, f"Beside {turn}: {WORDS}")
 
     anyio.run(go)
     assert reads.count(None) <= 1 + 12
@@ -116,53 +129,56 @@ def test_a_replica_looks_once_whether_somebody_else_wrote(held, proxied, strict,
 
 @pytest.mark.parametrize("between", ["nothing", "a fork", "a count"])
 @pytest.mark.parametrize("is_undone", [False, True])
-def test_what_was_decided_elsewhere_counts_whoever_asks_first(proxied, strict, between, is_undone):
-    """A request of another branch that reads what is new of the session takes the news from nobody."""
-    through, _, talking = proxied
+def test_decisions_elsewhere_apply_after_a_request_of_another_branch(
+    open_client, make_chat, make_strict_upstream, between, is_undone
+):
+    """A request of another branch that reads the session's new entries does not hide them from this one."""
     store = MemoryStore()
 
     async def go():
-        async with through(strict(), store) as one:
-            talk, fork = talking("anthropic"), talking("anthropic")
-            await grown(talk, one, 1)
-            fork.said = [*talk.said]
-            await fork.turn(one, "the other way")
-            key = await grown(talk, one, 3)
-            made = compacted(store, key)
+        async with open_client(make_strict_upstream(), store) as first_replica:
+            chat, fork = make_chat("anthropic"), make_chat("anthropic")
+            await send_turns(chat, first_replica, 1)
+            fork.messages = [*chat.messages]
+            await fork.send_turn(first_replica, "the second_replica way")
+            key = await send_turns(chat, first_replica, 3)
+            compaction_id = compact_session(store, key)
             if is_undone:
-                await talk.turn(one, "go")
-                Journal.open(store, key).undo(made)
+                await chat.send_turn(first_replica, "go")
+                Journal.open(store, key).undo(compaction_id)
             if between == "a fork":
-                await fork.turn(one, "look there")
+                await fork.send_turn(first_replica, "look there")
             elif between == "a count":
-                fork.said = [talk.said[0], {"role": "assistant", "content": "quite another"}]
-                fork.say("how many?")
+                fork.messages = [chat.messages[0], {"role": "assistant", "content": "quite another"}]
+                fork.add_user_text("how many?")
                 body = {name: value for name, value in fork.body().items() if name != "max_tokens"}
-                await one.post("/v1/messages/count_tokens", body)
-            await talk.turn(one, "go on")
-            assert (b"A summary of the kelp." in one.upstream.bodies[-1]) is not is_undone
+                await first_replica.post("/v1/messages/count_tokens", body)
+            await chat.send_turn(first_replica, "go on")
+            assert (b"A summary of the kelp." in first_replica.upstream.bodies[-1]) is not is_undone
 
     anyio.run(go)
 
 
-def test_a_retry_of_what_another_replica_answered_is_said_once(proxied, strict):
-    """Whatever else was asked in the session meanwhile."""
-    through, _, talking = proxied
+def test_retry_of_another_replicas_answer_is_stored_once(open_client, make_chat, make_strict_upstream):
+    """A message answered at one replica and retried at another is stored once, whatever came between."""
     store = MemoryStore()
 
     async def go():
-        async with through(strict(), store) as one, through(strict(), store) as other:
-            talk, fork = talking("anthropic"), talking("anthropic")
-            key = await grown(talk, one, 3)
-            talk.say("again")
-            await other.post(talk.path, talk.body())
-            await grown(fork, one, 2)
-            await one.post(talk.path, talk.body())
-            said = [
+        async with (
+            open_client(make_strict_upstream(), store) as first_replica,
+            open_client(make_strict_upstream(), store) as second_replica,
+        ):
+            chat, fork = make_chat("anthropic"), make_chat("anthropic")
+            key = await send_turns(chat, first_replica, 3)
+            chat.add_user_text("again")
+            await second_replica.post(chat.path, chat.body())
+            await send_turns(fork, first_replica, 2)
+            await first_replica.post(chat.path, chat.body())
+            copies = [
                 entry
                 for entry in store.read_entries(key, "message")
                 if entry.body.sized_message.message.text == "again"
             ]
-            assert len(said) == 1
+            assert len(copies) == 1
 
     anyio.run(go)

@@ -1,4 +1,4 @@
-"""A session is removed from the store (``holdfast rm``) while its client talks on."""
+"""A session is removed from the store (``holdfast rm``) while its client continues it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ WORDS = "kelp on the rock, and the tide comes in. " * 110
 WINDOW = 16_000
 
 
-def removed(place, key):
+def remove_session(path, key):
     """Remove a session as another process does."""
-    with open_store(place) as store:
+    with open_store(path) as store:
         store.remove_session(key)
 
 
-def said(place, key):
-    """Return what was said in a session, on its one branch."""
-    with open_store(place, readonly=True) as store:
+def read_messages(path, key):
+    """Return the messages of a session's active branch."""
+    with open_store(path, readonly=True) as store:
         info = store.get_session(key)
         return [
             entry.body.sized_message.message
@@ -33,74 +33,77 @@ def said(place, key):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_it_begins_anew_with_the_next_request(api, proxied, strict, tmp_path, capfd):
-    """That one is made to fit and recorded whole, as if it were the first; its client notices nothing."""
-    through, _, talking = proxied
-    upstream, talk, place = strict(WINDOW), talking(api), tmp_path / "store.db"
+def test_removed_session_starts_anew_with_the_next_request(
+    api, open_client, make_chat, make_strict_upstream, tmp_path, capfd
+):
+    """The next request is made to fit and recorded whole as if it were the first, and its client notices nothing."""
+    upstream, chat, path = make_strict_upstream(WINDOW), make_chat(api), tmp_path / "store.db"
 
     async def go():
-        with open_store(place) as store:
-            async with through(upstream, store, window=WINDOW) as client:
+        with open_store(path) as store:
+            async with open_client(upstream, store, window=WINDOW) as client:
                 for number in range(16):
-                    reply = await talk.turn(client, f"Note {number}: {WORDS}")
-                removed(place, reply.headers[SESSION])
-                return await talk.turn(client, "And now?"), (await client.web.get("/livez")).json()
+                    reply = await chat.send_turn(client, f"Note {number}: {WORDS}")
+                remove_session(path, reply.headers[SESSION])
+                return await chat.send_turn(client, "And now?"), (await client.web.get("/livez")).json()
 
     reply, livez = anyio.run(go)
     assert (reply.status_code, reply.headers[STATE]) == (200, "managed"), reply.text
     assert (livez["status"], livez["troubles"]) == ("ok", [])
     assert capfd.readouterr().err == ""
-    users = [message.text for message in said(place, reply.headers[SESSION]) if message.role == "user"]
+    users = [message.text for message in read_messages(path, reply.headers[SESSION]) if message.role == "user"]
     assert users == [*(f"Note {number}: {WORDS}" for number in range(16)), "And now?"]
 
 
-def test_so_does_each_of_its_branches(proxied, strict, tmp_path):
-    """Two conversations with the same first words are of one session: what one begins anew, the other joins."""
-    through, _, talking = proxied
-    upstream, place = strict(WINDOW), tmp_path / "store.db"
-    talks = [talking("anthropic"), talking("anthropic")]
+def test_branches_of_a_removed_session_join_the_new_one(open_client, make_chat, make_strict_upstream, tmp_path):
+    """Two conversations with the same first message share a session, so what one starts anew the other joins."""
+    upstream, path = make_strict_upstream(WINDOW), tmp_path / "store.db"
+    chats = [make_chat("anthropic"), make_chat("anthropic")]
 
     async def go():
-        with open_store(place) as store:
-            async with through(upstream, store, window=WINDOW) as client:
+        with open_store(path) as store:
+            async with open_client(upstream, store, window=WINDOW) as client:
                 for number in range(14):
-                    for name, talk in zip(("A", "B"), talks, strict=True):
-                        reply = await talk.turn(client, f"Note {number} of {name if number else 'both'}: {WORDS}")
-                removed(place, reply.headers[SESSION])
-                return [await talk.turn(client, "And now?") for _ in range(2) for talk in talks]
+                    for name, chat in zip(("A", "B"), chats, strict=True):
+                        reply = await chat.send_turn(client, f"Note {number} of {name if number else 'both'}: {WORDS}")
+                remove_session(path, reply.headers[SESSION])
+                return [await chat.send_turn(client, "And now?") for _ in range(2) for chat in chats]
 
     replies = anyio.run(go)
     assert [(reply.status_code, reply.headers[STATE]) for reply in replies] == [(200, "managed")] * 4
     assert len({reply.headers[SESSION] for reply in replies}) == 1
 
 
-def test_it_is_removed_while_its_answer_is_on_the_way(proxied, strict, tmp_path):
-    """Nothing of that answer is lost for its client, which brings it along."""
-    through, _, talking = proxied
-    upstream, talk, place = strict(WINDOW), talking("anthropic"), tmp_path / "store.db"
+def test_session_removed_during_an_answer_is_restored_by_the_client(
+    open_client, make_chat, make_strict_upstream, tmp_path
+):
+    """The client brings the answer along with its next request, so nothing is lost."""
+    upstream, chat, path = make_strict_upstream(WINDOW), make_chat("anthropic"), tmp_path / "store.db"
     inner, keys = upstream.inner, []
 
     class Removing:
         """A provider that answers when the session is gone."""
 
         async def handle_async_request(self, request):
-            removed(place, keys[-1])
+            remove_session(path, keys[-1])
             return await inner.handle_async_request(request)
 
     async def go():
-        with open_store(place) as store:
-            async with through(upstream, store) as client:
-                first = await talk.turn(client, "One.")
+        with open_store(path) as store:
+            async with open_client(upstream, store) as client:
+                first = await chat.send_turn(client, "One.")
                 keys.append(first.headers[SESSION])
                 upstream.inner = Removing()
-                midway = await talk.turn(client, "Two.")
+                midway = await chat.send_turn(client, "Two.")
                 upstream.inner = inner
-                return first, midway, await talk.turn(client, "Three.")
+                return first, midway, await chat.send_turn(client, "Three.")
 
     replies = anyio.run(go)
     assert [reply.status_code for reply in replies] == [200] * 3
     assert replies[-1].headers[STATE] == "managed"
-    assert [one.text for one in said(place, replies[-1].headers[SESSION]) if one.role == "user"] == [
+    assert [
+        message.text for message in read_messages(path, replies[-1].headers[SESSION]) if message.role == "user"
+    ] == [
         "One.",
         "Two.",
         "Three.",

@@ -1,4 +1,4 @@
-"""While nothing can be recorded a conversation goes on inside its window all the same, by a copy in memory."""
+"""While the store fails a conversation stays inside its window, by a copy in memory."""
 
 from __future__ import annotations
 
@@ -26,39 +26,41 @@ WINDOW = 16_000
 WORDS = "kelp on the rock, and the tide comes in. " * 60
 GIANT = "kelp on the rock, and the tide comes in. " * 4_000
 VERSION = [("anthropic-version", "2023-06-01")]
-OWN_WORDS = {
+OVERFLOW_TEXTS = {
     "anthropic": "prompt is too long: ",
     "openai-chat": "context_length_exceeded",
     "openai-responses": "context_length_exceeded",
     "gemini": "exceeds the maximum number of tokens allowed",
 }
-"""What the clients of each API look for."""
+"""The text by which clients of each API recognize an overflow."""
 
 
-class Failing(MemoryStore):
-    """A store that fails as it is told; the reads of it that fail are counted."""
+class FailingStore(MemoryStore):
+    """A store that fails as configured, and counts failed reads."""
 
-    full: StoreError | None = None
-    unread: StoreError | None = None
-    forgetful = False
-    in_vain = 0
+    append_error: StoreError | None = None
+    read_error: StoreError | None = None
+    fails_only_answers = False
+    failed_reads = 0
 
     def append_entries(self, key, entries, **more):
-        """Append, or fail; what is ``forgetful`` fails behind a request."""
-        if self.full is not None and not (self.forgetful and all(is_asked(entry) for entry in entries)):
-            raise self.full
+        """Append or raise; with ``fails_only_answers`` the entries before a request are appended."""
+        if self.append_error is not None and not (
+            self.fails_only_answers and all(is_before_request(entry) for entry in entries)
+        ):
+            raise self.append_error
         return super().append_entries(key, entries, **more)
 
     def get_session(self, key):
-        """Return it, or fail."""
-        if self.unread is not None:
-            self.in_vain += 1
-            raise self.unread
+        """Return the session or raise."""
+        if self.read_error is not None:
+            self.failed_reads += 1
+            raise self.read_error
         return super().get_session(key)
 
 
-def is_asked(entry):
-    """Whether an entry is written before a request goes out."""
+def is_before_request(entry):
+    """Whether an entry is written before the request is sent."""
     return not isinstance(entry.body, AnswerEntry | FailureEntry)
 
 
@@ -67,78 +69,83 @@ def run(function):
     return anyio.run(function)
 
 
-def said(store):
-    """Return all that was said in a store, and decided there."""
+def list_log_entries(store):
+    """Return all entries of a store but the notes of the policy."""
     found = [entry for info in store.list_sessions() for entry in store.read_entries(info.key)]
     return [entry for entry in found if not (isinstance(entry.body, NoteEntry) and entry.body.reason == "policy")]
 
 
-def too_large(talk):
-    """Return a request of which nothing that fits can be made: its system prompt alone is over the window."""
-    if talk.api == "openai-chat":
-        talk.said.append({"role": "system", "content": GIANT})
-    talk.say("How high is the tide?")
+def build_oversized_body(chat):
+    """Build a request that cannot be made to fit: its system prompt alone exceeds the window."""
+    if chat.api == "openai-chat":
+        chat.messages.append({"role": "system", "content": GIANT})
+    chat.add_user_text("How high is the tide?")
     more = {
         "anthropic": {"system": GIANT},
         "openai-responses": {"instructions": GIANT},
         "gemini": {"systemInstruction": {"parts": [{"text": GIANT}]}},
     }
-    return talk.body() | more.get(talk.api, {})
+    return chat.body() | more.get(chat.api, {})
 
 
-@pytest.mark.parametrize("told", example_counts.spare([{}, {"window": WINDOW}], keep=1), ids=["learned", "configured"])
-@pytest.mark.parametrize("after", example_counts.spare([10, 0], keep=1), ids=["later", "from the start"])
+@pytest.mark.parametrize(
+    "settings", example_counts.mark_rest_long([{}, {"window": WINDOW}], keep=1), ids=["learned", "configured"]
+)
+@pytest.mark.parametrize("after", example_counts.mark_rest_long([10, 0], keep=1), ids=["later", "from the start"])
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_a_conversation_goes_on_in_its_window(api, after, told, proxied, strict, capfd):
-    """No overflow reaches its client, its newest words are always upstream, nothing is written, and that is told."""
-    through, _, talking = proxied
-    upstream, talk, store = strict(WINDOW, overflow="llama.cpp"), talking(api), Failing()
+def test_unrecorded_conversation_stays_inside_its_window(
+    api, after, settings, open_client, make_chat, make_strict_upstream, capfd
+):
+    """While the store fails no overflow reaches the client, the newest message is always sent, nothing is written, and
+    that is reported.
+    """
+    upstream, chat, store = make_strict_upstream(WINDOW, overflow="llama.cpp"), make_chat(api), FailingStore()
 
     async def go():
-        async with through(upstream, store, **told) as client:
+        async with open_client(upstream, store, **settings) as client:
             for number in range(40):
                 if number == after:
-                    store.full, before = QuotaExceeded("a session is over its quota"), said(store)
-                reply = await talk.turn(client, f"Note {number}: {WORDS}", VERSION)
+                    store.append_error, before = QuotaExceeded("a session is over its quota"), list_log_entries(store)
+                reply = await chat.send_turn(client, f"Note {number}: {WORDS}", VERSION)
                 state = "managed" if number < after else "unrecorded"
                 assert (reply.status_code, reply.headers[STATE]) == (200, state), (number, reply.text)
                 assert f"Note {number}: {WORDS}" in upstream.bodies[-1].decode()
-            assert said(store) == before
-            store.full = None
-            reply = await talk.turn(client, "And now?", VERSION)
+            assert list_log_entries(store) == before
+            store.append_error = None
+            reply = await chat.send_turn(client, "And now?", VERSION)
             return reply, (await client.web.get("/livez")).json()
 
     reply, livez = run(go)
     assert (reply.status_code, reply.headers[STATE], livez["status"]) == (200, "managed", "ok")
-    assert [(one["what"], one["times"]) for one in livez["troubles"]] == [("QuotaExceeded", 40 - after)]
+    assert [(trouble["what"], trouble["times"]) for trouble in livez["troubles"]] == [("QuotaExceeded", 40 - after)]
     assert capfd.readouterr().err.count("not recorded") == 1
 
 
-@pytest.mark.parametrize("api", example_counts.every_other(STRICTEST_MODELS))
-def test_what_was_learned_and_decided_stands_until_something_is_recorded_again(api, proxied, strict):
-    """The window is learned by one refusal, and each request begins like the one before but where it is made smaller;
-    from when the store takes something again it goes by the log alone, and what fails later goes on from that."""
-    through, _, talking = proxied
-    upstream, talk, store, asked = strict(WINDOW, overflow="llama.cpp"), talking(api), Failing(), []
+@pytest.mark.parametrize("api", example_counts.mark_every_other_long(STRICTEST_MODELS))
+def test_unrecorded_decisions_last_until_the_store_recovers(api, open_client, make_chat, make_strict_upstream):
+    """One refusal teaches the window and unrecorded requests keep their prefix; once the store recovers the log alone
+    counts, and a later failure continues from it.
+    """
+    upstream, chat, store, sent = make_strict_upstream(WINDOW, overflow="llama.cpp"), make_chat(api), FailingStore(), []
 
     async def go():
-        async with through(upstream, store) as client:
+        async with open_client(upstream, store) as client:
             for number in range(60):
-                store.full = None if number < 10 or number == 40 else StoreLocked("held")
-                reply = await talk.turn(client, f"Note {number}: {WORDS}", VERSION)
-                state = "unrecorded" if store.full else "managed"
+                store.append_error = None if number < 10 or number == 40 else StoreLocked("held")
+                reply = await chat.send_turn(client, f"Note {number}: {WORDS}", VERSION)
+                state = "unrecorded" if store.append_error else "managed"
                 assert (reply.status_code, reply.headers[STATE]) == (200, state), (number, reply.text)
-                asked.append((len(upstream.bodies), upstream.bodies[-1]))
+                sent.append((len(upstream.bodies), upstream.bodies[-1]))
 
     run(go)
-    refused = [count - before for (before, _), (count, _) in pairwise([(0, b""), *asked])]
+    refused = [count - before for (before, _), (count, _) in pairwise([(0, b""), *sent])]
     assert (sum(refused[:40]), sum(refused[40:]) <= 21) == (41, True), "one refusal, and at most one more"
-    smaller = [number for number in range(1, 60) if not goes_on(asked[number - 1][1], asked[number][1])]
+    smaller = [number for number in range(1, 60) if not extends_body(sent[number - 1][1], sent[number][1])]
     assert len(smaller) <= 6, smaller
 
 
-def goes_on(before, body):
-    """Whether a body begins like the one before it, nearly to where that ends."""
+def extends_body(before, body):
+    """Whether a body begins with nine tenths of the one before it."""
     most = len(before) * 9 // 10
     return body[:most] == before[:most]
 
@@ -146,19 +153,24 @@ def goes_on(before, body):
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("reading", [None, StoreCorrupt("damaged"), StoreLocked("held")], ids=str)
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_an_overflow_that_nothing_helps_against_is_said_in_the_client_s_words(api, reading, stream, proxied, strict):
-    """By the provider's own numbers, also where nobody knows what was decided: the log cannot be read either."""
-    through, _, talking = proxied
-    upstream, talk, store = strict(WINDOW, overflow="llama.cpp"), talking(api, stream=stream), Failing()
-    store.full, store.unread = StoreReadOnly("the disk is full"), reading
-    body = too_large(talk)
+def test_unfixable_overflow_is_reported_while_the_store_fails(
+    api, reading, stream, open_client, make_chat, make_strict_upstream
+):
+    """The client gets the provider's own numbers in its API's words, also when the log cannot be read."""
+    upstream, chat, store = (
+        make_strict_upstream(WINDOW, overflow="llama.cpp"),
+        make_chat(api, stream=stream),
+        FailingStore(),
+    )
+    store.append_error, store.read_error = StoreReadOnly("the disk is full"), reading
+    body = build_oversized_body(chat)
 
     async def go():
-        async with through(upstream, store) as client:
-            return await client.post(talk.path, body, VERSION)
+        async with open_client(upstream, store) as client:
+            return await client.post(chat.path, body, VERSION)
 
     reply = run(go)
-    assert (reply.headers[STATE], OWN_WORDS[api] in reply.text) == ("unrecorded", True), reply.text
+    assert (reply.headers[STATE], OVERFLOW_TEXTS[api] in reply.text) == ("unrecorded", True), reply.text
     in_events = stream and api == "openai-responses"
     assert (reply.status_code, "response.failed" in reply.text) == ((200, True) if in_events else (400, False))
     if not in_events:
@@ -168,17 +180,18 @@ def test_an_overflow_that_nothing_helps_against_is_said_in_the_client_s_words(ap
 
 
 @pytest.mark.parametrize("status", ["401", "400", "500"])
-def test_any_other_refusal_comes_as_it_came(status, proxied, strict):
-    """Also where the log cannot be read: only what is too large is told anew."""
-    through, _, talking = proxied
-    talk, store = talking("anthropic"), Failing()
-    store.full = store.unread = StoreCorrupt("damaged")
+def test_other_refusals_are_returned_unchanged_while_the_store_fails(
+    status, open_client, make_upstream, make_chat, make_strict_upstream
+):
+    """Only an overflow is rephrased; any other refusal is returned unchanged, also when the log cannot be read."""
+    chat, store = make_chat("anthropic"), FailingStore()
+    store.append_error = store.read_error = StoreCorrupt("damaged")
 
     async def go():
-        async with through(upstream, store) as client:
-            return await talk.turn(client, "How high is the tide?", VERSION)
+        async with open_client(upstream, store) as client:
+            return await chat.send_turn(client, "How high is the tide?", VERSION)
 
-    upstream = proxied[1](strict().provider, [parse_fault(status)])
+    upstream = make_upstream(make_strict_upstream().provider, [parse_fault(status)])
     reply = run(go)
     assert (reply.headers[STATE], reply.content) == ("unrecorded", upstream.answers[-1])
     assert len(upstream.bodies) == 1
@@ -188,39 +201,44 @@ def test_any_other_refusal_comes_as_it_came(status, proxied, strict):
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("status", ["401", "429", "500", "cut"])
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_a_refusal_that_cannot_be_written_down_is_not_asked_for_again(api, status, stream, observe, proxied, strict):
-    """It may have cost something, and is what a client waits for; that it is in no log is told."""
-    through, made, talking = proxied
-    talk, failing = talking(api, stream=stream), Failing()
-    failing.full, failing.forgetful = StoreLocked("held"), True
-    talk.say("How high is the tide?")
+def test_unrecorded_refusal_is_not_requested_again(
+    api, status, stream, observe, open_client, make_upstream, make_chat, make_strict_upstream
+):
+    """A refusal may have cost money and is what the client waits for, so it is returned, and the missing record is
+    reported.
+    """
+    chat, failing = make_chat(api, stream=stream), FailingStore()
+    failing.append_error, failing.fails_only_answers = StoreLocked("held"), True
+    chat.add_user_text("How high is the tide?")
 
     async def go(store):
-        upstream = made(strict().provider, [parse_fault(status)])
-        async with through(upstream, store, observe=observe) as client:
-            reply = await client.post(talk.path, talk.body(), VERSION)
+        upstream = make_upstream(make_strict_upstream().provider, [parse_fault(status)])
+        async with open_client(upstream, store, observe=observe) as client:
+            reply = await client.post(chat.path, chat.body(), VERSION)
             return reply, len(upstream.bodies), (await client.web.get("/livez")).json()["status"]
 
-    (reply, asked, health), (sound, once, _) = run(lambda: go(failing)), run(lambda: go(MemoryStore()))
-    assert (reply.headers[STATE], asked, once, health) == ("unrecorded", 1, 1, "degraded")
-    assert (reply.status_code, reply.content) == (sound.status_code, sound.content)
+    (reply, request_count, health), (expected, expected_count, _) = (
+        run(lambda: go(failing)),
+        run(lambda: go(MemoryStore())),
+    )
+    assert (reply.headers[STATE], request_count, expected_count, health) == ("unrecorded", 1, 1, "degraded")
+    assert (reply.status_code, reply.content) == (expected.status_code, expected.content)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("is_cancelled", [False, True], ids=["left", "cancelled"])
-def test_who_leaves_while_nothing_can_be_recorded_asks_for_nothing_more(is_cancelled, stream, proxied):
-    """Its request was on its way once, and ends with it."""
-    _, _, talking = proxied
-    talk, store, upstream = talking("anthropic", stream=stream), Failing(), Silent()
-    store.full, store.forgetful = StoreLocked("held"), True
-    talk.say("How high is the tide?")
-    body, left = json.dumps(talk.body()).encode(), anyio.Event()
+def test_client_leaving_while_the_store_fails_causes_no_retry(is_cancelled, stream, make_chat):
+    """The request of a client that left was sent once and is not sent again."""
+    chat, store, upstream = make_chat("anthropic", stream=stream), FailingStore(), SilentUpstream()
+    store.append_error, store.fails_only_answers = StoreLocked("held"), True
+    chat.add_user_text("How high is the tide?")
+    body, left = json.dumps(chat.body()).encode(), anyio.Event()
     headers = {"host": "127.0.0.1:8642", "content-type": "application/json", **dict(VERSION)}
     scope = {
         "type": "http",
         "method": "POST",
-        "path": talk.path,
-        "raw_path": talk.path.encode(),
+        "path": chat.path,
+        "raw_path": chat.path.encode(),
         "query_string": b"",
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         "http_version": "1.1",
@@ -228,11 +246,11 @@ def test_who_leaves_while_nothing_can_be_recorded_asks_for_nothing_more(is_cance
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 8642),
     }
-    come = [{"type": "http.request", "body": body, "more_body": False}]
+    incoming = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive():
-        if come:
-            return come.pop()
+        if incoming:
+            return incoming.pop()
         await left.wait()
         return {"type": "http.disconnect"}
 
@@ -240,110 +258,110 @@ def test_who_leaves_while_nothing_can_be_recorded_asks_for_nothing_more(is_cance
         pass
 
     async def main():
-        told = Settings(anthropic="http://up")
-        async with open_proxy(told, store, transport=upstream) as proxy, anyio.create_task_group() as group:
+        settings = Settings(anthropic="http://up")
+        async with open_proxy(settings, store, transport=upstream) as proxy, anyio.create_task_group() as group:
             group.start_soon(proxy, scope, receive, send)
             with anyio.fail_after(10):
-                await upstream.asked.wait()
+                await upstream.has_request.wait()
             if is_cancelled:
                 group.cancel_scope.cancel()
             else:
                 left.set()
 
     run(main)
-    assert upstream.times == 1
+    assert upstream.request_count == 1
 
 
-class Silent(httpx2.AsyncBaseTransport):
-    """A provider that never answers; how often it was asked is counted."""
+class SilentUpstream(httpx2.AsyncBaseTransport):
+    """A provider that never answers, and counts its requests."""
 
-    times = 0
+    request_count = 0
 
     def __init__(self):
-        self.asked = anyio.Event()
+        self.has_request = anyio.Event()
 
     async def handle_async_request(self, request):
-        """Keep it waiting, once; a second time is refused."""
-        self.times += 1
-        self.asked.set()
-        if self.times == 1:
+        """Never answer the first request, and refuse a second one."""
+        self.request_count += 1
+        self.has_request.set()
+        if self.request_count == 1:
             await anyio.sleep_forever()
         return httpx2.Response(500)
 
 
-def test_a_lock_is_waited_for_no_more_often_than_there_is_a_use(proxied, strict):
-    """Who holds the database so that nobody reads it is waited for twice; then the request goes on as it came."""
-    through, _, talking = proxied
-    upstream, talk, store = strict(), talking("anthropic"), Failing()
+def test_proxy_waits_for_a_locked_store_at_most_twice(open_client, make_chat, make_strict_upstream):
+    """A database that is locked for reading is tried twice; then the request is forwarded as it arrived."""
+    upstream, chat, store = make_strict_upstream(), make_chat("anthropic"), FailingStore()
 
     async def go():
-        async with through(upstream, store) as client:
-            await talk.turn(client, "How high is the tide?", VERSION)
-            store.full = store.unread = StoreLocked("held")
-            talk.say("And now?")
-            body = json.dumps(talk.body()).encode()
-            return body, await client.post(talk.path, body, VERSION)
+        async with open_client(upstream, store) as client:
+            await chat.send_turn(client, "How high is the tide?", VERSION)
+            store.append_error = store.read_error = StoreLocked("held")
+            chat.add_user_text("And now?")
+            body = json.dumps(chat.body()).encode()
+            return body, await client.post(chat.path, body, VERSION)
 
     body, reply = run(go)
     assert (reply.status_code, reply.headers[STATE], upstream.bodies[-1]) == (200, "unrecorded", body)
-    assert store.in_vain <= 2
+    assert store.failed_reads <= 2
 
 
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_what_fits_goes_up_byte_for_byte(api, proxied, strict):
-    """Once; and its answer comes as it came."""
-    through, _, talking = proxied
-    upstream, talk, store = strict(), talking(api), Failing()
-    store.full = StoreLocked("held")
-    talk.say("How high is the tide?")
-    body = json.dumps(talk.body(), indent=2).encode()
+def test_unrecorded_request_that_fits_is_forwarded_unchanged(api, open_client, make_chat, make_strict_upstream):
+    """A request that fits is sent once byte for byte, and its answer is returned unchanged."""
+    upstream, chat, store = make_strict_upstream(), make_chat(api), FailingStore()
+    store.append_error = StoreLocked("held")
+    chat.add_user_text("How high is the tide?")
+    body = json.dumps(chat.body(), indent=2).encode()
 
     async def go():
-        async with through(upstream, store) as client:
-            return await client.post(talk.path, body, VERSION)
+        async with open_client(upstream, store) as client:
+            return await client.post(chat.path, body, VERSION)
 
     reply = run(go)
     assert (reply.status_code, reply.headers[STATE]) == (200, "unrecorded")
     assert (upstream.bodies, upstream.answers) == ([body], [reply.content])
 
 
-def test_no_model_writes_a_summary_that_would_be_forgotten(proxied, strict):
-    """Each turn would pay for one of its own: until something is recorded again an extract takes its place."""
-    through, _, talking = proxied
-    upstream, talk, store = strict(WINDOW), talking("anthropic"), Failing()
-    store.full = StoreLocked("held")
+def test_no_model_summary_is_requested_while_the_store_fails(open_client, make_chat, make_strict_upstream):
+    """Each turn would pay for a summary that is then forgotten, so an extract is used instead."""
+    upstream, chat, store = make_strict_upstream(WINDOW), make_chat("anthropic"), FailingStore()
+    store.append_error = StoreLocked("held")
 
     async def go():
-        async with through(upstream, store, window=WINDOW, summaries="client") as client:
+        async with open_client(upstream, store, window=WINDOW, summaries="client") as client:
             for number in range(40):
-                assert (await talk.turn(client, f"Note {number}: {WORDS}", VERSION)).status_code == 200
+                assert (await chat.send_turn(client, f"Note {number}: {WORDS}", VERSION)).status_code == 200
 
     run(go)
     assert len(upstream.bodies) == 40
-    assert len(upstream.bodies[-1]) < len(json.dumps(talk.body())) * 0.7, "it was reduced"
+    assert len(upstream.bodies[-1]) < len(json.dumps(chat.body())) * 0.7, "the conversation was not reduced"
 
 
-def test_a_stream_that_waits_for_us_is_told_that_it_is_not_recorded(proxied, strict):
-    """The head that goes out with the first sign of life tells the same as that of an answer."""
-    through, _, talking = proxied
-    upstream, talk, store = strict(WINDOW, overflow="llama.cpp"), talking("anthropic", stream=True), Failing()
-    store.full = StoreLocked("held")
+def test_keep_alive_head_reports_the_unrecorded_state(open_client, make_chat, make_strict_upstream):
+    """The head sent with the first keep-alive has the same state header as that of an answer."""
+    upstream, chat, store = (
+        make_strict_upstream(WINDOW, overflow="llama.cpp"),
+        make_chat("anthropic", stream=True),
+        FailingStore(),
+    )
+    store.append_error = StoreLocked("held")
     for number in range(40):
-        talk.say(f"Note {number}: {WORDS}")
-        talk.said.append({"role": "assistant", "content": "Yes."})
-    talk.say("And now?")
+        chat.add_user_text(f"Note {number}: {WORDS}")
+        chat.messages.append({"role": "assistant", "content": "Yes."})
+    chat.add_user_text("And now?")
 
-    class Slow(type(upstream)):
-        """Takes its time."""
+    class SlowUpstream(type(upstream)):
+        """Answers after a delay."""
 
         async def handle_async_request(self, request):
-            """Answer, later."""
+            """Wait, then answer."""
             await anyio.sleep(0.05)
             return await super().handle_async_request(request)
 
     async def go():
-        async with through(Slow(upstream.provider), store, keepalive=0.01) as client:
-            return await client.post(talk.path, talk.body(), VERSION)
+        async with open_client(SlowUpstream(upstream.provider), store, keepalive=0.01) as client:
+            return await client.post(chat.path, chat.body(), VERSION)
 
     reply = run(go)
     assert (reply.status_code, reply.headers[STATE]) == (200, "unrecorded")
@@ -352,95 +370,97 @@ def test_a_stream_that_waits_for_us_is_told_that_it_is_not_recorded(proxied, str
 
 
 @pytest.mark.parametrize("api", list(STRICTEST_MODELS))
-def test_a_request_that_is_too_large_of_itself_says_nothing_of_how_the_proxy_is(api, proxied, strict, capfd):
-    """It is refused in its API's words and told once; all is well with what is Holdfast's own."""
-    through, _, talking = proxied
-    upstream, talk = strict(WINDOW, overflow="llama.cpp"), talking(api)
-    body = too_large(talk)
+def test_oversized_request_does_not_degrade_the_proxy(api, open_client, make_chat, make_strict_upstream, capfd):
+    """A request whose system prompt exceeds the window is refused in its API's words and reported once, and ``/livez``
+    stays ok.
+    """
+    upstream, chat = make_strict_upstream(WINDOW, overflow="llama.cpp"), make_chat(api)
+    body = build_oversized_body(chat)
 
     async def go():
-        async with through(upstream) as client:
-            replies = [await client.post(talk.path, body, VERSION) for _ in range(2)]
+        async with open_client(upstream) as client:
+            replies = [await client.post(chat.path, body, VERSION) for _ in range(2)]
             return replies, (await client.web.get("/livez")).json()
 
     replies, livez = run(go)
-    assert [OWN_WORDS[api] in reply.text for reply in replies] == [True, True]
+    assert [OVERFLOW_TEXTS[api] in reply.text for reply in replies] == [True, True]
     assert livez["status"] == "ok"
-    assert [one["what"] for one in livez["troubles"]] == ["WindowTooSmall"]
+    assert [trouble["what"] for trouble in livez["troubles"]] == ["WindowTooSmall"]
     assert capfd.readouterr().err.count("WindowTooSmall") == 1
 
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x08\0\0\0\x08\x08\x02\0\0\0" + b"x" * 400).decode()
-PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
 
 
-class Picky(httpx2.AsyncBaseTransport):
-    """A provider in front of which somebody takes no pictures."""
+class ImageRefusingUpstream(httpx2.AsyncBaseTransport):
+    """A provider behind a gateway that refuses images."""
 
     def __init__(self, inner):
         self.inner, self.refused = inner, 0
 
     async def handle_async_request(self, request):
-        """Refuse a picture, and pass on what has none."""
+        """Refuse a request with an image, and pass on any other."""
         if b'"base64"' not in await request.aread():
             return await self.inner.handle_async_request(request)
         self.refused += 1
         why = "messages.0.content.1.image.source.base64: Could not process image"
-        told = {"type": "error", "error": {"type": "invalid_request_error", "message": why}}
-        return httpx2.Response(400, json=told)
+        error = {"type": "error", "error": {"type": "invalid_request_error", "message": why}}
+        return httpx2.Response(400, json=error)
 
 
-@pytest.mark.parametrize("is_sound", [True, False], ids=["sound", "failing"])
-def test_what_something_helps_against_is_asked_for_again_though_nothing_can_be_recorded(is_sound, proxied, strict):
-    """A picture that is refused goes, and the rest is answered."""
-    through, _, talking = proxied
-    talk, store, upstream = talking("anthropic"), Failing(), Picky(strict())
-    store.full, store.forgetful = (None if is_sound else StoreLocked("held")), True
-    talk.said = [{"role": "user", "content": [{"type": "text", "text": "Look."}, PICTURE]}]
-    talk.said.append({"role": "assistant", "content": "I see."})
+@pytest.mark.parametrize("store_works", [True, False], ids=["working", "failing"])
+def test_refused_image_is_dropped_while_the_store_fails(store_works, open_client, make_chat, make_strict_upstream):
+    """A refused image is left out and the rest is answered, whether or not the store works."""
+    chat, store, upstream = make_chat("anthropic"), FailingStore(), ImageRefusingUpstream(make_strict_upstream())
+    store.append_error, store.fails_only_answers = (None if store_works else StoreLocked("held")), True
+    chat.messages = [{"role": "user", "content": [{"type": "text", "text": "Look."}, IMAGE]}]
+    chat.messages.append({"role": "assistant", "content": "I see."})
 
     async def go():
-        async with through(upstream, store) as client:
-            return await talk.turn(client, "And now?", VERSION)
+        async with open_client(upstream, store) as client:
+            return await chat.send_turn(client, "And now?", VERSION)
 
     reply = run(go)
-    assert (reply.status_code, reply.headers[STATE]) == (200, "managed" if is_sound else "unrecorded")
+    assert (reply.status_code, reply.headers[STATE]) == (200, "managed" if store_works else "unrecorded")
     assert upstream.refused >= 1
 
 
 @pytest.mark.parametrize("status", ["error", "unfinished"])
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])
-def test_a_stream_that_its_provider_breaks_off_ends_though_nothing_can_be_recorded(api, status, proxied, strict):
-    """All of it was given out: the body ends as it does where it is written down."""
-    through, made, talking = proxied
+def test_broken_stream_ends_the_same_while_the_store_fails(
+    api, status, open_client, make_upstream, make_chat, make_strict_upstream
+):
+    """The body was already passed on, so it ends as it does when the store works."""
     fault = f"{status}:middle" if status == "error" else status
-    talk, failing = talking(api, stream=True), Failing()
-    failing.full, failing.forgetful = StoreLocked("held"), True
-    talk.say("How high is the tide?")
+    chat, failing = make_chat(api, stream=True), FailingStore()
+    failing.append_error, failing.fails_only_answers = StoreLocked("held"), True
+    chat.add_user_text("How high is the tide?")
 
     async def go(store):
-        async with through(made(strict().provider, [parse_fault(fault)]), store) as client:
-            reply = await client.post(talk.path, talk.body(), VERSION)
+        async with open_client(make_upstream(make_strict_upstream().provider, [parse_fault(fault)]), store) as client:
+            reply = await client.post(chat.path, chat.body(), VERSION)
             return reply.status_code, reply.content
 
     assert run(lambda: go(failing)) == run(lambda: go(MemoryStore()))
 
 
-def test_what_broke_off_and_is_in_no_log_is_told(proxied, strict):
-    """The client left, so nobody hears of it but who looks at how the proxy is."""
-    through, _, talking = proxied
-    talk, store, upstream = talking("anthropic"), Failing(), Silent()
-    store.full, store.forgetful = StoreReadOnly("the disk is full"), True
-    talk.say("How high is the tide?")
+def test_unrecorded_broken_answer_is_reported_in_livez(open_client, make_chat, make_strict_upstream):
+    """When the client left and the broken answer cannot be recorded, ``/livez`` reports it."""
+    chat, store, upstream = make_chat("anthropic"), FailingStore(), SilentUpstream()
+    store.append_error, store.fails_only_answers = StoreReadOnly("the disk is full"), True
+    chat.add_user_text("How high is the tide?")
 
     async def go():
-        async with through(upstream, store) as client:
+        async with open_client(upstream, store) as client:
             async with anyio.create_task_group() as group:
-                group.start_soon(client.post, talk.path, talk.body(), VERSION)
-                await upstream.asked.wait()
+                group.start_soon(client.post, chat.path, chat.body(), VERSION)
+                await upstream.has_request.wait()
                 group.cancel_scope.cancel()
             return (await client.web.get("/livez")).json()
 
     livez = run(go)
     assert livez["status"] == "degraded"
-    assert [(one["what"], "the disk is full" in one["why"]) for one in livez["troubles"]] == [("unwritten", True)]
+    assert [(trouble["what"], "the disk is full" in trouble["why"]) for trouble in livez["troubles"]] == [
+        ("unwritten", True)
+    ]

@@ -1,4 +1,4 @@
-"""The file of the store is taken away, or another one put there, while the proxy runs."""
+"""The store's file is removed or replaced while the proxy runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from holdfast.store.open_store import open_store
 
 STATE, SESSION = "x-holdfast-state", "x-holdfast-session"
 ANSWER = socket_proxy.ANSWER
-SAID = ("Where does kelp grow?", ANSWER, "And where does it not?")
+TEXTS = ("Where does kelp grow?", ANSWER, "And where does it not?")
 ENDINGS = {
     "the file alone": ("",),
     "all its files": ("", "-wal", "-shm"),
@@ -35,54 +35,57 @@ ENDINGS = {
 @pytest.fixture
 def proxy():
     """A proxy on a store of its own."""
-    with socket_proxy.proxied() as proxy:
+    with socket_proxy.run_proxy() as proxy:
         yield proxy
 
 
-def take_away(proxy, endings):
-    """Take the files away that the store has under these endings; without any, the whole folder."""
+def remove_store_files(proxy, endings):
+    """Remove the store's files with these endings, or its whole folder if ``endings`` is None."""
     if endings is None:
         shutil.rmtree(proxy.store.parent)
-        proxy.store.parent.mkdir()  # the test takes it away at its end
+        proxy.store.parent.mkdir()  # the fixture removes it at the end
         return
     for ending in endings:
         with suppress(FileNotFoundError):
             proxy.store.with_name(proxy.store.name + ending).unlink()
 
 
-def asked(said, name="one", api="anthropic", *, stream=False):
-    """Return the bytes of a request of a session."""
-    path = (socket_proxy.STREAMED if stream else socket_proxy.PATHS)[api]
-    return socket_proxy.request(path, socket_proxy.body(api, *said, stream=stream), **{SESSION.replace("-", "_"): name})
+def encode_request(texts, name="one", api="anthropic", *, stream=False):
+    """Build the bytes of a request of a session."""
+    path = (socket_proxy.STREAM_PATHS if stream else socket_proxy.PATHS)[api]
+    return socket_proxy.build_request(
+        path, socket_proxy.build_body(api, *texts, stream=stream), **{SESSION.replace("-", "_"): name}
+    )
 
 
-def logged(proxy):
-    """Return what was said in each session of the store that there is."""
+def read_logged_texts(proxy):
+    """Return the texts of each session in the store."""
     return {
         key: [entry.body.sized_message.message.text for entry in entries if isinstance(entry.body, MessageEntry)]
         for key, entries in proxy.sessions().items()
     }
 
 
-class Full(MemoryStore):
+class FullStore(MemoryStore):
     """A store on a full disk."""
 
     def append_entries(self, *_: object, **__: object):
-        """Refuse to."""
+        """Raise."""
         raise StoreReadOnly("the disk is full")
 
 
-def test_a_disk_that_has_room_again_is_written_again(proxied, strict, monkeypatch, capfd):
-    """The store is tried anew after a while, and not with every request; until then nothing is recorded."""
-    through, _, talking = proxied
-    upstream, talk, opened = strict(), talking("anthropic"), [MemoryStore(), Full()]
+def test_proxy_reopens_a_failed_store_after_an_interval(
+    open_client, make_chat, make_strict_upstream, monkeypatch, capfd
+):
+    """A failed store is tried again after an interval, not with every request; until then nothing is recorded."""
+    upstream, chat, opened = make_strict_upstream(), make_chat("anthropic"), [MemoryStore(), FullStore()]
 
     async def go():
         states = []
-        async with through(upstream, Full(), reopen=opened.pop) as client:
+        async with open_client(upstream, FullStore(), reopen=opened.pop) as client:
             for number in range(6):
                 monkeypatch.setattr(app, "REOPEN_INTERVAL", 0.0 if number == 4 else 60.0)
-                states.append((await talk.turn(client, f"Note {number}.")).headers[STATE])
+                states.append((await chat.send_turn(client, f"Note {number}.")).headers[STATE])
         return states
 
     store = opened[0]
@@ -94,119 +97,121 @@ def test_a_disk_that_has_room_again_is_written_again(proxied, strict, monkeypatc
     )
 
 
-def test_a_store_that_cannot_be_opened_anew_is_tried_again(proxied, strict, monkeypatch):
-    """Meanwhile requests go on and are not recorded; the old store stays open until there is another one."""
-    through, _, talking = proxied
+def test_proxy_keeps_the_old_store_until_a_reopen_succeeds(open_client, make_chat, make_strict_upstream, monkeypatch):
+    """While reopening fails requests continue unrecorded, and the next interval tries again."""
     monkeypatch.setattr(app, "REOPEN_INTERVAL", 0.0)
-    talk, later = talking("anthropic"), [MemoryStore(), OSError(5, "disk"), StoreReadOnly("no room")]
+    chat, later = make_chat("anthropic"), [MemoryStore(), OSError(5, "disk"), StoreReadOnly("no room")]
 
-    def reopened():
+    def reopen():
         if isinstance(later[-1], Exception):
             raise later.pop()
         return later[-1]
 
     async def go():
-        async with through(strict(), Full(), reopen=reopened) as client:
-            return [(await talk.turn(client, f"Note {number}.")).headers[STATE] for number in range(4)]
+        async with open_client(make_strict_upstream(), FullStore(), reopen=reopen) as client:
+            return [(await chat.send_turn(client, f"Note {number}.")).headers[STATE] for number in range(4)]
 
     assert anyio.run(go) == ["unrecorded"] * 2 + ["managed"] * 2
 
 
-class Gone(MemoryStore):
-    """A store that is taken away whenever it is written to."""
+class VanishingStore(MemoryStore):
+    """A store whose file is gone at every write."""
 
     def append_entries(self, *_: object, **__: object):
-        """Refuse to."""
+        """Raise."""
         raise StoreReplaced("it was taken away")
 
 
-def test_a_store_that_is_gone_again_and_again_holds_nobody_up(proxied, strict):
-    """A request opens it anew a few times, and goes on without."""
-    through, _, talking = proxied
+def test_proxy_reopens_a_vanishing_store_a_bounded_number_of_times(open_client, make_chat, make_strict_upstream):
+    """A request reopens a vanishing store a few times and then continues unrecorded."""
     opened = []
 
-    def reopened():
-        opened.append(Gone())
+    def reopen():
+        opened.append(VanishingStore())
         return opened[-1]
 
     async def go():
-        async with through(strict(), Gone(), reopen=reopened) as client:
-            return (await talking("anthropic").turn(client, "Is the tide high?")).headers[STATE]
+        async with open_client(make_strict_upstream(), VanishingStore(), reopen=reopen) as client:
+            return (await make_chat("anthropic").send_turn(client, "Is the tide high?")).headers[STATE]
 
     assert anyio.run(go) == "unrecorded"
     assert len(opened) <= 1 + app.MAX_REQUEST_RETRIES
 
 
-def test_a_client_that_leaves_meanwhile_leaves_no_branch_in_the_old_store(proxied, strict):
-    """The store is taken in one step: the next request of the session is recorded."""
-    through, _, talking = proxied
-    upstream, talk = strict(), talking("anthropic")
+def test_client_leaving_during_a_reopen_keeps_the_session_recorded(open_client, make_chat, make_strict_upstream):
+    """The store is replaced in one step, so the next request of the session is recorded."""
+    upstream, chat = make_strict_upstream(), make_chat("anthropic")
 
-    def reopened():
+    def reopen():
         time.sleep(0.2)
         return MemoryStore()
 
     async def go():
-        async with through(upstream, Full(), reopen=reopened) as client:
+        async with open_client(upstream, FullStore(), reopen=reopen) as client:
             with anyio.move_on_after(0.1):
-                await talk.turn(client, "Is the tide high?")
+                await chat.send_turn(client, "Is the tide high?")
             await anyio.sleep(0.3)
-            return (await client.post(talk.path, talk.body())).headers[STATE]
+            return (await client.post(chat.path, chat.body())).headers[STATE]
 
     assert anyio.run(go) == "managed"
 
 
 @pytest.mark.parametrize("what", ENDINGS)
-def test_the_next_request_begins_a_new_one(what, proxy, capfd):
-    """It is served and recorded in full, all that its client says; that is told once, and all is well again."""
-    asking = [(SAID[:1], "one"), (SAID, "one"), (SAID[:1], "another")]
-    first = proxy.send(asked(*asking[0]))
-    take_away(proxy, ENDINGS[what])
-    replies = [proxy.send(asked(*one)) for one in asking[1:]]
+def test_proxy_records_into_a_new_store_after_the_file_is_removed(what, proxy, capfd):
+    """The next request is served and recorded whole in a new store, which is reported once, and the proxy is
+    healthy.
+    """
+    requests = [(TEXTS[:1], "one"), (TEXTS, "one"), (TEXTS[:1], "another")]
+    first = proxy.send(encode_request(*requests[0]))
+    remove_store_files(proxy, ENDINGS[what])
+    replies = [proxy.send(encode_request(*request)) for request in requests[1:]]
     assert [reply.headers[STATE] for reply in (first, *replies)] == ["managed"] * 3
-    assert [heard.body for heard in proxy.upstream.heard] == [
-        socket_proxy.body("anthropic", *said) for said, _ in asking
+    assert [request.body for request in proxy.upstream.requests] == [
+        socket_proxy.build_body("anthropic", *texts) for texts, _ in requests
     ]
-    assert [logged(proxy)[reply.headers[SESSION]] for reply in replies] == [[*SAID, ANSWER], [SAID[0], ANSWER]]
-    livez = proxy.send(socket_proxy.request("/livez", method="GET")).json
-    assert (livez["status"], [one["times"] for one in livez["troubles"]]) == ("ok", [1])
+    assert [read_logged_texts(proxy)[reply.headers[SESSION]] for reply in replies] == [
+        [*TEXTS, ANSWER],
+        [TEXTS[0], ANSWER],
+    ]
+    livez = proxy.send(socket_proxy.build_request("/livez", method="GET")).json
+    assert (livez["status"], [trouble["times"] for trouble in livez["troubles"]]) == ("ok", [1])
     assert capfd.readouterr().err.count("the file of the store was replaced") == 1
 
 
 @pytest.mark.parametrize("is_first", [False, True], ids=["later", "first"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("api", socket_proxy.PATHS)
-def test_an_answer_that_was_on_its_way_is_in_the_new_one(api, stream, is_first, proxy):
-    """Its client was given all of it before anybody knew, and brings it along: it is in the log with its next words."""
+def test_answer_during_a_removal_is_recorded_with_the_next_request(api, stream, is_first, proxy):
+    """The client brings the unrecorded answer along, so it is in the new log with the next message."""
     if not is_first:
-        proxy.send(asked(SAID[:1], api=api))
+        proxy.send(encode_request(TEXTS[:1], api=api))
 
-    async def play(line, told):
-        take_away(proxy, ("", "-wal", "-shm"))
-        await socket_proxy.well(line, told)
+    async def respond(connection, response):
+        remove_store_files(proxy, ("", "-wal", "-shm"))
+        await socket_proxy.send_response(connection, response)
 
-    proxy.upstream.play, usual = play, proxy.upstream.play
-    reply = proxy.send(asked(SAID, api=api, stream=stream))
+    proxy.upstream.respond, usual = respond, proxy.upstream.respond
+    reply = proxy.send(encode_request(TEXTS, api=api, stream=stream))
     assert (reply.status, reply.complete) == (200, True)
     assert proxy.stats()["requests"]["all"]["unrecorded"] == 1
-    proxy.upstream.play, said = usual, (*SAID, ANSWER, "Why?")
-    reply = proxy.send(asked(said, api=api, stream=stream))
-    assert logged(proxy) == {reply.headers[SESSION]: [*said, ANSWER]}
+    proxy.upstream.respond, texts = usual, (*TEXTS, ANSWER, "Why?")
+    reply = proxy.send(encode_request(texts, api=api, stream=stream))
+    assert read_logged_texts(proxy) == {reply.headers[SESSION]: [*texts, ANSWER]}
 
 
-def test_sessions_that_talk_at_once_all_go_on(proxy):
-    """Whoever is first opens it, once; nobody's words are lost, and nobody's request goes up twice."""
+def test_concurrent_sessions_survive_a_removed_store(proxy):
+    """The store is reopened once, no session loses a message, and no request is sent twice."""
     names = [f"s{number}" for number in range(8)]
     for name in names:
-        proxy.send(asked(SAID[:1], name))
-    proxy.upstream.heard.clear()
-    take_away(proxy, ("", "-wal", "-shm"))
+        proxy.send(encode_request(TEXTS[:1], name))
+    proxy.upstream.requests.clear()
+    remove_store_files(proxy, ("", "-wal", "-shm"))
 
     async def go():
         replies = {}
 
         async def ask(name):
-            replies[name] = await proxy.sent(asked(SAID, name))
+            replies[name] = await proxy.send_pieces(encode_request(TEXTS, name))
 
         async with anyio.create_task_group() as tasks:
             for name in names:
@@ -215,24 +220,24 @@ def test_sessions_that_talk_at_once_all_go_on(proxy):
 
     replies = proxy.call(go)
     assert {reply.headers[STATE] for reply in replies.values()} == {"managed"}
-    assert sorted(logged(proxy).values()) == [[*SAID, ANSWER]] * len(names)
-    assert len(proxy.upstream.heard) == len(names)
+    assert sorted(read_logged_texts(proxy).values()) == [[*TEXTS, ANSWER]] * len(names)
+    assert len(proxy.upstream.requests) == len(names)
 
 
-def test_another_file_in_its_place_is_the_store(proxy):
-    """What that one knows of a session goes on there, as after a restart."""
-    first = proxy.send(asked(SAID[:1]))
+def test_proxy_continues_sessions_of_a_replaced_file(proxy):
+    """A session that the new file already has continues there, as after a restart."""
+    first = proxy.send(encode_request(TEXTS[:1]))
     copy = proxy.store.with_name("copy.db")
     with open_store(proxy.store) as store, open_store(copy) as other:
         other.import_entries(first.headers[SESSION], store.read_entries(first.headers[SESSION]))
-    take_away(proxy, ("", "-wal", "-shm"))
+    remove_store_files(proxy, ("", "-wal", "-shm"))
     copy.rename(proxy.store)
-    proxy.send(asked(SAID))
-    assert logged(proxy) == {first.headers[SESSION]: [SAID[0], ANSWER, SAID[2], ANSWER]}
+    proxy.send(encode_request(TEXTS))
+    assert read_logged_texts(proxy) == {first.headers[SESSION]: [TEXTS[0], ANSWER, TEXTS[2], ANSWER]}
 
 
-class Taking(httpx2.AsyncBaseTransport):
-    """A provider; while it answers for the first time the store's file goes away, and the settings are read again."""
+class FileRemovingUpstream(httpx2.AsyncBaseTransport):
+    """A provider during whose first answer the store's file is removed and the settings are reloaded."""
 
     def __init__(self, upstream, place, app) -> None:
         self._upstream, self._inner, self._place, self._app = upstream, upstream.inner, place, app
@@ -245,10 +250,9 @@ class Taking(httpx2.AsyncBaseTransport):
         return await self._inner.handle_async_request(request)
 
 
-def test_settings_that_are_read_meanwhile_change_nothing_of_that(proxied, strict, tmp_path):
-    """What began by the old ones is in the new store, whole, and so is what begins by the new ones."""
-    through, _, talking = proxied
-    upstream, talk, place = strict(), talking("anthropic"), tmp_path / "store.db"
+def test_settings_reload_during_a_removal_loses_nothing(open_client, make_chat, make_strict_upstream, tmp_path):
+    """Requests begun under the old and the new settings are both whole in the new store."""
+    upstream, chat, place = make_strict_upstream(), make_chat("anthropic"), tmp_path / "store.db"
 
     async def go():
         with ExitStack() as stores:
@@ -256,14 +260,14 @@ def test_settings_that_are_read_meanwhile_change_nothing_of_that(proxied, strict
             def opened():
                 return stores.enter_context(open_store(place))
 
-            async with through(upstream, opened(), reopen=opened) as client:
-                first = await talk.turn(client, SAID[0])
-                upstream.inner = Taking(upstream, place, client.web._transport.app)
-                return [first, *[await talk.turn(client, text) for text in SAID[1:]]]
+            async with open_client(upstream, opened(), reopen=opened) as client:
+                first = await chat.send_turn(client, TEXTS[0])
+                upstream.inner = FileRemovingUpstream(upstream, place, client.web._transport.app)
+                return [first, *[await chat.send_turn(client, text) for text in TEXTS[1:]]]
 
     replies = anyio.run(go)
-    assert [reply.headers[STATE] for reply in replies] == ["managed"] * len(SAID)
+    assert [reply.headers[STATE] for reply in replies] == ["managed"] * len(TEXTS)
     with open_store(place) as store:
         (info,) = store.list_sessions()
-        said = [entry for entry in store.read_path(info.key, info.leaf_id) if isinstance(entry.body, MessageEntry)]
-    assert len(said) == 2 * len(SAID)
+        messages = [entry for entry in store.read_path(info.key, info.leaf_id) if isinstance(entry.body, MessageEntry)]
+    assert len(messages) == 2 * len(TEXTS)

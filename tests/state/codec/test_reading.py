@@ -1,4 +1,4 @@
-"""Types are read by any thread at any time."""
+"""Any thread may decode any type at any time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 import holdfast
 
 SOURCE = Path(holdfast.__file__).parent
-PLAIN = {"Any", "Raw", "bytes", "dict", "list", "object", "str", "tuple"}
-"""Names of types that msgspec has nothing to remember of."""
+BUILTIN_TYPES = {"Any", "Raw", "bytes", "dict", "list", "object", "str", "tuple"}
+"""Names of types that msgspec does not need to inspect."""
 
-AT_ONCE = """
+THREADS_SCRIPT = """
 import sys
 from threading import Barrier, Thread
 from typing import Dict, List, Optional
@@ -49,30 +49,30 @@ def read(kind, start):
 for _ in range(40):
     kind, start = new(), Barrier(8)
     threads = [Thread(target=read, args=(kind, start)) for _ in range(8)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 """
 
-FORKS = """
+FORK_SCRIPT = """
 import os, signal
 from threading import Event, Thread
 
 from holdfast.state.codec.reading import get_decoder
 from msgspec import Struct
 
-looking, forked = Event(), Event()
+inspecting, forked = Event(), Event()
 
 
-def held_up():
-    looking.set()
+def pause_inspection():
+    inspecting.set()
     forked.wait(0.5)
     return int
 
 
 class Slow(Struct):
-    x: "held_up()"
+    x: "pause_inspection()"
 
 
 class Mine(Struct):
@@ -81,7 +81,7 @@ class Mine(Struct):
 
 thread = Thread(target=get_decoder, args=(Slow,))
 thread.start()
-looking.wait()
+inspecting.wait()
 child = os.fork()
 if not child:
     signal.alarm(20)
@@ -92,22 +92,26 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-@pytest.mark.parametrize("read", ["get_decoder(kind).decode(TEXT)", "convert_value(msgspec.json.decode(TEXT), kind)"])
-def test_threads_that_read_a_type_for_the_first_time(read):
-    """Eight threads read a new type at once and each has its value; the process does not crash, as it did in MCP."""
-    script = AT_ONCE.replace("READ(kind)", read)
+@pytest.mark.parametrize(
+    "expression", ["get_decoder(kind).decode(TEXT)", "convert_value(msgspec.json.decode(TEXT), kind)"]
+)
+def test_reading_is_thread_safe_for_a_new_type(expression):
+    """Eight threads decode a new type at once and each gets its value; without the lock the process crashed, as it did
+    in MCP.
+    """
+    script = THREADS_SCRIPT.replace("READ(kind)", expression)
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_a_child_forked_while_a_type_is_looked_at():
-    """A child that is forked while another thread looks at a type reads values of that type and of others."""
-    ran = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=False, timeout=60)
+def test_get_decoder_works_in_a_child_forked_during_an_inspection():
+    """A child that is forked while another thread inspects a type decodes that type and others."""
+    ran = subprocess.run([sys.executable, "-c", FORK_SCRIPT], capture_output=True, text=True, check=False, timeout=60)
     assert (ran.stdout, ran.stderr) == ("3\n", "")
 
 
-def test_where_no_process_forks_requests_are_planned():
-    """The pure half runs on every system: Python has no forks on Windows, and nothing to register with."""
+def test_plan_works_on_systems_without_fork():
+    """The pure half runs on every system: on Windows there is no ``os.fork`` and no ``register_at_fork``."""
     plans = (
         "import os, sys; del os.fork, os.register_at_fork; sys.modules['fcntl'] = None\n"
         "from holdfast import Message, Target, plan\n"
@@ -117,33 +121,33 @@ def test_where_no_process_forks_requests_are_planned():
     assert (ran.stdout, ran.stderr) == ("True\n", "")
 
 
-def looks(call: ast.Call) -> ast.expr | None:
-    """Return the type that a call makes msgspec look at, if it is one of msgspec's calls that do."""
-    told = ast.unparse(call.func)
-    if told.endswith("Decoder"):
+def find_decoded_type(call: ast.Call) -> ast.expr | None:
+    """Return the type that a call makes msgspec inspect, or None if it inspects none."""
+    function_name = ast.unparse(call.func)
+    if function_name.endswith("Decoder"):
         return call.args[0] if call.args else None
-    if told == "msgspec.convert":
+    if function_name == "msgspec.convert":
         return call.args[1]
-    if told.endswith(".decode"):
-        return next((one.value for one in call.keywords if one.arg == "type"), None)
+    if function_name.endswith(".decode"):
+        return next((keyword.value for keyword in call.keywords if keyword.arg == "type"), None)
     return None
 
 
 @pytest.mark.long
-def test_no_function_looks_at_a_type_by_itself():
-    """A struct is read inside a function by ``reading`` alone, as functions run in threads."""
+def test_source_decodes_structs_only_through_reading():
+    """Functions run in threads, so inside them only ``state/codec/reading.py`` may make msgspec inspect a struct."""
     found = []
     for file in SOURCE.rglob("*.py"):
         if file == SOURCE / "state" / "codec" / "reading.py":
             continue
         functions = [
-            one
-            for one in ast.walk(ast.parse(file.read_text()))
-            if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+            node
+            for node in ast.walk(ast.parse(file.read_text()))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         ]
-        calls = [one for function in functions for one in ast.walk(function) if isinstance(one, ast.Call)]
-        for call, kind in [(call, looks(call)) for call in calls]:
-            names = {one.id for one in ast.walk(kind) if isinstance(one, ast.Name)} if kind is not None else set()
-            if not names <= PLAIN:
+        calls = [node for function in functions for node in ast.walk(function) if isinstance(node, ast.Call)]
+        for call, kind in [(call, find_decoded_type(call)) for call in calls]:
+            names = {node.id for node in ast.walk(kind) if isinstance(node, ast.Name)} if kind is not None else set()
+            if not names <= BUILTIN_TYPES:
                 found.append(f"{file.relative_to(SOURCE)}:{call.lineno}: {ast.unparse(call)}")
     assert found == []

@@ -1,4 +1,4 @@
-"""The fold costs what is new, and an undo what is shown: neither costs what gave way long ago."""
+"""The fold costs what is new and an undo what is shown; neither costs what was compacted long ago."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ from holdfast.state.entries import (
 from holdfast.state.fold.fold_entries import apply_entry
 from holdfast.state.target import Target
 
-SAID = [
+TURN = [
     MessageEntry(build_sized_message(Message.from_text(role, "kelp on the rock"))) for role in ("user", "assistant")
 ]
 SUMMARY = Message.from_text("user", "so far")
 
 
-def cut(slot):
-    """Return the decision that cuts the words of ``slot`` short."""
-    return DecisionEntry((Edit(Span(slot, slot + 1, 0), (Text("[cut]"),), "test", "", 1),))
+def truncate_message(index):
+    """Build the decision that replaces the text of message ``index``."""
+    return DecisionEntry((Edit(Span(index, index + 1, 0), (Text("[cut]"),), "test", "", 1),))
 
 
-def log(*bodies):
+def build_log(*bodies):
     return [Entry(f"e{number}", None, body, number) for number, body in enumerate(bodies)]
 
 
-def worked(compactions, messages=40):
-    """Return a log that was compacted so often, each time after so many messages, with a decision about the newest."""
+def build_compacted_log(compactions, messages=40):
+    """Build a log with this many compactions, each after ``messages`` messages and a decision about the newest one."""
     bodies = []
     for _ in range(compactions):
-        bodies += SAID * (messages // 2)
+        bodies += TURN * (messages // 2)
         count = sum(isinstance(body, MessageEntry) for body in bodies)
-        bodies += [cut(count - 1), CompactionEntry(count - 4, SUMMARY, 10)]
-    return log(*bodies)
+        bodies += [truncate_message(count - 1), CompactionEntry(count - 4, SUMMARY, 10)]
+    return build_log(*bodies)
 
 
-def calls_of(work):
+def count_calls(work):
     """Return how many functions ``work`` calls."""
     looked = Counter()
     sys.setprofile(lambda _frame, event, _what: looked.update([event]))
@@ -64,24 +64,24 @@ def calls_of(work):
     return looked["call"]
 
 
-@pytest.mark.parametrize("gone", [-1, -2, 0, 1])
-def test_an_undo_costs_what_is_shown(gone):
-    """Behind ten times as many compactions an undo folds no more: of a law the newest compaction says what stands."""
+@pytest.mark.parametrize("revoked", [-1, -2, 0, 1])
+def test_revoke_costs_no_more_after_more_compactions(revoked):
+    """An undo after ten times as many compactions folds no more: the newest compaction determines what is shown."""
     costs = []
     for compactions in (4, 40):
-        branch = ConversationState.from_entries(worked(compactions))
-        id_ = branch.view.active_decisions[gone][0]
+        state = ConversationState.from_entries(build_compacted_log(compactions))
+        id_ = state.view.active_decisions[revoked][0]
         costs.append(
-            calls_of(lambda branch=branch, id_=id_: apply_entry(branch, Entry("undo", None, RevokeEntry(id_))))
+            count_calls(lambda state=state, id_=id_: apply_entry(state, Entry("undo", None, RevokeEntry(id_))))
         )
     assert costs[1] <= 1.5 * costs[0]
 
 
-@pytest.mark.parametrize("gone", [-1, -2, -3, 0, 1, 2])
-def test_an_undo_is_the_branch_that_never_decided(gone):
-    """Whichever of many decisions and compactions is taken back, all that is shown is as if it had never been made."""
-    entries = worked(5)
-    id_ = ConversationState.from_entries(entries).view.active_decisions[gone][0]
+@pytest.mark.parametrize("revoked", [-1, -2, -3, 0, 1, 2])
+def test_revoke_equals_never_having_decided(revoked):
+    """Whichever decision or compaction is revoked, the view is as if it had never been made."""
+    entries = build_compacted_log(5)
+    id_ = ConversationState.from_entries(entries).view.active_decisions[revoked][0]
     undone = ConversationState.from_entries([*entries, Entry("undo", None, RevokeEntry(id_))])
     never = ConversationState.from_entries([entry for entry in entries if entry.id != id_])
     assert undone.history.projection_digests == never.history.projection_digests
@@ -97,30 +97,32 @@ def test_an_undo_is_the_branch_that_never_decided(gone):
         assert getattr(undone.view, name) == getattr(never.view, name)
 
 
-def test_a_decision_copies_none_before_it():
-    """Edits share their storage: one more is put beside a thousand others, and a fork disturbs nobody."""
-    branch = ConversationState.from_entries(log(*SAID * 600))
-    first = branch
-    for slot in range(1_000):
-        branch = apply_entry(branch, Entry("", None, cut(slot)))
-    one, other = (apply_entry(branch, Entry("", None, cut(slot))) for slot in (1_000, 1_001))
-    assert (len(first.view.edits), len(branch.view.edits), len(one.view.edits), len(other.view.edits)) == (
+def test_edit_map_add_shares_storage_without_affecting_forks():
+    """Adding an edit costs the same beside a thousand others as beside none, and one fork does not change another."""
+    state = ConversationState.from_entries(build_log(*TURN * 600))
+    first = state
+    for index in range(1_000):
+        state = apply_entry(state, Entry("", None, truncate_message(index)))
+    left, right = (apply_entry(state, Entry("", None, truncate_message(index))) for index in (1_000, 1_001))
+    assert (len(first.view.edits), len(state.view.edits), len(left.view.edits), len(right.view.edits)) == (
         0,
         1_000,
         1_001,
         1_001,
     )
-    assert 1_001 not in one.view.edits
-    assert 1_000 not in other.view.edits
-    assert branch.view.edits.get(1_000) is None
-    assert one.view.edits[999] is not None
-    costs = [calls_of(lambda edits=edits: edits.add(cut(7).edits)) for edits in (EditMap(), other.view.edits)]
+    assert 1_001 not in left.view.edits
+    assert 1_000 not in right.view.edits
+    assert state.view.edits.get(1_000) is None
+    assert left.view.edits[999] is not None
+    costs = [
+        count_calls(lambda edits=edits: edits.add(truncate_message(7).edits)) for edits in (EditMap(), right.view.edits)
+    ]
     assert costs[0] == costs[1]
 
 
-def test_edits_are_a_mapping_in_the_order_of_decisions():
-    """They are equal to a plain mapping of their slots, and two for one slot stay in their order."""
-    edits = [cut(slot).edits[0] for slot in (3, 1)] + [Edit(Span(3, 4, 1))]
+def test_edit_map_is_a_mapping_in_the_order_of_decisions():
+    """It equals a plain mapping by message index, and two edits of one message stay in their order."""
+    edits = [truncate_message(index).edits[0] for index in (3, 1)] + [Edit(Span(3, 4, 1))]
     assert EditMap(edits) == EditMap().add(edits[:1]).add(edits[1:]) == {3: (edits[0], edits[2]), 1: (edits[1],)}
     assert [*EditMap(edits)] == [3, 1]
     assert not EditMap()
@@ -128,12 +130,12 @@ def test_edits_are_a_mapping_in_the_order_of_decisions():
         EditMap(edits)[2]
 
 
-def test_pictures_that_gave_way_count_no_more():
-    """By a decision, or under a summary; an undo brings them back."""
+def test_media_counts_exclude_hidden_media_until_an_undo():
+    """Media hidden by a decision or under a summary do not count; an undo brings them back."""
     picture = Media("image", "image/png", 68, "", "iVBORw0KGgo=")
     shown = MessageEntry(build_sized_message(Message("user", (Text("look"), picture))))
     line = Edit(Span(0, 1, 1), (Text("[a picture]"),), "media", "", 1)
-    entries = log(shown, *SAID, shown, DecisionEntry((line,)), CompactionEntry(4, SUMMARY, 10))
+    entries = build_log(shown, *TURN, shown, DecisionEntry((line,)), CompactionEntry(4, SUMMARY, 10))
     assert [ConversationState.from_entries(entries[:count]).view.media_indexes for count in (1, 4, 5, 6)] == [
         (0,),
         (0, 3),
@@ -151,11 +153,11 @@ def test_pictures_that_gave_way_count_no_more():
     assert ConversationState.load(ConversationState.from_entries(entries[:5]).dump()).view.media_indexes == (3,)
 
 
-def test_what_waits_is_known_without_reading_the_log():
-    """A queued message waits until a note says that it was said; a damaged note says nothing."""
-    entries = log(
+def test_queued_messages_wait_until_a_note_says_they_were_delivered():
+    """A queued message waits until a note names it as delivered; a damaged note changes nothing."""
+    entries = build_log(
         NoteEntry(NOTE_QUEUED, b"a"),
-        *SAID,
+        *TURN,
         NoteEntry(NOTE_QUEUED, b"b"),
         NoteEntry(NOTE_DELIVERED),
         NoteEntry(NOTE_DELIVERED, data={"notes": ["e0"]}),
@@ -164,24 +166,23 @@ def test_what_waits_is_known_without_reading_the_log():
     assert ConversationState.from_entries(entries).history.queued_messages == (("e3", b"b"),)
 
 
-def test_edits_from_a_slot_are_those_of_the_mapping():
-    """``iter_from`` gives the edits of a walk over all, in order of their slots, also where a fork added others."""
-    first = EditMap(edit for slot in (5, 2, 9) for edit in cut(slot).edits)
-    one, other = first.add(cut(7).edits), first.add(cut(3).edits)
-    for edits in (first, one, other, one.add(cut(2).edits)):
+def test_edit_map_iter_from_equals_a_walk_over_the_mapping():
+    """``iter_from`` yields the edits of a walk over all, in order of their messages, also if a fork added others."""
+    first = EditMap(edit for index in (5, 2, 9) for edit in truncate_message(index).edits)
+    left, right = first.add(truncate_message(7).edits), first.add(truncate_message(3).edits)
+    for edits in (first, left, right, left.add(truncate_message(2).edits)):
         for start in (0, 3, 6, 10):
-            assert [*edits.iter_from(start)] == [(slot, edits[slot]) for slot in sorted(edits) if slot >= start]
+            assert [*edits.iter_from(start)] == [(index, edits[index]) for index in sorted(edits) if index >= start]
 
 
-def test_a_plan_costs_what_is_shown():
-    """Behind ten times as many compactions the next request is planned with no more work.
-
-    Edits that a compaction hid stay in the branch, for an undo; no stage walks over them.
+def test_plan_costs_no_more_after_more_compactions():
+    """Edits that a compaction hid stay in the state for an undo; no stage walks over them, even after ten times as
+    many.
     """
     costs = []
     for compactions in (4, 40):
-        shown = [*(entry.body for entry in worked(compactions)), *SAID, cut(40 * compactions)]
-        bodies = [*shown, RequestEntry("before", 40 * compactions + 2), SAID[0]]
-        branch = ConversationState.from_entries(log(*bodies))
-        costs.append(calls_of(lambda branch=branch: plan_request(branch, Target())))
+        shown = [*(entry.body for entry in build_compacted_log(compactions)), *TURN, truncate_message(40 * compactions)]
+        bodies = [*shown, RequestEntry("before", 40 * compactions + 2), TURN[0]]
+        state = ConversationState.from_entries(build_log(*bodies))
+        costs.append(count_calls(lambda state=state: plan_request(state, Target())))
     assert costs[1] <= 1.1 * costs[0]

@@ -1,4 +1,4 @@
-"""The branch is a lawful fold: however it is made, the same log gives the same branch."""
+"""However it is folded, the same log gives the same state."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ from holdfast.state.view import (
 from holdfast.store.memory import MemoryStore
 from holdfast.store.tree.active import CHECKPOINT_FIELDS
 
-FORGOTTEN = {"normalized_prefix", "first_index_by_call_id"}
-"""The first is a memory of the planner's; the second may know more than one branch, and is compared apart."""
+UNCOMPARED_FIELDS = {"normalized_prefix", "first_index_by_call_id"}
+"""The first is the planner's cache; the second may hold ids of other branches and is compared separately."""
 
 
-def state(branch):
-    """Return all that a branch says of its own log."""
-    known = {key: value for key, value in asdict(branch).items() if key not in FORGOTTEN}
+def flatten_comparable_fields(state):
+    """Return the fields of ``state`` that depend on its own log alone."""
+    known = {key: value for key, value in asdict(state).items() if key not in UNCOMPARED_FIELDS}
     return known | {
         "first_index_by_call_id": {
             key: index
-            for key, index in branch.history.first_index_by_call_id.items()
-            if index < len(branch.history.sized_messages)
+            for key, index in state.history.first_index_by_call_id.items()
+            if index < len(state.history.sized_messages)
         }
     }
 
 
-def said(messages):
+def build_entries(messages):
     """Return the entries of plain messages."""
     return [
         Entry(f"m{index}", None, MessageEntry(build_sized_message(message)), index)
@@ -72,8 +72,10 @@ def said(messages):
 
 
 @given(log_strategy(), st.data())
-def test_a_branch_that_a_store_resumes_goes_on_like_one_that_is_built(entries, data):
-    """However often it is opened meanwhile: what gave way is not read, and nothing that stands differs."""
+def test_open_state_equals_from_entries_at_every_step(entries, data):
+    """A state that a store resumes, however often, equals the one folded from all entries, and reads nothing that was
+    hidden.
+    """
     store, done = MemoryStore(), 0
     store.create_session("k")
     while done < len(entries):
@@ -91,7 +93,9 @@ def test_a_branch_that_a_store_resumes_goes_on_like_one_that_is_built(entries, d
             get_valid_last_answer(built),
             compute_prefix_digest(built),
         )
-        assert [slot.digest for slot in build_projection(resumed)] == [slot.digest for slot in build_projection(built)]
+        assert [sized_message.digest for sized_message in build_projection(resumed)] == [
+            sized_message.digest for sized_message in build_projection(built)
+        ]
         for name in ("projection_digests", "digests_before"):
             assert [*getattr(resumed.history, name)][built.view.first_kept :] == [*getattr(built.history, name)][
                 built.view.first_kept :
@@ -99,15 +103,15 @@ def test_a_branch_that_a_store_resumes_goes_on_like_one_that_is_built(entries, d
 
 
 @pytest.mark.parametrize("stop", ["error", "aborted", ""])
-def test_an_answer_without_a_word_behind_a_compaction_that_keeps_nothing(stop):
-    """It says nothing of the message that gave way before it, and the session opens again."""
+def test_open_state_after_an_empty_answer_behind_a_full_compaction(stop):
+    """An answer without text marks no message hidden before it as failed, and the session opens again."""
     talk = [Message.from_text(role, role) for role in ("user", "assistant")]
     bodies = [
         CompactionEntry(2, Message.from_text("user", "s"), 1),
         RequestEntry("b", 2, "m"),
         AnswerEntry("b", Usage(9, 1), stop),
     ]
-    entries = [*said(talk), *[Entry(f"o{index}", None, body, index + 2) for index, body in enumerate(bodies)]]
+    entries = [*build_entries(talk), *[Entry(f"o{index}", None, body, index + 2) for index, body in enumerate(bodies)]]
     linked = [replace(entry, parent=before.id) for before, entry in itertools.pairwise(entries)]
     store = MemoryStore()
     store.create_session("k")
@@ -120,72 +124,78 @@ def test_an_answer_without_a_word_behind_a_compaction_that_keeps_nothing(stop):
 
 
 @given(log_strategy(), st.integers(0, 60))
-def test_building_at_once_is_extending_one_by_one(entries, cut):
-    """Any two ways of folding the same log give equal branches."""
+def test_from_entries_equals_apply_entry_one_by_one(entries, cut):
+    """Any two ways of folding the same log give equal states."""
     half = ConversationState.from_entries(entries[:cut])
     for entry in entries[cut:]:
         half = apply_entry(half, entry)
-    assert state(half) == state(ConversationState.from_entries(entries))
+    assert flatten_comparable_fields(half) == flatten_comparable_fields(ConversationState.from_entries(entries))
 
 
 @given(log_strategy())
-def test_a_dumped_branch_comes_back(entries):
-    """``load(dump(branch))`` is the same branch, and it grows in the same way."""
+def test_load_restores_a_dumped_state(entries):
+    """``load(state.dump())`` is the same state, and it grows in the same way."""
     half = len(entries) // 2
-    branch = ConversationState.from_entries(entries[:half])
+    state = ConversationState.from_entries(entries[:half])
     settled = NormalizedPrefix(Dialect("anthropic"), 1, 1, (Edit(Span(0, 1), (Message.from_text("user", "x"),)),))
-    branch = replace(branch, view=replace(branch.view, normalized_prefix=settled))
-    again = ConversationState.load(branch.dump())
-    assert again == branch
-    assert again.dump() == branch.dump()
+    state = replace(state, view=replace(state.view, normalized_prefix=settled))
+    again = ConversationState.load(state.dump())
+    assert again == state
+    assert again.dump() == state.dump()
     for entry in entries[half:]:
-        again, branch = apply_entry(again, entry), apply_entry(branch, entry)
-    assert again == branch
+        again, state = apply_entry(again, entry), apply_entry(state, entry)
+    assert again == state
 
 
 @given(wild_history_strategy())
-def test_any_message_survives_a_dump(messages):
-    """NUL bytes, lone surrogates and wire bytes come back as they were."""
-    branch = ConversationState.from_entries(said(messages))
-    slot = replace(
+def test_dump_keeps_any_message(messages):
+    """NUL bytes, lone surrogates and wire bytes come back unchanged."""
+    state = ConversationState.from_entries(build_entries(messages))
+    sized_message = replace(
         build_sized_message(Message("user", (Text("a", None, Raw(b'{"type" : "text"}')),))), raw=Raw(b'{ "role":1}')
     )
-    branch = apply_entry(branch, Entry("raw", None, MessageEntry(slot)))
-    assert ConversationState.load(branch.dump()) == branch
+    state = apply_entry(state, Entry("raw", None, MessageEntry(sized_message)))
+    assert ConversationState.load(state.dump()) == state
 
 
 @pytest.mark.parametrize("cut", [0, 1, 10, -1])
-def test_a_damaged_dump_is_a_value_error(cut):
+def test_load_rejects_a_truncated_dump(cut):
     """Bytes that are no dump raise ``ValueError``, whatever they are."""
-    dumped = ConversationState.from_entries(said([Message.from_text("user", "a")])).dump()
+    dumped = ConversationState.from_entries(build_entries([Message.from_text("user", "a")])).dump()
     with pytest.raises(ValueError, match=r".+"):
         ConversationState.load(dumped[:cut])
 
 
 @given(log_strategy(), log_strategy(), st.integers(0, 40))
-def test_forks_do_not_disturb_each_other(one, other, cut):
-    """Branches grown from a common one stay what they would be if each stood alone, and so does the common one."""
-    stem = ConversationState.from_entries(one[:cut])
-    before = state(stem)
+def test_apply_entry_keeps_forks_independent(entries, other_entries, cut):
+    """States grown from a common one stay what each would be alone, and so does the common one."""
+    stem = ConversationState.from_entries(entries[:cut])
+    before = flatten_comparable_fields(stem)
     left, right = stem, stem
     grown = [[], []]
-    for pair in zip([*one[cut:], *other], [*other, *one[cut:]], strict=True):
+    for pair in zip([*entries[cut:], *other_entries], [*other_entries, *entries[cut:]], strict=True):
         left, right = apply_entry(left, pair[0]), apply_entry(right, pair[1])
         grown[0].append(pair[0])
         grown[1].append(pair[1])
-    assert state(stem) == before
-    assert state(left) == state(ConversationState.from_entries([*one[:cut], *grown[0]]))
-    assert state(right) == state(ConversationState.from_entries([*one[:cut], *grown[1]]))
+    assert flatten_comparable_fields(stem) == before
+    assert flatten_comparable_fields(left) == flatten_comparable_fields(
+        ConversationState.from_entries([*entries[:cut], *grown[0]])
+    )
+    assert flatten_comparable_fields(right) == flatten_comparable_fields(
+        ConversationState.from_entries([*entries[:cut], *grown[1]])
+    )
 
 
 @given(log_strategy(), st.data())
-def test_undo_restores_what_was_there(entries, data):
+def test_revoke_restores_the_projection(entries, data):
     """A revoked decision or compaction leaves the projection as if it had never been made."""
     made = [entry.id for entry in entries if isinstance(entry.body, DecisionEntry | CompactionEntry)]
-    gone = data.draw(st.sampled_from(made)) if made else "none"
-    undone = ConversationState.from_entries([*entries, Entry("undo", None, RevokeEntry(gone))])
-    never = ConversationState.from_entries([entry for entry in entries if entry.id != gone])
-    assert [slot.message for slot in build_projection(undone)] == [slot.message for slot in build_projection(never)]
+    revoked_id = data.draw(st.sampled_from(made)) if made else "none"
+    undone = ConversationState.from_entries([*entries, Entry("undo", None, RevokeEntry(revoked_id))])
+    never = ConversationState.from_entries([entry for entry in entries if entry.id != revoked_id])
+    assert [sized_message.message for sized_message in build_projection(undone)] == [
+        sized_message.message for sized_message in build_projection(never)
+    ]
     for name in ("first_kept", "compaction", "edits", "shown_tokens", "active_decisions"):
         assert getattr(undone.view, name) == getattr(never.view, name)
     assert undone.history.projection_digests == never.history.projection_digests
@@ -193,31 +203,31 @@ def test_undo_restores_what_was_there(entries, data):
 
 
 @st.composite
-def decisions(draw, entries):
+def decision_strategy(draw, entries):
     """Any decision about some words of ``entries``, or any compaction."""
-    branch = ConversationState.from_entries(entries)
+    state = ConversationState.from_entries(entries)
     words = [
-        at for at, message in enumerate(branch.history.messages) if message.parts and type(message.parts[0]) is Text
+        at for at, message in enumerate(state.history.messages) if message.parts and type(message.parts[0]) is Text
     ]
     if words and draw(st.booleans()):
         at = draw(st.sampled_from(words))
         return DecisionEntry((Edit(Span(at, at + 1, 0), (Text("[cut]"),), "test", "", 1),))
-    keep = draw(st.integers(branch.view.pinned_count, len(branch.history.sized_messages)))
+    keep = draw(st.integers(state.view.pinned_count, len(state.history.sized_messages)))
     return CompactionEntry(keep, draw(st.sampled_from([None, Message.from_text("user", "so far")])), 9)
 
 
-def counted(entries, tokens):
-    """Return the branch of ``entries`` after one more request, which the provider counted at ``tokens``."""
-    branch = ConversationState.from_entries(entries)
-    request = RequestEntry(compute_prefix_digest(branch), len(branch.history.sized_messages), "m")
+def build_counted_state(entries, tokens):
+    """Build the state of ``entries`` after one more request, which the provider counted at ``tokens``."""
+    state = ConversationState.from_entries(entries)
+    request = RequestEntry(compute_prefix_digest(state), len(state.history.sized_messages), "m")
     answer = AnswerEntry(request.prefix_digest, Usage(tokens, 10))
-    return apply_entry(apply_entry(branch, Entry("asked", None, request)), Entry("told", None, answer))
+    return apply_entry(apply_entry(state, Entry("asked", None, request)), Entry("answered", None, answer))
 
 
 @given(log_strategy(), st.integers(0, 60_000), st.data())
-def test_an_undone_decision_gives_the_figures_from_before(entries, tokens, data):
-    """What was decided and taken back since a request was counted changes no size, by no measure."""
-    before, decided = counted(entries, tokens), data.draw(decisions(entries))
+def test_revoke_restores_token_estimates(entries, tokens, data):
+    """A decision made and undone since a request was counted changes no size, by any estimate."""
+    before, decided = build_counted_state(entries, tokens), data.draw(decision_strategy(entries))
     after = apply_entry(apply_entry(before, Entry("d", None, decided)), Entry("undo", None, RevokeEntry("d")))
     assert (get_valid_measured_request(after), get_valid_last_answer(after)) == (
         get_valid_measured_request(before),
@@ -226,87 +236,91 @@ def test_an_undone_decision_gives_the_figures_from_before(entries, tokens, data)
     assert estimate_pi_request(after) == estimate_pi_request(before)
     for place in (Target(model="m"), Target(model="m", setup=before.setup), Target(model="n")):
         sizes = [
-            estimate_request_tokens(branch, compute_effective_target(place, branch, Settings()))
-            for branch in (before, after)
+            estimate_request_tokens(state, compute_effective_target(place, state, Settings()))
+            for state in (before, after)
         ]
         assert sizes[0] == sizes[1]
 
 
 @given(log_strategy(), st.integers(0, 60_000), st.data())
-def test_a_frame_that_nobody_told_does_not_vanish(entries, tokens, data):
-    """What a counted request had beside its messages is in the next one too, whatever is decided about those."""
+def test_unknown_setup_tokens_survive_decisions(entries, tokens, data):
+    """What a counted request had besides its messages is part of the next one too, whatever is decided about the
+    messages.
+    """
     entries = [entry for entry in entries if not isinstance(entry.body, RequestSetup)]
-    before, decided = counted(entries, tokens), data.draw(decisions(entries))
+    before, decided = build_counted_state(entries, tokens), data.draw(decision_strategy(entries))
     after = apply_entry(before, Entry("d", None, decided))
-    places = [compute_effective_target(Target(model="m"), branch, Settings()) for branch in (before, after)]
-    frame, same = map(get_setup_tokens, places)
-    assert frame == same
-    told = get_valid_measured_request(before)
-    if told is not None and not before.view.media_count:
-        assert frame >= min(
-            told.reported_tokens - round(get_calibrated_ratio(before, places[0]) * told.shown_tokens), 100_000
+    places = [compute_effective_target(Target(model="m"), state, Settings()) for state in (before, after)]
+    setup, same = map(get_setup_tokens, places)
+    assert setup == same
+    measured = get_valid_measured_request(before)
+    if measured is not None and not before.view.media_count:
+        assert setup >= min(
+            measured.reported_tokens - round(get_calibrated_ratio(before, places[0]) * measured.shown_tokens), 100_000
         )
 
 
 @given(log_strategy())
-def test_undoing_everything_shows_everything(entries):
-    """With every decision revoked, the projection is what was said, at the size it was said."""
-    branch = ConversationState.from_entries(entries)
-    for id_, _ in branch.view.active_decisions:
-        branch = apply_entry(branch, Entry("undo", None, RevokeEntry(id_)))
-    assert [slot.message for slot in build_projection(branch)] == list(branch.history.messages)
-    assert branch.view.shown_tokens == sum(slot.tokens for slot in branch.history.sized_messages)
-    assert branch.view.active_decisions == ()
+def test_revoke_of_every_decision_shows_the_whole_history(entries):
+    """With every decision revoked, the projection is the history at its original size."""
+    state = ConversationState.from_entries(entries)
+    for id_, _ in state.view.active_decisions:
+        state = apply_entry(state, Entry("undo", None, RevokeEntry(id_)))
+    assert [sized_message.message for sized_message in build_projection(state)] == list(state.history.messages)
+    assert state.view.shown_tokens == sum(sized_message.tokens for sized_message in state.history.sized_messages)
+    assert state.view.active_decisions == ()
 
 
 @given(log_strategy())
-def test_the_projection_is_measured(entries):
-    """``held`` is the sum of the slots shown, and each slot shown says where it came from."""
-    branch = ConversationState.from_entries(entries)
-    shown = build_projection(branch)
-    assert branch.view.shown_tokens == sum(slot.tokens for slot in shown)
-    places = list_projection_origins(branch)
+def test_shown_tokens_is_the_sum_of_the_projection(entries):
+    """``shown_tokens`` is the sum of the messages shown, and each message shown has an origin."""
+    state = ConversationState.from_entries(entries)
+    shown = build_projection(state)
+    assert state.view.shown_tokens == sum(sized_message.tokens for sized_message in shown)
+    places = list_projection_origins(state)
     assert len(places) == len(shown)
-    assert places == sorted(places, key=lambda place: branch.view.pinned_count - 0.5 if place < 0 else place)
-    assert all(place < branch.view.pinned_count or place >= branch.view.first_kept for place in places)
+    assert places == sorted(places, key=lambda place: state.view.pinned_count - 0.5 if place < 0 else place)
+    assert all(place < state.view.pinned_count or place >= state.view.first_kept for place in places)
     assert (
-        len(branch.history.projection_digests)
-        == len(branch.history.digests_before)
-        == len(branch.history.cumulative_tokens)
-        == len(branch.history.messages)
-        == len(branch.history.sized_messages)
+        len(state.history.projection_digests)
+        == len(state.history.digests_before)
+        == len(state.history.cumulative_tokens)
+        == len(state.history.messages)
+        == len(state.history.sized_messages)
     )
 
 
 @given(log_strategy())
-def test_media_are_counted_where_they_are_shown(entries):
-    """``media``, ``media_bytes`` and ``pictures`` are those of the projection: what gave way counts no more."""
-    branch = ConversationState.from_entries(entries)
-    shown = [one for slot in build_projection(branch) for one in collect_media_in_messages(slot.message)]
-    assert (branch.view.media_count, branch.view.media_bytes) == (len(shown), sum(one.size for one in shown))
-    kept = [
-        one
-        for index in branch.view.media_indexes
-        for message in list_shown_messages_at(branch, index)
-        for one in collect_media_in_messages(message)
+def test_media_counts_match_the_projection(entries):
+    """``media_count``, ``media_bytes`` and ``media_indexes`` are those of the projection: hidden media do not count."""
+    state = ConversationState.from_entries(entries)
+    shown = [
+        media for sized_message in build_projection(state) for media in collect_media_in_messages(sized_message.message)
     ]
-    pinned = collect_media_in_messages(*branch.history.messages.slice(0, branch.view.pinned_count))
+    assert (state.view.media_count, state.view.media_bytes) == (len(shown), sum(media.size for media in shown))
+    kept = [
+        media
+        for index in state.view.media_indexes
+        for message in list_shown_messages_at(state, index)
+        for media in collect_media_in_messages(message)
+    ]
+    pinned = collect_media_in_messages(*state.history.messages.slice(0, state.view.pinned_count))
     assert [*pinned, *kept] == shown
-    assert all(collect_media_in_messages(*list_shown_messages_at(branch, index)) for index in branch.view.media_indexes)
+    assert all(collect_media_in_messages(*list_shown_messages_at(state, index)) for index in state.view.media_indexes)
 
 
 @given(log_strategy())
-def test_marks_are_those_of_the_projection(entries):
-    """The marks carried along are the marks of the same law applied to the same slots from the start."""
-    branch = ConversationState.from_entries(entries)
+def test_projection_digests_equal_those_of_a_fresh_fold(entries):
+    """The digests carried along are those of the same decisions applied to the same messages from the start."""
+    state = ConversationState.from_entries(entries)
     plain = ConversationState.from_entries(entry for entry in entries if isinstance(entry.body, MessageEntry))
-    for id_, what in branch.view.active_decisions:
+    for id_, what in state.view.active_decisions:
         plain = apply_entry(plain, Entry(id_, None, what))
     assert (
-        list(plain.history.projection_digests)[branch.view.first_kept :]
-        == list(branch.history.projection_digests)[branch.view.first_kept :]
+        list(plain.history.projection_digests)[state.view.first_kept :]
+        == list(state.history.projection_digests)[state.view.first_kept :]
     )
-    assert compute_prefix_digest(replace(plain, setup=branch.setup)) == compute_prefix_digest(branch)
+    assert compute_prefix_digest(replace(plain, setup=state.setup)) == compute_prefix_digest(state)
 
 
 PARTS = (
@@ -319,36 +333,38 @@ PARTS = (
     ToolResult("a", "", (Text("b"),), is_error=True),
     ToolResult("a", "", (Text("b"), Text(""))),
 )
-SMALL = [
+SMALL_MESSAGES = [
     Message(role, parts)
     for role in ("user", "assistant")
-    for parts in [(), *((one,) for one in PARTS), *itertools.product(PARTS, PARTS)]
+    for parts in [(), *((part,) for part in PARTS), *itertools.product(PARTS, PARTS)]
 ]
 
 
-def test_an_equal_basis_is_an_equal_request():
-    """Requests with one basis show the same: roles, kinds of parts, borders between them, errors, and words."""
+def test_compute_prefix_digest_differs_for_different_messages():
+    """Requests with one digest show the same: roles, kinds of parts, borders between them, error flags and words."""
     named = {}
-    for message in SMALL:
-        named.setdefault(compute_prefix_digest(ConversationState.from_entries(said([message]))), []).append(message)
+    for message in SMALL_MESSAGES:
+        named.setdefault(compute_prefix_digest(ConversationState.from_entries(build_entries([message]))), []).append(
+            message
+        )
     assert [same for same in named.values() if len(same) > 1] == []
 
 
-@given(st.lists(st.sampled_from(SMALL), min_size=1, max_size=3))
-def test_a_frame_or_a_cut_changes_the_basis(messages):
-    """Another frame, a message less or a summary in place of messages is another basis."""
-    branch = ConversationState.from_entries(said(messages))
+@given(st.lists(st.sampled_from(SMALL_MESSAGES), min_size=1, max_size=3))
+def test_compute_prefix_digest_changes_with_setup_cut_or_summary(messages):
+    """Another setup, one message less or a summary in place of messages gives another digest."""
+    state = ConversationState.from_entries(build_entries(messages))
     others = [
-        apply_entry(branch, Entry("f", None, RequestSetup("other", 1))),
-        ConversationState.from_entries(said(messages[:-1])),
-        apply_entry(branch, Entry("c", None, CompactionEntry(len(messages), Message.from_text("user", "s"), 1))),
+        apply_entry(state, Entry("f", None, RequestSetup("other", 1))),
+        ConversationState.from_entries(build_entries(messages[:-1])),
+        apply_entry(state, Entry("c", None, CompactionEntry(len(messages), Message.from_text("user", "s"), 1))),
     ]
-    assert compute_prefix_digest(branch) not in {compute_prefix_digest(one) for one in others}
+    assert compute_prefix_digest(state) not in {compute_prefix_digest(other) for other in others}
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3)), max_size=40))
-def test_sequences_share_storage_without_sharing_fate(steps):
-    """A sequence grown from any earlier one holds what a plain tuple would, whoever else grew from there."""
+def test_persistent_sequence_versions_are_independent(steps):
+    """A sequence grown from any earlier one holds what a plain tuple would, whatever else grew from there."""
     grown = [(PersistentSequence(), ())]
     for place, item in steps:
         seq, plain = grown[place % len(grown)]
@@ -360,17 +376,17 @@ def test_sequences_share_storage_without_sharing_fate(steps):
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3)), max_size=40), st.integers(0, 6))
-def test_totals_are_those_of_what_a_sequence_holds(steps, start):
-    """Asked early, late or of a fork, a total is the sum over the sequence's own items."""
+def test_persistent_sequence_sum_from_covers_its_own_items(steps, start):
+    """Computed early, late or of a fork, a total is the sum over the sequence's own items."""
     grown = [PersistentSequence()]
     for place, item in steps:
         seq = grown[place % len(grown)]
         if item == 0:
-            assert seq.sum_from(_doubled) == 2 * sum(seq)
+            assert seq.sum_from(double) == 2 * sum(seq)
         grown.append(seq.add(item))
     for seq in grown:
-        assert seq.sum_from(_doubled, start) == 2 * sum(seq.slice(start))
+        assert seq.sum_from(double, start) == 2 * sum(seq.slice(start))
 
 
-def _doubled(item):
+def double(item):
     return 2 * item

@@ -1,4 +1,4 @@
-"""A branch cut back knows of the slots that stay what it knew, and of those that went nothing."""
+"""A rewound state keeps what it knows of the remaining messages and forgets the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from holdfast.state.fold.rewind import rewind_state
 from holdfast.state.view import build_projection, compute_prefix_digest
 
 COUNTS = ("last_request.seen_count", "last_request.unchanged_until", "setup_changed_at", "view.turn_limit_start")
-"""Fields that count slots from the first one on."""
+"""Fields that count messages from the first one on."""
 KEPT = (
     *("history.sized_messages", "history.messages", "history.cumulative_tokens", "history.digests_before"),
     *("history.first_index_by_call_id", "history.open_call_ids", "history.failed_answer_indexes"),
@@ -41,45 +41,45 @@ KEPT = (
     *("counters.failed_compactions", "counters.failures_since_summary", "counters.compaction_failed_at"),
     *("setup", "policy_name"),
 )
-WHERE = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
+TARGET = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
 
 
-def said(*texts):
-    """Return entries of a user's and an assistant's words in turn."""
-    told = [Message.from_text("assistant" if at % 2 else "user", text) for at, text in enumerate(texts)]
-    return [Entry(f"s{at}", None, MessageEntry(build_sized_message(one))) for at, one in enumerate(told)]
+def build_entries(*texts):
+    """Build entries of user and assistant messages in turn."""
+    messages = [Message.from_text("assistant" if at % 2 else "user", text) for at, text in enumerate(texts)]
+    return [Entry(f"s{at}", None, MessageEntry(build_sized_message(message))) for at, message in enumerate(messages)]
 
 
-def behind(branch, *bodies):
-    """Return ``branch`` with ``bodies`` behind it, by their number."""
+def add_entries(state, *bodies):
+    """Return the state with entries of these ``bodies`` applied; their ids are their numbers."""
     for number, body in enumerate(bodies):
-        branch = apply_entry(branch, Entry(str(number), None, body))
-    return branch
+        state = apply_entry(state, Entry(str(number), None, body))
+    return state
 
 
-def limiting(entries):
-    """Return the log with limits of turns in place of compactions that nobody wrote a summary for."""
-    bare = [isinstance(one.body, CompactionEntry) and one.body.summary is None for one in entries]
+def use_turn_limits(entries):
+    """Return the log with turn limits in place of compactions without a summary."""
+    bare = [isinstance(entry.body, CompactionEntry) and entry.body.summary is None for entry in entries]
     return [
-        replace(one, body=replace(one.body, trigger=TRIGGER_HISTORY)) if is_bare else one
-        for one, is_bare in zip(entries, bare, strict=True)
+        replace(entry, body=replace(entry.body, trigger=TRIGGER_HISTORY)) if is_bare else entry
+        for entry, is_bare in zip(entries, bare, strict=True)
     ]
 
 
-def same(branch, before):
-    """Assert that ``branch`` knows what ``before`` knew, with nothing used up: an edited past is asked of anew."""
+def assert_same_state(state, before):
+    """Assert that both states are equal, except that ``state`` has all compaction attempts left."""
     for name in (*KEPT, *COUNTS, "last_request.previous_coverage"):
-        assert flatten_state(branch)[name] == flatten_state(before)[name], name
-    assert (branch.counters.compactions_since_answer, branch.counters.truncations_since_answer) == (0, 0)
-    assert build_projection(branch) == build_projection(before)
+        assert flatten_state(state)[name] == flatten_state(before)[name], name
+    assert (state.counters.compactions_since_answer, state.counters.truncations_since_answer) == (0, 0)
+    assert build_projection(state) == build_projection(before)
 
 
-@given(log_strategy().map(limiting))
-def test_what_was_only_said_behind_leaves_no_trace(entries):
-    """Cut back to where it was, the branch knows what it knew before more was said."""
+@given(log_strategy().map(use_turn_limits))
+def test_rewind_state_undoes_appended_messages(entries):
+    """A state cut back to its earlier length is the state from before more messages were appended."""
     before = ConversationState.from_entries(entries)
-    new_state = rewind_state(apply_entries(before, said("x", "y")), len(before.history.sized_messages))
-    same(
+    new_state = rewind_state(apply_entries(before, build_entries("x", "y")), len(before.history.sized_messages))
+    assert_same_state(
         replace(
             new_state,
             history=replace(
@@ -91,24 +91,24 @@ def test_what_was_only_said_behind_leaves_no_trace(entries):
     )
 
 
-ASKED = RequestEntry("b", 4, "m", 9_000)
-CUT = DecisionEntry((Edit(Span(1, 2, 0), (Text("-"),), "r", "w", 1),))
-KNOWN = {
-    "last_request.seen_count": [ASKED],
-    "last_request.unchanged_until": [ASKED, CUT],
-    "setup_changed_at": [RequestSetup("f", 9), ASKED, RequestSetup("g", 9)],
+REQUEST = RequestEntry("b", 4, "m", 9_000)
+DECISION = DecisionEntry((Edit(Span(1, 2, 0), (Text("-"),), "r", "w", 1),))
+ENTRIES_BY_COUNT = {
+    "last_request.seen_count": [REQUEST],
+    "last_request.unchanged_until": [REQUEST, DECISION],
+    "setup_changed_at": [RequestSetup("f", 9), REQUEST, RequestSetup("g", 9)],
     "view.turn_limit_start": [CompactionEntry(2, trigger=TRIGGER_HISTORY), RevokeEntry("0")],
 }
-"""What leaves each of the counts at a number of its own, behind four messages."""
+"""Entries after four messages that set each of the counts to a number of its own."""
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_each_count_stands(name):
-    """What a request showed, and shows otherwise since, what another frame came behind and what a limit counts."""
-    before = behind(ConversationState.from_entries(said("a", "b", "c", "d")), *KNOWN[name])
+def test_rewind_state_keeps_message_counts(name):
+    """What a request covered and still shows unchanged, where the setup changed and where a turn limit starts stay."""
+    before = add_entries(ConversationState.from_entries(build_entries("a", "b", "c", "d")), *ENTRIES_BY_COUNT[name])
     assert flatten_state(before)[name] == (1 if name == "last_request.unchanged_until" else 4)
-    new_state = rewind_state(apply_entries(before, said("x", "y")), 4)
-    same(
+    new_state = rewind_state(apply_entries(before, build_entries("x", "y")), 4)
+    assert_same_state(
         replace(
             new_state,
             history=replace(
@@ -120,39 +120,39 @@ def test_each_count_stands(name):
     )
 
 
-@given(log_strategy().map(limiting))
-def test_no_count_is_of_a_slot_that_is_no_more(entries):
-    """Whatever is said in its place is new."""
-    branch = ConversationState.from_entries(entries)
-    for count in range(len(branch.history.sized_messages)):
-        shorter = rewind_state(branch, count)
-        assert all(flatten_state(shorter)[name] == min(flatten_state(branch)[name], count) for name in COUNTS)
+@given(log_strategy().map(use_turn_limits))
+def test_rewind_state_limits_counts_to_the_remaining_messages(entries):
+    """No count includes a message that was cut off, so that whatever replaces it is new."""
+    state = ConversationState.from_entries(entries)
+    for count in range(len(state.history.sized_messages)):
+        shorter = rewind_state(state, count)
+        assert all(flatten_state(shorter)[name] == min(flatten_state(state)[name], count) for name in COUNTS)
         assert shorter.last_request.previous_coverage == tuple(
-            min(number, count) for number in branch.last_request.previous_coverage
+            min(number, count) for number in state.last_request.previous_coverage
         )
 
 
-@given(log_strategy().map(limiting), st.sampled_from(["auto", "overflow", "manual"]))
-def test_an_edited_past_has_as_many_attempts_as_any(entries, trigger):
-    """bounded-attempts: what was compacted and cut since the last answer was for another request than the one that
+@given(log_strategy().map(use_turn_limits), st.sampled_from(["auto", "overflow", "manual"]))
+def test_rewind_state_resets_compaction_attempts(entries, trigger):
+    """bounded-attempts: compactions and truncations since the last answer belong to another request than the one that
     comes now.
     """
-    branch = ConversationState.from_entries(entries)
-    count = len(branch.history.sized_messages)
+    state = ConversationState.from_entries(entries)
+    count = len(state.history.sized_messages)
     cut = DecisionEntry((Edit(Span(max(0, count - 1), count, 0), (Text("-"),), TRUNCATE_RULE, "", 1),))
-    used = behind(
-        branch,
-        CompactionEntry(branch.view.first_kept, Message.from_text("user", "sum"), 3, trigger=trigger),
+    used = add_entries(
+        state,
+        CompactionEntry(state.view.first_kept, Message.from_text("user", "sum"), 3, trigger=trigger),
         *[cut][: bool(count)],
     )
-    shorter = rewind_state(apply_entries(used, said("x")), count)
+    shorter = rewind_state(apply_entries(used, build_entries("x")), count)
     assert (used.counters.compactions_since_answer > 0, used.counters.truncations_since_answer > 0) == (True, count > 0)
     assert (shorter.counters.compactions_since_answer, shorter.counters.truncations_since_answer) == (0, 0)
     assert [what for _, what in shorter.view.active_decisions] == [what for _, what in used.view.active_decisions]
 
 
-def test_what_stands_in_the_place_of_an_edited_message_is_looked_at():
-    """A long result that the model saw whole stays whole; the one in place of another is cut as any new one is."""
+def test_plan_spills_a_result_that_replaces_an_edited_one():
+    """A long result that the model saw whole stays whole; the one in place of another is spilled as any new one is."""
     rows = "\n".join(f"row {number} of a long table" for number in range(2_000))
     talk = [Message.from_text("user", "go")]
     for name in ("c1", "c2"):
@@ -161,22 +161,22 @@ def test_what_stands_in_the_place_of_an_edited_message_is_looked_at():
             Message("tool", (ToolResult(name, "read", (Text(f"{name} {rows}"),)),)),
         ]
     whole, small = (Policy().with_settings(results={"spill_chars": chars}) for chars in (10_000_000, 2_000))
-    branch = plan(talk, WHERE, whole).state
+    state = plan(talk, TARGET, whole).state
     other = Message("tool", (ToolResult("c2", "read", (Text(f"other {rows}"),)),))
-    record = plan([*talk[:-1], other], WHERE, small, state=branch).record
+    record = plan([*talk[:-1], other], TARGET, small, state=state).record
     assert {edit.span.start for edit in record} == {4}
 
 
-def test_an_undone_limit_of_turns_counts_from_there():
-    """What it hid stays shown where the last message is said in other words."""
+def test_plan_keeps_an_undone_turn_limit_undone_after_an_edit():
+    """What the undone limit hid stays shown when the last message is replaced by another."""
     policy = Policy().with_settings(history={"max_turns": 1})
     talk = [Message.from_text(role, f"{role} {number}") for number in range(3) for role in ("user", "assistant")][:-1]
-    branch = plan(talk, WHERE, policy).state
-    ((id_, limit),) = branch.view.active_decisions
+    state = plan(talk, TARGET, policy).state
+    ((id_, limit),) = state.view.active_decisions
     assert limit.trigger == TRIGGER_HISTORY
-    branch = apply_entry(branch, Entry("undo", None, RevokeEntry(id_)))
-    other = plan([*talk, Message.from_text("assistant", "x")], WHERE, policy, state=branch).state
+    state = apply_entry(state, Entry("undo", None, RevokeEntry(id_)))
+    other = plan([*talk, Message.from_text("assistant", "x")], TARGET, policy, state=state).state
     assert other.view.compaction is None
-    again = plan([*talk[:-1], Message.from_text("user", "in other words")], WHERE, policy, state=branch)
+    again = plan([*talk[:-1], Message.from_text("user", "in other words")], TARGET, policy, state=state)
     assert again.compaction is None
-    assert compute_prefix_digest(again.state) != compute_prefix_digest(branch)
+    assert compute_prefix_digest(again.state) != compute_prefix_digest(state)

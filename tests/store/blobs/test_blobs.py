@@ -1,4 +1,4 @@
-"""Blobs on disk: whole or not there, private, named by nothing but their hash."""
+"""Blobs on disk are complete or absent, private, and named only by their hash."""
 
 from __future__ import annotations
 
@@ -23,54 +23,54 @@ from holdfast.store.blobs.blobs import FileBlobStore, MemoryBlobStore
 
 
 class TestFileBlobs(BlobStoreRules):
-    """Every rule of blobs."""
+    """The common rules of blobs."""
 
     def open(self, place: Path) -> BlobStore:
         """Return the blobs under ``place``."""
         return FileBlobStore(place / "blobs")
 
 
-def place(root: Path, text: str) -> Path:
-    """Return where the blob of ``text`` lies."""
+def get_blob_path(root: Path, text: str) -> Path:
+    """Return the path of the blob of ``text``."""
     hash_ = sha256(text.encode()).hexdigest()
     return root / hash_[:2] / hash_[2:]
 
 
-def test_a_blob_is_one_private_file(tmp_path: Path) -> None:
-    """private-files, stored-once-verified: one file under its hash, 0600 in directories of 0700,
-    and nothing beside it.
+def test_store_content_writes_one_private_file(tmp_path: Path) -> None:
+    """private-files, stored-once-verified: a blob is one file named by its hash, 0600 in directories of 0700, with
+    nothing beside it.
     """
     FileBlobStore(tmp_path / "blobs").store_content("text")
-    made = [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
-    assert made == [place(tmp_path / "blobs", "text")]
-    assert stat.S_IMODE(made[0].stat().st_mode) == 0o600
-    assert stat.S_IMODE(made[0].parent.stat().st_mode) == stat.S_IMODE((tmp_path / "blobs").stat().st_mode) == 0o700
+    created = [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
+    assert created == [get_blob_path(tmp_path / "blobs", "text")]
+    assert stat.S_IMODE(created[0].stat().st_mode) == 0o600
+    assert stat.S_IMODE(created[0].parent.stat().st_mode) == stat.S_IMODE((tmp_path / "blobs").stat().st_mode) == 0o700
 
 
-def test_a_torn_file_is_replaced(tmp_path: Path) -> None:
-    """A file shorter than its text, left by somebody's crash, does not pass for the text."""
-    torn = place(tmp_path, "whole text")
-    torn.parent.mkdir(parents=True)
-    torn.write_text("whole")
+def test_store_content_replaces_a_truncated_file(tmp_path: Path) -> None:
+    """A file shorter than its text, left by a crash, is not taken for the text."""
+    truncated = get_blob_path(tmp_path, "whole text")
+    truncated.parent.mkdir(parents=True)
+    truncated.write_text("whole")
     blobs = FileBlobStore(tmp_path)
     assert blobs.read_bytes(blobs.store_content("whole text")) == b"whole text"
 
 
-def test_damage_is_mended_by_storing_again(tmp_path: Path) -> None:
-    """A file of the right length and the wrong content does not pass for the text either."""
+def test_store_content_replaces_damaged_content(tmp_path: Path) -> None:
+    """A file of the right length with other content is not taken for the text either."""
     blobs = FileBlobStore(tmp_path)
     hash_ = blobs.store_content("whole text")
-    place(tmp_path, "whole text").write_text("other text")
+    get_blob_path(tmp_path, "whole text").write_text("other text")
     assert FileBlobStore(tmp_path).store_content("whole text") == hash_
     assert blobs.read_bytes(hash_) == b"whole text"
 
 
-def test_damage_is_loud_on_every_page(tmp_path: Path) -> None:
-    """A page of a blob that is not what its name says is an error, also once its first page was read."""
+def test_read_text_raises_on_damage_on_every_page(tmp_path: Path) -> None:
+    """A page of a damaged blob is an error, also after its first page was read."""
     blobs = FileBlobStore(tmp_path)
     hash_ = blobs.store_content("whole text")
     assert blobs.read_text(hash_, 0, 5) == "whole"
-    place(tmp_path, "whole text").write_text("whole lies")
+    get_blob_path(tmp_path, "whole text").write_text("whole lies")
     for page in (
         lambda: blobs.read_text(hash_, 6, 10),
         lambda: blobs.read_bytes(hash_, 6, 10),
@@ -80,27 +80,29 @@ def test_damage_is_loud_on_every_page(tmp_path: Path) -> None:
             page()
 
 
-def test_what_is_planted_in_the_place_of_a_blob_gives_way(tmp_path: Path) -> None:
-    """no-outside-paths: a FIFO is replaced and never waited for; a folder is a typed error, and no draft is left."""
-    for text, plant in (("pipe", os.mkfifo), ("folder", os.mkdir)):
-        path = place(tmp_path, text)
+def test_store_content_replaces_a_planted_fifo(tmp_path: Path) -> None:
+    """no-outside-paths: a FIFO in a blob's place is replaced and never waited for; a folder is a typed error, and no
+    draft is left.
+    """
+    for text, create in (("pipe", os.mkfifo), ("folder", os.mkdir)):
+        path = get_blob_path(tmp_path, text)
         path.parent.mkdir(parents=True)
-        plant(path)
+        create(path)
         assert not FileBlobStore(tmp_path).has_blob(sha256(text.encode()).hexdigest())
     blobs = FileBlobStore(tmp_path)
     assert blobs.read_bytes(blobs.store_content("pipe")) == b"pipe"
     with pytest.raises(StoreError, match="was not stored"):
         blobs.store_content("folder")
     assert list(tmp_path.rglob("*.tmp")) == []
-    assert [held.size for held in blobs.iter_items()] == [4]
+    assert [item.size for item in blobs.iter_items()] == [4]
 
 
-def test_a_planted_folder_elsewhere_is_not_used(tmp_path: Path) -> None:
-    """no-outside-paths: where a link to another folder stands for a folder of blobs nothing is read, written or deleted
+def test_blob_store_ignores_a_linked_folder(tmp_path: Path) -> None:
+    """no-outside-paths: where a link to another folder replaces a folder of blobs nothing is read, written or deleted
     in it.
     """
     (tmp_path / "elsewhere").mkdir()
-    path = place(tmp_path / "blobs", "text")
+    path = get_blob_path(tmp_path / "blobs", "text")
     (tmp_path / "elsewhere" / path.name).write_text("text")
     (tmp_path / "blobs").mkdir()
     path.parent.symlink_to(tmp_path / "elsewhere")
@@ -113,11 +115,11 @@ def test_a_planted_folder_elsewhere_is_not_used(tmp_path: Path) -> None:
     assert list(blobs.iter_items()) == []
     assert not blobs.remove_if_older(hash_, 1e12)
     blobs.remove_blob(hash_)
-    assert [one.name for one in (tmp_path / "elsewhere").iterdir()] == [path.name]
+    assert [entry.name for entry in (tmp_path / "elsewhere").iterdir()] == [path.name]
 
 
-def test_a_text_is_stored_and_paged_without_a_second_copy(tmp_path: Path) -> None:
-    """A text of 20 MB is stored, found stored and read in pages at a cost in memory of a few pieces."""
+def test_blob_store_pages_20_mb_in_bounded_memory(tmp_path: Path) -> None:
+    """A text of 20 MB is stored, recognized and read in pages with the memory of a few pieces."""
     text = "line of some tool \u89e3 output\n" * 700_000
     blobs = FileBlobStore(tmp_path)
     tracemalloc.start()
@@ -130,14 +132,14 @@ def test_a_text_is_stored_and_paged_without_a_second_copy(tmp_path: Path) -> Non
     assert peak < 3_000_000
 
 
-def test_drafts_of_crashed_writers_are_told(tmp_path: Path) -> None:
-    """A draft is told as one and can be discarded by its name; nothing else in the folder can."""
+def test_iter_items_lists_drafts(tmp_path: Path) -> None:
+    """A draft is listed as one and can be removed by its name; nothing else in the folder can."""
     blobs = FileBlobStore(tmp_path)
     blobs.store_content("text")
-    folder = place(tmp_path, "text").parent
+    folder = get_blob_path(tmp_path, "text").parent
     (folder / ".0123456789abcdef.tmp").write_text("half")
     (folder / "notes.txt").write_text("mine")
-    (draft,) = (held for held in blobs.iter_items() if held.is_draft)
+    (draft,) = (item for item in blobs.iter_items() if item.is_draft)
     assert (draft.name, draft.size) == (f"{folder.name}/.0123456789abcdef.tmp", 4)
     assert not blobs.remove_if_older(draft.name, draft.stored_at)
     assert blobs.remove_if_older(draft.name, draft.stored_at + 1)
@@ -147,61 +149,65 @@ def test_drafts_of_crashed_writers_are_told(tmp_path: Path) -> None:
     assert (folder / "notes.txt").exists()
 
 
-def test_a_quota_is_kept_by_all_together(tmp_path: Path) -> None:
-    """Two writers share one count; a writer without a quota makes it be counted anew, and a count cut off too."""
-    one, two = (FileBlobStore(tmp_path, Quota(blob_bytes=100)) for _ in range(2))
-    one.store_content("x" * 60)
+def test_blob_quota_is_shared_by_all_writers(tmp_path: Path) -> None:
+    """Writers share one count, and it is counted again after a writer without a quota or a truncated count file."""
+    first, second = (FileBlobStore(tmp_path, Quota(blob_bytes=100)) for _ in range(2))
+    first.store_content("x" * 60)
     with pytest.raises(QuotaExceeded, match="100"):
-        two.store_content("y" * 60)
+        second.store_content("y" * 60)
     FileBlobStore(tmp_path).store_content("z" * 30)
     with pytest.raises(QuotaExceeded, match="101"):
-        one.store_content("w" * 11)
+        first.store_content("w" * 11)
     total = tmp_path / ".total"
     assert int(total.read_text()) == 90
     total.write_text("9")
     with pytest.raises(QuotaExceeded, match="101"):
-        two.store_content("w" * 11)
-    assert two.store_content("w" * 10)
+        second.store_content("w" * 11)
+    assert second.store_content("w" * 10)
     assert stat.S_IMODE(total.stat().st_mode) == 0o600
 
 
-def test_damage_is_loud(tmp_path: Path) -> None:
-    """A blob whose content is not what its name says is an error when it is read whole."""
+def test_read_bytes_raises_on_damage(tmp_path: Path) -> None:
+    """A blob whose content does not match its hash is an error when it is read whole."""
     blobs = FileBlobStore(tmp_path)
     hash_ = blobs.store_content("whole text")
-    place(tmp_path, "whole text").write_text("other text")
+    get_blob_path(tmp_path, "whole text").write_text("other text")
     with pytest.raises(StoreCorrupt, match=hash_):
         blobs.read_bytes(hash_)
 
 
 @pytest.mark.uncounted
-@pytest.mark.parametrize("opened", [FileBlobStore, lambda _: MemoryBlobStore()], ids=["files", "memory"])
+@pytest.mark.parametrize("open_blobs", [FileBlobStore, lambda _: MemoryBlobStore()], ids=["files", "memory"])
 @pytest.mark.parametrize("read", ["read_bytes", "read_text", "count_characters", "get_size"])
-def test_a_blob_that_goes_while_it_is_read(
-    tmp_path: Path, read: str, opened: Callable[[Path], BlobStore], meanwhile: Callable[..., Any]
+def test_blob_removed_during_a_read_is_whole_or_unknown(
+    tmp_path: Path, read: str, open_blobs: Callable[[Path], BlobStore], run_interleaved: Callable[..., Any]
 ) -> None:
-    """Wherever somebody else removes it, it is there whole or not at all."""
-    told: set[object] = set()
+    """At whatever line another thread removes it, a blob is read whole or is unknown."""
+    results: set[object] = set()
     for at in count(1):
-        blobs, removed = opened(tmp_path), []
+        blobs, removed = open_blobs(tmp_path), []
         hash_ = blobs.store_content("whole text")
         try:
-            found, removed = meanwhile(partial(getattr(blobs, read), hash_), partial(blobs.remove_blob, hash_), at)
-            told.add(found)
+            found, removed = run_interleaved(
+                partial(getattr(blobs, read), hash_), partial(blobs.remove_blob, hash_), at
+            )
+            results.add(found)
         except UnknownId:
             removed = [hash_]
-            told.add("gone")
+            results.add("gone")
         if not removed:
             break
-    assert len(told) == 2
-    assert "gone" in told
+    assert len(results) == 2
+    assert "gone" in results
 
 
-def at_step(work: Callable[[], Any], other: Callable[[], object], at: int, code: CodeType) -> tuple[Any, bool]:
-    """Return what ``work`` returns where ``other`` is done before step ``at`` of ``code``, and whether it got there."""
+def run_before_step(work: Callable[[], Any], other: Callable[[], object], at: int, code: CodeType) -> tuple[Any, bool]:
+    """Run ``other`` before step ``at`` of ``code`` while ``work`` runs; return its result and whether that step
+    exists.
+    """
     steps, before = 0, sys.gettrace()
 
-    def step(frame: FrameType, event: str, _told: Any) -> Any:
+    def step(frame: FrameType, event: str, _argument: Any) -> Any:
         nonlocal steps
         frame.f_trace_opcodes = frame.f_code is code
         steps += event == "opcode"
@@ -216,27 +222,27 @@ def at_step(work: Callable[[], Any], other: Callable[[], object], at: int, code:
         sys.settrace(before)
 
 
-def test_texts_are_read_while_another_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At any step of a reader another thread may read: each has its text, whatever is let go for the other's."""
+def test_read_text_is_safe_while_another_thread_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At any step of a reader another thread may read: each gets its own text, whichever index is evicted."""
     monkeypatch.setattr("holdfast.store.blobs.blobs.MAX_TEXT_INDEXES", 1)
     for at in count(1):
         blobs, others = FileBlobStore(tmp_path), list[str]()
-        known, one, other = (blobs.store_content(text * 9) for text in ("known", "one", "other"))
+        known, first, other = (blobs.store_content(text * 9) for text in ("known", "first", "other"))
         blobs.read_text(known)
-        read = partial(at_step, partial(blobs.read_text, one), lambda: others.append(blobs.read_text(other)))  # noqa: B023
-        found, is_there = read(at, FileBlobStore._get_text_index.__code__)
-        assert (found, others) == ("one" * 9, ["other" * 9] * is_there)
-        if not is_there:
+        read = partial(run_before_step, partial(blobs.read_text, first), lambda: others.append(blobs.read_text(other)))  # noqa: B023
+        found, has_step = read(at, FileBlobStore._get_text_index.__code__)
+        assert (found, others) == ("first" * 9, ["other" * 9] * has_step)
+        if not has_step:
             break
     assert at > 50
 
 
-def test_planted_links_are_not_followed(tmp_path: Path) -> None:
-    """no-outside-paths: a link in the place of a blob is neither read nor written through; storing
-    puts a file there.
+def test_blob_store_does_not_follow_planted_links(tmp_path: Path) -> None:
+    """no-outside-paths: a link in a blob's place is neither read nor written through; storing replaces it with a
+    file.
     """
     (tmp_path / "secret").write_text("secret")
-    link = place(tmp_path / "blobs", "text")
+    link = get_blob_path(tmp_path / "blobs", "text")
     link.parent.mkdir(parents=True)
     link.symlink_to(tmp_path / "secret")
     blobs = FileBlobStore(tmp_path / "blobs")

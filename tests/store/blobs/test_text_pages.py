@@ -1,4 +1,4 @@
-"""A page of a text is what a slice of the whole is, and costs what it holds."""
+"""A page of a text equals a slice of the whole, and costs only its own pieces."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ texts = st.text(st.sampled_from("a\n\x00\u00e9\u89e3\U0001f980\ud83d\udc00"), ma
 contents = texts.map(lambda text: text.encode("utf-8", "surrogatepass")) | st.binary(max_size=40)
 
 
-def reading(held: bytes, size: int, told: list[int] | None = None) -> PieceReader:
-    """Return a way to read ``held`` in pieces of ``size`` bytes, which tells how many it gave."""
+def make_reader(data: bytes, size: int, offsets: list[int] | None = None) -> PieceReader:
+    """Return a reader of ``data`` in pieces of ``size`` bytes that records the offsets it reads."""
 
     def read(start: int) -> Iterator[bytes]:
-        for at in range(start, len(held), size):
-            if told is not None:
-                told.append(at)
-            yield held[at : at + size]
+        for at in range(start, len(data), size):
+            if offsets is not None:
+                offsets.append(at)
+            yield data[at : at + size]
 
     return read
 
 
-def decoded(held: bytes) -> str:
-    """Return ``held`` as one text."""
+def decode_text(data: bytes) -> str:
+    """Return ``data`` decoded as one text."""
     try:
-        return held.decode("utf-8", "surrogatepass")
+        return data.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        return held.decode("utf-8", "replace")
+        return data.decode("utf-8", "replace")
 
 
 @given(contents, st.integers(1, 7), st.integers(-3, 45), st.none() | st.integers(-3, 45))
-def test_a_page_is_a_slice(held: bytes, size: int, start: int, stop: int | None) -> None:
-    """Wherever the pieces part a character, whatever bytes there are."""
-    read, whole = reading(held, size), decoded(held)
+def test_read_blob_characters_equals_a_slice(data: bytes, size: int, start: int, stop: int | None) -> None:
+    """A page equals the slice of the whole text wherever pieces split a character and whatever the bytes are."""
+    read, whole = make_reader(data, size), decode_text(data)
     known = index_blob_text(read)
     assert known.characters == len(whole)
     assert (
@@ -53,8 +53,8 @@ def test_a_page_is_a_slice(held: bytes, size: int, start: int, stop: int | None)
 
 
 @given(texts, st.integers(1, 9))
-def test_encoding_in_pieces_changes_nothing(text: str, size: int) -> None:
-    """Lone surrogates that stand side by side stay two, wherever a piece ends."""
+def test_iter_content_bytes_equals_encoding_at_once(text: str, size: int) -> None:
+    """Adjacent lone surrogates stay two, wherever a piece ends."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pages, "BLOB_PIECE_BYTES", size)
         assert b"".join(iter_content_bytes(text)) == text.encode("utf-8", "surrogatepass")
@@ -64,14 +64,14 @@ def test_encoding_in_pieces_changes_nothing(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("letter", ["a", "\u00e9", "\U0001f980"])
-def test_reading_all_pages_is_linear(letter: str) -> None:
-    """Each page reads the pieces it lies in and no other, however far behind it is."""
-    held = (letter * 600_000).encode()
-    told: list[int] = []
-    read = reading(held, BLOB_PIECE_BYTES, told)
+def test_reading_all_pages_reads_each_piece_about_once(letter: str) -> None:
+    """Each page reads only the pieces it lies in, however far into the text it is."""
+    data = (letter * 600_000).encode()
+    offsets: list[int] = []
+    read = make_reader(data, BLOB_PIECE_BYTES, offsets)
     known = index_blob_text(read)
-    assert len(told) == -(-len(held) // BLOB_PIECE_BYTES)
-    told.clear()
+    assert len(offsets) == -(-len(data) // BLOB_PIECE_BYTES)
+    offsets.clear()
     for at in range(0, 600_000, 5_000):
         read_blob_characters(read, known, at, at + 5_000)
-    assert len(told) <= 600_000 // 5_000 + 2 * (len(held) // BLOB_PIECE_BYTES + 1)
+    assert len(offsets) <= 600_000 // 5_000 + 2 * (len(data) // BLOB_PIECE_BYTES + 1)

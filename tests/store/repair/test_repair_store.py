@@ -1,4 +1,6 @@
-"""A damaged store is put right: what can be read stays, what cannot is put aside, and nothing is hung elsewhere."""
+"""A damaged store is repaired: readable entries stay, unreadable ones are quarantined, and no entry changes its
+parent.
+"""
 
 from __future__ import annotations
 
@@ -55,29 +57,29 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def edit(path: Path, query: str, *values: object) -> None:
-    """Change the file behind the store's back."""
+def edit_database(path: Path, query: str, *values: object) -> None:
+    """Change the database without the store."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA foreign_keys = OFF")
         db.execute(query, values)
 
 
-def rows(path: Path, query: str) -> list[tuple[object, ...]]:
+def query_rows(path: Path, query: str) -> list[tuple[object, ...]]:
     with closing(sqlite3.connect(path)) as db:
         return db.execute(query).fetchall()
 
 
-def kinds(found: StoreRepairReport) -> list[str]:
-    return [one.kind for one in found.findings]
+def list_kinds(report: StoreRepairReport) -> list[str]:
+    return [finding.kind for finding in report.findings]
 
 
-def mended(path: Path) -> StoreRepairReport:
-    """Repair a store; the second repair finds nothing, and every session can be read."""
+def repair_and_check(path: Path) -> StoreRepairReport:
+    """Repair a store, and check that a second repair finds nothing and every session can be read."""
     bytes_before = path.read_bytes()
-    tried = repair_store(path, dry_run=True)
+    dry_run = repair_store(path, dry_run=True)
     assert path.read_bytes() == bytes_before
     found = repair_store(path)
-    assert [one.problem for one in tried.findings] == [one.problem for one in found.findings]
+    assert [finding.problem for finding in dry_run.findings] == [finding.problem for finding in found.findings]
     assert repair_store(path).is_undamaged
     with open_store(path, readonly=True) as store:
         for info in store.list_sessions():
@@ -87,8 +89,8 @@ def mended(path: Path) -> StoreRepairReport:
     return found
 
 
-def test_a_sound_store_is_not_touched(file: Path) -> None:
-    """Where nothing is wrong nothing is written, and nothing lies beside the file."""
+def test_repair_store_leaves_an_undamaged_store_untouched(file: Path) -> None:
+    """An undamaged store is not written, and nothing is created beside it."""
     before, beside = file.read_bytes(), sorted(file.parent.iterdir())
     found = repair_store(file)
     assert found.is_undamaged
@@ -97,16 +99,18 @@ def test_a_sound_store_is_not_touched(file: Path) -> None:
     assert sorted(file.parent.iterdir()) == beside
 
 
-def test_no_store_is_fine(tmp_path: Path) -> None:
-    """A file that is not there needs no repair and is not made."""
+def test_repair_store_ignores_a_missing_file(tmp_path: Path) -> None:
+    """A missing file needs no repair and is not created."""
     assert repair_store(tmp_path / "none.db").is_undamaged
     assert not (tmp_path / "none.db").exists()
 
 
 @settings(max_examples=12)
 @given(st.lists(hypothesis_strategies.log_strategy(), min_size=1, max_size=3))
-def test_whatever_was_stored_is_sound(tmp_path_factory: pytest.TempPathFactory, logs: list[list[Entry]]) -> None:
-    """No log that a store takes is taken for damaged."""
+def test_repair_store_finds_no_damage_in_stored_logs(
+    tmp_path_factory: pytest.TempPathFactory, logs: list[list[Entry]]
+) -> None:
+    """No log that a store accepts is reported as damaged."""
     path = tmp_path_factory.mktemp("store") / "agent.db"
     with open_store(path) as store:
         for number, log in enumerate(logs):
@@ -118,24 +122,26 @@ def test_whatever_was_stored_is_sound(tmp_path_factory: pytest.TempPathFactory, 
 
 
 @pytest.mark.parametrize("entry", [entry.id for entry in make_long_session()])
-def test_a_session_repaired_without_loss_puts_no_row_aside(file: Path, entry: str) -> None:
-    """A row whose bytes changed stays as it is: no stand-in takes its place, and nothing is in quarantine."""
-    edit(file, "UPDATE entries SET identity = x'00' WHERE id = ? AND session = 1", entry)
-    before = rows(file, "SELECT * FROM entries")
+def test_repair_damage_never_quarantines_rows(file: Path, entry: str) -> None:
+    """A row whose bytes changed stays as it is: no placeholder replaces it, and the quarantine is empty."""
+    edit_database(file, "UPDATE entries SET identity = x'00' WHERE id = ? AND session = 1", entry)
+    before = query_rows(file, "SELECT * FROM entries")
     with open_store(file) as store:
         assert store.repair_damage(SAMPLE_KEY) == []
         with pytest.raises(StoreCorrupt, match=entry):
             store.read_entries(SAMPLE_KEY)
-    assert rows(file, "SELECT * FROM entries") == before
-    assert rows(file, "SELECT name FROM sqlite_master WHERE name = 'quarantine'") == []
+    assert query_rows(file, "SELECT * FROM entries") == before
+    assert query_rows(file, "SELECT name FROM sqlite_master WHERE name = 'quarantine'") == []
 
 
-def test_a_session_is_repaired_beside_what_cannot_be(file: Path) -> None:
-    """What can be put right is, in that session alone; a row whose parent is gone, and another session, stay."""
-    edit(file, "UPDATE entries SET identity = x'00' WHERE id = 'x' AND session = 1")
-    edit(file, "UPDATE entries SET parent = parent - 1 WHERE id = 'm3' AND session = 1")
-    edit(file, "UPDATE entries SET parent = parent - 1 WHERE id = 'd' AND session = 2")
-    others = rows(file, "SELECT * FROM entries WHERE session = 2")
+def test_repair_damage_fixes_only_what_loses_nothing(file: Path) -> None:
+    """What can be repaired without loss is, in that session alone; a row whose parent is gone and other sessions stay
+    as they are.
+    """
+    edit_database(file, "UPDATE entries SET identity = x'00' WHERE id = 'x' AND session = 1")
+    edit_database(file, "UPDATE entries SET parent = parent - 1 WHERE id = 'm3' AND session = 1")
+    edit_database(file, "UPDATE entries SET parent = parent - 1 WHERE id = 'd' AND session = 2")
+    others = query_rows(file, "SELECT * FROM entries WHERE session = 2")
     with open_store(file) as store:
         with pytest.raises(StoreCorrupt):
             store.read_path(SAMPLE_KEY)
@@ -143,13 +149,13 @@ def test_a_session_is_repaired_beside_what_cannot_be(file: Path) -> None:
         assert drop_sequence_numbers(store.read_path(SAMPLE_KEY)) == make_long_session()
         is_same_request(store.open_state(SAMPLE_KEY), ConversationState.from_entries(store.read_path(SAMPLE_KEY)))
         assert len(store.find_damage(SAMPLE_KEY)) == 1
-    assert rows(file, "SELECT * FROM entries WHERE session = 2") == others
+    assert query_rows(file, "SELECT * FROM entries WHERE session = 2") == others
     assert not list(file.parent.glob("*.bak*"))
 
 
-def test_a_store_that_is_only_read_is_not_repaired(file: Path) -> None:
-    """Nobody who opened a store to read writes it."""
-    edit(file, "UPDATE entries SET parent = parent - 1 WHERE id = 'm3' AND session = 1")
+def test_repair_damage_of_a_readonly_store_writes_nothing(file: Path) -> None:
+    """A store opened for reading is not repaired."""
+    edit_database(file, "UPDATE entries SET parent = parent - 1 WHERE id = 'm3' AND session = 1")
     before = file.read_bytes()
     with open_store(file, readonly=True) as store:
         assert store.repair_damage(SAMPLE_KEY) == []
@@ -159,13 +165,13 @@ def test_a_store_that_is_only_read_is_not_repaired(file: Path) -> None:
 # -- rows whose bytes changed ------------------------------------------------------------------------------------------
 
 
-def test_a_changed_message_gives_way_to_a_stand_in(file: Path) -> None:
-    """nothing-lost: a message whose bytes changed is put aside with the reason; all else stays, in its place and its
-    words.
+def test_repair_store_replaces_a_changed_message_with_a_placeholder(file: Path) -> None:
+    """nothing-lost: a message whose bytes changed is quarantined with the reason, and every other entry keeps its place
+    and content.
     """
-    edit(file, "UPDATE entries SET body = ? WHERE id = 'c' AND session = 2", b'{"type":"message"}')
-    found = mended(file)
-    assert kinds(found) == ["entry"]
+    edit_database(file, "UPDATE entries SET body = ? WHERE id = 'c' AND session = 2", b'{"type":"message"}')
+    found = repair_and_check(file)
+    assert list_kinds(found) == ["entry"]
     assert (found.findings[0].session_key, found.findings[0].entry_id) == ("other", "c")
     with open_store(file) as store:
         path = store.read_path("other")
@@ -174,107 +180,111 @@ def test_a_changed_message_gives_way_to_a_stand_in(file: Path) -> None:
         assert drop_sequence_numbers(path)[3:] == make_message_chain("abcdef")[3:]
         assert isinstance(path[2].body, MessageEntry)
         assert path[2].body.sized_message.message.text == STAND_IN_TEXT
-    assert rows(file, "SELECT reason, session, id, body FROM quarantine") == [
+    assert query_rows(file, "SELECT reason, session, id, body FROM quarantine") == [
         ("its bytes are not those that were stored", "other", "c", b'{"type":"message"}')
     ]
-    assert rows(Path(found.backup), "SELECT count(*) FROM entries") == rows(file, "SELECT count(*) FROM entries")
+    assert query_rows(Path(found.backup), "SELECT count(*) FROM entries") == query_rows(
+        file, "SELECT count(*) FROM entries"
+    )
 
 
 @pytest.mark.parametrize("entry", [entry.id for entry in make_long_session()])
-def test_any_row_may_be_damaged(file: Path, entry: str) -> None:
-    """parent-first: whatever row is damaged, every other entry keeps its parent and its words, and slots keep their
-    numbers.
+def test_repair_store_handles_damage_in_any_row(file: Path, entry: str) -> None:
+    """parent-first: whichever row is damaged, every other entry keeps its parent and content, and message numbers do
+    not change.
     """
-    edit(file, "UPDATE entries SET identity = x'00' WHERE id = ? AND session = 1", entry)
-    found = mended(file)
-    assert [one.entry_id for one in found.findings if one.kind == "entry"] == [entry]
+    edit_database(file, "UPDATE entries SET identity = x'00' WHERE id = ? AND session = 1", entry)
+    found = repair_and_check(file)
+    assert [finding.entry_id for finding in found.findings if finding.kind == "entry"] == [entry]
     with open_store(file) as store:
         path, whole = store.read_path(SAMPLE_KEY), make_long_session()
         assert list_ids(path) == list_ids(whole)
-        others = [one for one in drop_sequence_numbers(path) if one.id != entry]
-        assert others == [one for one in whole if one.id != entry]
-        slots = [isinstance(one.body, MessageEntry) for one in path]
-        assert slots == [isinstance(one.body, MessageEntry) for one in whole]
+        others = [kept for kept in drop_sequence_numbers(path) if kept.id != entry]
+        assert others == [kept for kept in whole if kept.id != entry]
+        is_message = [isinstance(kept.body, MessageEntry) for kept in path]
+        assert is_message == [isinstance(kept.body, MessageEntry) for kept in whole]
 
 
-def test_an_answer_is_replaced_by_an_answer(file: Path) -> None:
-    """Behind a request stands what a model said, so the stand-in is the model's too: roles still take turns."""
+def test_repair_store_replaces_an_answer_with_an_assistant_message(file: Path) -> None:
+    """The placeholder of an answer has the assistant's role, so that roles still alternate."""
     with open_store(file) as store:
-        said = store.get_entry(SAMPLE_KEY, "m2").body
-        assert isinstance(said, MessageEntry)
-        assert said.sized_message.message.role == "assistant"
-    edit(file, "UPDATE entries SET identity = x'00' WHERE id = 'm2'")
-    mended(file)
+        body = store.get_entry(SAMPLE_KEY, "m2").body
+        assert isinstance(body, MessageEntry)
+        assert body.sized_message.message.role == "assistant"
+    edit_database(file, "UPDATE entries SET identity = x'00' WHERE id = 'm2'")
+    repair_and_check(file)
     with open_store(file) as store:
         body = store.get_entry(SAMPLE_KEY, "m2").body
         assert isinstance(body, MessageEntry)
         assert (body.sized_message.message.role, body.sized_message.message.text) == ("assistant", STAND_IN_TEXT)
 
 
-def test_a_damaged_label_goes(file: Path) -> None:
-    """Nothing hangs on a label, so it needs no stand-in; it is in quarantine."""
-    edit(file, "UPDATE entries SET body = x'00' WHERE kind = 'label'")
-    assert kinds(mended(file)) == ["entry"]
-    assert rows(file, "SELECT kind FROM quarantine") == [("label",)]
+def test_repair_store_quarantines_a_damaged_label(file: Path) -> None:
+    """Nothing depends on a label, so it is quarantined without a placeholder."""
+    edit_database(file, "UPDATE entries SET body = x'00' WHERE kind = 'label'")
+    assert list_kinds(repair_and_check(file)) == ["entry"]
+    assert query_rows(file, "SELECT kind FROM quarantine") == [("label",)]
     with open_store(file) as store:
         assert store.read_labels(SAMPLE_KEY) == {}
 
 
-def test_a_form_of_another_version_is_no_damage(file: Path) -> None:
-    """Bytes that are as they were stored are left, though this version cannot read them."""
-    edit(file, "UPDATE entries SET api = 'martian' WHERE id = 'c' AND session = 2")
+def test_repair_store_keeps_formats_of_other_versions(file: Path) -> None:
+    """Bytes that are as they were stored are not damage, though this version cannot decode them."""
+    edit_database(file, "UPDATE entries SET api = 'martian' WHERE id = 'c' AND session = 2")
     assert repair_store(file).is_undamaged
 
 
-# -- places ------------------------------------------------------------------------------------------------------------
+# -- parents -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_digest_tells_the_parent(file: Path) -> None:
-    """A parent that was overwritten is found again: the digest of an entry covers where it hangs."""
-    (first,) = rows(file, "SELECT seq FROM entries WHERE id = 'a' AND session = 2")
-    edit(file, "UPDATE entries SET parent = ? WHERE id = 'd' AND session = 2", *first)
-    found = mended(file)
-    assert kinds(found) == ["parent"]
-    assert rows(file, "SELECT 1 FROM sqlite_schema WHERE name = 'quarantine'") == []
+def test_repair_store_restores_an_overwritten_parent(file: Path) -> None:
+    """The digest of an entry covers its parent, so an overwritten parent is found again."""
+    (first,) = query_rows(file, "SELECT seq FROM entries WHERE id = 'a' AND session = 2")
+    edit_database(file, "UPDATE entries SET parent = ? WHERE id = 'd' AND session = 2", *first)
+    found = repair_and_check(file)
+    assert list_kinds(found) == ["parent"]
+    assert query_rows(file, "SELECT 1 FROM sqlite_schema WHERE name = 'quarantine'") == []
     with open_store(file) as store:
         assert drop_sequence_numbers(store.read_path("other")) == make_message_chain("abcdef")
 
 
 @pytest.mark.parametrize("gone", [["c"], ["b", "c"], ["a"], ["a", "b", "c", "d"]])
-def test_what_hangs_on_lost_rows_stays_reachable(file: Path, gone: list[str]) -> None:
-    """Where rows are gone stand-ins take their places, as many messages as are missing; what follows is all there."""
+def test_repair_store_replaces_lost_rows_with_placeholders(file: Path, gone: list[str]) -> None:
+    """Lost rows get as many placeholder messages as are missing, and everything after them is there."""
     marks = ", ".join("?" * len(gone))
-    edit(file, f"DELETE FROM entries WHERE session = 2 AND id IN ({marks})", *gone)
-    found = mended(file)
-    assert "parent" in kinds(found)
+    edit_database(file, f"DELETE FROM entries WHERE session = 2 AND id IN ({marks})", *gone)
+    found = repair_and_check(file)
+    assert "parent" in list_kinds(found)
     with open_store(file) as store:
         path = store.read_path("other")
         assert len(path) == 6
-        assert [one.id for one in path if not one.id.startswith("lost")] == [id_ for id_ in "abcdef" if id_ not in gone]
-        words = [one.body.sized_message.message.text for one in path if isinstance(one.body, MessageEntry)]
-        assert words.count(STAND_IN_TEXT) == len(gone)
+        assert [entry.id for entry in path if not entry.id.startswith("lost")] == [
+            id_ for id_ in "abcdef" if id_ not in gone
+        ]
+        texts = [entry.body.sized_message.message.text for entry in path if isinstance(entry.body, MessageEntry)]
+        assert texts.count(STAND_IN_TEXT) == len(gone)
 
 
-def test_all_that_hung_on_one_lost_row_stays_together(file: Path) -> None:
-    """Two branches that parted at a row that is gone part at its stand-in."""
+def test_repair_store_gives_siblings_one_placeholder_parent(file: Path) -> None:
+    """Two branches that forked at a lost row fork at its placeholder."""
     with open_store(file) as store:
-        words = Entry("y", "c", MessageEntry(build_sized_message(Message.from_text("user", "else"))))
-        store.append_entries("other", [words])
-    edit(file, "DELETE FROM entries WHERE session = 2 AND id = 'c'")
-    mended(file)
+        sibling = Entry("y", "c", MessageEntry(build_sized_message(Message.from_text("user", "else"))))
+        store.append_entries("other", [sibling])
+    edit_database(file, "DELETE FROM entries WHERE session = 2 AND id = 'c'")
+    repair_and_check(file)
     with open_store(file) as store:
-        one, other = store.read_path("other", "f"), store.read_path("other", "y")
-        assert one[:3] == other[:3]
-        assert (one[3].body, other[3].body) == (make_message_chain("abcdef")[3].body, words.body)
+        first, second = store.read_path("other", "f"), store.read_path("other", "y")
+        assert first[:3] == second[:3]
+        assert (first[3].body, second[3].body) == (make_message_chain("abcdef")[3].body, sibling.body)
 
 
-def test_depth_and_base_are_counted_anew(file: Path) -> None:
-    """Columns that follow from the tree are put right by it."""
-    edit(file, "UPDATE entries SET depth = 99, base = 7 WHERE id = 'e' AND session = 2")
-    assert kinds(mended(file)) == ["index"]
+def test_repair_store_recomputes_depth_and_base(file: Path) -> None:
+    """Columns derived from the tree are recomputed from it."""
+    edit_database(file, "UPDATE entries SET depth = 99, base = 7 WHERE id = 'e' AND session = 2")
+    assert list_kinds(repair_and_check(file)) == ["index"]
 
 
-_WOUNDS = (
+_DAMAGING_STATEMENTS = (
     "DELETE FROM entries WHERE seq = ?",
     "UPDATE entries SET body = x'7b7d', raw = x'7b7d' WHERE seq = ?",
     "UPDATE entries SET identity = x'' WHERE seq = ?",
@@ -293,20 +303,20 @@ _WOUNDS = (
 @settings(max_examples=20)
 @given(
     hypothesis_strategies.log_strategy(),
-    st.lists(st.tuples(st.sampled_from(_WOUNDS), st.integers(1, 30)), min_size=1, max_size=4),
+    st.lists(st.tuples(st.sampled_from(_DAMAGING_STATEMENTS), st.integers(1, 30)), min_size=1, max_size=4),
 )
-def test_whatever_is_damaged_is_mended_for_good(
-    tmp_path_factory: pytest.TempPathFactory, log: list[Entry], wounds: list[tuple[str, int]]
+def test_repair_store_fixes_any_damage_in_one_run(
+    tmp_path_factory: pytest.TempPathFactory, log: list[Entry], damages: list[tuple[str, int]]
 ) -> None:
-    """nothing-lost, parent-first: however rows are damaged, those that are not are all there, reachable, and the next
-    repair is idle.
+    """nothing-lost, parent-first: however rows are damaged, the undamaged ones are all there and reachable, and the
+    next repair finds nothing.
     """
     path = tmp_path_factory.mktemp("store") / "agent.db"
     with open_store(path) as store:
         store.import_entries(SAMPLE_KEY, log)
-    for query, number in wounds:
-        edit(path, query, number)
-    touched = {number for _, number in wounds}
+    for query, number in damages:
+        edit_database(path, query, number)
+    touched = {number for _, number in damages}
     repair_store(path)
     assert repair_store(path).is_undamaged
     with open_store(path, readonly=True) as store:
@@ -321,50 +331,52 @@ def test_whatever_is_damaged_is_mended_for_good(
             assert found[entry.id] == entry.body
 
 
-# -- what is derived ---------------------------------------------------------------------------------------------------
+# -- derived data ------------------------------------------------------------------------------------------------------
 
 
-def test_sessions_say_what_is_so(file: Path) -> None:
-    """The list of sessions is counted anew; a leaf that is nowhere gives way to the last entry."""
-    edit(file, "UPDATE sessions SET entries = 3, leaf = 'nowhere' WHERE key = 'other'")
-    assert kinds(mended(file)) == ["session"]
+def test_repair_store_recomputes_session_rows(file: Path) -> None:
+    """Entry counts are recomputed, and a leaf that does not exist becomes the last entry."""
+    edit_database(file, "UPDATE sessions SET entries = 3, leaf = 'nowhere' WHERE key = 'other'")
+    assert list_kinds(repair_and_check(file)) == ["session"]
     with open_store(file) as store:
         assert (store.get_session("other").leaf_id, store.get_session("other").entry_count) == ("f", 6)
 
 
-def test_entries_without_a_session_get_one(file: Path) -> None:
-    """Entries whose session is gone from the list are listed again."""
-    edit(file, "DELETE FROM sessions WHERE key = 'other'")
-    assert "session" in kinds(mended(file))
+def test_repair_store_restores_a_missing_session_row(file: Path) -> None:
+    """Entries whose session is missing from the list are listed again."""
+    edit_database(file, "DELETE FROM sessions WHERE key = 'other'")
+    assert "session" in list_kinds(repair_and_check(file))
     with open_store(file) as store:
         assert drop_sequence_numbers(store.read_path("lost-2")) == make_message_chain("abcdef")
 
 
-@pytest.mark.parametrize("few", [0, MIN_OUTLINE_ENTRIES])
-def test_checkpoints_are_made_anew(file: Path, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    """A checkpoint that cannot be read is made again, the same; so is what stands beside the leaf of an import."""
-    monkeypatch.setattr("holdfast.store.tree.tree.MIN_OUTLINE_ENTRIES", few)
+@pytest.mark.parametrize("min_entries", [0, MIN_OUTLINE_ENTRIES])
+def test_repair_store_rebuilds_checkpoints(file: Path, monkeypatch: pytest.MonkeyPatch, min_entries: int) -> None:
+    """An unreadable checkpoint, also the one of an imported leaf, is rebuilt to the same state."""
+    monkeypatch.setattr("holdfast.store.tree.tree.MIN_OUTLINE_ENTRIES", min_entries)
     with open_store(file) as store:
         for info in store.list_sessions():
             store.import_entries(info.key, store.read_entries(info.key))
-    before = rows(file, "SELECT seq, state FROM checkpoints ORDER BY seq")
-    edit(file, "UPDATE checkpoints SET state = x'c0ffee'")
-    assert kinds(mended(file)) == ["index"] * (1 if few else 2)
-    assert rows(file, "SELECT seq, state FROM checkpoints ORDER BY seq") == before
+    before = query_rows(file, "SELECT seq, state FROM checkpoints ORDER BY seq")
+    edit_database(file, "UPDATE checkpoints SET state = x'c0ffee'")
+    assert list_kinds(repair_and_check(file)) == ["index"] * (1 if min_entries else 2)
+    assert query_rows(file, "SELECT seq, state FROM checkpoints ORDER BY seq") == before
 
 
-def test_indexes_are_made_anew(file: Path) -> None:
-    """An index of SQLite's that differs from its table, and the index of words, are derived: they are made again."""
+def test_repair_store_rebuilds_indexes(file: Path) -> None:
+    """A damaged SQLite or search index is derived data and is rebuilt."""
     with open_store(file) as store:
         assert store.search_session(SAMPLE_KEY, "result")
-    edit(file, "UPDATE words_data SET block = zeroblob(40) WHERE id > 10")
-    assert kinds(mended(file)) == ["index"]
+    edit_database(file, "UPDATE words_data SET block = zeroblob(40) WHERE id > 10")
+    assert list_kinds(repair_and_check(file)) == ["index"]
     with open_store(file) as store:
         assert store.search_session(SAMPLE_KEY, "result")
 
 
-def test_a_text_that_the_log_still_says_is_stored_again(file: Path) -> None:
-    """A blob that is gone is made again from the message it was taken from; one that nothing says is told as lost."""
+def test_repair_store_restores_blobs_from_messages(file: Path) -> None:
+    """A missing blob is restored from the message it was taken from; one that no message contains is reported as
+    lost.
+    """
     text = "long output " * 50
     result = ToolResult("c", "bash", (Text(text),))
     with open_store(file) as store:
@@ -374,19 +386,19 @@ def test_a_text_that_the_log_still_says_is_stored_again(file: Path) -> None:
         store.append_entries("other", [Entry("r", "f", MessageEntry(build_sized_message(Message("tool", (result,)))))])
         store.append_entries("other", [Entry("s", "r", DecisionEntry((short, *lost)))])
         store.blobs.remove_blob(hash_)
-    tried = repair_store(file, dry_run=True)
-    assert kinds(tried) == ["blob"] * 3
+    dry_run = repair_store(file, dry_run=True)
+    assert list_kinds(dry_run) == ["blob"] * 3
     repair_store(file)
     with open_store(file) as store:
         assert store.blobs.read_text(hash_) == text
-    assert ["lost" in one.action for one in repair_store(file).findings] == [True, True]
+    assert ["lost" in finding.action for finding in repair_store(file).findings] == [True, True]
 
 
 # -- files that SQLite cannot read -------------------------------------------------------------------------------------
 
 
-def test_numbers_out_of_order_are_no_circle(tmp_path: Path) -> None:
-    """A row whose number was overwritten by a smaller one does not lead back for ever; the rows behind it are read."""
+def test_iter_readable_rows_handles_row_numbers_out_of_order(tmp_path: Path) -> None:
+    """A row number overwritten by a smaller one causes no endless loop, and the rows after it are read."""
     path = tmp_path / "some.db"
     with closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE some (number INTEGER PRIMARY KEY, word TEXT)")
@@ -402,8 +414,8 @@ def test_numbers_out_of_order_are_no_circle(tmp_path: Path) -> None:
     assert read == [(f"word{n}",) for n in (1, 2, 3, 4, 5, 7, 8, 9)]
 
 
-def test_what_can_be_read_is_saved(tmp_path: Path) -> None:
-    """damage-is-an-error: pages that are overwritten take what lies on them; all else is in a new file, the old one
+def test_repair_store_saves_readable_rows_into_a_new_file(tmp_path: Path) -> None:
+    """damage-is-an-error: overwritten pages lose only their own rows; the rest is in a new file, with the old one
     beside it.
     """
     path, entries = tmp_path / "agent.db", make_message_chain([f"e{n}" for n in range(400)])
@@ -412,26 +424,24 @@ def test_what_can_be_read_is_saved(tmp_path: Path) -> None:
     whole = path.read_bytes()
     page = [at for at in range(8192, len(whole), 8192) if whole[at] == 0x0D and b"text of" in whole[at : at + 8192]][3]
     path.write_bytes(whole[:page] + b"\xa5" * 8192 + whole[page + 8192 :])
-    broken = path.read_bytes()
-    tried = repair_store(path, dry_run=True)
-    assert tried.findings[0].kind == "file"
-    assert path.read_bytes() == broken
+    damaged = path.read_bytes()
+    dry_run = repair_store(path, dry_run=True)
+    assert dry_run.findings[0].kind == "file"
+    assert path.read_bytes() == damaged
     found = repair_store(path)
     assert found.findings[0].kind == "file"
-    assert Path(found.backup).read_bytes() == broken
+    assert Path(found.backup).read_bytes() == damaged
     assert repair_store(path).is_undamaged
     with open_store(path) as store:
         saved = {entry.id: entry.body for entry in store.read_path(SAMPLE_KEY)}
-    there = [entry for entry in entries if saved.get(entry.id) == entry.body]
-    assert len(entries) > len(there) > 200
+    intact = [entry for entry in entries if saved.get(entry.id) == entry.body]
+    assert len(entries) > len(intact) > 200
     assert len(saved) == 400
     assert (path.stat().st_mode & 0o777) == 0o600
 
 
-def test_any_page_may_be_damaged(tmp_path: Path) -> None:
-    """damage-is-an-error: whatever page is overwritten, the header too: all that lies on other pages is read, and
-    nothing else.
-    """
+def test_repair_store_handles_damage_in_any_page(tmp_path: Path) -> None:
+    """damage-is-an-error: whichever page is overwritten, even the header, exactly the rows on other pages are read."""
     path, entries = tmp_path / "agent.db", make_message_chain([f"e{n}" for n in range(120)])
     with open_store(path) as store:
         store.import_entries(SAMPLE_KEY, entries)
@@ -446,12 +456,12 @@ def test_any_page_may_be_damaged(tmp_path: Path) -> None:
             (info,) = store.list_sessions()
             assert store.find_damage(info.key) == []
             saved = {entry.id: entry.body for entry in store.read_entries(info.key)}
-        there = [entry for entry in entries if saved.get(entry.id) == entry.body]
-        assert len(there) == 120 - whole[at : at + 8192].count(b"text of e")
+        intact = [entry for entry in entries if saved.get(entry.id) == entry.body]
+        assert len(intact) == 120 - whole[at : at + 8192].count(b"text of e")
 
 
-def test_long_messages_and_the_log_are_read_page_by_page(tmp_path: Path) -> None:
-    """Messages that lie on many pages, and pages that are in the write-ahead log alone, are found without a header."""
+def test_sqlite_pages_reads_overflow_pages_and_the_wal(tmp_path: Path) -> None:
+    """Messages on many pages and pages that are only in the write-ahead log are found without a header."""
     path = tmp_path / "agent.db"
     long = [Entry("long", "e9", MessageEntry(build_sized_message(Message.from_text("user", "é" * 60_000))))]
     with open_store(path) as store:
@@ -467,7 +477,7 @@ def test_long_messages_and_the_log_are_read_page_by_page(tmp_path: Path) -> None
     assert found == {*(f"e{n}" for n in range(10)), "long"}
     with open_store(path) as store:
         entry = store.get_entry(SAMPLE_KEY, "long")
-    edit(path, "PRAGMA wal_checkpoint (TRUNCATE)")
+    edit_database(path, "PRAGMA wal_checkpoint (TRUNCATE)")
     path.write_bytes(b"\x00" * 100 + path.read_bytes()[100:])
     assert repair_store(path).findings[0].kind == "file"
     with open_store(path) as store:
@@ -475,8 +485,8 @@ def test_long_messages_and_the_log_are_read_page_by_page(tmp_path: Path) -> None
         assert store.read_path(SAMPLE_KEY)[-1] == entry
 
 
-def test_what_was_deleted_stays_deleted(tmp_path: Path) -> None:
-    """Pages that are free still hold rows where SQLite does not wipe them; those are not read."""
+def test_sqlite_pages_ignores_free_pages(tmp_path: Path) -> None:
+    """Free pages may still hold deleted rows, and those are not read."""
     path = tmp_path / "agent.db"
     with open_store(path) as store:
         store.import_entries(SAMPLE_KEY, make_message_chain([f"e{n}" for n in range(600)]))
@@ -486,8 +496,8 @@ def test_what_was_deleted_stays_deleted(tmp_path: Path) -> None:
     assert len([number for number, values in SqlitePages(path).iter_rows() if len(values) == 16]) == 10
 
 
-def test_where_nothing_can_be_read_nothing_is_replaced(tmp_path: Path) -> None:
-    """A file of which nothing is left is not replaced by an empty one."""
+def test_repair_store_keeps_a_file_it_cannot_read_at_all(tmp_path: Path) -> None:
+    """A file without one readable entry is not replaced by an empty one."""
     path = tmp_path / "agent.db"
     with open_store(path) as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("abc"))
@@ -496,14 +506,14 @@ def test_where_nothing_can_be_read_nothing_is_replaced(tmp_path: Path) -> None:
     with pytest.raises(StoreCorrupt, match="no entry in it"):
         repair_store(path)
     assert path.read_bytes() == before
-    assert not [one for one in tmp_path.iterdir() if "new" in one.name or "bak" in one.name]
+    assert not [entry for entry in tmp_path.iterdir() if "new" in entry.name or "bak" in entry.name]
 
 
 @pytest.mark.parametrize(
     "content", [b"x" * 4096, b"short", *(b"SQLite format 3\x00" + end for end in (b"", b"\xff" * 5000))]
 )
-def test_what_is_no_store_is_left_alone(tmp_path: Path, content: bytes) -> None:
-    """A file that is none of ours is an error and stays as it is."""
+def test_repair_store_refuses_a_file_that_is_no_store(tmp_path: Path, content: bytes) -> None:
+    """A file that is not a store is an error and stays as it is."""
     path = tmp_path / "agent.db"
     path.write_bytes(content)
     for dry_run in (True, False):
@@ -513,22 +523,22 @@ def test_what_is_no_store_is_left_alone(tmp_path: Path, content: bytes) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_another_program_is_left_alone(tmp_path: Path) -> None:
-    """A database of another program, or of a newer version, is not touched."""
+def test_repair_store_refuses_a_foreign_database(tmp_path: Path) -> None:
+    """A database of another program is not touched."""
     path = tmp_path / "agent.db"
-    edit(path, "CREATE TABLE theirs (x)")
+    edit_database(path, "CREATE TABLE theirs (x)")
     before = path.read_bytes()
     with pytest.raises(StoreCorrupt, match="another program"):
         repair_store(path)
     assert path.read_bytes() == before
 
 
-def test_a_store_in_use_is_mended_too(file: Path) -> None:
-    """Somebody who has the store open goes on with it as it is afterwards."""
+def test_repair_store_repairs_rows_of_an_open_store(file: Path) -> None:
+    """Another store object that is open on the file continues with the repaired rows."""
     with open_store(file) as store:
         assert store.read_path("other")
-        edit(file, "UPDATE entries SET identity = x'00' WHERE id = 'c' AND session = 2")
-        assert kinds(repair_store(file)) == ["entry"]
+        edit_database(file, "UPDATE entries SET identity = x'00' WHERE id = 'c' AND session = 2")
+        assert list_kinds(repair_store(file)) == ["entry"]
         assert len(store.read_path("other")) == 6
         store.append_entries(
             "other", [Entry("g", "f", MessageEntry(build_sized_message(Message.from_text("user", "go on"))))]
@@ -536,9 +546,9 @@ def test_a_store_in_use_is_mended_too(file: Path) -> None:
     assert repair_store(file).is_undamaged
 
 
-# -- programs that have it open ----------------------------------------------------------------------------------------
+# -- programs that have the file open ----------------------------------------------------------------------------------
 
-HOLDING = """
+HOLD_OPEN_SCRIPT = """
 import sys
 from holdfast.store.open_store import open_store
 with open_store(sys.argv[1]) as store:
@@ -546,7 +556,7 @@ with open_store(sys.argv[1]) as store:
     print("open", flush=True)
     sys.stdin.read()
 """
-WATCHED = """
+WATCH_PATH_SCRIPT = """
 import os, sys
 from holdfast.store.repair.repair_store import repair_store
 there = []
@@ -557,17 +567,17 @@ assert there and all(there), there
 """
 
 
-def broken(path: Path) -> list[Entry]:
-    """Make a store with a page that SQLite cannot read; return what was in it."""
+def create_damaged_store(path: Path) -> list[Entry]:
+    """Create a store with a page that SQLite cannot read; return its entries."""
     entries = make_message_chain([f"e{n}" for n in range(400)])
     with open_store(path) as store:
         store.import_entries(SAMPLE_KEY, entries)
-    spoil(path)
+    damage_page(path)
     return entries
 
 
-def spoil(path: Path) -> None:
-    """Overwrite a page of entries in the middle of a store, for those who have it open too."""
+def damage_page(path: Path) -> None:
+    """Overwrite a page of entries in the middle of a store, also for processes that have it open."""
     whole = path.read_bytes()
     page = [at for at in range(8192, len(whole), 8192) if whole[at] == 0x0D and b"text of" in whole[at : at + 8192]][3]
     with path.open("r+b") as file:
@@ -575,38 +585,38 @@ def spoil(path: Path) -> None:
         file.write(b"\xa5" * 8192)
 
 
-def names(path: Path) -> list[str]:
-    return sorted(one.name for one in path.parent.iterdir() if one.is_file())
+def list_file_names(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.parent.iterdir() if entry.is_file())
 
 
-def test_a_store_that_another_program_has_open_gets_no_new_file(tmp_path: Path) -> None:
-    """Words said to a program that writes on into the old file would be lost: it is named, and nothing is changed."""
+def test_repair_store_refuses_to_replace_a_file_in_use(tmp_path: Path) -> None:
+    """Another program would write on into the old file, so it is named and nothing is changed."""
     path = tmp_path / "agent.db"
     with open_store(path) as store:
         store.import_entries("session", make_message_chain([f"e{n}" for n in range(400)]))
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDING, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLD_OPEN_SCRIPT, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "open\n"
-        edit(path, "PRAGMA wal_checkpoint (TRUNCATE)")
-        spoil(path)
+        edit_database(path, "PRAGMA wal_checkpoint (TRUNCATE)")
+        damage_page(path)
         before = path.read_bytes()
         assert repair_store(path, dry_run=True).findings[0].kind == "file"
         with pytest.raises(StoreLocked, match="another program has the old one open"):
             repair_store(path)
         assert path.read_bytes() == before
-        assert names(path) == ["agent.db", "agent.db-shm", "agent.db-wal"]
+        assert list_file_names(path) == ["agent.db", "agent.db-shm", "agent.db-wal"]
         child.communicate("")
     found = repair_store(path)
     assert found.findings[0].kind == "file"
-    assert names(path) == ["agent.db", Path(found.backup).name]
+    assert list_file_names(path) == ["agent.db", Path(found.backup).name]
 
 
-def test_nothing_is_written_into_a_file_that_was_replaced(tmp_path: Path) -> None:
-    """A store that is still open when a new file takes its place acknowledges nothing more, and loses nothing."""
+def test_open_store_refuses_writes_after_its_file_was_replaced(tmp_path: Path) -> None:
+    """A store that is still open when its file is replaced acknowledges nothing more and loses nothing."""
     path = tmp_path / "agent.db"
-    broken(path)
+    create_damaged_store(path)
     with open_store(path) as store:
         store.label_entry(SAMPLE_KEY, "e1", "before")
         repair_store(path)
@@ -618,14 +628,16 @@ def test_nothing_is_written_into_a_file_that_was_replaced(tmp_path: Path) -> Non
         assert store.read_path(SAMPLE_KEY)
 
 
-@pytest.mark.parametrize("also", ["-wal", "-shm"])
-def test_nothing_is_written_where_the_next_reader_does_not_look(also: str, tmp_path: Path) -> None:
-    """Without its ``-wal`` what is written is nowhere; what was acknowledged is in the file once that is closed."""
+@pytest.mark.parametrize("removed", ["-wal", "-shm"])
+def test_sqlite_store_refuses_writes_after_its_wal_is_removed(removed: str, tmp_path: Path) -> None:
+    """Without its ``-wal`` a write would be lost, so it raises, and acknowledged entries are in the file once it is
+    closed.
+    """
     file = tmp_path / "store.db"
     with SqliteStore(file) as store:
         store.create_session("k")
         store.append_entries("k", [Entry("a", None, NoteEntry("before"))])
-        for ending in {"-wal", also}:
+        for ending in {"-wal", removed}:
             file.with_name(file.name + ending).unlink()
         with pytest.raises(StoreReplaced, match=r"store\.db-wal was replaced or taken away since it was opened"):
             store.append_entries("k", [Entry("b", "a", NoteEntry("after"))])
@@ -635,11 +647,11 @@ def test_nothing_is_written_where_the_next_reader_does_not_look(also: str, tmp_p
 
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["gone", "replaced"])
-def test_what_was_only_read_is_known_to_be_gone_too(tmp_path: Path, *, is_there: bool) -> None:
-    """Who read a store may not go on in another one, which knows nothing of what was read; nothing is made."""
+def test_store_that_only_read_refuses_writes_after_its_file_is_gone(tmp_path: Path, *, is_there: bool) -> None:
+    """A store that was only read may not write into another file at its path, and nothing is created."""
     path, copy = tmp_path / "agent.db", tmp_path / "copy.db"
-    for one in (path, copy):
-        broken(one)
+    for store_path in (path, copy):
+        create_damaged_store(store_path)
     with open_store(path) as store:
         assert list(store.list_sessions())
         for file in (path, path.with_name("agent.db-wal"), path.with_name("agent.db-shm")):
@@ -652,17 +664,19 @@ def test_what_was_only_read_is_known_to_be_gone_too(tmp_path: Path, *, is_there:
     assert path.exists() == is_there
 
 
-def test_a_store_is_at_its_path_all_the_while(tmp_path: Path) -> None:
-    """The new file takes the place of the old one by one rename, and neither leaves anything of SQLite's behind."""
+def test_repair_store_replaces_the_file_by_one_rename(tmp_path: Path) -> None:
+    """There is a store at the path at every moment, and nothing of SQLite's is left behind."""
     path = tmp_path / "agent.db"
-    broken(path)
-    subprocess.run([sys.executable, "-c", WATCHED, path], check=True)
-    assert len(names(path)) == 2
+    create_damaged_store(path)
+    subprocess.run([sys.executable, "-c", WATCH_PATH_SCRIPT, path], check=True)
+    assert len(list_file_names(path)) == 2
     assert repair_store(path).is_undamaged
 
 
-def test_a_write_ahead_log_goes_with_the_old_file(tmp_path: Path) -> None:
-    """Where SQLite cannot open the file its log is read, kept with it, and not found by the new one; a link stays."""
+def test_repair_store_keeps_the_wal_with_the_old_file(tmp_path: Path) -> None:
+    """The write-ahead log of an unreadable file is read, kept with the backup and not found by the new file; a link
+    stays a link.
+    """
     path, link = tmp_path / "agent.db", tmp_path / "link.db"
     link.symlink_to(path)
     with open_store(path) as store:
@@ -686,68 +700,64 @@ def test_a_write_ahead_log_goes_with_the_old_file(tmp_path: Path) -> None:
     assert found.findings[0].kind == "file"
     backup = Path(found.backup)
     assert backup.with_name(f"{backup.name}-wal").read_bytes() == log
-    assert len(names(path)) == 4
+    assert len(list_file_names(path)) == 4
     assert link.is_symlink()
     with open_store(path) as store:
         assert "late" in list_ids(store.read_path(SAMPLE_KEY))
 
 
-def test_an_entry_whose_number_became_nought_is_gone_on_from(tmp_path: Path) -> None:
-    """damage-is-an-error: a flipped bit can make number 1 the number 0, and nothing else is wrong then: what follows
-    hangs on it.
-    """
+def test_store_accepts_an_entry_numbered_zero(tmp_path: Path) -> None:
+    """damage-is-an-error: a flipped bit can make row 1 row 0; nothing else is wrong then, and new entries follow it."""
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("a"))
-    edit(tmp_path / "agent.db", "UPDATE entries SET seq = 0")
+    edit_database(tmp_path / "agent.db", "UPDATE entries SET seq = 0")
     assert repair_store(tmp_path / "agent.db").is_undamaged
     with open_store(tmp_path / "agent.db") as store:
         store.append_entries(SAMPLE_KEY, make_message_chain("b", "a"))
         assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b"]
 
 
-def test_a_value_that_cannot_be_read_beside_its_bytes(tmp_path: Path) -> None:
-    """What a message came in is proven by its digest: where what was read of it is damaged, it is read again."""
-    came = Raw(b'{"role":"tool","tool_call_id":"c","content":"what it found"}')
-    found = Message("tool", (ToolResult("c", "read", (Text("what it found"),)),))
-    said = MessageEntry(replace(build_sized_message(found), api="openai-chat", raw=came))
+def test_repair_store_decodes_a_damaged_value_from_its_wire_bytes(tmp_path: Path) -> None:
+    """The digest proves the wire bytes, so a damaged decoded value is decoded from them again."""
+    wire_bytes = Raw(b'{"role":"tool","tool_call_id":"c","content":"what it found"}')
+    message = Message("tool", (ToolResult("c", "read", (Text("what it found"),)),))
+    body = MessageEntry(replace(build_sized_message(message), api="openai-chat", raw=wire_bytes))
     with open_store(tmp_path / "agent.db") as store:
         store.import_entries(
-            SAMPLE_KEY, [*make_message_chain("a"), Entry("b", "a", said), *make_message_chain("c", "b")]
+            SAMPLE_KEY, [*make_message_chain("a"), Entry("b", "a", body), *make_message_chain("c", "b")]
         )
-    edit(tmp_path / "agent.db", "UPDATE entries SET body = x'c1' WHERE id = 'b'")
-    assert kinds(mended(tmp_path / "agent.db")) == ["entry"]
+    edit_database(tmp_path / "agent.db", "UPDATE entries SET body = x'c1' WHERE id = 'b'")
+    assert list_kinds(repair_and_check(tmp_path / "agent.db")) == ["entry"]
     with open_store(tmp_path / "agent.db", readonly=True) as store:
         assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b", "c"]
         assert store.read_path(SAMPLE_KEY)[1].body.sized_message.message.parts[0].content == (Text("what it found"),)
-    assert rows(tmp_path / "agent.db", "SELECT id, body FROM quarantine") == [("b", b"\xc1")]
+    assert query_rows(tmp_path / "agent.db", "SELECT id, body FROM quarantine") == [("b", b"\xc1")]
 
 
 @pytest.mark.parametrize(
     ("sound", "damaged"),
     [(b"model TEXT NOT NULL", b"mo\xe4el TEXT NOT NULL"), (b"CREATE INDEX entries_s", b"CRE\xc1TE INDEX entries_s")],
 )
-def test_a_schema_that_is_no_text_is_gone_round(file: Path, sound: bytes, damaged: bytes) -> None:
-    """damage-is-an-error: a column that is called otherwise, and words of SQLite that are no text: told, and nothing is
-    lost.
-    """
+def test_repair_store_recovers_from_a_damaged_schema(file: Path, sound: bytes, damaged: bytes) -> None:
+    """damage-is-an-error: a renamed column or schema text that is not UTF-8 is reported, and nothing is lost."""
     with open_store(file) as store:
         before = {info.key: drop_sequence_numbers(store.read_entries(info.key)) for info in store.list_sessions()}
     file.write_bytes(file.read_bytes().replace(sound, damaged, 1))
     with open_store(file) as store, pytest.raises(StoreCorrupt, match=r"`holdfast repair` saves what can be read"):
         store.list_sessions()
-    assert "file" in kinds(mended(file))
+    assert "file" in list_kinds(repair_and_check(file))
     with open_store(file, readonly=True) as store:
         assert {
             info.key: drop_sequence_numbers(store.read_entries(info.key)) for info in store.list_sessions()
         } == before
 
 
-def test_a_kind_that_is_no_text_is_put_aside(file: Path) -> None:
-    """damage-is-an-error: bytes of a row that are no text where one should be are damage of that row alone."""
-    edit(file, "UPDATE entries SET kind = CAST(x'6de9' AS TEXT) WHERE id = 'm2'")
+def test_repair_store_quarantines_a_row_whose_kind_is_not_text(file: Path) -> None:
+    """damage-is-an-error: bytes that are not text where text should be damage only their own row."""
+    edit_database(file, "UPDATE entries SET kind = CAST(x'6de9' AS TEXT) WHERE id = 'm2'")
     with open_store(file) as store, pytest.raises(StoreCorrupt, match=r"`holdfast repair` saves what can be read"):
         store.read_entries(SAMPLE_KEY)
-    assert "entry" in kinds(mended(file))
+    assert "entry" in list_kinds(repair_and_check(file))
     with open_store(file, readonly=True) as store:
         path = store.read_path(SAMPLE_KEY)
         assert [entry.id for entry in path if STAND_IN_TEXT in str(entry.body)] == ["m2"]

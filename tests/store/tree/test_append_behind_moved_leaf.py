@@ -1,4 +1,4 @@
-"""What is to go onward is not written beside what somebody else said."""
+"""An append that must extend the session's leaf is not written beside another writer's entries."""
 
 from __future__ import annotations
 
@@ -20,33 +20,37 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> SessionStore:
     return open_store(tmp_path / "agent.db" if request.param == "disk" else ":memory:")
 
 
-def test_what_goes_onward_is_written_behind_the_leaf_alone(store: SessionStore) -> None:
-    """Behind the session's leaf it is appended as ever; anywhere else nothing is written, and the answer says so."""
+def test_append_entries_onward_writes_only_at_the_leaf(store: SessionStore) -> None:
+    """With ``onward`` entries are appended at the session's leaf; anywhere else nothing is written and the result says
+    so.
+    """
     with store:
         store.create_session(SAMPLE_KEY)
         assert store.append_entries(SAMPLE_KEY, make_message_chain("ab"), onward=True).is_leaf_moved
         before = store.get_session(SAMPLE_KEY)
-        told = store.append_entries(SAMPLE_KEY, make_message_chain("xy", "a"), onward=True)
-        assert (told.is_leaf_moved, told.seq, told.leaf) == (False, 0, "b")
+        result = store.append_entries(SAMPLE_KEY, make_message_chain("xy", "a"), onward=True)
+        assert (result.is_leaf_moved, result.seq, result.leaf) == (False, 0, "b")
         assert store.get_session(SAMPLE_KEY) == before
         assert list_ids(store.read_entries(SAMPLE_KEY)) == ["a", "b"]
         assert store.append_entries(SAMPLE_KEY, make_message_chain("c", "b"), onward=True).is_leaf_moved
         assert list_ids(store.read_path(SAMPLE_KEY)) == ["a", "b", "c"]
 
 
-def test_a_journal_finds_what_others_did_when_it_writes(store: SessionStore) -> None:
-    """What was decided behind its leaf counts in it, and what was said there makes it a branch, at the next verb."""
+def test_journal_append_notices_other_writers(store: SessionStore) -> None:
+    """A decision appended by another writer applies at the next append, and a message of another writer makes the
+    journal a branch.
+    """
     with store:
         journal = Journal.open(store, SAMPLE_KEY)
         journal.append(Message.from_text("user", "one"))
-        decided = Entry("d", journal.leaf, DecisionEntry(()))
-        store.append_entries(SAMPLE_KEY, [decided])
-        (two,) = journal.append(Message.from_text("user", "two"))
-        assert store.get_entry(SAMPLE_KEY, two).parent == "d"
+        decision = Entry("d", journal.leaf, DecisionEntry(()))
+        store.append_entries(SAMPLE_KEY, [decision])
+        (second,) = journal.append(Message.from_text("user", "two"))
+        assert store.get_entry(SAMPLE_KEY, second).parent == "d"
         assert [id_ for id_, _ in journal.state.view.active_decisions] == ["d"]
-        said = store.read_path(SAMPLE_KEY)[-1].body
-        assert isinstance(said, MessageEntry)
-        store.append_entries(SAMPLE_KEY, [Entry("s", two, said)])
-        (three,) = journal.append(Message.from_text("user", "three"))
-        assert (store.get_entry(SAMPLE_KEY, three).parent, store.get_session(SAMPLE_KEY).leaf_id) == (two, "s")
+        body = store.read_path(SAMPLE_KEY)[-1].body
+        assert isinstance(body, MessageEntry)
+        store.append_entries(SAMPLE_KEY, [Entry("s", second, body)])
+        (third,) = journal.append(Message.from_text("user", "three"))
+        assert (store.get_entry(SAMPLE_KEY, third).parent, store.get_session(SAMPLE_KEY).leaf_id) == (second, "s")
         assert [message.text for message in journal.state.history.messages] == ["one", "two", "three"]

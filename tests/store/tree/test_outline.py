@@ -1,4 +1,4 @@
-"""A branch without its words tells the sizes that the whole one tells."""
+"""A branch reduced to its sizes gives the same sizes as the whole branch."""
 
 from __future__ import annotations
 
@@ -16,42 +16,44 @@ from holdfast.store.tree.outline import decode_outline, encode_outline, reduce_t
 
 
 @given(log_strategy(), st.sampled_from(["", "m", "claude-sonnet-4-5"]))
-def test_every_size_is_that_of_the_branch(log, model):
-    """opening-costs-one-branch: where the next request goes and how large it is, in any model's tokens, does not ask
-    for a message.
+def test_reduce_to_sizes_keeps_target_and_request_size(log, model):
+    """opening-costs-one-branch: the next request's target and size in any model's tokens are known without its
+    messages.
     """
     info, branch = SessionInfo("one"), ConversationState.from_entries(log)
-    plain = reduce_to_sizes(branch)
-    places = [get_session_target(info, one, model or None, None, load_shipped_catalog()) for one in (branch, plain)]
-    assert places[0] == places[1]
-    assert measure_request(branch, places[0]) == measure_request(plain, places[1])
+    sizes = reduce_to_sizes(branch)
+    targets = [
+        get_session_target(info, state, model or None, None, load_shipped_catalog()) for state in (branch, sizes)
+    ]
+    assert targets[0] == targets[1]
+    assert measure_request(branch, targets[0]) == measure_request(sizes, targets[1])
     assert (
-        plain.usage.measured_request is None
-        or plain.usage.measured_request.reported_tokens == branch.usage.measured_request.reported_tokens
+        sizes.usage.measured_request is None
+        or sizes.usage.measured_request.reported_tokens == branch.usage.measured_request.reported_tokens
     )
 
 
 @given(log_strategy(), st.integers(0, 2**16))
-def test_an_outline_is_read_as_it_was_written_or_not_at_all(log, at):
-    """A bit that a disk turned costs a look at the branch, never another size."""
+def test_decode_outline_rejects_flipped_bits(log, at):
+    """A flipped bit costs a look at the branch and never gives another size."""
     branch = ConversationState.from_entries(log)
     saved = encode_outline(branch)
     assert decode_outline(saved) == reduce_to_sizes(branch)
-    place = at % (8 * len(saved))
-    turned = bytearray(saved)
-    turned[place // 8] ^= 1 << place % 8
-    assert decode_outline(bytes(turned)) in (None, reduce_to_sizes(branch))
+    bit = at % (8 * len(saved))
+    flipped = bytearray(saved)
+    flipped[bit // 8] ^= 1 << bit % 8
+    assert decode_outline(bytes(flipped)) in (None, reduce_to_sizes(branch))
 
 
-def test_of_a_note_a_fold_asks_for_no_line():
-    """The lines that notes keep may be all that a file holds; a message that waits to be said is asked for."""
-    kept, waits = (Entry("n", None, NoteEntry(reason, b"{}", {"line": 1})) for reason in ("pi:custom", NOTE_QUEUED))
-    assert strip_entry_text(kept).body == NoteEntry("pi:custom", data={"line": 1})
-    assert strip_entry_text(waits) == waits
+def test_strip_entry_text_drops_note_lines_but_keeps_queued_messages():
+    """The raw lines of notes may be most of a file and are dropped; a queued message is kept."""
+    note, queued = (Entry("n", None, NoteEntry(reason, b"{}", {"line": 1})) for reason in ("pi:custom", NOTE_QUEUED))
+    assert strip_entry_text(note).body == NoteEntry("pi:custom", data={"line": 1})
+    assert strip_entry_text(queued) == queued
 
 
-def test_an_outline_of_another_version_is_none(monkeypatch):
-    """The fold counts otherwise in another version: what it left is not used."""
+def test_decode_outline_rejects_another_fold_version(monkeypatch):
+    """Another version of the fold counts differently, so its outline is not used."""
     saved = encode_outline(ConversationState())
     monkeypatch.setattr("holdfast.store.tree.outline.FOLD_VERSION", FOLD_VERSION + 1)
     assert decode_outline(saved) is None

@@ -1,4 +1,4 @@
-"""A provider that says always the same, served over HTTP, for tests of what goes over the wire."""
+"""A provider with a fixed answer, served over HTTP, for tests of the wire format."""
 
 from __future__ import annotations
 
@@ -19,52 +19,52 @@ from holdfast.testing.provider.settings import ProviderSettings
 
 
 class Parrot:
-    """Says what it is told to say, and keeps what it was asked."""
+    """A provider that gives a fixed answer or refusal and records its requests."""
 
-    said = "Kelp holds, 海藻 holds, and so does the rock beneath it."
+    text = "Kelp holds, 海藻 holds, and so does the rock beneath it."
 
     def __init__(self) -> None:
         self.settings, self.requests = ProviderSettings(window=32_000, max_output=4_000), ()
-        self.seen: list[IncomingRequest] = []
+        self.received: list[IncomingRequest] = []
         self.refusal: RefusalReply | None = None
 
-    def answer(self, asked):
-        self.seen.append(asked)
+    def answer(self, request):
+        self.received.append(request)
         if self.refusal is not None:
             return self.refusal
-        if asked.endpoint == "count":
+        if request.endpoint == "count":
             return TokenCountReply(42)
-        if asked.endpoint == "compact":
+        if request.endpoint == "compact":
             return CompactReply(
                 "resp_2", (b'{"id":"cmp_1","type":"compaction","encrypted_content":"x"}',), TokenUse(9, 4, 3)
             )
-        seal = ProviderSignature(asked.api, "m", "c2VhbA==") if asked.api != "openai-chat" else None
+        signature = ProviderSignature(request.api, "m", "c2VhbA==") if request.api != "openai-chat" else None
         parts = (
-            Thinking("Rocks first.", seal),
-            Text(self.said),
+            Thinking("Rocks first.", signature),
+            Text(self.text),
             ToolCall("call_1", "read", '{"path":"a.txt","n":[1,2]}'),
         )
         return ModelAnswer("msg_1", "m", parts, "tool", TokenUse(100, 50, 30, 20, 7, 5))
 
 
 @pytest.fixture(scope="module")
-def served():
-    """A parrot, a client of it, and what an onlooker is told."""
-    parrot, told = Parrot(), []
-    with serve_provider(parrot, on_request=told.append) as url, httpx2.Client(base_url=url, timeout=60) as client:
-        yield parrot, client, told
+def served_parrot():
+    """Serve a parrot; yield it, a client of it, and the reports of its requests."""
+    parrot, reports = Parrot(), []
+    with serve_provider(parrot, on_request=reports.append) as url, httpx2.Client(base_url=url, timeout=60) as client:
+        yield parrot, client, reports
 
 
 @pytest.fixture
-def parrot(served):
-    """The parrot, as new."""
-    served[0].refusal = None
-    served[0].seen.clear()
-    served[2].clear()
-    return served[0]
+def parrot(served_parrot):
+    """Return the parrot without refusal, requests and reports."""
+    served_parrot[0].refusal = None
+    served_parrot[0].received.clear()
+    served_parrot[2].clear()
+    return served_parrot[0]
 
 
 @pytest.fixture
-def client(served, parrot):
-    """A client of the parrot."""
-    return served[1]
+def client(served_parrot, parrot):
+    """Return a client of the parrot."""
+    return served_parrot[1]

@@ -1,4 +1,4 @@
-"""Faults: which there are, where they can strike, and what a client meets on the wire."""
+"""Faults: their names and stages, the steps of a faulty answer, and what a client sees on the wire."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from holdfast.testing.provider.server.answer_steps import (
 from holdfast.testing.provider.server.local_server import serve_provider
 from holdfast.testing.provider.settings import ProviderSettings
 
-ADDRESSES = {
+PATHS = {
     "anthropic": "/v1/messages",
     "openai-chat": "/v1/chat/completions",
     "openai-responses": "/v1/responses",
     "gemini": "/v1beta/models/m:streamGenerateContent?alt=sse",
 }
-ENDS = {
+END_MARKS = {
     "anthropic": b"message_stop",
     "openai-chat": b"[DONE]",
     "openai-responses": b"response.completed",
@@ -54,13 +54,13 @@ ENDS = {
 WORDS = "Tides move the kelp; the holdfast stays. 海藻 äöü"
 
 
-class Parrot:
-    """Always the same words and one call."""
+class FixedProvider:
+    """A provider that always gives the same text and one call."""
 
     settings, requests = ProviderSettings(), ()
 
-    def answer(self, asked):
-        if asked.endpoint == "count":
+    def answer(self, request):
+        if request.endpoint == "count":
             return TokenCountReply(7)
         parts = (Text(WORDS), ToolCall("call_1", "read", '{"path":"a.txt"}'))
         return ModelAnswer("msg_1", "m", parts, "tool", TokenUse(10, 5))
@@ -68,22 +68,22 @@ class Parrot:
 
 @pytest.fixture(scope="module")
 def client():
-    """One client for all: making one costs more than a request."""
-    with httpx2.Client(timeout=60) as one:
-        yield one
+    """Return one client for all tests, because making one costs more than a request."""
+    with httpx2.Client(timeout=60) as http_client:
+        yield http_client
 
 
 @pytest.fixture
 def post(client):
-    """Ask for an answer in events."""
+    """Return a function that asks for a streamed answer."""
 
     def ask(url: str, api: str, **more) -> httpx2.Response:
-        return client.post(f"{url}{ADDRESSES[api]}", json={"model": "m", "stream": True}, **more)
+        return client.post(f"{url}{PATHS[api]}", json={"model": "m", "stream": True}, **more)
 
     return ask
 
 
-# -- names and places --------------------------------------------------------------------------------------------------
+# -- names and stages --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def post(client):
         ("stall", Fault("stall", "middle", 1, inf)),
     ],
 )
-def test_a_fault_is_written_in_a_few_words(text, fault):
-    """A fault is ``kind[:stage][:at][:seconds]``; what is left out is what is usual for the kind."""
+def test_parse_fault_reads_kind_stage_number_and_seconds(text, fault):
+    """A fault is ``kind[:stage][:at][:seconds]``; omitted parts have the kind's defaults."""
     assert parse_fault(text) == fault
 
 
@@ -116,14 +116,14 @@ def test_a_fault_is_written_in_a_few_words(text, fault):
         ("stall:middle:1:2:3", "no fault"),
     ],
 )
-def test_a_fault_that_cannot_be_is_refused(text, message):
-    """A word that is no fault is an error that names what there is."""
+def test_parse_fault_rejects_unknown_and_impossible_faults(text, message):
+    """The error names the possible values."""
     with pytest.raises(ConfigError, match=message):
         parse_fault(text)
 
 
 @pytest.mark.parametrize(
-    ("met", "text"),
+    ("trouble", "text"),
     [
         ("reset while the request is sent", "reset:body"),
         ("reset in mid stream", "reset:middle"),
@@ -151,25 +151,25 @@ def test_a_fault_that_cannot_be_is_refused(text, message):
         ("408, 409 and 422", "408 409 422"),
     ],
 )
-def test_what_clients_meet_can_be_had(met, text):
+def test_fault_kinds_cover_the_reported_troubles(trouble, text):
     """Every trouble that clients of real providers report has a fault."""
-    assert all(parse_fault(one).kind in FAULT_KINDS for one in text.split()), met
+    assert all(parse_fault(name).kind in FAULT_KINDS for name in text.split()), trouble
 
 
-def test_each_kind_has_its_places():
-    """A kind strikes at each of its stages and at no other; all stages are those of some kind."""
-    for kind, about in FAULT_KINDS.items():
+def test_parse_fault_accepts_the_stages_of_each_kind_only():
+    """Every stage belongs to some kind."""
+    for kind, fault_kind in FAULT_KINDS.items():
         for stage in FAULT_STAGES:
-            if stage in about.stages:
+            if stage in fault_kind.stages:
                 assert parse_fault(f"{kind}:{stage}").stage == stage
             else:
                 with pytest.raises(ConfigError, match="cannot strike"):
                     parse_fault(f"{kind}:{stage}")
-    assert {stage for about in FAULT_KINDS.values() for stage in about.stages} == set(FAULT_STAGES)
+    assert {stage for fault_kind in FAULT_KINDS.values() for stage in fault_kind.stages} == set(FAULT_STAGES)
 
 
-def test_a_fault_strikes_its_own_request():
-    """A fault strikes the request of its number, number 0 every one, and the first that fits is taken."""
+def test_find_due_fault_selects_by_request_number():
+    """Number 0 means every request, and the first fault that fits is used."""
     faults = [Fault("cut", at=2), Fault("reset", at=0)]
     assert [find_due_fault(faults, number).kind for number in (1, 2, 3)] == ["reset", "cut", "reset"]
     assert find_due_fault([], 1) is None
@@ -187,81 +187,81 @@ answers = st.lists(st.binary(min_size=1, max_size=30), max_size=8).flatmap(
         is_stream=st.booleans(),
     )
 )
-strikes = st.sampled_from(
-    [(kind, stage) for kind, about in FAULT_KINDS.items() for stage in about.stages if stage != "body"]
+kinds_and_stages = st.sampled_from(
+    [(kind, stage) for kind, fault_kind in FAULT_KINDS.items() for stage in fault_kind.stages if stage != "body"]
 )
 
 
-def body(found) -> bytes:
-    return b"".join(step for step in found if isinstance(step, bytes))
+def join_bytes(steps) -> bytes:
+    return b"".join(step for step in steps if isinstance(step, bytes))
 
 
 @given(answers)
-def test_without_a_fault_all_is_sent(spoken):
-    """An answer that nothing strikes is its head and all its pieces."""
-    length = {} if spoken.is_stream else {"content-length": str(len(b"".join(spoken.pieces)))}
-    assert plan_server_steps(spoken) == [HeadStep(200, length), *spoken.pieces]
+def test_plan_server_steps_without_a_fault_sends_the_whole_answer(response):
+    """The steps are the head and all pieces."""
+    length = {} if response.is_stream else {"content-length": str(len(b"".join(response.pieces)))}
+    assert plan_server_steps(response) == [HeadStep(200, length), *response.pieces]
 
 
-@given(answers, strikes)
-def test_what_is_sent_before_a_fault_is_the_answer(spoken, strike):
-    """Up to the place where a fault strikes, a client gets the answer's own bytes; waiting changes none of them."""
-    kind, stage = strike
-    whole, found = (
-        body(plan_server_steps(spoken)),
-        plan_server_steps(spoken, complete_fault(Fault(kind, stage)), lambda _: (b"late",)),
+@given(answers, kinds_and_stages)
+def test_plan_server_steps_sends_the_answer_up_to_the_fault(response, kind_and_stage):
+    """Up to the fault a client gets the answer's own bytes, and waiting changes none of them."""
+    kind, stage = kind_and_stage
+    full_body, steps = (
+        join_bytes(plan_server_steps(response)),
+        plan_server_steps(response, complete_fault(Fault(kind, stage)), lambda _: (b"late",)),
     )
     if FAULT_KINDS[kind].group == "status" or kind in ("stall", "drip", "empty", "unknown"):
-        assert body(found) == whole
+        assert join_bytes(steps) == full_body
     elif kind in ("garbage", "utf8"):
         mark = GARBAGE_BYTES if kind == "garbage" else INVALID_UTF8
-        assert len(body(found)) == len(whole) + len(mark)
-        assert mark in body(found)
+        assert len(join_bytes(steps)) == len(full_body) + len(mark)
+        assert mark in join_bytes(steps)
     else:
-        assert whole.startswith(body(found).removesuffix(b"late"))
+        assert full_body.startswith(join_bytes(steps).removesuffix(b"late"))
 
 
 @given(answers, st.sampled_from(["first", "middle", "end"]))
-def test_the_end_is_never_sent_before_the_stage_end(spoken, stage):
-    """At every stage inside an answer the events that end it are still to come, and stages come in their order."""
+def test_plan_server_steps_sends_the_closing_events_after_every_stage(response, stage):
+    """At each stage the closing events are still to come, and the stages follow each other."""
     sent = {
-        name: len(body(plan_server_steps(spoken, complete_fault(Fault("cut", name)))))
+        name: len(join_bytes(plan_server_steps(response, complete_fault(Fault("cut", name)))))
         for name in ("first", "middle", "end")
     }
-    closing = sum(map(len, spoken.pieces[-spoken.closing :]))
+    closing = sum(map(len, response.pieces[-response.closing :]))
     assert sent["first"] == 0
-    assert sent["end"] == max(0, len(b"".join(spoken.pieces)) - closing)
+    assert sent["end"] == max(0, len(b"".join(response.pieces)) - closing)
     assert sent[stage] <= max(sent["middle"], sent["end"])
 
 
-def test_a_drip_is_smaller_than_an_event():
-    """A dripping answer comes in bites with a pause behind each."""
-    spoken = OutgoingResponse(200, {}, (b"data: 0123456789\n\n",), is_stream=True)
-    found = plan_server_steps(spoken, complete_fault(Fault("drip", seconds=3)))
-    assert found[1:3] == [b"data: 0", WaitStep(3)]
-    assert max(len(step) for step in found if isinstance(step, bytes)) == DRIP_BYTES
+def test_plan_server_steps_of_a_drip_sends_small_pieces_with_pauses():
+    """Each piece is smaller than an event."""
+    response = OutgoingResponse(200, {}, (b"data: 0123456789\n\n",), is_stream=True)
+    steps = plan_server_steps(response, complete_fault(Fault("drip", seconds=3)))
+    assert steps[1:3] == [b"data: 0", WaitStep(3)]
+    assert max(len(step) for step in steps if isinstance(step, bytes)) == DRIP_BYTES
 
 
-def test_a_reset_is_a_step_of_its_own():
-    """A reset and a cut end the connection; nothing is sent behind them."""
-    spoken = OutgoingResponse(200, {}, (b"a", b"b"), is_stream=True)
-    assert plan_server_steps(spoken, complete_fault(Fault("reset")))[-1] == CloseStep(reset=True)
-    assert plan_server_steps(spoken, complete_fault(Fault("cut", "head"))) == [CloseStep()]
+def test_plan_server_steps_of_a_reset_or_cut_ends_with_a_close():
+    """Nothing is sent after the connection is closed."""
+    response = OutgoingResponse(200, {}, (b"a", b"b"), is_stream=True)
+    assert plan_server_steps(response, complete_fault(Fault("reset")))[-1] == CloseStep(reset=True)
+    assert plan_server_steps(response, complete_fault(Fault("cut", "head"))) == [CloseStep()]
 
 
 # -- on the wire: statuses ---------------------------------------------------------------------------------------------
 
-STATUSES = [kind for kind, about in FAULT_KINDS.items() if about.group == "status"]
+STATUSES = [kind for kind, fault_kind in FAULT_KINDS.items() if fault_kind.group == "status"]
 
 
-@pytest.mark.parametrize("api", ADDRESSES)
-def test_statuses(post, api):
-    """Each status is told with its number, in the API's own shape or as the proxy in between tells it."""
+@pytest.mark.parametrize("api", PATHS)
+def test_status_fault_has_its_number_and_the_shape_of_its_api(post, api):
+    """A status comes in the API's shape, or as a proxy in between sends it."""
     faults = [Fault(kind, at=number) for number, kind in enumerate(STATUSES, 1)]
-    with serve_provider(Parrot(), faults) as url:
-        found = {kind: post(url, api) for kind in STATUSES}
+    with serve_provider(FixedProvider(), faults) as url:
+        answers_by_kind = {kind: post(url, api) for kind in STATUSES}
         assert post(url, api).status_code == 200
-    for kind, answer in found.items():
+    for kind, answer in answers_by_kind.items():
         expected = 503 if kind == "529" and api != "anthropic" else int(kind[:3])
         assert answer.status_code == expected, kind
         if kind.endswith("-html"):
@@ -271,14 +271,18 @@ def test_statuses(post, api):
             assert answer.content == b""
         else:
             assert answer.json()["error"]["message"], kind
-    assert "exceed_context_size_error" in found["400-foreign"].text
-    assert "too long" in found["400-overflow"].text or "exceeds" in found["400-overflow"].text or api[:6] == "openai"
+    assert "exceed_context_size_error" in answers_by_kind["400-foreign"].text
+    assert (
+        "too long" in answers_by_kind["400-overflow"].text
+        or "exceeds" in answers_by_kind["400-overflow"].text
+        or api[:6] == "openai"
+    )
 
 
-def test_when_to_come_again(post):
-    """``429`` tells when to come again as its API does, ``429-tokens`` does not tell it."""
+def test_429_fault_gives_the_retry_delay_as_its_api_does(post):
+    """``429-tokens`` gives no delay."""
     faults = [Fault("429", at=1, seconds=1.5), Fault("429", at=2, seconds=1.5), Fault("429", at=3, seconds=1.5)]
-    with serve_provider(Parrot(), [*faults, Fault("429-tokens", at=4)]) as url:
+    with serve_provider(FixedProvider(), [*faults, Fault("429-tokens", at=4)]) as url:
         first, second, third, fourth = (
             post(url, api) for api in ("anthropic", "openai-chat", "gemini", "openai-responses")
         )
@@ -292,73 +296,73 @@ def test_when_to_come_again(post):
 # -- on the wire: connections ------------------------------------------------------------------------------------------
 
 
-def raw(url: str, path: str = "/v1/messages", body: bytes = b'{"stream":true}') -> bytes:
-    """Return all that comes for one request, read from the socket; raises what the socket raises."""
+def read_raw_response(url: str, path: str = "/v1/messages", body: bytes = b'{"stream":true}') -> bytes:
+    """Send one request over a socket and return all bytes received; errors of the socket are raised."""
     host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=60) as line:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         head = f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
-        line.sendall(head.encode() + body)
-        found = bytearray()
-        while chunk := line.recv(65536):
-            found += chunk
-        return bytes(found)
+        connection.sendall(head.encode() + body)
+        received = bytearray()
+        while chunk := connection.recv(65536):
+            received += chunk
+        return bytes(received)
 
 
 @pytest.mark.parametrize("stage", ["body", "head", "first", "middle", "end"])
-def test_a_reset_and_a_cut_end_the_connection(stage):
-    """A reset is a reset of the socket and a cut an early end, each at its stage."""
-    with serve_provider(Parrot(), [Fault("reset", stage, 1), Fault("cut", stage, 2)]) as url:
+def test_reset_and_cut_faults_end_the_connection_at_their_stage(stage):
+    """A reset resets the socket, and a cut ends the response early."""
+    with serve_provider(FixedProvider(), [Fault("reset", stage, 1), Fault("cut", stage, 2)]) as url:
         with pytest.raises(ConnectionResetError):
-            raw(url)
+            read_raw_response(url)
         try:
-            found = raw(url)
+            received = read_raw_response(url)
         except ConnectionResetError:  # bytes of the request that nobody read turn a close into a reset
             assert stage == "body"
             return
-    assert (b"HTTP/1.1 200" in found) == (stage not in ("body", "head"))
-    assert (b"message_start" in found) == (stage in ("middle", "end"))
-    assert b"message_stop" not in found
-    assert b"\r\n0\r\n" not in found
+    assert (b"HTTP/1.1 200" in received) == (stage not in ("body", "head"))
+    assert (b"message_start" in received) == (stage in ("middle", "end"))
+    assert b"message_stop" not in received
+    assert b"\r\n0\r\n" not in received
 
 
 @pytest.mark.parametrize("stage", ["body", "head", "first", "middle", "end"])
-def test_a_stall_ends_with_the_client_patience(post, stage):
-    """A stall lets a client wait until it gives up; a stall of some seconds goes on behind them."""
-    with serve_provider(Parrot(), [Fault("stall", stage, 1), Fault("stall", stage, 2, 0.05)]) as url:
+def test_stall_fault_lasts_until_the_client_times_out(post, stage):
+    """A stall of some seconds continues after them."""
+    with serve_provider(FixedProvider(), [Fault("stall", stage, 1), Fault("stall", stage, 2, 0.05)]) as url:
         with pytest.raises(httpx2.ReadTimeout):
             post(url, "anthropic", timeout=httpx2.Timeout(60, read=0.15))
-        began = time.monotonic()
-        assert b"message_stop" in raw(url)
-        assert time.monotonic() - began >= 0.05
+        started_at = time.monotonic()
+        assert b"message_stop" in read_raw_response(url)
+        assert time.monotonic() - started_at >= 0.05
 
 
-def test_a_server_ends_with_answers_that_stall():
-    """The end of the block ends the server, its thread and its connections, even those that wait for ever."""
-    with serve_provider(Parrot(), [Fault("stall", "middle", 1), Fault("stall", "body", 2)]) as url:
+def test_serve_provider_ends_with_stalled_answers():
+    """The end of the block ends the server, its thread and its connections, even endlessly waiting ones."""
+    with serve_provider(FixedProvider(), [Fault("stall", "middle", 1), Fault("stall", "body", 2)]) as url:
         host, port = url.removeprefix("http://").split(":")
-        lines = [socket.create_connection((host, int(port)), timeout=60) for _ in range(3)]
-        for line in lines[:2]:
-            line.sendall(b'POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 15\r\n\r\n{"stream":true}')
-        assert lines[0].recv(1)
-    for line in lines:
-        line.close()
+        connections = [socket.create_connection((host, int(port)), timeout=60) for _ in range(3)]
+        for connection in connections[:2]:
+            connection.sendall(b'POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 15\r\n\r\n{"stream":true}')
+        assert connections[0].recv(1)
+    for connection in connections:
+        connection.close()
     assert [thread for thread in threading.enumerate() if thread.name == "holdfast-provider"] == []
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)), timeout=60)
 
 
-def test_a_server_that_is_given_up_before_it_began_ends(monkeypatch):
-    """Where it does not start in time that is said, and its thread ends as soon as it has started."""
+def test_serve_provider_ends_when_its_start_times_out(monkeypatch):
+    """The thread of a server that did not start in time ends as soon as it has started."""
     monkeypatch.setattr("holdfast.testing.provider.server.local_server.START_TIMEOUT", 0)
-    with suppress(OSError), serve_provider(Parrot()):
+    with suppress(OSError), serve_provider(FixedProvider()):
         pass
     assert [thread for thread in threading.enumerate() if thread.name == "holdfast-provider"] == []
 
 
-def test_what_is_no_http(post):
-    """``protocol`` answers with bytes that are no HTTP."""
-    with serve_provider(Parrot(), [Fault("protocol", at=0)]) as url:
-        assert raw(url) == TLS_ALERT
+def test_protocol_fault_answers_with_bytes_that_are_no_http(post):
+    """The client gets a TLS alert instead of an HTTP response."""
+    with serve_provider(FixedProvider(), [Fault("protocol", at=0)]) as url:
+        assert read_raw_response(url) == TLS_ALERT
         with pytest.raises(httpx2.RemoteProtocolError):
             post(url, "anthropic")
 
@@ -366,51 +370,55 @@ def test_what_is_no_http(post):
 # -- on the wire: contents ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("api", ADDRESSES)
-def test_contents(post, api):
-    """Faults of the content come under HTTP 200, and each is what its line says."""
+@pytest.mark.parametrize("api", PATHS)
+def test_content_faults_come_with_status_200(post, api):
+    """Each content fault changes a streamed answer as its description says."""
     kinds = ["unfinished", "error", "garbage", "utf8", "empty", "blank", "unknown", "drip"]
-    with serve_provider(Parrot(), [Fault(kind, at=number, seconds=0) for number, kind in enumerate(kinds, 1)]) as url:
-        found = {kind: post(url, api) for kind in kinds}
-        whole = post(url, api).content
-    assert {answer.status_code for answer in found.values()} == {200}
-    held = {kind: answer.content for kind, answer in found.items()}
-    assert whole.startswith(held["unfinished"])
-    assert ENDS[api] in whole
-    assert ENDS[api] not in held["unfinished"] + held["error"]
-    assert b"verload" in held["error"]
-    assert GARBAGE_BYTES in held["garbage"]
+    with serve_provider(
+        FixedProvider(), [Fault(kind, at=number, seconds=0) for number, kind in enumerate(kinds, 1)]
+    ) as url:
+        answers_by_kind = {kind: post(url, api) for kind in kinds}
+        full_body = post(url, api).content
+    assert {answer.status_code for answer in answers_by_kind.values()} == {200}
+    content_by_kind = {kind: answer.content for kind, answer in answers_by_kind.items()}
+    assert full_body.startswith(content_by_kind["unfinished"])
+    assert END_MARKS[api] in full_body
+    assert END_MARKS[api] not in content_by_kind["unfinished"] + content_by_kind["error"]
+    assert b"verload" in content_by_kind["error"]
+    assert GARBAGE_BYTES in content_by_kind["garbage"]
     with pytest.raises(UnicodeDecodeError):
-        held["utf8"].decode()
-    assert ENDS[api] in held["empty"]
-    assert "Tides" not in found["empty"].text
-    assert held["blank"] == b""
-    assert b"tired" in held["unknown"].lower()
-    assert (b"hologram" in held["unknown"]) == (api != "openai-chat")
-    assert held["drip"] == whole
+        content_by_kind["utf8"].decode()
+    assert END_MARKS[api] in content_by_kind["empty"]
+    assert "Tides" not in answers_by_kind["empty"].text
+    assert content_by_kind["blank"] == b""
+    assert b"tired" in content_by_kind["unknown"].lower()
+    assert (b"hologram" in content_by_kind["unknown"]) == (api != "openai-chat")
+    assert content_by_kind["drip"] == full_body
 
 
-@pytest.mark.parametrize("api", ADDRESSES)
-def test_faults_strike_documents_too(client, api):
-    """An answer in one document can be cut, broken and dripped, and an error can stand in its place."""
+@pytest.mark.parametrize("api", PATHS)
+def test_content_faults_apply_to_answers_without_a_stream(client, api):
+    """A whole answer can be cut, corrupted or dripped, or be replaced by an error."""
     kinds = ["unfinished", "error", "garbage", "utf8", "drip"]
-    path = ADDRESSES[api].replace("streamGenerateContent?alt=sse", "generateContent")
-    with serve_provider(Parrot(), [Fault(kind, at=number, seconds=0) for number, kind in enumerate(kinds, 1)]) as url:
-        found = {kind: client.post(f"{url}{path}", json={}).content for kind in kinds}
-        whole = client.post(f"{url}{path}", json={}).content
-    assert whole.startswith(found["unfinished"])
-    assert len(found["unfinished"]) < len(whole)
-    assert json.loads(found["error"])["error"]["message"]
-    assert GARBAGE_BYTES in found["garbage"]
-    assert INVALID_UTF8 in found["utf8"]
-    assert found["drip"] == whole
+    path = PATHS[api].replace("streamGenerateContent?alt=sse", "generateContent")
+    with serve_provider(
+        FixedProvider(), [Fault(kind, at=number, seconds=0) for number, kind in enumerate(kinds, 1)]
+    ) as url:
+        content_by_kind = {kind: client.post(f"{url}{path}", json={}).content for kind in kinds}
+        full_body = client.post(f"{url}{path}", json={}).content
+    assert full_body.startswith(content_by_kind["unfinished"])
+    assert len(content_by_kind["unfinished"]) < len(full_body)
+    assert json.loads(content_by_kind["error"])["error"]["message"]
+    assert GARBAGE_BYTES in content_by_kind["garbage"]
+    assert INVALID_UTF8 in content_by_kind["utf8"]
+    assert content_by_kind["drip"] == full_body
 
 
-def test_counts_are_not_numbered(client, post):
-    """Only requests for an answer are numbered: counts and lists of models between them move no fault."""
-    with serve_provider(Parrot(), [Fault("500", at=2)]) as url:
-        found = [post(url, "anthropic").status_code]
-        found.append(client.post(f"{url}/v1/messages/count_tokens", json={}).status_code)
-        found.append(client.get(f"{url}/v1/models").status_code)
-        found += [post(url, "openai-chat").status_code, post(url, "gemini").status_code]
-    assert found == [200, 200, 200, 500, 200]
+def test_fault_numbers_count_answer_requests_only(client, post):
+    """Counts and model lists in between do not shift a fault."""
+    with serve_provider(FixedProvider(), [Fault("500", at=2)]) as url:
+        statuses = [post(url, "anthropic").status_code]
+        statuses.append(client.post(f"{url}/v1/messages/count_tokens", json={}).status_code)
+        statuses.append(client.get(f"{url}/v1/models").status_code)
+        statuses += [post(url, "openai-chat").status_code, post(url, "gemini").status_code]
+    assert statuses == [200, 200, 200, 500, 200]

@@ -32,17 +32,17 @@ STATELESS = {"model": MODEL, "store": False, "include": ["reasoning.encrypted_co
 
 @pytest.fixture(scope="module")
 def client():
-    """The SDK, pointed at a strict provider with a small window."""
+    """Return the SDK client of a strict provider with a small window."""
     with (
         serve_provider(Provider(ProviderSettings(window=2_000))) as url,
-        openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as one,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as sdk_client,
     ):
-        yield one
+        yield sdk_client
 
 
 @pytest.fixture
-def scripted():
-    """Return what a fresh provider that says the script answers to one question."""
+def ask_scripted_provider():
+    """Return a function that asks a fresh provider with the script."""
 
     def ask(question):
         with serve_provider(Provider(script=SCRIPT)) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="k") as client:
@@ -51,73 +51,75 @@ def scripted():
     return ask
 
 
-def without_nothing(value):
-    """Return JSON without the fields that are null or the SDK's own."""
+def drop_null_fields(value):
+    """Return a JSON value without fields that are null or added by the SDK."""
     if isinstance(value, dict):
-        own = ("parsed", "parsed_arguments")
-        return {key: without_nothing(held) for key, held in value.items() if held is not None and key not in own}
-    return [without_nothing(one) for one in value] if isinstance(value, list) else value
+        sdk_fields = ("parsed", "parsed_arguments")
+        return {
+            key: drop_null_fields(item) for key, item in value.items() if item is not None and key not in sdk_fields
+        }
+    return [drop_null_fields(element) for element in value] if isinstance(value, list) else value
 
 
 # -- Chat Completions --------------------------------------------------------------------------------------------------
 
 
-def test_chat_plain(client):
-    """A completion comes as the SDK's own type."""
-    found = client.chat.completions.create(model=MODEL, messages=HELLO)
-    assert ChatCompletion.model_validate_json(found.to_json()).choices[0].message.content.startswith("ok")
-    assert (found.choices[0].finish_reason, found.usage.prompt_tokens > 0) == ("stop", True)
-    assert found._request_id.startswith("req_")
+def test_openai_sdk_parses_a_chat_completion(client):
+    """The completion validates as the SDK's own type."""
+    completion = client.chat.completions.create(model=MODEL, messages=HELLO)
+    assert ChatCompletion.model_validate_json(completion.to_json()).choices[0].message.content.startswith("ok")
+    assert (completion.choices[0].finish_reason, completion.usage.prompt_tokens > 0) == ("stop", True)
+    assert completion._request_id.startswith("req_")
 
 
-def test_a_chat_stream_makes_the_same_completion(scripted):
-    """What the SDK puts together from chunks is what it gets in one piece, calls and usage too."""
-    plain = scripted(lambda client: client.chat.completions.create(**CHAT))
+def test_openai_sdk_chat_stream_equals_the_whole_completion(ask_scripted_provider):
+    """The completion put together from chunks has the same text, calls and usage."""
+    plain = ask_scripted_provider(lambda client: client.chat.completions.create(**CHAT))
 
-    def streamed(client):
+    def read_stream(client):
         with client.chat.completions.stream(**CHAT, stream_options={"include_usage": True}) as stream:
             return stream.get_final_completion()
 
-    whole = without_nothing(scripted(streamed).to_dict(mode="json"))
-    for call in whole["choices"][0]["message"]["tool_calls"]:
+    streamed = drop_null_fields(ask_scripted_provider(read_stream).to_dict(mode="json"))
+    for call in streamed["choices"][0]["message"]["tool_calls"]:
         del call["index"]
-    expected = without_nothing(plain.to_dict(mode="json"))
+    expected = drop_null_fields(plain.to_dict(mode="json"))
     del expected["choices"][0]["message"]["annotations"]
-    assert whole == expected
+    assert streamed == expected
     assert plain.choices[0].finish_reason == "tool_calls"
     assert plain.choices[0].message.content == LONG
 
 
-def test_every_chunk_is_one_of_the_sdk(client):
-    """Each chunk is of the SDK's type, and only the last one has usage."""
+def test_openai_sdk_parses_every_chat_chunk(client):
+    """Each chunk validates as the SDK's type, and only the last one has usage."""
     chunks = list(client.chat.completions.create(**CHAT, stream=True, stream_options={"include_usage": True}))
     for chunk in chunks:
         ChatCompletionChunk.model_validate_json(chunk.to_json())
     assert [chunk.usage is not None for chunk in chunks] == [*[False] * (len(chunks) - 1), True]
 
 
-def test_a_chat_tool_loop(client):
-    """A call, its result, and the answer to it, with the message sent back as the SDK holds it."""
+def test_openai_sdk_runs_a_chat_tool_turn(client):
+    """A call, its result and the answer work with the SDK's own message sent back."""
     history = [{"role": "user", "content": 'call read {"path": "a.txt"}'}]
-    asked = client.chat.completions.create(model=MODEL, messages=history, tools=[CHAT_TOOL]).choices[0]
-    [call] = asked.message.tool_calls
-    assert (asked.finish_reason, call.function.arguments.replace(" ", "")) == ("tool_calls", '{"path":"a.txt"}')
-    history += [asked.message, {"role": "tool", "tool_call_id": call.id, "content": "kelp"}]
+    call_choice = client.chat.completions.create(model=MODEL, messages=history, tools=[CHAT_TOOL]).choices[0]
+    [call] = call_choice.message.tool_calls
+    assert (call_choice.finish_reason, call.function.arguments.replace(" ", "")) == ("tool_calls", '{"path":"a.txt"}')
+    history += [call_choice.message, {"role": "tool", "tool_call_id": call.id, "content": "kelp"}]
     answer = client.chat.completions.create(model=MODEL, messages=history, tools=[CHAT_TOOL]).choices[0]
     assert (answer.finish_reason, answer.message.content[:2]) == ("stop", "ok")
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_chat_overflow(client, stream):
-    """An overflow is the SDK's own error, with OpenAI's code and words and true numbers."""
+def test_openai_sdk_raises_its_error_for_a_chat_overflow(client, stream):
+    """The error has OpenAI's code, words and the true numbers."""
     words = r"maximum context length is 2000 tokens. However, your messages resulted in \d{4} tokens"
     with pytest.raises(openai.BadRequestError, match=words) as caught:
         client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": HUGE}], stream=stream)
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
 
 
-def test_a_broken_chat_history(client):
-    """A history that the API refuses is refused in its words."""
+def test_openai_sdk_raises_its_error_for_an_invalid_chat_history(client):
+    """A call without its tool message is refused in the API's words."""
     call = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
     broken = [*HELLO, {"role": "assistant", "tool_calls": [call]}, {"role": "user", "content": "and?"}]
     with pytest.raises(openai.BadRequestError, match="must be followed by tool messages"):
@@ -127,94 +129,96 @@ def test_a_broken_chat_history(client):
 # -- Responses ---------------------------------------------------------------------------------------------------------
 
 
-def test_responses_plain(client):
-    """A response comes as the SDK's own type."""
-    found = client.responses.create(model=MODEL, input="hello", instructions="Be brief.")
-    assert Response.model_validate_json(found.to_json()).output_text.startswith("ok")
-    assert (found.status, found.instructions, found.usage.input_tokens > 0) == ("completed", "Be brief.", True)
+def test_openai_sdk_parses_a_response(client):
+    """The response validates as the SDK's own type."""
+    response = client.responses.create(model=MODEL, input="hello", instructions="Be brief.")
+    assert Response.model_validate_json(response.to_json()).output_text.startswith("ok")
+    assert (response.status, response.instructions, response.usage.input_tokens > 0) == ("completed", "Be brief.", True)
 
 
-def test_a_response_stream_makes_the_same_response(scripted):
-    """What the SDK puts together from events is what it gets in one piece: reasoning, text, calls and usage."""
-    plain = scripted(lambda client: client.responses.create(**RESPONSES))
+def test_openai_sdk_response_stream_equals_the_whole_response(ask_scripted_provider):
+    """The response put together from events has the same reasoning, text, calls and usage."""
+    plain = ask_scripted_provider(lambda client: client.responses.create(**RESPONSES))
 
-    def streamed(client):
+    def read_stream(client):
         with client.responses.stream(**RESPONSES) as stream:
             kinds = {event.type for event in stream}
             return stream.get_final_response(), kinds
 
-    whole, kinds = scripted(streamed)
-    assert without_nothing(whole.to_dict(mode="json")) == without_nothing(plain.to_dict(mode="json"))
+    streamed, kinds = ask_scripted_provider(read_stream)
+    assert drop_null_fields(streamed.to_dict(mode="json")) == drop_null_fields(plain.to_dict(mode="json"))
     assert [item.type for item in plain.output] == ["reasoning", "message", "function_call", "function_call"]
     assert plain.output_text == LONG
     assert {"response.output_text.delta", "response.function_call_arguments.done"} <= kinds
     assert "response.reasoning_summary_text.delta" in kinds
 
 
-def test_every_event_is_one_of_the_sdk(scripted):
-    """Each event of a raw stream is one of the SDK's types."""
+def test_openai_sdk_parses_every_response_event(ask_scripted_provider):
+    """Each event of a raw stream validates as one of the SDK's types."""
     check = TypeAdapter(ResponseStreamEvent)
-    events = scripted(lambda client: list(client.responses.create(**RESPONSES, stream=True)))
+    events = ask_scripted_provider(lambda client: list(client.responses.create(**RESPONSES, stream=True)))
     for event in events:
         check.validate_json(event.to_json())
     assert (events[0].type, events[-1].type) == ("response.created", "response.completed")
 
 
-def test_a_response_tool_loop(client):
-    """A call, its output, and the answer to it, the items sent back as the SDK holds them."""
+def test_openai_sdk_runs_a_responses_tool_turn(client):
+    """A call, its output and the answer work with the SDK's own items sent back."""
     history = [{"role": "user", "content": 'call read {"path": "a.txt"}'}]
-    asked = client.responses.create(input=history, reasoning={"effort": "low"}, **STATELESS)
-    [call] = [item for item in asked.output if item.type == "function_call"]
-    history += [*asked.output, {"type": "function_call_output", "call_id": call.call_id, "output": "kelp"}]
+    call_response = client.responses.create(input=history, reasoning={"effort": "low"}, **STATELESS)
+    [call] = [item for item in call_response.output if item.type == "function_call"]
+    history += [*call_response.output, {"type": "function_call_output", "call_id": call.call_id, "output": "kelp"}]
     answer = client.responses.create(input=history, reasoning={"effort": "low"}, **STATELESS)
     assert answer.output_text.startswith("ok")
-    assert asked.output[0].type == "reasoning"
+    assert call_response.output[0].type == "reasoning"
 
 
-def test_a_response_that_goes_on(client):
-    """With ``previous_response_id`` the provider knows what was said, and only what is new is sent."""
-    asked = client.responses.create(model=MODEL, input='call read {"path": "a.txt"}', tools=[TOOL])
-    [call] = [item for item in asked.output if item.type == "function_call"]
+def test_openai_sdk_continues_with_previous_response_id(client):
+    """The provider knows the earlier items, so only new ones are sent."""
+    call_response = client.responses.create(model=MODEL, input='call read {"path": "a.txt"}', tools=[TOOL])
+    [call] = [item for item in call_response.output if item.type == "function_call"]
     output = [{"type": "function_call_output", "call_id": call.call_id, "output": "kelp"}]
-    answer = client.responses.create(model=MODEL, input=output, previous_response_id=asked.id, tools=[TOOL])
+    answer = client.responses.create(model=MODEL, input=output, previous_response_id=call_response.id, tools=[TOOL])
     assert answer.output_text.startswith("ok")
     with pytest.raises(openai.BadRequestError, match="No tool call found"):
         client.responses.create(model=MODEL, input=output, tools=[TOOL])
 
 
-def test_a_response_overflow(client):
-    """An overflow is the SDK's own error, with OpenAI's code."""
+def test_openai_sdk_raises_its_error_for_a_response_overflow(client):
+    """The error has OpenAI's code."""
     with pytest.raises(openai.BadRequestError, match=r"exceeds the context window|context length") as caught:
         client.responses.create(model=MODEL, input=HUGE)
     assert caught.value.code == "context_length_exceeded"
 
 
-def test_a_response_that_fails_in_its_stream():
-    """An overflow that is told after HTTP 200 ends the stream with a response that failed."""
+def test_openai_sdk_reads_an_overflow_inside_a_stream():
+    """An overflow after status 200 ends the stream with a failed response."""
     settings = ProviderSettings(window=2_000, overflow="stream")
     with serve_provider(Provider(settings)) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="k") as client:
         *_, last = client.responses.create(model=MODEL, input=HUGE, stream=True)
     assert (last.type, last.response.error.code) == ("response.failed", "context_length_exceeded")
 
 
-def test_compaction(client):
-    """A compaction gives the user's messages and one item for the rest, which are the next input as they are."""
-    done = client.responses.compact(model=MODEL, input=[*HELLO, {"role": "user", "content": "It is under the kelp."}])
-    assert [item.type for item in done.output] == ["message", "message", "compaction"]
-    assert done.usage.total_tokens > done.usage.output_tokens > 0
+def test_openai_sdk_compacts_a_response(client):
+    """A compaction is the user messages and one item for the rest, and is valid as the next input."""
+    compacted = client.responses.compact(
+        model=MODEL, input=[*HELLO, {"role": "user", "content": "It is under the kelp."}]
+    )
+    assert [item.type for item in compacted.output] == ["message", "message", "compaction"]
+    assert compacted.usage.total_tokens > compacted.usage.output_tokens > 0
     # The SDK has no type for a user's message among output items, and says so when one is written.
-    items = [item.to_dict(warnings=False) for item in done.output]
+    items = [item.to_dict(warnings=False) for item in compacted.output]
     answer = client.responses.create(model=MODEL, input=[*items, {"role": "user", "content": "go on"}])
     assert answer.output_text.startswith("ok")
 
 
-def test_counting(client):
+def test_openai_sdk_count_equals_the_reported_input(client):
     """A count is the input that the answer to the same request reports."""
     counted = client.responses.input_tokens.count(model=MODEL, input="hello", instructions="Be brief.").input_tokens
     assert counted == client.responses.create(model=MODEL, input="hello", instructions="Be brief.").usage.input_tokens
 
 
-def test_models(client):
-    """Models are listed, and one can be had."""
+def test_openai_sdk_lists_and_retrieves_models(client):
+    """A listed model can be retrieved by its id."""
     assert client.models.retrieve(MODEL).id == MODEL
     assert MODEL in [model.id for model in client.models.list()]

@@ -1,4 +1,4 @@
-"""What the strict provider signed comes back as it was, where it was, to the model it is for; or is refused."""
+"""Signatures of the strict provider: accepted unchanged, at their place and by their model, else refused."""
 
 from __future__ import annotations
 
@@ -13,47 +13,52 @@ from holdfast.testing.provider.settings import ProviderSettings
 from holdfast.testing.provider.signatures.opaque_texts import make_provider_signature, open_provider_signature
 
 WORDS = ProviderSettings(tokenizer="words")
-TWICE = [ScriptedAnswer("", (("ls", {}),), "hm"), ScriptedAnswer("done", (), "ha"), ScriptedAnswer("more")]
-DROPS = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+SCRIPT = [ScriptedAnswer("", (("ls", {}),), "hm"), ScriptedAnswer("done", (), "ha"), ScriptedAnswer("more")]
+DROP_BLOCK_THINKING = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
 BETA = "thinking-binding-controls-2026-08-01"
-BOUND = "The block is bound to a different conversation."
-OLD = "claude-sonnet-4-5"
+BOUND_MESSAGE = "The block is bound to a different conversation."
+OLD_MODEL = "claude-sonnet-4-5"
 
 
-def thinker(model="", settings=WORDS, **fields):
+def build_thinking_client(model="", settings=WORDS, **fields):
     """Return a client whose history has a call with thinking, its result, and an answer with thinking."""
-    client = ProviderClient(Provider(settings, TWICE), "anthropic", tools=["ls"], model=model, **fields)
+    client = ProviderClient(Provider(settings, SCRIPT), "anthropic", tools=["ls"], model=model, **fields)
     client.send_results(client.send_user_text("go"))
     return client
 
 
-def swapped(signature):
+def change_one_character(signature):
     return ("A" if signature[9] != "A" else "B").join((signature[:9], signature[10:]))
 
 
-@given(st.dictionaries(st.text(), st.text()).filter(lambda about: "kind" not in about), st.data())
-def test_a_seal_opens_unless_a_bit_was_changed(about, data):
-    """A seal gives back what it is about, under its kind only, in both alphabets of base64; else nothing."""
-    made = make_provider_signature("thinking", **about)
-    assert open_provider_signature(made, "thinking") == {"kind": "thinking", **about}
-    assert open_provider_signature(made.replace("+", "-").replace("/", "_").rstrip("="), "thinking") is not None
-    assert open_provider_signature(made, "thought") is None
-    at = data.draw(st.integers(0, len(made.rstrip("=")) - 2))
-    assert open_provider_signature(made[:at] + ("A" if made[at] != "A" else "B") + made[at + 1 :], "thinking") is None
+@given(st.dictionaries(st.text(), st.text()).filter(lambda fields: "kind" not in fields), st.data())
+def test_open_provider_signature_returns_the_fields_of_an_unchanged_one(fields, data):
+    """Signatures open under their kind only, in both base64 alphabets, and not after any change."""
+    signature = make_provider_signature("thinking", **fields)
+    assert open_provider_signature(signature, "thinking") == {"kind": "thinking", **fields}
+    assert open_provider_signature(signature.replace("+", "-").replace("/", "_").rstrip("="), "thinking") is not None
+    assert open_provider_signature(signature, "thought") is None
+    at = data.draw(st.integers(0, len(signature.rstrip("=")) - 2))
+    assert (
+        open_provider_signature(
+            signature[:at] + ("A" if signature[at] != "A" else "B") + signature[at + 1 :], "thinking"
+        )
+        is None
+    )
 
 
 @given(st.one_of(st.text(), st.none(), st.integers()))
-def test_no_other_text_is_a_seal(text):
-    """Anything else opens as nothing."""
+def test_open_provider_signature_returns_none_for_other_values(text):
+    """Only signatures of the strict provider can be opened."""
     assert open_provider_signature(text, "thinking") is None
 
 
 # -- Anthropic ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_does_not_change_the_meaning_is_no_edit():
-    """Cache breakpoints, white space, a string for one text block and merged messages leave the prefix as it was."""
-    client = thinker()
+def test_thinking_binding_ignores_changes_without_meaning():
+    """Cache breakpoints, white space, a string for a text block and merged messages leave the prefix valid."""
+    client = build_thinking_client()
     client.history[0] = {
         "content": [{"text": "go", "type": "text", "cache_control": {"type": "ephemeral"}}],
         "role": "user",
@@ -63,9 +68,9 @@ def test_what_does_not_change_the_meaning_is_no_edit():
     assert isinstance(client.send_user_text("on"), ModelAnswer)
 
 
-def test_tools_that_are_loaded_later_are_not_signed_over():
-    """A deferred tool may come and go; any other changes the prefix."""
-    client = thinker()
+def test_thinking_binding_ignores_deferred_tools():
+    """A deferred tool can come and go; any other tool changes the prefix."""
+    client = build_thinking_client()
     client.body["tools"].append({"name": "later", "input_schema": {}, "defer_loading": True})
     assert isinstance(client.send_user_text("on"), ModelAnswer)
     client.body["tools"][1].pop("defer_loading")
@@ -92,35 +97,37 @@ def drop_first_thinking(body):
     del body["messages"][1]["content"][0]
 
 
-EDITS = {edit_result: 3, edit_words: 1, edit_system: 1, edit_tools: 1, drop_first_thinking: 3}
+THINKING_INDEX_BY_EDIT = {edit_result: 3, edit_words: 1, edit_system: 1, edit_tools: 1, drop_first_thinking: 3}
 
 
-@pytest.mark.parametrize(("edit", "at"), EDITS.items())
-def test_an_edit_before_thinking_is_refused(edit, at):
-    """On a model that binds, nothing before a thinking block may change, the chain of thinking included."""
-    client = thinker()
+@pytest.mark.parametrize(("edit", "at"), THINKING_INDEX_BY_EDIT.items())
+def test_edit_before_thinking_is_refused_on_a_binding_model(edit, at):
+    """Nothing before a thinking block may change, including earlier thinking."""
+    client = build_thinking_client()
     edit(client.body)
     reply = client.send_user_text("on")
     assert isinstance(reply, RefusalReply)
-    assert reply.message.startswith(f"messages.{at}.content.0: Invalid `signature` in `thinking` block. {BOUND}")
+    assert reply.message.startswith(
+        f"messages.{at}.content.0: Invalid `signature` in `thinking` block. {BOUND_MESSAGE}"
+    )
 
 
-def leaves(value, path=()):
-    """Yield the path of every text in a message, but what a provider does not sign over."""
+def iter_text_paths(value, path=()):
+    """Yield the path of every text in a value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in inner:
-        if isinstance(one, str):
+    for key, item in inner:
+        if isinstance(item, str):
             yield (*path, key)
-        yield from leaves(one, (*path, key))
+        yield from iter_text_paths(item, (*path, key))
 
 
 def test_any_changed_text_before_thinking_is_refused():
-    """Whatever text is changed before the newest thinking, the request is refused; behind it, none need be."""
-    count = len(list(leaves(thinker().history[:3])))
+    """A change of any text before the newest thinking is refused."""
+    count = len(list(iter_text_paths(build_thinking_client().history[:3])))
     assert count > 10
     for number in range(count):
-        client = thinker()
-        path = list(leaves(client.history[:3]))[number]
+        client = build_thinking_client()
+        path = list(iter_text_paths(client.history[:3]))[number]
         owner = client.history
         for step in path[:-1]:
             owner = owner[step]
@@ -128,31 +135,31 @@ def test_any_changed_text_before_thinking_is_refused():
         assert isinstance(client.send_user_text("on"), RefusalReply), path
 
 
-@pytest.mark.parametrize("edit", EDITS)
-def test_older_models_bind_nothing(edit):
-    """Up to Opus 5 the same edits pass."""
-    client = thinker("claude-opus-5")
+@pytest.mark.parametrize("edit", THINKING_INDEX_BY_EDIT)
+def test_edit_before_thinking_is_accepted_by_older_models(edit):
+    """Models up to Opus 5 accept the same edits."""
+    client = build_thinking_client("claude-opus-5")
     edit(client.body)
     assert isinstance(client.send_user_text("on"), ModelAnswer)
 
 
-@pytest.mark.parametrize(("edit", "at"), EDITS.items())
-def test_drop_block_drops_instead(edit, at):
-    """With drop_block and its beta the blocks that no longer fit are left out, named, and not counted."""
-    client = thinker()
+@pytest.mark.parametrize(("edit", "at"), THINKING_INDEX_BY_EDIT.items())
+def test_drop_block_drops_thinking_that_no_longer_fits(edit, at):
+    """With drop_block and its beta these blocks are left out, named, and not counted."""
+    client = build_thinking_client()
     edit(client.body)
-    client.body["thinking"] = DROPS
+    client.body["thinking"] = DROP_BLOCK_THINKING
     reply = client.send_user_text("on", anthropic_beta=BETA)
     assert isinstance(reply, ModelAnswer)
     paths = [("messages.1.content.0", "prefix_mismatch"), ("messages.3.content.0", "prefix_mismatch")]
     assert reply.dropped_blocks == tuple(paths if at == 1 else paths[1:])
 
 
-def test_thinking_made_after_a_drop_is_bound_to_what_was_read():
-    """An answer behind dropped blocks passes later, whether the client sends those blocks again or leaves them out."""
-    client = thinker()
+def test_thinking_after_a_drop_is_bound_to_the_prefix_that_was_read():
+    """It passes later whether the client sends the dropped blocks again or omits them."""
+    client = build_thinking_client()
     edit_words(client.body)
-    client.body["thinking"] = DROPS
+    client.body["thinking"] = DROP_BLOCK_THINKING
     reply = client.send_user_text("on", anthropic_beta=BETA)
     assert [type(part).__name__ for part in reply.parts] == ["Text"]
     reply = client.send_user_text("think", anthropic_beta=BETA)
@@ -162,77 +169,79 @@ def test_thinking_made_after_a_drop_is_bound_to_what_was_read():
     assert isinstance(client.send_user_text("without"), ModelAnswer)
 
 
-def test_thinking_may_be_omitted():
-    """With display omitted the words stay with the provider and the signature alone goes out and back."""
-    client = thinker(thinking={"type": "adaptive", "display": "omitted"})
+def test_omitted_thinking_is_sent_as_a_signature_only():
+    """With display omitted the text stays with the provider, and the client cannot add one."""
+    client = build_thinking_client(thinking={"type": "adaptive", "display": "omitted"})
     assert client.history[1]["content"][0]["thinking"] == ""
     assert isinstance(client.send_user_text("on"), ModelAnswer)
     client.history[1]["content"][0]["thinking"] = "hm"
     assert isinstance(client.send_user_text("on"), RefusalReply)
 
 
-def test_dropping_all_thinking_behind_the_edit_is_allowed():
-    """A history whose thinking behind an edit is gone passes."""
-    client = thinker()
+def test_edit_with_all_later_thinking_removed_is_accepted():
+    """Without thinking behind the edit nothing is bound to the old prefix."""
+    client = build_thinking_client()
     edit_result(client.body)
     del client.history[3]["content"][0]
     assert isinstance(client.send_user_text("on"), ModelAnswer)
 
 
-@pytest.mark.parametrize("model", ["claude-opus-5-5", OLD])
-def test_a_changed_signature_is_corrupt_everywhere(model):
-    """A signature with one byte changed is refused on every model, and drop_block does not help."""
-    client = thinker(model)
-    client.body["thinking"] = DROPS if model != OLD else {"type": "enabled", "budget_tokens": 1024}
+@pytest.mark.parametrize("model", ["claude-opus-5-5", OLD_MODEL])
+def test_changed_signature_is_refused_on_every_model(model):
+    """One changed byte is refused by every model, and drop_block does not help."""
+    client = build_thinking_client(model)
+    client.body["thinking"] = DROP_BLOCK_THINKING if model != OLD_MODEL else {"type": "enabled", "budget_tokens": 1024}
     client.body["max_tokens"] = 4_000
     block = client.history[1]["content"][0]
-    block["signature"] = swapped(block["signature"])
-    reply = client.send_user_text("on", anthropic_beta=BETA) if model != OLD else client.send_history()
+    block["signature"] = change_one_character(block["signature"])
+    reply = client.send_user_text("on", anthropic_beta=BETA) if model != OLD_MODEL else client.send_history()
     assert isinstance(reply, RefusalReply)
     assert "Invalid `signature` in `thinking` block" in reply.message
-    assert BOUND not in reply.message
+    assert BOUND_MESSAGE not in reply.message
 
 
-def test_changed_thinking_is_named_by_where_it_stands():
-    """In the latest assistant message thinking cannot be modified; further back its signature is invalid."""
-    for at, said in ((3, "cannot be modified"), (1, "Invalid `signature`")):
-        client = thinker(OLD)
+def test_changed_thinking_is_refused_in_the_words_for_its_place():
+    """The latest assistant message cannot be modified; further back the signature is invalid."""
+    for at, message in ((3, "cannot be modified"), (1, "Invalid `signature`")):
+        client = build_thinking_client(OLD_MODEL)
         client.history[at]["content"][0]["thinking"] = "other"
         reply = client.send_user_text("on")
         assert isinstance(reply, RefusalReply)
         assert reply.message.startswith(f"messages.{at}.content.0: ")
-        assert said in reply.message
+        assert message in reply.message
 
 
-def test_thinking_of_another_model_is_bound_to_it():
-    """A model that binds reads its own thinking only; a date in the name makes no other model."""
-    client = thinker()
+def test_thinking_of_another_model_is_refused_by_a_binding_model():
+    """A model that binds reads only its own thinking; a date in the name makes no other model."""
+    client = build_thinking_client()
     client.body["model"] = "claude-opus-5-5-20261001"
     assert isinstance(client.send_user_text("on"), ModelAnswer)
     client.body["model"] = "claude-sonnet-5-5"
     reply = client.send_user_text("on")
     assert isinstance(reply, RefusalReply)
-    assert BOUND in reply.message
+    assert BOUND_MESSAGE in reply.message
 
 
-def test_thinking_of_models_that_do_not_bind_may_be_replayed():
-    """A session that moves from an older model to one that binds keeps its thinking, edited history or not."""
-    client = thinker("claude-opus-5")
+def test_thinking_of_a_model_without_binding_is_accepted_by_a_binding_one():
+    """A session that moves to a binding model keeps its older thinking, edited history or not."""
+    client = build_thinking_client("claude-opus-5")
     edit_words(client.body)
     client.body["model"] = "claude-opus-5-5"
     assert isinstance(client.send_user_text("on"), ModelAnswer)
 
 
-def test_whose_signatures_are_taken_can_be_set():
-    """A signature nobody here made is refused, or taken unread with ``seals="any"``; ``binds`` overrules the model."""
+def test_settings_choose_accepted_signatures_and_binding():
+    """``accepted_seals="any"`` accepts foreign signatures unread, and ``binds_thinking`` overrules the model."""
     block = {"type": "thinking", "thinking": "hm", "signature": "EqQBCg"}
-    for seals, kind in (("own", RefusalReply), ("any", ModelAnswer)):
-        client = ProviderClient(Provider(ProviderSettings(tokenizer="words", accepted_seals=seals)), "anthropic")
+    for accepted_seals, kind in (("own", RefusalReply), ("any", ModelAnswer)):
+        client = ProviderClient(
+            Provider(ProviderSettings(tokenizer="words", accepted_seals=accepted_seals)), "anthropic"
+        )
         client.history.append({"role": "user", "content": "x"})
         client.history.append({"role": "assistant", "content": [block, {"type": "text", "text": "y"}]})
         assert isinstance(client.send_user_text("z"), kind)
     for binds, kind in (("always", RefusalReply), ("never", ModelAnswer)):
-        client = thinker("claude-opus-5", ProviderSettings(tokenizer="words", binds_thinking=binds))
+        client = build_thinking_client("claude-opus-5", ProviderSettings(tokenizer="words", binds_thinking=binds))
         edit_words(client.body)
         assert isinstance(client.send_user_text("on"), kind)
 
@@ -240,28 +249,28 @@ def test_whose_signatures_are_taken_can_be_set():
 # -- Responses ---------------------------------------------------------------------------------------------------------
 
 
-def reasoner(**fields):
-    client = ProviderClient(Provider(WORDS, TWICE), "openai-responses", tools=["ls"], reasoning={}, **fields)
+def build_reasoning_client(**fields):
+    client = ProviderClient(Provider(WORDS, SCRIPT), "openai-responses", tools=["ls"], reasoning={}, **fields)
     client.send_results(client.send_user_text("go"))
     return client
 
 
-def test_an_item_needs_the_reasoning_it_came_of():
-    """An item whose reasoning was taken out is refused by its id, and taken without the id."""
-    client = reasoner()
-    at = next(at for at, item in enumerate(client.history) if item.get("type") == "reasoning")
-    gone, item = client.history.pop(at), client.history[at]
+def test_stored_item_without_its_reasoning_is_refused():
+    """The refusal names the item by its id; without the id the item is accepted."""
+    client = build_reasoning_client()
+    index = next(index for index, item in enumerate(client.history) if item.get("type") == "reasoning")
+    reasoning, item = client.history.pop(index), client.history[index]
     reply = client.send_user_text("on")
     assert isinstance(reply, RefusalReply)
-    said = f"Item '{item['id']}' of type 'function_call' was provided without its required 'reasoning' item:"
-    assert reply.message == f"{said} '{gone['id']}'."
+    message = f"Item '{item['id']}' of type 'function_call' was provided without its required 'reasoning' item:"
+    assert reply.message == f"{message} '{reasoning['id']}'."
     del item["id"]
     assert isinstance(client.send_history(), ModelAnswer)
 
 
-def test_without_storage_reasoning_needs_its_content():
-    """With store false the content goes out and must come back; an id alone is not found."""
-    client = reasoner(store=False)
+def test_reasoning_without_storage_needs_its_encrypted_content():
+    """With store false the content is sent and must come back, since an id alone is not found."""
+    client = build_reasoning_client(store=False)
     reasoning = [item for item in client.history if item.get("type") == "reasoning"]
     assert all(item["encrypted_content"] for item in reasoning)
     assert isinstance(client.send_user_text("on"), ModelAnswer)
@@ -273,25 +282,25 @@ def test_without_storage_reasoning_needs_its_content():
     assert client.send_user_text("on").status == 404
 
 
-def test_stored_items_may_be_named_by_their_ids():
-    """With storage an item may be sent as a reference, and one that nobody stored is not found."""
-    client = reasoner()
+def test_stored_item_can_be_sent_as_a_reference():
+    """An item that was never stored is not found."""
+    client = build_reasoning_client()
     client.history[1] = {"type": "item_reference", "id": client.history[1]["id"]}
     assert isinstance(client.send_user_text("on"), ModelAnswer)
     client.history[1] = {"type": "item_reference", "id": "rs_nobody"}
     assert client.send_user_text("on").status == 404
 
 
-def test_changed_content_is_refused():
-    """Encrypted content with one byte changed could not be verified."""
-    client = reasoner(store=False)
-    client.history[1]["encrypted_content"] = swapped(client.history[1]["encrypted_content"])
+def test_changed_encrypted_content_is_refused():
+    """Encrypted content with one changed byte cannot be verified."""
+    client = build_reasoning_client(store=False)
+    client.history[1]["encrypted_content"] = change_one_character(client.history[1]["encrypted_content"])
     assert client.send_user_text("on").code == "invalid_encrypted_content"
 
 
-def test_reasoning_of_another_history_is_left_out():
-    """Responses refuses no edited history: the reasoning behind the edit is not read, and named."""
-    client = reasoner(store=False)
+def test_reasoning_behind_an_edit_is_dropped_and_named():
+    """Responses accepts an edited history, but does not read the reasoning behind the edit."""
+    client = build_reasoning_client(store=False)
     client.history[3].pop("status", None)
     del client.history[2]["id"]
     assert client.send_user_text("on").dropped_blocks == ()
@@ -301,9 +310,9 @@ def test_reasoning_of_another_history_is_left_out():
     assert [why for _, why in reply.dropped_blocks] == ["prefix_mismatch"] * 2
 
 
-def test_an_answer_is_gone_on_from_by_its_id():
-    """The history of a stored answer needs no resending and is counted; one that is not stored is not found."""
-    provider = Provider(WORDS, TWICE)
+def test_previous_response_id_stands_for_the_stored_history():
+    """The stored history is counted without being sent again; an answer that was not stored is not found."""
+    provider = Provider(WORDS, SCRIPT)
     client = ProviderClient(provider, "openai-responses", tools=["ls"])
     first = client.send_user_text("go " * 50)
     call = first.parts[1].id
@@ -317,8 +326,8 @@ def test_an_answer_is_gone_on_from_by_its_id():
     assert client.send_history().code == "previous_response_not_found"
 
 
-def test_a_conversation_goes_on_by_itself():
-    """With a conversation only what is new is sent; beside previous_response_id it is refused."""
+def test_conversation_keeps_its_history_on_the_server():
+    """Only new items are sent; together with previous_response_id it is refused."""
     client = ProviderClient(Provider(WORDS), "openai-responses", conversation={"id": "conv_1"})
     sizes = []
     for text in ("one", "two"):
@@ -332,29 +341,29 @@ def test_a_conversation_goes_on_by_itself():
 # -- Gemini ------------------------------------------------------------------------------------------------------------
 
 
-def caller(model="gemini-3-pro"):
+def build_calling_client(model="gemini-3-pro"):
     """Return a client with an open call, its answer, and the part that was signed."""
-    client = ProviderClient(Provider(WORDS, TWICE), "gemini", tools=["ls"], model=model)
+    client = ProviderClient(Provider(WORDS, SCRIPT), "gemini", tools=["ls"], model=model)
     reply = client.send_user_text("go")
     return client, reply, client.history[1]["parts"][-1]
 
 
-def test_a_call_needs_its_signature_in_the_current_turn():
-    """From Gemini 3 the first call of a step has its signature until the user speaks again; before, it needs none."""
-    client, reply, part = caller()
+def test_gemini_call_needs_its_signature_within_the_current_turn():
+    """From Gemini 3 the first call of a step needs it until the next user message; older models do not."""
+    client, reply, part = build_calling_client()
     del part["thoughtSignature"]
     refusal = client.send_results(reply)
     assert (refusal.code, "missing a thought_signature" in refusal.message) == ("INVALID_ARGUMENT", True)
     client.send_history()
     client.history.append({"role": "model", "parts": [{"text": "so"}]})
     assert isinstance(client.send_user_text("on"), ModelAnswer)
-    older, reply, part = caller("gemini-2.5-pro")
+    older, reply, part = build_calling_client("gemini-2.5-pro")
     del part["thoughtSignature"]
     assert isinstance(older.send_results(reply), ModelAnswer)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"thoughtSignature": "skip_thought_signature_validator"}, None),
         ({"thoughtSignature": "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="}, None),
@@ -362,16 +371,16 @@ def test_a_call_needs_its_signature_in_the_current_turn():
         ({"functionCall": {"name": "ls", "args": {"a": 1}}}, "Invalid thought signature."),
     ],
 )
-def test_a_signature_is_its_parts_own(change, said):
-    """The documented dummy passes; other bytes are corrupt, and other arguments are another part's."""
-    client, reply, part = caller()
+def test_gemini_signature_is_bound_to_its_part(change, message):
+    """The documented dummy passes; other bytes are corrupt, and other arguments are invalid."""
+    client, reply, part = build_calling_client()
     part |= change
     refusal = client.send_results(reply)
-    assert (refusal.message if isinstance(refusal, RefusalReply) else None) == said
+    assert (refusal.message if isinstance(refusal, RefusalReply) else None) == message
 
 
-def test_signatures_do_not_cross_models():
-    """A signature of one model is invalid at another."""
-    client, reply, _ = caller()
+def test_gemini_signature_is_bound_to_its_model():
+    """Another model refuses the signature as invalid."""
+    client, reply, _ = build_calling_client()
     client.model = "gemini-3.1-flash"
     assert client.send_results(reply).message.startswith("Invalid thought signature")

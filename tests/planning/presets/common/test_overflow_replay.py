@@ -1,4 +1,4 @@
-"""A compaction after an overflow under opencode and Claude Code: what it keeps, and what it says at its end."""
+"""A compaction after an overflow under opencode and Claude Code: what it keeps, and how its summary ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.planning.presets.common.overflow_replay import CONTINUE_INSTRUCTIO
 from holdfast.state.entries import FAILURE_OVERFLOW, TRIGGER_REPLAY, Entry, FailureEntry, RequestSetup
 from holdfast.state.fold.fold_entries import apply_entry
 
-WHERE = get_target("anthropic", "claude-sonnet-4-5", window=60_000, setup=RequestSetup("f", 100, is_exact=True))
+TARGET = get_target("anthropic", "claude-sonnet-4-5", window=60_000, setup=RequestSetup("f", 100, is_exact=True))
 PRESETS = ("opencode", "claude-code")
 OVERFLOWED = PlanInputs(overflow_step="compact")
 PICTURE = Media("image", "image/png", 3_000_000, "tide.png", "iVBORw0KGgo=" + "A" * 4_000_000)
@@ -20,132 +20,151 @@ QUESTION = Message("user", (Text("What does this picture show?"), PICTURE))
 TALK = [Message.from_text(role, f"{role} {at} " + "kelp " * 400) for at in range(6) for role in ("user", "assistant")]
 
 
-def step(number, text="found it"):
-    """Return a call with its result."""
+def build_step(number, text="found it"):
+    """Return a tool call with its result."""
     call = ToolCall(f"c{number}", "read", f'{{"path": "part_{number}.py"}}')
     return [Message("assistant", (call,)), Message("tool", (ToolResult(call.id, "read", (Text(text),)),))]
 
 
-def after_refusal(said, policy, world=OVERFLOWED, *, branch=None, where=WHERE):
-    """Return the plan after the newest request for ``said`` was refused as too large, without a number."""
-    first = branch or plan(said, where, policy).state
+def plan_after_overflow(messages, policy, inputs=OVERFLOWED, *, state=None, target=TARGET):
+    """Return the plan after the provider refused the last request for ``messages`` as too large, without a number."""
+    first = state or plan(messages, target, policy).state
     return plan(
-        said,
-        where,
+        messages,
+        target,
         policy,
         state=apply_entry(first, Entry("", None, FailureEntry(FAILURE_OVERFLOW, "too long"))),
-        inputs=world,
+        inputs=inputs,
     )
 
 
-def words(messages):
-    """Return all words of a request."""
+def join_texts(messages):
+    """Return all texts of a request."""
     parts = [part for message in messages for part in message.parts]
     return "\n".join(get_result_text(p) if isinstance(p, ToolResult) else getattr(p, "text", "") for p in parts)
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_overflow_replay_says_the_newest_message_again_without_its_media(name):
-    """[C] what lies before is summarized, the message is said again, and its picture is a line."""
-    said = [*TALK, QUESTION]
-    made = after_refusal(said, Policy.preset(name))
-    sent = apply(said, made)
-    assert (made.compaction.first_kept, made.compaction.trigger) == (len(TALK), TRIGGER_REPLAY)
+def test_overflow_replay_repeats_the_newest_message_without_media(name):
+    """[C] Everything before the newest user message is summarized, the message is sent again, and a line stands for its
+    picture.
+    """
+    messages = [*TALK, QUESTION]
+    new_plan = plan_after_overflow(messages, Policy.preset(name))
+    sent = apply(messages, new_plan)
+    assert (new_plan.compaction.first_kept, new_plan.compaction.trigger) == (len(TALK), TRIGGER_REPLAY)
     assert sent[-1].parts == (QUESTION.parts[0], Text("[Attached image/png: tide.png]"))
-    assert CONTINUE_INSTRUCTION not in words(sent)
-    assert made.after < made.before
+    assert CONTINUE_INSTRUCTION not in join_texts(sent)
+    assert new_plan.after < new_plan.before
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_overflow_replay_keeps_what_followed_the_message(name):
-    """Calls and results behind it are shown as they were, also those that the model has not read."""
-    turn = [Message.from_text("user", "Read both."), *step(1, "first"), *step(2, "unread")]
-    said = [*TALK, *turn]
-    assert apply(said, after_refusal(said, Policy.preset(name)))[-len(turn) :] == turn
+def test_overflow_replay_keeps_calls_and_results_after_the_message(name):
+    """Calls and results after the message are sent unchanged, also those that the model has not read."""
+    turn = [Message.from_text("user", "Read both."), *build_step(1, "first"), *build_step(2, "unread")]
+    messages = [*TALK, *turn]
+    assert apply(messages, plan_after_overflow(messages, Policy.preset(name)))[-len(turn) :] == turn
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_overflow_replay_passes_over_notes_of_a_client(name):
-    """What a client notes in the user's name is no message of the user: the one before it is said again."""
+def test_overflow_replay_skips_client_notes(name):
+    """A client's note in the user's name is no user message: the one before it is sent again."""
     note = Message.from_text("user", "<system-reminder>\nThe file changed.\n</system-reminder>")
-    said = [*TALK, QUESTION, *step(1), note]
-    assert after_refusal(said, Policy.preset(name)).compaction.first_kept == len(TALK)
+    messages = [*TALK, QUESTION, *build_step(1), note]
+    assert plan_after_overflow(messages, Policy.preset(name)).compaction.first_kept == len(TALK)
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_overflow_replay_happens_once_between_two_answers(name):
-    """A message that was said again and is refused once more is not folded: the other steps of recovery have a turn."""
-    said, policy = [*TALK, QUESTION], Policy.preset(name)
-    again = after_refusal(said, policy, branch=after_refusal(said, policy).state)
-    assert again.compaction is None
-    assert [notice.rule for notice in again.notices] == ["nothing-to-compact"]
+    """A replayed message that is refused once more is not compacted again, so the other overflow steps get
+    their turn.
+    """
+    messages, policy = [*TALK, QUESTION], Policy.preset(name)
+    second_plan = plan_after_overflow(messages, policy, state=plan_after_overflow(messages, policy).state)
+    assert second_plan.compaction is None
+    assert [notice.rule for notice in second_plan.notices] == ["nothing-to-compact"]
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_auto_continue_where_one_turn_is_all_there_is(name):
-    """Without an earlier message the turn is cut: unread results stay, and the summary ends with a word to go on."""
-    long = [one for number in range(8) for one in step(number, f"line of {number}\n" * 600)]
-    said = [Message.from_text("user", "Read all of it."), *long, *step(9, "unread")]
-    sent = apply(said, after_refusal(said, Policy.preset(name)))
-    assert sent[-2:] == said[-2:]
+def test_auto_continue_ends_the_summary_of_a_single_turn(name):
+    """With no earlier message the turn is cut: unread results stay, and the summary ends with an instruction to
+    continue.
+    """
+    steps = [message for number in range(8) for message in build_step(number, f"line of {number}\n" * 600)]
+    messages = [Message.from_text("user", "Read all of it."), *steps, *build_step(9, "unread")]
+    sent = apply(messages, plan_after_overflow(messages, Policy.preset(name)))
+    assert sent[-2:] == messages[-2:]
     assert sent[0].parts[-1] == Text(CONTINUE_INSTRUCTION)
-    assert "Read all of it." in words(sent)
+    assert "Read all of it." in join_texts(sent)
 
 
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("shown", [(), (PICTURE,)], ids=["words", "picture"])
-def test_auto_continue_mentions_media_only_where_they_went(name, shown):
-    """The user's only message is told in the summary; only a picture that went with it is mentioned."""
-    turn = [*step(1, "long line of it\n" * 3_000), *step(2, "long line of it\n" * 3_000)]
-    said = [Message("user", (Text("Look."), *shown)), *turn]
-    sent = words(apply(said, after_refusal(said, Policy.preset(name))))
+def test_auto_continue_mentions_media_only_when_media_were_removed(name, shown):
+    """The summary quotes the user's only message and mentions a picture only if one was removed with it."""
+    turn = [*build_step(1, "long line of it\n" * 3_000), *build_step(2, "long line of it\n" * 3_000)]
+    messages = [Message("user", (Text("Look."), *shown)), *turn]
+    sent = join_texts(apply(messages, plan_after_overflow(messages, Policy.preset(name))))
     assert sent.count(CONTINUE_INSTRUCTION) == 1
     assert (MEDIA_REMOVED_TEXT in sent) is bool(shown)
-    assert all(format_part_placeholder(one) in sent for one in shown)
+    assert all(format_part_placeholder(part) in sent for part in shown)
 
 
-def cut_turn():
-    """Return one turn that is over the trigger of ``WHERE``."""
-    return [Message.from_text("user", "Go."), *[one for at in range(9) for one in step(at, "value = 1\n" * 3_000)]]
+def build_turn_over_trigger():
+    """Return one turn that is larger than the trigger of ``TARGET``."""
+    return [
+        Message.from_text("user", "Go."),
+        *[message for at in range(9) for message in build_step(at, "value = 1\n" * 3_000)],
+    ]
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_auto_continue_is_not_for_compactions_by_hand(name):
-    """[C] after ``/compact`` nothing is added and nothing is said again; a hook can refuse, and a setting."""
-    said, policy = cut_turn(), Policy.preset(name)
-    folds = policy.with_settings(preset={"tail_turns": 0} if name == "opencode" else {})
-    assert CONTINUE_INSTRUCTION in words(
-        apply(said, plan(said, WHERE, folds, inputs=PlanInputs(overflow_step="compact")))
+def test_auto_continue_is_not_added_to_manual_compactions(name):
+    """[C] After ``/compact`` no instruction is added and no message is replayed; a hook or a setting can
+    switch it off.
+    """
+    messages, policy = build_turn_over_trigger(), Policy.preset(name)
+    keeps_no_tail = policy.with_settings(preset={"tail_turns": 0} if name == "opencode" else {})
+    assert CONTINUE_INSTRUCTION in join_texts(
+        apply(messages, plan(messages, TARGET, keeps_no_tail, inputs=PlanInputs(overflow_step="compact")))
     )
-    quiet = [
-        plan(said, WHERE, folds, inputs=PlanInputs(force_compaction=True)),
-        plan(said, WHERE, folds, inputs=PlanInputs(overflow_step="compact", can_auto_continue=False)),
+    plans = [
+        plan(messages, TARGET, keeps_no_tail, inputs=PlanInputs(force_compaction=True)),
+        plan(messages, TARGET, keeps_no_tail, inputs=PlanInputs(overflow_step="compact", can_auto_continue=False)),
         plan(
-            said,
-            WHERE,
-            folds.with_settings(preset={"auto_continue": False}),
+            messages,
+            TARGET,
+            keeps_no_tail.with_settings(preset={"auto_continue": False}),
             inputs=PlanInputs(overflow_step="compact"),
         ),
     ]
-    for made in quiet:
-        assert made.compaction.first_kept > 0
-        assert CONTINUE_INSTRUCTION not in words(apply(said, made))
-    by_hand = plan([*TALK, QUESTION, *step(1)], WHERE, policy, inputs=PlanInputs(force_compaction=True))
-    assert by_hand.compaction.trigger != TRIGGER_REPLAY
+    for new_plan in plans:
+        assert new_plan.compaction.first_kept > 0
+        assert CONTINUE_INSTRUCTION not in join_texts(apply(messages, new_plan))
+    manual_plan = plan([*TALK, QUESTION, *build_step(1)], TARGET, policy, inputs=PlanInputs(force_compaction=True))
+    assert manual_plan.compaction.trigger != TRIGGER_REPLAY
 
 
 @pytest.mark.parametrize("name", ["holdfast", "pi", "openclaw"])
-def test_overflow_replay_belongs_to_the_presets_that_ask_for_it(name):
-    """The other policies compact after an overflow as they do by themselves."""
-    said = [*TALK * 4, QUESTION, *step(1), *step(2)]
-    made = after_refusal(said, Policy.preset(name))
-    assert made.compaction is None or (made.compaction.trigger, made.compaction.edits) == ("overflow", ())
-    assert CONTINUE_INSTRUCTION not in words(apply(said, made))
+def test_overflow_replay_is_only_for_presets_that_ask_for_it(name):
+    """The other policies compact after an overflow as they do without one."""
+    messages = [*TALK * 4, QUESTION, *build_step(1), *build_step(2)]
+    new_plan = plan_after_overflow(messages, Policy.preset(name))
+    assert new_plan.compaction is None or (new_plan.compaction.trigger, new_plan.compaction.edits) == ("overflow", ())
+    assert CONTINUE_INSTRUCTION not in join_texts(apply(messages, new_plan))
 
 
-def test_an_extract_with_no_messages_below_does_not_point_there():
-    """Where nothing is kept, the section of next steps leads to the newest request in the extract itself."""
-    said, policy, below = cut_turn(), Policy.preset("claude-code"), "continue from the messages below"
-    assert below not in words(apply(said, plan(said, WHERE, policy, inputs=PlanInputs(force_compaction=True))))
-    said = [*said, Message.from_text("assistant", "Done."), Message.from_text("user", "Now?")]
-    assert below in words(apply(said, plan(said, WHERE, policy, inputs=PlanInputs(force_compaction=True))))
+def test_extract_does_not_point_to_messages_below_when_none_are_kept():
+    """When no message is kept, the section of next steps points to the newest request in the extract itself."""
+    messages, policy, below = (
+        build_turn_over_trigger(),
+        Policy.preset("claude-code"),
+        "continue from the messages below",
+    )
+    assert below not in join_texts(
+        apply(messages, plan(messages, TARGET, policy, inputs=PlanInputs(force_compaction=True)))
+    )
+    messages = [*messages, Message.from_text("assistant", "Done."), Message.from_text("user", "Now?")]
+    assert below in join_texts(
+        apply(messages, plan(messages, TARGET, policy, inputs=PlanInputs(force_compaction=True)))
+    )

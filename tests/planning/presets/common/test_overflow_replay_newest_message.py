@@ -1,4 +1,6 @@
-"""After an overflow under opencode and Claude Code the newest words are in the next request, whatever was said."""
+"""After an overflow under opencode and Claude Code the next request contains the newest user message, in any
+history.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +24,23 @@ QUESTION = "What does the northern harbour look like at low tide?"
 OPEN = Message("assistant", (ToolCall("open", "read", "{}"),))
 
 
-def step(number, chars):
-    """Return a call with a result of about ``chars`` characters."""
+def build_step(number, chars):
+    """Return a tool call with a result of about ``chars`` characters."""
     call, lines = ToolCall(f"new_{number}", "read", "{}"), "a line of the tide table\n" * (chars // 25)
     return [Message("assistant", (call,)), Message("tool", (ToolResult(call.id, "read", (Text(lines),)),))]
 
 
-def refused(made, said, where, policy):
-    """Return the plan that recovery asks for once the request of the plan ``made`` was too large."""
-    branch = apply_entry(made.state, Entry("", None, FailureEntry(FAILURE_OVERFLOW, "too long")))
-    return plan(said, where, policy, state=branch, inputs=PlanInputs(overflow_step="compact"))
+def plan_after_overflow(refused_plan, messages, target, policy):
+    """Return the plan that recovery makes after the request of ``refused_plan`` was too large."""
+    state = apply_entry(refused_plan.state, Entry("", None, FailureEntry(FAILURE_OVERFLOW, "too long")))
+    return plan(messages, target, policy, state=state, inputs=PlanInputs(overflow_step="compact"))
 
 
-def holds(sent, text):
-    """Return the messages of a request that hold ``text``."""
-    return [one for one in sent if any(isinstance(part, Text) and text in part.text for part in one.parts)]
+def find_messages_with_text(messages, text):
+    """Return the messages that contain ``text``."""
+    return [
+        message for message in messages if any(isinstance(part, Text) and text in part.text for part in message.parts)
+    ]
 
 
 steps = st.lists(st.sampled_from([25, 900, 9_000]), max_size=3)
@@ -45,26 +49,40 @@ policies = st.sampled_from(["opencode", "claude-code"])
 
 
 @given(talks, st.booleans(), steps, st.booleans(), policies, st.sampled_from([9_000, 60_000]))
-def test_an_overflow_loses_no_newest_words(talk, shows, new, is_open, name, window):
-    """The newest words and open calls stay, the request is valid; a message is said again once, and then it fits."""
-    where = get_target("anthropic", "claude-sonnet-4-5", window=window, setup=RequestSetup("f", 100, is_exact=True))
-    ask = Message("user", (Text(QUESTION), *[PICTURE] * shows))
-    said = [*talk, ask, *[one for at, chars in enumerate(new) for one in step(at, chars)], *[OPEN] * is_open]
+def test_overflow_replay_keeps_the_newest_message_and_open_calls(
+    history, has_picture, step_sizes, is_open, name, window
+):
+    """The newest message and open calls stay, the request is valid, and a message is replayed once only, after which it
+    fits.
+    """
+    target = get_target("anthropic", "claude-sonnet-4-5", window=window, setup=RequestSetup("f", 100, is_exact=True))
+    question = Message("user", (Text(QUESTION), *[PICTURE] * has_picture))
+    messages = [
+        *history,
+        question,
+        *[message for at, chars in enumerate(step_sizes) for message in build_step(at, chars)],
+        *[OPEN] * is_open,
+    ]
     policy = Policy.preset(name)
-    made = refused(plan(said, where, policy), said, where, policy)
-    assume(made.compaction is not None)
-    sent = apply(said, made)
-    assert holds(sent, QUESTION)
-    assert len(holds(sent, CONTINUE_INSTRUCTION)) <= 1
+    new_plan = plan_after_overflow(plan(messages, target, policy), messages, target, policy)
+    assume(new_plan.compaction is not None)
+    sent = apply(messages, new_plan)
+    assert find_messages_with_text(sent, QUESTION)
+    assert len(find_messages_with_text(sent, CONTINUE_INSTRUCTION)) <= 1
     assert not is_open or any(call.id == "open" for message in sent for call in message.calls)
-    found = validate_request(
-        build_request_body("anthropic", where.model, build_messages_to_send(made), options=made.options), "anthropic"
+    findings = validate_request(
+        build_request_body("anthropic", target.model, build_messages_to_send(new_plan), options=new_plan.options),
+        "anthropic",
     )
-    assert [one for one in found if one.level == "error" and not one.rule.startswith("anthropic.thinking")] == []
-    if made.compaction.trigger == TRIGGER_REPLAY:
-        assert made.after < made.before
-        assert made.after <= made.window
-        assert not collect_media_in_messages(*holds(sent, QUESTION))
-        again = refused(made, said, where, policy)
-        assert again.compaction is None or again.compaction.trigger != TRIGGER_REPLAY
-        assert holds(apply(said, again), QUESTION)
+    assert [
+        finding
+        for finding in findings
+        if finding.level == "error" and not finding.rule.startswith("anthropic.thinking")
+    ] == []
+    if new_plan.compaction.trigger == TRIGGER_REPLAY:
+        assert new_plan.after < new_plan.before
+        assert new_plan.after <= new_plan.window
+        assert not collect_media_in_messages(*find_messages_with_text(sent, QUESTION))
+        second_plan = plan_after_overflow(new_plan, messages, target, policy)
+        assert second_plan.compaction is None or second_plan.compaction.trigger != TRIGGER_REPLAY
+        assert find_messages_with_text(apply(messages, second_plan), QUESTION)

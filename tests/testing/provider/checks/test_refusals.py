@@ -1,4 +1,4 @@
-"""What the strict provider refuses, in the words and codes of each API. The rules themselves are proven elsewhere."""
+"""Refusals of the strict provider in the words and codes of each API; the rules themselves are tested elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.testing.provider.provider import Provider
 from holdfast.testing.provider.settings import ProviderSettings
 
 APIS = tuple(STRICTEST_MODELS)
-ODD = (
+ODD_VALUES = (
     None,
     True,
     0,
@@ -38,17 +38,17 @@ ODD = (
     2**70,
     "\u4f60",
 )
-SIMPLE = ProviderSettings(tokenizer="words", cache_minimum=1, window=5_000)
+SMALL_SETTINGS = ProviderSettings(tokenizer="words", cache_minimum=1, window=5_000)
 
 
-def ask(api, body, **settings):
+def send_body(api, body, **settings):
     model = "gemini-3-pro" if api == "gemini" else ""
     return Provider(ProviderSettings(tokenizer="words", **settings)).answer_body(api, body, model=model)
 
 
-def messages(*turns, **fields):
-    said = [{"role": role, "content": content} for role, content in turns]
-    return {"model": "claude-opus-5", "max_tokens": 10, "messages": said, **fields}
+def build_body(*turns, **fields):
+    messages = [{"role": role, "content": content} for role, content in turns]
+    return {"model": "claude-opus-5", "max_tokens": 10, "messages": messages, **fields}
 
 
 # -- before the rules --------------------------------------------------------------------------------------------------
@@ -56,14 +56,14 @@ def messages(*turns, **fields):
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff", b'{"model": "\\ud83d"}', b"[" * 5_000])
-def test_what_is_no_json_object_is_refused(api, data):
-    """Bytes that are no JSON object are an error of the client, in the API's words."""
-    reply = ask(api, data)
+def test_provider_refuses_bytes_that_are_no_json_object(api, data):
+    """The refusal is a client error in the API's words."""
+    reply = send_body(api, data)
     assert (reply.status, "JSON" in reply.message) == (400, True)
 
 
 @pytest.mark.parametrize(
-    ("api", "body", "said"),
+    ("api", "body", "message"),
     [
         ("anthropic", {"max_tokens": 1, "messages": []}, "model: Field required"),
         ("anthropic", {"model": "m", "messages": []}, "max_tokens: Field required"),
@@ -73,13 +73,13 @@ def test_what_is_no_json_object_is_refused(api, data):
         ("gemini", {}, "* GenerateContentRequest.contents: contents is not specified"),
     ],
 )
-def test_what_an_api_cannot_do_without_is_asked_for(api, body, said):
-    """A missing model, limit or history is refused by its name; a count needs no limit."""
-    assert ask(api, body).message == said
+def test_provider_names_a_missing_required_field(api, body, message):
+    """A missing model, limit or history is refused by its name, in the API's words."""
+    assert send_body(api, body).message == message
 
 
-WHOLE = {
-    "anthropic": messages(("user", "x")),
+COMPLETE_BODIES = {
+    "anthropic": build_body(("user", "x")),
     "openai-chat": {"model": "gpt-5", "messages": [{"role": "user", "content": "x"}]},
     "openai-responses": {"model": "gpt-5.5", "input": "x"},
     "gemini": {"contents": [{"role": "user", "parts": [{"text": "x"}]}]},
@@ -87,17 +87,20 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_lint_and_the_provider_agree_on_what_is_required(api):
-    """A whole request is taken by both; without any one of its fields, or with nothing in it, neither takes it."""
-    whole = WHOLE[api]
-    parts = [{key: value for key, value in whole.items() if key != gone} for gone in whole]
-    for body in (whole, *parts, *({**whole, gone: None} for gone in whole)):
-        found = validate_request(body, api, model="gemini-3-pro" if api == "gemini" else "", complete=True)
-        assert bool(found) is isinstance(ask(api, body), RefusalReply) is (body is not whole), (body, found)
+def test_provider_and_validate_request_agree_on_required_fields(api):
+    """Both accept a complete request and refuse it when any field is missing or null."""
+    complete = COMPLETE_BODIES[api]
+    parts = [{key: value for key, value in complete.items() if key != missing} for missing in complete]
+    for body in (complete, *parts, *({**complete, missing: None} for missing in complete)):
+        problems = validate_request(body, api, model="gemini-3-pro" if api == "gemini" else "", complete=True)
+        assert bool(problems) is isinstance(send_body(api, body), RefusalReply) is (body is not complete), (
+            body,
+            problems,
+        )
 
 
-def test_a_count_needs_no_limit():
-    """max_tokens belongs to answers alone."""
+def test_count_request_needs_no_max_tokens():
+    """A limit is only required where an answer is requested."""
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
     assert isinstance(
         Provider(ProviderSettings(tokenizer="words")).answer_body("anthropic", body, endpoint="count"), TokenCountReply
@@ -105,8 +108,8 @@ def test_a_count_needs_no_limit():
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_models_may_be_listed(api):
-    """Any model exists, unless some are named: then others are not found."""
+def test_provider_refuses_models_outside_its_list(api):
+    """Any model exists, unless the settings name some: then others are not found."""
     provider = Provider(ProviderSettings(tokenizer="words", models=("mine",)))
     for model, kind in (("mine", ModelAnswer), ("yours", RefusalReply)):
         reply = ProviderClient(provider, api, model=model).send_user_text("x")
@@ -114,24 +117,24 @@ def test_models_may_be_listed(api):
         assert isinstance(reply, ModelAnswer) or (reply.status, "yours" in reply.message) == (404, True)
 
 
-def test_a_field_that_stands_twice_is_refused():
-    """JSON that says a field twice is no request."""
-    assert ask("anthropic", b'{"model": "m", "max_tokens": 1, "max_tokens": 2, "messages": []}').status == 400
+def test_provider_refuses_duplicate_json_fields():
+    """A duplicate field would hide one of its values."""
+    assert send_body("anthropic", b'{"model": "m", "max_tokens": 1, "max_tokens": 2, "messages": []}').status == 400
 
 
 # -- rules in words ----------------------------------------------------------------------------------------------------
 
 
-def test_words_belong_to_rules():
-    """Every wording, code and detail is of a rule that there is."""
+def test_refusal_wordings_belong_to_existing_rules():
+    """Every wording, code and detail belongs to a rule of the validator."""
     assert {*RULE_WORDINGS, *OPENAI_ERROR_CODES, *ANTHROPIC_ERROR_CODES} <= {rule.name for rule in ALL_RULES}
 
 
-def test_all_open_calls_are_named():
-    """Anthropic's refusal of open calls names all of one message, and where it stands."""
+def test_refusal_of_open_calls_names_all_of_a_message():
+    """Anthropic's refusal names every open call of one message, and the message's place."""
     uses = [{"type": "tool_use", "id": id_, "name": "ls", "input": {}} for id_ in ("t1", "t2", "t3")]
     result = {"type": "tool_result", "tool_use_id": "t2", "content": "ok"}
-    reply = ask("anthropic", messages(("user", "x"), ("assistant", uses), ("user", [result])))
+    reply = send_body("anthropic", build_body(("user", "x"), ("assistant", uses), ("user", [result])))
     assert reply.message == (
         "messages.1: `tool_use` ids were found without `tool_result` blocks immediately after: t1, t3. Each `tool_use`"
         " block must have a corresponding `tool_result` block in the next message."
@@ -146,32 +149,34 @@ FETCHED = {
 }
 
 
-def test_a_deferred_server_call_is_answered():
-    """What the server does once it has the client's results waits for them, and for nothing else."""
+def test_server_call_may_wait_for_the_results_of_the_client():
+    """A server tool that runs after the client's tools waits for their results only."""
     use, result = (
         {"type": "tool_use", "id": "t1", "name": "ls", "input": {}},
         {"type": "tool_result", "tool_use_id": "t1"},
     )
-    asked = (("user", "x"), ("assistant", [FETCH, use]), ("user", [result]))
-    assert isinstance(ask("anthropic", messages(*asked)), ModelAnswer)
+    turns = (("user", "x"), ("assistant", [FETCH, use]), ("user", [result]))
+    assert isinstance(send_body("anthropic", build_body(*turns)), ModelAnswer)
     text = {"type": "text", "text": "so"}
-    assert isinstance(ask("anthropic", messages(*asked, ("assistant", [FETCHED, text]), ("user", "y"))), ModelAnswer)
-    assert isinstance(ask("anthropic", messages(*asked[:2], ("user", [result, text]))), RefusalReply)
+    assert isinstance(
+        send_body("anthropic", build_body(*turns, ("assistant", [FETCHED, text]), ("user", "y"))), ModelAnswer
+    )
+    assert isinstance(send_body("anthropic", build_body(*turns[:2], ("user", [result, text]))), RefusalReply)
 
 
-def test_open_calls_of_chat_are_named():
-    """Chat's refusal names the ids without a tool message right behind."""
+def test_refusal_of_open_chat_calls_names_their_ids():
+    """The refusal names the calls without a tool message right behind them."""
     calls = [{"id": id_, "type": "function", "function": {"name": "ls", "arguments": "{}"}} for id_ in ("c1", "c2")]
-    said = [{"role": "assistant", "content": None, "tool_calls": calls}]
-    said.append({"role": "tool", "tool_call_id": "c1", "content": "ok"})
-    reply = ask("openai-chat", {"model": "m", "messages": said})
+    conversation = [{"role": "assistant", "content": None, "tool_calls": calls}]
+    conversation.append({"role": "tool", "tool_call_id": "c1", "content": "ok"})
+    reply = send_body("openai-chat", {"model": "m", "messages": conversation})
     assert reply.message.endswith("did not have response messages: c2")
     assert reply.details == {"param": "messages[0].tool_calls"}
 
 
-def test_a_refusal_says_the_place_as_its_api_does():
+def test_json_place_is_formatted_as_its_api_does():
     """A JSON path becomes ``messages.1.content.0.tool_use.id``, ``messages[1].content`` or snake case."""
-    body = messages(("user", "x"), ("assistant", [{"type": "tool_use", "id": "a b"}]))
+    body = build_body(("user", "x"), ("assistant", [{"type": "tool_use", "id": "a b"}]))
     assert (
         parse_json_place("$.messages[1].content[0].id", body).format_path("anthropic")
         == "messages.1.content.0.tool_use.id"
@@ -181,22 +186,24 @@ def test_a_refusal_says_the_place_as_its_api_does():
     assert (parts.format_path("gemini"), parts.get_value()) == ("contents[2].parts[0].function_response.response", None)
 
 
-def test_what_has_no_words_says_its_place():
-    """A rule whose wording nobody has seen is refused with the place and what lint says."""
-    reply = ask("anthropic", messages(("user", "x"), temperature=7))
+def test_refusal_without_a_known_wording_gives_the_place():
+    """A rule whose provider wording is unknown is refused with its place and the validator's text."""
+    reply = send_body("anthropic", build_body(("user", "x"), temperature=7))
     assert (reply.code, reply.message.startswith("temperature: ")) == ("invalid_request_error", True)
 
 
-def test_a_warning_is_no_refusal():
-    """What lint only infers is not refused."""
+def test_provider_accepts_requests_with_warnings_only():
+    """The validator's warnings are only inferred, so they are not refused."""
     unknown = {"type": "some_new_block"}
-    assert isinstance(ask("anthropic", messages(("user", [{"type": "text", "text": "x"}, unknown]))), ModelAnswer)
+    assert isinstance(
+        send_body("anthropic", build_body(("user", [{"type": "text", "text": "x"}, unknown]))), ModelAnswer
+    )
 
 
-def test_betas_come_in_the_header():
-    """A feature in beta needs its header, or betas in the body as clouds have it."""
+def test_beta_feature_needs_its_header_or_betas_field():
+    """Clouds take the betas in the body instead of the header."""
     binding = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
-    body = messages(("user", "x"), thinking=binding)
+    body = build_body(("user", "x"), thinking=binding)
     beta = "thinking-binding-controls-2026-08-01"
     provider = Provider(ProviderSettings(tokenizer="words"))
     assert isinstance(provider.answer_body("anthropic", body), RefusalReply)
@@ -207,41 +214,43 @@ def test_betas_come_in_the_header():
     assert provider.answer_body("anthropic", body | {"betas": 1}).message == "betas: Input should be a valid list"
 
 
-# -- anything at all ---------------------------------------------------------------------------------------------------
+# -- arbitrary bodies --------------------------------------------------------------------------------------------------
 
 
 @given(st.sampled_from(APIS), st.binary(max_size=300), st.sampled_from(["generate", "count", "compact"]))
-def test_any_bytes_have_a_reply(api, data, endpoint):
-    """Whatever the bytes are, there is a reply and nothing is raised."""
-    assert isinstance(Provider(SIMPLE).answer(IncomingRequest(api, endpoint, data, "gemini-3-pro")), RefusalReply)
+def test_provider_replies_to_any_bytes(api, data, endpoint):
+    """No bytes at any endpoint raise an error."""
+    assert isinstance(
+        Provider(SMALL_SETTINGS).answer(IncomingRequest(api, endpoint, data, "gemini-3-pro")), RefusalReply
+    )
 
 
-def _spots(value, path=()):
+def iter_paths(value, path=()):
     """Yield the paths of everything inside a body."""
     if path:
         yield path
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in inner:
-        yield from _spots(one, (*path, key))
+    for key, item in inner:
+        yield from iter_paths(item, (*path, key))
 
 
-def _mangled(body, chance):
-    """Return a copy of a body with something odd in one place, or one thing less."""
+def mangle_body(body, random_source):
+    """Return a copy of a body with an odd value at one place, or without that value."""
     copy = json.loads(json.dumps(body))
-    spot = chance.choice(list(_spots(copy)))
+    path = random_source.choice(list(iter_paths(copy)))
     owner = copy
-    for step in spot[:-1]:
+    for step in path[:-1]:
         owner = owner[step]
-    if chance.random() < 0.3:
-        del owner[spot[-1]]
+    if random_source.random() < 0.3:
+        del owner[path[-1]]
     else:
-        owner[spot[-1]] = chance.choice(ODD)
+        owner[path[-1]] = random_source.choice(ODD_VALUES)
     return copy
 
 
-def _full(api):
-    """Return a body with words, thinking, calls and results."""
-    client = ProviderClient(Provider(SIMPLE), api, tools=["ls"])
+def build_full_body(api):
+    """Return a body with text, thinking, calls and results."""
+    client = ProviderClient(Provider(SMALL_SETTINGS), api, tools=["ls"])
     if api == "anthropic":
         client.body |= {"thinking": {"type": "adaptive"}, "system": "be brief", "cache_control": {"type": "ephemeral"}}
         client.body["betas"] = ["some-beta-2026-01-01"]
@@ -252,16 +261,16 @@ def _full(api):
     return client.body
 
 
-FULL = {api: _full(api) for api in APIS}
+FULL_BODIES = {api: build_full_body(api) for api in APIS}
 
 
 @given(st.sampled_from(APIS), st.integers(0, 2**32), st.sampled_from(["generate", "count", "compact"]))
-def test_any_mangled_request_has_a_reply(api, seed, endpoint):
-    """A good request with odd things in it is answered or refused; never is anything raised."""
-    chance = random.Random(seed)
-    body = FULL[api]
-    for _ in range(chance.randint(1, 3)):
-        body = _mangled(body, chance)
-    reply = Provider(SIMPLE).answer_body(api, body, endpoint=endpoint, model="gemini-3-pro")
+def test_provider_replies_to_any_damaged_request(api, seed, endpoint):
+    """A valid request with odd values in it is answered or refused, and nothing is raised."""
+    random_source = random.Random(seed)
+    body = FULL_BODIES[api]
+    for _ in range(random_source.randint(1, 3)):
+        body = mangle_body(body, random_source)
+    reply = Provider(SMALL_SETTINGS).answer_body(api, body, endpoint=endpoint, model="gemini-3-pro")
     assert isinstance(reply, RefusalReply | ModelAnswer | TokenCountReply | CompactReply)
     assert not isinstance(reply, RefusalReply) or (reply.message and msgspec.json.encode(reply))

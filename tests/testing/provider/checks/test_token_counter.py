@@ -1,4 +1,4 @@
-"""Tokens of the strict provider: independent of our estimator, whole texts, media flat, rounded once."""
+"""Token counts of the strict provider: independent of the estimator, flat for media, rounded once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CODE = "def _pieces(request: Request, sums: Sequence[int]) -> Iterator[tuple[byt
 PIXELS = base64.b64encode(bytes(30_000)).decode()
 
 
-def tokens(api, body, **fields):
+def count_tokens(api, body, **fields):
     model = "gemini-3-pro" if api == "gemini" else ""
     reply = Provider(ProviderSettings(tokenizer="words", **fields)).answer_body(
         api, body, endpoint="count", model=model
@@ -32,23 +32,23 @@ def tokens(api, body, **fields):
     return reply.tokens
 
 
-def ask(*blocks, **fields):
+def build_body(*blocks, **fields):
     return {"model": "claude-opus-5", "messages": [{"role": "user", "content": list(blocks)}], **fields}
 
 
-def text(words):
-    return {"type": "text", "text": words}
+def build_text_block(text):
+    return {"type": "text", "text": text}
 
 
-def test_word_pieces_are_near_a_real_tokenizer():
-    """Without the real tokenizer the count is some tenths higher on prose and code, never lower."""
+def test_count_word_pieces_is_near_a_real_tokenizer():
+    """Without the real tokenizer the count of prose and code is at most 45% higher, and hardly ever lower."""
     pytest.importorskip("bpe_openai")
     for sample in (PROSE, CODE):
         assert 0.95 <= count_word_pieces(sample) / get_token_counter("o200k")(sample) <= 1.45
 
 
-def test_a_tokenizer_that_is_not_there_is_an_error():
-    """Asking for the real tokenizer where it is not installed says what to install."""
+def test_get_token_counter_raises_for_a_missing_tokenizer():
+    """The error says what to install, and ``auto`` falls back to word pieces."""
     counting._load_o200k.cache_clear()
     try:
         with pytest.MonkeyPatch.context() as patch:
@@ -61,70 +61,79 @@ def test_a_tokenizer_that_is_not_there_is_an_error():
 
 
 @given(st.text(), st.text())
-def test_any_text_has_a_count(one, other):
-    """Any text is counted, and two texts have at least the tokens of the larger one."""
-    assert count_word_pieces(one) >= 0
-    assert count_word_pieces(f"{one}\n{other}") >= max(count_word_pieces(one), count_word_pieces(other))
+def test_count_word_pieces_counts_any_text(first, other):
+    """Two texts together have at least the tokens of the larger one."""
+    assert count_word_pieces(first) >= 0
+    assert count_word_pieces(f"{first}\n{other}") >= max(count_word_pieces(first), count_word_pieces(other))
 
 
-def test_a_long_text_is_counted_in_pieces():
-    """A text that the tokenizer would refuse for its length has a count."""
+def test_get_token_counter_counts_a_long_text_in_pieces():
+    """The tokenizer alone would refuse the text for its length."""
     pytest.importorskip("bpe_openai")
     assert get_token_counter("o200k")("\u4f60 " * 60_000) > 60_000
     assert get_token_counter("o200k")("\ud83d") > 0
 
 
-def test_the_factor_makes_other_tokens():
-    """All is multiplied and rounded up once, at the end."""
-    body = ask(text(PROSE), text("x"))
-    assert tokens("anthropic", body, factor=1.3) == -(-tokens("anthropic", body) * 13 // 10)
+def test_token_factor_multiplies_and_rounds_up_once():
+    """The factor applies to the sum of the whole request."""
+    body = build_body(build_text_block(PROSE), build_text_block("x"))
+    assert count_tokens("anthropic", body, factor=1.3) == -(-count_tokens("anthropic", body) * 13 // 10)
 
 
-def test_all_that_the_model_reads_is_counted():
-    """System, tools, names, arguments and results count; ids, signatures and breakpoints do not."""
-    plain = tokens("anthropic", ask(text("x")))
+def test_token_count_covers_everything_the_model_reads():
+    """System prompt, tools, names, arguments and results count; ids, signatures and breakpoints do not."""
+    base_tokens = count_tokens("anthropic", build_body(build_text_block("x")))
     tool = {"name": "ls", "description": PROSE, "input_schema": {"type": "object"}}
-    assert tokens("anthropic", ask(text("x"), system=PROSE)) > plain + 600
-    assert tokens("anthropic", ask(text("x"), tools=[tool])) > plain + 600
-    marked = text("x") | {"cache_control": {"type": "ephemeral"}}
-    assert tokens("anthropic", ask(marked)) == plain
+    assert count_tokens("anthropic", build_body(build_text_block("x"), system=PROSE)) > base_tokens + 600
+    assert count_tokens("anthropic", build_body(build_text_block("x"), tools=[tool])) > base_tokens + 600
+    marked = build_text_block("x") | {"cache_control": {"type": "ephemeral"}}
+    assert count_tokens("anthropic", build_body(marked)) == base_tokens
     for id_ in ("t", "t" * 200):
         call = {"type": "tool_use", "id": id_, "name": "ls", "input": {"path": PROSE}}
         result = {"type": "tool_result", "tool_use_id": id_, "content": PROSE}
-        said = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
-        body = {"model": "claude-opus-5", "messages": [{"role": "user", "content": "x"}, *said]}
-        assert tokens("anthropic", body) == tokens("anthropic", body | {"x": 1})
-        assert 1_300 < tokens("anthropic", body) < 2_100
+        messages = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+        body = {"model": "claude-opus-5", "messages": [{"role": "user", "content": "x"}, *messages]}
+        assert count_tokens("anthropic", body) == count_tokens("anthropic", body | {"x": 1})
+        assert 1_300 < count_tokens("anthropic", body) < 2_100
 
 
 @pytest.mark.parametrize("factor", [1, 3])
-def test_media_are_counted_flat(factor):
-    """An image or a document has the same tokens whatever its bytes are; their base64 is never text."""
+def test_token_count_of_media_is_flat(factor):
+    """An image or a document has the same tokens whatever its bytes, and its base64 is never text."""
     source = {"type": "base64", "media_type": "image/png", "data": PIXELS * factor}
     picture = {"type": "image", "source": source}
     document = {"type": "document", "source": source | {"media_type": "application/pdf"}}
-    plain = tokens("anthropic", ask(text("x")))
-    written = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": PROSE}}
-    assert tokens("anthropic", ask(text("x"), written)) > plain + 600
-    assert tokens("anthropic", ask(text("x"), picture)) == plain + counting.BLOCK_OVERHEAD + IMAGE_TOKENS["anthropic"]
-    assert tokens("anthropic", ask(text("x"), document)) == plain + counting.BLOCK_OVERHEAD + DOCUMENT_TOKENS
+    base_tokens = count_tokens("anthropic", build_body(build_text_block("x")))
+    text_document = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": PROSE}}
+    assert count_tokens("anthropic", build_body(build_text_block("x"), text_document)) > base_tokens + 600
+    assert (
+        count_tokens("anthropic", build_body(build_text_block("x"), picture))
+        == base_tokens + counting.BLOCK_OVERHEAD + IMAGE_TOKENS["anthropic"]
+    )
+    assert (
+        count_tokens("anthropic", build_body(build_text_block("x"), document))
+        == base_tokens + counting.BLOCK_OVERHEAD + DOCUMENT_TOKENS
+    )
     part = {"inlineData": {"mimeType": "image/png", "data": PIXELS * factor}}
     contents = {"contents": [{"parts": [{"text": "x"}]}]}
-    both = {"contents": [{"parts": [{"text": "x"}, part]}]}
-    assert tokens("gemini", both) == tokens("gemini", contents) + counting.BLOCK_OVERHEAD + IMAGE_TOKENS["gemini"]
+    contents_with_image = {"contents": [{"parts": [{"text": "x"}, part]}]}
+    assert (
+        count_tokens("gemini", contents_with_image)
+        == count_tokens("gemini", contents) + counting.BLOCK_OVERHEAD + IMAGE_TOKENS["gemini"]
+    )
     address = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXELS * factor}"}}
-    chat = {"model": "gpt-5.5", "messages": [{"role": "user", "content": [text("x"), address]}]}
-    assert tokens("openai-chat", chat) < 1_000
+    chat = {"model": "gpt-5.5", "messages": [{"role": "user", "content": [build_text_block("x"), address]}]}
+    assert count_tokens("openai-chat", chat) < 1_000
 
 
-def test_the_same_words_have_the_same_count_in_a_string_and_in_blocks():
-    """How a text is spelled in JSON does not change its tokens."""
+def test_token_count_is_the_same_for_a_string_and_a_text_block():
+    """The JSON form of a text does not change its tokens."""
     body = {"model": "claude-opus-5", "messages": [{"role": "user", "content": PROSE}]}
-    assert tokens("anthropic", body) == tokens("anthropic", ask(text(PROSE)))
+    assert count_tokens("anthropic", body) == count_tokens("anthropic", build_body(build_text_block(PROSE)))
 
 
-def test_hidden_reasoning_is_counted_once():
-    """Encrypted reasoning has the tokens of its words, with its summary beside it or alone."""
+def test_token_count_of_encrypted_reasoning_ignores_its_summary():
+    """Encrypted reasoning has the tokens of its text, with a summary beside it or without."""
     sizes = []
     for summary in (True, False):
         client = ProviderClient(
@@ -141,9 +150,9 @@ def test_hidden_reasoning_is_counted_once():
 
 
 @given(st.lists(st.text(), max_size=8))
-def test_sums_grow_with_every_piece(texts):
-    """The tokens of a beginning are never more than those of the whole."""
-    found = split_into_blocks("anthropic", ask(*(text(one) for one in texts)))
-    sums = RequestCounter(count_word_pieces, 1.3).sum_blocks(found)
+def test_sum_blocks_never_decreases(texts):
+    """The tokens of a prefix are at most those of the whole."""
+    blocks = split_into_blocks("anthropic", build_body(*(build_text_block(text) for text in texts)))
+    sums = RequestCounter(count_word_pieces, 1.3).sum_blocks(blocks)
     assert len(sums) == len(texts) + 1
     assert sums == sorted(sums)

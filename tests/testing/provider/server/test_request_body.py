@@ -1,4 +1,4 @@
-"""Bodies as they come: packed, cut off, too large, or any bytes at all."""
+"""Request bodies on the server: compressed, cut off, too large, or arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from holdfast.testing.provider.server.request_body import IncomingBodyTooLarge, 
 
 
 @pytest.mark.parametrize(
-    ("encoding", "pack"),
+    ("encoding", "compress"),
     [
         ("gzip", gzip.compress),
         ("deflate", zlib.compress),
@@ -31,89 +31,89 @@ from holdfast.testing.provider.server.request_body import IncomingBodyTooLarge, 
         ("gzip, zstd", lambda body: zstandard.compress(gzip.compress(body))),
     ],
 )
-def test_packed_bodies(parrot, client, encoding, pack):
-    """A packed body is judged as what it was before it was packed."""
+def test_server_decompresses_bodies(parrot, client, encoding, compress):
+    """The provider gets a compressed body as it was before the compression."""
     assert (
-        client.post("/v1/responses", content=pack(b'{"a":1}'), headers={"content-encoding": encoding}).status_code
+        client.post("/v1/responses", content=compress(b'{"a":1}'), headers={"content-encoding": encoding}).status_code
         == 200
     )
-    assert parrot.seen[0].body == b'{"a":1}'
+    assert parrot.received[0].body == b'{"a":1}'
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd", "br"])
-def test_bodies_that_are_not_what_they_say(parrot, client, encoding):
-    """A body that cannot be unpacked is a 400 in the API's shape and never reaches the judge."""
+def test_server_refuses_bodies_it_cannot_decompress(parrot, client, encoding):
+    """The refusal is a 400 in the API's shape, and the provider does not get the body."""
     answer = client.post("/v1/messages", content=b'{"a":1}', headers={"content-encoding": encoding})
     assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
     assert "content-encoding" in answer.json()["error"]["message"]
-    assert parrot.seen == []
+    assert parrot.received == []
 
 
-def test_a_body_that_swells_is_stopped():
-    """Unpacking ends at the limit, however small the packed body is."""
-    for encoding, pack in (("gzip", gzip.compress), ("zstd", zstandard.compress), ("deflate", zlib.compress)):
-        assert decompress_body(pack(bytes(1_000)), encoding, 1_000) == bytes(1_000)
+def test_decompress_body_stops_at_the_size_limit():
+    """The limit is on the decompressed size, however small the compressed body is."""
+    for encoding, compress in (("gzip", gzip.compress), ("zstd", zstandard.compress), ("deflate", zlib.compress)):
+        assert decompress_body(compress(bytes(1_000)), encoding, 1_000) == bytes(1_000)
         with pytest.raises(IncomingBodyTooLarge, match="more than 1,000 bytes"):
-            decompress_body(pack(bytes(5_000_000)), encoding, 1_000)
+            decompress_body(compress(bytes(5_000_000)), encoding, 1_000)
 
 
 @given(st.binary(max_size=60), st.lists(st.sampled_from(["gzip", "zstd", "deflate", "identity", "br", ""])))
-def test_unpacking_any_bytes(body, encodings):
-    """Any bytes under any encoding are unpacked or refused with a typed error."""
+def test_decompress_body_returns_bytes_or_raises_format_error(body, encodings):
+    """No bytes under any encoding raise another error."""
     try:
         assert isinstance(decompress_body(body, ", ".join(encodings), 10_000), bytes)
     except FormatError:
         return
 
 
-def test_a_body_that_is_too_large_is_read_to_its_end():
-    """A body over the limit is refused once it is read, and its bytes are not kept; a client that leaves is nothing."""
+def test_receive_request_body_reads_a_too_large_body_to_its_end():
+    """The refused body is read but not kept, and a client that disconnects gives None."""
 
-    def coming(*messages):
-        waiting = iter(messages)
+    def make_receive(*messages):
+        remaining = iter(messages)
 
         async def receive():
-            return next(waiting)
+            return next(remaining)
 
         return receive
 
     chunk = {"type": "http.request", "body": bytes(600), "more_body": True}
     last = chunk | {"more_body": False}
-    assert asyncio.run(receive_request_body(coming(chunk, last), 1_200)) == bytes(1_200)
+    assert asyncio.run(receive_request_body(make_receive(chunk, last), 1_200)) == bytes(1_200)
     with pytest.raises(IncomingBodyTooLarge):
-        asyncio.run(receive_request_body(coming(chunk, chunk, last), 1_200))
-    assert asyncio.run(receive_request_body(coming(chunk, {"type": "http.disconnect"}), 1_200)) is None
+        asyncio.run(receive_request_body(make_receive(chunk, chunk, last), 1_200))
+    assert asyncio.run(receive_request_body(make_receive(chunk, {"type": "http.disconnect"}), 1_200)) is None
 
 
-def test_a_client_that_leaves_is_no_fault(served, parrot, client):
-    """A client that leaves in the middle of its own request is told of, and the server serves on."""
+def test_server_survives_a_client_that_disconnects(served_parrot, parrot, client):
+    """A client that disconnects inside its request is reported, and the server goes on."""
     host, port = str(client.base_url).removeprefix("http://").strip("/").split(":")
-    with socket.create_connection((host, int(port))) as line:
-        line.sendall(b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
     assert client.post("/v1/messages", json={}).status_code == 200
-    over = time.monotonic() + 60
-    while "the client left" not in {told.verdict for told in served[2]}:
-        assert time.monotonic() < over
+    deadline = time.monotonic() + 60
+    while "the client left" not in {report.verdict for report in served_parrot[2]}:
+        assert time.monotonic() < deadline
         client.get("/")
 
 
-# -- whatever comes ----------------------------------------------------------------------------------------------------
+# -- arbitrary bodies --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def strict():
-    """A strict provider and a connection to it."""
+def strict_connection():
+    """Serve a strict provider and connect to it."""
     with serve_provider(Provider()) as url:
-        line = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
-        yield line
-        line.close()
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+        yield connection
+        connection.close()
 
 
 FIELDS = [
     *("model", "messages", "input", "contents", "parts", "role", "content", "tools", "stream", "type", "text"),
     *("max_tokens", "system", "user", "stream_options", "instructions"),
 ]
-PLACES = [
+PATHS = [
     "/v1/messages",
     "/v1/chat/completions",
     "/v1/responses",
@@ -133,12 +133,12 @@ jsons = st.recursive(
 bodies = st.binary(max_size=80) | jsons.map(lambda value: json.dumps(value).encode())
 
 
-@given(st.sampled_from(PLACES), bodies)
-def test_any_bytes_get_an_answer(strict, path, body):
-    """Any bytes at any address get an answer in the API's shape: a refusal that says why, or an answer."""
-    strict.request("POST", path, body)
-    answer = strict.getresponse()
-    found = answer.read()
-    assert answer.status in (200, 400, 404, 413, 422), found
+@given(st.sampled_from(PATHS), bodies)
+def test_server_answers_any_bytes_at_any_path(strict_connection, path, body):
+    """The response is an answer, or a refusal with a message in the API's shape."""
+    strict_connection.request("POST", path, body)
+    answer = strict_connection.getresponse()
+    content = answer.read()
+    assert answer.status in (200, 400, 404, 413, 422), content
     if answer.status != 200:
-        assert json.loads(found)["error"]["message"]
+        assert json.loads(content)["error"]["message"]
