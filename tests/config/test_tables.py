@@ -111,7 +111,7 @@ def test_load_configuration_merges_the_store_limits(write_config_files):
         ("[policy]\nresults = 1", ["policy.results = 1 is no table", "write [policy.results] on a line"]),
         (
             "[policy.pi.preset]\ntail_tokens = 'x'",
-            ["[policy.pi.preset] tail_tokens = 'x'", "a whole number, 0 or more", "[P] Keep the newest"],
+            ["[policy.pi.preset] tail_tokens = 'x'", "a whole number, 0 or more", "[P] Keep about this many"],
         ),
         ("[policy.pii.results]\nspill_chars = 1", ["no policy is called 'pii'", "did you mean pi?"]),
         ("[policy.qqq.results]\nspill_chars = 1", ["'qqq'", "there are: append-only, sliding"]),

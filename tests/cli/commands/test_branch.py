@@ -102,7 +102,7 @@ def test_branch_without_an_entry_writes_nothing(run, edited_session, store):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("zz",), "no entry has an id that is or begins with 'zz'"),
+        (("zz",), "no entry is 'zz' or begins with it"),
         (("99",), "no message #99"),
         (("u",), "could be any of these"),
         (("--name", "x"), "--name needs an ENTRY"),

@@ -194,12 +194,12 @@ def test_why_lines_limits_the_printed_text(run, edited_session):
         ("99", "no message #99 (its last one is #11)"),
         ("#12", "no message #12"),
         ("-1", "No such option"),
-        ("zz", "no entry has an id that is or begins with 'zz'"),
-        ("", "no entry has an id that is or begins with ''"),
+        ("zz", "no entry is 'zz' or begins with it"),
+        ("", "no entry is '' or begins with it"),
         ("d1", "is a decision, not a message"),
         ("u", "could be any of these"),
-        ("../../x", "no entry has an id"),
-        ("9" * 10_000, "no entry has an id that is or begins with '999"),
+        ("../../x", "no entry is '../../x'"),
+        ("9" * 10_000, "no entry is '999"),
     ],
 )
 def test_why_exits_2_for_what_is_no_message(run, edited_session, message, expected):
@@ -212,7 +212,7 @@ def test_why_exits_2_for_what_is_no_message(run, edited_session, message, expect
 
 def test_why_distinguishes_an_unknown_from_an_empty_session(run, store):
     """An unknown session and a session without messages get different errors."""
-    assert "no session has an id that is or begins with 'nobody'" in run("why", "nobody", "1").stderr
+    assert "no session is 'nobody' or begins with it" in run("why", "nobody", "1").stderr
     store.create_session("empty")
     assert "it has none" in run("why", "empty", "0").stderr
 

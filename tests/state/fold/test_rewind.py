@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 
 from holdfast import ConversationState, Policy, plan
 from holdfast.config import get_target
+from holdfast.engine.log.fork import collect_decisions_to_copy
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
@@ -180,3 +182,22 @@ def test_plan_keeps_an_undone_turn_limit_undone_after_an_edit():
     again = plan([*talk[:-1], Message.from_text("user", "in other words")], TARGET, policy, state=state)
     assert again.compaction is None
     assert compute_prefix_digest(again.state) != compute_prefix_digest(state)
+
+
+def test_rewind_state_to_the_start_shows_no_compaction():
+    """An empty conversation has no decisions, also none that hides no message, so a fork and a rewind there agree."""
+    summary = Message.from_text("user", "summary")
+    path = [
+        Entry("1", None, MessageEntry(build_sized_message(Message.from_text("user", "hello")))),
+        Entry("2", "1", RequestEntry("", 1, "gpt-5", 0, "openai-responses")),
+        Entry(
+            "3",
+            "2",
+            CompactionEntry(0, summary, native=msgspec.Raw(b'[{"type":"compaction","encrypted_content":"x"}]')),
+        ),
+    ]
+    state = ConversationState.from_entries(path)
+    rewound = rewind_state(state, 0)
+    forked = ConversationState.from_entries(collect_decisions_to_copy(state, path, 0, 0))
+    assert rewound.view.active_decisions == forked.view.active_decisions == ()
+    assert build_projection(rewound) == build_projection(forked) == []
