@@ -35,7 +35,8 @@ from holdfast.normalize.normalize_history import normalize_history
 from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.registry import API_NAMES, get_api_dialect
 from holdfast.providers.requests.message_dicts import decode_messages
-from holdfast.providers.requests.request_body import build_request_body, parse_request, render_request
+from holdfast.providers.requests.parsed_request import parse_request
+from holdfast.providers.requests.request_body import build_request_body, render_request
 from holdfast.providers.rules.validate import validate_request
 
 BYTES = 10_000_000

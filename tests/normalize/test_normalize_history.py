@@ -20,9 +20,9 @@ from holdfast.normalize import normalize_history as normalization_module
 from holdfast.normalize.fast_path import is_normalized_inside
 from holdfast.normalize.ids import encode_wire_id, has_only_valid_ids
 from holdfast.normalize.normalize_history import normalize_history
-from holdfast.normalize.pairing import SYNTHETIC_RESULT_TEXT
 from holdfast.normalize.parts import clean_message, clean_part
 from holdfast.normalize.projection import build_messages_to_send
+from holdfast.normalize.result_matching import SYNTHETIC_RESULT_TEXT
 from holdfast.providers.requests.request_body import build_request_body
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.dialect import Dialect

@@ -20,7 +20,7 @@ from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.foreign.convert_request import convert_request
 from holdfast.providers.native_compaction import build_server_compaction_fields
 from holdfast.providers.registry import get_api_spec
-from holdfast.providers.requests.request_body import parse_request
+from holdfast.providers.requests.parsed_request import parse_request
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.target import ModelLimits
 from holdfast.testing.provider import Provider, ProviderSettings

@@ -21,9 +21,9 @@ from holdfast.messages.parts import Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.normalize.normalize_history import normalize_history
-from holdfast.normalize.pairing import SYNTHETIC_RESULT_TEXT
 from holdfast.normalize.parts import has_nonblank_content
 from holdfast.normalize.projection import build_messages_to_send, normalize_projection
+from holdfast.normalize.result_matching import SYNTHETIC_RESULT_TEXT
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.plan import plan
 from holdfast.providers.fix.fix_request import fix_request

@@ -25,8 +25,9 @@ from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolCall,
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.normalize.ids import encode_wire_id
 from holdfast.normalize.normalize_history import normalize_history
-from holdfast.normalize.pairing import ORPHAN_RESULT_LABEL, SYNTHETIC_RESULT_TEXT
+from holdfast.normalize.pairing import ORPHAN_RESULT_LABEL
 from holdfast.normalize.projection import build_messages_to_send
+from holdfast.normalize.result_matching import SYNTHETIC_RESULT_TEXT
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.providers.requests.message_dicts import decode_messages, encode_messages

@@ -30,7 +30,7 @@ from holdfast.providers.native_compaction import (
     find_required_betas,
     parse_native_compaction,
 )
-from holdfast.providers.requests.request_body import parse_request
+from holdfast.providers.requests.parsed_request import parse_request
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry, MessageEntry

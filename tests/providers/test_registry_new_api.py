@@ -23,7 +23,7 @@ from holdfast.providers.openai_chat.models import build_dialect
 from holdfast.providers.openai_chat.spec import OPENAI_CHAT_SPEC
 from holdfast.providers.registry import API_SPECS
 from holdfast.providers.requests.message_dicts import decode_messages, encode_messages
-from holdfast.providers.requests.request_body import parse_request
+from holdfast.providers.requests.parsed_request import parse_request
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.dialect import Dialect
 

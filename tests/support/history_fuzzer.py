@@ -28,11 +28,12 @@ from holdfast.messages.parts import Opaque, Part, ProviderSignature, Text, Think
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.strip_foreign import strip_foreign_content
 from holdfast.normalize.normalize_history import normalize_history
-from holdfast.normalize.pairing import SYNTHETIC_RESULT_TEXT
 from holdfast.normalize.parts import has_nonblank_content
 from holdfast.normalize.projection import normalize_projection
+from holdfast.normalize.result_matching import SYNTHETIC_RESULT_TEXT
 from holdfast.providers.registry import API_NAMES
-from holdfast.providers.requests.request_body import build_request_body, parse_request, render_request
+from holdfast.providers.requests.parsed_request import parse_request
+from holdfast.providers.requests.request_body import build_request_body, render_request
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry, MessageEntry

@@ -19,7 +19,7 @@ from holdfast.errors import WindowTooSmall
 from holdfast.messages.message import Message, collect_media_in_messages, get_result_text
 from holdfast.messages.parts import Media, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.normalize.pairing import SYNTHETIC_RESULT_TEXT
+from holdfast.normalize.result_matching import SYNTHETIC_RESULT_TEXT
 from holdfast.planning.presets.openclaw.precheck import decide_precheck
 from holdfast.planning.presets.openclaw.rules import OPENCLAW_2026_9
 from holdfast.planning.settings import ChannelLimits, UserLimits

@@ -19,7 +19,8 @@ from holdfast.providers.openai_chat import messages as openai_chat
 from holdfast.providers.openai_responses import messages as openai_responses
 from holdfast.providers.registry import API_NAMES, API_SPECS
 from holdfast.providers.requests.message_dicts import decode_messages
-from holdfast.providers.requests.request_body import parse_request, render_request
+from holdfast.providers.requests.parsed_request import parse_request
+from holdfast.providers.requests.request_body import render_request
 
 FILES = sorted((Path(__file__).parents[3] / "shared" / "shapes").glob("req-*.jsonl"))
 LINES = Decoder(dict[str, Raw])

@@ -28,7 +28,7 @@ from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.budget import compute_budget
 from holdfast.planning.presets.common.overflow_replay import CONTINUE_INSTRUCTION
 from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
-from holdfast.providers.requests.request_body import parse_request
+from holdfast.providers.requests.parsed_request import parse_request
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, Entry, MessageEntry
 from holdfast.state.plan import SummaryRequest

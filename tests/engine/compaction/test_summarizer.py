@@ -22,7 +22,8 @@ from holdfast.planning.settings import Settings
 from holdfast.planning.summary.chunks import MIN_CHUNK_TOKENS
 from holdfast.planning.summary.prompts import SUMMARY_HEADINGS, SummaryPromptOptions
 from holdfast.providers.registry import get_api_spec
-from holdfast.providers.requests.request_body import build_request_body, parse_request
+from holdfast.providers.requests.parsed_request import parse_request
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.state.plan import SummaryRequest
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.provider import Fault, Provider, ProviderSettings

@@ -20,7 +20,8 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall
 from holdfast.messages.size.tokens import build_sized_message, estimate_text_tokens
 from holdfast.providers.registry import API_NAMES
-from holdfast.providers.requests.request_body import build_request_body, parse_request
+from holdfast.providers.requests.parsed_request import parse_request
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.providers.rules.validate import validate_request
 
 READ = FunctionTool("read", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}}})

@@ -28,7 +28,7 @@ from holdfast.planning.pipeline import Policy
 from holdfast.providers.answers.answer_stream import parse_answer
 from holdfast.providers.foreign.convert_request import convert_request
 from holdfast.providers.requests.message_dicts import encode_messages
-from holdfast.providers.requests.request_body import parse_request
+from holdfast.providers.requests.parsed_request import parse_request
 from holdfast.state.entries import MessageEntry
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider, ProviderSettings

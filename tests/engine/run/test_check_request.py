@@ -9,7 +9,8 @@ from holdfast.engine.upstream.upstream import UpstreamRequest
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.providers.requests.request_body import build_request_body, parse_request, render_request
+from holdfast.providers.requests.parsed_request import parse_request
+from holdfast.providers.requests.request_body import build_request_body, render_request
 
 API, MODEL = "anthropic", "claude-sonnet-4-5"
 FIRST = [

@@ -11,7 +11,8 @@ from holdfast.engine.run.check_request import is_already_checked, make_checked_r
 from holdfast.engine.upstream.upstream import UpstreamRequest
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.providers.requests.request_body import build_request_body, parse_request, render_request
+from holdfast.providers.requests.parsed_request import parse_request
+from holdfast.providers.requests.request_body import build_request_body, render_request
 from holdfast.providers.rules.validate import validate_request
 
 MODELS = [

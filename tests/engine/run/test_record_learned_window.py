@@ -16,7 +16,7 @@ from holdfast.engine.upstream.upstream import Reply
 from holdfast.errors import ContextOverflow, UpstreamError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text, ToolResult
-from holdfast.providers.requests.request_body import parse_request
+from holdfast.providers.requests.parsed_request import parse_request
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.entries import AnswerEntry
 from holdfast.store.memory import MemoryStore

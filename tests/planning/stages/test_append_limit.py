@@ -20,7 +20,8 @@ from holdfast.messages.sized_message import bound_message_chars
 from holdfast.planning.settings import Settings
 from holdfast.planning.stages.append_limit import cap_message_texts
 from holdfast.providers.registry import API_SPECS
-from holdfast.providers.requests.request_body import build_request_body, parse_request
+from holdfast.providers.requests.parsed_request import parse_request
+from holdfast.providers.requests.request_body import build_request_body
 
 NEWLINE = "\n"
 SMALL = Policy().with_settings(results={"append_chars": 1_000}).settings

@@ -17,7 +17,7 @@ from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.normalize.pairing import SYNTHETIC_RESULT_TEXT
+from holdfast.normalize.result_matching import SYNTHETIC_RESULT_TEXT
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.stages.cache_breakpoints import choose_cache_breakpoints
 from holdfast.providers.requests.request_body import build_request_body

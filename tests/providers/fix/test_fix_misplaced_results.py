@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from holdfast.normalize.pairing import SYNTHETIC_RESULT_TEXT
+from holdfast.normalize.result_matching import SYNTHETIC_RESULT_TEXT
 from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.rules.validate import validate_request
 

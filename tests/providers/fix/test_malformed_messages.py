@@ -7,7 +7,7 @@ import json
 import pytest
 
 from holdfast.errors import FormatError
-from holdfast.normalize.pairing import SYNTHETIC_RESULT_TEXT
+from holdfast.normalize.result_matching import SYNTHETIC_RESULT_TEXT
 from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.registry import API_SPECS
 

@@ -16,7 +16,8 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.fix.lost_text import count_user_texts
 from holdfast.providers.registry import API_NAMES, API_SPECS
-from holdfast.providers.requests.request_body import encode_sized_messages, parse_request
+from holdfast.providers.requests.parsed_request import parse_request
+from holdfast.providers.requests.request_body import encode_sized_messages
 from holdfast.providers.rules.validate import validate_request
 
 MODELS = {"anthropic": "claude-sonnet-4-5", "openai-chat": "gpt-5", "openai-responses": "gpt-5.5", "gemini": "g"}

@@ -20,7 +20,8 @@ from holdfast.normalize.parts import encode_wire_tool_name
 from holdfast.providers.common.tool_names import map_invalid_tool_names
 from holdfast.providers.foreign.convert_request import convert_request
 from holdfast.providers.registry import API_NAMES, API_SPECS, get_api_dialect
-from holdfast.providers.requests.request_body import build_request_body, parse_request
+from holdfast.providers.requests.parsed_request import parse_request
+from holdfast.providers.requests.request_body import build_request_body
 from holdfast.providers.rules.validate import validate_request
 
 SCHEMA = {"type": "object", "properties": {"p": {"type": "string"}}, "required": ["p"]}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.providers.requests.request_body import parse_request
+from holdfast.providers.requests.parsed_request import parse_request
 from holdfast.proxy.conversation.clients import (
     AGENTS,
     MAX_SIDE_MESSAGES,
