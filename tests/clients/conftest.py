@@ -7,23 +7,20 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
 MARK = "clients"
 
 
 def pytest_configure(config):
-    config.addinivalue_line(
-        "markers", f"{MARK}: real clients, that nothing else needs; run where -m {MARK} asks for them"
-    )
+    config.addinivalue_line("markers", f"{MARK}: tests with real clients; they run only with -m {MARK}")
 
 
 def pytest_collection_modifyitems(config, items):
     """Deselect the tests of real clients unless -m names their marker."""
     if MARK in config.option.markexpr:
         return
-    left_out = [item for item in items if item.get_closest_marker(MARK)]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
+    deselected = [item for item in items if item.get_closest_marker(MARK)]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if not item.get_closest_marker(MARK)]
 
 

@@ -95,45 +95,45 @@ def clear_waiting_lane() -> None:
             await sleep(1)
             lanes.turn_away_waiting("one")
 
-    async def work() -> None:
+    async def scenario() -> None:
         async with create_task_group() as group:
             group.start_soon(wait)
             await sleep(0.5)
             async with lanes.hold("one"):
                 pass
 
-    raise_first_error(work)
+    raise_first_error(scenario)
 
 
 def open_session_in_another_loop() -> None:
-    async def work() -> None:
+    async def scenario() -> None:
         async with Engine.open(
             ":memory:", upstream=ScriptedUpstream([]), api="anthropic", model="claude-opus-5"
         ) as engine:
             await to_thread.run_sync(asyncio.run, engine.session("one"))
 
-    asyncio.run(work())
+    asyncio.run(scenario())
 
 
 def hold_closed_lane() -> None:
     lanes = Lanes()
 
-    async def work() -> None:
+    async def scenario() -> None:
         await lanes.drain()
         async with lanes.hold("one"):
             pass
 
-    run_on_fake_clock(work)
+    run_on_fake_clock(scenario)
 
 
 def exceed_deadline() -> None:
     lanes = Lanes()
 
-    async def work() -> None:
+    async def scenario() -> None:
         async with lanes.hold("one", deadline=5):
             await sleep(9)
 
-    run_on_fake_clock(work)
+    run_on_fake_clock(scenario)
 
 
 def read_answer_of_unfinished_run() -> None:

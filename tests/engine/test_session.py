@@ -627,7 +627,7 @@ def test_session_report_counts_only_what_is_in_force(tmp_path):
     """
     long = Message("tool", (ToolResult("c", "Read", (Text("a line\n" * 30_000),)),))
 
-    async def go():
+    async def scenario():
         reports = []
         for _ in range(3):
             async with Engine.open(str(tmp_path / "s.db"), upstream=ScriptedUpstream([]), target=OPUS) as engine:
@@ -640,7 +640,7 @@ def test_session_report_counts_only_what_is_in_force(tmp_path):
                 reports.append(session.report())
         return reports
 
-    reports = run_on_fake_clock(go)
+    reports = run_on_fake_clock(scenario)
     assert reports[1::2][:-1] == reports[2::2]
     assert [report.compaction_count for report in reports] == [0, 1, 1, 1, 1, 1]
     assert min(report.decision_count for report in reports[1:]) > 0
@@ -667,7 +667,7 @@ def test_session_record_parses_an_answer_or_a_refusal_from_bytes():
     content = [{"type": "text", "text": "Kelp."}]
     answer = msgspec.json.encode({"role": "assistant", "content": content, "stop_reason": "end_turn"})
 
-    async def work():
+    async def scenario():
         async with open_session(ScriptedUpstream([])) as session:
             prepared = await session.prepare("What holds?")
             body = msgspec.json.decode(session.render_body(prepared))
@@ -679,14 +679,14 @@ def test_session_record_parses_an_answer_or_a_refusal_from_bytes():
             with pytest.raises(OperationAborted, match="call prepare"):
                 await session.record(answer)
 
-    anyio.run(work)
+    anyio.run(scenario)
 
 
 def test_session_answer_recall_reads_back_a_spilled_text():
     """The model finds a spilled text with the recall tool, and a wrong call gets an error result."""
     long = "\n".join(f"line {number}" for number in range(9_000))
 
-    async def work():
+    async def scenario():
         async with open_session(ScriptedUpstream([])) as session:
             assert session.recall_tool["name"] == "recall"
             call = Message("assistant", (ToolCall("call_1", "read", "{}"),))
@@ -697,7 +697,7 @@ def test_session_answer_recall_reads_back_a_spilled_text():
             wrong = await session.answer_recall('{"id": "ffffffff"}')
             assert (found.is_error, wrong.is_error) == (False, True)
 
-    anyio.run(work)
+    anyio.run(scenario)
 
 
 def test_session_shorten_results_moves_to_a_new_branch():
@@ -708,15 +708,15 @@ def test_session_shorten_results_moves_to_a_new_branch():
     result = Message("tool", (ToolResult("call_1", "read", (Text("a line of the log\n" * 20_000),)),))
     call = Message("assistant", (ToolCall("call_1", "read", "{}"),))
 
-    async def work(policy):
+    async def scenario(policy):
         async with open_session(ScriptedUpstream([]), smaller_window, policy=policy) as session:
             await session.append("read it", call, result)
             leaf, tokens = session.journal.leaf, session.report().tokens
             outcome = await session.shorten_results()
             return outcome, session.journal.leaf != leaf, session.report().tokens < tokens
 
-    shortened, has_moved, is_smaller = anyio.run(work, "openclaw")
+    shortened, has_moved, is_smaller = anyio.run(scenario, "openclaw")
     assert (shortened.messages, has_moved, is_smaller) == (1, True, True)
-    unchanged, has_moved, _ = anyio.run(work, "holdfast")
+    unchanged, has_moved, _ = anyio.run(scenario, "holdfast")
     assert (unchanged.messages, has_moved) == (0, False)
     assert "holdfast" in unchanged.why

@@ -41,13 +41,13 @@ def test_proxy_forwards_unchanged_requests_and_answers_byte_for_byte(
         else chat.path
     )
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             chat.add_user_text("How high is the tide?")
             data = json.dumps(chat.body(), indent=1).encode()
             return data, await client.post(path, data)
 
-    data, reply = run(go)
+    data, reply = run(scenario)
     assert reply.status_code == 200, reply.text
     assert upstream.bodies == [data]
     assert reply.content == upstream.answers[0]
@@ -62,14 +62,14 @@ def test_proxy_keeps_every_request_inside_the_configured_window(api, open_client
     """
     upstream, chat = make_strict_upstream(16_000), make_chat(api)
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, window=16_000) as client:
             for number in range(40):
                 reply = await chat.send_turn(client, f"Note {number}: {WORDS}")
                 assert reply.status_code == 200, (number, reply.text)
                 assert f"Note {number}: " in upstream.bodies[-1].decode()
 
-    run(go)
+    run(scenario)
     assert len(upstream.bodies) == 40
     assert max(request.tokens for request in upstream.provider.requests) <= 16_000
 
@@ -82,14 +82,14 @@ def test_proxy_recovers_from_an_overflow_of_an_unknown_window(api, words, open_c
     """
     upstream, chat = make_upstream(Provider(Strict(window=12_000, overflow=words))), make_chat(api)
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             for number in range(16):
                 reply = await chat.send_turn(client, f"Note {number}: {WORDS}")
                 assert reply.status_code == 200, (number, reply.text)
             return (await client.web.get("/stats")).json()
 
-    assert run(go)["overflows"]["avoided"] > 0
+    assert run(scenario)["overflows"]["avoided"] > 0
 
 
 @pytest.mark.uncounted
@@ -122,7 +122,7 @@ def test_proxy_sends_the_same_bytes_for_a_retry(api, open_client, make_chat, mak
     """A repeated request is sent upstream with the same bytes, also after a restart."""
     upstream, chat, store = make_strict_upstream(16_000), make_chat(api), MemoryStore()
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store, window=16_000) as client:
             for number in range(20):
                 await chat.send_turn(client, f"Note {number}: {WORDS}")
@@ -132,7 +132,7 @@ def test_proxy_sends_the_same_bytes_for_a_retry(api, open_client, make_chat, mak
         async with open_client(upstream, store, window=16_000) as client:
             await client.post(chat.path, chat.body())
 
-    run(go)
+    run(scenario)
     assert upstream.bodies[-3] == upstream.bodies[-2] == upstream.bodies[-1]
 
 
@@ -152,12 +152,12 @@ def test_proxy_reports_an_unfixable_overflow_in_the_words_of_the_api(api, open_c
         chat.messages.append({"role": "system", "content": WORDS * 12})
     system = {"systemInstruction": {"parts": [{"text": WORDS * 12}]}} if api == "gemini" else {}
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             chat.add_user_text("How high is the tide?")
             return await client.post(chat.path, chat.body() | system)
 
-    reply = run(go)
+    reply = run(scenario)
     assert reply.status_code == 400, reply.text
     verdict = classify_error(ErrorReport(api, status=400, body=reply.content))
     assert verdict.kind == "context_window"
@@ -169,7 +169,7 @@ def test_observe_mode_forwards_everything_unchanged_and_records_it(api, open_cli
     """In observe mode the provider's overflow errors come back unchanged, and the conversation is in the store."""
     upstream, chat, store = make_strict_upstream(8_000), make_chat(api), MemoryStore()
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store, observe=True) as client:
             replies = []
             sent = []
@@ -181,7 +181,7 @@ def test_observe_mode_forwards_everything_unchanged_and_records_it(api, open_cli
                     chat.add_answer(replies[-1].content)
             return sent, replies
 
-    sent, replies = run(go)
+    sent, replies = run(scenario)
     assert upstream.bodies == sent
     assert [reply.content for reply in replies] == upstream.answers
     assert {reply.status_code for reply in replies} == {200, 400}
@@ -193,7 +193,7 @@ def test_count_tokens_counts_the_reduced_request(open_client, make_chat, make_st
     """A token count covers the reduced request, or the client would compact in the middle of its task."""
     upstream, chat = make_strict_upstream(16_000), make_chat("anthropic")
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, window=16_000) as client:
             for number in range(30):
                 await chat.send_turn(client, f"Note {number}: {WORDS}")
@@ -202,7 +202,7 @@ def test_count_tokens_counts_the_reduced_request(open_client, make_chat, make_st
             reply = await client.post("/v1/messages/count_tokens", body)
             return reply.json()["input_tokens"]
 
-    assert 0 < run(go) < 16_000
+    assert 0 < run(scenario) < 16_000
 
 
 def test_gemini_count_tokens_reduces_only_the_contents(open_client, make_chat, make_strict_upstream):
@@ -214,7 +214,7 @@ def test_gemini_count_tokens_reduces_only_the_contents(open_client, make_chat, m
     whole = b'{ "generateContentRequest" : {"model": "models/kelp", "contents": %s, "tools": [] } , "other": 1}'
     damaged = b'{"generateContentRequest": {"contents": 1}}'
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, window=16_000) as client:
             for number in range(20):
                 await chat.send_turn(client, f"Note {number}: {WORDS}")
@@ -225,7 +225,7 @@ def test_gemini_count_tokens_reduces_only_the_contents(open_client, make_chat, m
             ]
             return [reply.headers[STATE] for reply in [*replies, await client.post(path, damaged)]]
 
-    assert run(go) == ["managed", "managed", "relayed"]
+    assert run(scenario) == ["managed", "managed", "relayed"]
     plain, inside, left = upstream.bodies[-3:]
     start, end = whole.split(b"%s")
     assert (inside.startswith(start), inside.endswith(end)) == (True, True)
@@ -242,7 +242,7 @@ def test_proxy_serves_unrecorded_and_reports_a_failing_store_once(open_client, m
     def full(*_, **__):
         raise StoreReadOnly("the disk is full; free some space")
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store, window=16_000) as client:
             for number in range(20):
                 await chat.send_turn(client, f"Note {number}: {WORDS}")
@@ -250,7 +250,7 @@ def test_proxy_serves_unrecorded_and_reports_a_failing_store_once(open_client, m
             replies = [await chat.send_turn(client, "And now?"), await chat.send_turn(client, "And then?")]
             return replies, (await client.web.get("/livez")).json()
 
-    replies, livez = run(go)
+    replies, livez = run(scenario)
     assert [reply.status_code for reply in replies] == [200, 200]
     assert {reply.headers[STATE] for reply in replies} == {"unrecorded"}
     assert len(upstream.bodies[-1]) < len(json.dumps(chat.messages)) / 2, "earlier decisions still apply"
@@ -264,7 +264,7 @@ def test_bypass_file_switches_managing_off_and_on(open_client, make_chat, make_s
     """
     upstream, chat = make_strict_upstream(), make_chat("anthropic")
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, bypass=tmp_path / "bypass") as client:
             states = []
             for there in (False, True, False):
@@ -272,25 +272,25 @@ def test_bypass_file_switches_managing_off_and_on(open_client, make_chat, make_s
                 states.append((await chat.send_turn(client, "Go on.")).headers[STATE])
             return states
 
-    assert run(go) == ["managed", "bypassed", "managed"]
+    assert run(scenario) == ["managed", "bypassed", "managed"]
 
 
 def test_bypass_file_that_cannot_be_checked_is_ignored(open_client, make_chat, make_strict_upstream, tmp_path):
     """A bypass path that cannot be checked switches nothing off and fails no request."""
 
-    async def go():
+    async def scenario():
         async with open_client(make_strict_upstream(), bypass=tmp_path / ("n" * 300) / "bypass") as client:
             reply = await make_chat("anthropic").send_turn(client, "Go on.")
             return reply.status_code, reply.headers.get(STATE)
 
-    assert run(go) == (200, "managed")
+    assert run(scenario) == (200, "managed")
 
 
 def test_proxy_forwards_api_keys_and_never_stores_them(open_client, make_chat, make_strict_upstream):
     """No auth header of a client is in the log, in the health pages or in an answer (no-keys-stored)."""
     upstream, chat, store = make_strict_upstream(), make_chat("anthropic"), MemoryStore()
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store) as client:
             reply = await chat.send_turn(
                 client, "Go on.", {"x-api-key": "sk-secret-1", "authorization": "Bearer secret-2"}
@@ -298,7 +298,7 @@ def test_proxy_forwards_api_keys_and_never_stores_them(open_client, make_chat, m
             pages = [(await client.web.get(place)).text for place in ("/livez", "/stats", "/metrics")]
             return reply, pages
 
-    reply, pages = run(go)
+    reply, pages = run(scenario)
     assert upstream.sent[0].headers["x-api-key"] == "sk-secret-1"
     assert upstream.sent[0].headers["authorization"] == "Bearer secret-2"
     log = [repr(entry) for info in store.list_sessions() for entry in store.read_entries(info.key)]
@@ -313,7 +313,7 @@ def test_proxy_forwards_unknown_models_and_keeps_roles_alternating(api, open_cli
     def body():
         return chat.body() | {"model": "local-7b"}
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, window=16_000) as client:
             if api == "openai-chat":
                 chat.messages.append({"role": "system", "content": "You read the tide."})
@@ -327,7 +327,7 @@ def test_proxy_forwards_unknown_models_and_keeps_roles_alternating(api, open_cli
                     assert upstream.bodies[-1] == data
                 chat.add_answer(reply.content)
 
-    run(go)
+    run(scenario)
     roles = [message["role"] for message in json.loads(upstream.bodies[-1])["messages"]]
     assert len(roles) < len(chat.messages) / 2
     assert "user user" not in " ".join(roles)
@@ -342,7 +342,7 @@ def test_proxy_keeps_decisions_when_the_newest_message_is_replaced(
     """
     upstream, chat = make_upstream(Provider(Strict(window=12_000))), make_chat(api)
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             for number in range(24):
                 chat.add_user_text(f"Note {number}: {WORDS}")
@@ -353,7 +353,7 @@ def test_proxy_keeps_decisions_when_the_newest_message_is_replaced(
                 chat.messages = whole
                 chat.add_answer(reply.content)
 
-    run(go)
+    run(scenario)
     refused = len(upstream.bodies) - 24
     assert 1 <= refused <= 3
 
@@ -371,7 +371,7 @@ def test_forget_learned_window_takes_effect_in_a_running_proxy(
     )
     path, sizes = tmp_path / "holdfast.db", []
 
-    async def go():
+    async def scenario():
         with open_store(path) as store:
             async with open_client(upstream, store) as client:
                 for number in range(30):
@@ -383,7 +383,7 @@ def test_forget_learned_window_takes_effect_in_a_running_proxy(
                     assert (await chat.send_turn(client, f"Note {number}: {WORDS}")).status_code == 200
                     sizes.append(len(upstream.bodies[-1]))
 
-    run(go)
+    run(scenario)
     assert max(sizes[:20]) < 45_000 < sizes[-1]
 
 
@@ -393,7 +393,7 @@ def test_proxy_makes_no_summary_call_unless_configured(api, open_client, make_ch
     client's or the named model.
     """
 
-    async def go(upstream, **given):
+    async def scenario(upstream, **given):
         chat = make_chat(api)
         async with open_client(upstream, window=16_000, **given) as client:
             for number in range(20):
@@ -401,12 +401,12 @@ def test_proxy_makes_no_summary_call_unless_configured(api, open_client, make_ch
                 assert reply.status_code == 200, reply.text
         return len(upstream.bodies) - 20
 
-    assert run(lambda: go(make_strict_upstream(16_000))) == 0
+    assert run(lambda: scenario(make_strict_upstream(16_000))) == 0
     upstream = make_strict_upstream(16_000)
-    assert run(lambda: go(upstream, summaries="client")) > 0
+    assert run(lambda: scenario(upstream, summaries="client")) > 0
     assert {request.headers["x-api-key"] for request in upstream.sent} == {"sk-mine"}
     upstream = make_strict_upstream(16_000)
-    assert run(lambda: go(upstream, summaries="other-model")) > 0
+    assert run(lambda: scenario(upstream, summaries="other-model")) > 0
     assert [
         request for request in upstream.sent if b"other-model" in request.content or "other-model" in str(request.url)
     ]
@@ -428,13 +428,13 @@ def test_proxy_never_uses_a_subscription_login_for_another_model(
     """
     upstream, chat = make_strict_upstream(16_000), make_chat("anthropic")
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, window=16_000, summaries="other-model") as client:
             for number in range(20):
                 assert (await chat.send_turn(client, f"Note {number}: {WORDS}", login)).status_code == 200
             return (await client.web.get("/livez")).json()
 
-    livez = run(go)
+    livez = run(scenario)
     assert len(upstream.bodies) == 20
     assert not [body for body in upstream.bodies if b"other-model" in body]
     assert capfd.readouterr().err.count("set summaries to client") == 1
@@ -447,13 +447,13 @@ def test_summary_request_carries_the_key_from_the_query(open_client, make_chat, 
     upstream, chat = make_strict_upstream(16_000), make_chat("gemini")
     path = chat.path.replace(":generate", ":streamGenerate") + "?alt=sse&key=kelp-1"
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, window=16_000, summaries="client") as client:
             for number in range(20):
                 chat.add_user_text(f"Note {number}: {WORDS}")
                 assert (await client.post(path, chat.body())).status_code == 200
 
-    run(go)
+    run(scenario)
     paths = {str(request.url.raw_path.decode()) for request in upstream.sent}
     assert paths == {path, chat.path + "?key=kelp-1"}
 
@@ -472,11 +472,11 @@ def test_observe_mode_forwards_requests_larger_than_the_window(api, open_client,
     }.get(api, {"response_format": {"type": "json_object", "kelp": WORDS * 12}})
     data = json.dumps(chat.body() | system).encode()
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, observe=True, window=4_000) as client:
             return await client.post(chat.path, data)
 
-    reply = run(go)
+    reply = run(scenario)
     assert upstream.bodies == [data]
     assert reply.content == upstream.answers[0]
 
@@ -485,7 +485,7 @@ def test_observe_mode_forwards_requests_larger_than_the_window(api, open_client,
 def test_proxies_on_one_store_send_the_bytes_of_a_single_proxy(api, open_client, make_chat, make_strict_upstream):
     """Memory never overrides the log: two proxies that take turns on one store send the bytes that one would send."""
 
-    async def go(upstream, replicas):
+    async def scenario(upstream, replicas):
         chat, store = make_chat(api), MemoryStore()
         async with (
             open_client(upstream, store, window=16_000) as first,
@@ -496,6 +496,6 @@ def test_proxies_on_one_store_send_the_bytes_of_a_single_proxy(api, open_client,
                 assert (await chat.send_turn(client, f"Note {number}: {WORDS}")).status_code == 200
 
     alone, both = make_strict_upstream(16_000), make_strict_upstream(16_000)
-    run(lambda: go(alone, 1))
-    run(lambda: go(both, 2))
+    run(lambda: scenario(alone, 1))
+    run(lambda: scenario(both, 2))
     assert both.bodies == alone.bodies

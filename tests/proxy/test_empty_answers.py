@@ -22,11 +22,11 @@ def test_proxy_retries_an_empty_answer_to_an_oversized_request(api, open_client,
     """
     gateway, chat = EmptyAnswerGateway(Provider(Strict(window=16_000))), make_chat(api)
 
-    async def go():
+    async def scenario():
         async with open_client(make_upstream(gateway)) as client:
             return [await chat.send_turn(client, f"Note {number}: {WORDS}") for number in range(12)]
 
-    replies = anyio.run(go)
+    replies = anyio.run(scenario)
     assert all(b"ok " in reply.content for reply in replies)
     assert gateway.empty_count == 1
 
@@ -35,7 +35,7 @@ def test_proxy_retries_an_empty_stream_before_passing_it_on(open_client, make_up
     """No event of a stream is passed on before the stream is known not to be empty."""
     gateway, chat = EmptyAnswerGateway(Provider(Strict(window=16_000))), make_chat("openai-chat", stream=True)
 
-    async def go():
+    async def scenario():
         async with open_client(make_upstream(gateway)) as client:
             for number in range(12):
                 chat.add_user_text(f"Note {number}: {WORDS}")
@@ -46,5 +46,5 @@ def test_proxy_retries_an_empty_stream_before_passing_it_on(open_client, make_up
                 assert words
                 chat.messages.append({"role": "assistant", "content": words})
 
-    anyio.run(go)
+    anyio.run(scenario)
     assert gateway.empty_count == 1

@@ -46,11 +46,11 @@ def send_conversation(open_client, make_strict_upstream, messages, model, path="
     upstream = make_strict_upstream(400_000)
     data = json.dumps({"model": model, "messages": messages, **fields}).encode()
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             return await client.post(path, data)
 
-    return data, upstream.bodies, anyio.run(go)
+    return data, upstream.bodies, anyio.run(scenario)
 
 
 @pytest.mark.parametrize("model", ["local-7b", "qwen3-coder", "deepseek-chat", "openai/gpt-oss-20b"])
@@ -96,14 +96,14 @@ def test_proxy_asks_once_per_model_before_fixing_every_request(models, open_clie
     upstream = make_strict_upstream(400_000)
     messages = [*INVALID["no result"]]
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             for text, model in zip("bcdefg", 6 * models, strict=False):
                 reply = await client.post("/v1/chat/completions", {"model": model, "messages": messages})
                 assert reply.status_code == 200
                 messages.extend([reply.json()["choices"][0]["message"], {"role": "user", "content": text}])
 
-    anyio.run(go)
+    anyio.run(scenario)
     assert len(upstream.bodies) == 6 + len(models)
 
 
@@ -121,7 +121,7 @@ def test_proxy_drops_thinking_after_a_refusal_and_then_at_once(open_client, make
     more = {"max_tokens": 4_000, "tools": [tool], "thinking": {"type": "enabled", "budget_tokens": 1_024}}
     body = {"model": "claude-sonnet-4-5", "messages": make_tool_loop([]), **more}
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             first = await client.post("/v1/messages", body)
             messages = [
@@ -131,7 +131,7 @@ def test_proxy_drops_thinking_after_a_refusal_and_then_at_once(open_client, make
             ]
             return first, await client.post("/v1/messages", {**body, "messages": messages})
 
-    assert [reply.status_code for reply in anyio.run(go)] == [200, 200]
+    assert [reply.status_code for reply in anyio.run(scenario)] == [200, 200]
     assert upstream.bodies[0] == json.dumps(body).encode()
     assert ["thinking" in json.loads(sent) for sent in upstream.bodies] == [True, False, False]
 
@@ -156,11 +156,13 @@ def test_proxy_fixes_a_refused_request_only_once(open_client, make_strict_upstre
     invalid = {"model": "claude-sonnet-4-5", "messages": make_tool_loop([]), **thinking}
     valid = {"model": "claude-sonnet-4-5", "messages": [USER], **thinking}
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             return [await client.post("/v1/messages", body) for body in (invalid, invalid, valid)]
 
-    assert [(reply.status_code, RefusingUpstream.WORDS in reply.text) for reply in anyio.run(go)] == [(400, True)] * 3
+    assert [(reply.status_code, RefusingUpstream.WORDS in reply.text) for reply in anyio.run(scenario)] == [
+        (400, True)
+    ] * 3
     assert upstream.bodies[:1] + upstream.bodies[-1:] == [json.dumps(body).encode() for body in (invalid, valid)]
     assert len(upstream.bodies) == 5
 
@@ -230,7 +232,7 @@ def test_required_form_is_kept_in_the_log(how, name, open_client, make_strict_up
         assert reply.status_code == 200
         return reply.json()["choices"][0]["message"], len(upstream.bodies) - before
 
-    async def go():
+    async def scenario():
         messages, counts = INVALID[name], []
         async with open_client(upstream, store) as first, open_client(upstream, store) as second:
             for turn in range(4):
@@ -245,4 +247,4 @@ def test_required_form_is_kept_in_the_log(how, name, open_client, make_strict_up
                     Journal.open(store, store.list_sessions()[0].key).forget_learned_window()
         return counts
 
-    assert anyio.run(go) == [2, 1, 1, 1]
+    assert anyio.run(scenario) == [2, 1, 1, 1]

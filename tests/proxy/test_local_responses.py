@@ -51,11 +51,11 @@ def test_client_compaction_that_fits_is_forwarded_unchanged(path, open_client, m
     tools = {"max_tokens": 400, "tools": [{"name": "read", "input_schema": {"type": "object"}}]}
     body = {"model": STRICTEST_MODELS[api], field: [*CLIENT_COMPACTIONS[path]]} | (tools if api == "anthropic" else {})
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, MemoryStore()) as client:
             return await client.post(path, body, {"user-agent": "claude-cli/2.0.1 (external, cli)"})
 
-    assert run(go).status_code == 200
+    assert run(scenario).status_code == 200
     assert upstream.bodies == [json.dumps(body).encode()]
 
 
@@ -67,7 +67,7 @@ def test_proxy_learns_a_byte_limit_from_a_413(api, open_client, make_upstream, m
     upstream, chat = make_upstream(Provider(Strict(window=200_000)), max_bytes=30_000), make_chat(api)
     field = {"gemini": "contents", "openai-responses": "input"}.get(api, "messages")
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             for number in range(16):
                 reply = await chat.send_turn(client, f"Note {number}: {WORDS}")
@@ -76,7 +76,7 @@ def test_proxy_learns_a_byte_limit_from_a_413(api, open_client, make_upstream, m
                 assert f"Note {number}: {WORDS}" in newest
                 assert "replaced by this extract" not in newest
 
-    run(go)
+    run(scenario)
     assert 1 <= len(upstream.bodies) - 16 <= 2
 
 
@@ -91,11 +91,11 @@ def test_client_compaction_of_an_unknown_conversation_is_reduced(open_client, ma
         chat.messages.append({"type": "message", "role": "assistant", "content": content})
     long, short = chat.body(), chat.body() | {"input": chat.messages[-4:]}
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store, window=16_000) as client:
             return [await client.post("/v1/responses/compact", body) for body in (long, short, long)]
 
-    replies = run(go)
+    replies = run(scenario)
     assert [reply.status_code for reply in replies] == [200] * 3, [reply.text for reply in replies]
     assert [reply.headers[STATE] for reply in replies] == ["managed"] * 3
     assert "Note 29: " in upstream.bodies[0].decode()
@@ -116,7 +116,7 @@ def test_refused_responses_compact_is_retried_smaller(is_known, words, open_clie
         MemoryStore(),
     )
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store) as client:
             for number in range(12 if is_known else 0):
                 assert (await chat.send_turn(client, f"Note {number}: {WORDS}")).status_code == 200
@@ -131,7 +131,7 @@ def test_refused_responses_compact_is_retried_smaller(is_known, words, open_clie
             )
             return reply, before, [len(store.read_entries(info.key)) for info in store.list_sessions()]
 
-    reply, before, after = run(go)
+    reply, before, after = run(scenario)
     assert (reply.status_code, reply.headers[STATE]) == (200, "managed"), reply.text
     assert reply.json()["object"] == "response.compaction"
     assert reply.content == upstream.answers[-1]
@@ -155,11 +155,11 @@ def test_refused_claude_code_compaction_is_retried_smaller(stream, open_client, 
     chat.add_user_text(SUMMARISE)
     headers = {"user-agent": "claude-cli/2.1.197 (external, cli)", "x-claude-code-session-id": "kelp"}
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store) as client:
             return await client.post(chat.path, chat.body(), headers)
 
-    reply = run(go)
+    reply = run(scenario)
     assert (reply.status_code, reply.headers[STATE]) == (200, "managed"), reply.text
     assert "detailed summary" in upstream.bodies[-1].decode()
     assert upstream.bodies.count(json.dumps(chat.body()).encode()) == 1
@@ -174,11 +174,11 @@ def test_observe_mode_returns_a_refused_client_compaction(open_client, make_chat
     chat.add_user_text(SUMMARISE)
     headers = {"user-agent": "claude-cli/2.1.197 (external, cli)", "x-claude-code-session-id": "kelp"}
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, observe=True) as client:
             return await client.post(chat.path, chat.body(), headers)
 
-    assert run(go).status_code == 400
+    assert run(scenario).status_code == 400
     assert len(upstream.bodies) == 1
 
 
@@ -203,11 +203,11 @@ def test_unfixable_overflow_is_reported_with_limit_and_size(api, words, open_cli
     upstream, chat = make_upstream(Provider(Strict(window=8_000, overflow=words))), make_chat(api)
     chat.add_user_text("Hello.")
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             return await client.post(chat.path, chat.body() | SYSTEMS[api])
 
-    verdict = classify_error(ErrorReport(api, status=400, body=run(go).content))
+    verdict = classify_error(ErrorReport(api, status=400, body=run(scenario).content))
     counted = upstream.provider.requests[-1].tokens
     if words == "native" and api != "openai-responses":
         assert (verdict.limit, verdict.requested) == (8_000, counted)
@@ -222,14 +222,14 @@ def test_window_too_small_is_reported_once(open_client, make_chat, make_strict_u
     """
     upstream, chat, store = make_strict_upstream(1_500), make_chat("anthropic"), MemoryStore()
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store) as client:
             for number in range(5):
                 chat.add_user_text(f"Note {number}: {WORDS}")
                 reply = await client.post(chat.path, chat.body())
             return reply, [(await client.web.get(place)).json() for place in ("/livez", "/stats")]
 
-    reply, (livez, stats) = run(go)
+    reply, (livez, stats) = run(scenario)
     assert (reply.status_code, reply.headers[STATE]) == (400, "refused")
     assert classify_error(ErrorReport("anthropic", status=400, body=reply.content)).kind == "context_window"
     refused = livez["refused"]
@@ -255,7 +255,7 @@ def test_local_refusals_are_counted_as_refused(open_client, make_chat, make_stri
         404: ("/nowhere", {"x-holdfast-token": "t"}, b"{}"),
     }
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, token="t", body_bytes=1_000) as client:
             replies = [await client.post(path, body, headers) for path, headers, body in wrong.values()]
             await client.post(chat.path, chat.body(), {"x-holdfast-token": "t"})
@@ -264,7 +264,7 @@ def test_local_refusals_are_counted_as_refused(open_client, make_chat, make_stri
             stats, livez = [(await client.web.get(place, headers=headers)).json() for place in ("/stats", "/livez")]
             return replies, stats, livez, (await client.web.get("/metrics", headers=headers)).text
 
-    replies, stats, livez, metrics = run(go)
+    replies, stats, livez, metrics = run(scenario)
     assert [reply.status_code for reply in replies] == list(wrong)
     assert {reply.headers[STATE] for reply in replies} == {"refused"}
     counted = {state: count for state, count in stats["requests"]["all"].items() if count}
@@ -279,7 +279,7 @@ def test_root_path_identifies_the_proxy(open_client, make_strict_upstream):
     """GET and HEAD on the proxy's own root identify it, unless the client's headers name a provider."""
     upstream = make_strict_upstream()
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             greetings = [await client.web.request(method, "/") for method in ("GET", "HEAD", "POST")]
             by_own_address = await client.web.get("/u/http://127.0.0.1:8642/")
@@ -287,7 +287,7 @@ def test_root_path_identifies_the_proxy(open_client, make_strict_upstream):
             statuses = [reply.status_code for reply in (*greetings, by_own_address)]
             return statuses, (greetings[0].json(), by_own_address.json()), for_anthropic.headers[STATE]
 
-    assert run(go) == ([200, 200, 404, 200], ({"proxy": "holdfast"}, {"proxy": "holdfast"}), "relayed")
+    assert run(scenario) == ([200, 200, 404, 200], ({"proxy": "holdfast"}, {"proxy": "holdfast"}), "relayed")
     assert [request.url.path for request in upstream.sent] == ["/"]
 
 
@@ -295,11 +295,11 @@ def test_metrics_path_of_a_named_upstream_is_relayed(open_client, make_strict_up
     """A path that names an upstream relays ``/metrics`` to it, because gateways have one too."""
     upstream = make_strict_upstream()
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             return [(await client.web.get(f"{base}/metrics")).headers.get(STATE) for base in ("", "/u/http://gateway")]
 
-    assert run(go) == [None, "relayed"]
+    assert run(scenario) == [None, "relayed"]
     assert [request.url.path for request in upstream.sent] == ["/metrics"]
 
 
@@ -309,11 +309,11 @@ def test_upstream_that_is_the_proxy_itself_is_refused(api, open_client, make_cha
     upstream, chat = make_strict_upstream(), make_chat(api)
     chat.add_user_text("How high is the tide?")
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             return await client.post(f"/u/http://127.0.0.1:8642{chat.path}", chat.body())
 
-    reply = run(go)
+    reply = run(scenario)
     assert (reply.status_code, reply.headers[STATE]) == (404, "refused")
     name, value = ("status", "INVALID_ARGUMENT") if api == "gemini" else ("type", "invalid_request_error")
     error = reply.json()["error"]

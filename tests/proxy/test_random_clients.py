@@ -302,7 +302,7 @@ def test_proxy_answers_random_clients_and_loses_nothing(seed, open_client, make_
     upstream = make_upstream(Provider(Strict(window=WINDOW), RandomAnswers(random.Random(seed))))
     scenario = Scenario(seed, upstream)
 
-    async def go():
+    async def run_all_steps():
         done = 0
         while done < STEPS:
             steps = scenario.pick.randrange(15, 90)
@@ -311,7 +311,7 @@ def test_proxy_answers_random_clients_and_loses_nothing(seed, open_client, make_
                     await scenario.run_steps(client, steps)
             done += steps
 
-    asyncio.run(go())
+    asyncio.run(run_all_steps())
     assert not scenario.failures, scenario.failures[:3]
     assert len(upstream.bodies) < (1 + MAX_REFUSED_SHARE) * scenario.requests, "requests were repeated too often"
     with open_store(tmp_path / "store.db") as store:

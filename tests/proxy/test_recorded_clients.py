@@ -36,14 +36,14 @@ def encode_body(line):
 def send_recorded_requests(file, upstream, open_client, **options):
     """Send the requests of a file and return the replies."""
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, **options) as client:
             return [
                 await client.post(line["path"], encode_body(line), line["headers"].items())
                 for line in read_requests(file)
             ]
 
-    return anyio.run(go)
+    return anyio.run(scenario)
 
 
 @pytest.mark.parametrize("file", [file for file in SHAPES if file.stem != REFUSED_SHAPE], ids=lambda file: file.stem)
@@ -76,12 +76,12 @@ def test_proxy_forwards_recorded_thinking_from_the_middle_on(file, open_client, 
     upstream, later = make_strict_upstream(200_000, accepted_seals="any"), read_requests(file)[-TURNS:]
     bodies = [add_thinking(line) for line in later]
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             for line, body in zip(later, bodies, strict=True):
                 await client.post(line["path"], body, line["headers"].items())
 
-    anyio.run(go)
+    anyio.run(scenario)
     assert upstream.bodies == bodies
     assert bodies[0].count(THOUGHT["signature"].encode()) >= TURNS - 1
 

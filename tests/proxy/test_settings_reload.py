@@ -36,7 +36,7 @@ def test_configure_proxy_raises_the_concurrency_limit_at_once():
     """A changed limit applies without a restart to requests that come after it."""
     settings = Settings(anthropic="http://up", concurrent=1)
 
-    async def go():
+    async def scenario():
         async with (
             open_proxy(settings, MemoryStore(), transport=WaitingUpstream(3)) as proxy,
             httpx2.AsyncClient(transport=httpx2.ASGITransport(proxy), base_url="http://127.0.0.1:8642") as web,
@@ -48,13 +48,13 @@ def test_configure_proxy_raises_the_concurrency_limit_at_once():
                         data = socket_proxy.build_body("anthropic", f"number {number}")
                         tasks.start_soon(partial(web.post, "/v1/messages", content=data))
 
-    anyio.run(go)
+    anyio.run(scenario)
 
 
 def test_stop_waits_for_the_reloaded_drain_time():
     """An answer that never ends delays the stop for the seconds of ``drain`` that were read last."""
 
-    async def go():
+    async def scenario():
         upstream, ready, stop = socket_proxy.Upstream(), asyncio.Event(), anyio.Event()
         upstream.respond = _never
         server = await asyncio.start_server(upstream.serve_connection, socket_proxy.LOOPBACK, 0)
@@ -84,7 +84,7 @@ def test_stop_waits_for_the_reloaded_drain_time():
                     await anyio.sleep(0.01)
             writer.close()
 
-    anyio.run(go)
+    anyio.run(scenario)
 
 
 async def _never(connection, response):

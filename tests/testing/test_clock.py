@@ -51,7 +51,7 @@ def test_fake_clock_wakes_sleepers_in_order(durations):
 def test_fake_clock_stands_still_while_a_thread_works():
     """A short deadline does not expire while a thread of the backend or of an executor takes longer."""
 
-    async def work():
+    async def scenario():
         with anyio.fail_after(0.01):
             await to_thread.run_sync(time.sleep, 0.1)
         in_backend = get_loop_time()
@@ -59,7 +59,7 @@ def test_fake_clock_stands_still_while_a_thread_works():
             await asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.1)
         return in_backend, get_loop_time()
 
-    assert run_on_fake_clock(work) == (0, 0)
+    assert run_on_fake_clock(scenario) == (0, 0)
 
 
 def test_fake_clock_waits_for_an_abandoned_thread():
@@ -67,7 +67,7 @@ def test_fake_clock_waits_for_an_abandoned_thread():
 
     results = []
 
-    def work(has_begun):
+    def scenario(has_begun):
         from_thread.run_sync(has_begun.set)
         time.sleep(0.05)
         results.append(1)
@@ -75,7 +75,7 @@ def test_fake_clock_waits_for_an_abandoned_thread():
     async def give_up():
         has_begun = anyio.Event()
         async with anyio.create_task_group() as group:
-            group.start_soon(lambda: to_thread.run_sync(work, has_begun, abandon_on_cancel=True))
+            group.start_soon(lambda: to_thread.run_sync(scenario, has_begun, abandon_on_cancel=True))
             await has_begun.wait()
             group.cancel_scope.cancel()
         await anyio.sleep(1)

@@ -129,7 +129,7 @@ def _run_queue_case(case):
 async def _record_order(params):
     lanes, events = Lanes(), []
 
-    async def work(number):
+    async def scenario(number):
         async with lanes.hold(params["lane"]):
             events.append(f"s{number}")
             await anyio.sleep(1)
@@ -137,7 +137,7 @@ async def _record_order(params):
 
     async with anyio.create_task_group() as group:
         for number in range(params["tasks"]):
-            group.start_soon(work, number)
+            group.start_soon(scenario, number)
     return {"order": events}
 
 

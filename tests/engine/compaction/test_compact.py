@@ -210,7 +210,7 @@ def test_session_compact_extends_the_last_request_only_while_cached(seconds):
     """Extending the last request is cheap while the provider caches it; afterwards plain text costs less."""
     now = [1_000_000]
 
-    async def work(session):
+    async def scenario(session):
         session.resources.clock = lambda: now[0]
         session.journal._clock = lambda: now[0]
         await session.ask("And now?")
@@ -218,7 +218,7 @@ def test_session_compact_extends_the_last_request_only_while_cached(seconds):
         return await session.compact()
 
     result, sent, _ = run_session(
-        work, notes=20, script=["yes", SUMMARY, SUMMARY], api="openai-responses", summary_model="gpt-5.5"
+        scenario, notes=20, script=["yes", SUMMARY, SUMMARY], api="openai-responses", summary_model="gpt-5.5"
     )
     assert result.author == "model"
     assert sent[1].body.startswith(sent[0].body[:2_000]) is (seconds == 0)
@@ -229,7 +229,7 @@ def test_plan_inputs_keep_an_hour_cache_warm_for_an_hour(hour_tokens, cache):
     """After twenty minutes the default cache is cold, and one written for an hour is warm."""
     now = [1_000_000]
 
-    async def work(session):
+    async def scenario(session):
         session.journal._clock = lambda: now[0]
         session.journal.prepare_request(TARGETS["anthropic"])
         usage = Usage(20_000, 5, cache_write=500, cache_write_1h=hour_tokens)
@@ -239,7 +239,7 @@ def test_plan_inputs_keep_an_hour_cache_warm_for_an_hour(hour_tokens, cache):
             session._runtime, build_template_from_fields(TARGETS["anthropic"], {})
         ).cache_state
 
-    assert run_session(work, notes=20)[0] == cache
+    assert run_session(scenario, notes=20)[0] == cache
 
 
 def test_overflow_steps_behind_compaction_use_an_extract():
@@ -309,7 +309,7 @@ def test_summary_costs_are_recorded_and_counted(script, calls, options):
 def test_session_compact_measures_tokens_as_the_report_does(factor, ask_count):
     """Both use one measure before and after, also where usage taught the size of system prompt and tools."""
 
-    async def work():
+    async def scenario():
         upstream = ProviderUpstream(Provider(ProviderSettings(factor=factor)))
         fields = {"max_tokens": 500, "system": "Kelp grows on rock; you answer who asks about it. " * 200}
         async with Engine.open(MemoryStore(), upstream=upstream, target=TARGETS["anthropic"], fields=fields) as engine:
@@ -321,7 +321,7 @@ def test_session_compact_measures_tokens_as_the_report_does(factor, ask_count):
             result = await session.compact()
             return before, result, session.report()
 
-    before, result, after = run_on_fake_clock(work)
+    before, result, after = run_on_fake_clock(scenario)
     assert (result.tokens_before, result.tokens_after) == (before.tokens, after.tokens)
     assert before.setup_tokens == after.setup_tokens
 
@@ -365,7 +365,7 @@ def test_session_compact_keeps_messages_of_another_process_on_its_branch(tmp_pat
     """
     calls = []
 
-    async def work(session, append_by_other_process):
+    async def scenario(session, append_by_other_process):
         if when == "before":
             append_by_other_process()
         return await session.compact(), session.report()
@@ -375,7 +375,7 @@ def test_session_compact_keeps_messages_of_another_process_on_its_branch(tmp_pat
         if when == "during":
             append_by_other_process()
 
-    (result, report), branch, leaves = run_with_other_process(tmp_path, work, write_during_summary)
+    (result, report), branch, leaves = run_with_other_process(tmp_path, scenario, write_during_summary)
     assert (result.outcome, result.author, len(calls), leaves) == ("compacted", "hook", 1, 1)
     assert (branch.view.compaction is not None, branch.history.messages[-1].text) == (True, "Theirs.")
     assert (result.tokens_after, report.message_count) == (report.tokens, len(branch.history.sized_messages))
@@ -393,10 +393,10 @@ def test_session_compact_drops_a_summary_when_another_process_compacted(tmp_path
             )
             assert journal.write_decision(mark_compaction_manual(journal.plan_next(target, inputs)), target, inputs)
 
-    async def work(session, _):
+    async def scenario(session, _):
         return await session.compact()
 
-    result, branch, _ = run_with_other_process(tmp_path, work, lambda _: compact_by_other_process())
+    result, branch, _ = run_with_other_process(tmp_path, scenario, lambda _: compact_by_other_process())
     assert "All was kelp." not in branch.view.compaction.summary.text
     assert (result.author, branch.view.compaction.author) == ("extract", "")
 
@@ -404,12 +404,12 @@ def test_session_compact_drops_a_summary_when_another_process_compacted(tmp_path
 def test_session_undo_applies_behind_messages_of_another_process(tmp_path):
     """After the undo no branch has the decision in force."""
 
-    async def work(session, append_by_other_process):
+    async def scenario(session, append_by_other_process):
         await session.compact()
         append_by_other_process()
         await session.undo()
 
-    _, branch, leaves = run_with_other_process(tmp_path, work)
+    _, branch, leaves = run_with_other_process(tmp_path, scenario)
     assert (branch.view.active_decisions, branch.history.messages[-1].text, leaves) == ((), "Theirs.", 1)
 
 
@@ -417,7 +417,7 @@ def test_session_undo_applies_behind_messages_of_another_process(tmp_path):
 def test_session_compact_stays_on_a_fork_or_a_pending_request(tmp_path, reason):
     """A fork, or a prepared request without an answer, is compacted on its own branch beside others' messages."""
 
-    async def work(session, append_by_other_process):
+    async def scenario(session, append_by_other_process):
         branch_session = session
         if reason == "fork":
             branch_session = await session.branch(session.journal.leaf)
@@ -428,5 +428,5 @@ def test_session_compact_stays_on_a_fork_or_a_pending_request(tmp_path, reason):
         state = branch_session.journal.state
         return [message.text for message in state.history.messages], state.view.compaction
 
-    (texts, compaction), branch, leaves = run_with_other_process(tmp_path, work)
+    (texts, compaction), branch, leaves = run_with_other_process(tmp_path, scenario)
     assert (compaction is not None, "Theirs." in texts, branch.view.compaction, leaves) == (True, False, None, 2)

@@ -87,7 +87,7 @@ def run_writers(
     """Return the summary that ``writers`` make, on a fake clock."""
     writer_list = writers if isinstance(writers, list) else [writers]
 
-    async def go():
+    async def scenario():
         messages = build_head() if sized_messages is None else sized_messages
         return await write_summary(
             messages,
@@ -98,7 +98,7 @@ def run_writers(
             cached_request=cached_request,
         )
 
-    return (clock or FakeClock()).run(go)
+    return (clock or FakeClock()).run(scenario)
 
 
 def run_writers_and_expect_failure(*args, **kwargs):
@@ -301,12 +301,12 @@ def test_write_summary_ends_its_retry_pause_when_cancelled():
     """Nothing is sent after a cancellation in the pause."""
     upstream = build_provider(faults=[Fault("503", at=0, seconds=10)])
 
-    async def go():
+    async def scenario():
         with anyio.move_on_after(0.2) as scope:
             await write_summary(build_head(), SUMMARY_REQUEST, [build_writer(upstream)], CompactionContext(SETTINGS))
         return scope.cancelled_caught, anyio.current_time()
 
-    assert FakeClock().run(go) == (True, pytest.approx(0.2))
+    assert FakeClock().run(scenario) == (True, pytest.approx(0.2))
     assert len(upstream.sent) == 1
 
 

@@ -20,7 +20,7 @@ def test_lanes_hold_runs_one_at_a_time_in_order_of_arrival():
     """FIFO: each holder begins when the one before it has ended, however long it takes."""
     steps = []
 
-    async def work(lanes, number):
+    async def scenario(lanes, number):
         async with lanes.hold("a"):
             steps.append(f"s{number}")
             await anyio.sleep(5 - number)
@@ -30,7 +30,7 @@ def test_lanes_hold_runs_one_at_a_time_in_order_of_arrival():
         lanes = Lanes()
         async with anyio.create_task_group() as group:
             for number in range(3):
-                group.start_soon(work, lanes, number)
+                group.start_soon(scenario, lanes, number)
         return lanes.is_idle
 
     assert run_on_fake_clock(main)
@@ -240,13 +240,13 @@ def test_lanes_waiter_cancelled_at_its_turn_passes_it_on():
     async def main():
         lanes, entered = Lanes(), []
 
-        async def work(name):
+        async def scenario(name):
             async with lanes.hold("a"):
                 entered.append(name)
 
         outer = lanes.hold("a")
         await outer.__aenter__()
-        second, third = (asyncio.create_task(work(name), context=Context()) for name in ("second", "third"))
+        second, third = (asyncio.create_task(scenario(name), context=Context()) for name in ("second", "third"))
         await anyio.sleep(1)
         await outer.__aexit__(None, None, None)
         second.cancel()
@@ -262,7 +262,7 @@ def test_turn_away_waiting_raises_lane_cleared_in_waiters():
     async def main():
         lanes, outcomes = Lanes(), []
 
-        async def work(name):
+        async def scenario(name):
             try:
                 async with lanes.hold("a"):
                     await anyio.sleep(5)
@@ -272,11 +272,11 @@ def test_turn_away_waiting_raises_lane_cleared_in_waiters():
 
         async with anyio.create_task_group() as group:
             for name in ("first", "second", "third"):
-                group.start_soon(work, name)
+                group.start_soon(scenario, name)
             await anyio.sleep(1)
             assert lanes.turn_away_waiting("a") == 2
             assert lanes.turn_away_waiting("nobody's") == 0
-            group.start_soon(work, "fourth")
+            group.start_soon(scenario, "fourth")
         return outcomes, lanes.is_idle
 
     outcomes, is_idle = run_on_fake_clock(main)
@@ -294,7 +294,7 @@ def test_turn_away_waiting_passes_on_a_turn_that_just_came():
     async def main():
         lanes, outcomes = Lanes(), []
 
-        async def work(name):
+        async def scenario(name):
             try:
                 async with lanes.hold("a"):
                     outcomes.append(name)
@@ -303,11 +303,11 @@ def test_turn_away_waiting_passes_on_a_turn_that_just_came():
 
         outer = lanes.hold("a")
         await outer.__aenter__()
-        second = asyncio.create_task(work("second"), context=Context())
+        second = asyncio.create_task(scenario("second"), context=Context())
         await anyio.sleep(1)
         await outer.__aexit__(None, None, None)
         outcomes.append(lanes.turn_away_waiting("a"))
-        await work("third")
+        await scenario("third")
         await second
         return outcomes, lanes.is_idle
 
@@ -320,15 +320,15 @@ def test_lanes_drain_waits_for_accepted_work_and_refuses_new_work():
     async def main():
         lanes, finished = Lanes(), []
 
-        async def work(name):
+        async def scenario(name):
             async with lanes.hold("a"):
                 await anyio.sleep(5)
                 async with lanes.hold("b"):
                     finished.append(name)
 
         async with anyio.create_task_group() as group:
-            group.start_soon(work, "first")
-            group.start_soon(work, "second")
+            group.start_soon(scenario, "first")
+            group.start_soon(scenario, "second")
             await anyio.sleep(1)
             group.start_soon(lanes.drain)
             await anyio.sleep(1)
@@ -470,7 +470,7 @@ async def sleep_with_permit(permits):
 def test_lanes_and_permits_together_do_not_deadlock():
     """With the lane taken first and the permit last, all tasks end, even with every permit in other lanes."""
 
-    async def work(lanes, permits, key):
+    async def scenario(lanes, permits, key):
         async with lanes.hold(key):
             await sleep_with_permit(permits)
             async with lanes.hold(key):
@@ -480,7 +480,7 @@ def test_lanes_and_permits_together_do_not_deadlock():
         lanes, permits = Lanes(), Permits(2)
         async with anyio.create_task_group() as group:
             for number in range(12):
-                group.start_soon(work, lanes, permits, f"k{number % 3}")
+                group.start_soon(scenario, lanes, permits, f"k{number % 3}")
         return lanes.is_idle, permits.is_idle
 
     assert run_on_fake_clock(main) == (True, True)

@@ -170,12 +170,12 @@ def test_http_upstream_rejects_unsendable_headers_without_quoting_them(headers):
 def test_send_raises_a_config_error_after_close():
     """The error is not retried."""
 
-    async def go():
+    async def scenario():
         upstream = HttpUpstream("https://a.test", "anthropic")
         await upstream.close()
         async with upstream.send(UpstreamRequest("anthropic", b"{}", "m")):
             pass
 
     with pytest.raises(UpstreamError, match="was closed") as caught:
-        anyio.run(go)
+        anyio.run(scenario)
     assert caught.value.kind == "config"

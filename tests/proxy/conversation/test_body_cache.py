@@ -42,7 +42,7 @@ def test_long_parsing_and_planning_do_not_block_other_requests(path, data, open_
     """Requests that arrive after a long one are answered before that one is sent."""
     upstream, answered, others = make_strict_upstream(16_000), [], []
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, window=16_000) as client:
 
             async def ask():
@@ -57,7 +57,7 @@ def test_long_parsing_and_planning_do_not_block_other_requests(path, data, open_
                 tasks.start_soon(ask)
                 answered.append(await client.post(path, data))
 
-    anyio.run(go)
+    anyio.run(scenario)
     assert len(others) > MIN_OTHER_REQUESTS
 
 
@@ -71,10 +71,10 @@ def test_run_off_loop_runs_one_job_at_a_time():
         seen.append(len(running))
         running.remove(body)
 
-    async def go():
+    async def scenario():
         async with anyio.create_task_group() as tasks:
             for number in range(8):
                 tasks.start_soon(bodies.run_off_loop, bytes([number]) * THREAD_BYTES, work)
 
-    anyio.run(go)
+    anyio.run(scenario)
     assert seen == [1] * 8

@@ -79,7 +79,7 @@ def test_codex_thread_stays_one_session_through_its_compactions(open_client, mak
     """
     store, upstream = MemoryStore(), make_strict_upstream(200_000)
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store) as client:
             first, items = await send_turns(client, [*SYSTEM, PLACE], codex_headers(), "one", "two")
             aside, _ = await send_items(client, [*items, SUMMARISE], codex_headers(kind="compaction"))
@@ -93,7 +93,7 @@ def test_codex_thread_stays_one_session_through_its_compactions(open_client, mak
             )
         return {first, aside, second, again, third}
 
-    (key,) = anyio.run(go)
+    (key,) = anyio.run(scenario)
     assert [info.key for info in store.list_sessions()] == [key]
     assert [json.loads(body)["input"][len(SYSTEM)] for body in upstream.bodies].count(PLACE) == 3
     ends = list_branch_texts(store, key)
@@ -110,12 +110,12 @@ def test_codex_threads_are_separate_sessions(open_client, make_strict_upstream):
     """Threads with the same cache key and the same beginning are sessions of their own."""
     store = MemoryStore()
 
-    async def go():
+    async def scenario():
         async with open_client(make_strict_upstream(200_000), store) as client:
             ways = [codex_headers(), codex_headers("t2"), codex_headers("t1", **{"x-holdfast-session": "mine"})]
             return [(await send_turns(client, [*SYSTEM, PLACE], way, "the same"))[0] for way in ways]
 
-    keys = anyio.run(go)
+    keys = anyio.run(scenario)
     assert len(set(keys)) == 3
     assert [len(list_branch_texts(store, key)) for key in keys] == [1, 1, 1]
 
@@ -134,13 +134,13 @@ def test_codex_threads_are_separate_sessions(open_client, make_strict_upstream):
 def test_other_session_names_only_scope_the_session_key(headers, open_client, make_strict_upstream):
     """A name that may cover more than one conversation does not join conversations that begin differently."""
 
-    async def go():
+    async def scenario():
         async with open_client(make_strict_upstream(200_000), MemoryStore()) as client:
             first, _ = await send_turns(client, [*SYSTEM, PLACE], headers, "one")
             second, _ = await send_turns(client, build_compacted_items("kelp", "one"), headers, "two")
             return first, second
 
-    first, second = anyio.run(go)
+    first, second = anyio.run(scenario)
     assert first != second
 
 

@@ -52,7 +52,7 @@ def test_changing_system_message_keeps_one_branch(api, more, open_client, make_c
     def get_suffix(number):
         return more * (number % 7 > 3)
 
-    async def go():
+    async def scenario():
         async with open_client(plain, window=16_000) as client:
             await run_turns_with_clock(client, make_chat(api), [0] * 30)
             usual = (await client.web.get("/stats")).json()["compactions"]["compacted"]
@@ -65,7 +65,7 @@ def test_changing_system_message_keeps_one_branch(api, more, open_client, make_c
                 await run_turns_with_clock(client, chat, [number], get_suffix)
         return usual, with_clock
 
-    usual, with_clock = run(go)
+    usual, with_clock = run(scenario)
     (session,) = store.list_sessions()
     assert len(store.read_tips(session.key)) == 1
     assert len(store.read_entries(session.key, "message")) == 61
@@ -85,7 +85,7 @@ def test_system_message_near_the_end_costs_only_the_new_part(api, place, open_cl
     """
     upstream, chat, store = make_strict_upstream(16_000), make_chat(api), MemoryStore()
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store, window=16_000) as client:
             for number in range(30):
                 chat.add_user_text(f"Note {number}: {WORDS}")
@@ -97,7 +97,7 @@ def test_system_message_near_the_end_costs_only_the_new_part(api, place, open_cl
                 chat.add_answer(reply.content)
             return (await client.web.get("/stats")).json()["compactions"]["compacted"]
 
-    assert run(go) <= 6
+    assert run(scenario) <= 6
     (session,) = store.list_sessions()
     assert len(store.read_entries(session.key, "message")) <= 5 * 30
 
@@ -106,7 +106,7 @@ def test_sibling_branches_do_not_accumulate_entries(open_client, make_chat, make
     """A branch at a common fork carries what was learned there once, not once for each sibling."""
     upstream, store = make_strict_upstream(), MemoryStore()
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store) as client:
             for number in range(12):
                 chat = make_chat("openai-chat")
@@ -114,7 +114,7 @@ def test_sibling_branches_do_not_accumulate_entries(open_client, make_chat, make
                 chat.messages.append({"role": "assistant", "content": "Yes."})
                 assert (await chat.send_turn(client, f"And this, number {number}?")).status_code == 200
 
-    run(go)
+    run(scenario)
     (session,) = store.list_sessions()
     lengths = [len(store.read_path(session.key, leaf.id)) for leaf in store.read_tips(session.key)]
     assert len(lengths) == 12
@@ -133,7 +133,7 @@ def test_each_branch_keeps_its_own_system_message(api, open_client, make_chat, m
     for chat, whose in zip(chats, "ab", strict=True):
         chat.messages = [{"role": "system", "content": f"You work for {whose}."}]
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store, window=60_000) as client:
             for chat in (*chats, *chats):
                 assert (await chat.send_turn(client, WORDS)).status_code == 200
@@ -144,4 +144,4 @@ def test_each_branch_keeps_its_own_system_message(api, open_client, make_chat, m
                 (session,) = store.list_sessions()
                 Journal.open(store, session.key).record_failure("somebody else's")
 
-    run(go)
+    run(scenario)

@@ -123,7 +123,7 @@ def test_proxy_forwards_signed_thinking_of_earlier_turns_unchanged(
     """
     store = MemoryStore()
 
-    async def go():
+    async def scenario():
         client_chat, upstream = await begin_conversation(api, in_loop=in_loop)
         for run in range(PROXIED_TURNS if restart else 1):
             async with open_client(upstream, store) as client:
@@ -133,7 +133,7 @@ def test_proxy_forwards_signed_thinking_of_earlier_turns_unchanged(
                     await client_chat.run_turn(client.post, "Once more?")
         return client_chat, upstream
 
-    client_chat, upstream = anyio.run(go)
+    client_chat, upstream = anyio.run(scenario)
     assert len(client_chat.sent) == 2 * PROXIED_TURNS + in_loop
     assert upstream.bodies == client_chat.sent
     assert count_signatures(upstream, api)[0] >= EARLIER_TURNS
@@ -143,7 +143,7 @@ def test_proxy_forwards_signed_thinking_of_earlier_turns_unchanged(
 def test_new_system_prompt_drops_thinking_bound_to_the_old(begin_conversation, open_client):
     """Thinking signed over the old system prompt is dropped and later thinking stays, so nothing is refused."""
 
-    async def go():
+    async def scenario():
         client_chat, upstream = await begin_conversation("anthropic")
         async with open_client(upstream) as client:
             await client_chat.run_turn(client.post, "Once more?")
@@ -152,7 +152,7 @@ def test_new_system_prompt_drops_thinking_bound_to_the_old(begin_conversation, o
                 await client_chat.run_turn(client.post, "And now?")
         return upstream
 
-    upstream = anyio.run(go)
+    upstream = anyio.run(scenario)
     assert count_signatures(upstream, "anthropic") == [6, 7, 0, 1, 2, 3, 4, 5]
     assert not any(request.reply.dropped_blocks for request in upstream.provider.requests)
 
@@ -161,7 +161,7 @@ def test_new_system_prompt_drops_thinking_bound_to_the_old(begin_conversation, o
 def test_edited_first_message_through_the_proxy_is_forwarded_unchanged(api, begin_conversation, open_client):
     """A client that edits its first proxied message forks the log there; the setup is the same, so no byte changes."""
 
-    async def go():
+    async def scenario():
         client_chat, upstream = await begin_conversation(api)
         earlier = list(client_chat.chat.messages)
         async with open_client(upstream) as client:
@@ -170,7 +170,7 @@ def test_edited_first_message_through_the_proxy_is_forwarded_unchanged(api, begi
                 await client_chat.run_turn(client.post, text)
         return client_chat, upstream
 
-    client_chat, upstream = anyio.run(go)
+    client_chat, upstream = anyio.run(scenario)
     assert upstream.bodies == client_chat.sent
     assert count_signatures(upstream, api)[0] >= EARLIER_TURNS
 
@@ -178,7 +178,7 @@ def test_edited_first_message_through_the_proxy_is_forwarded_unchanged(api, begi
 def test_edited_message_under_a_new_system_prompt_drops_bound_thinking(begin_conversation, open_client):
     """A client that edits its message and changes the system prompt loses the thinking signed over the old one."""
 
-    async def go():
+    async def scenario():
         client_chat, upstream = await begin_conversation("anthropic")
         earlier = list(client_chat.chat.messages)
         async with open_client(upstream) as client:
@@ -187,7 +187,7 @@ def test_edited_message_under_a_new_system_prompt_drops_bound_thinking(begin_con
             await client_chat.run_turn(client.post, "I mean, once more?")
         return upstream
 
-    upstream = anyio.run(go)
+    upstream = anyio.run(scenario)
     assert count_signatures(upstream, "anthropic") == [6, 7, 0, 1]
 
 
@@ -207,7 +207,7 @@ def test_count_tokens_includes_the_thinking_that_would_be_sent(begin_conversatio
         assert reply.status_code == 200, reply.text
         return data
 
-    async def go():
+    async def scenario():
         client_chat, upstream = await begin_conversation("anthropic")
         async with open_client(upstream) as client:
             first = await count_tokens(client, client_chat)
@@ -218,6 +218,6 @@ def test_count_tokens_includes_the_thinking_that_would_be_sent(begin_conversatio
             await count_tokens(client, client_chat)
         return upstream, first, second
 
-    upstream, first, second = anyio.run(go)
+    upstream, first, second = anyio.run(scenario)
     assert (upstream.bodies[0], upstream.bodies[3]) == (first, second)
     assert count_signatures(upstream, "anthropic") == [6, 6, 7, 8, 0, 1, 2]

@@ -21,7 +21,7 @@ def test_proxy_replaces_an_image_with_too_many_pixels(open_client, make_chat, ma
     upstream, chat = make_strict_upstream(), make_chat("anthropic")
     small, line = make_image_block(8_000), {"type": "text", "text": "[Attached image/png]"}
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as web:
             await chat.send_turn(web, "hi")
             chat.messages.append(
@@ -31,7 +31,7 @@ def test_proxy_replaces_an_image_with_too_many_pixels(open_client, make_chat, ma
             chat.add_answer(shown.content)
             return shown.status_code, (await chat.send_turn(web, "and?")).status_code
 
-    assert (anyio.run(go), len(upstream.bodies)) == ((200, 200), 3)
+    assert (anyio.run(scenario), len(upstream.bodies)) == ((200, 200), 3)
     first, second = (json.loads(body)["messages"] for body in upstream.bodies[1:])
     assert first[-1]["content"] == [{"type": "text", "text": "look"}, line, small]
     assert second[: len(first)] == first

@@ -44,7 +44,7 @@ def test_proxy_replaces_lone_surrogates(api, encode, open_client, make_upstream,
     upstream, chat, store = make_upstream(Provider(Strict(window=200_000))), make_chat(api), MemoryStore()
     sent = []
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store) as client:
             for text in ("It begins well \N{OCTOPUS}.", CUT, "And on \N{OCTOPUS}."):
                 chat.add_user_text(text)
@@ -53,7 +53,7 @@ def test_proxy_replaces_lone_surrogates(api, encode, open_client, make_upstream,
                 assert (reply.status_code, reply.headers[STATE]) == (200, "managed"), reply.text
                 chat.add_answer(reply.content)
 
-    anyio.run(go)
+    anyio.run(scenario)
     assert upstream.bodies == [body.replace(*REPLACEMENTS[encode]) for body in sent]
     assert len(list(store.list_sessions())) == 1
 
@@ -82,7 +82,7 @@ def test_observe_mode_forwards_lone_surrogates_and_records_them(api, encode, ope
     )
     sent = []
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store, observe=True) as client:
             for text in ("It begins well \N{OCTOPUS}.", CUT, "And on \N{OCTOPUS}."):
                 chat.add_user_text(text)
@@ -92,7 +92,7 @@ def test_observe_mode_forwards_lone_surrogates_and_records_them(api, encode, ope
                 assert reply.content == upstream.inner.answers[-1]
                 chat.add_answer(reply.content)
 
-    anyio.run(go)
+    anyio.run(scenario)
     assert upstream.bodies == sent
     (session,) = store.list_sessions()
     assert [sized.message.text for sized in store.open_state(session.key).history.sized_messages][2] == CUT.replace(
@@ -106,11 +106,11 @@ def test_observe_mode_returns_the_refusal_of_a_lone_surrogate(api, open_client, 
     upstream, chat = make_upstream(Provider(Strict(window=200_000))), make_chat(api)
     chat.add_user_text(CUT)
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, observe=True) as client:
             return await client.post(chat.path, encode_escaped(chat.body()))
 
-    reply = anyio.run(go)
+    reply = anyio.run(scenario)
     assert (upstream.bodies, reply.content) == ([encode_escaped(chat.body())], upstream.answers[-1])
     assert reply.headers[STATE] == "observed"
 

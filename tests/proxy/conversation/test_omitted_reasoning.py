@@ -153,7 +153,7 @@ def test_proxy_restores_reasoning_the_provider_requires(api, open_client, make_u
     call = ScriptedAnswer("", calls=(("read", {"path": "x"}),), thinking="hm")
     upstream, chat = make_upstream(Provider(Strict(window=200_000), [call, ScriptedAnswer("ok")])), make_chat(api)
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             chat.add_user_text("Read it.")
             first = await client.post(chat.path, json.dumps(body()).encode())
@@ -164,7 +164,7 @@ def test_proxy_restores_reasoning_the_provider_requires(api, open_client, make_u
     def body():
         return chat.body() | FIELDS[api] | {"tools": TOOLS[api]}
 
-    assert [reply.status_code for reply in anyio.run(go)] == [200, 200]
+    assert [reply.status_code for reply in anyio.run(scenario)] == [200, 200]
     assert upstream.bodies[-1] != json.dumps(body()).encode()
 
 

@@ -49,7 +49,7 @@ def test_branch_pool_limits_number_and_bytes():
     has them all.
     """
 
-    async def go():
+    async def scenario():
         branches = open_pool(3, 13_500)
         for key in "abc":
             await run_turn(branches, key, "one")
@@ -64,13 +64,13 @@ def test_branch_pool_limits_number_and_bytes():
         store = branches._resources.store
         assert [len(store.read_tips(info.key)) for info in store.list_sessions()] == [1] * 4
 
-    anyio.run(go)
+    anyio.run(scenario)
 
 
 def test_branch_pool_keeps_branches_in_use():
     """A branch in use stays in the pool however many others arrive, and counts with its size afterwards."""
 
-    async def go():
+    async def scenario():
         branches = open_pool(1, 4_500)
         async with branches.continue_branch("a", make_conversation("one")) as session:
             session.journal.follow_conversation(make_conversation("one"))
@@ -79,7 +79,7 @@ def test_branch_pool_keeps_branches_in_use():
             assert "a" in get_pool_sizes(branches)
         assert get_pool_sizes(branches) == {"a": 3_000}
 
-    anyio.run(go)
+    anyio.run(scenario)
 
 
 @pytest.mark.parametrize("at", ["count_foreign_writes", "find_leaf", "open_state"])
@@ -102,7 +102,7 @@ def test_branch_pool_sees_a_decision_made_while_opening(at, monkeypatch):
             decide()
         return result
 
-    async def go():
+    async def scenario():
         await run_turn(branches, "a", *words)
         branches._branches.drop_where(lambda _: True)
         monkeypatch.setattr(owner, at, step_with_interruption)
@@ -112,7 +112,7 @@ def test_branch_pool_sees_a_decision_made_while_opening(at, monkeypatch):
             session.journal.follow_conversation(make_conversation(*words, "5", "6", "7", "8"))
             return session.journal.state.view.compaction
 
-    assert anyio.run(go) is not None
+    assert anyio.run(scenario) is not None
     assert reached == [at]
     assert len(resources.store.read_tips("a")) == 1
 
@@ -131,7 +131,7 @@ def test_branch_pool_opens_the_found_leaf_when_the_session_leaf_moves(at, monkey
             reached.append(store.set_leaf("a", beside))
         return result
 
-    async def go():
+    async def scenario():
         await run_turn(branches, "a", *texts)
         branches._branches.drop_where(lambda _: True)
         await run_turn(branches, "a", "0", "1", "aside")
@@ -156,7 +156,7 @@ def test_branch_pool_opens_the_found_leaf_when_the_session_leaf_moves(at, monkey
         nonlocal beside
         await run_turn(branches, "a", "0", "1", "aside")
         beside = find_leaf_with_text("aside")
-        return await go()
+        return await scenario()
 
     beside = ""
     compaction, written = anyio.run(run_scenario)

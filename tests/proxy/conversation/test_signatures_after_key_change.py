@@ -50,11 +50,11 @@ def test_proxy_drops_foreign_signatures_after_a_refusal(api, open_client, make_u
     chat.add_user_text("Note this.")
     chat.messages += ANSWERS[api]
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             return [await chat.send_turn(client, text) for text in ("And this.", "And that.")]
 
-    replies = anyio.run(go)
+    replies = anyio.run(scenario)
     assert [reply.status_code for reply in replies] == [200, 200], [reply.text for reply in replies]
     assert SEAL in json.dumps(chat.body()), "the client changed its messages"
     assert [SEAL.encode() in body for body in upstream.bodies] == [True, False, False]
@@ -73,11 +73,11 @@ def test_proxy_replaces_a_sealed_compaction_with_a_line(open_client, make_upstre
     chat.add_user_text("Note this.")
     chat.messages += [{"type": "compaction", "id": "cmp_1", "encrypted_content": SEAL}, *ANSWERS["openai-responses"]]
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             return [await chat.send_turn(client, text) for text in ("And this.", "And that.")]
 
-    assert [reply.status_code for reply in anyio.run(go)] == [200, 200]
+    assert [reply.status_code for reply in anyio.run(scenario)] == [200, 200]
     assert [SEAL.encode() in body for body in upstream.bodies] == [True, False, False]
     assert [LOST_HISTORY_TEXT in body.decode() for body in upstream.bodies] == [False, True, True]
     assert all(b"Note this." in body and b"Noted." in body for body in upstream.bodies)
@@ -116,13 +116,13 @@ def test_unrelated_refusal_drops_no_reasoning(status, code, message, times, open
     chat.add_user_text("Note this.")
     chat.messages += ANSWERS["openai-responses"]
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             refused = await chat.send_turn(client, "And this.")
             upstream.is_refusing = False
             return refused, await client.post(chat.path, chat.body())
 
-    refused, accepted = anyio.run(go)
+    refused, accepted = anyio.run(scenario)
     assert (refused.status_code, refused.content, accepted.status_code) == (status, error_body, 200)
     assert len(upstream.bodies) == times + 1
     assert SEAL.encode() in upstream.bodies[0]

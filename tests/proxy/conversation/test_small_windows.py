@@ -30,14 +30,14 @@ def test_proxy_keeps_a_conversation_in_a_window_of_4096(api, settings, open_clie
     """In the usual window of a local server no error reaches the client, and the newest message is always sent."""
     upstream, chat = make_strict_upstream(4_096), make_chat(api)
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, **settings) as client:
             for number in range(TURNS):
                 reply = await chat.send_turn(client, f"Note {number}: {WORDS}")
                 assert (reply.status_code, reply.headers[STATE]) == (200, "managed"), (number, reply.text)
                 assert f"Note {number}: {WORDS}" in upstream.bodies[-1].decode()
 
-    run(go)
+    run(scenario)
     refused = len(upstream.bodies) - TURNS
     assert refused == 0 if settings else refused <= 2
 
@@ -48,11 +48,11 @@ def test_proxy_relays_requests_over_an_assumed_window(open_client, make_chat, ma
     chat.add_user_text("How high is the tide?")
     body = json.dumps(chat.body() | {"model": "somebody-s-own", "tools": [TOOL]}).encode()
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             return await client.post(chat.path, body)
 
-    reply = run(go)
+    reply = run(scenario)
     assert (reply.status_code, reply.headers[STATE]) == (200, "relayed"), reply.text
     assert upstream.bodies == [body]
 
@@ -66,7 +66,7 @@ def test_oversized_tools_do_not_degrade_the_proxy(window, after, open_client, ma
     upstream, chat = make_strict_upstream(100_000, overflow="llama.cpp"), make_chat("openai-chat")
     chat.fields = {"model": "somebody-s-own"}
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, window=window) as client:
             for number in range(after):
                 await chat.send_turn(client, f"Note {number}: {WORDS}")
@@ -74,7 +74,7 @@ def test_oversized_tools_do_not_degrade_the_proxy(window, after, open_client, ma
             reply = await client.post(chat.path, chat.body() | {"tools": [TOOL]})
             return reply, (await client.web.get("/livez")).json()
 
-    reply, livez = run(go)
+    reply, livez = run(scenario)
     assert (reply.status_code, reply.headers[STATE]) == (400, "refused" if window else "relayed")
     assert "maximum context length" in reply.text
     assert (livez["status"], [trouble["what"] for trouble in livez["troubles"]]) == ("ok", ["WindowTooSmall"])
@@ -85,11 +85,11 @@ def test_local_overflow_error_counts_tools_and_system_prompt(open_client, make_c
     upstream, chat = make_strict_upstream(1_000_000), make_chat("openai-chat")
     chat.add_user_text("How high is the tide?")
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, window=8_000) as client:
             return await client.post(chat.path, chat.body() | {"tools": [TOOL]})
 
-    reply = run(go)
+    reply = run(scenario)
     assert (reply.status_code, reply.headers[STATE]) == (400, "refused")
     tokens = classify_error(ErrorReport("openai-chat", status=400, body=reply.content)).requested
     assert tokens is not None
@@ -106,12 +106,12 @@ def test_request_that_fits_a_tiny_window_is_relayed(window, open_client, make_ch
     small = json.dumps(chat.body()).encode()
     chat.add_user_text(WORDS * 30)
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store, window=window) as client:
             fine = [await client.post(chat.path, small) for _ in range(2)]
             return fine, await client.post(chat.path, chat.body()), (await client.web.get("/livez")).json()
 
-    fine, refused, livez = run(go)
+    fine, refused, livez = run(scenario)
     assert [(reply.status_code, reply.headers[STATE]) for reply in fine] == [(200, "relayed")] * 2
     assert upstream.bodies == [small] * 2
     assert (refused.status_code, refused.headers[STATE]) == (400, "refused")

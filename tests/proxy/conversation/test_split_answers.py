@@ -162,14 +162,14 @@ def test_proxy_forwards_parallel_calls_sent_back_one_by_one(api, open_client, ma
         parts = [part for part in split_answer(api, reply.content) if part["content"] or "tool_calls" in part]
         chat.messages += [message for part in parts for message in (part, *make_results(api, [part]))]
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store) as client:
             for text in ("What do both tell?", None, "And the next?"):
                 if text is not None:
                     chat.add_user_text(text)
                 await ask(client)
 
-    anyio.run(go)
+    anyio.run(scenario)
     assert upstream.bodies == sent
     assert len(list(store.list_sessions())) == 1
 
@@ -202,12 +202,12 @@ def test_proxy_forwards_complete_responses_items_unchanged(split, restarts, open
         for item in reply.json()["output"]:
             chat.messages += split(item) if item["type"] == "message" else [item]
 
-    async def go():
+    async def scenario():
         for _ in range(TURNS if restarts else 1):
             async with open_client(upstream, store) as client:
                 for _ in range(1 if restarts else TURNS):
                     await ask(client)
 
-    anyio.run(go)
+    anyio.run(scenario)
     assert upstream.bodies == sent
     assert len(list(store.list_sessions())) == 1

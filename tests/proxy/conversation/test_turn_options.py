@@ -27,7 +27,7 @@ def run_conversation(open_client, make_strict_upstream, model, text="", **fields
     """Run a conversation that outgrows its window; return each reply with the messages sent for it."""
     upstream, messages, turns = make_strict_upstream(WINDOW), [], []
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             for turn in range(TURNS):
                 messages.append({"role": "user", "content": f"turn {turn} " + "word " * WORDS})
@@ -37,7 +37,7 @@ def run_conversation(open_client, make_strict_upstream, model, text="", **fields
                 turns.append((reply, json.loads(upstream.bodies[-1])["messages"]))
                 messages.append({"role": "assistant", "content": reply.json()["content"]})
 
-    anyio.run(go)
+    anyio.run(scenario)
     return turns
 
 

@@ -162,52 +162,52 @@ def test_direct_transport_matches_httpx2(name, method, size):
 def run(serve, use, **options):
     """Return what ``use`` returns for a transport, a server's URL and the list of its connections."""
 
-    async def go():
+    async def scenario():
         async with run_server(serve, **options) as (url, connections), DirectTransport(2, 60.0) as transport:
             return await asyncio.wait_for(use(transport, url, connections), 20)
 
-    return asyncio.run(go())
+    return asyncio.run(scenario())
 
 
 def test_direct_transport_joins_chunks_that_arrived_together():
     """A hundred chunks that are already buffered are one piece."""
     data = CHUNKED + b"4\r\nkelp\r\n" * 100 + b"0\r\n\r\n"
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         reply = await transport.handle_async_request(make_request(url))
         await asyncio.sleep(0.05)
         return [piece async for piece in reply.stream]
 
-    assert run(partial(answer_once, [data]), use) == [b"kelp" * 100]
+    assert run(partial(answer_once, [data]), scenario) == [b"kelp" * 100]
 
 
 @pytest.mark.parametrize("name", ["chunks", "a length", "nothing", "not modified", "hints first"])
 def test_direct_transport_reuses_connections(name):
     """A connection is reused as long as its answers are complete."""
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         found = [await read_answer(transport, make_request(url)) for _ in range(3)]
         return found[1:] == found[:-1], len(connections)
 
-    assert run(partial(answer_each, ANSWERS[name]), use) == (True, 1)
+    assert run(partial(answer_each, ANSWERS[name]), scenario) == (True, 1)
 
 
 @pytest.mark.parametrize("name", ["closes", "HTTP/1.0"])
 def test_direct_transport_opens_a_new_connection_after_close(name):
     """After an answer that closes its connection the next request opens another one."""
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         for _ in range(2):
             assert (await read_answer(transport, make_request(url)))[2:] == (b"kelp", None)
         return len(connections)
 
-    assert run(partial(answer_once, [ANSWERS[name]]), use) == 2
+    assert run(partial(answer_once, [ANSWERS[name]]), scenario) == 2
 
 
 def test_direct_transport_closes_after_an_unread_answer():
     """The unread rest would come before the next answer."""
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         reply = await transport.handle_async_request(make_request(url))
         await reply.aclose()
         assert (await read_answer(transport, make_request(url)))[2] == b"kelp rock"
@@ -220,7 +220,7 @@ def test_direct_transport_closes_after_an_unread_answer():
         writer.write(CHUNKS[10:])
         await writer.drain()
 
-    assert run(serve, use) == 2
+    assert run(serve, scenario) == 2
 
 
 @pytest.mark.parametrize("kind", [partial(DirectTransport, 8, 60.0), partial(FullDuplexTransport, httpx2.Limits())])
@@ -230,14 +230,14 @@ def test_transport_drops_an_unsolicited_second_answer(name, kind):
     user's.
     """
 
-    async def use(_, url, connections):
+    async def scenario(_, url, connections):
         async with kind() as transport:
             found = [(await read_answer(transport, make_request(url)))[2] for _ in range(2)]
             return found[0] == found[1], len(connections)
 
     twice = ANSWERS[name] + OK + b"Content-Length: 4\r\n\r\nrock"
-    assert run(partial(answer_each, twice), use) == (True, 2)
-    assert run(partial(answer_each, ANSWERS[name]), use) == (True, 1)
+    assert run(partial(answer_each, twice), scenario) == (True, 2)
+    assert run(partial(answer_each, ANSWERS[name]), scenario) == (True, 1)
 
 
 @pytest.mark.parametrize(
@@ -253,12 +253,12 @@ def test_transport_drops_an_unsolicited_second_answer(name, kind):
 def test_direct_transport_never_reuses_ambiguous_connections(method, data):
     """Where the end of an answer is ambiguous, its rest could come before the next answer."""
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         for _ in range(2):
             assert (await read_answer(transport, make_request(url, method)))[3] is None
         return len(connections)
 
-    assert run(partial(answer_each, data), use) == 2
+    assert run(partial(answer_each, data), scenario) == 2
 
 
 def test_direct_transport_ignores_bytes_that_arrive_before_an_upload():
@@ -275,11 +275,11 @@ def test_direct_transport_ignores_bytes_that_arrive_before_an_upload():
         await asyncio.sleep(0.1)
         yield b"mine"
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         found = [(await read_answer(transport, make_request(url, "POST", body)))[2] for body in (b"first", slowly())]
         return found, len(connections)
 
-    assert run(serve, use) == ([b"kelp", b"kelp"], 2)
+    assert run(serve, scenario) == ([b"kelp", b"kelp"], 2)
 
 
 async def answer_with_number(reader, writer):
@@ -293,7 +293,7 @@ async def answer_with_number(reader, writer):
 def test_closed_answer_reads_nothing_of_the_next():
     """Reading on from a closed answer raises, because the connection may serve another user by then."""
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         first = await transport.handle_async_request(make_request(url))
         pieces = aiter(first.stream)
         assert await anext(pieces) == b"user1"
@@ -303,7 +303,7 @@ def test_closed_answer_reads_nothing_of_the_next():
             await anext(pieces)
         return [piece async for piece in second.stream], len(connections)
 
-    assert run(answer_with_number, use) == ([b"user2"], 1)
+    assert run(answer_with_number, scenario) == ([b"user2"], 1)
 
 
 def test_reader_of_a_closed_answer_does_not_block_the_next():
@@ -318,7 +318,7 @@ def test_reader_of_a_closed_answer_does_not_block_the_next():
         await asyncio.sleep(0.02)
         writer.write(ANSWERS["a length"])
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         first = await transport.handle_async_request(make_request(url))
         pieces = aiter(first.stream)
         await anext(pieces)
@@ -332,7 +332,7 @@ def test_reader_of_a_closed_answer_does_not_block_the_next():
         await asyncio.wait([waiting])
         return [piece async for piece in second.stream], type(waiting.exception()), len(connections)
 
-    assert run(serve, use) == ([b"kelp"], httpx2.StreamClosed, 1)
+    assert run(serve, scenario) == ([b"kelp"], httpx2.StreamClosed, 1)
 
 
 def test_direct_transport_drops_connections_with_unsolicited_bytes():
@@ -344,20 +344,20 @@ def test_direct_transport_drops_connections_with_unsolicited_bytes():
             await asyncio.sleep(0.02)
             writer.write(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         found = []
         for _ in range(2):
             found.append((await read_answer(transport, make_request(url)))[2])
             await asyncio.sleep(0.05)
         return found, len(connections)
 
-    assert run(serve, use) == ([b"kelp", b"kelp"], 2)
+    assert run(serve, scenario) == ([b"kelp", b"kelp"], 2)
 
 
 def test_direct_transport_raises_read_error_on_immediate_close():
     """A connection closed by the server before anything was sent on it is an error, not a wait."""
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         connect = transport._connect
 
         async def connected(*given):
@@ -371,7 +371,7 @@ def test_direct_transport_raises_read_error_on_immediate_close():
     async def leaves(reader, writer):
         return
 
-    assert run(leaves, use) is httpx2.ReadError
+    assert run(leaves, scenario) is httpx2.ReadError
 
 
 def test_direct_transport_closes_idle_connections():
@@ -379,7 +379,7 @@ def test_direct_transport_closes_idle_connections():
     them.
     """
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         replies = [await transport.handle_async_request(make_request(url)) for _ in range(4)]
         for reply in replies:
             assert [piece async for piece in reply.stream] == [b"kelp"]
@@ -393,13 +393,13 @@ def test_direct_transport_closes_idle_connections():
         assert (await read_answer(transport, make_request(url)))[2] == b"kelp"
         return kept, len(connections), len(transport._open)
 
-    assert run(partial(answer_each, ANSWERS["a length"]), use) == (2, 5, 1)
+    assert run(partial(answer_each, ANSWERS["a length"]), scenario) == (2, 5, 1)
 
 
 def test_direct_transport_read_timeout_counts_silence_only():
     """The read timeout starts anew with each byte, so a slow server is not cut off."""
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         request = make_request(url)
         request.extensions["timeout"]["read"] = 0.2
         return await read_answer(transport, request)
@@ -415,14 +415,14 @@ def test_direct_transport_read_timeout_counts_silence_only():
         writer.write(CHUNKED + b"4\r\nkelp\r\n")
         await reader.read()
 
-    assert run(slow, use)[2:] == (b"kelp", None)
-    assert run(silent, use)[2:] == (b"kelp", httpx2.ReadTimeout)
+    assert run(slow, scenario)[2:] == (b"kelp", None)
+    assert run(silent, scenario)[2:] == (b"kelp", httpx2.ReadTimeout)
 
 
 def test_direct_transport_times_out_in_an_answer_without_length():
     """Silence in an answer that ends with its connection is a timeout, not the end."""
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         request = make_request(url)
         request.extensions["timeout"]["read"] = 0.1
         return (await read_answer(transport, request))[2:]
@@ -432,13 +432,13 @@ def test_direct_transport_times_out_in_an_answer_without_length():
         writer.write(OK + b"\r\nkelp")
         await reader.read()
 
-    assert run(silent, use) == (b"kelp", httpx2.ReadTimeout)
+    assert run(silent, scenario) == (b"kelp", httpx2.ReadTimeout)
 
 
 def test_direct_transport_applies_the_write_timeout():
     """A server that reads nothing is a write timeout, not a read timeout."""
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         request = make_request(url, "POST", iter_pieces(*[bytes(1_000_000)] * 40))
         request.extensions["timeout"]["write"] = 0.1
         return (await read_answer(transport, request))[3]
@@ -447,7 +447,7 @@ def test_direct_transport_applies_the_write_timeout():
         await read_request(reader)
         await asyncio.sleep(1)
 
-    assert run(waits, use) is httpx2.WriteTimeout
+    assert run(waits, scenario) is httpx2.WriteTimeout
 
 
 def test_direct_transport_limits_held_bytes():
@@ -459,7 +459,7 @@ def test_direct_transport_limits_held_bytes():
         writer.write(OK + b"Content-Length: %d\r\n\r\n" % size + bytes(size))
         await writer.drain()
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         reply = await transport.handle_async_request(make_request(url))
         (connection,) = transport._open
         held, count = [], 0
@@ -469,7 +469,7 @@ def test_direct_transport_limits_held_bytes():
             held.append(connection._held_bytes)
         return max(held), count
 
-    held, count = run(serve, use)
+    held, count = run(serve, scenario)
     assert held <= 2 * MAX_HELD_BYTES
     assert count == size
 
@@ -489,7 +489,7 @@ def test_direct_transport_streams_request_bodies():
         received.append(await read_request(reader) + await reader.read(100))
         writer.write(ANSWERS["closes"])
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         for more in ({}, {"content-length": "8"}):
             sent = make_request(url, "POST", iter_pieces(b"kelp", b"", b"rock"), **more)
             assert (await read_answer(transport, sent))[2] == b"kelp"
@@ -498,7 +498,7 @@ def test_direct_transport_streams_request_bodies():
         await asyncio.sleep(0.05)
         await serve(reader, writer)
 
-    run(serve_slowly, use)
+    run(serve_slowly, scenario)
     assert received[0].endswith(b"\r\n\r\n4\r\nkelp\r\n4\r\nrock\r\n0\r\n\r\n")
     assert received[1].endswith(b"\r\n\r\nkelprock")
 
@@ -507,7 +507,7 @@ def test_direct_transport_streams_request_bodies():
 def test_direct_transport_rejects_a_body_of_the_wrong_length(length):
     """The server would wait for the rest, or take it for the next request."""
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         sent = make_request(url, "POST", iter_pieces(b"kelp", b"k"), **{"content-length": length})
         with pytest.raises(httpx2.LocalProtocolError):
             await transport.handle_async_request(sent)
@@ -516,7 +516,7 @@ def test_direct_transport_rejects_a_body_of_the_wrong_length(length):
     async def waits(reader, writer):
         await reader.read()
 
-    assert run(waits, use) == 0
+    assert run(waits, scenario) == 0
 
 
 def test_direct_transport_returns_a_refusal_during_the_upload():
@@ -528,11 +528,11 @@ def test_direct_transport_returns_a_refusal_during_the_upload():
         await writer.drain()
         await asyncio.sleep(0.2)
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         found = await read_answer(transport, make_request(url, "POST", iter_pieces(*[bytes(1_000_000)] * 40)))
         return found[0], found[2], len(transport._open)
 
-    assert run(serve, use) == (413, b"kelp", 0)
+    assert run(serve, scenario) == (413, b"kelp", 0)
 
 
 def test_direct_transport_ends_a_refusal_at_end_of_file():
@@ -544,11 +544,11 @@ def test_direct_transport_ends_a_refusal_at_end_of_file():
         writer.write_eof()
         await asyncio.sleep(5)
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         async with asyncio.timeout(4):
             return (await read_answer(transport, make_request(url, "POST", bytes(40_000_000))))[2:]
 
-    assert run(serve, use) == (b"kelp", None)
+    assert run(serve, scenario) == (b"kelp", None)
 
 
 @pytest.mark.parametrize(
@@ -562,27 +562,27 @@ def test_direct_transport_ends_a_refusal_at_end_of_file():
 def test_direct_transport_refuses_ambiguous_request_framing(headers):
     """The server might take the rest of the body for another request."""
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         request = make_request(url, "POST", iter_pieces(b"kelp"))
         request.headers = httpx2.Headers(headers)
         with pytest.raises(httpx2.LocalProtocolError):
             await transport.handle_async_request(request)
         return len(connections)
 
-    assert run(partial(answer_once, [ANSWERS["chunks"]]), use) == 0
+    assert run(partial(answer_once, [ANSWERS["chunks"]]), scenario) == 0
 
 
 def test_direct_transport_rejects_a_method_with_a_line_break():
     """A line break would start another request."""
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         request = make_request(url)
         request.method = "GET / HTTP/1.1\r\nX-Kelp:"
         with pytest.raises(httpx2.LocalProtocolError):
             await transport.handle_async_request(request)
         return len(connections)
 
-    assert run(partial(answer_once, [ANSWERS["chunks"]]), use) == 0
+    assert run(partial(answer_once, [ANSWERS["chunks"]]), scenario) == 0
 
 
 @pytest.mark.parametrize(
@@ -591,19 +591,19 @@ def test_direct_transport_rejects_a_method_with_a_line_break():
 def test_direct_transport_rejects_malformed_headers(header):
     """A line break would start another header or another request."""
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         request = make_request(url)
         request.headers = httpx2.Headers([*request.headers.raw, (header[0].encode(), header[1].encode())])
         with pytest.raises(httpx2.LocalProtocolError):
             await transport.handle_async_request(request)
 
-    run(partial(answer_once, [ANSWERS["chunks"]]), use)
+    run(partial(answer_once, [ANSWERS["chunks"]]), scenario)
 
 
 def test_cancelled_request_closes_its_connection():
     """Nothing reads the answer of a cancelled request, so its connection is closed."""
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         waiting = asyncio.ensure_future(transport.handle_async_request(make_request(url)))
         await asyncio.sleep(0.05)
         assert len(transport._open) == 1
@@ -614,13 +614,13 @@ def test_cancelled_request_closes_its_connection():
     async def waits(reader, writer):
         await reader.read()
 
-    assert run(waits, use) == (True, 0)
+    assert run(waits, scenario) == (True, 0)
 
 
 def test_request_cancelled_at_any_step_leaves_no_connection():
     """A request cancelled at any step of the loop leaves no open connection, also in the step that creates it."""
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         for steps in range(25):
             waiting = asyncio.ensure_future(transport.handle_async_request(make_request(url)))
             for _ in range(steps):
@@ -633,7 +633,7 @@ def test_request_cancelled_at_any_step_leaves_no_connection():
     async def waits(reader, writer):
         await reader.read()
 
-    run(waits, use)
+    run(waits, scenario)
 
 
 def test_server_origin_keeps_port_zero():
@@ -646,11 +646,11 @@ def test_server_origin_keeps_port_zero():
 def test_direct_transport_raises_httpx2_connect_errors(url):
     """An unreachable server raises the error types that httpx2 has for it."""
 
-    async def go():
+    async def scenario():
         async with DirectTransport(2, 60.0) as transport:
             return (await read_answer(transport, make_request(url)))[3]
 
-    assert asyncio.run(go()) is (httpx2.UnsupportedProtocol if url.startswith("ftp") else httpx2.ConnectError)
+    assert asyncio.run(scenario()) is (httpx2.UnsupportedProtocol if url.startswith("ftp") else httpx2.ConnectError)
 
 
 # -- TLS ---------------------------------------------------------------------------------------------------------------
@@ -690,10 +690,10 @@ def test_direct_transport_verifies_the_host_of_the_certificate(host, error, tmp_
         received.append(await read_request(reader))
         writer.write(ANSWERS["until the end"])
 
-    async def use(transport, url, connections):
+    async def scenario(transport, url, connections):
         return await read_answer(transport, make_request(url.replace("http", "https").replace(LOOPBACK, host)))
 
-    found = run(serve, use, ssl=context)
+    found = run(serve, scenario, ssl=context)
     assert found[2:] == ((b"kelp", None) if error is None else (b"", error))
     assert len(received) == (error is None)
 
@@ -713,7 +713,7 @@ def test_provider_client_honours_proxy_variables(variable, monkeypatch):
         received.append((await read_request(reader)).split(b" ")[1])
         writer.write(ANSWERS["closes"])
 
-    async def go():
+    async def scenario():
         async with run_server(serve) as (url, _):
             monkeypatch.setenv(variable, url.partition("/v1")[0])
             async with _make_provider_client(Settings(), None) as web:
@@ -721,5 +721,5 @@ def test_provider_client_honours_proxy_variables(variable, monkeypatch):
                 if variable != "no_proxy":
                     await web.get("http://kelp.invalid/v1")
 
-    asyncio.run(go())
+    asyncio.run(scenario())
     assert received == [b"/v1?a=b", b"http://kelp.invalid/v1"][: 1 + (variable != "no_proxy")]

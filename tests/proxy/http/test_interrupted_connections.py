@@ -360,14 +360,14 @@ def test_incomplete_request_is_neither_sent_nor_logged(part, share, proxy):
     head, _, rest = encode_request("anthropic", "half a request").partition(b"\r\n\r\n")
     sent = head[: int(len(head) * share)] if part == "head" else head + b"\r\n\r\n" + rest[: int(len(rest) * share)]
 
-    async def go():
+    async def scenario():
         _, writer = await asyncio.open_connection(socket_proxy.LOOPBACK, proxy.port)
         writer.write(sent)
         await writer.drain()
         await anyio.sleep(0.02)
         writer.close()
 
-    proxy.call(go)
+    proxy.call(scenario)
     proxy.wait_idle()
     assert proxy.upstream.requests == []
     assert not any("half a request" in str(entries) for entries in proxy.sessions().values())
@@ -383,7 +383,7 @@ def test_client_leaving_before_the_answer_cancels_the_call(ends, stream, managed
     words = f"leaving {ends} {stream}"
     before = proxy.stats()["requests"]["all"]["failed"]
 
-    async def go():
+    async def scenario():
         gone = anyio.Event()
 
         async def respond(connection, response):
@@ -398,7 +398,7 @@ def test_client_leaving_before_the_answer_cancels_the_call(ends, stream, managed
         with anyio.fail_after(socket_proxy.TIMEOUT):
             await gone.wait()
 
-    proxy.call(go)
+    proxy.call(scenario)
     proxy.wait_idle()
     assert proxy.stats()["requests"]["all"]["failed"] - before == 1
     proxy.upstream.respond = socket_proxy.send_response
@@ -425,7 +425,7 @@ def test_client_leaving_during_the_answer_cancels_the_call(api, ends, proxy):
     """The provider's connection closes, the log keeps what was sent, and the conversation continues afterwards."""
     words = f"enough {ends}"
 
-    async def go():
+    async def scenario():
         gone, half_sent = anyio.Event(), anyio.Event()
 
         async def respond(connection, response):
@@ -442,7 +442,7 @@ def test_client_leaving_during_the_answer_cancels_the_call(api, ends, proxy):
         with anyio.fail_after(socket_proxy.TIMEOUT):
             await gone.wait()
 
-    proxy.call(go)
+    proxy.call(scenario)
     proxy.wait_idle()
     proxy.upstream.respond = socket_proxy.send_response
     fine = proxy.send(encode_request(api, words, stream=True))
@@ -457,7 +457,7 @@ def test_client_leaving_after_the_last_event_counts_as_answered(api, proxy):
     """A client that does not wait for the end of the body has a complete answer in the log and counts as managed."""
     before, words = proxy.stats()["requests"]["all"], "all was said"
 
-    async def go():
+    async def scenario():
         half_sent, gone = anyio.Event(), anyio.Event()
 
         async def respond(connection, response):
@@ -472,7 +472,7 @@ def test_client_leaving_after_the_last_event_counts_as_answered(api, proxy):
         with anyio.fail_after(socket_proxy.TIMEOUT):
             await gone.wait()
 
-    proxy.call(go)
+    proxy.call(scenario)
     proxy.wait_idle()
     after = proxy.stats()["requests"]["all"]
     assert (after["managed"] - before["managed"], after["failed"] - before["failed"]) == (1, 0)
@@ -483,7 +483,7 @@ def test_client_that_does_not_read_pauses_the_provider(proxy):
     piece = b"data: " + b"x" * 65_000 + b"\n\n"
     most = 2_000  # pieces: 130 MB
 
-    async def go():
+    async def scenario():
         sent = 0
 
         async def respond(connection, response):
@@ -506,7 +506,7 @@ def test_client_that_does_not_read_pauses_the_provider(proxy):
         writer.close()
         return sent
 
-    assert 0 < proxy.call(go) < most / 2
+    assert 0 < proxy.call(scenario) < most / 2
     proxy.wait_idle()
 
 
@@ -516,7 +516,7 @@ def test_client_leaving_during_a_send_is_not_a_trouble(api, open_client, make_ch
     chat = make_chat(api, stream=api != "gemini")
     chat.add_user_text("What holds on to the rock?")
 
-    async def go():
+    async def scenario():
         left, sending = anyio.Event(), anyio.Event()
         body = iter([{"type": "http.request", "body": json.dumps(chat.body()).encode()}])
         path, _, query = (socket_proxy.STREAM_PATHS[api] if api == "gemini" else chat.path).partition("?")
@@ -540,7 +540,7 @@ def test_client_leaving_during_a_send_is_not_a_trouble(api, open_client, make_ch
                 await app(scope, receive, send)
             return left.is_set(), app.health.build_livez()["troubles"]
 
-    assert anyio.run(go) == (True, [])
+    assert anyio.run(scenario) == (True, [])
     assert capfd.readouterr().err == ""
 
 

@@ -205,7 +205,7 @@ def test_proxy_streams_relayed_bodies_of_any_size(proxy):
     size, piece = (200 if example_counts.IS_THOROUGH else 24) * 1_000_000, bytes(1_000_000)
     before, peak = _measure_resident_bytes(), [0]
 
-    async def go():
+    async def scenario():
         server = await asyncio.start_server(_make_counting_server(peak), socket_proxy.LOOPBACK, 0)
         port = server.sockets[0].getsockname()[1]
         head = socket_proxy.build_request(f"/u/http://127.0.0.1:{port}/v1/files", content_length=str(size))
@@ -213,7 +213,7 @@ def test_proxy_streams_relayed_bodies_of_any_size(proxy):
         server.close()
         return reply
 
-    reply = proxy.call(go)
+    reply = proxy.call(scenario)
     assert (reply.status, reply.json) == (200, {"bytes": size})
     assert peak[0] - before < 16_000_000
 
@@ -433,7 +433,7 @@ def test_proxy_refuses_requests_over_the_concurrency_limit():
             await opened[0].wait()
             await socket_proxy.send_response(connection, response)
 
-        async def go():
+        async def scenario():
             opened.append(anyio.Event())
             proxy.upstream.respond = wait
             requests = [
@@ -448,7 +448,7 @@ def test_proxy_refuses_requests_over_the_concurrency_limit():
             opened[0].set()
             return refused, await asyncio.gather(*waiting)
 
-        refused, fine = proxy.call(go)
+        refused, fine = proxy.call(scenario)
         assert (refused.status, refused.json["error"]["type"]) == (529, "overloaded_error"), refused
         assert [reply.status for reply in fine] == [200] * 3
         assert proxy.stats()["concurrent"]["most"] == 3

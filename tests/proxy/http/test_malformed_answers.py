@@ -372,12 +372,12 @@ def test_answer_is_completed_when_the_store_fails_during_it(
     chat.add_user_text("Does it hold?")
     upstream.inner = DiskFillingUpstream(upstream, store)
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store) as client:
             reply = await client.post(chat.path, chat.body())
             return reply, (await client.web.get("/livez")).json(), (await client.web.get("/stats")).json()
 
-    reply, livez, stats = anyio.run(go)
+    reply, livez, stats = anyio.run(scenario)
     assert (reply.status_code, reply.content) == (200, upstream.answers[-1])
     assert (livez["status"], stats["requests"]["all"]["unrecorded"]) == ("degraded", 1)
     assert capfd.readouterr().err.count("not recorded") == 1

@@ -48,7 +48,7 @@ def make_refusing_server(status, *, interim=b"", closes=True):
 def upload(proxy, serve, kind, *, chunked=False, **headers):
     """Send a whole upload before reading anything, and return the response."""
 
-    async def go():
+    async def scenario():
         server = await asyncio.start_server(serve, socket_proxy.LOOPBACK, 0)
         port = server.sockets[0].getsockname()[1]
         path = f"/u/http://{socket_proxy.LOOPBACK}:{port}{PATHS[kind]}"
@@ -61,7 +61,7 @@ def upload(proxy, serve, kind, *, chunked=False, **headers):
         finally:
             server.close()
 
-    return proxy.call(go)
+    return proxy.call(scenario)
 
 
 @pytest.mark.parametrize("chunked", [False, True])

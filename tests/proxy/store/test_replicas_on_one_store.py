@@ -50,7 +50,7 @@ def test_retry_at_another_replica_applies_new_decisions(open_client, make_chat, 
     """
     store = MemoryStore()
 
-    async def go():
+    async def scenario():
         async with (
             open_client(make_strict_upstream(), store) as first_replica,
             open_client(make_strict_upstream(), store) as second_replica,
@@ -68,7 +68,7 @@ def test_retry_at_another_replica_applies_new_decisions(open_client, make_chat, 
             assert first == second
             assert (b"A summary of the kelp." in second) is not is_undone
 
-    anyio.run(go)
+    anyio.run(scenario)
 
 
 @pytest.mark.parametrize("max_entries", [50_000, 10])
@@ -116,14 +116,14 @@ def test_replica_reads_each_conversation_once(max_entries, open_client, make_cha
 
     store.read_entries = entries
 
-    async def go():
+    async def scenario():
         async with open_client(make_strict_upstream(), store) as first_replica:
             chat = make_chat("anthropic")
             for turn in range(12):
                 await chat.send_turn(first_replica, f"Note {turn}: {WORDS}")
                 await make_chat("anthropic").send_turn(first_replica, f"Beside {turn}: {WORDS}")
 
-    anyio.run(go)
+    anyio.run(scenario)
     assert reads.count(None) <= 1 + 12
 
 
@@ -135,7 +135,7 @@ def test_decisions_elsewhere_apply_after_a_request_of_another_branch(
     """A request of another branch that reads the session's new entries does not hide them from this one."""
     store = MemoryStore()
 
-    async def go():
+    async def scenario():
         async with open_client(make_strict_upstream(), store) as first_replica:
             chat, fork = make_chat("anthropic"), make_chat("anthropic")
             await send_turns(chat, first_replica, 1)
@@ -156,14 +156,14 @@ def test_decisions_elsewhere_apply_after_a_request_of_another_branch(
             await chat.send_turn(first_replica, "go on")
             assert (b"A summary of the kelp." in first_replica.upstream.bodies[-1]) is not is_undone
 
-    anyio.run(go)
+    anyio.run(scenario)
 
 
 def test_retry_of_another_replicas_answer_is_stored_once(open_client, make_chat, make_strict_upstream):
     """A message answered at one replica and retried at another is stored once, whatever came between."""
     store = MemoryStore()
 
-    async def go():
+    async def scenario():
         async with (
             open_client(make_strict_upstream(), store) as first_replica,
             open_client(make_strict_upstream(), store) as second_replica,
@@ -181,4 +181,4 @@ def test_retry_of_another_replicas_answer_is_stored_once(open_client, make_chat,
             ]
             assert len(copies) == 1
 
-    anyio.run(go)
+    anyio.run(scenario)

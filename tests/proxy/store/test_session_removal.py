@@ -39,7 +39,7 @@ def test_removed_session_starts_anew_with_the_next_request(
     """The next request is made to fit and recorded whole as if it were the first, and its client notices nothing."""
     upstream, chat, path = make_strict_upstream(WINDOW), make_chat(api), tmp_path / "store.db"
 
-    async def go():
+    async def scenario():
         with open_store(path) as store:
             async with open_client(upstream, store, window=WINDOW) as client:
                 for number in range(16):
@@ -47,7 +47,7 @@ def test_removed_session_starts_anew_with_the_next_request(
                 remove_session(path, reply.headers[SESSION])
                 return await chat.send_turn(client, "And now?"), (await client.web.get("/livez")).json()
 
-    reply, livez = anyio.run(go)
+    reply, livez = anyio.run(scenario)
     assert (reply.status_code, reply.headers[STATE]) == (200, "managed"), reply.text
     assert (livez["status"], livez["troubles"]) == ("ok", [])
     assert capfd.readouterr().err == ""
@@ -60,7 +60,7 @@ def test_branches_of_a_removed_session_join_the_new_one(open_client, make_chat, 
     upstream, path = make_strict_upstream(WINDOW), tmp_path / "store.db"
     chats = [make_chat("anthropic"), make_chat("anthropic")]
 
-    async def go():
+    async def scenario():
         with open_store(path) as store:
             async with open_client(upstream, store, window=WINDOW) as client:
                 for number in range(14):
@@ -69,7 +69,7 @@ def test_branches_of_a_removed_session_join_the_new_one(open_client, make_chat, 
                 remove_session(path, reply.headers[SESSION])
                 return [await chat.send_turn(client, "And now?") for _ in range(2) for chat in chats]
 
-    replies = anyio.run(go)
+    replies = anyio.run(scenario)
     assert [(reply.status_code, reply.headers[STATE]) for reply in replies] == [(200, "managed")] * 4
     assert len({reply.headers[SESSION] for reply in replies}) == 1
 
@@ -88,7 +88,7 @@ def test_session_removed_during_an_answer_is_restored_by_the_client(
             remove_session(path, keys[-1])
             return await inner.handle_async_request(request)
 
-    async def go():
+    async def scenario():
         with open_store(path) as store:
             async with open_client(upstream, store) as client:
                 first = await chat.send_turn(client, "One.")
@@ -98,7 +98,7 @@ def test_session_removed_during_an_answer_is_restored_by_the_client(
                 upstream.inner = inner
                 return first, midway, await chat.send_turn(client, "Three.")
 
-    replies = anyio.run(go)
+    replies = anyio.run(scenario)
     assert [reply.status_code for reply in replies] == [200] * 3
     assert replies[-1].headers[STATE] == "managed"
     assert [

@@ -101,7 +101,7 @@ def test_unrecorded_conversation_stays_inside_its_window(
     """
     upstream, chat, store = make_strict_upstream(WINDOW, overflow="llama.cpp"), make_chat(api), FailingStore()
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store, **settings) as client:
             for number in range(40):
                 if number == after:
@@ -115,7 +115,7 @@ def test_unrecorded_conversation_stays_inside_its_window(
             reply = await chat.send_turn(client, "And now?", VERSION)
             return reply, (await client.web.get("/livez")).json()
 
-    reply, livez = run(go)
+    reply, livez = run(scenario)
     assert (reply.status_code, reply.headers[STATE], livez["status"]) == (200, "managed", "ok")
     assert [(trouble["what"], trouble["times"]) for trouble in livez["troubles"]] == [("QuotaExceeded", 40 - after)]
     assert capfd.readouterr().err.count("not recorded") == 1
@@ -128,7 +128,7 @@ def test_unrecorded_decisions_last_until_the_store_recovers(api, open_client, ma
     """
     upstream, chat, store, sent = make_strict_upstream(WINDOW, overflow="llama.cpp"), make_chat(api), FailingStore(), []
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store) as client:
             for number in range(60):
                 store.append_error = None if number < 10 or number == 40 else StoreLocked("held")
@@ -137,7 +137,7 @@ def test_unrecorded_decisions_last_until_the_store_recovers(api, open_client, ma
                 assert (reply.status_code, reply.headers[STATE]) == (200, state), (number, reply.text)
                 sent.append((len(upstream.bodies), upstream.bodies[-1]))
 
-    run(go)
+    run(scenario)
     refused = [count - before for (before, _), (count, _) in pairwise([(0, b""), *sent])]
     assert (sum(refused[:40]), sum(refused[40:]) <= 21) == (41, True), "one refusal, and at most one more"
     smaller = [number for number in range(1, 60) if not extends_body(sent[number - 1][1], sent[number][1])]
@@ -165,11 +165,11 @@ def test_unfixable_overflow_is_reported_while_the_store_fails(
     store.append_error, store.read_error = StoreReadOnly("the disk is full"), reading
     body = build_oversized_body(chat)
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store) as client:
             return await client.post(chat.path, body, VERSION)
 
-    reply = run(go)
+    reply = run(scenario)
     assert (reply.headers[STATE], OVERFLOW_TEXTS[api] in reply.text) == ("unrecorded", True), reply.text
     in_events = stream and api == "openai-responses"
     assert (reply.status_code, "response.failed" in reply.text) == ((200, True) if in_events else (400, False))
@@ -187,12 +187,12 @@ def test_other_refusals_are_returned_unchanged_while_the_store_fails(
     chat, store = make_chat("anthropic"), FailingStore()
     store.append_error = store.read_error = StoreCorrupt("damaged")
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store) as client:
             return await chat.send_turn(client, "How high is the tide?", VERSION)
 
     upstream = make_upstream(make_strict_upstream().provider, [parse_fault(status)])
-    reply = run(go)
+    reply = run(scenario)
     assert (reply.headers[STATE], reply.content) == ("unrecorded", upstream.answers[-1])
     assert len(upstream.bodies) == 1
 
@@ -211,15 +211,15 @@ def test_unrecorded_refusal_is_not_requested_again(
     failing.append_error, failing.fails_only_answers = StoreLocked("held"), True
     chat.add_user_text("How high is the tide?")
 
-    async def go(store):
+    async def scenario(store):
         upstream = make_upstream(make_strict_upstream().provider, [parse_fault(status)])
         async with open_client(upstream, store, observe=observe) as client:
             reply = await client.post(chat.path, chat.body(), VERSION)
             return reply, len(upstream.bodies), (await client.web.get("/livez")).json()["status"]
 
     (reply, request_count, health), (expected, expected_count, _) = (
-        run(lambda: go(failing)),
-        run(lambda: go(MemoryStore())),
+        run(lambda: scenario(failing)),
+        run(lambda: scenario(MemoryStore())),
     )
     assert (reply.headers[STATE], request_count, expected_count, health) == ("unrecorded", 1, 1, "degraded")
     assert (reply.status_code, reply.content) == (expected.status_code, expected.content)
@@ -293,7 +293,7 @@ def test_proxy_waits_for_a_locked_store_at_most_twice(open_client, make_chat, ma
     """A database that is locked for reading is tried twice; then the request is forwarded as it arrived."""
     upstream, chat, store = make_strict_upstream(), make_chat("anthropic"), FailingStore()
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store) as client:
             await chat.send_turn(client, "How high is the tide?", VERSION)
             store.append_error = store.read_error = StoreLocked("held")
@@ -301,7 +301,7 @@ def test_proxy_waits_for_a_locked_store_at_most_twice(open_client, make_chat, ma
             body = json.dumps(chat.body()).encode()
             return body, await client.post(chat.path, body, VERSION)
 
-    body, reply = run(go)
+    body, reply = run(scenario)
     assert (reply.status_code, reply.headers[STATE], upstream.bodies[-1]) == (200, "unrecorded", body)
     assert store.failed_reads <= 2
 
@@ -314,11 +314,11 @@ def test_unrecorded_request_that_fits_is_forwarded_unchanged(api, open_client, m
     chat.add_user_text("How high is the tide?")
     body = json.dumps(chat.body(), indent=2).encode()
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store) as client:
             return await client.post(chat.path, body, VERSION)
 
-    reply = run(go)
+    reply = run(scenario)
     assert (reply.status_code, reply.headers[STATE]) == (200, "unrecorded")
     assert (upstream.bodies, upstream.answers) == ([body], [reply.content])
 
@@ -328,12 +328,12 @@ def test_no_model_summary_is_requested_while_the_store_fails(open_client, make_c
     upstream, chat, store = make_strict_upstream(WINDOW), make_chat("anthropic"), FailingStore()
     store.append_error = StoreLocked("held")
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store, window=WINDOW, summaries="client") as client:
             for number in range(40):
                 assert (await chat.send_turn(client, f"Note {number}: {WORDS}", VERSION)).status_code == 200
 
-    run(go)
+    run(scenario)
     assert len(upstream.bodies) == 40
     assert len(upstream.bodies[-1]) < len(json.dumps(chat.body())) * 0.7, "the conversation was not reduced"
 
@@ -359,11 +359,11 @@ def test_keep_alive_head_reports_the_unrecorded_state(open_client, make_chat, ma
             await anyio.sleep(0.05)
             return await super().handle_async_request(request)
 
-    async def go():
+    async def scenario():
         async with open_client(SlowUpstream(upstream.provider), store, keepalive=0.01) as client:
             return await client.post(chat.path, chat.body(), VERSION)
 
-    reply = run(go)
+    reply = run(scenario)
     assert (reply.status_code, reply.headers[STATE]) == (200, "unrecorded")
     assert reply.content.startswith(b"event: ping")
     assert b"message_stop" in reply.content
@@ -377,12 +377,12 @@ def test_oversized_request_does_not_degrade_the_proxy(api, open_client, make_cha
     upstream, chat = make_strict_upstream(WINDOW, overflow="llama.cpp"), make_chat(api)
     body = build_oversized_body(chat)
 
-    async def go():
+    async def scenario():
         async with open_client(upstream) as client:
             replies = [await client.post(chat.path, body, VERSION) for _ in range(2)]
             return replies, (await client.web.get("/livez")).json()
 
-    replies, livez = run(go)
+    replies, livez = run(scenario)
     assert [OVERFLOW_TEXTS[api] in reply.text for reply in replies] == [True, True]
     assert livez["status"] == "ok"
     assert [trouble["what"] for trouble in livez["troubles"]] == ["WindowTooSmall"]
@@ -417,11 +417,11 @@ def test_refused_image_is_dropped_while_the_store_fails(store_works, open_client
     chat.messages = [{"role": "user", "content": [{"type": "text", "text": "Look."}, IMAGE]}]
     chat.messages.append({"role": "assistant", "content": "I see."})
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store) as client:
             return await chat.send_turn(client, "And now?", VERSION)
 
-    reply = run(go)
+    reply = run(scenario)
     assert (reply.status_code, reply.headers[STATE]) == (200, "managed" if store_works else "unrecorded")
     assert upstream.refused >= 1
 
@@ -437,12 +437,12 @@ def test_broken_stream_ends_the_same_while_the_store_fails(
     failing.append_error, failing.fails_only_answers = StoreLocked("held"), True
     chat.add_user_text("How high is the tide?")
 
-    async def go(store):
+    async def scenario(store):
         async with open_client(make_upstream(make_strict_upstream().provider, [parse_fault(fault)]), store) as client:
             reply = await client.post(chat.path, chat.body(), VERSION)
             return reply.status_code, reply.content
 
-    assert run(lambda: go(failing)) == run(lambda: go(MemoryStore()))
+    assert run(lambda: scenario(failing)) == run(lambda: scenario(MemoryStore()))
 
 
 def test_unrecorded_broken_answer_is_reported_in_livez(open_client, make_chat, make_strict_upstream):
@@ -451,7 +451,7 @@ def test_unrecorded_broken_answer_is_reported_in_livez(open_client, make_chat, m
     store.append_error, store.fails_only_answers = StoreReadOnly("the disk is full"), True
     chat.add_user_text("How high is the tide?")
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, store) as client:
             async with anyio.create_task_group() as group:
                 group.start_soon(client.post, chat.path, chat.body(), VERSION)
@@ -459,7 +459,7 @@ def test_unrecorded_broken_answer_is_reported_in_livez(open_client, make_chat, m
                 group.cancel_scope.cancel()
             return (await client.web.get("/livez")).json()
 
-    livez = run(go)
+    livez = run(scenario)
     assert livez["status"] == "degraded"
     assert [(trouble["what"], "the disk is full" in trouble["why"]) for trouble in livez["troubles"]] == [
         ("unwritten", True)

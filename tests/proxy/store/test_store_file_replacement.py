@@ -80,7 +80,7 @@ def test_proxy_reopens_a_failed_store_after_an_interval(
     """A failed store is tried again after an interval, not with every request; until then nothing is recorded."""
     upstream, chat, opened = make_strict_upstream(), make_chat("anthropic"), [MemoryStore(), FullStore()]
 
-    async def go():
+    async def scenario():
         states = []
         async with open_client(upstream, FullStore(), reopen=opened.pop) as client:
             for number in range(6):
@@ -89,7 +89,7 @@ def test_proxy_reopens_a_failed_store_after_an_interval(
         return states
 
     store = opened[0]
-    assert anyio.run(go) == ["unrecorded"] * 4 + ["managed"] * 2
+    assert anyio.run(scenario) == ["unrecorded"] * 4 + ["managed"] * 2
     [info] = store.list_sessions()
     assert [text for text in map(str, store.read_entries(info.key)) if "Note 0." in text]
     assert (
@@ -107,11 +107,11 @@ def test_proxy_keeps_the_old_store_until_a_reopen_succeeds(open_client, make_cha
             raise later.pop()
         return later[-1]
 
-    async def go():
+    async def scenario():
         async with open_client(make_strict_upstream(), FullStore(), reopen=reopen) as client:
             return [(await chat.send_turn(client, f"Note {number}.")).headers[STATE] for number in range(4)]
 
-    assert anyio.run(go) == ["unrecorded"] * 2 + ["managed"] * 2
+    assert anyio.run(scenario) == ["unrecorded"] * 2 + ["managed"] * 2
 
 
 class VanishingStore(MemoryStore):
@@ -130,11 +130,11 @@ def test_proxy_reopens_a_vanishing_store_a_bounded_number_of_times(open_client, 
         opened.append(VanishingStore())
         return opened[-1]
 
-    async def go():
+    async def scenario():
         async with open_client(make_strict_upstream(), VanishingStore(), reopen=reopen) as client:
             return (await make_chat("anthropic").send_turn(client, "Is the tide high?")).headers[STATE]
 
-    assert anyio.run(go) == "unrecorded"
+    assert anyio.run(scenario) == "unrecorded"
     assert len(opened) <= 1 + app.MAX_REQUEST_RETRIES
 
 
@@ -146,14 +146,14 @@ def test_client_leaving_during_a_reopen_keeps_the_session_recorded(open_client, 
         time.sleep(0.2)
         return MemoryStore()
 
-    async def go():
+    async def scenario():
         async with open_client(upstream, FullStore(), reopen=reopen) as client:
             with anyio.move_on_after(0.1):
                 await chat.send_turn(client, "Is the tide high?")
             await anyio.sleep(0.3)
             return (await client.post(chat.path, chat.body())).headers[STATE]
 
-    assert anyio.run(go) == "managed"
+    assert anyio.run(scenario) == "managed"
 
 
 @pytest.mark.parametrize("what", ENDINGS)
@@ -207,7 +207,7 @@ def test_concurrent_sessions_survive_a_removed_store(proxy):
     proxy.upstream.requests.clear()
     remove_store_files(proxy, ("", "-wal", "-shm"))
 
-    async def go():
+    async def scenario():
         replies = {}
 
         async def ask(name):
@@ -218,7 +218,7 @@ def test_concurrent_sessions_survive_a_removed_store(proxy):
                 tasks.start_soon(ask, name)
         return replies
 
-    replies = proxy.call(go)
+    replies = proxy.call(scenario)
     assert {reply.headers[STATE] for reply in replies.values()} == {"managed"}
     assert sorted(read_logged_texts(proxy).values()) == [[*TEXTS, ANSWER]] * len(names)
     assert len(proxy.upstream.requests) == len(names)
@@ -254,7 +254,7 @@ def test_settings_reload_during_a_removal_loses_nothing(open_client, make_chat, 
     """Requests begun under the old and the new settings are both whole in the new store."""
     upstream, chat, place = make_strict_upstream(), make_chat("anthropic"), tmp_path / "store.db"
 
-    async def go():
+    async def scenario():
         with ExitStack() as stores:
 
             def opened():
@@ -265,7 +265,7 @@ def test_settings_reload_during_a_removal_loses_nothing(open_client, make_chat, 
                 upstream.inner = FileRemovingUpstream(upstream, place, client.web._transport.app)
                 return [first, *[await chat.send_turn(client, text) for text in TEXTS[1:]]]
 
-    replies = anyio.run(go)
+    replies = anyio.run(scenario)
     assert [reply.headers[STATE] for reply in replies] == ["managed"] * len(TEXTS)
     with open_store(place) as store:
         (info,) = store.list_sessions()
