@@ -2,10 +2,11 @@
 
 Usage: python bench/targets.py [FILE…] [--check]      (default: every session under ../shared/data)
 
-For each session and then pooled: validity and fit at windows of 32,000 (frame 3,000), 64,000 and 96,000 (frame
-10,000), cost and online fact recall beside every other policy, recall at cuts beside the oracle, and the same bytes
-when run twice. ``--check`` exits 1 where a promise is broken; recall and cost are promised of many sessions pooled, so
-that those of one alone (the example, where no others lie beside the checkout) are told and not judged.
+For each session and then pooled: validity and fit at windows of 32,000 (3,000 of them setup), 64,000 and 96,000
+(10,000 of them setup), cost and online fact recall beside every other policy, recall at cuts beside the oracle, and
+the same bytes when run twice. ``--check`` exits 1 where a promise is broken; recall and cost are promised of many
+sessions pooled, so that those of one alone (the example, where no others lie beside the checkout) are printed and not
+judged.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from holdfast.state.entries import RequestSetup
 
 MODEL = "claude-sonnet-4-5"
 SETTINGS = ((64_000, 10_000, 0.990, 0.39), (96_000, 10_000, None, None), (32_000, 3_000, 0.975, 0.29))
-"""Window, frame, least pooled online fact recall, most pooled cost beside append-only."""
+"""Window, setup_tokens, least pooled online fact recall, most pooled cost beside append-only."""
 CUTS = {"4000": 0.80, "8000": 0.93, "16000": 0.98}
 """Least pooled fact recall at cuts, by room."""
 GAIN, HANDLES = 0.50, 0.98
@@ -61,12 +62,12 @@ class Tally(Struct):
         return self.facts / self.total if self.total else 1.0
 
 
-def study(recording: Recording, window: int, frame: int) -> SessionStudy:
-    """Return a recording made ready for a window and a frame."""
+def study(recording: Recording, window: int, setup_tokens: int) -> SessionStudy:
+    """Return a recording made ready for a window and a setup_tokens."""
     name, counter = get_tokenizer()
-    place = get_target("anthropic", MODEL, window=window, setup=RequestSetup("bench", frame))
+    place = get_target("anthropic", MODEL, window=window, setup=RequestSetup("bench", setup_tokens))
     return SessionStudy(
-        make_replay_session(recording, "anthropic"), MeasurementSettings(window, frame, place, name, counter)
+        make_replay_session(recording, "anthropic"), MeasurementSettings(window, setup_tokens, place, name, counter)
     )
 
 
@@ -76,13 +77,13 @@ def digest(made: SessionStudy, policy: Policy) -> tuple[PolicyFigures, str]:
     return measure_policy(made, policy, keep=lambda _step, body: seen.update(body)), seen.hexdigest()
 
 
-def online(recordings: dict[str, Recording], window: int, frame: int) -> tuple[dict[str, Tally], list[str]]:
+def online(recordings: dict[str, Recording], window: int, setup_tokens: int) -> tuple[dict[str, Tally], list[str]]:
     """Print each session's figures at one setting; return the pool and what is wrong."""
     tallies = {name: Tally() for name in PRESETS}
     wrong: list[str] = []
-    print(f"\nwindow {window:,}, frame {frame:,}")
+    print(f"\nwindow {window:,}, setup_tokens {setup_tokens:,}")
     for file, recording in recordings.items():
-        made = study(recording, window, frame)
+        made = study(recording, window, setup_tokens)
         ours, first = digest(made, Policy.preset("holdfast"))
         if digest(made, Policy.preset("holdfast"))[1] != first:
             wrong.append(f"{file}: other bytes when run twice")
@@ -176,8 +177,8 @@ def main() -> int:
     files = args.files or sorted(shared.glob("*/*.jsonl")) or [example]
     recordings = {file.stem[:12]: read_recording(file.read_bytes(), file.name) for file in files}
     wrong, short = list[str](), list[str]()
-    for window, frame, recall, cost in SETTINGS:
-        tallies, bad = online(recordings, window, frame)
+    for window, setup_tokens, recall, cost in SETTINGS:
+        tallies, bad = online(recordings, window, setup_tokens)
         wrong += bad
         own = tallies["holdfast"]
         if recall is not None and own.total and own.recall < recall:

@@ -18,7 +18,7 @@ from textwrap import dedent
 import click
 
 from holdfast.cli import COMMAND_HELP
-from holdfast.cli import command as program
+from holdfast.cli import holdfast_command as program
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings_check import (

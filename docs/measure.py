@@ -61,15 +61,15 @@ class Quiet:
         """Do nothing."""
 
 
-def measured(file: str, window: int, frame: int) -> ReplayReport:
+def measured(file: str, window: int, setup_tokens: int) -> ReplayReport:
     """Return the report on one session at one setting; with recall at cuts at the first."""
     order = ReplayJob(
         policies=tuple(Policy.preset(name) for name in PRESETS),
         window=window,
-        setup_tokens=frame,
+        setup_tokens=setup_tokens,
         catalog=config.load_shipped_catalog(),
         model=config.DEFAULT_MODEL,
-        measures_cuts=(window, frame) == SETTINGS[0],
+        measures_cuts=(window, setup_tokens) == SETTINGS[0],
     )
     return replay_file(file, order, Quiet())
 
@@ -155,8 +155,8 @@ def sessions(reports: Sequence[ReplayReport]) -> str:
 def written(example: Sequence[ReplayReport], others: Sequence[Sequence[ReplayReport]]) -> str:
     """Return all tables; ``others`` holds the reports on the real sessions for each setting."""
     out = [f"### What was replayed\n\n{sessions([example[0], *others[0]])}"]
-    for own, reports, (window, frame) in zip(example, others, SETTINGS, strict=True):
-        out.append(f"## Window {window:,}, system prompt and tools {frame:,}\n")
+    for own, reports, (window, setup_tokens) in zip(example, others, SETTINGS, strict=True):
+        out.append(f"## Window {window:,}, system prompt and tools {setup_tokens:,}\n")
         out += [f"{name(report.subject.file)}\n\n{online(report.rows)}" for report in reports]
         rows = pool_policy_rows([(report.subject, report.rows) for report in reports])
         judged = [name(report.subject.file) for report in reports if report.subject.is_judged]

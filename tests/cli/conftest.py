@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast.cli import command
+from holdfast.cli import holdfast_command
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Text, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
@@ -43,7 +43,7 @@ def run() -> Run:
     """Return a function that runs ``holdfast`` with arguments and standard input."""
 
     def invoke(*arguments: str | Path, stdin: str | bytes | None = None) -> Result:
-        return CliRunner().invoke(command, [str(argument) for argument in arguments], stdin)
+        return CliRunner().invoke(holdfast_command, [str(argument) for argument in arguments], stdin)
 
     return invoke
 

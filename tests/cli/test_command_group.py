@@ -9,11 +9,11 @@ from importlib import import_module
 import click
 import pytest
 
-from holdfast.cli import COMMAND_HELP, LazyCommandGroup, command, get_command_module
+from holdfast.cli import COMMAND_HELP, LazyCommandGroup, get_command_module, holdfast_command
 
 
 def load_command(name: str) -> click.Command:
-    loaded_command: click.Command = import_module(get_command_module(name)).command
+    loaded_command: click.Command = getattr(import_module(get_command_module(name)), f"{name}_command")
     return loaded_command
 
 
@@ -46,7 +46,7 @@ def test_version_prints_one_line(run):
 def test_help_imports_only_click():
     """The help page imports no command: neither rich, nor the store, nor replay."""
     check = (
-        "import sys; from holdfast.cli import command; command(['--help'], standalone_mode=False);"
+        "import sys; from holdfast.cli import holdfast_command; holdfast_command(['--help'], standalone_mode=False);"
         "print([name for name in ('rich', 'sqlite3', 'holdfast.replay', 'bpe_openai') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
@@ -113,4 +113,4 @@ main()
 
 def test_main_is_the_command_group():
     """The package's entry point is this group."""
-    assert list(command.list_commands(click.Context(command))) == list(COMMAND_HELP)
+    assert list(holdfast_command.list_commands(click.Context(holdfast_command))) == list(COMMAND_HELP)

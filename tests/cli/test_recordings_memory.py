@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import pytest
 from click.testing import CliRunner
 
-from holdfast.cli.commands.import_ import command
+from holdfast.cli.commands.import_ import import_command
 from holdfast.cli.files import recordings
 from holdfast.cli.files.recordings import iter_recordings
 from holdfast.errors import FormatError
@@ -67,7 +67,7 @@ def convert_to_array(data: bytes) -> bytes:
 def measure_import_peak(file: Path, store: str) -> int:
     tracemalloc.start()
     try:
-        result = CliRunner().invoke(command, [str(file), "--store", store])
+        result = CliRunner().invoke(import_command, [str(file), "--store", store])
         assert result.exit_code == 0, result.output
         return tracemalloc.get_traced_memory()[1]
     finally:
@@ -192,7 +192,7 @@ def test_import_dash_reads_standard_input(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     write_session(tmp_path / "-", make_claude_line, 6)
     content = write_session(tmp_path / "session.jsonl", make_pi_line, 6).read_bytes()
-    result = CliRunner().invoke(command, ["-", "--store", "s.db", "--json"], input=content)
+    result = CliRunner().invoke(import_command, ["-", "--store", "s.db", "--json"], input=content)
     assert [report["format"] for report in json.loads(result.output)] == ["pi"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import msgspec
@@ -243,7 +242,7 @@ def test_replay_uses_the_configured_policies(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / CONFIG_FILE_NAME).write_text("[policy.results]\nspill_chars = 123\n")
-    defaults = json.loads('{"latest": false, "all_sessions": false, "window": 64000, "frame": null, "api": null}')
+    defaults = {"latest": False, "all_sessions": False, "window": 64_000, "setup_tokens": None, "api": None}
     options = ReplayOptions(
         (), session="", policy="pi", model="x", cuts=None, show=None, dump=None, as_json=True, **defaults
     )

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from holdfast.cli import command as program
+from holdfast.cli import holdfast_command as program
 from holdfast.providers.rules.validate import validate_request
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider.server.local_server import serve_provider

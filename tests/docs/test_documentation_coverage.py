@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.cli import COMMAND_HELP
-from holdfast.cli import command as program
+from holdfast.cli import holdfast_command as program
 from holdfast.formats import EXPORT_FORMATS, RECORDING_READERS
 from holdfast.hooks import Hooks
 from holdfast.planning.pipeline import Policy

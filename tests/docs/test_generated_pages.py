@@ -8,7 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from holdfast.cli import COMMAND_HELP
-from holdfast.cli import command as program
+from holdfast.cli import holdfast_command as program
 
 DOCS = Path(__file__).parents[2] / "docs"
 

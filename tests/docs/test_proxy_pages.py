@@ -9,7 +9,7 @@ from typing import get_args
 import click
 import pytest
 
-from holdfast.cli import command as program
+from holdfast.cli import holdfast_command as program
 from holdfast.cli.clients.launch import CLIENT_LAUNCHERS
 from holdfast.config.providers import ADDRESS_VARIABLES
 from holdfast.proxy.http import headers

@@ -14,7 +14,7 @@ from holdfast.replay.picture import CONTENT_KINDS, draw_policy_picture, group_re
 def make_point(
     step=0, tokens=20_000, event="", kinds=None, hit=CacheUse(15_000, 4_000, 1_000), usd=0.01
 ) -> RequestPoint:
-    return RequestPoint(step, tokens, kinds or {"frame": 10_000, "results": tokens - 10_000}, hit, usd, event)
+    return RequestPoint(step, tokens, kinds or {"setup": 10_000, "results": tokens - 10_000}, hit, usd, event)
 
 
 def make_points(*events: str) -> list[RequestPoint]:
@@ -58,19 +58,19 @@ def test_draw_policy_picture_fits_the_terminal_width(events, width, letters):
 
 def test_draw_policy_picture_divides_bars_by_tokens():
     """Cells are divided by tokens with the setup first, and the mark is at the usable part."""
-    kinds = {"frame": 16_000, "summary": 8_000, "user": 8_000, "results": 8_000}
+    kinds = {"setup": 16_000, "summary": 8_000, "user": 8_000, "results": 8_000}
     text = draw_policy_picture(
         "holdfast", [make_point(0, 40_000, kinds=kinds)], 64_000, 48_000, 120, letters=True
     ).plain
     bar = list_bar_lines(text)[0].split()[1]
-    assert bar == "f" * 15 + "S" * 7 + "u" * 8 + "R" * 8 + "·" * 7 + "│" + "·" * 14
+    assert bar == "s" * 15 + "S" * 7 + "u" * 8 + "R" * 8 + "·" * 7 + "│" + "·" * 14
 
 
 def test_draw_policy_picture_merges_related_kinds():
     """System messages are drawn as setup and tool text as results, so that every measured token is in the bar."""
-    kinds = {"frame": 8_000, "system": 8_000, "tool": 8_000, "results": 8_000}
+    kinds = {"setup": 8_000, "system": 8_000, "tool": 8_000, "results": 8_000}
     text = draw_policy_picture("x", [make_point(0, 32_000, kinds=kinds)], 64_000, 48_000, 120, letters=True).plain
-    assert list_bar_lines(text)[0].split()[1].startswith("f" * 15 + "R" * 15 + "·")
+    assert list_bar_lines(text)[0].split()[1].startswith("s" * 15 + "R" * 15 + "·")
 
 
 def test_draw_policy_picture_marks_requests_over_the_window():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from holdfast.cli import command as program
+from holdfast.cli import holdfast_command as program
 
 _CASES = Path(__file__).parents[3] / "shared" / "cases"
 _COMMON_FIELDS = ("provider", "channel", "status", "finish_reason", "usage", "estimate", "window")

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from sample_entries import make_message_chain
 
 from holdfast import Engine, open_store
-from holdfast.cli import command as program
+from holdfast.cli import holdfast_command as program
 from holdfast.config import get_target
 from holdfast.formats import get_branch_entries, read_recording
 from holdfast.state.entries import BranchSummaryEntry

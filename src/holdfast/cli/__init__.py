@@ -76,7 +76,7 @@ class LazyCommandGroup(click.Group):
         if cmd_name not in COMMAND_HELP:
             return None
         module = import_module(get_command_module(cmd_name))
-        subcommand: click.Command = module.command
+        subcommand: click.Command = getattr(module, f"{cmd_name}_command")
         return subcommand
 
     def resolve_command(
@@ -149,7 +149,7 @@ def _allow_ascii_fallback(stream: TextIO) -> None:
 )
 @click.version_option(package_name="holdfast", prog_name="holdfast", message="%(prog)s %(version)s")
 @click.pass_context
-def command(ctx: click.Context) -> None:
+def holdfast_command(ctx: click.Context) -> None:
     """Keep long agent conversations inside the context window: valid, cheap for the cache, nothing lost."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -157,4 +157,4 @@ def command(ctx: click.Context) -> None:
 
 def main() -> None:
     """Run the command line and exit: 0 fine, 1 something was found, 2 wrong use, 130 interrupted."""
-    command(prog_name="holdfast")
+    holdfast_command(prog_name="holdfast")

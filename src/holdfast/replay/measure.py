@@ -52,7 +52,7 @@ class MeasurementSettings(Struct, frozen=True):
     """The settings of a replay, apart from session and policy."""
 
     window: int
-    frame: int
+    setup_tokens: int
     """Tokens of system prompt and tools."""
     target: Target
     """The target for ``window``. Its limits are replaced for figures with another window."""
@@ -162,7 +162,7 @@ def compute_window_for_budget(budget: int, setup_tokens: int) -> int:
 
 def simulate_requests(study: SessionStudy, policy: Policy, target: Target) -> Iterator[SimulatedRequest]:
     """Yield the requests of ``policy`` over the session, planned for ``target``."""
-    judge = ProviderTokenCounter(study.count_message, study.setting.frame)
+    judge = ProviderTokenCounter(study.count_message, study.setting.setup_tokens)
     return simulate_session(study.session, policy, target, judge)
 
 
@@ -171,11 +171,11 @@ def make_target_at_cuts(setting: MeasurementSettings, budget: int) -> Target:
 
     Nobody chose that window, so errors name its purpose as the source.
     """
-    window = compute_window_for_budget(budget, setting.frame)
+    window = compute_window_for_budget(budget, setting.setup_tokens)
     return change_target_window(
         setting.target,
         window,
-        setting.frame,
+        setting.setup_tokens,
         f"made for {budget:,} tokens of messages",
     )
 
@@ -206,7 +206,7 @@ def measure_policy(
     """
     setting = study.setting
     run = _PolicyRun(study, policy, keep)
-    target = change_target_window(setting.target, setting.window, setting.frame)
+    target = change_target_window(setting.target, setting.window, setting.setup_tokens)
     for simulated_request in simulate_requests(study, policy, target):
         run.add_request(simulated_request)
         tick()
@@ -301,7 +301,7 @@ class _PolicyRun:
         # A request that only appends keeps the provider's cache; any other one breaks it.
         self._mutations += not is_extension
         self._last_blocks = blocks
-        setup_block = (b"frame", study.setting.frame)
+        setup_block = (b"frame", study.setting.setup_tokens)
         # The call for a summary is sent before the request, and warms the cache for it.
         usd = self._price_summary_call(simulated_request, setup_block)
         cache_use = self._cache.send_request(blocks, setup_block, breakpoints, simulated_request.step.at)
@@ -437,8 +437,8 @@ _KIND_OF_PART = {"Thinking": "thinking", "ToolResult": "results", "Media": "medi
 
 
 def _count_tokens_by_kind(study: SessionStudy, simulated_request: SimulatedRequest) -> dict[str, int]:
-    """Return the tokens of a request by kind: frame, summary, user, assistant, thinking, results, stubs, media."""
-    tokens_by_kind = {"frame": study.setting.frame}
+    """Return the tokens of a request by kind: setup, summary, user, assistant, thinking, results, stubs, media."""
+    tokens_by_kind = {"setup": study.setting.setup_tokens}
     state = simulated_request.plan.state
     summary = state.view.compaction.summary if state.view.compaction else None
     for sized_message in simulated_request.sized_messages:

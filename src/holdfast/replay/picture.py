@@ -34,7 +34,7 @@ class ContentKind(Struct, frozen=True):
 
 
 CONTENT_KINDS = (
-    ContentKind("frame", "f", "bright_black"),
+    ContentKind("setup", "s", "bright_black"),
     ContentKind("summary", "S", "magenta"),
     ContentKind("user", "u", "bright_green"),
     ContentKind("assistant", "a", "blue"),
@@ -43,7 +43,7 @@ CONTENT_KINDS = (
     ContentKind("stubs", "r", "bright_red"),
     ContentKind("media", "m", "bright_magenta"),
 )
-_MERGED_KINDS = {"system": "frame", "tool": "results"}
+_MERGED_KINDS = {"system": "setup", "tool": "results"}
 """Kinds that are measured apart but drawn as one."""
 
 

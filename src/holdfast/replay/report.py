@@ -104,7 +104,7 @@ def encode_policy_row(subject: ReportSubject, row: PolicyRow) -> dict[str, Any]:
         "file": subject.file,
         "policy": figures.policy,
         "window": subject.window,
-        "frame": subject.setup_tokens,
+        "setup_tokens": subject.setup_tokens,
         "api": subject.api,
         "model": subject.model,
         "tokenizer": subject.tokenizer,
@@ -246,7 +246,7 @@ def make_session_heading(subject: ReportSubject) -> Text:
     session = f"{subject.format} · {subject.messages:,} messages · {subject.steps:,} answers"
     size = f"{format_tokens_short(subject.peak_tokens)} tokens at the end ({tokenizer})"
     setting = f"{subject.model} ({subject.api}) · window {subject.window:,} (usable {subject.usable:,})"
-    facts = f"{session} · {size}\n{setting} · frame {subject.setup_tokens:,}"
+    facts = f"{session} · {size}\n{setting} · setup {subject.setup_tokens:,}"
     problems = "".join(f"\n{line}" for line in subject.problems)
     return Text.assemble((subject.file, "bold"), "\n", (facts, _DIM_STYLE), (problems, "yellow"))
 

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from holdfast.cli import command
+from holdfast.cli import holdfast_command
 from holdfast.cli.commands import demo
 from holdfast.cli.demo import trial
 from holdfast.cli.demo.comparison import (
@@ -52,7 +52,7 @@ def kept_folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def demo_report(kept_folder):
     """Return the JSON report of a demo whose files are kept."""
-    result = CliRunner().invoke(command, ["demo", "--json", "--keep", str(kept_folder)])
+    result = CliRunner().invoke(holdfast_command, ["demo", "--json", "--keep", str(kept_folder)])
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     return json.loads(result.stdout)
 

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from mcp import Client, StdioServerParameters
 
-from holdfast.cli import command as program
+from holdfast.cli import holdfast_command as program
 from holdfast.cli.commands.mcp import McpSource, answer_tool_call
 from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from click.testing import CliRunner
 
-from holdfast.cli import command as program
+from holdfast.cli import holdfast_command as program
 
 BODY = {"model": "claude-opus-5", "max_tokens": 50, "messages": [{"role": "user", "content": "hello"}]}
 OTHER_PROJECTS_TESTS = """

@@ -15,13 +15,13 @@ from holdfast.planning.presets.registry import PRESETS
 from holdfast.replay.tokenizer import MAX_PIECE, get_tokenizer
 
 KEYS = [
-    "metrics", "file", "policy", "window", "frame", "api", "model", "tokenizer", "requests", "invalid_requests",
+    "metrics", "file", "policy", "window", "setup_tokens", "api", "model", "tokenizer", "requests", "invalid_requests",
     "over_window", "user_words_missing", "tokens_sum", "tokens_peak", "cache_hit", "usd", "online_recall",
     "online_fact_recall", "mutations", "compactions", "policy_ms_p50", "policy_ms_p95", "notes", "cuts",
 ]  # fmt: skip
 CUT_KEYS = ["dependencies", "fact_recall", "name_recall", "handle_recall", "reread_tokens", "z_gain", "stale", "oracle"]
 NO_PRICE = "house-7b has no known price, so costs are not shown; set a [[price]] in holdfast.toml"
-SMALL = ("--window", "16000", "--frame", "1000")
+SMALL = ("--window", "16000", "--setup-tokens", "1000")
 
 
 def load_reports(result):
@@ -37,7 +37,8 @@ def test_replay_json_has_the_documented_keys(run, session):
     assert [list(report) for report in reports] == [KEYS, KEYS]
     assert [list(cut) for cut in reports[0]["cuts"].values()] == [CUT_KEYS] * 3
     assert list(reports[0]["cuts"]) == ["4000", "8000", "16000"]
-    assert {reports[0][key] for key in ("file", "metrics", "window", "frame")} == {str(session), 1, 64_000, 10_000}
+    described = {key: reports[0][key] for key in ("file", "metrics", "window", "setup_tokens")}
+    assert described == {"file": str(session), "metrics": 1, "window": 64_000, "setup_tokens": 10_000}
 
 
 def test_replay_reports_recall_without_dependencies_as_null(run, session):
@@ -105,7 +106,7 @@ def crowded_session(home, make_session_lines, make_session_line, write_lines):
 @pytest.mark.long
 def test_replay_reports_cuts_without_room_as_null_with_a_note(run, crowded_session):
     """If a run at cuts has no room for a request, only its figures are null, and a note says why."""
-    arguments = ("replay", crowded_session, "--window", "32000", "--frame", "1000", "--policy")
+    arguments = ("replay", crowded_session, "--window", "32000", "--setup-tokens", "1000", "--policy")
     (report,) = load_reports(run(*arguments, "holdfast", "--json"))
     assert (list(report), report["requests"], report["invalid_requests"]) == (KEYS, 42, 0)
     assert [list(cut) for cut in report["cuts"].values()] == [CUT_KEYS] * 3
@@ -124,7 +125,7 @@ def test_replay_reports_cuts_without_room_as_null_with_a_note(run, crowded_sessi
 @pytest.mark.long
 def test_replay_notes_figures_pooled_over_fewer_sessions(run, long_session, crowded_session):
     """A figure that one session lacks is pooled over the others, and a note says so."""
-    arguments = ("--window", "16000", "--frame", "1000", "--policy", "append-only", "--cuts")
+    arguments = ("--window", "16000", "--setup-tokens", "1000", "--policy", "append-only", "--cuts")
     pool = run("replay", long_session, crowded_session, *arguments).stdout.partition("all sessions together")[2]
     assert "append-only: recall at cuts of 4,000 is without 1 of 2 sessions" in pool
 
@@ -211,7 +212,7 @@ def test_replay_exits_2_for_a_window_without_room(run, session, window):
 
 
 @pytest.mark.parametrize(
-    "wrong", [("--window", "abc"), ("--frame", "-1"), ("--api", "fax"), ("--latest", "--window", "1e3")]
+    "wrong", [("--window", "abc"), ("--setup-tokens", "-1"), ("--api", "fax"), ("--latest", "--window", "1e3")]
 )
 def test_replay_exits_2_for_invalid_option_values(run, session, wrong):
     """An invalid option value exits with 2 and a message."""
@@ -225,9 +226,8 @@ def test_replay_exits_2_for_invalid_option_values(run, session, wrong):
 )
 def test_replay_marks_a_preset_below_its_minimum_as_degenerate(run, session, policy, window):
     """A preset below its own minimum runs unchanged and is marked degenerate."""
-    report = load_reports(run("replay", session, "--json", "--policy", policy, "--window", window, "--frame", "1000"))[
-        0
-    ]
+    options = ("--policy", policy, "--window", window, "--setup-tokens", "1000")
+    report = load_reports(run("replay", session, "--json", *options))[0]
     assert report["requests"] == 6
     assert any(note.startswith("degenerate: ") for note in report["notes"])
 
@@ -281,7 +281,7 @@ def test_replay_exits_2_when_the_dump_cannot_be_written(run, session):
 
 
 def test_replay_takes_setup_and_api_from_request_bodies(run, home, write_lines):
-    """The recorded setup counts unless ``--frame`` is given; ``--api`` and ``--model`` select the target."""
+    """The recorded setup counts unless ``--setup-tokens`` is given; ``--api`` and ``--model`` select the target."""
     body = {
         "model": "gpt-4o",
         "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}],
@@ -291,8 +291,8 @@ def test_replay_takes_setup_and_api_from_request_bodies(run, home, write_lines):
     arguments = ("replay", file, "--json", "--no-cuts", "--policy", "sliding", "--model", "gpt-4o")
     report = load_reports(run(*arguments))[0]
     assert (report["api"], report["model"]) == ("openai-chat", "gpt-4o")
-    assert 0 < report["frame"] < 200
-    assert load_reports(run(*arguments, "--frame", "77"))[0]["frame"] == 77
+    assert 0 < report["setup_tokens"] < 200
+    assert load_reports(run(*arguments, "--setup-tokens", "77"))[0]["setup_tokens"] == 77
 
 
 def test_replay_reports_no_cost_for_a_model_without_a_price(run, session):
@@ -409,7 +409,8 @@ def test_replay_fits_redacted_texts_by_their_recorded_usage(run, home, make_sess
     pi keep 20,000 tokens by a count of their own, which is all such a session has.
     """
     file = write_lines(home / "redacted.jsonl", make_session_lines(30))
-    arguments = ("replay", file, "--window", "48000", "--frame", "1000", "--no-cuts", "--json", "--policy", policy)
+    options = ("--window", "48000", "--setup-tokens", "1000", "--no-cuts", "--json", "--policy", policy)
+    arguments = ("replay", file, *options)
     (report,) = load_reports(run(*arguments))
     assert report["tokens_peak"] > 15_000
     assert report["over_window"] == 0

@@ -16,7 +16,7 @@ from contextlib import redirect_stdout
 import example_counts
 import pytest
 
-from holdfast.cli import command
+from holdfast.cli import holdfast_command
 from holdfast.cli.files.input_files import open_private_file
 from holdfast.cli.output.errors import CommandInterrupted, describe_error, translate_error
 
@@ -365,7 +365,7 @@ def test_help_on_a_full_disk_exits_2(arguments, capsys):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(SystemExit) as ended, redirect_stdout(Full()):
-        command.main(arguments, prog_name="holdfast")
+        holdfast_command.main(arguments, prog_name="holdfast")
     assert (ended.value.code, capsys.readouterr().err) == (2, "Error: no space left on device; free some space\n")
 
 

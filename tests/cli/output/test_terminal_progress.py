@@ -13,7 +13,7 @@ import click
 import example_counts
 import pytest
 
-from holdfast.cli import command
+from holdfast.cli import holdfast_command
 from holdfast.cli.output import terminal
 from holdfast.cli.output.terminal import ProgressBar
 
@@ -78,7 +78,7 @@ def test_import_shows_progress_while_it_waits(monkeypatch, home, session, option
     writing = os.open(pipe, os.O_RDWR)
     with attach_terminal(monkeypatch) as screen:
         arguments = ["import", str(pipe), *options]
-        running = Thread(target=command.main, args=(arguments,), kwargs={"standalone_mode": False})
+        running = Thread(target=holdfast_command.main, args=(arguments,), kwargs={"standalone_mode": False})
         running.start()
         printed = read_until(screen, "reading") if not options else ""
         os.write(writing, session.read_bytes())

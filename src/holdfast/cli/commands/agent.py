@@ -111,7 +111,7 @@ class AgentOptions(Struct, frozen=True):
 )
 @store_option
 @make_json_option("how it ended")
-def command(**given: Any) -> None:
+def agent_command(**given: Any) -> None:
     """Let a model work on TASK in a folder, with tools for files, search and the shell.
 
     Without TASK you get a prompt; an empty TASK resumes a session that was stopped. Everything is stored before it is

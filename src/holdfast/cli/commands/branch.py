@@ -78,7 +78,7 @@ class SessionBranches(Struct, frozen=True):
 @click.option("--name", metavar="LABEL", help="Give the entry this name; all commands accept it. '' removes the name.")
 @store_option
 @make_json_option("the branches")
-def command(session: str, entry: str | None, name: str | None, store: str | None, *, as_json: bool) -> None:
+def branch_command(session: str, entry: str | None, name: str | None, store: str | None, *, as_json: bool) -> None:
     """List the branches of a session, or go on from another entry.
 
     SESSION is the beginning of an id; ENTRY is a message number as holdfast show prints it, a label, or the beginning

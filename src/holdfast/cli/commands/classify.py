@@ -79,7 +79,7 @@ _KIND_DESCRIPTIONS: dict[str, tuple[str, str]] = {
 @click.option("--provider", default="", help="The provider that sent it.")
 @click.option("--jsonl", is_flag=True, help="Read one case per line, print one verdict per line, in order.")
 @make_json_option("the verdict")
-def command(file: str, status: int | None, provider: str, *, jsonl: bool, as_json: bool) -> None:
+def classify_command(file: str, status: int | None, provider: str, *, jsonl: bool, as_json: bool) -> None:
     """Classify a provider's error: an overflow, a rate limit, or something else.
 
     FILE holds an error body exactly as received: JSON, text or HTML. With --jsonl each line is {"provider", "channel":

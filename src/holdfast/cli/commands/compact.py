@@ -71,7 +71,7 @@ class CompactionReport(Struct, frozen=True, omit_defaults=True):
 @click.option("--window", type=IntegerParamType(1), help="Its window in tokens. [default: the model's]")
 @store_option
 @make_json_option("the outcome")
-def command(
+def compact_command(
     session: str,
     policy: str,
     model: str | None,

@@ -74,7 +74,7 @@ _MAX_BAR = 40
 _LISTED_DECISIONS = 10
 """How many of the newest decisions are listed. Chosen by judgement, so that they do not push the table off a screen."""
 _KIND_ORDER = (
-    "frame",
+    "setup",
     "system",
     "summary",
     "user",
@@ -145,7 +145,7 @@ class ContextOptions(Struct, frozen=True):
 @click.option("--record", is_flag=True, help="Record these decisions (spills, edits, compaction) in the log.")
 @store_option
 @make_json_option("the figures")
-def command(**given: Any) -> None:
+def context_command(**given: Any) -> None:
     """Show what the next request of a session would hold: tokens by kind, and the largest parts.
 
     SESSION is the beginning of an id; the id of an entry, for example from x-holdfast-request, shows what that request
@@ -240,7 +240,7 @@ def describe_context(
     pieces = _fit_parts_to_total(pieces, message_tokens, exact=not is_measured)
     kinds: Counter[str] = Counter()
     # Without a recorded system prompt, the tokens beyond the messages were only measured, so they are unexplained.
-    kinds[UNEXPLAINED if state.setup == RequestSetup() else "frame"] = size.setup_tokens
+    kinds[UNEXPLAINED if state.setup == RequestSetup() else "setup"] = size.setup_tokens
     for piece in pieces:
         kinds[piece.kind] += piece.tokens
     if is_measured:

@@ -40,7 +40,7 @@ _SEARCH_LIMIT = 1_000
 )
 @make_json_option("the outcome of both runs")
 @click.pass_context
-def command(ctx: click.Context, keep: str | None, *, as_json: bool) -> None:
+def demo_command(ctx: click.Context, keep: str | None, *, as_json: bool) -> None:
     """Work through one long task in a small window: without Holdfast, then with it.
 
     A scripted model corrects the fares of some dozen ferry routes: it reads, searches, edits and checks real files with

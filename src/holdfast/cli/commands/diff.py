@@ -87,7 +87,7 @@ class DiffSide(Struct, frozen=True):
 )
 @store_option
 @make_json_option("both requests, message by message,")
-def command(session: str, moments: str | None, lines: int, store: str | None, *, as_json: bool) -> None:
+def diff_command(session: str, moments: str | None, lines: int, store: str | None, *, as_json: bool) -> None:
     """Show what the model saw at two moments: replaced, hidden, new and restored messages.
 
     SESSION is the beginning of an id. A and B are moments: just after the entry with that message number, label or id

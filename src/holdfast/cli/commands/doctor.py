@@ -95,7 +95,7 @@ class DoctorCheck(Struct, frozen=True):
 @store_option
 @make_json_option("the checks and the table of windows")
 @click.pass_context
-def command(ctx: click.Context, store: str | None, *, online: bool, verbose: bool, as_json: bool) -> None:
+def doctor_command(ctx: click.Context, store: str | None, *, online: bool, verbose: bool, as_json: bool) -> None:
     """Check this installation: store, configuration, extras, recorded sessions, and where clients are pointed.
 
     Prints the settings in force and where they come from. Addresses in the variables of SDKs and in the settings of

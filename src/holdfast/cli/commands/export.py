@@ -61,7 +61,7 @@ def _export_session(recording: Recording, format_name: str) -> ExportResult:
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @store_option
 @make_json_option("a report, with the content if no file is given,")
-def command(
+def export_command(
     session: str,
     format_: str | None,
     output: str | None,

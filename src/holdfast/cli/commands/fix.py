@@ -71,7 +71,7 @@ class FixOptions(Struct, frozen=True):
 )
 @make_json_option("the request, the edits and the remaining findings")
 @click.pass_context
-def command(
+def fix_command(
     ctx: click.Context,
     /,
     file: str,

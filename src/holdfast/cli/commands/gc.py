@@ -40,7 +40,7 @@ Examples:
 )
 @store_option
 @make_json_option("the removed texts")
-def command(store: str | None, grace: float, *, dry_run: bool, as_json: bool) -> None:
+def gc_command(store: str | None, grace: float, *, dry_run: bool, as_json: bool) -> None:
     """Remove stored texts that no session uses any more, and leftovers of crashed writers.
 
     Sessions are never touched; holdfast rm removes those.

@@ -67,7 +67,7 @@ class ImportFailure(Struct, frozen=True):
 @store_option
 @make_json_option("an array with an object for each session")
 @click.pass_context
-def command(
+def import_command(
     ctx: click.Context,
     files: tuple[str, ...],
     name: str | None,

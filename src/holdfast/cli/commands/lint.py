@@ -75,7 +75,7 @@ class LintOptions(Struct, frozen=True):
 )
 @make_json_option("the verdict")
 @click.pass_context
-def command(
+def lint_command(
     ctx: click.Context,
     file: str,
     api: str | None,

@@ -67,7 +67,7 @@ MIN_TITLE_WIDTH = 12
 )
 @store_option
 @make_json_option("the sessions")
-def command(limit: int | None, store: str | None, *, as_json: bool) -> None:
+def ls_command(limit: int | None, store: str | None, *, as_json: bool) -> None:
     """List the sessions of the store, the most recently changed first.
 
     Ids are shortened as far as they stay unique; every command accepts them like that. Messages and tokens are those of

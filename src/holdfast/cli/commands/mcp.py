@@ -88,7 +88,7 @@ class _SearchArguments(Struct, frozen=True, forbid_unknown_fields=True):
 )
 @store_option
 @make_json_option("what it would serve, without serving,")
-def command(session: str | None, store: str | None, *, as_json: bool) -> None:
+def mcp_command(session: str | None, store: str | None, *, as_json: bool) -> None:
     """Serve recall and search to a client of the Model Context Protocol, over standard input and output.
 
     The client starts this by itself, see docs/recall.md. The model can then read back texts that are no longer shown to

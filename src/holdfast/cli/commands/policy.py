@@ -60,13 +60,13 @@ class _PolicyGroup(click.Group):
 
 @click.group("policy", cls=_PolicyGroup, invoke_without_command=True, epilog=SHOW_EXAMPLES)
 @click.pass_context
-def command(ctx: click.Context) -> None:
+def policy_command(ctx: click.Context) -> None:
     """List the policies, and show each setting with its origin."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
 
-@command.command("list", epilog=LIST_EXAMPLES)
+@policy_command.command("list", epilog=LIST_EXAMPLES)
 @make_json_option("names and what they do")
 def list_policies(*, as_json: bool) -> None:
     """List the policies."""
@@ -80,7 +80,7 @@ def list_policies(*, as_json: bool) -> None:
         print_wrapped(out, Text(f"{name:12}  {preset.about}"))
 
 
-@command.command("show", epilog=SHOW_EXAMPLES)
+@policy_command.command("show", epilog=SHOW_EXAMPLES)
 @click.argument("name")
 @make_json_option("every setting and constant with its value and origin")
 def show_policy(name: str, *, as_json: bool) -> None:

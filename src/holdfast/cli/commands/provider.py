@@ -86,7 +86,7 @@ MAX_PROVIDER_PORT = 65_535
     help="Multiply the tokenizer's counts by this.",
 )
 @make_json_option("one line per request")
-def command(
+def provider_command(
     port: int,
     window: int,
     script: str | None,

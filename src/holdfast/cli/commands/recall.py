@@ -84,7 +84,7 @@ class RecallOptions(NamedTuple):
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @store_option
 @make_json_option("the list, the matches, or one page with the arguments of the next,")
-def command(session: str, store: str | None, **given: Any) -> None:
+def recall_command(session: str, store: str | None, **given: Any) -> None:
     """Read back texts stored away in a session, or any of its messages.
 
     SESSION is the beginning of an id. Without ID, the stored texts are listed, the newest first. ID is the one in a

@@ -80,7 +80,7 @@ RepairOutcome = SessionFileRepair | StoreRepair | RepairFailure
 @store_option
 @make_json_option("an array with an object for each file")
 @click.pass_context
-def command(
+def repair_command(
     ctx: click.Context,
     files: tuple[str, ...],
     format_: str | None,

@@ -75,7 +75,7 @@ class ReplayOptions(Struct, frozen=True):
     latest: bool
     all_sessions: bool
     window: int
-    frame: int | None
+    setup_tokens: int | None
     policy: str
     api: str | None
     model: str
@@ -105,7 +105,9 @@ class ReplayFailure(Struct, frozen=True):
     help="The context window, in tokens.",
 )
 @click.option(
+    "--setup-tokens",
     "--frame",
+    "setup_tokens",
     type=IntegerParamType(0),
     help=f"Tokens of system prompt and tools. [default: as recorded, else {DEFAULT_SETUP_TOKENS}]",
 )
@@ -132,7 +134,7 @@ class ReplayFailure(Struct, frozen=True):
 )
 @make_json_option("an array with an object for each file and policy")
 @click.pass_context
-def command(ctx: click.Context, /, **given: Any) -> None:
+def replay_command(ctx: click.Context, /, **given: Any) -> None:
     """Run a recorded session through policies: cost, cache, recall.
 
     Each answer in the recording is requested again, the way each policy would have requested it. Every request is
@@ -183,7 +185,7 @@ def _make_replay_setup(options: ReplayOptions) -> ReplayJob:
         window=options.window,
         catalog=configuration.catalog,
         model=options.model,
-        setup_tokens=options.frame,
+        setup_tokens=options.setup_tokens,
         api=options.api,
         measures_cuts=measures_cuts,
         pictured_policy=pictured_policy,

@@ -32,7 +32,7 @@ _LISTED_AGENTS = 5
 @click.option("-y", "--yes", is_flag=True, help="Do not ask; required without a terminal.")
 @store_option
 @make_json_option("the removed sessions")
-def command(sessions: tuple[str, ...], store: str | None, *, yes: bool, as_json: bool) -> None:
+def rm_command(sessions: tuple[str, ...], store: str | None, *, yes: bool, as_json: bool) -> None:
     """Remove sessions from the store, for good.
 
     SESSION is the beginning of an id. You are first shown what will be removed: the entries of all branches. Texts that

@@ -67,7 +67,7 @@ PRIVATE_PROXY_SETTINGS = {"host": "127.0.0.1", "token": ""}
 @make_json_option("the final counts, on standard error,")
 @click.argument("client", nargs=-1, required=True, metavar="CLIENT [ARGS]...")
 @click.pass_context
-def command(
+def run_command(
     ctx: click.Context,
     /,
     client: tuple[str, ...],

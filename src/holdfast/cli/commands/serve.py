@@ -78,7 +78,7 @@ class ProxyServeOptions(Struct, frozen=True):
 @add_proxy_options
 @store_option
 @make_json_option("the address and, at the end, the counts")
-def command(store: str | None, *, as_json: bool, **given: Any) -> None:
+def serve_command(store: str | None, *, as_json: bool, **given: Any) -> None:
     """Serve the proxy: clients that are pointed at it never outgrow their window.
 
     It speaks Anthropic Messages, OpenAI Chat Completions and Responses, and Gemini; everything else is passed through.

@@ -110,7 +110,7 @@ class EntryLine(Struct, frozen=True, omit_defaults=True):
 )
 @store_option
 @make_json_option("the entries")
-def command(session: str, last: int | None, store: str | None, *, everything: bool, as_json: bool) -> None:
+def show_command(session: str, last: int | None, store: str | None, *, everything: bool, as_json: bool) -> None:
     """Show a session, one line per message, with the decisions about it.
 
     SESSION is the beginning of an id; the id of an entry, for example from x-holdfast-request, shows the session up to

@@ -80,7 +80,7 @@ times as many it took longer than all other figures together."""
 )
 @store_option
 @make_json_option("the figures")
-def command(
+def stats_command(
     session: str | None,
     limit: int | None,
     store: str | None,

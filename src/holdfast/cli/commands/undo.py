@@ -120,7 +120,7 @@ class WindowChange(Struct, frozen=True):
 )
 @store_option
 @make_json_option("the revoked decisions, or all in force,")
-def command(
+def undo_command(
     session: str,
     decisions: tuple[str, ...],
     limit: int,

@@ -120,7 +120,7 @@ class MessageStory(Struct, frozen=True):
 @click.option("--said", is_flag=True, help="Print only the original message, in full.")
 @store_option
 @make_json_option("the explanation")
-def command(
+def why_command(
     session: str,
     message: str | None,
     store: str | None,

@@ -87,7 +87,7 @@ class RequestTally:
 
 def _classify_demo_block(block: PromptBlock, summary: Collection[str]) -> str:
     if block.section != "messages":
-        return "frame"
+        return "setup"
     if block.kind in _RESULT_BLOCK_TYPES:
         return "results"
     return "summary" if block.rendering.text in summary else block.role

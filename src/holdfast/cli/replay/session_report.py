@@ -38,7 +38,7 @@ from holdfast.state.conversation_state import ConversationState
 from holdfast.state.target import PlanInputs, Target
 
 DEFAULT_SETUP_TOKENS = 10_000
-"""Tokens assumed for system prompt and tools if the recording has none (docs/metrics.md, ``frame``)."""
+"""Tokens assumed for system prompt and tools if the recording has none (docs/metrics.md, ``setup_tokens``)."""
 _LISTED_PROBLEMS = 5
 """Damaged lines listed one by one."""
 
@@ -145,13 +145,13 @@ def _choose_replay_api(recording: Recording, replay_job: ReplayJob) -> str:
 
 def _make_replay_study(session: ReplaySession, api: str, replay_job: ReplayJob) -> SessionStudy:
     if replay_job.setup_tokens is not None:
-        frame = replay_job.setup_tokens
+        setup_tokens = replay_job.setup_tokens
     else:
-        frame = session.setup.tokens or DEFAULT_SETUP_TOKENS
+        setup_tokens = session.setup.tokens or DEFAULT_SETUP_TOKENS
     target = get_target(api, replay_job.model, catalog=replay_job.catalog)
-    target = change_target_window(target, replay_job.window, frame)
+    target = change_target_window(target, replay_job.window, setup_tokens)
     tokenizer_name, counter = get_tokenizer()
-    return SessionStudy(session, MeasurementSettings(replay_job.window, frame, target, tokenizer_name, counter))
+    return SessionStudy(session, MeasurementSettings(replay_job.window, setup_tokens, target, tokenizer_name, counter))
 
 
 def _measure_row(
@@ -211,14 +211,14 @@ def _make_subject(file: str, recording: Recording, study: SessionStudy) -> Repor
         format=recording.format,
         window=setting.window,
         usable=compute_usable_window(setting.window),
-        setup_tokens=setting.frame,
+        setup_tokens=setting.setup_tokens,
         api=setting.target.api,
         model=setting.target.model,
         tokenizer=setting.tokenizer,
         factor=study.factor,
         messages=len(session.messages),
         steps=len(session.steps),
-        peak_tokens=setting.frame + message_tokens,
+        peak_tokens=setting.setup_tokens + message_tokens,
         problems=(*_list_problems(recording), *note_strange_factor(study.factor), *_note_missing_price(setting.target)),
     )
 
@@ -255,10 +255,10 @@ def fit_policy_to_window(policy: Policy, target: Target) -> tuple[Policy, tuple[
         if policy.name == OUR_POLICY:
             raise
         if compute_budget(target, policy.settings).message_tokens <= 0:
-            window, frame = target.limits.window, target.setup.tokens
+            window, setup_tokens = target.limits.window, target.setup.tokens
             raise WindowTooSmall(
-                f"a window of {window:,} tokens has no room for messages beside {frame:,} for system prompt and tools; "
-                "give a larger --window or a smaller --frame"
+                f"a window of {window:,} tokens has no room for messages beside {setup_tokens:,} for system prompt "
+                "and tools; give a larger --window or a smaller --setup-tokens"
             ) from None
         return _drop_policy_minimum(policy), (f"degenerate: {str(error).partition('. ')[0]}",)
     why = _explain_degenerate(policy, target)
@@ -284,7 +284,10 @@ def _explain_degenerate(policy: Policy, target: Target) -> str:
     if room <= 0:
         return f"it compacts at {limit:,} tokens, but system prompt and tools alone have {target.setup.tokens:,}"
     if rules.get_min_tail_tokens() >= room:
-        return f"it keeps {rules.get_min_tail_tokens():,} tokens, and compacts when there are {room:,} beside the frame"
+        return (
+            f"it keeps {rules.get_min_tail_tokens():,} tokens, and compacts when there are {room:,} "
+            "beside system prompt and tools"
+        )
     return ""
 
 
