@@ -184,9 +184,9 @@ def test_open_breaker_stops_only_automatic_compaction(name):
     policy = Policy.preset(name)
     messages = build_turns(8, 20_000)
     target = get_target("anthropic", "claude-sonnet-4-5", window=60_000)
-    automatic_plan = plan(messages, target, policy, inputs=PlanInputs(is_breaker_closed=False))
+    automatic_plan = plan(messages, target, policy, inputs=PlanInputs(allow_auto_compaction=False))
     assert automatic_plan.compaction is None
-    forced_plan = plan(messages, target, policy, inputs=PlanInputs(is_breaker_closed=False, force_compaction=True))
+    forced_plan = plan(messages, target, policy, inputs=PlanInputs(allow_auto_compaction=False, force_compaction=True))
     assert forced_plan.compaction is not None
     assert (
         plan(

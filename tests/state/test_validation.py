@@ -51,7 +51,7 @@ WRONG_TYPES = {
     "inputs.summary.stop is 'x'; give a whole number": PlanInputs(summary=SummaryResult("x", "text")),
     "inputs.restored_texts is (1,); give a list, of which each is a str": PlanInputs(restored_texts=(1,)),
     "inputs.restored_texts is 'abc'; give a list": PlanInputs(restored_texts="abc"),
-    "inputs.is_breaker_closed is 'no'; give True or False": PlanInputs(is_breaker_closed="no"),
+    "inputs.allow_auto_compaction is 'no'; give True or False": PlanInputs(allow_auto_compaction="no"),
 }
 
 

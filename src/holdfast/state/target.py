@@ -108,8 +108,8 @@ class PlanInputs(Struct, frozen=True, omit_defaults=True, dict=True):
     """Whether the provider's cache still holds the prefix of the last request: ``warm`` or ``cold``."""
     idle_seconds: float = 0
     """Seconds since the last request."""
-    is_breaker_closed: bool = True
-    """Whether automatic compaction is allowed (the breaker is closed)."""
+    allow_auto_compaction: bool = True
+    """Whether the plan may compact without being asked (by size, not by ``force_compaction``)."""
     force_compaction: bool = False
     """Compact now, whatever the trigger says (``/compact``)."""
     can_spill: bool = True
@@ -123,8 +123,9 @@ class PlanInputs(Struct, frozen=True, omit_defaults=True, dict=True):
     """The summary that was asked for; used if the plan would cut at its ``stop``."""
     restored_texts: tuple[str, ...] = ()
     """Texts read from their source (rules, plan, skills) to be put after a new summary, within their budgets."""
-    retry_compaction: bool = False
-    """Whether compaction failed too often, but so long ago that it may be tried once more."""
+    is_breaker_cooled: bool = False
+    """Whether the circuit breaker opened (compaction failed too often in a row), but so long ago that one more attempt
+    is allowed."""
     can_auto_continue: bool = True
     """Whether a compaction that cuts a turn may tell the model to go on, if the policy does so."""
 

@@ -95,7 +95,7 @@ def make_runtime_plan_inputs(
         cache_state="cold" if is_cold else "warm",
         idle_seconds=idle_seconds,
         can_summarize=has_summarizer and is_summarizer_ready,
-        retry_compaction=runtime.journal.can_retry_compaction(),
+        is_breaker_cooled=runtime.journal.is_breaker_cooled(),
     )
 
 
@@ -270,7 +270,7 @@ async def _replan_with_summary(
             final_inputs,
             force_compaction=False,
             overflow_step="",
-            is_breaker_closed=False,
+            allow_auto_compaction=False,
         )
     plan = await runtime.resources.run_in_worker(lambda: runtime.journal.plan_next(target, final_inputs))
     return plan, final_inputs

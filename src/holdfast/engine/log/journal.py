@@ -266,7 +266,7 @@ class Journal(BranchLog):
         """Return the seconds since the last request was sent or answered."""
         return max(0, (self._clock() - self._last_sent_at) // 1_000)
 
-    def can_retry_compaction(self) -> bool:
+    def is_breaker_cooled(self) -> bool:
         """Return whether compaction failed so often that the breaker opened, and its cool-down has passed since."""
         counters, settings = self.state.counters, self.policy.settings
         if not is_breaker_tripped(counters.failed_compactions, settings):

@@ -131,7 +131,7 @@ def _plan_run(runtime: SessionRuntime, template: RequestTemplate) -> PreparedRun
         journal.state,
         runtime.settings,
         can_change_request=not template.request_options.observe_only,
-        is_breaker_cooled=journal.can_retry_compaction(),
+        is_breaker_cooled=journal.is_breaker_cooled(),
     )
     inputs = compacting.make_runtime_plan_inputs(runtime, template)
     plan = journal.plan_next(target, inputs)

@@ -283,9 +283,9 @@ def _build_summary_request(builder: PlanBuilder, keep: int) -> SummaryRequest:
 def _explain_blocked_compaction(builder: PlanBuilder) -> str:
     """Return why no automatic compaction may run now, or an empty string if one may."""
     settings, counters = builder.settings, builder.state.counters
-    if not builder.inputs.is_breaker_closed:
+    if not builder.inputs.allow_auto_compaction:
         return "the request is over its trigger, but automatic compactions are paused"
-    if is_breaker_tripped(counters.failed_compactions, settings) and not builder.inputs.retry_compaction:
+    if is_breaker_tripped(counters.failed_compactions, settings) and not builder.inputs.is_breaker_cooled:
         return f"the request is over its trigger, but compaction failed too often: {counters.failed_compactions} times"
     # bounded-attempts
     if counters.compactions_since_answer >= settings.compaction.max_per_answer:
