@@ -1,19 +1,19 @@
-"""What each policy costs over a day of 300 steps, by the strict provider's own cache, and whether it keeps its prefix.
+"""The cost of each policy over a workday of 300 steps with the strict provider's cache, and whether prefixes stay.
 
 Usage: python bench/cache.py [POLICY…] [--steps N] [--window N] [--model NAME…] [--json] [--check]
 
 The day (``tests/support/agent_workday.py``) has forty oversized results, six messages whose results are too long
-together, and two pauses after which every cache is cold. Each policy spends it with each model:
+together, and two pauses after which every cache is cold. Each policy is run with each model:
 
-- ``claude-sonnet-5``: explicit cache, thinking that may stand anywhere;
+- ``claude-sonnet-5``: explicit cache, thinking that may be anywhere;
 - ``claude-opus-5-5``: explicit cache, thinking bound to everything before it;
-- ``gpt-5.5``: a cache by itself, over the Responses API.
+- ``gpt-5.5``: automatic cache, over the Responses API.
 
-*Refused* requests are tried once more with compaction forced, as an overflow asks for; refused again, the day ends
-there. *Breaks* are requests that do not go on byte for byte where the one before ended; *unsaid* are those among them
-without a decision about what was seen (prefix-only-grows). Dollars are the catalogue's prices on what the provider
-counted; a policy that has a model summarise pays for those calls. ``--check`` exits 1 where policy ``holdfast`` is
-refused, breaks without a decision, or does not spill all that is too long.
+*Refused* requests are sent once more after a forced compaction, as after an overflow; if that is refused too, the day
+ends. *Breaks* are requests that do not begin with the bytes of the previous one; *unsaid* counts the breaks without a
+decision about messages that the model has seen (invariant prefix-only-grows). Dollars are the tokens that the provider
+counted, at the prices of the catalog; calls for summaries by a model are included. ``--check`` exits 1 if a request of
+policy ``holdfast`` is refused, if its prefix breaks without a decision, or if it does not spill everything too long.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Row(Struct, frozen=True):
     model: str
     policy: str
     steps: int
-    """Steps that were spent before the day ended."""
+    """Steps that were completed before the day ended."""
     refused: int
     hit: float
     """Share of the input tokens that came from the cache."""
@@ -62,27 +62,27 @@ class Row(Struct, frozen=True):
     peak: int
     breaks: int
     unsaid: int
-    """Breaks without a decision about what was seen."""
+    """Breaks without a decision about messages that the model has seen."""
     compactions: int
     replaced: int
-    """Messages in which results were replaced before they were seen."""
+    """Messages with results that were replaced before the model saw them."""
     dropped: int
     """Blocks of thinking that the provider left out because they belong to another history."""
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """A clock that moves only when ``wait`` is called; in seconds."""
 
     def __init__(self) -> None:
         self.now = 0.0
 
     def wait(self, seconds: int) -> None:
-        """Let some pass."""
+        """Advance the clock."""
         self.now += seconds
 
 
 def spend(model: str, name: str, day: Sequence[WorkdayStep], window: int) -> Row:
-    """Return what policy ``name`` makes of ``day`` with ``model``."""
+    """Run ``day`` with policy ``name`` and ``model``, and return the figures."""
     api, policy = MODELS[model], Policy.preset(name)
     clock, goal = Clock(), get_target(MODELS[model], model, window=window)
     provider = Provider(ProviderSettings(window=window), [step.answer for step in day], clock=lambda: clock.now)
@@ -108,7 +108,7 @@ def spend(model: str, name: str, day: Sequence[WorkdayStep], window: int) -> Row
 
 
 def spent(turn: SentRequest, prices: Prices, *, summarised: bool) -> float:
-    """Return what a request cost, with the call that made its summary where a model does."""
+    """Return the cost of a request in dollars, including the call for its summary if a model wrote one."""
     made, cost = turn.prepared_request.plan.compaction, compute_cost(turn.usage, prices)
     if summarised and made is not None and made.summary is not None:
         read = 0 if turn.inputs.cache_state == "cold" else made.tokens_before
@@ -117,7 +117,7 @@ def spent(turn: SentRequest, prices: Prices, *, summarised: bool) -> float:
 
 
 def fresh(turns: Sequence[SentRequest]) -> set[int]:
-    """Return the messages of which something was replaced in the first request that covers them."""
+    """Return the indexes of messages with a part that was replaced in the first request that contains them."""
     found: set[int] = set()
     seen = 0
     for turn in turns:
@@ -140,7 +140,7 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def wrong(row: Row, steps: int) -> list[str]:
-    """Return what is promised of our own policy and not so."""
+    """Return the broken promises about our own policy."""
     told = [f"{row.refused} requests refused"] if row.refused else []
     told += [f"{row.unsaid} breaks without a decision"] if row.unsaid else []
     told += ["bound thinking was dropped"] if row.dropped and MODELS[row.model] == "anthropic" else []
@@ -150,7 +150,7 @@ def wrong(row: Row, steps: int) -> list[str]:
 
 
 def main() -> int:
-    """Print the tables; return 1 where a promise is broken and ``--check`` was given."""
+    """Print the tables; with ``--check``, return 1 if a promise is broken."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("policies", nargs="*", metavar="POLICY", help=f"of {', '.join(PRESETS)}; default: all")
     parser.add_argument("--steps", type=int, default=DAY_STEPS)

@@ -1,10 +1,10 @@
-"""Processes that the proxy's benchmarks start and watch: an upstream that answers at once, a bare relay, a proxy.
+"""Processes that the proxy's benchmarks start and measure: an upstream that answers at once, a bare relay, a proxy.
 
 Usage: python bench/child_processes.py upstream | python bench/child_processes.py bare URL
 
-Both print the port they listen on. The upstream answers in canned bytes; the last words of a request say how:
-``answer-EVENTS-PAUSE`` wants so many events with so many ms between them, 0 for all of them at once. The bare relay is
-what the same stack (uvicorn, ASGI, httpx2) costs when it only passes on; ``stack`` names it.
+Both print the port they listen on. The upstream sends prepared bytes. The end of a request chooses them:
+``answer-EVENTS-PAUSE`` asks for that many events with that many ms between them, 0 for all at once. The bare relay is
+the same stack (uvicorn, ASGI, httpx2) that only forwards; ``stack`` returns the names of its parts.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ import uvicorn
 
 LOOPBACK = "127.0.0.1"
 PATHS = ("/v1/messages", "/v1/chat/completions")
-"""Addresses that the upstream answers."""
+"""Paths that the upstream answers."""
 PATIENCE = 240.0
 """Seconds that a child may take to listen: LiteLLM's proxy takes ten when the machine has nothing else to do."""
 IDLE, RESTING = 0.1, 1.0
-"""A child that takes less than so many ms of so many seconds has done all that a request gave it to do."""
+"""A child counts as idle if it takes less than ``RESTING`` ms of processor time in ``IDLE`` seconds."""
 
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
 class Child:
-    """A process that listens on a port; it is gone at the end of the block. Told of on Linux only."""
+    """A process that listens on a port and is ended with the block. Its figures are available on Linux only."""
 
     def __init__(self, command: Sequence[str], port: int = 0, environment: Mapping[str, str] | None = None) -> None:
         self._command, self.port = command, port
@@ -79,7 +79,7 @@ class Child:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The address on which it listens."""
         return f"http://{LOOPBACK}:{self.port}"
 
     @property
@@ -89,17 +89,17 @@ class Child:
 
     @property
     def resident(self) -> float:
-        """Memory of its own in MB: what it maps of files is the system's."""
+        """Its anonymous memory in MB, without mapped files."""
         told = Path(f"/proc/{self._process.pid}/status").read_text()
         return int(told.partition("RssAnon:")[2].split()[0]) * 1_024 / 1e6
 
     @property
     def descriptors(self) -> int:
-        """How many files and sockets it holds."""
+        """The number of open files and sockets."""
         return len(list(Path(f"/proc/{self._process.pid}/fd").iterdir()))
 
     def settled(self) -> float:
-        """Return the processor time once nothing is left to do, or after a while."""
+        """Wait until the process is idle, at most three seconds, and return its processor time in ms."""
         before, now = -1.0, self.cpu
         for _ in range(30):
             time.sleep(IDLE)
@@ -116,17 +116,17 @@ def free_port() -> int:
 
 
 def upstream() -> Child:
-    """Return the upstream."""
+    """Start the upstream in a process of its own."""
     return Child([sys.executable, __file__, "upstream"])
 
 
 def bare(url: str) -> Child:
-    """Return the relay that does nothing else."""
+    """Return the relay that only forwards."""
     return Child([sys.executable, __file__, "bare", url])
 
 
 def least(url: str, file: Path) -> Child:
-    """Return the relay that writes down what passes, in ``file``, and does nothing else."""
+    """Return the relay that only forwards and writes the messages to ``file``."""
     return Child([sys.executable, str(Path(__file__).with_name("least_relay.py")), url, str(file)])
 
 
@@ -139,9 +139,9 @@ def holdfast(url: str, store: Path, *options: str, **environment: str) -> Child:
 
 
 def litellm(url: str, program: str, folder: Path) -> Child:
-    """Return LiteLLM's proxy, with all off that can be: no key, no log, no cache, no count, no database.
+    """Return LiteLLM's proxy with everything switched off that can be: keys, log, cache, counts, database.
 
-    What is sent to ``/raw/…`` goes through its pass-through, which neither reads nor routes.
+    Requests to ``/raw/…`` go through its pass-through, which neither parses nor routes them.
     """
     routes = [
         _route("gpt-*", "openai/gpt-*", f"{url}/v1"),
@@ -186,12 +186,12 @@ _HEAD_JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-leng
 
 
 def said(number: int) -> str:
-    """Return what one event of an answer says: no two say the same, which LiteLLM takes for a model gone wrong."""
+    """Return the text of one event of an answer. All differ, because LiteLLM takes a repetition for a fault."""
     return f"kelp{number}."
 
 
 def anthropic(count: int) -> list[str]:
-    """Return the events of an answer of Anthropic's."""
+    """Return the events of an answer of the Messages API."""
     usage = '"usage":{"input_tokens":250000,"output_tokens":1}'
     begun = f'{{"id":"msg_1","type":"message","role":"assistant","model":"claude","content":[],{usage}}}'
     delta = '"content_block_delta","index":0,"delta":{"type":"text_delta","text":"%s"}'
@@ -224,12 +224,12 @@ def chat(count: int) -> list[str]:
 
 
 TELLS: Mapping[str, Callable[[int], list[str]]] = {"/v1/messages": anthropic, "/v1/chat/completions": chat}
-"""Who tells an answer, by the address."""
+"""Functions that build the events of an answer, by path."""
 
 
 @lru_cache
 def canned(path: str, count: int) -> tuple[bytes, ...]:
-    """Return the events of an answer of ``count`` pieces, each as bytes; nothing for an address that is not known."""
+    """Return the encoded events of an answer of ``count`` pieces, or an empty tuple for an unknown path."""
     return tuple(event.encode() for event in TELLS[path](count)) if path in TELLS else ()
 
 
@@ -288,7 +288,7 @@ async def _upstream() -> None:
 
 
 def stack() -> str:
-    """Return what the bare relay and our proxy run on: what is compiled, where it is installed."""
+    """Return what the bare relay and our proxy run on; the compiled packages if they are installed."""
     http, loop = (name if find_spec(name) else other for name, other in (("httptools", "h11"), ("uvloop", "asyncio")))
     return f"uvicorn with {http} on {loop}, httpx2"
 
@@ -299,14 +299,14 @@ _HOP = frozenset({b"host", b"connection", b"content-length", b"transfer-encoding
 
 
 class Bare:
-    """An ASGI application that passes a request on and its answer back, and knows nothing of either."""
+    """An ASGI application that forwards a request and its answer without looking at them."""
 
     def __init__(self, base: str) -> None:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         self._base, self._client = base, httpx2.AsyncClient(limits=limits, timeout=600)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass one request on."""
+        """Forward one request and its answer."""
         headers = [(name, value) for name, value in scope["headers"] if name not in _HOP]
         body = b"".join([chunk async for chunk in _received(receive)])
         await self.before(body)
@@ -321,10 +321,10 @@ class Bare:
         await send({"type": "http.response.body", "body": b""})
 
     async def before(self, body: bytes) -> None:
-        """Do nothing with a request."""
+        """Handle a request before it is forwarded; here nothing."""
 
     async def after(self, answer: Sequence[bytes]) -> None:
-        """Do nothing with an answer."""
+        """Handle a forwarded answer; here nothing."""
 
 
 async def _received(receive: Any) -> AsyncIterator[bytes]:
@@ -356,9 +356,9 @@ class Refused(OSError):
 
 
 async def asked(url: str, path: str, body: bytes) -> bytes:
-    """Return the whole answer to one request over a connection of its own, chunks undone.
+    """Send one request over a new connection and return the body of the answer, without the framing of chunks.
 
-    ``Refused`` for another status than 200, ``OSError`` or ``EOFError`` where the answer is not whole.
+    Raises ``Refused`` for another status than 200, ``OSError`` or ``EOFError`` if the answer is incomplete.
     """
     place = urlsplit(url)
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
@@ -377,7 +377,7 @@ async def asked(url: str, path: str, body: bytes) -> bytes:
 
 
 def unchunked(data: bytes) -> bytes:
-    """Return a body without the sizes of its chunks; ``OSError`` where it does not end."""
+    """Return a chunked body without the framing; raise ``OSError`` if the last chunk is missing."""
     found, at = list[bytes](), 0
     while at < len(data):
         size, _, _ = data[at : at + 20].partition(b"\r\n")

@@ -1,7 +1,7 @@
-"""Make ``src/holdfast/data/common_references.txt``: the references that belong to every project and count for nothing.
+"""Write ``src/holdfast/data/common_references.txt``: references that every project has, so that recall ignores them.
 
 Keywords and builtins of Python and JavaScript, the public names of Python's standard library (read from its modules,
-without the ones that act when imported), and the commonest file names of projects. Only keys that
+without modules that do something when imported), and the commonest file names of projects. Only keys that
 ``extract_references`` can yield are written. Run it with the oldest Python we support::
 
     uv run python bench/common_references.py
@@ -24,10 +24,10 @@ from holdfast.messages.references import extract_references
 
 TARGET = Path(__file__).parent.parent / "src" / "holdfast" / "data" / "common_references.txt"
 LARGEST = 300_000
-"""Bytes that the list may have in the wheel."""
+"""Largest size of the list in the wheel, in bytes."""
 
 ACTING = {"antigravity", "this", "idlelib", "turtledemo", "__main__", "lib2to3", "turtle", "tkinter", "test"}
-"""Modules that open a window, print, or hold nothing that people import."""
+"""Modules that open a window, print, or contain nothing that people import."""
 SUBMODULES = (
     "asyncio.subprocess collections.abc concurrent.futures curses.ascii email.message email.mime.multipart "
     "email.mime.text email.parser email.policy email.utils encodings.idna html.entities html.parser http.client "
@@ -87,13 +87,13 @@ CMakeLists.txt main.c main.cpp main.h output.txt out.txt test.txt log.txt error.
 .git/hooks src/index.ts src/index.js src/main.ts src/main.rs src/lib.rs src/main.py
 pre-commit package-lock docker-compose node-modules
 """
-"""File names that stand in most repositories, whatever they are about, and the places of every machine."""
+"""File names that are in most repositories, and folders that are on every machine."""
 
 LOCALS = "this.props arguments.length prototype __proto__ __dirname __filename module.exports process.env console.log"
 
 
 def modules() -> Iterator[ModuleType]:
-    """Yield the standard library's public modules, as far as this Python has them."""
+    """Yield the public modules of the standard library that this Python has."""
     names = [name for name in sorted(sys.stdlib_module_names) if not name.startswith("_") and name not in ACTING]
     for name in [*names, *SUBMODULES.split()]:
         try:
@@ -116,7 +116,7 @@ def public(module: ModuleType) -> Iterator[str]:
 
 
 def words() -> Iterator[str]:
-    """Yield everything that may stand on the list."""
+    """Yield the candidates for the list."""
     yield from (*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *dir(object), *dir(type))
     for kind in (str, bytes, dict, list, set, int, float, BaseException):
         yield from dir(kind)
@@ -126,12 +126,12 @@ def words() -> Iterator[str]:
 
 
 def keys() -> list[str]:
-    """Return the keys of all references in those words, sorted."""
+    """Return the sorted keys of all references in the candidates."""
     return sorted({key for word in words() for _, key in extract_references(word)})
 
 
 def main() -> None:
-    """Write the list, and say how long it is."""
+    """Write the list and print its length."""
     head = [
         "# References that belong to every project; made by bench/common_references.py, one key a line.",
         f"# Python {platform.python_version()} and its standard library, ECMAScript, commonest file names.",

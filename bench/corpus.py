@@ -1,7 +1,7 @@
 """A seeded corpus: fifteen classes of content that fill an agent's context, and traps for a token estimator.
 
-Nothing is downloaded and nobody's text is stored. Code and English are read at run time from the standard library of
-the interpreter; TypeScript and Elixir are that code, rewritten statement by statement; sentences of our own stand in
+Nothing is downloaded, and no text of others is stored. Code and English are read at run time from the interpreter's
+standard library; TypeScript and Elixir are that code, rewritten statement by statement; sentences of our own are in
 ``words.toml``. The same interpreter and the same seed give the same corpus.
 """
 
@@ -21,9 +21,9 @@ import sources
 from sources import Pen
 
 CHUNK = 4_000
-"""Characters of a chunk: the size the reference measured, about a middling tool result."""
+"""Characters of a chunk, about the size of an average tool result; the reference measurement used the same."""
 Maker = Callable[[Pen], str]
-"""Returns some text of a class, of any length."""
+"""Returns text of a class; the length varies."""
 
 
 def chunks(name: str, count: int, seed: int = 11, size: int = CHUNK) -> list[str]:
@@ -135,7 +135,7 @@ def _install(pen: Pen) -> str:
 
 
 def _diagnostic(pen: Pen) -> str:
-    """A compiler's warning: a gutter, the line, an underline, the place."""
+    """A compiler's warning: line numbers, the line of code, an underline, the position."""
     path, text, line = pen.excerpt(1)
     bar, corner = pen.choice([("│", "└─"), ("|", "-->"), ("|", "|")])
     gutter = " " * pen.randrange(3, 8) + bar
@@ -258,11 +258,11 @@ _VALUES: list[Callable[[Pen], Any]] = [
     lambda pen: f"^{pen.randrange(9)}.{pen.randrange(20)}.{pen.randrange(20)}",
     lambda pen: [pen.name() for _ in range(pen.randrange(5))],
 ]
-"""What the fields of a record hold."""
+"""Values for the fields of a record."""
 
 
 def _field(pen: Pen, depth: int = 2) -> Any:
-    """Return a JSON value as services answer with; one in three holds more fields."""
+    """Return a JSON value as in the answers of web services; one in three is an object with fields."""
     if depth and pen.random() < 0.35:
         return {pen.key(): _field(pen, depth - 1) for _ in range(pen.randrange(2, 7))}
     return pen.choice(_VALUES)(pen)
@@ -324,7 +324,7 @@ _CELLS: list[Maker] = [
     lambda pen: f"{pen.random() * 100:.2f}",
     lambda pen: pen.stamp()[:16],
 ]
-"""What the columns of a table hold."""
+"""Values for the columns of a table."""
 
 
 CLASSES: dict[str, Maker] = {
@@ -351,7 +351,7 @@ CLASSES: dict[str, Maker] = {
 
 
 def _language(name: str) -> Maker:
-    """Return a maker of text in one language: its sentences in random order."""
+    """Return a function that makes text in one language from its sentences in random order."""
     parts = sources.words()["languages"][name].split(". ")
     return lambda pen: " ".join(pen.sample(parts, len(parts)))
 
@@ -365,7 +365,7 @@ def _emoji_chat(pen: Pen) -> str:
 
 
 def _escaped(pen: Pen) -> str:
-    """JSON whose strings are escaped to ASCII: six characters where there was one."""
+    """JSON with strings escaped to ASCII, so that one character becomes six."""
     return json.dumps({pen.name(): pen.choice([_chinese, _language("russian"), _language("korean")])(pen)})
 
 
@@ -414,7 +414,7 @@ extern void a_b(A *a, unsigned long b) __attribute__((a));
 
 
 def _lines(pattern: str) -> Maker:
-    """Return a maker of lines like those of ``pattern``: single letters become names, capitals if they are."""
+    """Return a function that makes lines like ``pattern``, in which single letters become names in the same case."""
 
     def make(pen: Pen) -> str:
         def named(found: re.Match[str]) -> str:
@@ -474,7 +474,7 @@ FORMATS: dict[str, Maker] = {
     "camelCase": _camels,
     "hex dump": _hexdump,
 }
-"""What machines write beside the fifteen classes."""
+"""Other formats that programs write."""
 NOISE: dict[str, Maker] = {
     "random ASCII": _printable,
     "random bytes as latin-1": _latin,
@@ -488,6 +488,6 @@ NOISE: dict[str, Maker] = {
     "one emoji": _repeated("\U0001f600"),
     "one ideograph": _repeated("\u7684"),
 }
-"""Text without words: chance, and 10,000 times the same."""
+"""Text without words: random characters, or the same one 10,000 times."""
 TRAPS: dict[str, Maker] = SCRIPTS | FORMATS | NOISE
-"""Content outside the fifteen classes that could be counted far too low."""
+"""Content outside the fifteen classes whose tokens an estimator could count far too low."""

@@ -1,19 +1,19 @@
-"""What Holdfast costs beside the model's own time, step by step, and what LangChain does on the same history.
+"""The processor time of Holdfast per step, without the model's own time, compared with LangChain on the same history.
 
 Usage: python bench/engine.py [--json] [--check]
 
-A step is what lies between two answers: store what was said, decide the next request, store the answer. Figures are
+A step is the work between two answers: store the messages, decide the next request, store the answer. Figures are
 processor time of the whole process (every thread) in ms a step, around the 1,000th and the 10,000th message of about
-1,000 characters; stores are SQLite files with durability ``process``; who answers takes no time. Each is a mean over
-about 460 steps, the compactions among them too, where not said otherwise.
+1,000 characters. Stores are SQLite files with durability ``process``, and answers come at once. Each figure is a mean
+over about 460 steps, including compactions, unless it says otherwise.
 
 - *journal*: ``Journal.append``, ``prepare``, ``record``; a window of 200,000, which fills every few hundred messages;
-- *engine*: ``ReplaySession.append`` and ``ask`` with the same window: the request's body is written and judged by the
-  rules of its API, the reply is read, and everything is done in the store's own thread;
+- *engine*: ``ReplaySession.append`` and ``ask`` with the same window: the request's body is written and checked by the
+  rules of its API, the reply is read, and everything that uses the log runs in the worker thread;
 - *whole*: as *journal*, with a window that never fills, so that every message is shown; the median of 30 steps;
 - *langchain*: ``create_agent`` with ``SummarizationMiddleware`` that summarises at 0.85 of the same window, and
-  ``SqliteSaver``; 120 steps behind a summary, when there is the least to store;
-- *langchain whole*: the same where nothing is ever summarised, like *whole*; the median of 6 steps.
+  ``SqliteSaver``; 120 steps right after a summary, when there is the least to store;
+- *langchain whole*: the same without any summary, like *whole*; the median of 6 steps.
 
 Neither *journal* nor LangChain writes a body for the provider.
 """
@@ -51,20 +51,20 @@ from holdfast.store.open_store import open_store
 
 LENGTH, WINDOW, NEVER = 10_000, 200_000, 100_000_000
 PLACES = {1_000: (500, 1_500), 10_000: (9_000, LENGTH)}
-"""Where a figure is taken: the messages its steps lie between."""
+"""For each size, the range of messages whose steps are measured."""
 WHOLE, THEIRS, THEIRS_WHOLE = 30, 120, 6
-"""Steps of the figures that are no mean over all of their place."""
+"""Steps that are measured for the figures that do not cover their whole range."""
 SPARSE = 10
-"""Answers a step while a session is only filled; the others are stored as they are."""
+"""While a session is being filled, one in so many answers belongs to a prepared request; the others are only stored."""
 TRIGGER = 0.85
-"""Share of the window at which LangChain is told to summarise, the example of its own pages."""
+"""Share of the window at which LangChain summarises, as in the example of its documentation."""
 GOALS = {"journal / at 1,000": 1.5, "engine / at 1,000": 1.5, "whole / langchain whole": 0.1}
 """What the project promises at 10,000 messages."""
 PEER = "langchain>=1.0, langgraph>=1.0 and langgraph-checkpoint-sqlite>=3.0 (group bench, requirements/bench.txt)"
 
 Dicts = Sequence[dict[str, Any]]
 Step = tuple[list[dict[str, Any]], dict[str, Any]]
-"""What was said, and the answer to it."""
+"""The messages before an answer, and the answer."""
 
 
 def steps(dicts: Dicts) -> Iterator[Step]:
@@ -79,12 +79,12 @@ def steps(dicts: Dicts) -> Iterator[Step]:
 
 
 def until(dicts: Dicts, count: int) -> int:
-    """Return the place behind the last answer within ``count`` messages: what follows begins with something said."""
+    """Return the index after the last answer within ``count`` messages, so that a user or tool message follows."""
     return max(at + 1 for at, message in enumerate(dicts[:count]) if message["role"] == "assistant")
 
 
 class Clock:
-    """Adds up processor time, step by step."""
+    """Collects the processor time of each step in ms."""
 
     def __init__(self) -> None:
         self.steps: list[float] = []
@@ -97,7 +97,7 @@ class Clock:
 
 
 def of_words(dicts: Dicts) -> list[Message]:
-    """Return dicts of the Chat API as messages."""
+    """Decode messages of the Chat API."""
     return decode_messages("openai-chat", list(dicts))
 
 
@@ -105,12 +105,12 @@ def of_words(dicts: Dicts) -> list[Message]:
 
 
 def model(window: int) -> Target:
-    """Return a Chat model with ``window``."""
+    """Return the target for a Chat model with ``window``."""
     return get_target("openai-chat", "gpt-5.1", window=window, setup=RequestSetup("bench", 5_000))
 
 
 def fill(journal: Journal, dicts: Dicts, window: int) -> None:
-    """Store a conversation; every tenth answer is one to a prepared request, so that it is compacted as it grows."""
+    """Store a conversation. Every tenth answer belongs to a prepared request, so that the conversation is compacted."""
     for number, (said, answer) in enumerate(steps(dicts)):
         journal.append(*of_words(said))
         if number % SPARSE == 0:
@@ -122,7 +122,7 @@ def fill(journal: Journal, dicts: Dicts, window: int) -> None:
 
 
 def by_journal(place: Path, before: Dicts, dicts: Dicts, window: int) -> list[float]:
-    """Return the ms of each step through a journal that holds ``before``."""
+    """Return the ms of each step with a journal that already has the messages ``before``."""
     clock, where = Clock(), model(window)
     with open_store(place) as store:
         journal = Journal.open(store, "bench")
@@ -137,14 +137,14 @@ def by_journal(place: Path, before: Dicts, dicts: Dicts, window: int) -> list[fl
 
 
 class Instant:
-    """An upstream that gives the next answer of a conversation at once."""
+    """An upstream that returns the next answer of a conversation at once."""
 
     def __init__(self) -> None:
         self.answer: dict[str, Any] = {}
 
     @asynccontextmanager
     async def send(self, sent: UpstreamRequest) -> AsyncIterator[Reply]:
-        """Return the answer as the Chat API gives it."""
+        """Return the answer in the form of the Chat API."""
         reason = "tool_calls" if "tool_calls" in self.answer else "stop"
         counted = {"prompt_tokens": len(sent.body) // 4, "completion_tokens": 100}
         body = {"choices": [{"message": self.answer, "finish_reason": reason}], "usage": counted}
@@ -156,7 +156,7 @@ async def _once(body: bytes) -> AsyncIterator[bytes]:
 
 
 def by_engine(place: Path, before: Dicts, dicts: Dicts, window: int) -> list[float]:
-    """Return the ms of each step through an engine's session that holds ``before``."""
+    """Return the ms of each step with a session of an engine that already has the messages ``before``."""
     clock, upstream = Clock(), Instant()
 
     async def play() -> None:
@@ -177,7 +177,7 @@ def by_engine(place: Path, before: Dicts, dicts: Dicts, window: int) -> list[flo
 
 
 def by_langchain(place: Path, before: Dicts, dicts: Dicts, most: int) -> list[float]:
-    """Return the ms of each step but the first, which also says ``before``; ``ImportError`` without LangChain."""
+    """Return the ms of each step but the first, which also gets ``before``; raise ``ImportError`` without LangChain."""
     from langchain.agents import create_agent
     from langchain.agents.middleware import SummarizationMiddleware
     from langchain_core.language_models.fake_chat_models import FakeListChatModel, GenericFakeChatModel
@@ -210,7 +210,7 @@ def by_langchain(place: Path, before: Dicts, dicts: Dicts, most: int) -> list[fl
 
 
 def measure(dicts: Dicts, size: int, folder: Path) -> dict[str, float | None]:
-    """Return every figure at ``size`` in ms a step; nothing for LangChain where it is not installed."""
+    """Return every figure at ``size`` in ms a step; None for LangChain if it is not installed."""
     first, last = (until(dicts, count) for count in PLACES[size])
     before, behind = dicts[:first], dicts[first:last]
     found: dict[str, float | None] = {}
@@ -234,7 +234,7 @@ def measure(dicts: Dicts, size: int, folder: Path) -> dict[str, float | None]:
 
 
 def ratios(table: dict[int, dict[str, float | None]]) -> dict[str, float]:
-    """Return the ratios at 10,000 messages that can be told."""
+    """Return the ratios at 10,000 messages that were measured."""
     large, small = table[10_000], table[1_000]
     pairs = {f"{name} / at 1,000": (large[name], small[name]) for name in ("journal", "engine", "whole")}
     pairs |= {
@@ -258,7 +258,7 @@ def show(table: dict[int, dict[str, float | None]], found: dict[str, float]) -> 
 
 
 def main() -> int:
-    """Print the table; with ``--check``, exit 1 where a ratio is over its goal or cannot be told."""
+    """Print the table; with ``--check``, exit 1 if a ratio is over its goal or was not measured."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--check", action="store_true")

@@ -1,12 +1,12 @@
 """Fit the weights of the token estimator, and measure it beside a real tokenizer.
 
     uv run python bench/estimator.py            the report: fifteen classes, each left out, traps, speed
-    uv run python bench/estimator.py --check    the same; exit 1 where a target is missed
+    uv run python bench/estimator.py --check    the same; exit 1 if a target is missed
     uv run python bench/estimator.py --table    fit anew, print ``TOKEN_WEIGHTS`` for messages/size/token_weights.py
 
-A weight says how many 128ths of a token a byte stands for, given its kind and the kind before it. Every weight starts
-at what is seen (the share of such places where o200k begins a token) and is moved by least squares on the relative
-error of whole chunks, each class of content counting the same. No weight is negative.
+A weight is the number of 128ths of a token that a byte counts for, by its kind and the kind before it. Every weight
+starts at the observed share of such places where o200k begins a token, and is then fitted by least squares on the
+relative error of whole chunks; each class of content counts the same. No weight is negative.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from holdfast.messages.size.token_weights import (
 )
 
 SEED, FRESH = 11, 12
-"""Seed of the chunks that are fitted, and of chunks that are not."""
+"""Seeds of the chunks for the fit, and of other chunks for the test."""
 CHUNKS, FEW = 40, 6
 """Chunks of each class, and of each trap."""
 GOAL = 1.015
-"""Estimates aim 1.5 % over the truth: too much acts a little early, too little overflows."""
+"""Estimates aim at 1.5 % over the truth: too high means that Holdfast acts a little early, too low an overflow."""
 SCRIPT_GOAL = 1.08
-"""Languages share lead bytes (Russian and Ukrainian, Hindi and Thai), so the rarer one needs more."""
+"""The same for scripts. Languages share lead bytes (Russian and Ukrainian, Hindi and Thai); the rarer needs more."""
 SHARES = {"scripts": 0.05, "formats": 0.1, "noise": 0.02, "emoji": 0.3, "random small letters": 0.01}
-"""How much a trap counts in the fit where a class counts 1; emoji by name, for they have a kind of their own."""
+"""Weight of a trap in the fit, in which a class has 1; emoji have their own entry, because they are a kind of byte."""
 RIDGE = 0.01
-"""Pull towards what is seen. At 0.005 the error in sample is 2.8 %, at 0.04 3.4 % with rare scripts counted lower."""
+"""Pull towards the observed shares. Error in sample: 2.8 % at 0.005, 3.4 % at 0.04 (rare scripts too low)."""
 DOUBT = 3.0
-"""Evidence, in tokens of a thousand-token chunk, that the average of a kind counts for where a pair is rare."""
+"""Weight of a kind's average for rare pairs, as evidence in tokens of a chunk of a thousand tokens."""
 SWEEPS = 60
-"""Rounds of coordinate descent; the weights stand still in the third digit by then."""
+"""Rounds of coordinate descent; after these the third digit of the weights no longer changes."""
 SIZE = len(BYTE_KINDS) * (len(PRECEDING_KINDS) + 3)
-"""Weights: a row for each kind before and the three runs."""
+"""Number of weights: a row for each preceding kind, and the three runs."""
 HEAVIEST = 255
 """The largest weight a byte can hold."""
 TARGETS = {
@@ -60,15 +60,15 @@ TARGETS = {
     "share of chunks under 0.9 of the truth": 0.01,
     "time, of the tokenizer's": 0.5,
 }
-"""What the estimator is held to; smaller is better."""
+"""Targets of the estimator; smaller is better."""
 SESSIONS = Path(__file__).resolve().parents[2] / "shared" / "data"
-"""Recorded sessions beside the checkout, never fitted; left out of the report when they are not there."""
+"""Recorded sessions beside the checkout, never used in the fit; without them the report leaves them out."""
 
 Encoder = Callable[[str], Sequence[int]]
 
 
 class Sample(NamedTuple):
-    """A chunk: how often each pair of kinds occurs, how many tokens begin at it, and all its tokens."""
+    """A chunk: how often each pair of kinds occurs, how many tokens begin there, and its number of tokens."""
 
     counts: Counter[int]
     begins: Counter[int]
@@ -87,7 +87,7 @@ class Row(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What the fit keeps of a class: normal equations, how often each pair was seen, tokens begun there."""
+    """The input of the fit from one class: normal equations, how often each pair occurred, tokens that began there."""
 
     gram: list[list[float]]
     pull: list[float]
@@ -99,7 +99,7 @@ class Evidence(NamedTuple):
 
 
 def sample(text: str, encoding: Any) -> Sample:
-    """Return what the fit needs of ``text``."""
+    """Count what the fit needs in ``text``."""
     data = text.encode()
     codes = get_weight_indexes(data)
     begins: Counter[int] = Counter()
@@ -111,14 +111,14 @@ def sample(text: str, encoding: Any) -> Sample:
 
 
 def _place(data: bytes, at: int) -> int:
-    """Return the byte that a token at ``at`` counts for: the last blank of a run goes with what stands behind it."""
+    """Return the byte to which the token at ``at`` is counted: the last blank of a run belongs to what follows."""
     if at and data[at - 1] in b" \t" and data[at] in b" \t":
         at += len(data) - at - len(data[at:].lstrip(b" \t"))
     return min(at, len(data) - 1)
 
 
 def estimated(one: Sample, weights: Sequence[int]) -> float:
-    """Return the tokens that ``weights`` give."""
+    """Return the tokens that ``weights`` estimate."""
     return sum(weights[code] * count for code, count in one.counts.items()) / UNITS_PER_TOKEN
 
 
@@ -139,7 +139,7 @@ def rows(samples: dict[str, list[Sample]], weights: Sequence[int]) -> list[Row]:
 
 
 def evidence(samples: Sequence[Sample], share: float, goal: float) -> Evidence:
-    """Return what ``samples`` of one class say, the whole class counting ``share``."""
+    """Return the evidence of ``samples`` of one class; the class as a whole has the weight ``share``."""
     found = Evidence([[0.0] * SIZE for _ in range(SIZE)], [0.0] * SIZE, [0.0] * SIZE, [0.0] * SIZE)
     scale = share / len(samples)
     for one in samples:
@@ -176,7 +176,7 @@ def fit(found: Evidence) -> list[int]:
 
 
 def _shares(found: Evidence) -> list[float]:
-    """Return the share of places of each pair where a token begins; a rare pair leans on the average of its kind."""
+    """Return for each pair the share of places where a token begins; rare pairs tend to the average of their kind."""
     kinds = len(BYTE_KINDS)
     average = [(sum(found.begun[k::kinds]) + 0.1) / (sum(found.seen[k::kinds]) + 0.2) for k in range(kinds)]
     sums = enumerate(zip(found.begun, found.seen, strict=True))
@@ -184,7 +184,7 @@ def _shares(found: Evidence) -> list[float]:
 
 
 def trap_evidence(traps: dict[str, list[Sample]]) -> Evidence:
-    """Return what the traps say; they are always in the fit, lightly."""
+    """Return the evidence of the traps, which are always in the fit, with small weights."""
     groups = {"scripts": corpus.SCRIPTS, "formats": corpus.FORMATS, "noise": corpus.NOISE}
     return added([
         evidence(traps[name], SHARES.get(name, SHARES[group]), GOAL if group == "noise" else SCRIPT_GOAL)
@@ -194,7 +194,7 @@ def trap_evidence(traps: dict[str, list[Sample]]) -> Evidence:
 
 
 def left_out(samples: dict[str, list[Sample]], found: dict[str, Evidence], traps: Evidence) -> list[Row]:
-    """Return a row for each class, by weights that were fitted without it."""
+    """Return a row for each class, estimated with weights that were fitted without it."""
     out = []
     for name, some in samples.items():
         weights = fit(added([traps, *(e for other, e in found.items() if other != name)]))
@@ -206,7 +206,7 @@ def left_out(samples: dict[str, list[Sample]], found: dict[str, Evidence], traps
 
 
 def speed(texts: Sequence[str], encode: Encoder, rounds: int = 5) -> dict[str, float]:
-    """Return nanoseconds a character of both, the best of ``rounds`` taken in turn, and their ratio."""
+    """Return nanoseconds per character of estimator and tokenizer, the best of ``rounds`` in turn, and the ratio."""
     size = sum(map(len, texts))
     ours, theirs = [], []
     for _ in range(rounds):
@@ -279,7 +279,7 @@ def report(*, sessions: bool = True) -> dict[str, Any]:
 
 
 def _reached(result: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """Return what was measured for each target, with its bound."""
+    """Return the measured value and the limit of each target."""
     chunks = result["in sample"] + result["fresh"]
     measured = (
         fmean(r.error for r in result["in sample"]),
@@ -306,7 +306,7 @@ def shown(result: dict[str, Any]) -> Iterator[str]:
 
 
 def table(weights: Sequence[int]) -> Iterator[str]:
-    """Yield ``weights`` as source text, a line for each kind before."""
+    """Yield ``weights`` as source text, one line for each preceding kind."""
     kinds = len(BYTE_KINDS)
     for at in range(0, SIZE, kinds):
         yield "    " + " ".join(f"{weight:3}," for weight in weights[at : at + kinds])
@@ -316,7 +316,7 @@ def main() -> int:
     """Print the report, its JSON or the fitted table; return 1 if ``--check`` finds a target missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--json", action="store_true", help="print everything measured as one JSON object")
-    parser.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
+    parser.add_argument("--check", action="store_true", help="exit 1 if a target is missed")
     parser.add_argument("--table", action="store_true", help="print the weights as fitted now, for token_weights.py")
     options = parser.parse_args()
     result = report()

@@ -1,11 +1,10 @@
-"""The least that a proxy costs which writes down what passes: a bare relay and a table, nothing else.
+"""The least that a proxy can cost if it stores what it forwards: a bare relay and a table, nothing else.
 
 Usage: python bench/least_relay.py URL FILE, which prints the port it listens on
 
-It is what ``bench/proxy.py`` calls *least*: the relay of ``child_processes.py``, a row for each message and each
-answer in SQLite, a request in the log before it goes out and its answer behind it, both by a thread beside the loop.
-What a body repeats of the last one it does not read again. It knows of one session only, judges nothing, counts no
-tokens, plans nothing, and would send whatever it gets.
+``bench/proxy.py`` calls it *least*. It is the relay of ``child_processes.py`` that also writes each message and each
+answer as a row to SQLite, in a thread: the request before it is sent, the answer after it. The part of a body that
+repeats the last one is not parsed again. It has one session only, checks nothing, counts no tokens and plans nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Row = tuple[str, str, int, str, bytes, bytes]
 
 
 class Least(Bare):
-    """Passes on what comes, and has it in a table before."""
+    """A relay that stores requests before it forwards them, and answers after."""
 
     def __init__(self, base: str, file: str) -> None:
         super().__init__(base)
@@ -43,11 +42,11 @@ class Least(Bare):
         self._db.execute(_TABLE)
 
     async def before(self, body: bytes) -> None:
-        """Have what is new in a request in the table."""
+        """Store the new messages of a request."""
         await self._written([*self._new(body), (b"{}", "request")])
 
     async def after(self, answer: Sequence[bytes]) -> None:
-        """Have an answer in the table, its events read."""
+        """Parse the events of an answer and store it."""
         events = [line[6:] for line in b"".join(answer).split(b"\n") if line.startswith(b"data: {")]
         for event in events:
             decode(event)

@@ -1,15 +1,15 @@
-"""What planning costs, beside LangChain's ``trim_messages`` on the same messages in the same run.
+"""The cost of planning, compared with LangChain's ``trim_messages`` on the same messages in the same run.
 
 Usage: python bench/plan.py [--json] [--check]
 
 Four figures for 100, 1,000 and 10,000 messages of 1,000 characters, each the best of several runs, in processor time:
 
 - *trim*: ``langchain_core.messages.trim_messages`` with its approximate counter, nothing to trim;
-- *one more*: ``plan`` after one new message on a branch that is known, nothing to do (*look*);
-- *first look*: ``plan`` over messages never seen, nothing to do;
-- *acting*: the same where the window is small and everything old must be compacted.
+- *one more*: ``plan`` after one new message on a known branch, nothing to do;
+- *first look*: ``plan`` over unknown messages, nothing to do;
+- *acting*: the same with a small window, so that everything old must be compacted.
 
-The ratios are what counts; the machine decides the rest.
+Compare the ratios: the absolute times depend on the machine.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from holdfast.state.entries import RequestSetup
 
 SIZES = (100, 1_000, 10_000)
 HUGE, SMALL = 100_000_000, 64_000
-"""Windows in tokens: one that never fills, one that does."""
+"""Windows in tokens: one that never fills, and one that does."""
 GOALS = {"one more / trim": 1 / 60, "one more / at 1,000": 1.5, "first look / trim": 12.0, "acting / trim": 15.0}
-"""What the project promises at 10,000 messages."""
+"""Promised ratios at 10,000 messages."""
 
 
 def best(work: Callable[[], Any], runs: int = 5, before: Callable[[], Any] = lambda: None) -> float:
@@ -56,7 +56,7 @@ def best(work: Callable[[], Any], runs: int = 5, before: Callable[[], Any] = lam
 
 
 def forget() -> None:
-    """Empty every cache that another planning may have filled."""
+    """Empty every cache that an earlier plan may have filled."""
     for cached in (
         references.get_cached_word_references,
         salience.find_reference_lines,
@@ -67,7 +67,7 @@ def forget() -> None:
 
 
 def plan_for(messages: list[Message], window: int, branch: ConversationState | None = None) -> Plan:
-    """Return a plan for a Chat model with ``window``."""
+    """Plan for a Chat model with ``window``."""
     return plan(
         messages, get_target("openai-chat", "gpt-5.1", window=window, setup=RequestSetup("bench", 5_000)), state=branch
     )
@@ -86,7 +86,7 @@ def one_more(messages: list[Message], rounds: int = 40) -> float:
 
 
 def trim(messages: list[BaseMessage]) -> None:
-    """Trim where nothing is to be trimmed: what runs before every model call."""
+    """Call ``trim_messages`` with nothing to trim, as before every call of a model."""
     trim_messages(messages, max_tokens=HUGE, token_counter=count_tokens_approximately)
 
 
@@ -117,7 +117,7 @@ def ratios(table: dict[int, dict[str, float]]) -> dict[str, float]:
 
 
 def main() -> int:
-    """Print the table; with ``--check``, exit 1 where a ratio is over its goal."""
+    """Print the table; with ``--check``, exit 1 if a ratio is over its goal."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--check", action="store_true")

@@ -1,27 +1,27 @@
-"""What the proxy costs, beside a bare relay of the same stack and beside LiteLLM's proxy, in one run.
+"""The cost of the proxy, compared with a bare relay of the same stack and with LiteLLM's proxy, in one run.
 
 Usage: python bench/proxy.py [--json] [--check] [--seconds N] [--litellm PROGRAM]
 
-Figures are processor time of the proxy's process (every thread) in ms a request; an upstream of canned bytes answers at
-once. Each is the median of several rounds, in which the proxies take turns, and so is each ratio: of two figures of one
-round, since a machine is not as fast in the next. Requests stream, as clients' do.
+Figures are processor time of the proxy's process (every thread) in ms a request; the upstream answers at once with
+prepared bytes. Each is the median of several rounds, in which the proxies take turns. A ratio is taken within a round,
+because the machine may be slower in the next one, and its median is shown. Requests stream, as those of clients do.
 
 - *grown*: a request of 1 MB and 1,000 messages, one step longer than the one before it in the same session;
-- *mended*: the same with a call at its beginning that lost its result, so that no request goes out as it came;
-- *new*: one of a session that is not known yet, so that all of it is stored;
-- *relay*: an answer of 1,000 events that come one by one, to a small request;
-- *burst*: the same answer, all at once;
-- *streams*: 200 such answers beside each other, ten events a second each, in sessions that grow, for a minute with
-  ``--check``; ms an event. Nothing may fail, and memory may not grow after the second fifth.
+- *mended*: the same with a call without a result at its beginning, so that every request has to be changed;
+- *new*: a request of an unknown session, so that all of it is stored;
+- *relay*: an answer of 1,000 events, sent one by one, to a small request;
+- *burst*: the same answer, sent all at once;
+- *streams*: 200 such answers at the same time, ten events a second each, in growing sessions, for a minute with
+  ``--check``; ms an event. Nothing may fail, and memory may not grow after the second fifth of the time.
 
-*bare* is ``child_processes.py``: uvicorn and httpx2 with nothing between them, on the same event loop and parser of
-requests as the proxy: uvloop and httptools where they are installed (the first line tells), asyncio and h11 elsewhere.
-*least* is ``least_relay.py``: the same, which writes each message down and does nothing else. *litellm* routes to the
-same upstream with all off that can be, *litellm raw* is its pass-through, which neither reads nor routes. Both run on
-uvloop and ask with aiohttp, which are compiled, whatever the others run on.
+*bare* is ``child_processes.py``: uvicorn and httpx2 with nothing between them, with the same event loop and HTTP parser
+as the proxy: uvloop and httptools if they are installed (see the first line of the output), else asyncio and h11.
+*least* is ``least_relay.py``: the same, which also stores each message. *litellm* routes to the same upstream with
+everything switched off that can be; *litellm raw* is its pass-through, which neither parses nor routes. Both always run
+on uvloop and use aiohttp, which are compiled.
 
-The goals stand beside the ratios that they are for: what keeps a session is measured against the least that writes it
-down, what only passes an answer on against LiteLLM's pass-through. ``--check`` judges ratios alone, never ms.
+Goals are printed beside their ratios. Requests that are stored are compared with *least*, answers that are only passed
+on with *litellm raw*. ``--check`` compares ratios only, never ms.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ SHORT, LONG = 3, 1_000
 ROUNDS, EACH = 15, 4
 """Rounds, and requests of a round."""
 RELAYED = 7
-"""Rounds of long answers, one in each."""
+"""Rounds of long answers, with one answer each."""
 STREAMS, PAUSE, EVENTS = 200, 100, 30
-"""Streams beside each other, ms between their events, and events of each answer."""
+"""Simultaneous streams, ms between their events, and events of each answer."""
 WINDOW = "1000000"
-"""Nothing needs to be reduced."""
+"""Tokens; so large that nothing is reduced."""
 FIFTH = 5
 FLAT = 1.1
-"""What memory may become of itself after the second fifth."""
+"""Largest allowed ratio of the memory in the last fifth of the time to that in the second."""
 SECONDS, MINUTE = 15.0, 60.0
-"""How long the streams last, and where they are judged."""
+"""Seconds that the streams last by default, and with ``--check``."""
 MODELS = {"/v1/messages": "claude-sonnet-4-5", "/v1/chat/completions": "gpt-5.1"}
-"""Models whose rules are known: what keeps them is passed on as it came."""
+"""Models with known rules, so that valid requests are forwarded unchanged."""
 APIS = {"/v1/messages": "anthropic", "/v1/chat/completions": "openai-chat"}
 GOALS = {
     "grown / least": 1.5,
@@ -81,12 +81,12 @@ GOALS = {
     "relay / litellm raw": 1.0,
     "burst / litellm raw": 1.0,
 }
-"""What the project promises, on either API. *new* happens once in a session, and *mended* rarely: that has no goal."""
+"""Promised ratios, for both APIs. *mended* is rare and has no goal; *new* happens once in a session."""
 PEER = "litellm[proxy]>=1.100, in an environment of its own; name its program with --litellm"
 
 Body = dict[str, Any]
 Row = Mapping[str, Sequence[float]]
-"""What each peer took in each round of a scenario, in ms a request."""
+"""The ms a request of each proxy, in each round of one scenario."""
 Table = Mapping[str, Mapping[str, Row]]
 """Such rows by API and scenario."""
 
@@ -94,7 +94,7 @@ Table = Mapping[str, Mapping[str, Row]]
 
 
 def conversation(path: str, seed: int = 0) -> Body:
-    """Return the body of a long request that wants a short answer; another one for each seed."""
+    """Return the body of a long request that asks for a short answer; it depends on the seed."""
     dicts = transcript(MESSAGES, LENGTH, seed)
     slots = [SizedMessage(message, api="openai-chat") for message in decode_messages("openai-chat", dicts)]
     api, model = APIS[path], MODELS[path]
@@ -103,20 +103,20 @@ def conversation(path: str, seed: int = 0) -> Body:
 
 
 def short(path: str, number: int, events: int, pause: int) -> Body:
-    """Return the first request of a small session, whose answer has so many events with ``pause`` ms between them."""
+    """Return the first request of a small session. Its answer has ``events`` events with ``pause`` ms between them."""
     first = {"role": "user", "content": f"Tell me of kelp, {number}. answer-{events}-{pause}"}
     return {"model": MODELS[path], "max_tokens": 4_000, "stream": True, "messages": [first]}
 
 
 def grown(before: Body, number: int, events: int = SHORT, pause: int = 0) -> Body:
-    """Return the next request behind the answer to ``before``, which had so many events."""
+    """Return the request after ``before``, whose answer had ``events`` events."""
     answer = {"role": "assistant", "content": "".join(map(said, range(events)))}
     word = {"role": "user", "content": f"Go on with {number}. answer-{events}-{pause}"}
     return before | {"messages": [*before["messages"], answer, word]}
 
 
 def wounded(whole: Body, path: str) -> Body:
-    """Return ``whole`` with a call behind its first answer that no result follows."""
+    """Return ``whole`` with a call without a result after its first answer."""
     call = Message("assistant", (ToolCall("call_lost", "look", "{}"),))
     lost: Body = msgspec.json.decode(
         build_request_body(
@@ -127,7 +127,7 @@ def wounded(whole: Body, path: str) -> Body:
 
 
 def requests(name: str, path: str) -> Iterator[bytes]:
-    """Yield the requests of a scenario, without end, the first of them to warm up."""
+    """Yield the requests of a scenario without end; the first ones are for warming up."""
     whole = wounded(conversation(path), path) if name == "mended" else conversation(path)
     for number in count(1):
         if name in ("grown", "mended"):
@@ -143,7 +143,7 @@ def requests(name: str, path: str) -> Iterator[bytes]:
 
 
 def spent(child: Child, path: str, bodies: Sequence[bytes], expected: bytes) -> float:
-    """Return the ms that ``child`` takes for each of ``bodies``; every answer is there as it was sent."""
+    """Return the ms that ``child`` takes for each of ``bodies``, and check that every answer arrives unchanged."""
     before = child.settled()
     for each in bodies:
         answer = asyncio.run(asked(child.url, path, each))
@@ -153,7 +153,7 @@ def spent(child: Child, path: str, bodies: Sequence[bytes], expected: bytes) -> 
 
 
 def alone(name: str, path: str, peers: Mapping[str, Child]) -> Row:
-    """Return what a request of a scenario costs each of ``peers``."""
+    """Return the cost of a request of one scenario for each of ``peers``."""
     expected = b"".join(canned(path, LONG if name in ("relay", "burst") else SHORT))
     rounds, each = (RELAYED, 1) if name == "relay" else (ROUNDS, EACH)
     bodies = requests(name, path)
@@ -172,7 +172,7 @@ def alone(name: str, path: str, peers: Mapping[str, Child]) -> Row:
 
 
 async def streaming(child: Child, path: str, number: int, until: float) -> list[tuple[float, str]]:
-    """Return what went wrong with the streams of one session, and when, one after the other until ``until``."""
+    """Run the streams of one session one after the other until ``until``; return the failures with their times."""
     expected, failed = b"".join(canned(path, EVENTS)), list[tuple[float, str]]()
     request = short(path, number, EVENTS, PAUSE)
     while time.monotonic() < until:
@@ -196,7 +196,7 @@ async def _watched(child: Child, until: float) -> list[float]:
 
 
 async def beside(child: Child, path: str, seconds: float) -> dict[str, Any]:
-    """Return how ``child`` bears many streams."""
+    """Return the figures of ``child`` under many simultaneous streams."""
     began, cpu = time.monotonic(), child.cpu
     watching = asyncio.ensure_future(_watched(child, began + seconds))
     failed = await asyncio.gather(*(streaming(child, path, number, began + seconds) for number in range(STREAMS)))
@@ -220,7 +220,7 @@ async def beside(child: Child, path: str, seconds: float) -> dict[str, Any]:
 
 
 def medians(row: Row) -> dict[str, float]:
-    """Return what a request costs each peer."""
+    """Return the median cost of a request for each proxy."""
     return {peer: statistics.median(each) for peer, each in row.items()}
 
 
@@ -259,7 +259,7 @@ def _told(name: str, value: float) -> str:
 
 
 def over(table: Table, streams: Mapping[str, dict[str, Any]]) -> list[str]:
-    """Return the goals that are not met, of those that can be told."""
+    """Return the measured goals that are not met."""
     told = {
         f"{api}: {name}": (value, GOALS[name])
         for api, rows in table.items()
@@ -298,7 +298,7 @@ def _begun(stack: ExitStack, child: Child) -> Child:
 
 
 def main() -> int:
-    """Print the table; with ``--check``, exit 1 where a goal is not met."""
+    """Print the table; with ``--check``, exit 1 if a goal is not met."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--check", action="store_true")

@@ -1,10 +1,10 @@
-"""What budgets of tool results cost: time for each of many parallel results, and memory for a huge one.
+"""The cost of budgets for tool results: time for each of many parallel results, and memory for a huge one.
 
 Usage: python bench/results.py [--json] [--check]
 
-*Time*: ``plan`` over 50, 500 and 5,000 results of 6,000 characters that answer one message of calls, where about half
-of them must give way, in one message (as Anthropic has them) and in a message each (as Chat has them): milliseconds for
-each result, the best of several runs. Linear means that the last is hardly more than the first.
+*Time*: ``plan`` over 50, 500 and 5,000 results of 6,000 characters for the calls of one message, about half of which
+must be replaced, in one message (as in Anthropic's API) and in a message each (as in Chat): milliseconds for each
+result, the best of several runs. If planning is linear, the last figure is hardly more than the first.
 
 *Memory*: a child process plans over one result of 100 MB, stores the blob as a file and reads its end back; another one
 appends the result to a session on disk, prepares the request and opens the session again. Their largest resident sizes,
@@ -39,11 +39,11 @@ from holdfast.store.sqlite import SqliteStore
 SIZES = (50, 500, 5_000)
 CHARS = 6_000
 KEPT = 3_000
-"""Characters that stay for each result on average: about half of them must give way."""
+"""Budget in characters for each result on average, so that about half of the results must be replaced."""
 HUGE = 100_000_000
 """A window in tokens that never fills."""
 MOST_RATIO = 3.0
-"""A result among 5,000 may cost this many times what one among 50 costs: a quadratic step would make it a hundred."""
+"""A result among 5,000 may cost at most this many times one among 50; with a quadratic step it would be a hundred."""
 TEXT = 100_000_000
 """Characters of the result whose memory is measured."""
 MOST_MB = 250.0
@@ -63,7 +63,7 @@ def parallel(number: int, apart: bool) -> list[Message]:
 
 
 def planned(said: list[Message], number: int) -> Plan:
-    """Return the plan under our own policy, with a budget in which about half of the results have room."""
+    """Return the plan of our own policy with a budget that has room for about half of the results."""
     policy = Policy().with_settings(results={"message_chars": number * KEPT, "message_share": 0.0})
     return plan(
         said, get_target("anthropic", "claude-sonnet-4-5", window=HUGE, setup=RequestSetup("bench", 5_000)), policy
@@ -84,7 +84,7 @@ def milliseconds(number: int, apart: bool) -> float:
 
 
 def huge_result() -> dict[str, float]:
-    """Plan over one huge result and store it; return the largest resident sizes on the way, in MB."""
+    """Plan over one huge result and store it; return the largest resident size after each step, in MB."""
     sizes = {"start": resident()}
     said = huge()
     text = get_result_text(said[-1].results[0])
@@ -132,7 +132,7 @@ def huge_session() -> dict[str, float]:
 
 
 def measured(part: str) -> dict[str, float]:
-    """Return what a child process of its own says of one part of the memory."""
+    """Return the figures of one part of the memory measurement, from a new child process."""
     child = subprocess.run([sys.executable, __file__, "--child", part], capture_output=True, text=True, check=True)
     sizes: dict[str, float] = json.loads(child.stdout)
     return sizes
@@ -147,7 +147,7 @@ CHILDREN = {"result": huge_result, "session": huge_session}
 
 
 def main() -> int:
-    """Print both parts; with ``--check``, exit 1 where a goal is missed."""
+    """Print both parts; with ``--check``, exit 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--check", action="store_true")

@@ -1,6 +1,6 @@
 """Python rewritten as TypeScript and as Elixir, statement by statement.
 
-The result need not run. It has the names, comments and nesting of real code in the other language's dress.
+The result need not run. It has the names, comments and nesting of real code, in the syntax of the other language.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _ts_code(node: ast.AST) -> str:
 
 
 def _ts(node: ast.stmt, pen: Pen, pad: str = "") -> Iterator[str]:
-    """Yield the lines of TypeScript that say what ``node`` says in Python."""
+    """Yield the lines of TypeScript for a Python ``node``."""
     match node:
         case ast.ClassDef() | ast.FunctionDef():
             yield from _ts_definition(node, pen, pad)
@@ -105,7 +105,7 @@ def _ts_definition(node: ast.ClassDef | ast.FunctionDef, pen: Pen, pad: str) -> 
 
 
 def elixir(pen: Pen, fill: Callable[[Pen], str]) -> str:
-    """Return a numbered listing of Elixir, as file readers show it; ``fill`` makes markup that stands inside."""
+    """Return a numbered listing of Elixir, as tools that read files show it; ``fill`` makes the markup inside."""
     module = f"{pen.pascal()}.{pen.pascal()}"
     lines = [
         f"defmodule {module} do",
@@ -135,7 +135,7 @@ def _ex_code(node: ast.AST) -> str:
 
 
 def _ex(node: ast.stmt, pen: Pen, pad: str) -> Iterator[str]:
-    """Yield the lines of Elixir that say about what ``node`` says in Python."""
+    """Yield lines of Elixir that roughly correspond to a Python ``node``."""
     match node:
         case ast.ClassDef():
             yield from _ex_body(node.body, pen, pad[2:])

@@ -1,15 +1,15 @@
-"""A long day of the proxy: many sessions beside each other, a strict provider with a small window, faults all the time.
+"""A long run of the proxy: many parallel sessions, a strict provider with a small window, and constant faults.
 
 Usage: python bench/soak.py [--requests N] [--sessions N] [--faults SHARE] [--json] [--check]
 
-The proxy is a process of its own (``holdfast serve``). Sessions of all four APIs, half of them streaming, go on in
-turns, each as its client keeps it: what fails is asked again with the same bytes, and five times in the day it is
-cleared and begins anew. 50,000 requests over 200 sessions are the full count; a tenth of it is done by default.
+The proxy is a process of its own (``holdfast serve``). Sessions of all four APIs, half of them streaming, take turns.
+Each sends its history as a client does: failed requests are sent again with the same bytes, and five times in the run
+the history is cleared. The full run has 50,000 requests over 200 sessions; by default a tenth of that is done.
 
-Watched are: the newest words are always in what the provider gets, and the provider refuses nothing by itself; no
-client is told of an overflow; in the end every word that was said or answered is in the store, whose logs are sound;
-memory and open files of the proxy are in the last fifth of the day what they were in the second one. (What a
-conversation says is held while it is one of the last 256, so memory grows until there are as many.)
+It checks that the newest message is in every request that the provider gets, that the provider refuses none except by
+the planned faults, and that no client sees an overflow. At the end every message must be in the store, whose logs must
+be undamaged, and memory and open files of the proxy must be the same in the last fifth of the run as in the second.
+(The proxy holds the last 256 conversations, so memory grows until there are that many.)
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from holdfast.testing.provider.faults.faults import FAULT_KINDS, Fault
 from holdfast.testing.provider.server.local_server import serve_provider
 
 WINDOW = 12_000
-"""Tokens; a session of 250 requests has several times as many."""
+"""Tokens. A session of 250 requests has several times as many."""
 LINES = 6
 """Lines of each message: about 300 characters."""
 BESIDE = 16
-"""Requests at a time."""
+"""Requests at the same time."""
 TRIES = 8
-"""Times that a client asks before it gives up."""
+"""Attempts of a client before it gives up."""
 PATHS = {
     "anthropic": "/v1/messages",
     "openai-chat": "/v1/chat/completions",
@@ -62,27 +62,27 @@ PATHS = {
 FIELDS = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input", "gemini": "contents"}
 SLOW, LASTING = {"stall", "drip"}, {"401", "403", "404", "409"}
 UNTRUE = {"400-overflow", "400-foreign", "429-overflow"}
-"""Overflows with the numbers of another provider, from which a wrong window is learned."""
+"""Overflows with the numbers of another provider: Holdfast would learn a wrong window from them."""
 STRIKING = [kind for kind in FAULT_KINDS if kind not in SLOW | LASTING | UNTRUE]
-"""Faults that a client gets over by asking again."""
+"""Faults after which a client may send the same request again."""
 _TAGS = re.compile(rb"<(?:said|answer) [\d-]+>")
 LINES_OF_A_DAY = 25
-"""Lines by which a long day says how far it is, where nobody looks on."""
+"""Lines of progress for a whole run if standard error is no terminal."""
 FIFTH = 5
-"""Times that a session begins anew."""
+"""Parts of the run; at the start of each, every session clears its history."""
 FLAT, FILES = 1.15, 12
-"""What memory may become of itself, and how many files more may be open."""
+"""Largest allowed growth of memory as a factor, and of open files as a number, from the second to the last fifth."""
 HELD = 256
-"""Conversations that the proxy holds at a time; where there were fewer in two fifths of the day, memory still grows."""
+"""Conversations that the proxy holds at a time. If two fifths of a run have fewer, its memory still grows."""
 
 
 def words(tag: str) -> str:
-    """Return words that nobody else says."""
+    """Return a text that no other message has."""
     return f"<said {tag}> " + f"The tide at {tag} comes in over the rock and the kelp. " * LINES
 
 
 class Speaking:
-    """Says something else each time."""
+    """A script whose answers all differ."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -94,17 +94,17 @@ class Speaking:
 
 
 class Watching(Provider):
-    """A strict provider that sees to it that the newest words are there, and what it refuses by itself."""
+    """A strict provider that checks for the newest message in each request and counts its own refusals."""
 
     def __init__(self) -> None:
         super().__init__(ProviderSettings(window=WINDOW), Speaking())
         self.missing: list[str] = []
         self.refused: Counter[str] = Counter()
         self.newest: set[bytes] = set()
-        """Tags of the words that wait for an answer."""
+        """Tags of the messages that wait for an answer."""
 
     def answer(self, asked: IncomingRequest) -> ProviderReply:
-        """Return the reply; only the last requests are held."""
+        """Return the reply, and keep only the last requests in memory."""
         if not self.newest.intersection(_TAGS.findall(asked.body)):
             self.missing.append(asked.body[-300:].decode("utf-8", "replace"))
         reply = super().answer(asked)
@@ -115,7 +115,7 @@ class Watching(Provider):
 
 
 class Talk:
-    """One session as its client has it."""
+    """One session, as a client holds it."""
 
     def __init__(self, number: int, watched: Watching, told: Counter[str]) -> None:
         self.number, self.watched, self.told = number, watched, told
@@ -125,7 +125,7 @@ class Talk:
         self._history: list[Any] = []
 
     async def turn(self, url: str, number: int, *, anew: bool) -> None:
-        """Say something, perhaps as the first words, and hear the answer."""
+        """Send a new message, after clearing the history if ``anew``, until there is a complete answer."""
         if anew:
             self._history.clear()
         tag = f"{self.number}-{number}"
@@ -144,7 +144,7 @@ class Talk:
         self.said += [f"<said {tag}>", *[heard.message.text.partition(" The")[0]]]
 
     async def _heard(self, url: str, body: bytes) -> ParsedAnswer | None:
-        """Return the answer to ``body``; nothing where there is none."""
+        """Send ``body`` and return the answer, or None if there is none."""
         self.told["requests"] += 1
         try:
             heard = self._read(await asked(url, self._path, body))
@@ -187,24 +187,24 @@ class Talk:
 
 
 def faults(requests: int, share: float, seed: int) -> list[Fault]:
-    """Return the faults of a day, each of another request."""
+    """Return the faults of a run, each for a different request."""
     pick = random.Random(seed)
     struck = sorted(pick.sample(range(1, requests * 2), int(requests * share * 2)))
     return [Fault(pick.choice(STRIKING), at=at, seconds=0.01) for at in struck]
 
 
 class Day:
-    """All sessions of a day, and what the proxy is seen to take."""
+    """All sessions of a run, and the measured memory and files of the proxy."""
 
     def __init__(self, proxy: Child, watched: Watching, sessions: int, requests: int) -> None:
         self.proxy, self.told = proxy, Counter[str]()
         self.talks = [Talk(number, watched, self.told) for number in range(sessions)]
         self.turns = requests // sessions
         self.seen: list[tuple[float, int]] = []
-        """MB and open files, as the day goes on."""
+        """MB and open files, in the order of time."""
 
     async def pass_by(self) -> None:
-        """Have every session go on, some at a time, in an order of its own."""
+        """Run all turns of all sessions, some at a time, in random order."""
         pick, queue = random.Random(1), [(talk, turn) for turn in range(self.turns) for talk in self.talks]
         for turn in range(self.turns):
             row = queue[turn * len(self.talks) : (turn + 1) * len(self.talks)]
@@ -215,7 +215,7 @@ class Day:
             self._progress(turn + 1)
 
     def _progress(self, turn: int) -> None:
-        """Say how far the day is: on a terminal always anew, elsewhere a line now and then."""
+        """Print the progress: on a terminal one line that is overwritten, otherwise a new line now and then."""
         is_seen = sys.stderr.isatty()
         if is_seen or turn % max(1, self.turns // LINES_OF_A_DAY) == 0:
             megabytes, files = self.seen[-1]
@@ -223,7 +223,7 @@ class Day:
             print(f"\r{told}" if is_seen else told, end="" if is_seen else "\n", file=sys.stderr, flush=True)
 
     def most(self, fifth: int) -> tuple[float, int]:
-        """Return the most MB and open files that were seen in a fifth of the day."""
+        """Return the largest memory in MB and number of open files in one fifth of the run."""
         part = len(self.seen) // FIFTH
         there = self.seen[fifth * part : (fifth + 1) * part] or self.seen
         return max(one[0] for one in there), max(one[1] for one in there)
@@ -234,7 +234,7 @@ class Day:
 
 
 def lost(talks: list[Talk], place: Path) -> list[str]:
-    """Return what was said and is not in the store, and what is wrong with its logs."""
+    """Return the tags of messages that are not in the store, and the damage found in its logs."""
     with open_store(place) as store:
         keys = [info.key for info in store.list_sessions()]
         held = [msgspec.json.encode(entry) for key in keys for entry in store.read_entries(key)]
@@ -244,7 +244,7 @@ def lost(talks: list[Talk], place: Path) -> list[str]:
 
 
 def measure(requests: int, sessions: int, share: float) -> dict[str, Any]:
-    """Return what a day was like."""
+    """Run a day and return its figures."""
     watched = Watching()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -273,7 +273,7 @@ def measure(requests: int, sessions: int, share: float) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Print what was seen; with ``--check``, exit 1 where something is not as it must be."""
+    """Print the figures; with ``--check``, exit 1 if a check failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=5_000)
     parser.add_argument("--sessions", type=int, default=200)

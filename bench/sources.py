@@ -1,6 +1,6 @@
-"""What the corpus is made of: the interpreter's own library, our own sentences, and small random pieces.
+"""Sources of the corpus: the interpreter's standard library, our own sentences, and small random pieces.
 
-Code and English are read at run time from the standard library; nothing is downloaded and nobody's text is stored.
+Code and English are read at run time from the standard library; nothing is downloaded, and no text of others is stored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 SHORTEST = 4_000
-"""Characters a module must have to be read."""
+"""Fewest characters of a module that is read."""
 MODULES = """
 abc argparse ast base64 bdb bisect calendar cmd codecs collections/__init__ concurrent/futures/thread configparser
 contextlib copy csv dataclasses datetime decimal difflib dis doctest email/message email/_header_value_parser enum
@@ -38,7 +38,7 @@ HERE = Path(__file__).resolve().parent
 
 @functools.cache
 def library() -> tuple[tuple[str, str], ...]:
-    """Return (path, text) of the standard library's modules that are there and long enough for a chunk."""
+    """Return (path, text) of the installed standard library modules that are long enough for a chunk."""
     root = Path(sysconfig.get_path("stdlib"))
     paths = [root / f"{name}.py" for name in MODULES]
     texts = [(str(p.relative_to(root)), p.read_text("utf-8")) for p in paths if p.is_file()]
@@ -53,7 +53,7 @@ def trees() -> tuple[ast.Module, ...]:
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """Return the identifiers of the library as often as they occur, so that a choice follows their frequency."""
+    """Return the identifiers of the library, each as often as it occurs, so that random choices follow that."""
     return tuple(re.findall(r"\b[A-Za-z_][A-Za-z0-9_]{2,}\b", "\n".join(text for _, text in library()[::5])))
 
 
@@ -80,12 +80,12 @@ def words() -> dict[str, dict[str, Any]]:
 
 @functools.cache
 def slot(name: str) -> tuple[str, ...]:
-    """Return what may fill slot ``name`` of a sentence."""
+    """Return the words that may fill slot ``name`` of a sentence."""
     return tuple(words()["slots"][name].replace("\n", "").split("|"))
 
 
 class Pen(Random):
-    """A random state that can also write: names, paths, sentences and stamps as agents see them."""
+    """A random generator of names, paths, sentences and time stamps as agents see them."""
 
     def sentence(self, section: str) -> str:
         """Return one of our own sentences, its slots filled."""
@@ -104,7 +104,7 @@ class Pen(Random):
         return self.choice(paragraphs())
 
     def name(self) -> str:
-        """Return an identifier as code has it."""
+        """Return an identifier as it occurs in code."""
         return self.choice(names())
 
     def camel(self) -> str:
@@ -112,7 +112,7 @@ class Pen(Random):
         return camel(self.name())
 
     def pascal(self) -> str:
-        """Return an identifier as a type's name."""
+        """Return an identifier in PascalCase."""
         return self.camel().title()
 
     def key(self) -> str:
@@ -132,11 +132,11 @@ class Pen(Random):
         return root + self.choice(library())[0].replace("/__init__", "")
 
     def hexes(self, length: int) -> str:
-        """Return so many hexadecimal digits."""
+        """Return ``length`` hexadecimal digits."""
         return f"{self.getrandbits(4 * length):0{length}x}"
 
     def letters(self, length: int) -> str:
-        """Return so many letters and digits, as ids have them."""
+        """Return ``length`` letters and digits, as in ids."""
         return "".join(self.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789", k=length))
 
     def stamp(self) -> str:

@@ -1,12 +1,11 @@
-"""What the project promises of policy ``holdfast`` on recorded sessions, measured.
+"""Measure the promises about policy ``holdfast`` on recorded sessions.
 
 Usage: python bench/targets.py [FILE…] [--check]      (default: every session under ../shared/data)
 
-For each session and then pooled: validity and fit at windows of 32,000 (3,000 of them setup), 64,000 and 96,000
-(10,000 of them setup), cost and online fact recall beside every other policy, recall at cuts beside the oracle, and
-the same bytes when run twice. ``--check`` exits 1 where a promise is broken; recall and cost are promised of many
-sessions pooled, so that those of one alone (the example, where no others lie beside the checkout) are printed and not
-judged.
+For each session and for the pool: validity and size at windows of 32,000 (3,000 of them setup), 64,000 and 96,000
+(10,000 of them setup), cost and online fact recall compared with every other policy, recall at cuts compared with the
+oracle, and the same bytes in two runs. ``--check`` exits 1 if a promise is broken. Recall and cost are promised for a
+pool of sessions; of a single one (the example, if there are no others beside the checkout) they are only printed.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from holdfast.state.entries import RequestSetup
 
 MODEL = "claude-sonnet-4-5"
 SETTINGS = ((64_000, 10_000, 0.990, 0.39), (96_000, 10_000, None, None), (32_000, 3_000, 0.975, 0.29))
-"""Window, setup_tokens, least pooled online fact recall, most pooled cost beside append-only."""
+"""Window, setup_tokens, least pooled online fact recall, largest pooled cost relative to append-only."""
 CUTS = {"4000": 0.80, "8000": 0.93, "16000": 0.98}
-"""Least pooled fact recall at cuts, by room."""
+"""Least pooled fact recall at cuts, by budget in tokens."""
 GAIN, HANDLES = 0.50, 0.98
 
 
@@ -45,7 +44,7 @@ class Tally(Struct):
     total: int = 0
 
     def add(self, one: PolicyFigures, base: PolicyFigures) -> None:
-        """Take one session in."""
+        """Add the figures of one session."""
         self.usd += one.usd
         self.append_only += base.usd
         self.facts += one.online.facts
@@ -53,7 +52,7 @@ class Tally(Struct):
 
     @property
     def cost(self) -> float:
-        """Cost beside append-only."""
+        """Cost relative to append-only."""
         return self.usd / self.append_only if self.append_only else 1.0
 
     @property
@@ -63,7 +62,7 @@ class Tally(Struct):
 
 
 def study(recording: Recording, window: int, setup_tokens: int) -> SessionStudy:
-    """Return a recording made ready for a window and a setup_tokens."""
+    """Prepare a recording for a replay with this window and setup."""
     name, counter = get_tokenizer()
     place = get_target("anthropic", MODEL, window=window, setup=RequestSetup("bench", setup_tokens))
     return SessionStudy(
@@ -72,13 +71,13 @@ def study(recording: Recording, window: int, setup_tokens: int) -> SessionStudy:
 
 
 def digest(made: SessionStudy, policy: Policy) -> tuple[PolicyFigures, str]:
-    """Return the figures of a policy and a digest over every request body it made."""
+    """Return the figures of a policy and a digest of all its request bodies."""
     seen = blake2b(digest_size=16)
     return measure_policy(made, policy, keep=lambda _step, body: seen.update(body)), seen.hexdigest()
 
 
 def online(recordings: dict[str, Recording], window: int, setup_tokens: int) -> tuple[dict[str, Tally], list[str]]:
-    """Print each session's figures at one setting; return the pool and what is wrong."""
+    """Print each session's figures at one setting; return the pool and the broken promises."""
     tallies = {name: Tally() for name in PRESETS}
     wrong: list[str] = []
     print(f"\nwindow {window:,}, setup_tokens {setup_tokens:,}")
@@ -115,7 +114,7 @@ def _line(one: PolicyFigures, base: PolicyFigures) -> str:
 
 
 def better(tallies: dict[str, Tally]) -> list[str]:
-    """Return the policies that beat ours by the definition in docs/metrics.md (doing nothing is no policy)."""
+    """Return the policies that beat ours by the definition in docs/metrics.md, append-only excepted."""
     own = tallies["holdfast"]
     found = []
     for name, other in tallies.items():
@@ -128,7 +127,7 @@ def better(tallies: dict[str, Tally]) -> list[str]:
 
 
 def at_cuts(recordings: dict[str, Recording]) -> list[str]:
-    """Print recall at cuts for each session and pooled; return what is wrong."""
+    """Print recall at cuts for each session and the pool; return the broken promises."""
     total: dict[str, CutScore] = {}
     sessions: dict[str, list[tuple[int, int]]] = {}
     print("\nat cuts (facts / names / handles / z-gain / stale, oracle)")
@@ -167,7 +166,7 @@ def _broken(total: dict[str, CutScore]) -> list[str]:
 
 
 def main() -> int:
-    """Print all figures; with ``--check``, exit 1 where a promise is broken."""
+    """Print all figures; with ``--check``, exit 1 if a promise is broken."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--check", action="store_true")

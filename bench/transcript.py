@@ -19,7 +19,7 @@ STEPS = 6
 
 
 def transcript(messages: int, size: int = 1_000, seed: int = 7) -> list[dict[str, Any]]:
-    """Return about ``messages`` Chat messages of about ``size`` characters, every call answered, a user last."""
+    """Return about ``messages`` Chat messages of about ``size`` characters. All calls have results; a user is last."""
     pick = random.Random(seed)
     out: list[dict[str, Any]] = [{"role": "system", "content": "You are a coding agent. " + _sentence(pick, 120)}]
     while len(out) < messages - STEPS * 3:

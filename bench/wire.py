@@ -1,15 +1,15 @@
-"""What lens, validator and repair cost, beside a bare decode and encode of the same request in the same run.
+"""The cost of parsing, validating and normalizing a request, compared with decoding and encoding its JSON.
 
 Usage: python bench/wire.py [--json] [--check]
 
 A request of 10 MB for each API, 1,000 and 10,000 messages in it, each time the best of several runs:
 
 - *bare*: ``msgspec`` decodes the body and encodes it again;
-- *lens*: the body is opened, one message in its middle is edited, the body is rendered;
-- *validate*: every rule of its API is asked, beside *decode*, the first half of *bare*;
-- *repair*: hygiene looks through the messages of a valid history, beside *validate*.
+- *lens*: the body is parsed, one message in its middle is edited, the body is rendered;
+- *validate*: every rule of its API is checked; compared with *decode*, the first half of *bare*;
+- *repair*: the messages of a valid history are normalized; compared with *validate*.
 
-The ratios are what counts; the machine decides the rest.
+Compare the ratios: the absolute times depend on the machine.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ MODELS = {
     "openai-responses": "gpt-5",
     "gemini": "gemini-2.5-pro",
 }
-"""Models whose rules hold: a server that nobody knows gets the strictest, and more is repaired."""
+"""Models with known rules. For an unknown server the strictest rules apply, and more is normalized."""
 _JUDGED = {"validate / decode": 10.0, "repair / validate": 1.5}
 GOALS = {1_000: {"lens / bare": 3.0} | _JUDGED, 10_000: {"lens / bare": 5.0} | _JUDGED}
-"""The promise is 3 for a request of 10 MB, kept by every API at 1,000 messages and by Anthropic and Chat at 10,000.
+"""The promised ratio is 3 for a request of 10 MB. Every API keeps it at 1,000 messages, Anthropic and Chat at 10,000.
 
-It is not kept by Responses (about 4.5) and Gemini (about 3.3) at 10,000 messages of 1 kB, where ten times as many
-values are made; the 5 there only watches that they do not get worse.
+Responses (about 4.5) and Gemini (about 3.3) do not keep it at 10,000 messages of 1 kB, with ten times as many values.
+The limit of 5 there makes sure that they do not get worse.
 """
 
 
 def best(work: Callable[[], Any], runs: int = 7) -> float:
-    """Return the shortest processor time of ``work`` in milliseconds; what else runs on the machine counts little."""
+    """Return the shortest processor time of ``work`` in milliseconds, on which other programs have little influence."""
     times = []
     for _ in range(runs):
         gc.collect()
@@ -76,7 +76,7 @@ def request(api: str, size: int) -> bytes:
 
 
 def edited(raw: bytes, api: str) -> bytes:
-    """Return a request with the words of one message in its middle replaced."""
+    """Parse a request, replace the text of one message in its middle, and render it."""
     lens = parse_request(raw, api)
     at = len(lens.messages) // 2
     at = next(index for index in range(at, len(lens.messages)) if lens.messages[index].message.role == "user")
@@ -85,7 +85,7 @@ def edited(raw: bytes, api: str) -> bytes:
 
 
 def bare(raw: bytes) -> bytes:
-    """Return a request decoded and encoded."""
+    """Decode and encode a request."""
     return msgspec.json.encode(msgspec.json.decode(raw))
 
 
@@ -113,7 +113,7 @@ def ratios(row: dict[str, float]) -> dict[str, float]:
 
 
 def main() -> int:
-    """Print the table; with ``--check``, exit 1 where a ratio is over its goal."""
+    """Print the table; with ``--check``, exit 1 if a ratio is over its goal."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--check", action="store_true")

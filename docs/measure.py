@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
+from textwrap import fill as fill_paragraph
+from typing import NamedTuple
 
 from generate import table
 
@@ -26,6 +28,7 @@ from holdfast.replay.report import (
     HEADLINE_BUDGET,
     OUR_POLICY,
     PolicyRow,
+    ReportSubject,
     format_tokens_short,
     pool_policy_rows,
 )
@@ -83,7 +86,7 @@ def name(file: str) -> str:
 def online(rows: Sequence[PolicyRow]) -> str:
     """Return the table of one session or of the pool at one setting."""
     base = next((row.figures.usd for row in rows if row.figures.policy == BASELINE_POLICY), 0.0)
-    return table(_HEAD, [_bold(list(_online(row, base)), row) for row in rows])
+    return table(_HEAD, [_mark_own(list(_online(row, base))) for row in rows])
 
 
 def _online(row: PolicyRow, base: float) -> Iterator[str]:
@@ -114,7 +117,7 @@ def at_cuts(rows: Sequence[PolicyRow], sessions: Sequence[ReplayReport]) -> str:
         facts = [_share(figure.fact_recall) + _over(own, budget) for budget, figure in figures.items()]
         spread = "-" if edges is None else f"{edges[0]:.3f} to {edges[1]:.3f}"
         more = map(_share, (middle.oracle, middle.handle_recall, middle.z_gain, middle.stale))
-        lines.append(_bold([row.figures.policy, *facts, spread, *more], row))
+        lines.append(_mark_own([row.figures.policy, *facts, spread, *more]))
     return table(_CUT_HEAD, lines)
 
 
@@ -129,8 +132,9 @@ def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _bold(cells: list[str], row: PolicyRow) -> list[str]:
-    return [f"**{cell}**" for cell in cells] if row.figures.policy == OUR_POLICY else cells
+def _mark_own(cells: list[str]) -> list[str]:
+    """Return the cells of a row with the name of the policy, the first, in bold if it is ours."""
+    return [f"**{cells[0]}**", *cells[1:]] if cells[0] == OUR_POLICY else cells
 
 
 def sessions(reports: Sequence[ReplayReport]) -> str:
@@ -174,22 +178,79 @@ def written(example: Sequence[ReplayReport], others: Sequence[Sequence[ReplayRep
     return "\n".join(out)
 
 
+class HeadlineFigures(NamedTuple):
+    """One policy over the pool of one setting, as the README shows it."""
+
+    policy: str
+    cost: float
+    """Relative to ``BASELINE_POLICY``."""
+    facts_kept: float | None
+    failed: float
+    """Share of the requests that were invalid or too large."""
+
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """The three figures as text."""
+        return f"{self.cost:.2f}", _share(self.facts_kept), f"{self.failed:.1%}"
+
+
 def headline(by_setting: Sequence[Sequence[ReplayReport]]) -> str:
-    """Return the table of the README: each policy over the pool of each setting."""
+    """Return the table of the README, each policy over the pool of each setting, and what is to be said about it."""
     by_window = sorted(zip(SETTINGS, by_setting, strict=True), key=lambda setting: setting[0])
-    pools = [pool_policy_rows([(report.subject, report.rows) for report in reports]) for _, reports in by_window]
+    figures_by_window = {
+        f"{window // 1000}k": _headline_figures([(report.subject, report.rows) for report in reports])
+        for (window, _), reports in by_window
+    }
+    return f"{_headline_table(figures_by_window)}\n{_headline_note(figures_by_window)}"
+
+
+def _headline_figures(reports: Sequence[tuple[ReportSubject, Sequence[PolicyRow]]]) -> list[HeadlineFigures]:
+    rows = pool_policy_rows(reports)
+    base = next(row.figures.usd for row in rows if row.figures.policy == BASELINE_POLICY)
+    figures = []
+    for row in rows:
+        one = row.figures
+        failed = (one.invalid_requests + one.over_window) / one.requests
+        figures.append(HeadlineFigures(one.policy, one.usd / base, one.online.fact_recall, failed))
+    return figures
+
+
+def _headline_table(figures_by_window: Mapping[str, Sequence[HeadlineFigures]]) -> str:
+    """Return the table, in which only the best figure of a column is bold, and those that equal it.
+
+    ``BASELINE_POLICY`` is not compared: it keeps every fact in requests that mostly fail.
+    """
     head = ["policy"]
-    for (window, _), _ in by_window:
-        head += [f"{window // 1000}k: {figure}" for figure in ("cost", "facts kept", "failed")]
-    lines = []
-    for rows in zip(*pools, strict=True):
-        cells = [rows[0].figures.policy]
-        for row, others in zip(rows, pools, strict=True):
-            one, base = row.figures, next(other.figures for other in others if other.figures.policy == BASELINE_POLICY)
-            failed = one.invalid_requests + one.over_window
-            cells += [f"{one.usd / base.usd:.2f}", _share(one.online.fact_recall), f"{failed / one.requests:.1%}"]
-        lines.append(_bold(cells, rows[0]))
-    return table(head, lines)
+    rows = [[figures.policy] for figures in next(iter(figures_by_window.values()))]
+    for window, all_figures in figures_by_window.items():
+        head += [f"{window}: {name}" for name in ("cost", "facts kept", "failed")]
+        compared = [figures for figures in all_figures if figures.policy != BASELINE_POLICY]
+        best = (
+            min(compared, key=lambda figures: figures.cost).cells[0],
+            max(compared, key=lambda figures: figures.facts_kept or 0.0).cells[1],
+            min(compared, key=lambda figures: figures.failed).cells[2],
+        )
+        for row, figures in zip(rows, all_figures, strict=True):
+            for cell, best_cell in zip(figures.cells, best, strict=True):
+                is_best = cell == best_cell and figures in compared
+                row.append(f"**{cell}**" if is_best else cell)
+    return table(head, rows)
+
+
+def _headline_note(figures_by_window: Mapping[str, Sequence[HeadlineFigures]]) -> str:
+    """Return the paragraph under the table: what is bold, and which policies cost less than ours."""
+    parts = []
+    for window, all_figures in figures_by_window.items():
+        own = next(figures for figures in all_figures if figures.policy == OUR_POLICY)
+        cheaper = [figures for figures in all_figures if figures.cost < own.cost]
+        if cheaper:
+            names = " and ".join(figures.policy for figures in cheaper)
+            costs = " and ".join(figures.cells[0] for figures in cheaper)
+            parts.append(f"at {window} {names} ({costs} against {own.cells[0]})")
+    note = f"Bold: the best figure of a column, without {BASELINE_POLICY}, most of whose requests fail."
+    if parts:
+        note += f" Some policies cost less than Holdfast: {', '.join(parts)}."
+    return f"{fill_paragraph(note, 120)}\n"
 
 
 def fill(page: Path, text: str) -> None:

@@ -215,17 +215,6 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("name", ["docs/architecture.md", "CONTRIBUTING.md"])
-def test_named_source_files_exist(name):
-    """Each source file that the maintainers' pages name exists."""
-    if not (ROOT / "src").exists():
-        return  # beside an installed wheel
-    paths = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if ".venv" not in path.parts}
-    for name_on_page in re.findall(r"`([\w/]+\.py)[`: ]", get_page(name)):
-        if "NAME" not in name_on_page:
-            assert any(f"/{path}".endswith(f"/{name_on_page}") for path in paths), name_on_page
-
-
 @pytest.mark.parametrize("name", ["demo.svg", "replay.svg"])
 def test_images_are_small_and_self_contained(name):
     """An image is under 100 KB and loads nothing from elsewhere."""
