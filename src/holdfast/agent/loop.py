@@ -146,8 +146,8 @@ class AgentRun:
     async def _ask_model(self) -> ParsedAnswer:
         """Return the model's next answer; its text is passed to the listener, as it arrives if ``streams_text``."""
         streamed_chars = 0
-        # A quiet run yields no events and can therefore retry an answer that broke off. Only text that is to be shown as
-        # it arrives needs the events.
+        # A quiet run yields no events and can therefore retry an answer that broke off. Events are needed only if the
+        # text is to be shown as it arrives.
         async with self.session.run(quiet=not self.streams_text) as run:
             async for event in run:
                 # A run yields the provider's events in the API's own format; only those with text of the answer are

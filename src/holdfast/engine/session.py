@@ -334,7 +334,7 @@ class Session:
             await restore_signatures(self._runtime)
 
     def _record_caller_answer(self, answer: ParsedAnswer) -> str:
-        """Record the answer to the request that ``prepare`` returned; return the id of its entry, as ``record`` does."""
+        """Record the answer to the request that ``prepare`` returned, and return the id that ``record`` returns."""
         prepared_request = self._caller_request
         if prepared_request is None:
             raise OperationAborted(

@@ -49,8 +49,8 @@ _NO_POSITIONS: frozenset[int] = frozenset()
 CHANGED_PREFIX_THINKING_RULE = "thinking-binding"
 """Rule of the edits that drop thinking because its signature no longer fits the messages before it."""
 DROPPED_THINKING_RULES = frozenset({CHANGED_PREFIX_THINKING_RULE, "thinking"})
-"""Rules of the edits that drop thinking: ``CHANGED_PREFIX_THINKING_RULE``, and the rule for thinking of another model or
-without a signature."""
+"""Rules of the edits that drop thinking: ``CHANGED_PREFIX_THINKING_RULE``, and the rule for thinking without
+a signature or of another model."""
 SINGLE_MESSAGE_RULES = CLEANING_RULES | DROPPED_THINKING_RULES
 """Rules of the edits that depend on their own message alone, whatever stands around it."""
 
