@@ -203,6 +203,7 @@ class SqliteStore(TreeStore):
         number = self._get_session_number(key)
         indexing.clear_word_index_if_indexed(db, number)
         db.execute("DELETE FROM checkpoints WHERE seq IN (SELECT seq FROM entries WHERE session = ?)", (number,))
+        # Every table that has rows of a session; tests/store/test_schema_tables.py fails if one is missing here.
         for table in ("entries", "searched", "sessions"):
             db.execute(f"DELETE FROM {table} WHERE session = ?", (number,))  # noqa: S608 -- tables of ours
 
