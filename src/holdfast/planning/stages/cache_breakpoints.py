@@ -68,9 +68,10 @@ def _list_candidate_positions(
     # The end of what the last request showed and nothing has changed since, its tail as a rule. It has an entry in the
     # cache, and is found there however many blocks were added.
     yield get_position(max(state.last_request.unchanged_until, view.first_kept) - 1)
-    # The "frontier" of the setting: the last message that a decision changed. A policy that clears old results in small steps ("rolling") changes
-    # messages near this place next, so the prefix up to here stays valid and can be read from the cache. In replays of
-    # such a policy, requests with a breakpoint here cost a quarter of what they cost with one at the tail alone.
+    # The "frontier" of the setting: the last message that a decision changed. A policy that clears old results a few at
+    # a time changes messages after this place next, so the prefix up to here stays valid and can be read from the
+    # cache. In replays of such a policy, requests with a breakpoint here cost a quarter of what they cost with one at
+    # the tail alone.
     yield get_position(_find_last_changed_message(state))
     # Places in between, for a fork or a retry that begins in the middle of new content.
     if target.cache_rules.lookback is not None and settings.cache.breakpoint_interval_blocks:

@@ -200,8 +200,8 @@ def _respill_restored_texts(builder: PlanBuilder) -> PlanBuilder:
     state = builder.state
     if not (state.view.protected_parts and builder.settings.compaction.goal_share and builder.inputs.can_spill):
         return builder
-    # A compaction that is asked for early has a smaller goal (see assumed_full_tokens). Here the goal of the real budget
-    # counts: a restored text that fits there stays.
+    # A compaction that is asked for early has a smaller goal (see assumed_full_tokens). Here the goal of the real
+    # budget counts: a restored text that fits there stays.
     goal = builder.rules.compute_compaction_goal(replace(builder, assumed_full_tokens=0))
     max_tokens = builder.to_estimator_tokens(goal)
     oversized_texts: list[SpillableText] = []
