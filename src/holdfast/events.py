@@ -1,6 +1,9 @@
 """Events: everything that happens to a session, as values that a listener receives in order, as it happens.
 
 A listener is any callable that takes an event. One that raises is dropped; the session goes on.
+
+``tag`` is the name of an event in JSON. Some tags are older than the name of their class (``pressed``, ``sending``):
+programs that read events as JSON rely on them, so they stay.
 """
 
 from __future__ import annotations

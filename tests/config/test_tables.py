@@ -105,9 +105,12 @@ def test_load_configuration_merges_the_store_limits(write_config_files):
         ("[policy]\nspill_chars = 1", ["[policy]", "'spill_chars'", "did you mean results.spill_chars"]),
         ("[policy.reslts]\nspill_chars = 1", ["'reslts'", "the groups are: window, reserve"]),
         ("[policy.pi.reslts]\nspill_chars = 1", ["[policy.pi]", "no group of settings is called 'reslts'"]),
-        ("[policy.preset]\ntail_tokens = 1", ["[policy.preset] is of no policy", "[policy.NAME.preset]"]),
+        ("[policy.preset]\ntail_tokens = 1", ["[policy.preset] belongs to no policy", "[policy.NAME.preset]"]),
         ("[policy.opencode.preset]\nprecheck = true", ["[policy.opencode.preset]", "'precheck'"]),
-        ("[policy]\nresults = 1", ["policy.results = 1 is no table", "write [policy.results] on a line"]),
+        (
+            "[policy]\nresults = 1",
+            ["policy.results = 1 must be a table", "write [policy.results] on a line of its own"],
+        ),
         (
             "[policy.pi.preset]\ntail_tokens = 'x'",
             ["[policy.pi.preset] tail_tokens = 'x'", "a whole number, 0 or more", "[P] Keep about this many"],
@@ -126,9 +129,9 @@ def test_load_configuration_merges_the_store_limits(write_config_files):
         ("[policy.results]\nspill_exempt_tools = 'Read'", ["spill_exempt_tools = 'Read'", "a list of names"]),
         ("[policy.results]\nspill_exempt_tools = ['']", ["length >= 1", "a list of names"]),
         ("[policy.openclaw.preset]\nimage_keep_turns = -2", ["image_keep_turns = -2", "-1 or more"]),
-        ("policy = 5", ["policy = 5 is no table", "[policy]"]),
-        ("[[policy]]\nspill_chars = 1", ["is no table"]),
-        ("[policy]\npi = 5", ["policy.pi = 5 is no table", "write [policy.pi] on a line"]),
+        ("policy = 5", ["policy = 5 must be a table", "[policy]"]),
+        ("[[policy]]\nspill_chars = 1", ["must be a table"]),
+        ("[policy]\npi = 5", ["policy.pi = 5 must be a table", "write [policy.pi] on a line of its own"]),
         (
             "[policy]\nnonsense = 5",
             ["no setting is called 'nonsense'", "`holdfast policy show NAME` lists every setting"],

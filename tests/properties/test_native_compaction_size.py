@@ -1,4 +1,4 @@
-"""A native compaction counts its own size where it is sent, and its readable twin's size elsewhere
+"""A native compaction counts its own size where it is sent, and its readable summary's size elsewhere
 (budget-sees-exact-request).
 """
 
@@ -45,11 +45,11 @@ NO_STAGES = replace(Policy(), stages=())
 
 
 def build_native_compaction(api, size, words):
-    """Return a native compaction of two messages: ``size`` tokens on ``api``, a twin of ``words`` phrases elsewhere."""
+    """Return a native compaction of two messages: ``size`` tokens on ``api``; its summary has ``words`` phrases."""
     model, item = MAKERS[api]
     native = b'{"api":"%b","model":"%b","items":[%b],"tokens":%d}' % (api.encode(), model.encode(), item, size)
-    twin = Message.from_text("user", "kelp on the rock " * words)
-    return CompactionEntry(2, twin, size, native=Raw(native), readable_tokens=build_sized_message(twin).tokens)
+    summary = Message.from_text("user", "kelp on the rock " * words)
+    return CompactionEntry(2, summary, size, native=Raw(native), readable_tokens=build_sized_message(summary).tokens)
 
 
 def build_log(compaction):
@@ -132,7 +132,7 @@ def test_shown_tokens_equals_the_projection_after_any_model_switch(api, size, wo
 
 @given(apis, word_counts)
 def test_summary_message_of_an_older_log_counts_its_characters(api, words):
-    """Older logs do not have the size of the readable twin: it counts by its characters, never by the provider's
+    """Older logs do not have the size of the readable summary: it counts by its characters, never by the provider's
     number.
     """
     old = replace(build_native_compaction(api, 40, words), readable_tokens=0)

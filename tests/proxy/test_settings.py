@@ -194,8 +194,8 @@ def test_project_file_may_not_send_keys_to_other_machines(write_files, line, tmp
         ("[proxy]\nopenai = 'https://h/v1?key=1'", ["an address such as"]),
         ("[proxy]\nopenai = 'https://h:99999'", ["a host or a port that cannot be"]),
         ("[proxy]\nhost = 'http://h'", ["a name or an address without a port"]),
-        ("proxy = 5", ["proxy = 5 is no table", "[proxy]"]),
-        ("[[proxy]]\nport = 1", ["is no table"]),
+        ("proxy = 5", ["proxy = 5 must be a table", "[proxy]"]),
+        ("[[proxy]]\nport = 1", ["must be a table"]),
         ("[proxi]\nport = 1", ["`proxi`", "did you mean proxy?"]),
     ],
 )

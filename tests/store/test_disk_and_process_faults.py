@@ -24,6 +24,7 @@ from holdfast.state.entries import Entry, NoteEntry
 from holdfast.store.base import Quota
 from holdfast.store.blobs.blobs import FileBlobStore
 from holdfast.store.open_store import open_store
+from holdfast.store.repair.repair_store import repair_store
 
 UNPRIVILEGED_UID = 65_534
 """A user without rights, because root may write everywhere."""
@@ -295,6 +296,26 @@ def test_long_blob_on_a_full_disk_leaves_nothing(tmp_path: Path, quota: Quota) -
         assert store.append_entries(SAMPLE_KEY, make_message_chain("c", "b")).is_leaf_moved
     with open_store(tmp_path / "agent.db", quota=quota) as store:
         assert store.blobs.read_text(store.blobs.store_content(text)) == text
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_repair_store_on_a_full_disk_changes_nothing(tmp_path: Path, *, dry_run: bool) -> None:
+    """A damaged store is not repaired if the disk has no room for the copy of it: the error says so, and not that the
+    store is damaged.
+    """
+    path = tmp_path / "agent.db"
+    with open_store(path) as store:
+        store.import_entries(SAMPLE_KEY, [Entry("a", None, make_message_entry_body("x" * 3_000_000))])
+        store.import_entries("small", make_message_chain("bc"))
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("UPDATE entries SET depth = 9 WHERE id = 'c'")
+    assert not repair_store(path, dry_run=True).is_undamaged
+    before = path.read_bytes()
+    with limit_file_size(1_000_000), pytest.raises(StoreReadOnly, match=r"could not be copied.*free space"):
+        repair_store(path, dry_run=dry_run)
+    assert path.read_bytes() == before
+    assert not list(tmp_path.glob("*.bak*"))
+    assert repair_store(path).backup
 
 
 def test_search_session_works_on_a_full_disk(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Every result is in the log before the next call begins. So after a crash only the first call without a result may have
 been running: it is run again if that does no harm, and otherwise its result says that its effects are unknown. Only one
-agent works in a session at a time, so that none takes a call for lost which another one is running.
+agent works in a session at a time; otherwise one could mistake a call that another is running for a lost one.
 """
 
 from __future__ import annotations
@@ -144,11 +144,14 @@ class AgentRun:
         return TaskOutcome(stop, self.steps, self.text, reason)
 
     async def _ask_model(self) -> ParsedAnswer:
-        """Return the model's next answer; its text goes to the listener, as it arrives if ``streams_text``."""
+        """Return the model's next answer; its text is passed to the listener, as it arrives if ``streams_text``."""
         streamed_chars = 0
+        # A quiet run yields no events and can therefore retry an answer that broke off. Events are needed only if the
+        # text is to be shown as it arrives.
         async with self.session.run(quiet=not self.streams_text) as run:
             async for event in run:
-                # The engine's events are those of the provider. Thinking and calls are not shown as text.
+                # A run yields the provider's events in the API's own format; only those with text of the answer are
+                # shown, not thinking and calls.
                 text_piece = get_event_text(self.session.api, event)
                 streamed_chars += len(text_piece)
                 if text_piece:
@@ -157,7 +160,7 @@ class AgentRun:
         text = run.answer.message.text
         if text:
             self.text = text
-            # The listener already has the text if it was streamed, and only needs to know that it is complete.
+            # If the text was streamed, the listener has it already and only needs to know that it is complete.
             self.listener(TextDelivered("" if streamed_chars else text))
         return run.answer
 

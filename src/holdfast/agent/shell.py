@@ -57,9 +57,7 @@ class BashArguments(Struct, frozen=True, forbid_unknown_fields=True):
 class GrepArguments(Struct, frozen=True, forbid_unknown_fields=True):
     """Finds lines in files by a regular expression, as PATH:LINE: TEXT."""
 
-    pattern: Annotated[
-        str, Meta(description="A regular expression of Python; (?i) at its start takes capitals for small letters.")
-    ]
+    pattern: Annotated[str, Meta(description="A regular expression of Python; (?i) at its start ignores case.")]
     glob: Annotated[str, Meta(description='Only files of such a name: "*.py", "src/**/test_*.py".')] = ""
     folder: SearchFolder = "."
 

@@ -66,7 +66,7 @@ class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
     provider: str | None = None
     """Server of Chat Completions: ``openai``, ``mistral``, … An unknown one gets the strictest rules."""
     window: Annotated[int, Meta(ge=MIN_WINDOW_LIMIT, le=MAX_SETTING_VALUE)] | None = None
-    """Tokens of prompt and answer together. Under 1,024 it would be a limit of something else."""
+    """Tokens of prompt and answer together. A number under 1,024 is refused: it would be a limit of something else."""
     max_input: PositiveCount | None = None
     """Tokens of a prompt, if the provider limits them apart from the window."""
     max_output: PositiveCount | None = None
@@ -117,8 +117,12 @@ _DIALECT_FIELDS = {
 }
 """Fields of a dialect, by the fields of a line with the same meaning."""
 _REQUEST_FORM_FIELDS = frozenset({"media_types", "id_max", "id_pattern", "must_end_with_user"})
-"""Facts about the form of requests. If a line states one, somebody knows that server, and requests are normalized for
-it even if clients are trusted otherwise."""
+"""Facts about the form of requests, as fields of a ``Dialect``.
+
+``get_dialect`` with ``trusting`` keeps a client's messages as they are, because we do not know the rules of its server.
+A line that states one of these facts is such a rule, and it can only take effect if the messages are normalized. So
+``keeps_client_content`` is switched off then.
+"""
 
 
 class CatalogPrices(Struct, frozen=True, forbid_unknown_fields=True):
@@ -231,8 +235,9 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
     def get_dialect(self, api: str, model: str, *, trusting: bool = False) -> Dialect:
         """Return the rules of ``api`` for ``model``: the API's own, changed by the facts of matching lines.
 
-        Lines about another provider's API or server are ignored. With ``trusting`` the clients of an unknown server are
-        taken to know it, so their messages are not normalized.
+        Lines about another provider's API or server are ignored. ``trusting`` is for a client's own messages to a
+        server whose rules are unknown: they are assumed to be valid there and are sent as the client wrote them
+        (``relax_for_unknown_server``), unless a line states what form that server wants (``_REQUEST_FORM_FIELDS``).
         """
         provider_of_api = _get_provider(api)
         lines = []
@@ -257,7 +262,7 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
             dialect = replace(dialect, keeps_client_content=False)
         if not facts:
             return dialect
-        # A line may allow shorter ids than the API's minimum; then the minimum must give way.
+        # A line may limit ids to fewer characters than the API's minimum length; the minimum is then lowered.
         id_min = min(dialect.id_min, facts.get("id_max", dialect.id_min))
         return replace(dialect, **facts, id_min=id_min)
 

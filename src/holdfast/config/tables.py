@@ -133,7 +133,7 @@ def _iter_overrides(
 def _describe_unknown_table(name: str, table: object, file: str) -> str:
     """Return the error for a key of ``[policy]`` that is neither a group of settings nor a policy."""
     if name == PRESET_GROUP:
-        return f"{file}: [policy.preset] is of no policy; write [policy.NAME.preset] with the name of one"
+        return f"{file}: [policy.preset] belongs to no policy; write [policy.NAME.preset]"
     # A table was probably meant as a policy, unless its name resembles a group of settings only.
     resembles_policy = bool(get_close_matches(name, PRESETS))
     resembles_group = bool(get_close_matches(name, Settings.__struct_fields__))
@@ -149,6 +149,7 @@ def parse_store_limits(table: object, file: str) -> StoreLimits:
     for key, value in values.items():
         if key not in limit_names:
             raise ConfigError(describe_unknown_name("limit", key, limit_names, f"{file}: [store]"))
+        # Each value is converted alone first, so that the error can name its key.
         try:
             convert_value({key: value}, StoreLimits)
         except msgspec.ValidationError as error:
@@ -164,7 +165,10 @@ def require_table(table: object, name: str, file: str) -> dict[str, Any]:
     """Return ``table``; raise ``ConfigError`` if the value called ``name`` is not a table."""
     if isinstance(table, dict):
         return table
-    msg = f"{file}: {name[1:-1]} = {format_short_value(table)} is no table; write {name} on a line, and its keys below"
+    msg = (
+        f"{file}: {name[1:-1]} = {format_short_value(table)} must be a table; write {name} on a line of its own, and "
+        "its keys below"
+    )
     raise ConfigError(msg)
 
 

@@ -207,12 +207,15 @@ class Session:
         return render_prepared_request(prepared_request, self.get_default_fields())
 
     async def record(self, answer: ParsedAnswer | bytes) -> str:
-        """Store the answer to the request that ``prepare`` returned; return the id of its message.
+        """Store the answer to the request that ``prepare`` returned, and return the id of the entry that holds it.
 
-        ``answer`` is the body of the provider's answer, or of its refusal. A refusal is written to the log, and the
-        next request takes it into account: the limits that an overflow names, and signatures that were refused.
+        ``answer`` is the body of the provider's answer, or of its refusal, as bytes or parsed. The id is that of the
+        answer's message; for an answer without content, that of the entry with its usage; for a refusal, that of the
+        entry about it. The next request takes a refusal into account: the limits that an overflow names, and signatures
+        that were refused. A refused request may be sent again, and its next answer passed here.
 
-        Raises ``FormatError`` for anything else, ``OperationAborted`` if no prepared request waits for an answer.
+        Raises ``FormatError`` if ``answer`` is of another type, or bytes that are not a JSON object, and
+        ``OperationAborted`` if no prepared request waits for an answer.
         """
         prepared_request = self._caller_request
         if isinstance(answer, bytes):
@@ -301,15 +304,15 @@ class Session:
     async def wait_for_compaction(self) -> None:
         """Wait until no compaction is under way, and no request that is sent again after one.
 
-        A request refused for its size and compacted is waited for until its run ends. A compaction that was due before
-        its request was first sent is over once it is made: to wait for the answer, wait for the run. Raises
-        ``OperationAborted`` after ``close``.
+        If a request was refused for its size and compacted, this waits until its run ends. If a compaction was due
+        before its request was first sent, this waits only until the compaction is made; to wait for the answer, wait
+        for the run. Raises ``OperationAborted`` after ``close``.
         """
         self.resources.owner.require()
         await self.compaction_tracker.wait()
 
     def close(self) -> None:
-        """Stop a compaction under way and turn away its waiters; runs may still end."""
+        """Stop a compaction under way; those who wait for one get ``OperationAborted``. Runs may still end."""
         self.resources.owner.require()
         self.compaction_tracker.close()
 
@@ -331,7 +334,7 @@ class Session:
             await restore_signatures(self._runtime)
 
     def _record_caller_answer(self, answer: ParsedAnswer) -> str:
-        """Record the answer to the request that was handed out; return the id of its message, or of the refusal."""
+        """Record the answer to the request that ``prepare`` returned, and return the id that ``record`` returns."""
         prepared_request = self._caller_request
         if prepared_request is None:
             raise OperationAborted(

@@ -49,7 +49,8 @@ _NO_POSITIONS: frozenset[int] = frozenset()
 CHANGED_PREFIX_THINKING_RULE = "thinking-binding"
 """Rule of the edits that drop thinking because its signature no longer fits the messages before it."""
 DROPPED_THINKING_RULES = frozenset({CHANGED_PREFIX_THINKING_RULE, "thinking"})
-"""Rules of the edits that drop thinking: that one, and the one for thinking of another model or without signature."""
+"""Rules of the edits that drop thinking: ``CHANGED_PREFIX_THINKING_RULE``, and the rule for thinking without
+a signature or of another model."""
 SINGLE_MESSAGE_RULES = CLEANING_RULES | DROPPED_THINKING_RULES
 """Rules of the edits that depend on their own message alone, whatever stands around it."""
 
@@ -70,14 +71,15 @@ def normalize_history(
     """Return the edits that make ``messages`` a valid request; spans count from ``first_position``.
 
     ``invalid_thinking`` are positions of thinking that no longer fits the messages before it, on a model that checks
-    that; ``interrupted`` are positions of answers that failed or were interrupted. ``has_system_field`` is true if
-    leading system messages go into a field of their own: those of values do, while in a request body of an API with
-    such a field none may stand among the messages. ``summary_position`` is the index of the summary of older turns, or
-    -1. ``earlier_ids`` are ids of calls sent before ``messages``.
+    that; ``interrupted`` are positions of answers that failed or were interrupted. ``has_system_field`` says
+    whether ``messages`` may begin with system messages (which move into a field of their own if the API has one); false
+    for the messages of a client's body whose API has such a field, since they cannot move any more.
+    ``summary_position`` is the index of the summary of older turns, or -1. ``earlier_ids`` are ids of calls sent before
+    ``messages``.
     """
     has_content = not has_system_field or any(map(has_nonblank_content, messages))
     has_system_field = has_system_field and first_position == 0
-    # Most histories need nothing; seeing that takes one look at each message, where the passes take seventeen.
+    # Most histories need nothing. This check visits each message once, where the passes visit it seventeen times.
     may_be_normalized = not (
         invalid_thinking or interrupted or is_summary_merge_required(messages, dialect, summary_position)
     )
@@ -124,8 +126,8 @@ def _list_passes(
     has_system_field: bool,
     has_content: bool,
 ) -> tuple[tuple[_Pass, EditReason], ...]:
-    """Return the passes in order, each with the reason given for a message that it drops."""
-    if dialect.keeps_client_content:  # a server whose rules we do not know: only what is ours is made ready
+    """Return the passes in order, each with the rule and the reason given for a message that it drops."""
+    if dialect.keeps_client_content:  # a server whose rules we do not know: only what Holdfast added is normalized
         return (
             (clean_messages, ("empty", "all its content was signed or encrypted for another model")),
             (
@@ -138,12 +140,16 @@ def _list_passes(
         partial(drop_unpaired_server_parts, earlier_ids=earlier_ids),
         ("server-pair", "it had only half of a server tool's call and result"),
     )
-    # Each pass relies on those before it: - Results get the places and ids by which they can be matched, before
-    # anything is matched. - Calls are dropped before cleaning: a dropped call may leave a message, or its thinking,
-    # with nothing to send. - Media move out of results before cleaning, which would replace them by a line. - Pairing
-    # comes after cleaning, so that it sees the calls which are really sent. - Server calls are paired twice: a system
-    # message may stand inside a paused answer, and a system message that became the user's ends it. - Merging, and all
-    # that depends on neighbours and ends, comes when no message moves any more; media are counted last.
+    # Each pass relies on those before it. The order has these reasons:
+    #
+    # - Results get the places and ids by which they can be matched, before anything is matched.
+    # - Calls are dropped before cleaning: a dropped call may leave a message, or its thinking, with nothing to send.
+    # - Media move out of results before cleaning, which would replace them by a line.
+    # - Pairing comes after cleaning, so that it sees the calls which are really sent.
+    # - Server calls are paired twice, before and after system messages are placed. A system message may stand inside a
+    #   paused answer; where the API takes none there, it becomes a user message, and that ends the paused answer.
+    # - Merging, and all that depends on neighbours and ends, comes when no message moves any more.
+    # - Media are counted last.
     return (
         (extract_misplaced_results, ("drop", "")),
         (link_results_without_id, ("drop", "")),

@@ -22,9 +22,10 @@ _RESULT_MEDIA_REASON = "a tool result may have only text here: its media are mov
 
 
 def move_unsupported_result_media(items: list[TrackedMessage], dialect: Dialect) -> list[TrackedMessage]:
-    """Move the media of results behind them if the API takes none in results.
+    """Move media out of results into a user message behind them, if the API accepts no media in results.
 
-    The media of an orphan stay in it: pairing retells both together.
+    An orphan, a result that answers no call, keeps its media: ``pair_calls_with_results`` later turns the whole of it,
+    text and media, into a user message.
     """
     if dialect.allows_media_in_results:
         return items

@@ -217,7 +217,7 @@ def _run_stages(
         target.api,
     )
     plan = Plan(
-        state=_record_plan(state, builder, request),
+        state=_apply_planned_entries(state, builder, request),
         record=builder.record,
         compaction=builder.compaction,
         blobs=builder.blobs,
@@ -274,11 +274,12 @@ def compute_output_limit(builder: PlanBuilder) -> int | None:
     return max_tokens if max_tokens < requested_tokens else None
 
 
-def _record_plan(state: ConversationState, builder: PlanBuilder, request: RequestEntry) -> ConversationState:
-    """Return ``state`` after the entries that the log will hold for this plan: decision, compaction and request.
+def _apply_planned_entries(state: ConversationState, builder: PlanBuilder, request: RequestEntry) -> ConversationState:
+    """Return ``state`` as it will be once the log holds this plan's entries: decision, compaction and request.
 
-    The builder's own state had the edits applied stage by stage; here they are one decision, as they will be after a
-    restart.
+    Nothing is written here. The state of ``builder`` had the edits applied stage by stage; here they are one decision,
+    as they will be when the log is read again. The entries get placeholder ids: the real ones are given when the plan
+    is committed.
     """
     if builder.record:
         state = apply_entry(

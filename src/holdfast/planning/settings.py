@@ -244,7 +244,8 @@ class CompactionSettings(SettingsGroup, frozen=True):
     """When a summary replaces older turns, how small the request must get, and what is kept."""
 
     # ``goal_share`` must stay below ``trigger_share``, or a compaction that just reaches its goal triggers the next one
-    # (settings_check). Minimum gain and goal together are invariant compaction-must-gain.
+    # (settings_check). Minimum gain and goal together make the invariant
+    # compaction-must-gain (docs/invariants.md).
 
     enabled: Annotated[
         bool, describe("[H] Allow compactions, also manual ones. Off: a request that is too large is refused.")

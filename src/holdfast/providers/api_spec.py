@@ -20,6 +20,7 @@ from holdfast.providers.common.json.raw_json import JsonBytes
 from holdfast.providers.common.portable_options import OptionFields, PortableOptions
 from holdfast.providers.common.shared_options import SharedOptionForm
 from holdfast.state.dialect import Dialect
+from holdfast.state.plan import PlanOptions
 
 if TYPE_CHECKING:
     from holdfast.providers.answers.accumulator import StreamAccumulator
@@ -279,6 +280,22 @@ class CompactionFormat(Struct, frozen=True):
     """A compaction on demand returns the next list of messages, user messages included, and not one block."""
 
 
+class BreakpointFormat(Struct, frozen=True):
+    """How an API takes explicit cache breakpoints (``cache_control``) in a request.
+
+    The functions work on the messages as ``encode_message`` and the log have them: a list of elements for each message.
+    """
+
+    place: Callable[[Mapping[str, Raw], list[list[JsonBytes]], PlanOptions], dict[str, bytes]]
+    """Places the planned breakpoints on the messages of a body with these fields, in place, as many as the API takes
+    beside those already there. Returns the fields beside the messages that got one."""
+    keep_newest: Callable[[Mapping[str, Raw], list[list[JsonBytes]]], list[list[JsonBytes]]]
+    """Drops the oldest breakpoints of the messages until the API takes those that are left, in a body with these
+    fields."""
+    strip: Callable[[list[list[JsonBytes]]], list[list[JsonBytes]]]
+    """Drops all breakpoints of the messages."""
+
+
 class ApiSpec(Struct, frozen=True):
     """Everything that is known of an API."""
 
@@ -334,8 +351,13 @@ class ApiSpec(Struct, frozen=True):
     """The list may be replaced by a plain string."""
     has_model_field: bool = True
     """The body names its model."""
-    supports_cache_control: bool = False
-    """The client may set explicit cache breakpoints (``cache_control``)."""
+    breakpoints: BreakpointFormat | None = None
+    """How it takes explicit cache breakpoints (``cache_control``); None if it has none."""
+
+    @property
+    def supports_cache_control(self) -> bool:
+        """Whether the client may set explicit cache breakpoints (``cache_control``)."""
+        return self.breakpoints is not None
 
     @property
     def answers(self) -> AnswerFormat:

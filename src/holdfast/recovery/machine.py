@@ -37,7 +37,7 @@ FIRST_STEP_BY_KIND: dict[str, RecoveryStep] = {
     "oversized_part": "media",
     "media": "media",
 }
-"""The first step for kinds of refusal that do not begin with a compaction: summarizing text would not help them."""
+"""The first step, by the kind of refusal, for kinds against which a compaction does not help."""
 TRANSIENT_KINDS = TRANSIENT_ERROR_KINDS | {"unknown"}
 """Kinds after which the same bytes may be accepted a little later; so is ``quota`` if the provider says when."""
 PERMANENT_STATUSES = frozenset({404, 405, 406, 414, 431, 501, 505})
@@ -149,7 +149,7 @@ class RecoveryState(Struct, frozen=True):
     overflow: ProviderRefusal | None = None
     """The overflow that is being recovered from."""
     attempted_steps: tuple[str, ...] = ()
-    """The steps taken about it, each with its outcome if it was useless."""
+    """The steps taken since the run began, each with its outcome if it did not make the request smaller."""
     has_compacted: bool = False
     """Whether a compaction was made since the last answer."""
     stop: Stop | None = None
@@ -273,21 +273,22 @@ def compute_max_requests(settings: Settings) -> int:
 
 
 def _drop_signatures_or_stop(state: RecoveryState, event: ProviderRefusal) -> tuple[RecoveryState, RecoveryAction]:
-    # Once only: a request that is refused for a signature again after all were dropped does not get better by dropping.
+    """Leave out the signed data once; if the request is refused for a signature again after that, stop."""
     if state.signature_drops:
         return replace(state, signature_drops=0), DropSignatures()
     return _stop_with_rule(state, event, "permanent", SAME_REQUEST_REASON)
 
 
 def _retry_or_stop(state: RecoveryState, event: ProviderRefusal) -> tuple[RecoveryState, RecoveryAction]:
+    """Send the same bytes again after a delay; stop if no retry is left or the provider asks for too long a wait."""
     settings = state.settings
     max_retries = settings.retry.max_retries
     if not state.retries:
         times = f"{max_retries + 1} times" if max_retries else "once"
         why = f"the request was sent {times} (retry.max_retries)"
         return _stop_with_rule(state, event, "retry_limit", why)
-    attempts = max_retries - state.retries
-    seconds = compute_retry_delay(attempts, event.retry_after, settings)
+    used_retries = max_retries - state.retries
+    seconds = compute_retry_delay(used_retries, event.retry_after, settings)
     if seconds is None:
         limit_text = f"the longest wait is {settings.retry.max_wait_seconds:,g} s (retry.max_wait_seconds)"
         why = f"the provider asks to wait {event.retry_after:,g} s, but {limit_text}"
@@ -337,12 +338,15 @@ def _take_next_step(state: RecoveryState) -> tuple[RecoveryState, RecoveryAction
 
 
 def _list_steps(state: RecoveryState) -> tuple[RecoveryStep, ...]:
-    """Return the steps for the overflow in the order to try them; those used up are skipped by the caller.
+    """Return the steps in the order to try them; the caller skips those that are used up.
 
-    Media that are refused for themselves, without an overflow, have one step only.
+    If the provider refused the media as such (their type or number) and not the request's size, the only step is to
+    leave them out: no other step would help.
     """
     refusal = state.overflow
     if refusal is None:
+        # The compaction that the plan asked for failed before the request was ever sent. So nobody named a kind of
+        # overflow, and the steps have their usual order.
         return OVERFLOW_STEPS
     first_steps: tuple[RecoveryStep, ...] = ()
     if refusal.kind in FIRST_STEP_BY_KIND:
@@ -356,6 +360,7 @@ def _list_steps(state: RecoveryState) -> tuple[RecoveryStep, ...]:
 
 
 def _stop_exhausted(state: RecoveryState) -> tuple[RecoveryState, RecoveryAction]:
+    """Stop because no step is left, and list the steps that were tried."""
     attempts = ", ".join(state.attempted_steps) or "nothing"
     if state.overflow is None:
         stop = Stop("unknown", f"the compaction before the request failed; tried: {attempts}", "compaction_failed")

@@ -13,17 +13,18 @@ from holdfast.planning.settings import Settings
 _MAX_DOUBLINGS = 40
 
 
-def compute_retry_delay(attempts: int, retry_after: float | None, settings: Settings) -> float | None:
-    """Return the seconds to wait after ``attempts`` retries, or None if the provider asks for too long a wait.
+def compute_retry_delay(used_retries: int, retry_after: float | None, settings: Settings) -> float | None:
+    """Return the seconds to wait before the next retry, or None if the provider asks for too long a wait.
 
-    The provider's own delay counts as it is; otherwise each delay is twice the last one, up to a cap. There is no
-    jitter: two runs over the same log do the same, and permits spread the requests of many sessions.
+    The provider's own delay counts as it is; otherwise each delay is twice the last one, up to a cap; ``used_retries``
+    were made before. There is no jitter: two runs over the same log do the same, and permits spread the requests of
+    many sessions.
     """
     if retry_after is not None and not math.isnan(retry_after):
         if retry_after <= settings.retry.max_wait_seconds:
             return max(0.0, retry_after)
         return None
-    delay = settings.retry.base_seconds * 2.0 ** min(attempts, _MAX_DOUBLINGS)
+    delay = settings.retry.base_seconds * 2.0 ** min(used_retries, _MAX_DOUBLINGS)
     return min(settings.retry.cap_seconds, delay)
 
 

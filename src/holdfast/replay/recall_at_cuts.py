@@ -1,8 +1,19 @@
 """Recall at cuts: how much of what the agent will use a context of a given size keeps.
 
-A session is cut at four places. A *dependency* of a cut is a reference that the assistant uses behind it, knew before
-it, and is not shown again in between; a context is scored by how many of them it contains. Scores are counts, so that
-they add up over cuts and sessions; ``pool_scores`` computes the figures of a report from them.
+A session is cut at four places, and a context is a request that a policy sends at a cut. The words of this module:
+
+- A *step* is one answer of the model. The steps behind a cut are the future that the context is scored by.
+- A *reference* is a path, an identifier or another name in a text.
+- A *dependency* of a cut is a reference that one of the next ``HORIZON_STEPS`` steps uses, that the messages before the
+  cut contain, and that no message in between shows again. The context should contain it.
+- It is kept *by name* if any text of the context contains it, and *as a fact* if the context also keeps a line of the
+  history around it, the evidence.
+- A *handle* is a path, blob id or call id in the context from which the model can read a missing reference again.
+- The *oracle* shows about what is possible at best: lines of the history, chosen with knowledge of the dependencies,
+  that keep as many of them as facts as the same number of tokens allows.
+
+Scores are counts, so that they add up over cuts and sessions; ``pool_scores`` computes the figures of a report from
+them.
 """
 
 from __future__ import annotations
@@ -71,23 +82,23 @@ class CutScore(Struct, frozen=True):
 
     dependencies: int = 0
     kept_names: int = 0
-    """Dependencies present by name."""
+    """Dependencies that the context contains by name."""
     kept_facts: int = 0
-    """Dependencies present with evidence."""
+    """Dependencies that the context contains with evidence."""
     reachable: int = 0
-    """Dependencies present, or in a result that a handle in the context leads to."""
+    """Dependencies that the context contains by name, or that are in a result to which one of its handles leads."""
     reread_tokens: int = 0
-    """Tokens of the results that would have to be read again for the latter."""
+    """Tokens of the results that the model would have to read again to reach those behind handles."""
     dated_facts: int = 0
-    """Kept facts whose newest line belongs to a path."""
+    """Kept facts whose evidence belongs to a file: it names a path, or the call that showed it does."""
     stale: int = 0
-    """Those of them whose file was edited after the line was said."""
+    """Dated facts whose file was edited after the evidence was shown, so that it may no longer be true."""
     saved_bytes: int = 0
     """Bytes that the context saves in compressing the future."""
     max_saved: int = 0
     """Bytes that the whole history saves."""
     oracle: int = 0
-    """Dependencies kept by lines that were chosen with knowledge of the future, within the same budget."""
+    """Dependencies that the oracle keeps within the same budget."""
     without_gain: int = 0
     """Number of cuts without ``z_gain``, because it could not be computed."""
     without_oracle: int = 0
@@ -102,9 +113,11 @@ def find_cut_positions(
     sizes: Sequence[int],
     steps: Sequence[int] | None = None,
 ) -> list[int]:
-    """Return where to cut a session: at each share of its tokens, moved on to the next legal point that is a step.
+    """Return the message positions at which to cut a session, one for each of ``CUT_SHARES``.
 
-    ``sizes`` are the tokens of the messages. A short session has no cuts; two shares may lead to the same one.
+    A cut is at the first step behind its share of the tokens at which a compaction could cut too. ``sizes`` are the
+    tokens of the messages, ``steps`` the positions of the model's answers (by default all assistant messages). A
+    session under ``MIN_SESSION_TOKENS`` has no cuts, and two shares may lead to the same cut.
     """
     if sum(sizes) < MIN_SESSION_TOKENS:
         return []
@@ -113,7 +126,6 @@ def find_cut_positions(
     legal_steps = [step for step in all_steps if step in legal_positions]
     tokens_before = [0, *accumulate(sizes)]
     cut_positions: set[int] = set()
-    # The first legal step at or behind each share of the tokens.
     for share in CUT_SHARES:
         for step in legal_steps:
             if tokens_before[step] >= share * tokens_before[-1]:
@@ -459,9 +471,10 @@ def choose_oracle_lines(
     counter: TextCounter,
     lookup: TextIndex,
 ) -> list[str]:
-    """Return lines that keep as many references as a lazy greedy cover finds, within ``budget`` tokens.
+    """Return the lines of the oracle: those that keep the most references as facts within ``budget`` tokens.
 
-    ``texts_by_reference`` has the texts that contain each reference, newest first.
+    They are chosen greedily, always the line with the most new references for its tokens; the exact optimum would take
+    too long. ``texts_by_reference`` has the texts that contain each reference, newest first.
     """
     # All references weigh the same; the cost of a line is its length.
     references_by_line = _find_candidate_lines(texts_by_reference, lookup)

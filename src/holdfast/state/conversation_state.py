@@ -135,11 +135,21 @@ class Counters(Struct, frozen=True):
     compactions_since_answer: int = 0
     """Compactions since the last answer of the model."""
     failed_compactions: int = 0
-    """Compactions that failed or gained too little, since the last good one."""
+    """Compactions that failed or gained too little since the last one that put a summary or an extract in place.
+
+    At ``compaction.breaker_failures`` of them automatic compaction pauses altogether.
+    """
     failures_since_summary: int = 0
-    """The same since the last summary that a model wrote; an extract in its place does not reset the count."""
+    """The same failures, counted since the last summary by a model, a hook or the provider; an extract does not reset
+    this count.
+
+    At ``compaction.breaker_failures`` of them only the requests for summaries pause: compactions then use extracts.
+    """
     compaction_failed_at: int | None = None
-    """When the newest of them failed, in ms since 1970; ``None`` if the log does not say."""
+    """When the newest of these failures happened, in ms since 1970; ``None`` if the log does not say.
+
+    Both pauses allow one new attempt ``compaction.breaker_cooldown_seconds`` after it.
+    """
     truncations_since_answer: int = 0
     """Decisions to truncate results under pressure, since the last answer."""
 

@@ -1,7 +1,8 @@
 """Entries: the nodes of the append-only log of a session.
 
-Entries are stored as JSON and are readable for ever. ``tag`` and ``rename`` pin the names of the first version, so
-fields can be renamed in the code alone.
+Entries are stored as JSON and are readable for ever. Where ``tag`` or ``rename`` gives a stored name that differs from
+the name in the code (``slot``, ``basis``, ``told``), it is the name of the first version: the code got a better one
+later, and logs of all versions must stay readable.
 """
 
 from __future__ import annotations

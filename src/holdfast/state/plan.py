@@ -28,8 +28,8 @@ class PlanOptions(Struct, frozen=True, omit_defaults=True):
 
     max_tokens: int | None = None
     cache_breakpoints: tuple[int, ...] = ()
-    """Positions in the projected message list whose last part carries a cache breakpoint. If the request has no room
-    for all of them, the first ones are dropped first."""
+    """Positions in the projected message list whose last part carries a cache breakpoint. They are ordered by worth:
+    if the request has no room for all of them, the last ones are left out."""
     setup_breakpoint: bool = False
     """Whether the end of the setup (tools and system prompt) carries a breakpoint too."""
 

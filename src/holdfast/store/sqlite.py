@@ -203,8 +203,13 @@ class SqliteStore(TreeStore):
         number = self._get_session_number(key)
         indexing.clear_word_index_if_indexed(db, number)
         db.execute("DELETE FROM checkpoints WHERE seq IN (SELECT seq FROM entries WHERE session = ?)", (number,))
+        # Every table that has rows of a session; tests/store/test_schema_tables.py fails if one is missing here.
         for table in ("entries", "searched", "sessions"):
             db.execute(f"DELETE FROM {table} WHERE session = ?", (number,))  # noqa: S608 -- tables of ours
+        # A repair keeps damaged rows, but not beyond their session: who removes it wants its content gone.
+        has_quarantine = db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'quarantine'").fetchone()
+        if has_quarantine:
+            db.execute("DELETE FROM quarantine WHERE session = ?", (key,))
 
     def _get_last_seq(self) -> int:
         return int(self._file.db.execute("SELECT coalesce(max(seq), 0) FROM entries").fetchone()[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.engine.run.check_request import is_already_checked, make_checked_request
+from holdfast.engine.run.check_request import is_already_checked, make_check_baseline
 from holdfast.engine.upstream.upstream import UpstreamRequest
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
@@ -39,7 +39,7 @@ def replace_first(parsed, first=CUT_MESSAGE):
 def make_previous_request(first=CUT_MESSAGE):
     """Return a checked request whose first message is cut."""
     parsed = parse_client_body(*FIRST)
-    return make_checked_request(
+    return make_check_baseline(
         build_upstream_request(parsed, *replace_first(parsed, first)), replace_first(parsed, first)
     )
 
@@ -114,14 +114,14 @@ def test_is_already_checked_includes_the_calls_of_new_results():
         Message.from_text("assistant", "Read."),
         Message.from_text("user", "Go on."),
     )
-    checked = make_checked_request(build_upstream_request(first, *replace_first(first)), replace_first(first))
+    checked = make_check_baseline(build_upstream_request(first, *replace_first(first)), replace_first(first))
     assert is_already_checked(
         build_upstream_request(parsed, *replace_first(parsed)), replace_first(parsed), parsed, checked
     )
 
 
-def test_make_checked_request_returns_none_for_a_changed_last_message():
+def test_make_check_baseline_returns_none_for_a_changed_last_message():
     """Without the client's last message nothing shows where later client messages begin."""
     parsed = parse_client_body(*FIRST)
     slots = (*parsed.messages[:-1], CUT_MESSAGE)
-    assert make_checked_request(build_upstream_request(parsed, *slots), slots) is None
+    assert make_check_baseline(build_upstream_request(parsed, *slots), slots) is None

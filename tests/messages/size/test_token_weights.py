@@ -106,10 +106,10 @@ def test_weight_table_has_a_place_for_every_pair_of_kinds() -> None:
         assert set(range(0x80)) <= set(members)
 
 
-@pytest.mark.parametrize("code", [weights._ASCII_CODE, weights._FULL_CODE])
-def test_kind_code_numbers_every_pair_of_kinds_differently(code: weights._KindCode) -> None:
+@pytest.mark.parametrize("numbering", [weights._ASCII_NUMBERING, weights._FULL_NUMBERING])
+def test_pair_numbering_numbers_every_pair_of_kinds_differently(numbering: weights._PairNumbering) -> None:
     """No two pairs of kinds have the same number: each place is in the table once, except the first, which
     fills gaps.
     """
-    indexes = [index for index in code.weight_indexes if index]
+    indexes = [index for index in numbering.weight_indexes if index]
     assert len(indexes) == len(set(indexes))

@@ -333,7 +333,7 @@ def test_plan_shows_the_written_summary_within_the_presets_cap(name):
 
 
 def test_plan_sends_native_items_to_their_api_and_model_only():
-    """Native items go to the same API and model; any other gets the readable twin, and the prefix digests differ."""
+    """Native items go to the same API and model; any other gets the readable summary, and the prefix digests differ."""
     messages = build_turns(20)
     target = get_target("openai-responses", "gpt-5", window=32_000)
     stop = plan(
@@ -351,13 +351,15 @@ def test_plan_sends_native_items_to_their_api_and_model_only():
         body = build_request_body(api, model, build_messages_to_send(other))
         assert b"c2VjcmV0" not in body
         assert b"was replaced by this extract" in body
-    twin = plan(messages, target, POLICY, inputs=PlanInputs(force_compaction=True, summary=SummaryResult(stop, "")))
-    assert twin.compaction.summary == new_plan.compaction.summary
-    assert compute_prefix_digest(twin.state) != compute_prefix_digest(new_plan.state)
+    readable_plan = plan(
+        messages, target, POLICY, inputs=PlanInputs(force_compaction=True, summary=SummaryResult(stop, ""))
+    )
+    assert readable_plan.compaction.summary == new_plan.compaction.summary
+    assert compute_prefix_digest(readable_plan.state) != compute_prefix_digest(new_plan.state)
 
 
 def test_plan_uses_the_providers_count_as_native_size():
-    """If the provider counted its items, that is their size; otherwise the size of the twin is."""
+    """If the provider counted its items, that is their size; otherwise the size of the readable summary is."""
     messages = build_turns(20)
     stop = plan_with_writer(messages).summary_request.stop
     counted = Raw(bytes(NATIVE)[:-1] + b',"tokens":900}')
@@ -377,12 +379,12 @@ def test_plan_uses_the_providers_count_as_native_size():
     assert 500 < counted_plan.compaction.head_tokens <= 900
 
 
-def test_build_summary_message_falls_back_to_the_twin():
+def test_build_summary_message_falls_back_to_the_readable_summary():
     """A native value that is no list of items is not sent; the readable summary is sent instead."""
-    twin = Message.from_text("user", "what was said")
+    summary = Message.from_text("user", "what was said")
     for bad in (b"[]", b"{}", b'{"api":1}', b"nonsense"):
-        sized = build_summary_message(CompactionEntry(3, twin, 9, native=Raw(bad)))
-        assert (sized.message, sized.raw, sized.api) == (twin, None, "")
+        sized = build_summary_message(CompactionEntry(3, summary, 9, native=Raw(bad)))
+        assert (sized.message, sized.raw, sized.api) == (summary, None, "")
 
 
 def test_plan_keeps_native_items_under_a_history_limit():

@@ -13,7 +13,7 @@ from holdfast.planning.summary.judge import (
     SummaryAnswer,
     SummaryRequirements,
     find_summary_problems,
-    strip_fence_and_introduction,
+    strip_summary_wrapping,
 )
 from holdfast.planning.summary.must_keep import (
     collect_newest_identifiers,
@@ -233,6 +233,6 @@ def test_find_summary_problems_checks_sizes_stops_and_calls():
         ("x" * 500 + f"\n{GOOD_SUMMARY}", "x" * 500 + f"\n{GOOD_SUMMARY}"),
     ],
 )
-def test_strip_fence_and_introduction_removes_the_wrapping(text, expected):
-    """A fence, a wrapping tag or a short introduction goes; text that shows it is no summary stays."""
-    assert strip_fence_and_introduction(text) == expected
+def test_strip_summary_wrapping_removes_the_wrapping(text, expected):
+    """A fence, a wrapping tag or a short introduction is removed; words that show that it is no summary stay."""
+    assert strip_summary_wrapping(text) == expected

@@ -41,7 +41,7 @@ _LEVEL_STYLES = {"error": "red", "warning": "yellow"}
 
 
 class RequestCase(Struct):
-    """A request, bare or with what is not in its body: API, model of the address, beta headers."""
+    """A request with what is not in its body: the API, the model in the URL, the beta headers."""
 
     api: str | None = None
     request: Raw = Raw()
@@ -101,7 +101,7 @@ def lint_command(
 
 def _lint_file(file: str, lint_options: LintOptions, *, as_json: bool) -> bool:
     data = read_input_file(file)
-    findings = lint_request_body(data, lint_options, whole=True)
+    findings = lint_request_body(data, lint_options, complete=True)
     if as_json:
         print_json(encode_findings(findings))
     else:
@@ -113,9 +113,11 @@ def lint_request_body(
     data: bytes,
     lint_options: LintOptions = LintOptions(),
     *,
-    whole: bool = False,
+    complete: bool = False,
 ) -> tuple[Finding, ...]:
     """Check a request, or a part of one, bare or in a ``RequestCase``, and return the findings.
+
+    A ``complete`` request must name its model and ``max_tokens``; a part of one need not.
 
     Raises ``UnrecognizedContent`` if it belongs to no known API.
     """
@@ -130,7 +132,7 @@ def lint_request_body(
         lint_options.api or case.api,
         betas=merge_betas(case, lint_options.betas),
         model=model,
-        complete=whole,
+        complete=complete,
     )
 
 

@@ -50,12 +50,14 @@ screen."""
 ENTRIES_LOOKED_AT = 16
 """Entries read before a session's leaf. Chosen by judgement: the newest request and answer are among the last few, and
 reading the whole log would make the list slow."""
-LEFT_ALIGNED = 2
-"""How many of the first columns are left-aligned words."""
-DROPPABLE_COLUMNS = (2, 1, 3, 4)
-"""Columns dropped in a narrow terminal, in this order: began, from, changed, messages."""
+COLUMNS = ("id", "from", "began", "changed", "messages", "tokens", "title")
+"""The columns of the list, by their headings."""
+LEFT_ALIGNED_COLUMNS = frozenset({"id", "from"})
+"""Columns of words; the others before the title are right-aligned, as numbers are."""
+DROPPABLE_COLUMNS = ("began", "from", "changed", "messages")
+"""Columns that are dropped in a narrow terminal, the first one first."""
 MIN_TITLE_WIDTH = 12
-"""Columns of the screen kept for titles."""
+"""Characters of a line that are kept for the title."""
 
 
 @click.command("ls", epilog=EXAMPLES)
@@ -75,13 +77,13 @@ def ls_command(limit: int | None, store: str | None, *, as_json: bool) -> None:
     provider gave no count or an implausible one. "no answer" means that none of the session's requests was answered;
     holdfast show says why. In a narrow terminal some columns are left out.
     """
-    with open_named_store(store, readonly=True) as there:
-        everything = there.list_sessions()
+    with open_named_store(store, readonly=True) as opened_store:
+        all_infos = opened_store.list_sessions()
         if limit is None and not as_json:
             limit = DEFAULT_LIST_LIMIT
-        infos = everything[:limit]
-        with ProgressBar(is_wanted=not as_json) as waiting:
-            sessions = [describe_session(there, info) for info in waiting.track_items("sessions", infos)]
+        infos = all_infos[:limit]
+        with ProgressBar(is_wanted=not as_json) as progress_bar:
+            sessions = [describe_session(opened_store, info) for info in progress_bar.track_items("sessions", infos)]
     if not sessions and (why := describe_missing_store(store)):
         click.echo(why, err=True)
         if as_json:
@@ -91,8 +93,8 @@ def ls_command(limit: int | None, store: str | None, *, as_json: bool) -> None:
     elif not sessions:
         click.echo(f"no sessions in {clean_single_line(locate_store(store).url)}; add one with holdfast import FILE")
     else:
-        _print_sessions(sessions, [info.key for info in everything])
-        print_more_hint(len(everything) - len(sessions), "session", "--limit")
+        _print_sessions(sessions, [info.key for info in all_infos])
+        print_more_hint(len(all_infos) - len(sessions), "session", "--limit")
 
 
 class SessionListing(Struct, frozen=True):
@@ -230,23 +232,25 @@ def _print_sessions(sessions: list[SessionListing], keys: list[str]) -> None:
     from rich.text import Text
 
     short_keys = shorten_session_keys(keys)
-    rows: list[tuple[str, ...]] = [("id", "from", "began", "changed", "messages", "tokens", "title")]
+    rows: list[tuple[str, ...]] = [COLUMNS]
     for session in sessions:
         rows.append(_make_session_row(session, short_keys[session.info.key]))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     out = make_console()
     # The title takes the rest of the line, so it plays no part in the choice of columns.
-    columns = choose_columns([row[:-1] for row in rows], DROPPABLE_COLUMNS, out.width - MIN_TITLE_WIDTH - 2)
+    droppable_indexes = [COLUMNS.index(name) for name in DROPPABLE_COLUMNS]
+    shown_indexes = choose_columns([row[:-1] for row in rows], droppable_indexes, out.width - MIN_TITLE_WIDTH - 2)
     for number, row in enumerate(rows):
         cells = []
-        for at in columns:
-            alignment = "<" if at < LEFT_ALIGNED else ">"
-            cells.append(f"{row[at]:{alignment}{widths[at]}}")
+        for index in shown_indexes:
+            alignment = "<" if COLUMNS[index] in LEFT_ALIGNED_COLUMNS else ">"
+            cells.append(f"{row[index]:{alignment}{widths[index]}}")
         style = "bold" if number == 0 else ""
         print_line(out, Text("  ".join([*cells, row[-1]]).rstrip(), style=style))
 
 
 def _make_session_row(session: SessionListing, short_key: str) -> tuple[str, ...]:
+    """Return the cells of a session, in the order of ``COLUMNS``."""
     info = session.info
     messages = "-" if session.messages is None else f"{session.messages:,}"
     if session.tokens is None:

@@ -151,8 +151,9 @@ async def _plan_and_summarize(
         return plan, plan_inputs  # the committed request again, with the compaction it had
     may_be_early = plan.summary_request is not None and not is_replan_forced(plan_inputs)
     if may_be_early and _get_first_summarizer(runtime, task.template) == "extract":
-        # The trigger for written summaries is lower than that for extracts, to leave time for the writing. If only a
-        # hook could write one, and an extract would not be due yet, nothing is compacted yet.
+        # The trigger for written summaries is lower than that for extracts, to leave time for the writing. Here neither
+        # a model nor the provider can write one, only a hook, and a hook may decline; then an extract takes its place.
+        # So nothing is compacted before the request is over the trigger for extracts too.
         extract_inputs = replace(plan_inputs, can_summarize=False)
         extract_plan = await run_in_worker(lambda: journal.plan_next(target, extract_inputs))
         if extract_plan.compaction is None:

@@ -1,7 +1,7 @@
-"""Compaction by the provider: the head of a conversation is sent as it was shown, and comes back as the API's items.
+"""Compaction by the provider: it gets the head of a conversation as it was shown, and returns items of its API instead.
 
-Only the provider can read what it makes, and only for the same model. The planner therefore keeps a readable twin, an
-extract, in the same compaction. Nothing is written to the log here.
+Only the provider can read these items, and only for the same model. So the planner keeps a summary that everybody can
+read, an extract, in the same compaction: requests to other models show that one. Nothing is written to the log here.
 """
 
 from __future__ import annotations
@@ -181,13 +181,13 @@ def extract_server_compaction(state: ConversationState, target: Target, policy: 
     builder = _make_plan_builder(state, target, policy)
     extract_tokens = builder.budget.compute_share(compute_summary_share(builder.budget, builder.settings))
     extract = build_compaction(builder, index, extract_tokens)
-    twin = extract.summary if extract is not None else None
+    readable_summary = extract.summary if extract is not None else None
     compaction = build_compaction_from_answer(
         target.api,
         target.model,
         answer,
         index,
-        twin or Message("user"),
+        readable_summary or Message("user"),
     )
     if compaction is None:
         return None

@@ -40,7 +40,7 @@ from holdfast.planning.summary.judge import (
     SummaryAnswer,
     SummaryRequirements,
     find_summary_problems,
-    strip_fence_and_introduction,
+    strip_summary_wrapping,
 )
 from holdfast.planning.summary.must_keep import collect_newest_identifiers, find_newest_user_text
 from holdfast.planning.summary.prompts import SummaryPromptOptions
@@ -354,7 +354,7 @@ class _SummaryJob:
     ) -> str | tuple[str, ...]:
         """Send ``upstream_request``, of about ``tokens`` tokens; return the summary, or why it was rejected."""
         answer = await ask_summary_writer(self.writer, upstream_request, self.context, tokens)
-        text = strip_fence_and_introduction(answer.message.text)
+        text = strip_summary_wrapping(answer.message.text)
         stop_reason = answer.stop_reason
         # Some compatible servers send a whole answer without any finish reason.
         if stop_reason == "unknown" and answer.is_complete and not answer.native_stop_reason:

@@ -125,10 +125,15 @@ class Journal(BranchLog):
         clock: Callable[[], int] = get_time_ms,
         ids: Callable[[int], list[str]] = make_entry_ids,
     ) -> Journal:
-        """Open session ``key`` at ``leaf``, which begins a fork; without one, at its own leaf, creating it if needed.
+        """Open session ``key`` to append to it.
+
+        Without ``leaf`` the journal continues at the session's own leaf, and moves it; a session that does not exist is
+        created. With ``leaf``, the id of an entry or its beginning, the journal is a fork that continues behind that
+        entry, and the session's leaf stays where it is.
 
         The policy is adapted to the key: a channel may have a limit of turns. A damaged session is repaired first if
-        that loses nothing (see ``repairs``). Raises ``StoreCorrupt`` if it cannot be, ``UnknownId`` for another leaf.
+        that loses nothing (see ``repairs``). Raises ``StoreCorrupt`` if it cannot be repaired so, and ``UnknownId`` if
+        the session has no entry ``leaf``, or several whose ids begin with it.
         """
         policy = policy.for_session(key)
         if leaf is not None:
@@ -311,7 +316,7 @@ class Journal(BranchLog):
 
     @property
     def can_have_queued(self) -> bool:
-        """Whether messages may be queued; true as long as the log was not looked at for them."""
+        """Whether messages may be queued; true as long as the log was not searched for them."""
         return self._queued_messages != []
 
     def deliver_queued(self) -> list[str]:

@@ -14,7 +14,7 @@ from holdfast import events
 from holdfast.engine.compaction.summarizer import CachedRequest
 from holdfast.engine.log.journal import PreparedRequest
 from holdfast.engine.request_template import RequestTemplate
-from holdfast.engine.run.check_request import check_request, is_already_checked, make_checked_request
+from holdfast.engine.run.check_request import check_request, is_already_checked, make_check_baseline
 from holdfast.engine.run.silence import accept_empty_answer, classify_empty_answer, describe_silent_overflow
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.engine.upstream.replies import ReplyReader
@@ -454,7 +454,7 @@ def _check_outgoing_request(
         check_result = check_request(upstream_request, hook="" if is_as_planned else "transform_messages")
         upstream_request, broken_rule = check_result.upstream_request, check_result.fixed_rule
     if client_body is not None and not broken_rule:
-        runtime.last_checked_request = make_checked_request(upstream_request, messages)
+        runtime.last_checked_request = make_check_baseline(upstream_request, messages)
     else:
         runtime.last_checked_request = None
     if broken_rule:

@@ -35,7 +35,10 @@ _HEADER_RULES = frozenset({"anthropic.binding-beta", "anthropic.compaction-beta"
 
 
 class CheckedRequest(Struct, frozen=True):
-    """A request that broke no rule: its body, where its last message lies in it, and how many messages it shows."""
+    """A request that broke no rule, as the baseline for checking later ones.
+
+    It has the body, where its last message starts and stops in the body (in bytes), and how many messages it shows.
+    """
 
     model: str
     body: bytes
@@ -52,9 +55,10 @@ class CheckResult(Struct, frozen=True):
     """The first rule that the conversation broke before it was fixed; empty if nothing had to be fixed."""
 
 
-def make_checked_request(upstream_request: UpstreamRequest, messages: Sequence[SizedMessage]) -> CheckedRequest | None:
-    """Return a rule-abiding request, which shows ``messages``, as the starting point for checking later ones.
+def make_check_baseline(upstream_request: UpstreamRequest, messages: Sequence[SizedMessage]) -> CheckedRequest | None:
+    """Return the baseline for ``is_already_checked``, made from a request that was found to break no rule.
 
+    ``messages`` are those that the request shows. Later requests that extend it are checked only in their new part.
     Return None if its last message is not in the body byte for byte: then a later body cannot be compared with it.
     """
     raw = messages[-1].raw if messages else None

@@ -41,11 +41,12 @@ ABORTED_STOP = "aborted"
 MESSAGES_TO_SETUP_RATIO = 4
 """How many times larger than the setup the messages must be for a byte limit to teach a token limit."""
 BYTE_OVERFLOWS = frozenset({"request_bytes", "oversized_part"})
-"""Overflows about bytes rather than tokens, unless they name tokens. A client is told of them in the provider's words.
+"""Overflows about bytes rather than tokens, unless they name tokens. A client gets the provider's own error for them.
 """
-# One line of the log. Long enough for a traceback's last line, short enough for `holdfast log`. Chosen by judgement.
+# Long enough for the last line of a traceback, short enough to be one line of a report (the commands show this text as
+# the reason why a request has no answer). Chosen by judgement.
 MAX_ERROR_CHARS = 200
-"""Characters that the log repeats of an error that is not Holdfast's own."""
+"""Characters of an error that is not Holdfast's own that are written to the log."""
 
 UNWRITTEN_RULE = "unwritten"
 """Rule of the notice that an interruption could not be written to the log."""
@@ -159,7 +160,8 @@ def emit_unwritten(runtime: SessionRuntime, error: StoreError) -> None:
 def record_caller_answer(journal: Journal, prepared_request: PreparedRequest, answer: ParsedAnswer) -> str:
     """Record the answer, or the refusal, of a request that the caller sent.
 
-    Return the id of the answer's message, else of the entry about the refusal.
+    Return the id of the answer's message; for an answer without content, that of the entry with its usage; for a
+    refusal, that of the entry about it.
     """
     if answer.error is None:
         logged = convert_answer_for_log(answer, prepared_request.target.api, prepared_request.target.model)

@@ -25,7 +25,8 @@ def pair_results_in_tree(tree: RepairTree) -> None:
         if summary.results:
             _check_line_results(tree, position, calls, result_lines)
     # Before results are added: they are placed between lines that are linked already.
-    tree.relink_dropped()
+    tree.attach_children_of_dropped()
+    tree.write_replaced_parents()
     if tree.tool.needs_results:
         _add_missing_results(tree, result_lines)
 

@@ -62,23 +62,29 @@ class RepairTree:
             ancestor = self.parents[ancestor]
         return ancestor
 
-    def relink_dropped(self) -> None:
-        """Attach children of dropped lines to the nearest ancestor that stays, and write replaced parents."""
+    def attach_children_of_dropped(self) -> None:
+        """Give each child of a dropped line the nearest ancestor that stays as its parent."""
         for position, parent in enumerate(self.parents):
             is_cut_off = parent >= 0 and self.work.is_dropped(parent)
             if is_cut_off and not self.work.is_dropped(position):
                 self._set_parent(position, self._find_kept_ancestor(position))
+
+    def write_replaced_parents(self) -> None:
+        """Write and report the parents that ``_resolve_parents`` chose for lines whose own parent is missing.
+
+        Called after ``attach_children_of_dropped``, since a chosen parent may have been dropped.
+        """
         for position in self.missing_parents:
             if not self.work.is_dropped(position):
-                self._close_gap(position)
+                self._write_replaced_parent(position)
 
     def _set_parent(self, position: int, parent: int) -> None:
         self.parents[position] = parent
         parent_id = self.work.summaries[parent].id if parent >= 0 else None
         self.work.get_change(position).set_fields[self.tool.parent_field] = parent_id
 
-    def _close_gap(self, position: int) -> None:
-        """Write the parent that was chosen for a line with a missing one, and report it."""
+    def _write_replaced_parent(self, position: int) -> None:
+        """Write the parent that replaces the missing one of a line, and report it."""
         parent = self.parents[position]
         self._set_parent(position, parent)
         repair = "it begins the conversation now"

@@ -123,60 +123,68 @@ character beyond ASCII, C0 to F0 are first bytes.
 
 # -- one number for each pair of bytes ---------------------------------------------------------------------------------
 #
-# Rows and columns are numbered so that the sum of a row and a column is one byte and identifies the pair. The numbers
-# of all bytes are added at once, as integers as long as the block, in which ``<< 8`` moves to the next byte.
+# Each byte is given the number *row start + column*: the column is the kind of the byte, the row the kind of the byte
+# before it. All these sums are below 256 and different, so ``bytes.translate`` can turn them into weights. The sums of
+# a whole block are computed at once, with integers as long as the block, in which ``<< 8`` moves to the next byte.
+#
+# Example: the digit in ``a1``, in the numbering for ASCII. The vowel ``a`` is row 1, which starts at 0x20; a digit is
+# column 7. The sum 0x20 + 7 = 0x27 stands for index 1 * 21 + 7 = 28 of ``TOKEN_WEIGHTS`` (21 columns a row), which is
+# 126. If the vowel ends seven small letters in a row (``aaaaaaa1``), ``_RUN_BIT`` is added: 0xA7 stands for the same
+# column of row 1 + 8 = 9 (``..vow``), which is 80.
 
 _KIND_TABLE, _PRECEDING_TABLE = _build_kind_table(BYTE_KINDS), _build_kind_table(PRECEDING_KINDS)
 _RUN_BIT = 0x80
-"""Added to the number of a row if a run ends there. The bit is set in every byte that can be part of a run."""
+"""Added to the start of a row if a run ends there. In the tables below the bit is set for every byte that can be part
+of a run."""
 _RUN_BITS_BY_ROW = {1: _RUN_BIT | 0x20, 2: _RUN_BIT | 0x20, 3: _RUN_BIT | 0x40}
-"""Bits of the rows that can form runs: small letters (vowels and consonants), and blanks."""
+"""Bits of the rows that can form runs: 0x20 for small letters (vowels and consonants), 0x40 for blanks."""
 _RUN_ROW_OFFSET = 8
 """How many rows below its own row the runs of a row are in ``TOKEN_WEIGHTS``."""
 
 
-class _KindCode(Struct, frozen=True):
-    """How the kinds of bytes are numbered."""
+class _PairNumbering(Struct, frozen=True):
+    """How a byte and the byte before it are turned into one number below 256."""
 
     column_table: bytes
-    """Maps each byte to the number of its column, plus the bits of runs."""
+    """Maps each byte to its column, plus its bits of ``_RUN_BITS_BY_ROW``."""
     row_table: bytes
-    """Maps each byte to the number of its row; the same table if one number holds both."""
+    """Maps each byte to the start of the row that it makes for the next byte; the same object as ``column_table`` if
+    that one holds both."""
     column_mask: int
-    """Bits of a column's number, repeated for each byte of a block."""
+    """The bits of an item of ``column_table`` that are the column, repeated for each byte of a block."""
     row_mask: int
-    """Bits of a row's number, repeated likewise."""
+    """The bits of an item of ``row_table`` that are the start of the row, repeated likewise."""
     weight_indexes: bytes
     """Maps each sum to its index in ``TOKEN_WEIGHTS``."""
     weights: bytes
     """Maps each sum to its weight."""
 
 
-def _build_code(
+def _build_pair_numbering(
     column_table: bytes,
     row_table: bytes,
-    column_bits: int,
-    row_bits: int,
+    column_mask: int,
+    row_mask: int,
     row_starts: Sequence[int],
-) -> _KindCode:
-    """Build the code whose rows are numbered ``row_starts``; all bits fit into one byte."""
-    indexes = bytearray(256)
+) -> _PairNumbering:
+    """Build the numbering whose row n starts at the sum ``row_starts[n]``; the masks are those of one byte."""
+    weight_indexes = bytearray(256)
     column_count = len(BYTE_KINDS)
-    # Only the columns that fit into these bits: ASCII has fewer kinds than all bytes together.
-    width = min(column_bits + 1, column_count)
-    sums_by_row = dict(enumerate(row_starts))
+    # How many columns the mask can tell apart. For ASCII 16 are enough: the kinds beyond do not occur there.
+    used_column_count = min(column_mask + 1, column_count)
+    start_by_row = dict(enumerate(row_starts))
     for row in _RUN_BITS_BY_ROW:
-        sums_by_row[row + _RUN_ROW_OFFSET] = row_starts[row] + _RUN_BIT
-    for row, first_sum in sums_by_row.items():
-        indexes[first_sum : first_sum + width] = range(row * column_count, row * column_count + width)
-    weight_indexes = bytes(indexes)
-    return _KindCode(
+        start_by_row[row + _RUN_ROW_OFFSET] = row_starts[row] + _RUN_BIT
+    for row, start in start_by_row.items():
+        first_index = row * column_count
+        weight_indexes[start : start + used_column_count] = range(first_index, first_index + used_column_count)
+    return _PairNumbering(
         column_table,
         row_table,
-        _repeat_byte(column_bits),
-        _repeat_byte(row_bits),
-        weight_indexes,
-        weight_indexes.translate(TOKEN_WEIGHTS),
+        _repeat_byte(column_mask),
+        _repeat_byte(row_mask),
+        bytes(weight_indexes),
+        bytes(weight_indexes).translate(TOKEN_WEIGHTS),
     )
 
 
@@ -185,25 +193,33 @@ def _repeat_byte(byte: int) -> int:
     return int.from_bytes(bytes([byte]) * BLOCK_BYTES, "little")
 
 
-def _build_row_table(numbers: Iterable[int]) -> bytes:
-    """Return the table for ``bytes.translate`` that maps each byte to the one of ``numbers`` for its row."""
-    return _PRECEDING_TABLE.translate(bytes(numbers).ljust(256, b"\0"))
+def _build_row_table(items: Iterable[int]) -> bytes:
+    """Return the table for ``bytes.translate`` that maps each byte to the item of the row that it makes."""
+    return _PRECEDING_TABLE.translate(bytes(items).ljust(256, b"\0"))
 
 
-def _build_ascii_code() -> _KindCode:
-    """Build the code for ASCII, which has so few kinds that one number holds row and column: half the work."""
+def _build_ascii_numbering() -> _PairNumbering:
+    """Build the numbering for ASCII.
+
+    ASCII has so few kinds that one byte holds both: the column in the low four bits, the start of the row in the next
+    three. So one table and one big integer are enough, which is half the work.
+    """
+    # Rows that can form runs start where their run bits are set already: 0x20 and 0x30 for letters, 0x40 for blanks.
     row_starts = (0x00, 0x20, 0x30, 0x40, 0x10, 0x50, 0x60, 0x70)
-    row_numbers = [start | _RUN_BITS_BY_ROW.get(row, 0) for row, start in enumerate(row_starts)]
-    table = bytes(map(or_, _KIND_TABLE, _build_row_table(row_numbers)))
-    return _build_code(table, table, 0x0F, 0x70, row_starts)
+    row_items = [start | _RUN_BITS_BY_ROW.get(row, 0) for row, start in enumerate(row_starts)]
+    table = bytes(map(or_, _KIND_TABLE, _build_row_table(row_items)))
+    return _build_pair_numbering(table, table, 0x0F, 0x70, row_starts)
 
 
-def _build_full_code() -> _KindCode:
-    """Build the code for all bytes."""
+def _build_full_numbering() -> _PairNumbering:
+    """Build the numbering for all bytes: 9 rows and 3 rows of runs of 21 columns, which are 252 of the 256 sums.
+
+    A row that can form runs and its row of runs are 128 (``_RUN_BIT``) apart, and the other rows fill the gaps.
+    """
     row_starts = (0, 21, 42, 63, 84, 105, _RUN_BIT, _RUN_BIT + 84, _RUN_BIT + 105)
     run_bits = [_RUN_BITS_BY_ROW.get(row, 0) for row in range(len(PRECEDING_KINDS))]
     column_table = bytes(map(or_, _KIND_TABLE, _build_row_table(run_bits)))
-    return _build_code(
+    return _build_pair_numbering(
         column_table,
         _build_row_table(row_starts),
         0x1F,
@@ -212,27 +228,27 @@ def _build_full_code() -> _KindCode:
     )
 
 
-_ASCII_CODE, _FULL_CODE = _build_ascii_code(), _build_full_code()
+_ASCII_NUMBERING, _FULL_NUMBERING = _build_ascii_numbering(), _build_full_numbering()
 _RUN_MASK = _repeat_byte(_RUN_BIT)
 
 
 def get_weight_indexes(data: bytes) -> bytes:
     """Return, for each byte of ``data``, the index of its weight in ``TOKEN_WEIGHTS``; at most a block of bytes."""
-    code = _select_code(data)
-    return _number_byte_pairs(data, code).translate(code.weight_indexes)
+    numbering = _select_numbering(data)
+    return _number_byte_pairs(data, numbering).translate(numbering.weight_indexes)
 
 
-def _select_code(data: bytes) -> _KindCode:
-    return _ASCII_CODE if data.isascii() else _FULL_CODE
+def _select_numbering(data: bytes) -> _PairNumbering:
+    return _ASCII_NUMBERING if data.isascii() else _FULL_NUMBERING
 
 
-def _number_byte_pairs(data: bytes, code: _KindCode) -> bytes:
-    """Return a number for each byte of a block that identifies its kind and the kind before it."""
+def _number_byte_pairs(data: bytes, numbering: _PairNumbering) -> bytes:
+    """Return the sum *row start + column* for each byte of a block; the first one counts as following a line end."""
     # Little-endian, so that the first byte is the lowest and a shift to the left moves towards the end of the text.
-    columns = int.from_bytes(data.translate(code.column_table), "little")
+    columns = int.from_bytes(data.translate(numbering.column_table), "little")
     rows = columns
-    if code.row_table is not code.column_table:
-        rows = int.from_bytes(data.translate(code.row_table), "little")
+    if numbering.row_table is not numbering.column_table:
+        rows = int.from_bytes(data.translate(numbering.row_table), "little")
     # A bit is set where a run of the same kind ends: two bytes in a row, then four, then seven.
     two_in_a_row = columns & columns << 8
     four_in_a_row = two_in_a_row & two_in_a_row << 16
@@ -241,8 +257,8 @@ def _number_byte_pairs(data: bytes, code: _KindCode) -> bytes:
     blank_runs = two_in_a_row & two_in_a_row << 1
     letter_runs = seven_in_a_row & seven_in_a_row << 2
     runs = (blank_runs | letter_runs) & _RUN_MASK
-    # A row's number is moved to the next byte: it describes what comes before that one.
-    sums = (columns & code.column_mask) + ((rows & code.row_mask | runs) << 8)
+    # The start of a row is moved to the next byte, for which this byte is the one before.
+    sums = (columns & numbering.column_mask) + ((rows & numbering.row_mask | runs) << 8)
     return sums.to_bytes(len(data) + 1, "little")[:-1]
 
 
@@ -279,8 +295,8 @@ def count_token_units_by_text(texts: Sequence[bytes]) -> list[int]:
 
 def _weigh_block(block: bytes) -> bytes:
     """Return the weight of each byte of a block. A long run of one letter has few tokens, whichever letter it is."""
-    code = _select_code(block)
-    weights = _number_byte_pairs(block, code).translate(code.weights)
+    numbering = _select_numbering(block)
+    weights = _number_byte_pairs(block, numbering).translate(numbering.weights)
     # A substring search costs next to nothing; the pattern runs only where it will match.
     if _RARE_RUN not in weights:
         return weights

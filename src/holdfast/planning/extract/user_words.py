@@ -20,17 +20,17 @@ from holdfast.planning.extract.previous_summary import iter_user_texts
 
 MIN_OLDER_TOKENS, OLDER_SHARE = 64, 0.5
 """Estimator tokens, or share of the budget if that is more, for what the user said before the newest request. They are
-spent even beyond the budget: a long newest request is quoted whole, and the rules laid down before it must not vanish
-for that. Chosen by judgement."""
+spent even beyond the budget: a long newest request is quoted whole, and that must not displace the rules that the user
+gave before it. Chosen by judgement."""
 QUOTE_OVERHEAD_TOKENS = 6
 """Estimator tokens around the quotes of one message: the speaker, omission marks, the line end. Chosen by judgement."""
 RULES_SHARE, MESSAGE_SHARE = 0.5, 1 / 3
 """Shares of the budget: for all sentences that sound like a rule, and for one message until the others had their turn.
-The first keeps talk quoted beside the rules, the second keeps one long message from being all that is quoted. Chosen by
-judgement."""
+The first leaves room for words other than rules, the second keeps one long message from being all that is quoted.
+Chosen by judgement."""
 PROGRAM_SHARE = 1 / 8
-"""Share of the budget for system messages inside the conversation; twice that where the user's words leave it over.
-Small, because long instructions of a program must not displace the user's words. Chosen by judgement."""
+"""Share of the budget for system messages inside the conversation; up to twice that if the user's words leave it
+unused. Small, because long instructions of a program must not displace the user's words. Chosen by judgement."""
 END_CHARS_PER_TOKEN = 8
 """Characters read at each end of a long text for each token of the budget: about twice what the budget could quote, so
 that a megabyte without line ends costs no more than its ends. Chosen by judgement."""
@@ -41,7 +41,7 @@ OMISSION_MARK = "[…]"
 # every 200 characters, so that a piece is never too large to fit.
 _SENTENCE_PIECE = re.compile(r".{1,200}?(?:[.!?]\s+|[。！？]\s*|\n\s*|\Z)|.{1,200}", re.DOTALL)
 
-# Words of sentences that lay something down.
+# Words by which a sentence is taken for a rule.
 _RULE_WORDS = re.compile(
     r"\b(?:must|never|always|only|don'?t|do not|cannot|may not|should|avoid|keep|prefer|instead of|rather than|without|"
     r"make sure|be sure|from now on|important|remember|require[ds]?|forbidden|at (?:most|least)|no (?:more|longer))\b|"
@@ -79,7 +79,7 @@ def quote_user_messages(
     if is_open or not newest:
         candidates = older
         newest_tokens = estimate_text_tokens(newest)
-    else:  # a newer request is visible in the tail: this one competes like the others, but is first in line
+    else:  # a newer request is visible in the tail: this one competes for the budget with the others, as the first
         candidates = [newest, *older]
         newest_tokens = 0
     remaining = max(
@@ -179,12 +179,12 @@ def select_excerpts(
     # Three rounds: rules from all texts, within their share; then each text in turn, up to its share; then whatever
     # still fits, again from the most important text on.
     rule_positions = _find_rule_pieces(pieces_by_text, rule_texts)
-    unusable_for_rules = (1 - RULES_SHARE) * budget
+    kept_for_other_words = (1 - RULES_SHARE) * budget
     remaining -= _choose_pieces(
         rule_positions,
         pieces_by_text,
         chosen,
-        remaining - unusable_for_rules,
+        remaining - kept_for_other_words,
         inf,
     )
     for max_tokens in (message_share * budget, inf):

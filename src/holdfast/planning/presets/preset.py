@@ -29,7 +29,9 @@ class Preset(Struct, frozen=True):
     stages: NamedStages = OWN_STAGES
 
 
-# The tools that the presets stand for have none of these: goals, minimum gains, a breaker, spilled results, previews.
+# The presets of other tools start from settings with our own mechanisms switched off: goals and minimum gains, the
+# limit and the breaker of compactions, and the limits on results. A tool that has one of them sets it again in its
+# preset: Claude Code spills large results and stops after three failed compactions, OpenClaw limits appended results.
 BARE_COMPACTION = CompactionSettings(
     goal_share=0.0,
     min_gain_share=0.0,
@@ -53,7 +55,7 @@ BARE_SETTINGS = Settings(
     prune=PruneSettings(when=()),
     compaction=BARE_COMPACTION,
 )
-"""Our settings with every mechanism switched off that the other tools do not have."""
+"""Our settings with every mechanism switched off that only some of the other tools have, or none."""
 BARE_CACHE = CacheSettings(breakpoints="tail")
 """Cache settings of the baselines: they do not know where the next change will be, so only the tail is marked."""
 OWN_PRUNE_SETTINGS = frozenset(

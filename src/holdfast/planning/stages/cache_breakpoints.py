@@ -68,9 +68,11 @@ def _list_candidate_positions(
     # The end of what the last request showed and nothing has changed since, its tail as a rule. It has an entry in the
     # cache, and is found there however many blocks were added.
     yield get_position(max(state.last_request.unchanged_until, view.first_kept) - 1)
-    # The mutation frontier: what stands before it survives the next change. In replays a rolling mask of old results
-    # cost a quarter with a breakpoint here of what it cost with one at the tail alone.
-    yield get_position(_find_mutation_frontier(state))
+    # The "frontier" of the setting: the last message that a decision changed. A policy that clears old results a few at
+    # a time changes messages after this place next, so the prefix up to here stays valid and can be read from the
+    # cache. In replays of such a policy, requests with a breakpoint here cost a quarter of what they cost with one at
+    # the tail alone.
+    yield get_position(_find_last_changed_message(state))
     # Places in between, for a fork or a retry that begins in the middle of new content.
     if target.cache_rules.lookback is not None and settings.cache.breakpoint_interval_blocks:
         for index in _find_intermediate_indexes(state, settings.cache.breakpoint_interval_blocks):
@@ -97,16 +99,16 @@ def _has_whole_message_edits(state: ConversationState) -> bool:
     return any(has_whole_message_edit(edits) for _, edits in edits_by_message)
 
 
-def _find_mutation_frontier(state: ConversationState) -> int:
-    """Return the index of the last message in which something that had been shown was replaced.
+def _find_last_changed_message(state: ConversationState) -> int:
+    """Return the index of the last message in which something that a request had shown was replaced.
 
-    Without any it is the index before the first kept message: there the summary stands.
+    If there is none, return the index before the first kept message: the summary is shown there.
     """
-    frontier = state.view.first_kept - 1
+    last_changed = state.view.first_kept - 1
     for index, edits in state.view.edits.iter_from(state.view.first_kept):
         if any(edit.rule not in CREATION_RULES for edit in edits):
-            frontier = max(frontier, index)
-    return frontier
+            last_changed = max(last_changed, index)
+    return last_changed
 
 
 def _find_intermediate_indexes(state: ConversationState, interval: int) -> Iterator[int]:

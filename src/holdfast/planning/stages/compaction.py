@@ -71,8 +71,9 @@ def compact_conversation(builder: PlanBuilder) -> PlanBuilder:
     is_refused = builder.state.usage.learned_limits.overflows_since_answer > 0
     if not builder.inputs.is_compaction_requested or is_refused:
         return _compact_if_due(builder)
-    # Somebody asks before there is need. With the shares of the real budget hardly anything would give way, so the
-    # messages that are there count as a full budget.
+    # Somebody asks for a compaction before the budget is full. With shares of the real budget nearly everything would
+    # fit into the kept tail and hardly anything would be summarized. So the plan treats the messages that there are as
+    # if they filled the budget, and takes its shares of their size.
     early_builder = replace(builder, assumed_full_tokens=_count_message_tokens(builder))
     return replace(_compact_if_due(early_builder), assumed_full_tokens=0)
 
@@ -122,8 +123,9 @@ def _compact_with_short_results(builder: PlanBuilder) -> PlanBuilder:
     """
     budget, settings = builder.budget, builder.settings
     results_budget = budget.compute_share(settings.results.message_share or settings.compaction.goal_share)
-    # The tail must leave the smallest summary that is worth having. Of the two slacks one is held back in _compact_at,
-    # the other is a margin.
+    # The tail must leave room for the smallest summary that is worth having. _compact_at subtracts SUMMARY_SLACK_SHARE
+    # once before it compares the room with MIN_SUMMARY_SHARE, so this much is needed beside the summary. The second
+    # slack is a margin, because the sizes of the shortened results are estimates.
     summary_budget = budget.compute_share(MIN_SUMMARY_SHARE + 2 * SUMMARY_SLACK_SHARE)
     tail_budget = builder.rules.compute_compaction_goal(builder) - summary_budget
     shortened = shorten_unread_results(builder, results_budget, tail_budget)
@@ -198,7 +200,8 @@ def _respill_restored_texts(builder: PlanBuilder) -> PlanBuilder:
     state = builder.state
     if not (state.view.protected_parts and builder.settings.compaction.goal_share and builder.inputs.can_spill):
         return builder
-    # The goal of the real budget, also where the messages count as a full one: a restored text that fits stays.
+    # A compaction that is asked for early has a smaller goal (see assumed_full_tokens). Here the goal of the real
+    # budget counts: a restored text that fits there stays.
     goal = builder.rules.compute_compaction_goal(replace(builder, assumed_full_tokens=0))
     max_tokens = builder.to_estimator_tokens(goal)
     oversized_texts: list[SpillableText] = []
@@ -287,7 +290,8 @@ def _explain_blocked_compaction(builder: PlanBuilder) -> str:
         return "the request is over its trigger, but automatic compactions are paused"
     if is_breaker_tripped(counters.failed_compactions, settings) and not builder.inputs.is_breaker_cooled:
         return f"the request is over its trigger, but compaction failed too often: {counters.failed_compactions} times"
-    # bounded-attempts
+    # Invariant bounded-attempts (docs/invariants.md): only so many compactions between two answers, or a request that
+    # never fits would be compacted for ever.
     if counters.compactions_since_answer >= settings.compaction.max_per_answer:
         return (
             f"the request is over its trigger, but {counters.compactions_since_answer} compactions "
@@ -334,7 +338,8 @@ def compute_summary_share(budget: TokenBudget, settings: Settings) -> float:
 
 def _explain_insufficient_gain(before: PlanBuilder, after: PlanBuilder) -> str:
     """Return why the compaction in ``after`` does not gain enough to be committed, or an empty string if it does."""
-    # compaction-must-gain
+    # Invariant compaction-must-gain (docs/invariants.md): one that gains too little would break the cached prefix, and
+    # soon the request would be over its trigger again.
     settings, budget = before.settings.compaction, before.budget
     old, new = before.estimated_tokens, after.estimated_tokens
     if new >= old and (settings.goal_share or before.has_summary_writer):

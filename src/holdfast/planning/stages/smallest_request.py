@@ -1,7 +1,7 @@
 """The smallest request there is: a short extract, the newest user message and the open calls, all cut short.
 
-It is the last step of recovery, so it must always be possible (``reduction-without-model``): it needs no model, and no
-store either. A text that cannot be stored is cut all the same and read back from the log.
+It is the last step of recovery, so it must always be possible (invariant reduction-without-model, docs/invariants.md):
+it needs no model, and no store either. A text that cannot be stored is cut all the same and read back from the log.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where the tail that a compaction keeps may begin: by our own rule, or by the rule of the policy.
 
 A tail begins at a legal cut point only, so that no call is separated from its results and no open call is summarized
-(``calls-with-results``).
+(invariant calls-with-results, docs/invariants.md).
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def _select_by_share(builder: PlanBuilder, messages: list[Message], cut_points: 
 
     candidates: list[int | None] = []
     if first_unseen < largest:
-        # newest-user-message: words that no request has shown yet are kept even where they are over the share.
+        # Invariant newest-user-message (docs/invariants.md): a user message that no request has shown yet is kept even
+        # if the tail then exceeds its share.
         candidates.append(find_last_cut_point(cut_points, first_unseen))
     if largest < end:
         candidates.append(largest)

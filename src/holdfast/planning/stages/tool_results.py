@@ -1,10 +1,11 @@
 """Limits on new tool results: a large one is spilled with a preview, and so are the largest of many that are too much.
 
-The state of a result follows Claude Code's scheme, so that replacing results never breaks the cached prefix:
+What may happen to a result depends on what requests have shown of it, so that this stage never breaks the cached
+prefix (the names in the code of Claude Code, which has the same scheme, are in parentheses):
 
-- *fresh*: no request has shown it; it may be replaced now;
-- *frozen*: the model has seen it whole; this stage never touches it, even if the message is over its budget;
-- *mustReapply*: it was replaced once; the recorded decision repeats the replacement byte for byte.
+- No request has shown it (*fresh*): it may be replaced now.
+- A request has shown it whole (*frozen*): this stage never touches it, even if the message is over its budget.
+- A request has shown its replacement (*mustReapply*): the recorded decision repeats it in every request, byte for byte.
 """
 
 from __future__ import annotations

@@ -202,7 +202,8 @@ def truncate_results_after_overflow(builder: PlanBuilder) -> PlanBuilder:
 
 def apply_result_limits(builder: PlanBuilder, limits: ResultLimits) -> PlanBuilder:
     """Cut the shown results to ``limits``, unless results were cut since the last answer."""
-    # bounded-attempts: one truncation between two answers. A second one would cut the same results again.
+    # Invariant bounded-attempts (docs/invariants.md): one truncation between two answers. A second one would cut the
+    # same results again.
     if builder.state.counters.truncations_since_answer:
         return builder
     results = list(weigh_shown_results(builder.state))

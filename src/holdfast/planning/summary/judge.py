@@ -1,7 +1,7 @@
 """Judge what a model wrote as a summary: list the reasons to reject it.
 
 A summary that is accepted replaces the turns for good, so an apology, an echo of the prompt or a provider's error text
-must not pass for one.
+must not be accepted as one.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ _TOOL_CALL_TEXT = re.compile(
 # The labels of the transcript that the model was given (planning/summary/rendering.py).
 _TRANSCRIPT_LABEL = re.compile(r"^\[(?:User|Assistant|Assistant tool calls|Tool result(?:, failed)?)\]: ", re.MULTILINE)
 # Characters searched for a refusal: up to the first heading, or the first 400 of an answer without headings if it is
-# shorter than 2,000. Chosen by judgement: a refusal is short and comes first.
-_INTRO_CHARS, _SHORT_ANSWER_CHARS = 400, 2_000
+# shorter than 2,000. An introduction before the first heading is no longer than 400 either. Chosen by judgement: a
+# refusal is short and comes first.
+_INTRODUCTION_CHARS, _SHORT_ANSWER_CHARS = 400, 2_000
 
 
 class SummaryRequirements(Struct, frozen=True):
@@ -61,25 +62,29 @@ class SummaryAnswer(Struct, frozen=True):
     """A model's answer to the request for a summary."""
 
     text: str
-    """Its words, after ``strip_fence_and_introduction``."""
+    """Its words, after ``strip_summary_wrapping``."""
     tokens: int
     """Real tokens."""
     stop_reason: str = "end"
-    """Why it ended, in our own terms."""
+    """Why it ended, as in ``ParsedAnswer.stop_reason``."""
     called_tools: tuple[str, ...] = ()
     """Names of the tools that it called."""
 
 
-def strip_fence_and_introduction(text: str) -> str:
-    """Return ``text`` without a code fence around all of it and without an introduction before its first heading."""
+def strip_summary_wrapping(text: str) -> str:
+    """Return ``text`` without what models put around a summary.
+
+    That is a code fence around all of it, an introduction before its first heading, and, if it has that heading, a
+    closing tag behind it. A refusal, a provider's limit or a tool call before the heading is no introduction: it stays,
+    so that ``find_summary_problems`` sees it and rejects the answer.
+    """
     text = text.strip()
     fence_match = _CODE_FENCE.match(text)
     if fence_match:
         text = fence_match[1].strip()
     heading_match = _compile_heading_pattern(SUMMARY_HEADINGS[0]).search(text)
-    if heading_match is None or heading_match.start() > _INTRO_CHARS:
+    if heading_match is None or heading_match.start() > _INTRODUCTION_CHARS:
         return text
-    # Such an opening stays, so that the answer is rejected for it.
     if _is_refusal_or_limit(text) or _TOOL_CALL_TEXT.match(text):
         return text
     return _CLOSING_TAG.sub("", text[heading_match.start() :]).rstrip()
@@ -121,7 +126,7 @@ def _is_refusal_or_limit(text: str) -> bool:
     if heading_match:
         opening = text[: heading_match.start()]
     elif len(text) <= _SHORT_ANSWER_CHARS:
-        opening = text[:_INTRO_CHARS]
+        opening = text[:_INTRODUCTION_CHARS]
     else:
         return False
     return _PROVIDER_LIMIT_TEXT.search(opening) is not None or _REFUSAL_OPENING.search(opening) is not None

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
+from holdfast.providers.api_spec import BreakpointFormat
 from holdfast.providers.common.json.raw_json import (
     JsonBytes,
     decode_json,
@@ -21,6 +22,7 @@ from holdfast.providers.common.json.raw_json import (
     encode_json,
     overlay_fields,
 )
+from holdfast.state.plan import PlanOptions
 
 MAX_BREAKPOINTS = 4
 """Breakpoints in one request, over tools, system and messages (documented)."""
@@ -138,10 +140,23 @@ def add_breakpoint_to_blocks(blocks: Sequence[Raw], lifetime: str = "5m") -> lis
 def list_setup_breakpoint_ttls(fields: Mapping[str, Any]) -> list[str]:
     """Return the lifetimes of the breakpoints in a body's fields beside its messages, the automatic one last."""
     lifetimes = [*list_breakpoint_ttls(fields.get("tools")), *list_breakpoint_ttls(fields.get("system"))]
-    automatic = bytes(fields.get("cache_control", b"null"))
-    if automatic != b"null":
-        lifetimes.append("1h" if b'"1h"' in automatic else "5m")
+    automatic_ttl = _get_automatic_ttl(fields)
+    if automatic_ttl:
+        lifetimes.append(automatic_ttl)
     return lifetimes
+
+
+def _get_automatic_ttl(fields: Mapping[str, Any]) -> str:
+    """Return the lifetime of the automatic breakpoint (``5m`` or ``1h``), or an empty string without one.
+
+    A client asks for it with ``cache_control`` at the top of the body, such as ``{"type": "ephemeral", "ttl": "1h"}``.
+    The API then places a breakpoint on the last block of the request by itself. It counts like the others.
+    """
+    cache_control = bytes(fields.get("cache_control", b"null"))
+    if cache_control == b"null":
+        return ""
+    # The bytes of the whole value are searched: the lifetime is the only string in it that can be "1h".
+    return "1h" if b'"1h"' in cache_control else "5m"
 
 
 def keep_newest_breakpoints(groups: Sequence[list[JsonBytes]], max_breakpoints: int) -> list[list[JsonBytes]]:
@@ -161,6 +176,16 @@ def keep_newest_breakpoints(groups: Sequence[list[JsonBytes]], max_breakpoints: 
         else:
             max_breakpoints -= breakpoint_count
     return kept_groups
+
+
+def _keep_newest_beside_setup(fields: Mapping[str, Raw], groups: list[list[JsonBytes]]) -> list[list[JsonBytes]]:
+    """Return the groups with the newest breakpoints that the API takes beside those of the setup in ``fields``."""
+    return keep_newest_breakpoints(groups, MAX_BREAKPOINTS - len(list_setup_breakpoint_ttls(fields)))
+
+
+def _strip_all_breakpoints(groups: list[list[JsonBytes]]) -> list[list[JsonBytes]]:
+    """Return the groups without breakpoints."""
+    return keep_newest_breakpoints(groups, 0)
 
 
 def strip_message_breakpoints(message: bytes) -> bytes:
@@ -223,3 +248,83 @@ def _build_cache_control(lifetime: str) -> dict[str, str]:
     if lifetime == "5m":
         return {"type": "ephemeral"}
     return {"type": "ephemeral", "ttl": lifetime}
+
+
+# -- planned breakpoints -----------------------------------------------------------------------------------------------
+
+_SETUP_POSITION = -1
+"""Stands for the setup (tools and system prompt) among the positions of messages."""
+
+
+def place_planned_breakpoints(
+    fields: Mapping[str, Raw], groups: list[list[JsonBytes]], options: PlanOptions
+) -> dict[str, bytes]:
+    """Add the planned breakpoints to ``groups`` in place; return the setup fields that got one, encoded anew.
+
+    ``groups`` are the encoded elements of each message, and ``fields`` the other fields of the body. The planner orders
+    its positions by worth: the first one is placed first, then the one on the setup, then the others, until the request
+    has as many as the API takes, those of the client included.
+    """
+    # Converted once: each conversion of a ``Raw`` copies the message.
+    encoded_groups = [[bytes(element) for element in group] for group in groups]
+    used_count = len(list_setup_breakpoint_ttls(fields))
+    for encoded_group in encoded_groups:
+        used_count += sum(len(list_message_breakpoint_ttls(element)) for element in encoded_group)
+    positions = []
+    for position in options.cache_breakpoints:
+        if 0 <= position < len(groups) and groups[position]:
+            positions.append(position)
+    setup_positions = [_SETUP_POSITION] if options.setup_breakpoint else []
+    # The API refuses a one-hour breakpoint behind a five-minute one. So a new breakpoint that is before the last
+    # one-hour breakpoint of the client gets an hour too. An automatic one is behind all messages.
+    if _get_automatic_ttl(fields) == "1h":
+        last_hour_position = len(groups)
+    else:
+        last_hour_position = _find_last_hour_position(encoded_groups)
+    new_fields: dict[str, bytes] = {}
+    for position in (*positions[:1], *setup_positions, *positions[1:]):
+        if used_count >= MAX_BREAKPOINTS:
+            break
+        if position == _SETUP_POSITION:
+            new_fields = _add_setup_breakpoint(fields, "1h" if last_hour_position >= 0 else "5m")
+            used_count += bool(new_fields)
+            continue
+        old_element = encoded_groups[position][-1]
+        new_element = add_message_breakpoint(old_element, "1h" if position < last_hour_position else "5m")
+        used_count += new_element != old_element
+        encoded_groups[position][-1] = groups[position][-1] = new_element
+    return new_fields
+
+
+def _find_last_hour_position(groups: Sequence[Sequence[bytes]]) -> int:
+    """Return the position of the last message with a one-hour breakpoint, or -1 without one."""
+    for position in reversed(range(len(groups))):
+        for element in groups[position]:
+            if "1h" in list_message_breakpoint_ttls(element):
+                return position
+    return -1
+
+
+def _add_setup_breakpoint(fields: Mapping[str, Raw], lifetime: str) -> dict[str, bytes]:
+    """Return the last field of the setup with a breakpoint on its last block; empty if that block already has one.
+
+    The system prompt comes behind the tools in the prompt, so a breakpoint there covers both; tools are only marked in
+    a request without a system prompt.
+    """
+    for key in ("system", "tools"):
+        data = bytes(fields.get(key, Raw(b"")))
+        if key == "system" and data.startswith(b'"') and msgspec.json.decode(data).strip():
+            data = encode_json([{"type": "text", "text": Raw(data)}])  # a plain string cannot carry a breakpoint
+        if not data.startswith(b"["):
+            continue
+        blocks = _RAW_LIST_DECODER.decode(data)
+        if not blocks:
+            continue
+        if key == "tools" and "1h" in list_breakpoint_ttls(fields.get("system")):
+            lifetime = "1h"
+        new_blocks = add_breakpoint_to_blocks(blocks, lifetime)
+        return {} if new_blocks is None else {key: encode_json(new_blocks)}
+    return {}
+
+
+BREAKPOINTS = BreakpointFormat(place_planned_breakpoints, _keep_newest_beside_setup, _strip_all_breakpoints)

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.messages.parts import Thinking
 from holdfast.providers.anthropic import messages, models, options
+from holdfast.providers.anthropic.cache_control import BREAKPOINTS
 from holdfast.providers.anthropic.compaction import COMPACTION
 from holdfast.providers.anthropic.errors import ERROR_FORMAT
 from holdfast.providers.api_spec import (
@@ -135,5 +136,5 @@ ANTHROPIC_SPEC = ApiSpec(
     system_fields=("system",),
     compaction=COMPACTION,
     signed_part_types=(Thinking,),
-    supports_cache_control=True,
+    breakpoints=BREAKPOINTS,
 )

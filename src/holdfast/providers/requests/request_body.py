@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
 from msgspec import Raw
 from msgspec.json import Decoder
 from msgspec.structs import replace
@@ -21,7 +20,6 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Part, Text, Thinking
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.strip_foreign import strip_foreign_content
-from holdfast.providers.anthropic import cache_control as breakpoints
 from holdfast.providers.api_spec import ApiSpec, FieldPath
 from holdfast.providers.common.json.raw_json import (
     JsonBytes,
@@ -65,25 +63,24 @@ def _render_body(
     is_unchanged = _has_same_bytes(sized_messages, parsed_request.messages)
     if is_unchanged and options == PlanOptions():
         return parsed_request.body
-    sets_breakpoints = spec.supports_cache_control and (bool(options.cache_breakpoints) or options.setup_breakpoint)
+    breakpoint_format = spec.breakpoints
+    has_planned_breakpoints = bool(options.cache_breakpoints) or options.setup_breakpoint
+    places_breakpoints = breakpoint_format is not None and has_planned_breakpoints
     new_fields: dict[str, bytes] = _build_max_tokens_field(parsed_request, options)
-    if is_unchanged and not sets_breakpoints:
+    if is_unchanged and not places_breakpoints:
         if not new_fields:
             return parsed_request.body
         return replace_json_fields(parsed_request.body, parsed_request.fields, new_fields)
     encoded_groups = encode_sized_messages(spec, sized_messages)
-    if spec.supports_cache_control and not is_unchanged:
+    if breakpoint_format is not None and not is_unchanged:
         # Stored messages still carry the breakpoints of the requests they were first sent in. Together they soon exceed
-        # the four that the API takes, so old ones go before new ones are placed.
-        first = unmarked_from or 0
-        setup_count = len(breakpoints.list_setup_breakpoint_ttls(parsed_request.fields))
+        # the number that the API takes, so old ones are dropped before new ones are placed.
         if unmarked_from is None:
-            max_breakpoints = breakpoints.MAX_BREAKPOINTS - setup_count
+            encoded_groups = breakpoint_format.keep_newest(parsed_request.fields, encoded_groups)
         else:
-            max_breakpoints = 0
-        encoded_groups[first:] = breakpoints.keep_newest_breakpoints(encoded_groups[first:], max_breakpoints)
-    if sets_breakpoints:
-        new_fields |= _set_cache_breakpoints(parsed_request, encoded_groups, options)
+            encoded_groups[unmarked_from:] = breakpoint_format.strip(encoded_groups[unmarked_from:])
+    if breakpoint_format is not None and has_planned_breakpoints:
+        new_fields |= breakpoint_format.place(parsed_request.fields, encoded_groups, options)
         if is_unchanged and not new_fields and _matches_own_bytes(sized_messages, encoded_groups):
             return parsed_request.body
     elements = [element for group in encoded_groups for element in group]
@@ -113,28 +110,36 @@ def build_request_body(
 
     Messages in ``setup_fields`` precede all others: the system prompt of an API that has no field for it. For an API
     that has one, leading system messages become that field unless ``setup_fields`` fill it. Breakpoints that
-    ``sized_messages`` carry belong to other requests and are dropped.
+    ``sized_messages`` carry belong to other requests and are dropped. ``options.cache_breakpoints`` are positions in
+    ``sized_messages``.
     """
     spec = get_api_spec(api)
-    lead = 0
+    # How many messages at the front go into the system field instead of the list.
+    leading_count = 0
     if spec.system_fields and setup_fields.keys().isdisjoint(spec.system_fields):
-        lead = _count_leading_system_messages(spec, sized_messages)
-    lead_texts = [sized_message.message.text for sized_message in sized_messages[:lead]]
-    system_texts = [text for text in lead_texts if text.strip()]
+        leading_count = _count_leading_system_messages(spec, sized_messages)
+    leading_texts = [sized_message.message.text for sized_message in sized_messages[:leading_count]]
+    system_texts = [text for text in leading_texts if text.strip()]
     body_fields = {**build_system_field(spec, system_texts), **setup_fields}
-    first_messages = body_fields.pop(spec.messages_field, [])
+    setup_messages = body_fields.pop(spec.messages_field, [])
     model_fields = {"model": model} if spec.has_model_field else {}
-    base_body = encode_json({**model_fields, **body_fields, spec.messages_field: first_messages})
+    base_body = encode_json({**model_fields, **body_fields, spec.messages_field: setup_messages})
+    # The body is encoded without ``sized_messages`` and parsed again, because ``_render_body`` puts messages into a
+    # parsed request: so a new body and a client's body are made by the same code.
     base_request = parse_request(base_body, api)
-    # Positions of breakpoints count in ``sized_messages``; in the body, ``lead`` of them are gone and the messages of
-    # ``setup_fields`` stand before the rest.
-    shift = len(base_request.messages) - lead
-    positions = tuple(place + shift for place in options.cache_breakpoints if place >= lead)
+    setup_message_count = len(base_request.messages)
+    # A planned breakpoint is at a position in ``sized_messages``. In the list of the body the leading messages are
+    # missing, and those of ``setup_fields`` come first. A leading message has no place there, so its breakpoint is
+    # dropped.
+    positions = []
+    for position in options.cache_breakpoints:
+        if position >= leading_count:
+            positions.append(position - leading_count + setup_message_count)
     return _render_body(
         base_request,
-        [*base_request.messages, *sized_messages[lead:]],
-        replace(options, cache_breakpoints=positions),
-        unmarked_from=len(base_request.messages),
+        [*base_request.messages, *sized_messages[leading_count:]],
+        replace(options, cache_breakpoints=tuple(positions)),
+        unmarked_from=setup_message_count,
     )
 
 
@@ -315,80 +320,6 @@ def _choose_max_tokens_path(parsed_request: ParsedRequest) -> FieldPath:
         if path[0] in parsed_request.fields:
             return path
     return paths[0]
-
-
-def _set_cache_breakpoints(
-    parsed_request: ParsedRequest, encoded: list[list[JsonBytes]], options: PlanOptions
-) -> dict[str, bytes]:
-    """Add the planned breakpoints to ``encoded`` in place; return the setup fields that got one.
-
-    The planner orders its positions by worth: the first goes first, then the setup, then the other positions, until
-    the request has as many as the API takes, those of the client included.
-    """
-    wires = [[bytes(wire) for wire in group] for group in encoded]
-    used = len(breakpoints.list_setup_breakpoint_ttls(parsed_request.fields))
-    for group in wires:
-        used += sum(len(breakpoints.list_message_breakpoint_ttls(wire)) for wire in group)
-    positions = []
-    for place in options.cache_breakpoints:
-        if 0 <= place < len(wires) and wires[place]:
-            positions.append(place)
-    setup_positions = [_SETUP_POSITION] if options.setup_breakpoint else []
-    # The API refuses a one-hour breakpoint behind a five-minute one. So a new one that stands before a one-hour one
-    # takes an hour too; an automatic one-hour breakpoint stands behind all messages.
-    automatic = bytes(parsed_request.fields.get("cache_control", b""))
-    if b'"1h"' in automatic:
-        last_hour = len(wires)
-    else:
-        last_hour = _find_last_hour_breakpoint(wires)
-    new_fields: dict[str, bytes] = {}
-    for position in (*positions[:1], *setup_positions, *positions[1:]):
-        if used >= breakpoints.MAX_BREAKPOINTS:
-            break
-        if position == _SETUP_POSITION:
-            new_fields = _mark_setup_field(parsed_request, "1h" if last_hour >= 0 else "5m")
-            used += bool(new_fields)
-            continue
-        old_wire = wires[position][-1]
-        new_wire = breakpoints.add_message_breakpoint(old_wire, "1h" if position < last_hour else "5m")
-        used += new_wire != old_wire
-        wires[position][-1] = encoded[position][-1] = new_wire
-    return new_fields
-
-
-_SETUP_POSITION = -1
-"""Stands for the setup among the positions of messages."""
-
-
-def _find_last_hour_breakpoint(wires: list[list[bytes]]) -> int:
-    """Return the position of the last message with a one-hour breakpoint, or -1 without one."""
-    for position in reversed(range(len(wires))):
-        for wire in wires[position]:
-            if "1h" in breakpoints.list_message_breakpoint_ttls(wire):
-                return position
-    return -1
-
-
-def _mark_setup_field(parsed_request: ParsedRequest, lifetime: str) -> dict[str, bytes]:
-    """Return the last field of the setup with a breakpoint on its last block; empty if that block already has one.
-
-    The system prompt comes behind the tools in the prompt, so a breakpoint there covers both; tools are only marked in
-    a request without a system prompt.
-    """
-    for key in ("system", "tools"):
-        data = bytes(parsed_request.fields.get(key, Raw(b"")))
-        if key == "system" and data.startswith(b'"') and msgspec.json.decode(data).strip():
-            data = encode_json([{"type": "text", "text": Raw(data)}])  # a plain string cannot carry a breakpoint
-        if not data.startswith(b"["):
-            continue
-        blocks = _RAW_LIST_DECODER.decode(data)
-        if not blocks:
-            continue
-        if key == "tools" and "1h" in breakpoints.list_breakpoint_ttls(parsed_request.fields.get("system")):
-            lifetime = "1h"
-        new_blocks = breakpoints.add_breakpoint_to_blocks(blocks, lifetime)
-        return {} if new_blocks is None else {key: encode_json(new_blocks)}
-    return {}
 
 
 def _join_list_elements(

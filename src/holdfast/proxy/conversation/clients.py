@@ -1,9 +1,9 @@
 """Recognise which client sent a request, in which scope, and for which purpose, from its headers and its first words.
 
 The *family* is a name for people and a part of the session's key. The *scope* is a namespace that keeps sessions of
-different users apart; it never decides alone which branch a request continues, the content does. A request that is not
-surely something else is a turn: mistaking a side request for a turn only records it, the other way round loses
-messages.
+different users apart; it never decides alone which branch a request continues, the content does. A request counts as a
+turn unless it is surely something else: a side request that is mistaken for a turn is only recorded needlessly, but a
+turn that is mistaken for a side request is missing from the log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ RequestPurpose = Literal["turn", "side", "compaction"]
 """The purpose of a request: a turn of the conversation, something beside it, or the client's own summary of it."""
 
 AGENTS = frozenset({"claude-code", "codex", "opencode", "pi", "gemini-cli"})
-"""Clients whose conversations offer tools. Requests of theirs without tools, in a scope that had some, are no turns."""
+"""Clients that offer tools in every turn. So a short request of one of these without tools, in a scope that had tools
+before, is a side request."""
 MAX_SIDE_MESSAGES = 3
 """Messages, system prompts aside, that a side request has at most; opencode's title, the longest recorded, has 2."""
 SESSION_HEADERS = (
@@ -41,7 +42,7 @@ SESSION_HEADERS = (
 )
 """Headers with names of sessions, as recorded, the most reliable first. A subagent is a session of its own."""
 THREAD_HEADERS = frozenset({("codex", "thread-id")})
-"""Families and headers that name exactly one conversation, whatever its client makes of it.
+"""Families and headers that name exactly one conversation, also after its client compacted or edited it.
 
 Codex keeps the thread id over its own compaction, and gives a new one to a new conversation, a fork, a subagent and a
 review. A session id or a cache key is no such name: Codex's subagents share theirs, and applications use one for
@@ -71,7 +72,7 @@ _SDK_PATTERN = re.compile(r"(?:Async)?(?:Azure)?(OpenAI|Anthropic)/")
 _OLD_USER_ID_PATTERN = re.compile(r"_session_([0-9A-Za-z-]+)\Z")
 """Claude Code's session id inside ``metadata.user_id``, before that became JSON."""
 MAX_TOOL_CLIENTS = 4_096
-"""Clients that are remembered to have tools. If one is forgotten, a side request of its is recorded as a turn."""
+"""Clients that are remembered to have tools. If one is forgotten, its next side request is recorded as a turn."""
 _EMPTY_LIST_BYTES = 64
 """How far into ``tools`` to look for an empty list, so that large tool definitions are not copied."""
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeError, RecursionError)
@@ -267,7 +268,7 @@ def _has_compaction_trigger(parsed_body: ParsedRequest) -> bool:
 
 
 def _is_side_request(client: ClientIdentity, parsed_body: ParsedRequest, *, has_tools_before: bool) -> bool:
-    # Other clients talk without tools, and then nothing tells a side request from a turn.
+    # Other clients have turns without tools too, so that nothing distinguishes a side request from a turn.
     if client.family not in AGENTS or has_tools(parsed_body):
         return False
     message_count = sum(sized_message.message.role != "system" for sized_message in parsed_body.messages)

@@ -1,4 +1,4 @@
-"""Find the branch of a stored session that has most of a conversation, by looking only at what is new of either.
+"""Find the branch of a stored session that has most of a conversation, by hashing only messages that are new.
 
 The messages on a path of the log form one stream of bytes, independent of how a client split its texts, and each
 message ends at a *mark* of the stream: a running checksum of everything up to it. A session's log is read once and then
@@ -28,13 +28,15 @@ from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.repair.repair_on_read import read_with_repair
 
 MAX_INDEXED_ENTRIES = 50_000
-"""Entries of all sessions that are kept, measured to take about 10 MB. The session used last is kept however large."""
+"""Entries of all sessions that are indexed, measured to take about 10 MB. The session used last is always indexed."""
 _SUM_MASK = (1 << 32) - 1
 """The 32 bits of one checksum. A mark is three numbers in one: the CRC of the stream, its Adler-32 and its length.
 
 All three can be extended with more bytes. Two streams share all of them practically never; either checksum alone would
 miss bytes that are exchanged far apart (500 MB for CRC).
 """
+_EMPTY_STREAM_MARK = 1 << 32
+"""The mark of an empty stream: length 0, Adler-32 at its start value 1, CRC at its start value 0."""
 _ROLE_PREFIX = b"\xff"
 """Precedes the name of a role in the stream; no UTF-8 text contains that byte."""
 
@@ -42,14 +44,14 @@ _ROLE_PREFIX = b"\xff"
 class _PathNode(NamedTuple):
     """A message on a path of the log: the mark at its end, and the message before it."""
 
-    mark: int = 1 << 32
+    mark: int = _EMPTY_STREAM_MARK
     role: str = ""
     is_leading_system: bool = True
     """Whether all messages up to here are system messages."""
     parent: _PathNode | None = None
 
-    def append_message(self, message: Message) -> _PathNode:
-        """Return the node for ``message`` after this one."""
+    def make_next(self, message: Message) -> _PathNode:
+        """Return a new node for ``message``, with this one as its parent."""
         role_bytes = _ROLE_PREFIX + message.role.encode()
         is_leading_system = self.is_leading_system and message.role == "system"
         if is_leading_system:
@@ -66,10 +68,11 @@ class _PathNode(NamedTuple):
 _ROOT_NODE = _PathNode()
 
 
-def _append_entry(before: _PathNode, entry: Entry) -> _PathNode:
+def _make_entry_node(before: _PathNode, entry: Entry) -> _PathNode:
+    """Return the node of the path at ``entry``, which follows ``before``: the same node unless it has a message."""
     if not isinstance(entry.body, MessageEntry | BranchSummaryEntry):
         return before
-    return before.append_message(entry.body.sized_message.message)
+    return before.make_next(entry.body.sized_message.message)
 
 
 def _extend_mark(mark: int, data: bytes) -> int:
@@ -199,13 +202,13 @@ class SessionIndex:
         for sized_message in sized_messages[len(path) :]:
             # Compared with the log, which has texts cut to the append limit.
             capped_message = cap_message_texts(sized_message.message, settings)[0]
-            node = node.append_message(capped_message)
+            node = node.make_next(capped_message)
             path.append((sized_message.digest, node))
         self._last_lookup = settings, path
         return path
 
     def _add_entry(self, entry: Entry, before: _PathNode) -> None:
-        node = self._nodes.get(entry.id) or _append_entry(before, entry)
+        node = self._nodes.get(entry.id) or _make_entry_node(before, entry)
         self._nodes[entry.id] = node
         if entry.parent == self._tip.entry:
             # The usual case: the newest path goes on. Its marks all share the tip, so this costs nothing more.
@@ -260,8 +263,8 @@ class SessionIndexes:
     ) -> bool:
         """Return whether another process continued the conversation further than our branch with that ``leaf``.
 
-        Our branch has ``count`` of them. Another one is ahead if it has more, or as many and other entries behind them
-        (a decision).
+        Our branch has the first ``count`` of ``sized_messages``. Another branch is ahead if it has more of them, or if
+        it ends with the same message but has another leaf (an entry without a message, such as a decision).
         """
         index = self._get_updated_index(key)
         match = BranchMatch() if index is None else index.find_branch(sized_messages, settings)
@@ -272,7 +275,8 @@ class SessionIndexes:
     def count_foreign_writes(self, key: str) -> int:
         """Return how often another process was seen to have written to session ``key``.
 
-        A branch that was read or compared at the same number has nothing to learn. If nobody wrote, this costs one row.
+        As long as the number is the same, a branch that was read need not be read again. If nobody wrote, the call
+        reads one row.
         """
         try:
             is_changed = self._get_known_extent(key) != _get_stored_extent(self._store.get_session(key))

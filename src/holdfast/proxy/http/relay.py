@@ -33,7 +33,7 @@ judgement.
 _RAW_BETA_HEADER = b"anthropic-beta"
 _CONTENT_ENCODING = "content-encoding"
 _FRAMING_HEADERS = frozenset({b"host", b"content-length", b"transfer-encoding"})
-"""Headers about where a request goes and how long its body is."""
+"""Headers about the address of a request and the length of its body."""
 _CONNECT_STEP = "connection.connect_tcp.started"
 """Name that httpcore gives to the step of opening a connection."""
 _SEND_STEP = "http11.send_request_headers.started"
@@ -86,7 +86,7 @@ class UpstreamRelay:
         *,
         as_it_came: bool = False,
     ) -> AsyncGenerator[ResponsePiece]:
-        """Yield the answer to ``body``, decompressed unless ``as_it_came``; raise ``UpstreamError`` without one."""
+        """Yield the answer to ``body``, decompressed unless ``as_it_came``; raise ``UpstreamError`` if none comes."""
         async with self._open_reply(body, self.headers, as_it_came=as_it_came) as reply:
             yield make_response_head(reply.status, reply.raw_headers, keeps_encoding=as_it_came)
             async for chunk in reply.chunks:
@@ -133,8 +133,8 @@ class UpstreamRelay:
         """Send a request and return the response once its head is here.
 
         A provider may close an idle connection just while we send on it. Such a request is sent once more, if all of
-        these hold: it went out on a kept connection, it failed at once, the body can be sent again, and no answer had
-        begun. Only once, because a provider that fails over the request itself closes every connection it comes on.
+        these hold: it was sent on a kept connection, it failed at once, the body can be sent again, and no answer had
+        begun. Only once: if the request itself makes the provider fail, the provider closes the new connection too.
         """
         if self.body is not None:
             body = self.body
@@ -162,7 +162,7 @@ class UpstreamRelay:
 
 
 class _ConnectionTrace:
-    """Notes whether a request went out on a new connection or a kept one."""
+    """Notes whether a request was sent on a new connection or a kept one."""
 
     request: httpx2.Request
 

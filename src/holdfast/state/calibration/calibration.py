@@ -304,9 +304,9 @@ def extend_plateau(
 
 
 def is_plateau(plateau: CountPlateau, estimated_tokens: int) -> bool:
-    """Return whether counts stood still while the conversation grew to ``estimated_tokens``.
+    """Return whether the counts of ``plateau`` show that the server cuts prompts silently.
 
-    The server then cuts prompts silently.
+    They do if they stood still while the conversation grew to ``estimated_tokens``.
     """
     if plateau.counts_since_largest < PLATEAU_COUNTS:
         return False
@@ -316,8 +316,9 @@ def is_plateau(plateau: CountPlateau, estimated_tokens: int) -> bool:
     is_same_count = plateau.smallest_count == plateau.largest_count
     if not is_same_count and growth < PLATEAU_GROWTH_SHARE * plateau.largest_count:
         return False
-    # Counts far below the largest are partial counts, and a "window" under MIN_WINDOW_LIMIT is a constant that some
-    # server reports for every prompt.
+    # A count far below the largest covers only a part of its prompt (what a cache did not hold), so it is no sign of a
+    # cut prompt. Neither are counts under MIN_WINDOW_LIMIT: no window is that small, and some servers report such a
+    # constant for every prompt.
     least_count = max(MIN_WINDOW_LIMIT, PARTIAL_COUNT_SHARE * plateau.largest_count)
     if plateau.smallest_count < least_count:
         return False

@@ -39,7 +39,8 @@ def get_model_stats(state: ConversationState, model: str) -> ModelStats:
             return replace(stats, measured_request=None)
     if last_model:
         return ModelStats(model)
-    # Nothing was asked yet: what a note told about "the" model holds for the first one that is asked.
+    # No request was sent yet, so the log does not name a model. Statistics that a note stored without a model name are
+    # taken to be about the first model that is asked.
     return replace(last, measured_request=None)
 
 

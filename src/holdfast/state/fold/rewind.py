@@ -19,8 +19,8 @@ def replace_raw_bytes(
 ) -> ConversationState:
     """Return the state with its first messages replaced by ``sized_messages``, which say the same in other bytes.
 
-    The first ``start`` are known to be identical already. A client that encodes its history anew must get its own bytes
-    back, or it breaks its prompt cache.
+    The first ``start`` are known to be identical already. A client that encodes its history anew sends other bytes than
+    before; later requests must repeat these, or the provider does not find them in its prompt cache.
     """
     new_messages, old_messages = sized_messages[start:], state.history.sized_messages.slice(start)
     common_count = count_shared_prefix_items(new_messages, old_messages)
@@ -47,10 +47,11 @@ def replace_raw_bytes(
 def share_message_objects(
     state: ConversationState, sized_messages: Sequence[SizedMessage], start: int = 0
 ) -> ConversationState:
-    """Return the state with its first messages replaced by the equal objects in ``sized_messages``.
+    """Return the state with its first messages replaced by ``sized_messages``, which must be equal to them.
 
-    Identical objects are not compared by value, so the next comparison of the caller's list is fast. The first
-    ``start`` are known to be identical already.
+    That they are equal is not checked; ``replace_raw_bytes`` has made them so. With the caller's own objects in the
+    state, the next comparison with the caller's list is fast, since identical objects are not compared by value. The
+    first ``start`` are known to be identical already.
     """
     new_messages = sized_messages[start:]
     if all(map(is_, new_messages, state.history.sized_messages.slice(start))):

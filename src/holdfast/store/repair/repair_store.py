@@ -18,10 +18,11 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from holdfast.errors import StoreCorrupt, StoreError, StoreLocked
+from holdfast.errors import StoreCorrupt, StoreError, StoreLocked, StoreReadOnly
 from holdfast.store.blobs.blobs import FileBlobStore
 from holdfast.store.private_files import (
     ACCESS_ADVICE,
+    FREE_SPACE_ADVICE,
     build_store_error,
     create_private_file,
     is_existing_path,
@@ -45,6 +46,8 @@ _LOCK_START, _LOCK_LENGTH = 0x40000002, 510
 
 _BUSY_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 """SQLite's errors for a file that another connection has locked."""
+_WRITE_FAILURE_CODES = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC}
+"""SQLite's errors for a disk that is full or refuses a write."""
 
 
 class _UnreadableFileError(Exception):
@@ -66,7 +69,7 @@ def repair_store(
 
     Without damage nothing is written. Otherwise the old file is kept beside it (``backup``). With ``dry_run`` a copy is
     repaired and thrown away. A missing file is fine. Another program's file, or one of a newer version, raises
-    ``StoreCorrupt`` and is not touched.
+    ``StoreCorrupt`` and is not touched; so is a damaged file for whose backup the disk has no room (``StoreReadOnly``).
     """
     file = Path(path)
     blobs = file.with_name(f"{file.name}.blobs")
@@ -131,9 +134,13 @@ def _classify_read_error(error: Exception, file: Path) -> Exception:
     """
     if is_damage_error(error):
         return _UnreadableFileError(str(error))
-    is_held = isinstance(error, sqlite3.Error) and error.sqlite_errorcode & 0xFF in _BUSY_CODES
-    advice = "see that nobody holds it" if is_held else ACCESS_ADVICE
-    return StoreError(f"{file} could not be checked ({error}); nothing was changed: {advice}")
+    return StoreError(f"{file} could not be checked ({error}); nothing was changed: {_get_read_advice(error)}")
+
+
+def _get_read_advice(error: Exception) -> str:
+    """Return what the user can do about an ``error`` of SQLite that is not about damage."""
+    is_held = getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY_CODES
+    return "see that nobody holds it" if is_held else ACCESS_ADVICE
 
 
 def _open_readonly(file: Path) -> sqlite3.Connection:
@@ -364,14 +371,21 @@ def _copy_store(file: Path, place: Path) -> None:
     """Copy a store to ``place``: through SQLite, or file by file if SQLite cannot read it."""
     try:
         _back_up_database(file, place)
-    except StoreCorrupt:
+    except StoreError as error:
+        # If something else than SQLite failed, or the disk is full, a copy of the files would fail for the same reason.
+        if isinstance(error, StoreReadOnly) or not isinstance(error.__cause__, sqlite3.Error):
+            raise
         for ending in ("", "-wal"):
             with suppress(FileNotFoundError):
                 copyfile(file.with_name(file.name + ending), place.with_name(place.name + ending))
 
 
 def _back_up_database(file: Path, place: Path) -> Path:
-    """Copy the last committed state of the database to a private file at ``place``, and return its path."""
+    """Copy the last committed state of the database to a private file at ``place``, and return its path.
+
+    Raises ``StoreReadOnly`` if the disk takes no copy, ``StoreCorrupt`` if the database is damaged, and ``StoreError``
+    if it cannot be read for another reason.
+    """
     try:
         os.close(create_private_file(place))
     except OSError as error:
@@ -379,8 +393,20 @@ def _back_up_database(file: Path, place: Path) -> Path:
     try:
         with closing(_open_readonly(file)) as source, closing(sqlite3.connect(place)) as target:
             source.backup(target)
-    except (sqlite3.Error, OSError) as error:
+    except sqlite3.Error as error:
         place.unlink(missing_ok=True)
-        msg = f"{file} could not be copied to {place} ({error}); nothing was changed: free some space, or use a backup"
-        raise StoreCorrupt(msg) from error
+        raise _build_copy_error(error, file, place) from error
+    except BaseException:
+        place.unlink(missing_ok=True)
+        raise
     return place
+
+
+def _build_copy_error(error: sqlite3.Error, file: Path, place: Path) -> StoreError:
+    """Return the error to raise if SQLite cannot copy ``file`` to ``place``."""
+    problem = f"{file} could not be copied to {place} ({error}); nothing was changed"
+    if is_damage_error(error):
+        return StoreCorrupt(f"{problem}: use a backup")
+    if getattr(error, "sqlite_errorcode", None) in _WRITE_FAILURE_CODES:
+        return StoreReadOnly(f"{problem}: {FREE_SPACE_ADVICE}")
+    return StoreError(f"{problem}: {_get_read_advice(error)}")

@@ -13,7 +13,10 @@ from holdfast.store.repair.sqlite_pages import RowValues, SqlitePages
 from holdfast.store.tree.placing import ENTRY_KINDS
 
 SALVAGED_TABLES = {"sessions": "session", "entries": "seq", QUARANTINE_TABLE: "number"}
-"""The tables that are copied, each with the column of the row number; everything else is derived."""
+"""The tables that are copied, each with the column of the row number.
+
+All other tables are derived from these; ``tests/store/test_schema_tables.py`` fails for a table that is neither.
+"""
 MAX_MISSES = 500
 """Row numbers in a row that are tried after one that cannot be read.
 

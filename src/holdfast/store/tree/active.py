@@ -78,6 +78,7 @@ def restore_checkpoint_fields(state: ConversationState, fields: Any) -> Conversa
     return replace_flat_fields(state, {name: getattr(fields, name.replace(".", "_")) for name in CHECKPOINT_FIELDS})
 
 
+# The fields have better names now than in the first version. Databases store the first names, which must stay readable.
 class Checkpoint(
     Struct,
     frozen=True,
@@ -256,7 +257,7 @@ def resume_state(active: ActiveEntries) -> ConversationState:
         return ConversationState.from_entries(active.later_entries)
     state = ConversationState.from_entries(active.head)
     tail_messages = [_get_sized_message(entry) for entry in active.tail]
-    state = _with_gap(state, checkpoint, tail_messages)
+    state = _attach_kept_messages(state, checkpoint, tail_messages)
     state_fields = unpack_value(checkpoint.state_fields, StateFields)
     state = restore_checkpoint_fields(state, state_fields)
     decisions: list[tuple[str, DecisionEntry]] = []
@@ -277,10 +278,13 @@ def resume_state(active: ActiveEntries) -> ConversationState:
     return state
 
 
-def _with_gap(state: ConversationState, checkpoint: Checkpoint, tail: Sequence[SizedMessage]) -> ConversationState:
-    """Return ``state`` with a gap up to the first kept message and then ``tail``.
+def _attach_kept_messages(
+    state: ConversationState, checkpoint: Checkpoint, tail: Sequence[SizedMessage]
+) -> ConversationState:
+    """Return ``state``, which holds the pinned messages, with the kept messages ``tail`` attached behind a gap.
 
-    Digests of the projection are blank after the pinned messages; the compaction that is applied next computes them.
+    The gap stands for the hidden messages between the two. Digests of the projection are blank after the pinned
+    messages; the compaction that is applied next computes them.
     """
     history = state.history
     gap_length = checkpoint.first_kept - state.view.pinned_count
@@ -295,7 +299,10 @@ def _with_gap(state: ConversationState, checkpoint: Checkpoint, tail: Sequence[S
         if message.role == "assistant":
             for call in message.calls:
                 first_index_by_call_id.setdefault(call.id, index)
-    # Sums inside the gap are never read; the last one has to be right for the tail.
+    # Only the last sum before the tail is known. For the others it stands as an upper bound: the one reader that can
+    # come upon them (``measure_new_content``, about a request whose messages are all hidden by now) then returns 0
+    # instead of a negative number, and its callers treat these alike. tests/store/tree/test_active.py compares the
+    # state with the fold from the root.
     gap_sums = [checkpoint.hidden_tokens] * gap_length
     gap_digests = [b""] * gap_length
     tail_digests = [b""] * len(tail)

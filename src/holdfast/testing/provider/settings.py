@@ -38,7 +38,7 @@ class ProviderSettings(Struct, frozen=True):
     binds_thinking: Literal["auto", "always", "never"] = "auto"
     """Whether thinking is bound to everything before it; ``auto`` follows the Claude model, and binds unknown ones."""
     accepted_seals: Literal["own", "any"] = "own"
-    """Whether only signatures and encrypted contents of a strict provider are accepted, or any."""
+    """Whether only signatures of a strict provider are accepted, or any; encrypted contents are signatures too."""
     has_cache: bool = True
     """Whether there is a prompt cache."""
     cache_minimum: int | None = None

@@ -28,7 +28,7 @@ _UNREAD_FIELDS = frozenset(
 """Fields that the model does not read; ``data`` is redacted content, unless it is the text of a document."""
 _JSON_FIELDS = frozenset({"input", "args", "arguments", "response", "parameters", "input_schema", "schema"})
 """Fields that the model reads as JSON."""
-_SEAL_KINDS = ("reasoning", "compaction")
+_SIGNATURE_KINDS = ("reasoning", "compaction")
 
 
 class Rendering(Struct, frozen=True):
@@ -71,7 +71,7 @@ def _iterate_words_and_media(value: object, api: str) -> Iterator[str | int]:
 def _iterate_field_words(value: dict[str, Any], api: str) -> Iterator[str | int]:
     for key, inner in value.items():
         if key == "encrypted_content":
-            yield from _iterate_sealed_words(inner)
+            yield from _iterate_signed_words(inner)
         elif key == "summary" and value.get("encrypted_content"):
             # The model reads the reasoning itself, not the summary for the client.
             continue
@@ -81,12 +81,12 @@ def _iterate_field_words(value: dict[str, Any], api: str) -> Iterator[str | int]
             yield from _iterate_words_and_media(inner, api)
 
 
-def _iterate_sealed_words(content: object) -> Iterator[str]:
+def _iterate_signed_words(content: object) -> Iterator[str]:
     """Yield the text inside of encrypted content that a strict provider made: reasoning or a compaction."""
-    for kind in _SEAL_KINDS:
-        sealed_fields = open_provider_signature(content, kind)
-        if sealed_fields is not None:
-            yield sealed_fields.get("words", "")
+    for kind in _SIGNATURE_KINDS:
+        signed_fields = open_provider_signature(content, kind)
+        if signed_fields is not None:
+            yield signed_fields.get("words", "")
 
 
 def _get_media_tokens(value: dict[str, Any], api: str) -> int | None:

@@ -85,15 +85,15 @@ def encode_compaction_block(blocks: Sequence[PromptBlock], *, has_signature: boo
     """Encode the block that stands for ``blocks``: with a signature on demand, encrypted content at a threshold."""
     summary = make_provider_summary(blocks)
     history = HistoryDigest(blocks)
-    seal = make_provider_signature(
+    signature = make_provider_signature(
         "compaction",
         words=summary,
         frame=history.frame,
         end=history.state,
         content=digest_pieces(summary.encode()),
     )
-    seal_field = "signature" if has_signature else "encrypted_content"
-    return msgspec.json.encode({"type": "compaction", "content": summary, seal_field: seal})
+    signature_field = "signature" if has_signature else "encrypted_content"
+    return msgspec.json.encode({"type": "compaction", "content": summary, signature_field: signature})
 
 
 def check_compaction_blocks(blocks: Sequence[PromptBlock], settings: ProviderSettings) -> RefusalReply | None:
@@ -102,17 +102,17 @@ def check_compaction_blocks(blocks: Sequence[PromptBlock], settings: ProviderSet
         if not _is_compaction_with_content(block):
             continue
         # A signature comes from a compaction on demand, encrypted content from one at a threshold.
-        seal = block.value.get("signature", block.value.get("encrypted_content"))
-        if seal is None:
+        signature = block.value.get("signature", block.value.get("encrypted_content"))
+        if signature is None:
             continue
-        sealed_fields = open_provider_signature(seal, "compaction")
-        if sealed_fields is None:
+        signed_fields = open_provider_signature(signature, "compaction")
+        if signed_fields is None:
             if settings.accepted_seals == "own":
                 text = "the signature of the compaction block is invalid"
                 return _make_compaction_refusal(block, text, "signature_invalid")
             continue
         content = str(block.value["content"]).encode("utf-8", "replace")
-        if sealed_fields.get("content") != digest_pieces(content):
+        if signed_fields.get("content") != digest_pieces(content):
             text = "the content of the compaction block was changed"
             return _make_compaction_refusal(block, text, "content_mismatch")
     return None

@@ -137,7 +137,7 @@ def _apply_fault(fault: Fault, remaining_steps: list[ServerStep], error_events: 
             return [GARBAGE_BYTES, *remaining_steps]
         case "utf8":
             return [*_insert_invalid_utf8(remaining_steps)]
-        case _:  # "blank": only the head
+        case _:  # "blank": it always strikes at position 0, so the first of the remaining steps is the head
             return remaining_steps[:1]
 
 

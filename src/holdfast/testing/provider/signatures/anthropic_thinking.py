@@ -13,7 +13,7 @@ from holdfast.testing.provider.parse_request import ProviderRequest
 from holdfast.testing.provider.request_pieces import PromptBlock
 from holdfast.testing.provider.settings import ProviderSettings
 from holdfast.testing.provider.signatures.opaque_texts import (
-    SealContent,
+    SignedFields,
     digest_pieces,
     make_provider_signature,
     open_provider_signature,
@@ -66,17 +66,17 @@ class HistoryDigest:
         """Extend the digest by one block; tools with ``defer_loading`` are not part of it."""
         if block.section == "tools" and isinstance(block.value, dict) and block.value.get("defer_loading"):
             return
-        sealed_fields = open_compaction_signature(block)
-        if sealed_fields is not None and sealed_fields.get("frame") == self.frame:
-            self.state = sealed_fields.get("end", "")
+        signed_fields = open_compaction_signature(block)
+        if signed_fields is not None and signed_fields.get("frame") == self.frame:
+            self.state = signed_fields.get("end", "")
             return
         self.state = digest_pieces(self.state.encode(), block.key)
         if block.section != "messages":
             self.frame = self.state
 
 
-def open_compaction_signature(block: PromptBlock) -> SealContent | None:
-    """Return the sealed fields of a compaction block that a strict provider made, or None for any other block."""
+def open_compaction_signature(block: PromptBlock) -> SignedFields | None:
+    """Return the signed fields of a compaction block that a strict provider made, or None for any other block."""
     if block.kind != "compaction":
         return None
     signature = block.value.get("signature") or block.value.get("encrypted_content")
@@ -160,21 +160,21 @@ def _check_thinking_block(
     string if it is accepted. Thinking of a model that does not bind it may be replayed anywhere.
     """
     text_field, signature_field = THINKING_FIELDS[block.kind]
-    sealed_fields = open_provider_signature(block.value.get(signature_field), "thinking")
-    if sealed_fields is None:
+    signed_fields = open_provider_signature(block.value.get(signature_field), "thinking")
+    if signed_fields is None:
         if settings.accepted_seals == "any":
             return ""
         return _make_thinking_refusal(block, _CORRUPT_TEXT)
     if block.kind == "thinking":
         text_digest = digest_pieces(str(block.value.get(text_field)).encode("utf-8", "replace"))
-        if sealed_fields.get("words") != text_digest:
+        if signed_fields.get("words") != text_digest:
             return _make_thinking_refusal(block, _MODIFIED_TEXT if is_latest else _CORRUPT_TEXT)
-    signing_model = sealed_fields.get("model", "")
+    signing_model = signed_fields.get("model", "")
     if not is_bound or not is_thinking_bound(signing_model, settings):
         return ""
     if not is_same_model_name(signing_model, model):
         return "model_mismatch"
-    return "" if sealed_fields.get("prefix") == prefix else "prefix_mismatch"
+    return "" if signed_fields.get("prefix") == prefix else "prefix_mismatch"
 
 
 _CORRUPT_TEXT = "Invalid `signature` in `thinking` block"

@@ -74,12 +74,12 @@ def _explain_wrong_signature(part: Mapping[str, Any], model: str, settings: Prov
     signature = get_thought_signature(part)
     if signature in _UNCHECKED_SIGNATURES:
         return ""
-    sealed_fields = open_provider_signature(signature, "thought")
-    if sealed_fields is None:
+    signed_fields = open_provider_signature(signature, "thought")
+    if signed_fields is None:
         return "Corrupted thought signature." if settings.accepted_seals == "own" else ""
-    if not is_same_model_name(sealed_fields.get("model", ""), model):
+    if not is_same_model_name(signed_fields.get("model", ""), model):
         return "Invalid thought signature: it was made by another model."
     is_call = "functionCall" in part or "function_call" in part
-    if is_call and sealed_fields.get("part") != _digest_call(part):
+    if is_call and signed_fields.get("part") != _digest_call(part):
         return "Invalid thought signature."
     return ""

@@ -113,9 +113,14 @@ class ResponseStore:
         request: ProviderRequest,
         settings: ProviderSettings,
     ) -> RefusalReply | None:
+        """Return the refusal of ``item``, or None if the server accepts it.
+
+        An item is refused if its encrypted content was not made by a provider, if it is reasoning without that content
+        which this server did not store, or if it is an item of an earlier answer without the reasoning before it.
+        """
         item_id = str(item.get("id", ""))
         item_type = item.get("type")
-        if item_type in _SEALED_TYPES and item.get("encrypted_content") is not None:
+        if item_type in _SIGNED_ITEM_TYPES and item.get("encrypted_content") is not None:
             if _is_readable(item, settings):
                 return None
             return _refuse_corrupt_content(str(item["encrypted_content"]))
@@ -156,7 +161,7 @@ class ResponseStore:
                 self.answers[request.conversation] = self.answers[id_]
 
 
-_SEALED_TYPES = ("reasoning", "compaction", "compaction_summary")
+_SIGNED_ITEM_TYPES = ("reasoning", "compaction", "compaction_summary")
 
 
 def _has_item_references(input_items: object) -> bool:
@@ -182,12 +187,12 @@ def _explain_mismatch(block: PromptBlock, prefix: str, model: str) -> str:
     """Return the reason why a block is reasoning of another model or history, or an empty string."""
     if block.kind != "reasoning":
         return ""
-    sealed_fields = open_provider_signature(block.value.get("encrypted_content"), "reasoning")
-    if sealed_fields is None:
+    signed_fields = open_provider_signature(block.value.get("encrypted_content"), "reasoning")
+    if signed_fields is None:
         return ""
-    if not is_same_model_name(sealed_fields.get("model", ""), model):
+    if not is_same_model_name(signed_fields.get("model", ""), model):
         return "model_mismatch"
-    return "" if sealed_fields.get("prefix") == prefix else "prefix_mismatch"
+    return "" if signed_fields.get("prefix") == prefix else "prefix_mismatch"
 
 
 def encrypt_reasoning(prefix: str, model: str, words: str) -> str:
