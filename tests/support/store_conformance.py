@@ -293,7 +293,7 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
         assert list_ids(active.tail) == ["m8", "m9"]
         assert is_same_request(state, whole_state)
         assert state.history.sized_messages[8] == whole_state.history.sized_messages[8]
-        with pytest.raises(LookupError, match="slots 1 to 7"):
+        with pytest.raises(LookupError, match="messages 1 to 7"):
             state.history.sized_messages.slice()
 
     def test_open_size_state_equals_the_sizes_of_the_leafs_path(self, tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ class _AccountFold:
         self._model = model
         self._measure_state = measure_state
         self._last: tuple[ConversationState, int, str] | None = None
-        """The branch at the last request, how many slots that covered, and the digest of those."""
+        """The branch at the last request, how many messages it covered, and the digest of these."""
         self._changes_since_request: list[str] = []
         """The names of the changes to the prefix since the last request."""
         self._saved_now: Counter[str] = Counter()

@@ -36,10 +36,10 @@ T = TypeVar("T", bound=BranchFold)
 
 
 def fold_branches(entries: Sequence[Entry], branch_fold: T, leaf: str | None) -> tuple[T, list[T]]:
-    """Fold the tree ``entries`` (parents first) into one fold for each branch, starting from ``branch_fold``.
+    """Fold the tree ``entries`` (parents first), starting from ``branch_fold``.
 
-    Returns the fold that ends at ``leaf``, and the folds of all other branches. Each entry is in the report of exactly
-    one of them.
+    A new fold begins wherever the tree splits, so there is one for each part of a branch without a split. Returns the
+    fold that ends at ``leaf``, and all others. Each entry is in the report of exactly one of them.
     """
     # A fold is copied only where the tree splits. Where an entry has a single child, the fold of the entry becomes that
     # of the child, so a long log takes linear time.

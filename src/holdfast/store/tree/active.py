@@ -189,7 +189,7 @@ class GappedSequence(PersistentSequence[T]):
 
     def _raise_gap_error(self) -> None:
         gap = self.gap
-        msg = f"slots {gap.start} to {gap.stop - 1} were dropped after a compaction: open the whole path to read them"
+        msg = f"messages {gap.start} to {gap.stop - 1} are only in the log: open the whole path to read them"
         raise LookupError(msg)
 
 
