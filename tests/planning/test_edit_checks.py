@@ -31,18 +31,21 @@ def test_add_edits_takes_a_part_edit_and_a_message_edit():
     """A stage may replace one part of a message, or whole messages."""
     part_edit = Edit(Span(0, 1, 0), (Text("Fix it."),))
     message_edit = Edit(Span(1, 2), (Message("assistant", (Text("OK."),)),))
-    planned = plan(MESSAGES, TARGET, build_policy(lambda builder: builder.add_edits((part_edit, message_edit))))
-    assert planned.record == (part_edit, message_edit)
+    for edits in ((part_edit, message_edit), [part_edit, message_edit]):
+        planned = plan(MESSAGES, TARGET, build_policy(lambda builder, edits=edits: builder.add_edits(edits)))
+        assert planned.record == (part_edit, message_edit)
 
 
 @pytest.mark.parametrize(
     ("edits", "words"),
     [
-        (5, "edits is of type int; give a value of type tuple"),
-        (Edit(Span(0, 1, 0), ()), "edits is of type Edit; give a value of type tuple"),
-        ((5,), r"edits\[0\] is no edit"),
-        ((Edit(Span("0", 1)),), r"edits\[0\] is no edit: .*\$\.span\.start"),  # type: ignore[arg-type]
-        ((Edit(Span(0, 1), 5),), r"edits\[0\] is no edit: .*\$\.replacement"),  # type: ignore[arg-type]
+        (5, "edits is of type int; give a value of type tuple or list"),
+        (Edit(Span(0, 1, 0), ()), "edits is of type Edit; give a value of type tuple or list"),
+        ((5,), r"edits\[0\] is not a valid edit"),
+        ((Edit(Span("0", 1)),), r"edits\[0\] is not a valid edit: .*\$\.span\.start"),  # type: ignore[arg-type]
+        ((Edit(Span(0, 1), 5),), r"edits\[0\] is not a valid edit: .*\$\.replacement"),  # type: ignore[arg-type]
+        ((Edit(None, ()),), r"edits\[0\] is not a valid edit: .*\$\.span"),  # type: ignore[arg-type]
+        ((Edit(Span(0, 1, 0), (Text("x"),), saves="5"),), r"\$\.saves"),  # type: ignore[arg-type]
         ((Edit(Span(0, 1), (Text("x"),)),), "a part is replaced by parts, and messages by messages"),
         ((Edit(Span(0, 1, 0), (Message("user", ()),)),), "a part is replaced by parts, and messages by messages"),
     ],
@@ -60,7 +63,8 @@ def test_add_edits_names_the_value_of_a_wrong_type(edits: Any, words: str):
         (Span(-1, 1), "messages -1 to 1"),
         (Span(2, 1), "messages 2 to 1"),
         (Span(4, 4), "messages 4 to 4"),
-        (Span(0, 1, 7), "part 7 of message 0; that message has 1 parts"),
+        (Span(3, 3, 0), "a part of message 3; the history has 3 messages"),
+        (Span(0, 1, 7), "part 7 of message 0; that message has 1 part,"),
         (Span(0, 1, -1), "part -1 of message 0"),
     ],
 )

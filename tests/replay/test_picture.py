@@ -63,14 +63,14 @@ def test_draw_policy_picture_divides_bars_by_tokens():
         "holdfast", [make_point(0, 40_000, kinds=kinds)], 64_000, 48_000, 120, letters=True
     ).plain
     bar = list_bar_lines(text)[0].split()[1]
-    assert bar == "s" * 15 + "S" * 7 + "u" * 8 + "R" * 8 + "·" * 7 + "│" + "·" * 14
+    assert bar == "p" * 15 + "S" * 7 + "u" * 8 + "R" * 8 + "·" * 7 + "│" + "·" * 14
 
 
 def test_draw_policy_picture_merges_related_kinds():
     """System messages are drawn as setup and tool text as results, so that every measured token is in the bar."""
     kinds = {"setup": 8_000, "system": 8_000, "tool": 8_000, "results": 8_000}
     text = draw_policy_picture("x", [make_point(0, 32_000, kinds=kinds)], 64_000, 48_000, 120, letters=True).plain
-    assert list_bar_lines(text)[0].split()[1].startswith("s" * 15 + "R" * 15 + "·")
+    assert list_bar_lines(text)[0].split()[1].startswith("p" * 15 + "R" * 15 + "·")
 
 
 def test_draw_policy_picture_marks_requests_over_the_window():

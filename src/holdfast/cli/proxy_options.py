@@ -17,9 +17,9 @@ from holdfast import config
 from holdfast.cli.files.user_paths import explain_impossible_path, explain_unwritable_store, get_store_path
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.ranges import IntegerParamType
-from holdfast.cli.output.terminal import format_count
 from holdfast.config.providers import PROVIDERS
 from holdfast.errors import ConfigError, WindowTooSmall
+from holdfast.messages.text.counts import format_count
 from holdfast.planning.budget import check_budget
 from holdfast.planning.pipeline import Policy
 from holdfast.proxy.modes import get_proxy_mode
@@ -191,7 +191,7 @@ def describe_recording_problem(store_url: str) -> str:
     if why := explain_unwritable_store(store_url):
         return f"requests are answered, but not recorded: {why}"
     if store_url != ":memory:" and (why := describe_low_disk(get_store_path(store_url), MIN_FREE_BYTES)):
-        return f"requests go on, but recording stops when the disk is full: {why}"
+        return f"requests are answered, but recording stops when the disk is full: {why}"
     return ""
 
 

@@ -47,7 +47,7 @@ __all__ = [
 RECALL_TOOL_NAME = "recall"
 RECALL_DESCRIPTION = """\
 Reads back text of this conversation that is no longer shown: tool results that were replaced by a preview or cleared, \
-messages that were summarised, anything that was said earlier. Nothing was lost. Pages have at most 50,000 characters; \
+messages that were summarized, anything that was said earlier. Nothing was lost. Pages have at most 50,000 characters; \
 each says how to go on.
 With id: a page of that text. With id and lines or chars: that range. With id and search: the lines of it that match.
 With search alone: finds messages in the whole history, with their ids. With nothing: lists the texts that were stored \

@@ -225,7 +225,7 @@ def _raise_if_not_utf8(start: bytes) -> None:
     except UnicodeDecodeError as error:
         if error.start < len(start) - 4:  # else a character is cut in two
             raise FormatError(
-                f"this is no UTF-8 text (byte {error.start} is none). {_describe_known_formats()}"
+                f"this is not UTF-8 text (byte {error.start} is not valid). {_describe_known_formats()}"
             ) from None
 
 

@@ -6,7 +6,7 @@ reductions on copies and keep the best.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from msgspec import Struct
@@ -58,15 +58,15 @@ class PlanBuilder(Struct, frozen=True, dict=True):
             tokens = min(tokens, self.assumed_full_tokens)
         return int(tokens * part)
 
-    def add_edits(self, edits: tuple[Edit, ...], blobs: tuple[Blob, ...] = ()) -> PlanBuilder:
+    def add_edits(self, edits: Sequence[Edit], blobs: tuple[Blob, ...] = ()) -> PlanBuilder:
         """Return the builder with ``edits`` decided and ``blobs`` to be stored; the builder itself without edits.
 
-        Raises ``TypeError`` for an edit that is none, and ``IndexError`` for a span outside the history.
+        Raises ``TypeError`` for an edit with a value of a wrong type, and ``IndexError`` for a span outside the history.
         """
         if not edits:
             return self
         require_valid_edits(edits, self.state.history)
-        state = apply_entry(self.state, Entry("", None, DecisionEntry(edits)))
+        state = apply_entry(self.state, Entry("", None, DecisionEntry(tuple(edits))))
         record = (*self.record, *edits)
         return replace(
             self,

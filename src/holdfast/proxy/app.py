@@ -246,7 +246,9 @@ class ProxyApp:
             return AccessRefusal("invalid_request", "WebSockets are not supported; send a POST request", 426)
         in_progress = self.health.in_progress
         if in_progress >= self._settings.concurrent:
-            why = f"{in_progress} requests are in progress, which is the limit; raise concurrent in [proxy]"
+            why = (
+                f"the limit of requests at a time, {in_progress}, is reached; try again, or raise concurrent in [proxy]"
+            )
             return AccessRefusal("overloaded", why)
         return None
 

@@ -34,7 +34,7 @@ class ContentKind(Struct, frozen=True):
 
 
 CONTENT_KINDS = (
-    ContentKind("setup", "s", "bright_black"),
+    ContentKind("setup", "p", "bright_black"),
     ContentKind("summary", "S", "magenta"),
     ContentKind("user", "u", "bright_green"),
     ContentKind("assistant", "a", "blue"),

@@ -49,7 +49,7 @@ SIGNATURE_PATTERN = re.compile(rb'"(?:signature|encrypted_content|thoughtSignatu
 @pytest.fixture
 def other_key(monkeypatch):
     """Return a function after which the provider refuses its earlier signatures, as for another organisation."""
-    return lambda: monkeypatch.setattr("holdfast.testing.provider.signatures.opaque_texts._SEAL_KEY", b"another key")
+    return lambda: monkeypatch.setattr("holdfast.testing.provider.signatures.opaque_texts._SIGNING_KEY", b"another key")
 
 
 def build_fields(api):

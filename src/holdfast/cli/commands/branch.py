@@ -15,7 +15,6 @@ from holdfast.cli.output.terminal import (
     MIN_WRAP_WIDTH,
     ProgressBar,
     clean_single_line,
-    format_count,
     make_console,
     make_json_option,
     print_json,
@@ -26,6 +25,7 @@ from holdfast.cli.reports.branches import build_states_at_entries
 from holdfast.cli.reports.describe import format_session_line, format_time, shorten_entry_ids, summarize_message
 from holdfast.cli.reports.history import SHORT_ID, find_continuation_leaf, find_entry, load_branch_history
 from holdfast.cli.reports.request_size import RequestSize, TargetCache, format_tokens, measure_request
+from holdfast.messages.text.counts import format_count
 from holdfast.state.entries import AnswerEntry, BranchSummaryEntry, Entry, MessageEntry, NoteEntry
 from holdfast.store.base import SessionInfo, SessionStore
 

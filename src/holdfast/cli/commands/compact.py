@@ -16,7 +16,6 @@ from holdfast.cli.files.user_paths import open_named_store, store_option
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import (
     clean_single_line,
-    format_count,
     make_console,
     make_json_option,
     print_command,
@@ -29,6 +28,7 @@ from holdfast.cli.reports.history import SHORT_ID, load_branch_history
 from holdfast.cli.reports.next_plan import make_session_plan_inputs
 from holdfast.cli.reports.request_size import format_tokens, get_session_target
 from holdfast.cli.reports.session_lock import list_decisions_after, open_journal_at_leaf
+from holdfast.messages.text.counts import format_count
 from holdfast.planning.pipeline import Policy
 from holdfast.state.plan import Plan, mark_compaction_manual
 from holdfast.state.target import PlanInputs, Target

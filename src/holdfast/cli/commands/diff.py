@@ -15,7 +15,6 @@ from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import (
     ProgressBar,
     clean_single_line,
-    format_count,
     make_console,
     make_json_option,
     print_json,
@@ -52,6 +51,7 @@ from holdfast.cli.reports.request_size import (
     format_tokens,
     measure_session_request,
 )
+from holdfast.messages.text.counts import format_count
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, RequestEntry, RevokeEntry
 from holdfast.store.base import SessionInfo, SessionStore
 

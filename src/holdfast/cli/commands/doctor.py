@@ -37,7 +37,6 @@ from holdfast.cli.output.terminal import (
     WRAP_INDENT,
     ProgressBar,
     clean_single_line,
-    format_count,
     make_console,
     make_json_option,
     print_json,
@@ -52,6 +51,7 @@ from holdfast.cli.proxy_options import (
     make_proxy_url,
 )
 from holdfast.errors import UnknownId
+from holdfast.messages.text.counts import format_count
 from holdfast.planning.budget import DEFAULT_WINDOW
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.proxy.settings import Settings

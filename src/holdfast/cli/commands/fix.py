@@ -15,11 +15,11 @@ from holdfast.cli.output.hints import suggest_right_command
 from holdfast.cli.output.terminal import (
     clean_single_line,
     encode_printable_json,
-    format_count,
     make_console,
     make_json_option,
 )
 from holdfast.errors import FormatError, HoldfastError
+from holdfast.messages.text.counts import format_count
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.fix.fix_context import FixResult, RequestFix
 from holdfast.providers.fix.fix_request import fix_lone_surrogates, fix_request

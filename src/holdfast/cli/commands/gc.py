@@ -11,12 +11,12 @@ from holdfast.cli.files.user_paths import describe_missing_store, open_named_sto
 from holdfast.cli.output.ranges import FloatParamType
 from holdfast.cli.output.terminal import (
     clean_single_line,
-    format_count,
     make_console,
     make_json_option,
     print_json,
     print_line,
 )
+from holdfast.messages.text.counts import format_count
 from holdfast.store.base import BlobItem
 from holdfast.store.garbage import GRACE_SECONDS, UnusedBlobs, find_unused_blobs, remove_unused_blobs
 

@@ -15,13 +15,13 @@ from holdfast.cli.output.hints import suggest_right_command
 from holdfast.cli.output.terminal import (
     clean_single_line,
     encode_printable_json,
-    format_count,
     make_console,
     make_json_option,
     print_json,
     print_wrapped,
 )
 from holdfast.errors import FormatError, UnrecognizedContent
+from holdfast.messages.text.counts import format_count
 from holdfast.providers.common.json.json_path import set_body_model
 from holdfast.providers.common.json.surrogates import replace_surrogates_in_bytes
 from holdfast.providers.registry import API_NAMES

@@ -20,7 +20,6 @@ from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import (
     ProgressBar,
     clean_single_line,
-    format_count,
     make_console,
     make_json_option,
     print_json,
@@ -28,6 +27,7 @@ from holdfast.cli.output.terminal import (
 )
 from holdfast.cli.reports.history import find_entry, load_branch_history, parse_message_number
 from holdfast.engine.recall import TextPage, iter_recall_pages, list_spilled_texts, recall_page
+from holdfast.messages.text.counts import format_count
 from holdfast.state.entries import BranchSummaryEntry, Entry, MessageEntry
 from holdfast.store.base import SessionStore
 from holdfast.store.search.search import MATCH_CLOSE, MATCH_OPEN

@@ -17,7 +17,6 @@ from holdfast.cli.output.errors import EXPECTED_ERRORS, WRONG_USE, CommandError,
 from holdfast.cli.output.terminal import (
     ProgressBar,
     clean_single_line,
-    format_count,
     make_console,
     make_json_option,
     print_json,
@@ -26,6 +25,7 @@ from holdfast.cli.output.terminal import (
 from holdfast.formats.repair.findings import RepairFinding
 from holdfast.formats.repair.survey import NO_HEADER_REASON
 from holdfast.formats.repair.tools import REPAIR_TOOLS
+from holdfast.messages.text.counts import format_count
 from holdfast.store.repair.findings import StoreRepairFinding, StoreRepairReport
 from holdfast.store.repair.repair_store import repair_store
 from holdfast.store.sql.migrations import MIGRATIONS

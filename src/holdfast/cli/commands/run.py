@@ -22,7 +22,7 @@ from holdfast.cli.clients.temporary_files import ClientCommand, prepare_client
 from holdfast.cli.files.user_paths import is_store_missing, locate_store, open_named_store, store_option
 from holdfast.cli.output.errors import EXPECTED_ERRORS, CommandError, cut_long_words, describe_error
 from holdfast.cli.output.ranges import IntegerParamType
-from holdfast.cli.output.terminal import clean_single_line, encode_printable_json, format_count, make_json_option
+from holdfast.cli.output.terminal import clean_single_line, encode_printable_json, make_json_option
 from holdfast.cli.proxy_options import (
     MAX_PORT,
     add_proxy_options,
@@ -39,6 +39,7 @@ from holdfast.cli.proxy_options import (
 )
 from holdfast.cli.reports.describe import shorten_session_keys
 from holdfast.config.providers import ADDRESS_VARIABLES
+from holdfast.messages.text.counts import format_count
 from holdfast.proxy.modes import get_bypass_file, get_proxy_mode
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import (
     ProgressBar,
     clean_single_line,
-    format_count,
     make_console,
     make_json_option,
     print_json,
@@ -35,6 +34,7 @@ from holdfast.cli.reports.history import (
     sum_message_sizes,
 )
 from holdfast.cli.reports.request_size import ESTIMATOR_SIZE, RequestSize, format_tokens, measure_session_request
+from holdfast.messages.text.counts import format_count
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import (
     AnswerEntry,

@@ -17,7 +17,6 @@ from holdfast.cli.output.terminal import (
     ProgressBar,
     choose_columns,
     clean_single_line,
-    format_count,
     make_console,
     make_json_option,
     print_json,
@@ -38,6 +37,7 @@ from holdfast.cli.reports.dry_run import PolicyForecast, describe_forecast, fore
 from holdfast.cli.reports.history import SHORT_ID
 from holdfast.cli.reports.request_size import RequestSize, TargetCache, format_tokens, measure_request
 from holdfast.config import Catalog
+from holdfast.messages.text.counts import format_count
 from holdfast.planning import budget as guard
 from holdfast.planning.settings import Settings
 from holdfast.state.calibration.calibration import min_known_size

@@ -18,7 +18,6 @@ from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import (
     ProgressBar,
     clean_single_line,
-    format_count,
     make_console,
     make_json_option,
     print_command,
@@ -51,6 +50,7 @@ from holdfast.cli.reports.request_detail import (
 )
 from holdfast.cli.reports.request_size import RequestSize, format_tokens, measure_session_request
 from holdfast.messages.sized_message import SizedMessage
+from holdfast.messages.text.counts import format_count
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, Entry
 from holdfast.store.base import SessionInfo

@@ -124,7 +124,6 @@ def format_call(call: ToolCall) -> str:
     call_arguments = decode_call_arguments(call)
     first = ""
     if isinstance(call_arguments, dict):
-        first = ""
         for value in call_arguments.values():
             if isinstance(value, str):
                 first = value

@@ -80,7 +80,7 @@ def repair_file_on_disk(
     if not is_existing_path(path):
         return SessionFileRepair(str(path), reason=FILE_MISSING)
     if not path.is_file():
-        raise FormatError("a folder or a device is no session file; give the files in it")
+        raise FormatError("this is a folder or a device; give the session files in it")
     real = path.resolve()
     with real.open("rb") as file:
         old_stat = os.fstat(file.fileno())

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from holdfast.messages.text.counts import format_count
+
 if TYPE_CHECKING:
     from typing import Self
 
@@ -133,12 +135,6 @@ def clean_single_line(text: str, max_length: int = 0) -> str:
     if max_length and len(line) > max_length:
         return f"{line[: max_length - 1]}…"
     return line
-
-
-def format_count(count: int, noun: str) -> str:
-    """Format a count with its noun: ``1 error``, ``2 errors``."""
-    plural = "" if count == 1 else "s"
-    return f"{count:,} {noun}{plural}"
 
 
 def print_more_hint(count: int, noun: str, option: str) -> None:

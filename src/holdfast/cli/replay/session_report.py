@@ -12,11 +12,12 @@ from msgspec.structs import replace
 from holdfast.cli.files.input_files import read_input_file
 from holdfast.cli.files.recordings import RecordingSource
 from holdfast.cli.output.errors import EXPECTED_ERRORS, describe_error
-from holdfast.cli.output.terminal import clean_single_line, format_count
+from holdfast.cli.output.terminal import clean_single_line
 from holdfast.cli.replay.dump import RequestDumpFolder, SessionDump
 from holdfast.config import Catalog, get_target
 from holdfast.errors import FormatError, WindowTooSmall
 from holdfast.formats import Recording, read_recording
+from holdfast.messages.text.counts import format_count
 from holdfast.planning.budget import check_budget, compute_budget
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.pipeline import Policy
@@ -191,7 +192,7 @@ def _add_cut_scores(
     for budget, cut_result in cut_results.items():
         scores[budget] = cut_result.score
         if cut_result.requests_over:
-            over.append(f"over at {cut_result.requests_over} cuts of {int(budget):,}")
+            over.append(f"over at {format_count(cut_result.requests_over, 'cut')} of {int(budget):,}")
         if cut_result.missing_reason:
             missing_budgets[budget] = cut_result.missing_reason
     return replace(
@@ -236,7 +237,7 @@ def _list_problems(recording: Recording) -> tuple[str, ...]:
     lines = [clean_single_line(problem.message) for problem in recording.problems[:_LISTED_PROBLEMS]]
     hidden_count = len(recording.problems) - len(lines)
     if hidden_count:
-        lines.append(f"and {hidden_count} more lines")
+        lines.append(f"and {format_count(hidden_count, 'more line')}")
     return tuple(lines)
 
 

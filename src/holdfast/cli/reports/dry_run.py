@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from holdfast.cli.files.user_paths import open_named_store
 from holdfast.cli.output.errors import EXPECTED_ERRORS
-from holdfast.cli.output.terminal import format_count
 from holdfast.cli.reports.branches import find_overflow_refusals, fold_branches
 from holdfast.cli.reports.history import get_entries_to_leaf
 from holdfast.cli.reports.request_size import format_tokens, get_session_target
 from holdfast.config import Configuration
 from holdfast.errors import WindowTooSmall
+from holdfast.messages.text.counts import format_count
 from holdfast.planning import budget as guard
 from holdfast.planning.pipeline import Policy, plan_without_normalization
 from holdfast.state.calibration.calibration import min_known_size

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from holdfast.cli.output.terminal import format_count
 from holdfast.cli.reports.history import (
     SHORT_ID,
     BranchHistory,
@@ -17,6 +16,7 @@ from holdfast.cli.reports.history import (
 )
 from holdfast.cli.reports.request_size import RequestSize, format_tokens, measure_request
 from holdfast.cli.reports.session_lock import list_decisions_after, open_journal_at_leaf
+from holdfast.messages.text.counts import format_count
 from holdfast.planning.pipeline import Policy, plan_request
 from holdfast.state.calibration.usage import get_cache_lifetime
 from holdfast.state.conversation_state import ConversationState

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.cli.commands.show import describe_entry_body
-from holdfast.cli.output.terminal import clean_single_line, format_count, print_command, print_wrapped
+from holdfast.cli.output.terminal import clean_single_line, print_command, print_wrapped
 from holdfast.cli.reports.branches import find_overflow_refusals
 from holdfast.cli.reports.describe import format_time
 from holdfast.cli.reports.history import (
@@ -30,6 +30,7 @@ from holdfast.cli.reports.request_size import (
 )
 from holdfast.config import Configuration
 from holdfast.errors import UnknownId
+from holdfast.messages.text.counts import format_count
 from holdfast.planning import budget as guard
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.costs import compute_known_cost

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import collect_media_in_messages
 from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.messages.text.counts import format_count
 from holdfast.messages.text.user_text import has_user_content
 from holdfast.planning.budget import TokenBudget
 from holdfast.planning.builder import PlanBuilder
@@ -289,14 +290,13 @@ def _explain_blocked_compaction(builder: PlanBuilder) -> str:
     if not builder.inputs.allow_auto_compaction:
         return "the request is over its trigger, but automatic compactions are paused"
     if is_breaker_tripped(counters.failed_compactions, settings) and not builder.inputs.is_breaker_cooled:
-        return f"the request is over its trigger, but compaction failed too often: {counters.failed_compactions} times"
+        failures = format_count(counters.failed_compactions, "failure")
+        return f"the request is over its trigger, but compaction failed too often: {failures} in a row"
     # Invariant bounded-attempts (docs/invariants.md): only so many compactions between two answers, or a request that
     # never fits would be compacted for ever.
     if counters.compactions_since_answer >= settings.compaction.max_per_answer:
-        return (
-            f"the request is over its trigger, but {counters.compactions_since_answer} compactions "
-            "already ran since the last answer"
-        )
+        compactions = format_count(counters.compactions_since_answer, "compaction")
+        return f"the request is over its trigger after {compactions} since the last answer; no more are tried"
     return ""
 
 

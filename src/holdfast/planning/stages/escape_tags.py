@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from holdfast.messages.message import Message, get_part_text
 from holdfast.messages.parts import Media, Opaque, Part, Text, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.messages.text.counts import format_count
 from holdfast.planning.builder import PlanBuilder, build_part_edit
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit
@@ -232,7 +233,7 @@ def _build_escape_edits(state: ConversationState, index: int, own_blocks: tuple[
         text = get_part_text(part)
         escaped_text = get_part_text(escaped_part)
         count = (len(escaped_text) - len(text)) // (len(ESCAPED_BRACKET) - 1)
-        why = f"escaped {count} look-alikes of <{SPILL_TAG}> that Holdfast did not write"
+        why = f"escaped {format_count(count, 'look-alike')} of <{SPILL_TAG}> that Holdfast did not write"
         saves = estimate_text_tokens(text) - estimate_text_tokens(escaped_text)
         yield build_part_edit(index, part_index, escaped_part, ESCAPE_RULE, why, saves)
 

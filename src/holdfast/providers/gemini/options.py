@@ -186,9 +186,9 @@ def write_options(options: PortableOptions) -> OptionFields:
     }
     notes = []
     if len(options.stop_sequences) > _MAX_STOP_SEQUENCES:
-        notes.append("of the stop sequences only five may stand there")
+        notes.append("the stop sequences behind the fifth: left out, the API takes five")
     if options.stream:
-        notes.append("stream is told by the address there")
+        notes.append("stream: left out, the address of the request says it")
     if options.parallel_calls is False:
         notes.append("parallel_calls: left out, the API has no such option")
     return body, tuple(notes)

@@ -93,7 +93,7 @@ def _build_json_finding(body: bytes | Mapping[str, Any], error: Exception) -> Fi
     else:
         surrogate_path = ""
     if not surrogate_path:
-        return Finding("json", "error", "$", f"{error}; send valid JSON")
+        return Finding("json", "error", "$", str(error))
     message = (
         f"half of a character (a lone surrogate) is in {surrogate_path}; replace it by U+FFFD, as holdfast fix does"
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.messages.size.image_size import read_image_size
+from holdfast.messages.text.counts import format_count
 from holdfast.providers.anthropic.models import MAX_LARGE_IMAGES, MAX_PIXELS_FEW_IMAGES, MAX_PIXELS_MANY_IMAGES
 from holdfast.providers.anthropic.rules.block_kinds import THINKING_BLOCK_KINDS, is_paused_turn
 from holdfast.providers.anthropic.rules.request_view import AnthropicView, BlockView
@@ -40,7 +41,8 @@ def _check_blank_text(request: AnthropicView) -> Violations:
     for block in request.iter_blocks("text"):
         text = block.value.get("text")
         if isinstance(text, str) and text and text.isspace() and block.inner_index < 0:
-            yield block.path, f"the text block has only white space ({len(text)} characters); drop it"
+            characters = format_count(len(text), "character")
+            yield block.path, f"the text block has only white space ({characters}); drop it"
 
 
 def _check_trailing_space(request: AnthropicView) -> Violations:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from holdfast.messages.text.counts import format_count
 from holdfast.providers.gemini.rules.request_view import ContentView, GeminiView, PartView, parse_gemini_version
 from holdfast.providers.rules.options import is_gemini_function_name
 from holdfast.providers.rules.rule import (
@@ -76,7 +77,8 @@ def _check_response_count(request: GeminiView) -> Violations:
         call_count = len(content.calls)
         response_count = 0 if after is None else len(after.responses)
         if call_count and response_count != call_count:
-            problem = f"{call_count} calls, but {response_count} responses in the content after them"
+            calls, responses = format_count(call_count, "call"), format_count(response_count, "response")
+            problem = f"{calls}, but {responses} in the next content"
             path = content.calls[0].payload_path
             yield path, f"{problem}; send one response for each call, all in one content"
 

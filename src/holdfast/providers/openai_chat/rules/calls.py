@@ -41,7 +41,7 @@ def _report_unanswered(call_index: int, waiting: set[str]) -> Violations:
     if waiting:
         names = ", ".join(sorted(waiting))
         path = f"$.messages[{call_index}].tool_calls"
-        yield path, f"{names} has no tool message directly after it; add one for each call"
+        yield path, f"no tool message directly after the calls answers {names}; add one for each call"
 
 
 def _check_orphan_results(request: ChatView) -> Violations:

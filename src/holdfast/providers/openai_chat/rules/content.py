@@ -90,7 +90,7 @@ def _check_speaker_name(request: ChatView) -> Violations:
         has_speaker_name = name is not None and role in ("system", "developer", "user", "assistant")
         if has_speaker_name and not (isinstance(name, str) and _SPEAKER_NAME.match(name)):
             problem = f"name {format_json_value(name)} has white space or one of <|\\/>, or over 64 characters"
-            yield f"$.messages[{at}].name", f"{problem}; remove these characters"
+            yield f"$.messages[{at}].name", f"{problem}; use 1 to 64 other characters"
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
