@@ -66,7 +66,7 @@ def test_read_recording_recognizes_a_format_by_content(data, format_):
         (b"", FormatError, "empty (0 bytes)"),
         (b" \n\n", FormatError, "empty (3 bytes)"),
         (b"\x7fELF\x00\x01", FormatError, "binary file (a NUL byte at 4)"),
-        (b"caf\xe9 au lait\n", FormatError, "no UTF-8 text (byte 3"),
+        (b"caf\xe9 au lait\n", FormatError, "not UTF-8 text (byte 3"),
         (b"SQLite format 3\x00" + bytes(100), UnrecognizedContent, "opencode"),
         (b'{"contents":[{}]}', UnrecognizedContent, "Gemini"),
         (b'{"model":"m","input":[5]}', UnrecognizedContent, "Responses"),

@@ -61,7 +61,7 @@ class PlanBuilder(Struct, frozen=True, dict=True):
     def add_edits(self, edits: Sequence[Edit], blobs: tuple[Blob, ...] = ()) -> PlanBuilder:
         """Return the builder with ``edits`` decided and ``blobs`` to be stored; the builder itself without edits.
 
-        Raises ``TypeError`` for an edit with a value of a wrong type, and ``IndexError`` for a span outside the history.
+        Raises ``TypeError`` for a value of a wrong type, and ``IndexError`` for a span outside the history.
         """
         if not edits:
             return self

@@ -336,7 +336,7 @@ def test_describe_recording_problem_reports_a_full_disk(tmp_path, monkeypatch):
     assert (describe_recording_problem(store_path), describe_recording_problem(":memory:")) == ("", "")
     monkeypatch.setattr(proxying, "MIN_FREE_BYTES", 1 << 80)
     assert re.match(
-        r"requests go on, but recording stops when the disk is full: only [\d,]+ bytes are free",
+        r"requests are answered, but recording stops when the disk is full: only [\d,]+ bytes are free",
         describe_recording_problem(store_path),
     )
     assert describe_recording_problem(":memory:") == ""
