@@ -199,5 +199,5 @@ async def run_with_two_overflows(api):
 
 @pytest.mark.parametrize("api", STRICTEST_MODELS)
 def test_engine_is_idle_after_two_overflows_in_one_answer(api):
-    """BEHAVIOUR 16: once a run has ended, no compaction is in progress."""
+    """Once a run has ended, no compaction is in progress."""
     assert on_fake_clock(partial(run_with_two_overflows, api)) == ["hook", "hook"]

@@ -110,7 +110,7 @@ def test_decide_next_action_skips_useless_steps():
 
 
 def test_decide_next_action_never_compacts_after_a_failed_summary():
-    """BEHAVIOUR 15: there is no other compaction in this run, whatever is refused later."""
+    """There is no other compaction in this run, whatever is refused later."""
     assert "compact" not in list_actions(TOO_LARGE, NoProgress("provider_error"), *[TOO_LARGE] * 4)[1:]
 
 
@@ -163,7 +163,7 @@ def test_decide_next_action_stops_once_the_answer_has_started(kind):
 
 @pytest.mark.parametrize("kind", sorted({*OVERFLOW_KINDS, "media"}))
 def test_recovery_enabled_false_stops_at_overflows(kind):
-    """BEHAVIOUR 8: recovery has its own switch, the stop names it, and transient faults are still retried."""
+    """Recovery has its own switch, the stop names it, and transient faults are still retried."""
     (stop,), _ = run_events(make_refusal(kind), settings=Policy().with_settings(recovery={"enabled": False}).settings)
     assert stop.rule == "switched_off"
     assert "recovery.enabled" in stop.why
@@ -257,7 +257,7 @@ def test_start_recovery_after_an_answer_has_all_steps():
 
 
 def test_open_breaker_skips_compaction_steps():
-    """BEHAVIOUR 18: after three failures compaction is not tried, and the run continues with the next overflow step."""
+    """After three failures compaction is not tried, and the run continues with the next overflow step."""
     failed = FailureEntry("not_smaller")
     assert list_actions(TOO_LARGE, conversation=make_state(failed, failed)) == ["compact"]
     assert list_actions(TOO_LARGE, conversation=make_state(failed, failed, failed)) == ["truncate"]
@@ -265,7 +265,7 @@ def test_open_breaker_skips_compaction_steps():
 
 
 def test_cooled_breaker_allows_one_compaction():
-    """BEHAVIOUR 18: after the cool-down one compaction is tried, and if it fails the breaker is open again."""
+    """After the cool-down one compaction is tried, and if it fails the breaker is open again."""
     failed = FailureEntry("not_smaller")
     conversation = make_state(failed, failed, failed)
     state = start_recovery(conversation, SETTINGS, is_breaker_cooled=True)
@@ -364,7 +364,7 @@ def test_compute_max_requests_is_reached_exactly():
 
 
 def test_format_stop_message_has_sizes_limit_steps_and_advice():
-    """BEHAVIOUR 15: the text has the measured size, the limit, the smallest request, the steps tried and two things to
+    """The text has the measured size, the limit, the smallest request, the steps tried and two things to
     do.
     """
     actions, state = run_events(*[TOO_LARGE] * 6)

@@ -68,7 +68,7 @@ def add_holdfast_headers(
     session: str = "",
     request: str = "",
 ) -> ResponsePiece:
-    """Return ``piece``, if it is a head with Holdfast's headers added that it lacks."""
+    """Add Holdfast's headers that ``piece`` lacks, if it is the head of a response; return other pieces unchanged."""
     if not isinstance(piece, ResponseHead):
         return piece
     header_names = {name for name, _ in piece.headers}

@@ -74,7 +74,7 @@ def _choose_advice(stop: Stop, refusal: ProviderRefusal | None) -> tuple[str, st
     is_permanent = stop.rule == "permanent"
     if refusal and refusal.is_signature_error and is_permanent:
         return _SIGNATURE_ADVICE
-    # A passing kind that is permanent all the same has a status that no waiting changes: a wrong address.
+    # The kind usually passes by itself, but the status of this refusal does not (a wrong address, for example).
     if stop.kind in TRANSIENT_KINDS and is_permanent:
         return _ADDRESS_ADVICE
     default = _TRANSIENT_ADVICE if stop.kind in TRANSIENT_KINDS else _FORMAT_ADVICE

@@ -442,7 +442,7 @@ def _count_tokens_by_kind(study: SessionStudy, simulated_request: SimulatedReque
     state = simulated_request.plan.state
     summary = state.view.compaction.summary if state.view.compaction else None
     for sized_message in simulated_request.sized_messages:
-        # Without its own bytes but with those it was made from, a message was edited.
+        # A message that was edited has no bytes of its own, only those of the original.
         is_edited = sized_message.raw is None and sized_message.base_raw is not None
         for part, (_, tokens) in zip(sized_message.message.parts, study.get_blocks(sized_message), strict=False):
             kind = _KIND_OF_PART.get(type(part).__name__, sized_message.message.role)

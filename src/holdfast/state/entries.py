@@ -208,18 +208,20 @@ NOTE_WINDOW_FORGOTTEN = "window forgotten"
 NOTE_MODEL_STATS = "models known"
 """Reason of a note with statistics of models that hold from here on, in place of all that the log taught before."""
 NOTE_QUEUED, NOTE_DELIVERED = "queued", "delivered"
-"""Reasons of notes: a message that arrived while an answer was on its way, and the ids of such notes that were said."""
+"""Reasons of notes: a message that arrived while an answer was on its way, and the ids of such notes whose messages have
+since become part of the conversation."""
 NOTE_FORM = "form wanted"
 """Reason of a note about which rules to apply to a client's content from here on, since the server refused it.
 
-``mends`` is true for the rules of the API's maker, ``judges`` for the lint rules that we know.
+Its data: ``mends`` is true if content is normalized by the rules of the API's maker, ``judges`` if requests are checked
+by our lint rules before they are sent.
 """
 NOTE_SIGNATURES_RESTORED = "sealed content shown again"
 """Reason of a note: a request without signed content was refused just the same, so that content is shown again."""
 
 
 class NoteEntry(Struct, frozen=True, omit_defaults=True, tag="note"):
-    """Something that is kept but not said: a line that could not be decoded (``raw``), a setting, a remark."""
+    """Something that is kept in the log but is no part of the conversation: a line that could not be decoded (``raw``), a setting, a remark."""
 
     reason: str
     raw: bytes = b""

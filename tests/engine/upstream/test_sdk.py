@@ -73,10 +73,10 @@ def build_request(api, text="hello", *, stream=False, **headers):
 
 
 @asynccontextmanager
-async def wrap_client(name, url):
-    """Wrap the client of this name as an upstream, and close it after the block."""
+async def open_client(name, url):
+    """Build the client of this name, and close it after the block, or its connection is reported in another test."""
     client = CLIENTS[name][1](url)
-    yield wrap_upstream(client)
+    yield client
     if name == "genai":
         await client.aio.aclose()
         client.close()
@@ -92,8 +92,8 @@ def ask_by_client(name, url, sent):
     """Send one request by an SDK client and return its answer."""
 
     async def run_scenario():
-        async with wrap_client(name, url) as upstream:
-            return await ask_upstream(upstream, sent)
+        async with open_client(name, url) as client:
+            return await ask_upstream(wrap_upstream(client), sent)
 
     return anyio.run(run_scenario)
 
@@ -159,7 +159,7 @@ def test_wrap_upstream_streams_event_by_event(name):
     sent = build_request(CLIENTS[name][0], stream=True)
 
     async def run_scenario(url):
-        async with wrap_client(name, url) as upstream, upstream.send(sent) as reply:
+        async with open_client(name, url) as client, wrap_upstream(client).send(sent) as reply:
             events = ReplyReader(reply, sent).read_events()
             return (await anext(events))[0][0]
 
@@ -228,9 +228,9 @@ def test_wrap_upstream_ends_a_cancelled_request_at_once(name):
     sent = build_request(CLIENTS[name][0], stream=True)
 
     async def run_scenario(url):
-        async with wrap_client(name, url) as upstream:
+        async with open_client(name, url) as client:
             with anyio.move_on_after(0.1):
-                await ask_upstream(upstream, sent)
+                await ask_upstream(wrap_upstream(client), sent)
 
     for stage in ("head", "middle"):
         with serve_provider(Provider(WORDS, [ScriptedAnswer(LONG)]), [Fault("stall", stage)]) as url:
@@ -272,12 +272,12 @@ def test_engine_accepts_an_sdk_client_as_upstream(name):
     api = CLIENTS[name][0]
 
     async def run_scenario(url):
-        client, fields = CLIENTS[name][1](url), {"max_tokens": 900} if api == "anthropic" else {}
-        async with Engine.open(
-            MemoryStore(), upstream=client, api=api, model=STRICTEST_MODELS[api], fields=fields
-        ) as engine:
-            session = await engine.session("kelp")
-            return (await session.ask("hello")).message.text
+        fields = {"max_tokens": 900} if api == "anthropic" else {}
+        async with open_client(name, url) as client:
+            opening = Engine.open(MemoryStore(), upstream=client, api=api, model=STRICTEST_MODELS[api], fields=fields)
+            async with opening as engine:
+                session = await engine.session("kelp")
+                return (await session.ask("hello")).message.text
 
     with serve_provider(Provider(msgspec.structs.replace(WORDS, window=200_000))) as url:
         assert anyio.run(run_scenario, url) == "ok 1"

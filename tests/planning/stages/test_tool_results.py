@@ -158,7 +158,7 @@ def test_spill_largest_needs_a_store(can_spill):
 
 @pytest.mark.parametrize("is_recovery_enabled", [True, False])
 def test_plan_spills_nothing_automatically_with_auto_off(is_recovery_enabled):
-    """BEHAVIOUR 8: ``auto`` off stops all automatic paths; overflow recovery and a manual request are not automatic."""
+    """``auto`` off stops all automatic paths; overflow recovery and a manual request are not automatic."""
     messages = [Message.from_text(("user", "assistant")[at % 2], make_text(at, 4_500)) for at in range(11)]
     target, policy = (
         get_target("anthropic", "claude-sonnet-4-5", window=16_000),

@@ -230,6 +230,7 @@ def test_find_summary_problems_checks_sizes_stops_and_calls():
         (f"  {GOOD_SUMMARY}\n\n", GOOD_SUMMARY),
         ("no headings", "no headings"),
         (f"You've hit your limit\n{GOOD_SUMMARY}", f"You've hit your limit\n{GOOD_SUMMARY}"),
+        (f"Sure:\n<invoke name='read'>\n{GOOD_SUMMARY}", f"Sure:\n<invoke name='read'>\n{GOOD_SUMMARY}"),
         ("x" * 500 + f"\n{GOOD_SUMMARY}", "x" * 500 + f"\n{GOOD_SUMMARY}"),
     ],
 )

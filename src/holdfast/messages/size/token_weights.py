@@ -268,7 +268,10 @@ _LONG_RUN = 64
 """Length from which a run of one letter is treated apart. No word is so long, and looking for it takes a hundredth of
 the time of weighing."""
 _RARE_LETTER_WEIGHT = TOKEN_WEIGHTS[10 * len(BYTE_KINDS) + 3 :][:1]
-"""Weight of a rare letter behind seven small ones; in a long run that is one letter repeated."""
+"""Weight of a rare letter behind seven small ones (row 10, column 3); in a long run that is one letter repeated.
+
+No other cell of the table has this weight (``test_token_weights`` checks it), so a run of it is a run of such letters.
+"""
 _RARE_RUN, _RARE_RUN_PATTERN = (
     _RARE_LETTER_WEIGHT * _LONG_RUN,
     re.compile(re.escape(_RARE_LETTER_WEIGHT) + b"{%d,}" % _LONG_RUN),

@@ -75,8 +75,8 @@ def strip_summary_wrapping(text: str) -> str:
     """Return ``text`` without what models put around a summary.
 
     That is a code fence around all of it, an introduction before its first heading, and, if it has that heading, a
-    closing tag behind it. A refusal, a provider's limit or a tool call before the heading is no introduction: it stays,
-    so that ``find_summary_problems`` sees it and rejects the answer.
+    closing tag after it. If the introduction holds a refusal, a provider's limit or a tool call, the answer is returned
+    whole, so that ``find_summary_problems`` sees that and rejects it.
     """
     text = text.strip()
     fence_match = _CODE_FENCE.match(text)
@@ -85,7 +85,7 @@ def strip_summary_wrapping(text: str) -> str:
     heading_match = _compile_heading_pattern(SUMMARY_HEADINGS[0]).search(text)
     if heading_match is None or heading_match.start() > _INTRODUCTION_CHARS:
         return text
-    if _is_refusal_or_limit(text) or _TOOL_CALL_TEXT.match(text):
+    if _is_refusal_or_limit(text) or _TOOL_CALL_TEXT.search(text, 0, heading_match.start()):
         return text
     return _CLOSING_TAG.sub("", text[heading_match.start() :]).rstrip()
 

@@ -113,8 +113,8 @@ def _limit_tool_loop(builder: PlanBuilder, rules: OpenclawRules) -> Iterator[Edi
     window_chars = builder.budget.window * CHARS_PER_TOKEN
     max_chars = max(MIN_LOOP_LIMIT_CHARS, int(window_chars * rules.loop_share))
     max_result_chars = max(MIN_LOOP_LIMIT_CHARS, int(window_chars * rules.loop_result_share / TOOL_WEIGHT))
-    # Half of the window, where tool output counts twice, is less than results may have under pressure. Nothing is under
-    # pressure yet, so the guard does not cut deeper than that: a lower limit would leave the other without use.
+    # The guard runs before the request is too large. It must not cut a result below the limit that applies once the
+    # request is too large (limits.per_result), or that later limit would never have anything to cut.
     limits = rules.get_result_limits(builder.budget.window)
     if limits is not None:
         max_result_chars = max(max_result_chars, limits.per_result)
