@@ -47,7 +47,7 @@ HEADINGS = [
     "## Critical Context",
     "## Relevant Files",
 ]
-NOT_COMPACTED = {"breaker", "nothing-to-compact", "not-smaller"}
+NOT_COMPACTED = {"breaker", "compaction-limit", "nothing-to-compact", "not-smaller"}
 SUMMARISING = [name for name, preset in PRESETS.items() if preset.settings.compaction.enabled]
 TARGET = get_target("anthropic", "claude-sonnet-4-5", window=9_000)
 windows = st.sampled_from([7_000, 9_000, 20_000])
@@ -137,7 +137,7 @@ def test_compaction_continues_in_a_loop_that_reports_no_usage(name):
         policy = policy.with_settings(preset={"loop_share": 0.0})
     steps = drive_agent_loop(build_turns(60, 12_000), target, policy)
     assert len(list_compaction_steps(steps)) > 3
-    assert all(notice.rule != "breaker" for step in steps for notice in step.plan.notices)
+    assert all(notice.rule not in ("breaker", "compaction-limit") for step in steps for notice in step.plan.notices)
 
 
 def test_compaction_happens_at_most_twice_between_two_answers():
@@ -186,6 +186,7 @@ def test_open_breaker_stops_only_automatic_compaction(name):
     target = get_target("anthropic", "claude-sonnet-4-5", window=60_000)
     automatic_plan = plan(messages, target, policy, inputs=PlanInputs(allow_auto_compaction=False))
     assert automatic_plan.compaction is None
+    assert "breaker" not in [notice.rule for notice in automatic_plan.notices]
     forced_plan = plan(messages, target, policy, inputs=PlanInputs(allow_auto_compaction=False, force_compaction=True))
     assert forced_plan.compaction is not None
     assert (

@@ -42,7 +42,7 @@ class DecisionEntry(Struct, frozen=True, omit_defaults=True, tag="decision"):
 
 
 TRIGGER_AUTO = "auto"
-"""Trigger of a compaction that was decided before its request first went out."""
+"""Trigger of a compaction that was decided before its request was first sent."""
 TRIGGER_MANUAL = "manual"
 """Trigger of a compaction that somebody asked for."""
 TRIGGER_OVERFLOW = "overflow"
@@ -208,8 +208,8 @@ NOTE_WINDOW_FORGOTTEN = "window forgotten"
 NOTE_MODEL_STATS = "models known"
 """Reason of a note with statistics of models that hold from here on, in place of all that the log taught before."""
 NOTE_QUEUED, NOTE_DELIVERED = "queued", "delivered"
-"""Reasons of notes: a message that arrived while an answer was on its way, and the ids of such notes whose messages have
-since become part of the conversation."""
+"""Reasons of notes: a message that arrived while an answer was on its way, and the ids of such notes whose messages
+have since become part of the conversation."""
 NOTE_FORM = "form wanted"
 """Reason of a note about which rules to apply to a client's content from here on, since the server refused it.
 
@@ -221,7 +221,7 @@ NOTE_SIGNATURES_RESTORED = "sealed content shown again"
 
 
 class NoteEntry(Struct, frozen=True, omit_defaults=True, tag="note"):
-    """Something that is kept in the log but is no part of the conversation: a line that could not be decoded (``raw``), a setting, a remark."""
+    """Something in the log that is not part of the conversation: an undecodable line (``raw``), a setting, a remark."""
 
     reason: str
     raw: bytes = b""

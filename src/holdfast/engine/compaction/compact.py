@@ -28,6 +28,7 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.budget import compute_effective_target
 from holdfast.planning.circuit_breaker import is_breaker_closed
 from holdfast.planning.pipeline import OVER_WINDOW_RULE
+from holdfast.planning.stages.compaction import BREAKER_RULE, COMPACTION_LIMIT_RULE, PAUSED_RULE
 from holdfast.planning.summary.prompts import SummaryPromptOptions
 from holdfast.providers.native_compaction import can_compact_natively
 from holdfast.recovery.machine import SUMMARY_TOO_LARGE_MESSAGES
@@ -40,7 +41,9 @@ from holdfast.state.target import PlanInputs, SummaryResult, Target
 _OUTCOMES: dict[str, CompactionOutcome] = {
     "nothing-to-compact": "nothing_to_compact",
     "not-smaller": "not_smaller",
-    "breaker": "not_smaller",
+    BREAKER_RULE: "not_smaller",
+    COMPACTION_LIMIT_RULE: "not_smaller",
+    PAUSED_RULE: "not_smaller",
     "cancelled": "cancelled",
 }
 """Outcomes by the rule of the planner's notice about a compaction that it did not make."""
@@ -204,9 +207,9 @@ async def _plan_with_requested_summary(
             rule = "history_too_large"
         else:
             rule = "session_too_large"
-        plan = _replace_breaker_notice(plan, rule, reason)
+        plan = _replace_paused_notice(plan, rule, reason)
     elif outcome == "cancelled":
-        plan = _replace_breaker_notice(plan, "cancelled", reason)
+        plan = _replace_paused_notice(plan, "cancelled", reason)
     if summary is not None and plan.compaction is None:
         # The planner did not accept the summary, because it does not make the request smaller. An extract may.
         outcome, reason = _find_no_compaction_reason(plan)
@@ -583,12 +586,12 @@ def _find_no_compaction_reason(plan: Plan) -> tuple[CompactionOutcome, str]:
     return "nothing_to_compact", "there is nothing to compact"
 
 
-def _replace_breaker_notice(plan: Plan, rule: str, why: str) -> Plan:
-    """Return ``plan`` with the real reason for having no compaction in place of the notice about the breaker.
+def _replace_paused_notice(plan: Plan, rule: str, why: str) -> Plan:
+    """Return ``plan`` with the real reason for having no compaction in place of the notice that it is paused.
 
-    The plan was made as if the breaker were open, to keep the planner from compacting.
+    The plan was made with compaction paused, to keep the planner from compacting.
     """
-    notices = [notice for notice in plan.notices if notice.rule != "breaker"]
+    notices = [notice for notice in plan.notices if notice.rule != PAUSED_RULE]
     return replace(plan, notices=(*notices, Notice(rule, why)))
 
 

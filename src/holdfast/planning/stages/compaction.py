@@ -34,10 +34,17 @@ from holdfast.planning.stages.tail_selection import (
 )
 from holdfast.planning.stages.unread_results import shorten_unread_results
 from holdfast.state.conversation_state import ConversationState, is_protected_part
-from holdfast.state.plan import SummaryRequest
+from holdfast.state.plan import Notice, SummaryRequest
 from holdfast.state.target import SummaryResult
 from holdfast.state.turns import find_newest_answer_index
 from holdfast.state.view import get_shown_tokens, list_shown_indexes, measure_summary
+
+PAUSED_RULE = "compaction-paused"
+"""Rule of the notice that the caller allows no automatic compaction."""
+BREAKER_RULE = "breaker"
+"""Rule of the notice that the circuit breaker is open. The proxy counts sessions by it (``breaker_open``)."""
+COMPACTION_LIMIT_RULE = "compaction-limit"
+"""Rule of the notice that no more compactions are tried before the next answer."""
 
 SMALL_BUDGET_TOKENS, LARGE_BUDGET_TOKENS = 14_000, 23_000
 """Message budgets in tokens between which the share of an extract falls linearly from ``SMALL_BUDGET_SUMMARY_SHARE`` to
@@ -96,9 +103,9 @@ def _compact_if_due(builder: PlanBuilder) -> PlanBuilder:
     if not _is_compaction_due(builder):
         return builder
     if not builder.inputs.is_compaction_requested:
-        stop_reason = _explain_blocked_compaction(builder)
-        if stop_reason:
-            return builder.add_notice("breaker", stop_reason)
+        notice = _find_blocked_compaction_notice(builder)
+        if notice is not None:
+            return builder.add_notice(notice.rule, notice.why)
     if not _has_real_conversation(builder.state):
         return builder.add_notice(
             "nothing-to-compact", "there is no conversation yet, only blank messages and tool calls"
@@ -284,20 +291,22 @@ def _build_summary_request(builder: PlanBuilder, keep: int) -> SummaryRequest:
     )
 
 
-def _explain_blocked_compaction(builder: PlanBuilder) -> str:
-    """Return why no automatic compaction may run now, or an empty string if one may."""
+def _find_blocked_compaction_notice(builder: PlanBuilder) -> Notice | None:
+    """Return the notice that says why no automatic compaction may run now, or None if one may."""
     settings, counters = builder.settings, builder.state.counters
     if not builder.inputs.allow_auto_compaction:
-        return "the request is over its trigger, but automatic compactions are paused"
+        return Notice(PAUSED_RULE, "the request is over its trigger, but automatic compactions are paused")
     if is_breaker_tripped(counters.failed_compactions, settings) and not builder.inputs.is_breaker_cooled:
         failures = format_count(counters.failed_compactions, "failure")
-        return f"the request is over its trigger, but compaction failed too often: {failures} in a row"
+        why = f"the request is over its trigger, but compaction failed too often: {failures} in a row"
+        return Notice(BREAKER_RULE, why)
     # Invariant bounded-attempts (docs/invariants.md): only so many compactions between two answers, or a request that
     # never fits would be compacted for ever.
     if counters.compactions_since_answer >= settings.compaction.max_per_answer:
         compactions = format_count(counters.compactions_since_answer, "compaction")
-        return f"the request is over its trigger after {compactions} since the last answer; no more are tried"
-    return ""
+        why = f"the request is over its trigger after {compactions} since the last answer; no more are tried"
+        return Notice(COMPACTION_LIMIT_RULE, why)
+    return None
 
 
 def _compact_at(builder: PlanBuilder, keep: int) -> PlanBuilder | None:
@@ -351,7 +360,7 @@ def _explain_insufficient_gain(before: PlanBuilder, after: PlanBuilder) -> str:
         return f"the request would still have {new:,} tokens, over the goal of {max_tokens:,}"
     gain_share = settings.min_gain_share * (old - budget.setup_tokens)
     min_gain = max(gain_share, min(settings.min_gain_tokens, budget.compute_share(settings.min_gain_share)))
-    # A small gain is refused only if the request could go out as it is: when it does not fit, or somebody asked for
+    # A small gain is refused only if the request could be sent as it is: when it does not fit, or somebody asked for
     # the compaction, any gain is worth the broken cache.
     can_stay = old <= budget.usable and not before.inputs.is_compaction_requested
     if can_stay and old - new < min_gain:
