@@ -75,7 +75,7 @@ def _collect_results_by_call(path: Iterable[Entry]) -> defaultdict[str, list[Too
     """Return the results before the next answer by the ids of their calls, in order."""
     results_by_id = defaultdict[str, list[ToolResult]](list)
     for entry in path:
-        # Results behind the next answer belong to the calls of that answer.
+        # Results after the next answer belong to the calls of that answer.
         if _is_answer_entry(entry):
             break
         if isinstance(entry.body, MessageEntry):

@@ -118,7 +118,7 @@ class AgentRun:
 
     async def run_task(self, task: str, max_steps: int) -> TaskOutcome:
         """Work on ``task`` and return how that ended; with an empty task, continue where the log ends."""
-        # Before the task is appended: calls must have their results right behind them.
+        # Before the task is appended: calls must have their results right after them.
         await self._resume_open_calls()
         if task:
             await self.session.append(task)
@@ -168,7 +168,7 @@ class AgentRun:
         return find_open_calls(self.session.journal.state)
 
     def _has_new_user_message(self, message_count: int) -> bool:
-        """Return whether a user's message came in since there were ``message_count``, and is not answered yet."""
+        """Return whether a user's message arrived since there were ``message_count``, and is not answered yet."""
         messages = self.session.journal.state.history.messages
         return len(messages) > message_count and messages[-1].role == "user"
 
