@@ -9,8 +9,8 @@ class AddressVariable(Struct, frozen=True):
     """An environment variable with the address of a provider."""
 
     name: str
-    behind: str = ""
-    """Path that clients expect behind the provider's address."""
+    suffix: str = ""
+    """Path that clients expect after the provider's address."""
     is_usual: bool = True
     """Whether to set it for a client that did not have it; otherwise it is only redirected if it is set."""
 
@@ -25,7 +25,7 @@ class ProviderInfo(Struct, frozen=True):
     official: str
     """Its own address, without a version."""
     path: str
-    """Path behind it in a setting."""
+    """Path after it in a setting."""
     variables: tuple[AddressVariable, ...]
     """Variables that its SDKs, LiteLLM and LangChain were found to read, the strongest first."""
 
@@ -83,5 +83,5 @@ def build_sdk_variables(address: str) -> dict[str, str]:
     values = {}
     for provider in _ALL_PROVIDERS:
         strongest = provider.variables[0]
-        values[strongest.name] = address + strongest.behind
+        values[strongest.name] = address + strongest.suffix
     return values

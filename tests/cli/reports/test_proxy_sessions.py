@@ -137,7 +137,7 @@ def test_why_prints_a_proxy_request_with_commands_that_work(run, recorded_sessio
     ):
         assert run(*line.partition(": holdfast ")[2].split(), "--store", path).exit_code == 0
     first_printed = run("why", get_header(managed[0], "request"), "--store", path).stdout
-    assert "no decisions: it was sent as it came" in first_printed
+    assert "no decisions: it was sent unchanged" in first_printed
 
 
 def test_why_accepts_the_id_of_an_answer_or_a_failure(load_json, recorded_sessions):

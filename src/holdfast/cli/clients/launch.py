@@ -1,6 +1,6 @@
 """Plan how a client starts so that it talks to the proxy and keeps its own settings, logins and home.
 
-An address that the client already has is put behind the proxy's (``…/u/https://its.own/address``). It stays the
+An address that the client already has is appended to the proxy's (``…/u/https://its.own/address``). It stays the
 client's upstream, whatever upstreams the proxy has for other clients.
 """
 
@@ -140,7 +140,7 @@ def _choose_base_url(launch_request: LaunchRequest, name: str, configured_urls: 
     names = [name]
     if variable.is_usual:
         # Another variable of the provider with the same path points at the same server.
-        names += [other.name for other in provider.variables if other.behind == variable.behind]
+        names += [other.name for other in provider.variables if other.suffix == variable.suffix]
     own_url = ""
     for key in names:
         if environment.get(key):
@@ -155,7 +155,7 @@ def _choose_base_url(launch_request: LaunchRequest, name: str, configured_urls: 
     if own_url and provider.name not in launch_request.explicit_upstreams:
         return launch_request.make_proxied_url(own_url)
     if own_url or variable.is_usual:
-        return launch_request.proxy + variable.behind
+        return launch_request.proxy + variable.suffix
     return ""
 
 
@@ -320,7 +320,7 @@ def _merge_tables(below: Any, above: Any) -> Any:
 
 
 PI_EXTENSION = """\
-// Written by `holdfast run`: every model of pi is asked through the proxy, and its own address stands behind it.
+// Written by `holdfast run`: every model of pi is asked through the proxy, with its own address after the proxy's.
 const proxy = %s, official = %s;
 const apis = ["anthropic-messages", "openai-completions", "openai-responses", "openai-codex-responses",
   "google-generative-ai"];

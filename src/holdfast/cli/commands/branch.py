@@ -216,7 +216,7 @@ class _EntryTree:
         text = ""
         if newest is not None and isinstance(newest.body, MessageEntry):
             text = summarize_message(newest.body.sized_message.message)
-        # Imported usage is an entry of its own behind the answer; people know the answer's id.
+        # Imported usage is an entry of its own after the answer; people know the answer's id.
         if isinstance(last.body, AnswerEntry) and last.parent:
             shown_id = last.parent
         else:

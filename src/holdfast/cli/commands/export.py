@@ -73,7 +73,7 @@ def export_command(
 ) -> None:
     """Write a session in the format of a tool, or as a request.
 
-    SESSION is the beginning of an id. Lines recorded by a tool are written exactly as they came; our own compactions
+    SESSION is the beginning of an id. Lines recorded by a tool are written unchanged; our own compactions
     become that tool's. The formats anthropic and openai-chat write the session's next request; opencode is a database
     of that tool, and opencode-json a file that it can import. Anything a format cannot hold is listed as left out.
 
@@ -112,7 +112,7 @@ def export_command(
 
 def load_recording(store: SessionStore, info: SessionInfo) -> Recording:
     """Load a session from the store as a recording, together with the sessions of its sub-agents."""
-    # A sub-agent's session has the key of its parent behind an @.
+    # A sub-agent's session has the key of its parent after an @.
     chains = [sidechain for sidechain in store.list_sessions() if sidechain.key.endswith(f"@{info.key}")]
     return replace(_load_session_recording(store, info), sidechains=_load_session_recordings(store, chains))
 

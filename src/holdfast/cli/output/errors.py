@@ -56,7 +56,7 @@ class CommandInterrupted(click.ClickException):
 
 
 class OutputClosed(click.ClickException):
-    """The reader of our output is gone, as behind ``| head -1``: the command ends without a message."""
+    """The reader of our output is gone, as with ``| head -1``: the command ends without a message."""
 
     exit_code = BROKEN_PIPE
 

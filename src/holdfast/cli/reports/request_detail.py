@@ -287,7 +287,7 @@ def print_request_detail(console: Any, request_detail: RequestDetail, session: s
     )
     _print_decisions(console, "decided earlier and repeated", request_detail.earlier_decisions)
     if not (request_detail.new_decisions or request_detail.earlier_decisions):
-        console.print("no decisions: it was sent as it came")
+        console.print("no decisions: it was sent unchanged")
     print_wrapped(console, Text(_format_cost(request_detail)))
     if request_detail.new_decisions or request_detail.earlier_decisions:
         request = clean_single_line(request_detail.request)[:SHORT_ID]
