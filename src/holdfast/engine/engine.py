@@ -155,7 +155,7 @@ class Engine:
                 await engine._close()
 
     async def session(self, key: str, *, leaf: str | None = None) -> Session:
-        """Return the session called ``key``, creating it if needed; with ``leaf`` a fork of it behind that entry.
+        """Return the session called ``key``, creating it if needed; with ``leaf`` a fork of it after that entry.
 
         The same key gives the same object until that is closed. User messages that waited for an answer when the
         program last ended are delivered with the session's next request.

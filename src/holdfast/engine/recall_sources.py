@@ -312,7 +312,7 @@ def _match_capped_results(
 ) -> Iterator[tuple[str, ToolResult]]:
     """Yield each blob of a capped text with its result.
 
-    The blob is named by a note, the result is in the message behind that note and shows the blob's id.
+    The blob is named by a note, the result is in the message after that note and shows the blob's id.
     """
     for entry in message_entries:
         hashes = hashes_by_entry_id.get(entry.parent or "", ())

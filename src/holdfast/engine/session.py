@@ -68,7 +68,7 @@ class Report(Struct, frozen=True):
     compaction_count: int
     """1 if a compaction is in force, else 0."""
     decision_count: int
-    """Other decisions that change the next request; those about messages behind a compaction no longer count."""
+    """Other decisions that change the next request; those about messages after a compaction no longer count."""
     policy: str
 
     @property
@@ -127,7 +127,7 @@ class Session:
     async def append(self, *messages: str | Message | SizedMessage) -> list[str]:
         """Store messages, which then survive a crash, and return the ids of their entries.
 
-        While an answer is on its way, user messages wait and are appended behind it.
+        While an answer is on its way, user messages wait and are appended after it.
         """
         return await self._runtime.append(coerce_messages(messages))
 
@@ -191,7 +191,7 @@ class Session:
     async def prepare(self, request_input: RequestInput = None) -> PreparedRequest:
         """Return the next request, decided and in the log, for the caller to send; pass the answer to ``record``.
 
-        User messages that arrive before that wait behind the answer.
+        User messages that arrive before that are appended after the answer.
         """
         async with self._runtime.hold_lane():
             parsed_input = parse_request_input(self._runtime, request_input)
@@ -245,7 +245,7 @@ class Session:
             return await self.resources.run_in_worker(lambda: self._undo_decision(id))
 
     async def branch(self, entry: str) -> Session:
-        """Return a fork of this session behind ``entry``; this one stays where it is.
+        """Return a fork of this session after ``entry``; this one stays where it is.
 
         Raises ``UnknownId`` if the session has no such entry.
         """

@@ -150,7 +150,7 @@ class SessionRuntime:
             await self.resources.run_in_worker(self.journal.deliver_queued)
 
     def _append_or_queue(self, messages: Sequence[Message | SizedMessage]) -> list[str]:
-        """Append messages behind the queued ones, or queue them if an answer is on its way; return their entry ids."""
+        """Append messages after the queued ones, or queue them if an answer is on its way; return their entry ids."""
         if self.is_answering:
             return self.journal.queue_messages(*messages)
         self.journal.deliver_queued()

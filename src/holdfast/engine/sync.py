@@ -222,7 +222,7 @@ def _make_sync_run_method(
 ) -> Callable[Concatenate[SyncSession, P], AbstractContextManager[SyncRun]]:
     """Turn ``Session.run`` into a method whose run is used as ``with`` and iterated without ``async``.
 
-    If the caller leaves the block early, the answer as far as it came is in the log, marked as interrupted.
+    If the caller leaves the block early, the answer received so far is in the log, marked as interrupted.
     """
 
     @wraps(method)
@@ -281,7 +281,7 @@ class SyncSession:
         return self.loop.run(partial(self.session.recall, id, **where))
 
     def branch(self, entry: str) -> SyncSession:
-        """Return a fork of this session behind ``entry``; this one stays where it is."""
+        """Return a fork of this session after ``entry``; this one stays where it is."""
         return SyncSession(self.loop, self.loop.run(partial(self.session.branch, entry)))
 
 
@@ -327,7 +327,7 @@ class SyncRun:
         self._next_event()
 
     def finish(self) -> None:
-        """End the run, with its answer in the log as far as it came, and raise its error if it had one."""
+        """End the run, with its answer in the log as far as it was received, and raise its error if it had one."""
         try:
             self._loop.run(self._step_requests.aclose)
         except OperationAborted:
@@ -385,7 +385,7 @@ class SyncEngine:
         self.engine = engine
 
     def session(self, key: str, *, leaf: str | None = None) -> SyncSession:
-        """Return the session called ``key``, creating it if needed; with ``leaf`` a fork of it behind that entry."""
+        """Return the session called ``key``, creating it if needed; with ``leaf`` a fork of it after that entry."""
         return SyncSession(self._loop, self._loop.run(partial(self.engine.session, key, leaf=leaf)))
 
 

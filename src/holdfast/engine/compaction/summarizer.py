@@ -1,7 +1,7 @@
 """Summaries written by a model: ask for one, judge it, ask once more with the reasons, then ask the next writer.
 
 The head of the conversation is sent as text, in as many parts as the writer's window needs. If the provider's cache is
-warm, the last request is sent again instead, with one message behind it. Nothing is written to the log here.
+warm, the last request is sent again instead, with one message after it. Nothing is written to the log here.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class _SummaryJob:
     # -- one request after the other -----------------------------------------------------------------------------------
 
     async def _summarize_cached_request(self, cached_request: CachedRequest) -> str | tuple[str, ...]:
-        """Ask for the summary behind the cached request; return it, or the reasons why it was rejected.
+        """Ask for the summary after the cached request; return it, or the reasons why it was rejected.
 
         The reasons are empty if that request does not cover the head, cannot be extended, or is too large.
         """
@@ -338,7 +338,7 @@ class _SummaryJob:
             if isinstance(result, str):
                 return result
             reasons = result
-        # The part of a reason behind "; " is an instruction to the model.
+        # The part of a reason after "; " is an instruction to the model.
         summary_problems = "; ".join(reason.partition("; ")[0] for reason in reasons)
         raise CompactionFailed(
             f"{self.writer.target.model} wrote no acceptable summary: {summary_problems}; "

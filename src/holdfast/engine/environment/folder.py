@@ -68,7 +68,7 @@ def read_file_beginning(root: Path, path: str | Path, max_bytes: int) -> tuple[s
         else:
             omitted_bytes = 0
     prefix = data[:max_bytes]
-    # A byte 10xxxxxx behind the prefix continues a character that begins in it.
+    # A byte 10xxxxxx after the prefix continues a character that begins in it.
     while omitted_bytes and prefix and data[len(prefix)] & 0xC0 == 0x80:
         prefix = prefix[:-1]
         omitted_bytes += 1

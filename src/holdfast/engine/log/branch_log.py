@@ -33,7 +33,7 @@ class _BranchPosition(NamedTuple):
 class BranchLog:
     """The log of one branch up to its leaf, used by one thread at a time.
 
-    Decisions and undos that others append behind the same leaf count here too. If others append *messages* there, the
+    Decisions and undos that others append after the same leaf count here too. If others append *messages* there, the
     two have gone different ways: what is appended here from then on is a fork, from just before their first message.
     """
 
@@ -124,7 +124,7 @@ class BranchLog:
             self._is_current = True
 
     def join_if_extended(self) -> bool:
-        """Join the session if it went on behind this branch's leaf; return whether it did."""
+        """Join the session if it went on after this branch's leaf; return whether it did."""
         with self.hold_lease():
             session_leaf = self.store.get_session(self.key).leaf_id
             if session_leaf is None or session_leaf == self.leaf:
@@ -139,7 +139,7 @@ class BranchLog:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def _append_bodies(self, bodies: Sequence[EntryBody], decode: MessageDecoder | None = None) -> list[Entry]:
-        """Append an entry for each body behind the leaf in one transaction, and fold them into the state.
+        """Append an entry for each body after the leaf in one transaction, and fold them into the state.
 
         The first try assumes that nobody else wrote, which saves reading the session's leaf; only if that fails the
         branch catches up. The bodies are the same then. That is safe: decisions and undos are made after a catch-up
@@ -221,7 +221,7 @@ class BranchLog:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def _catch_up(self) -> bool:
-        """Fold in the decisions and undos that others appended behind the leaf; return whether there were any."""
+        """Fold in the decisions and undos that others appended after the leaf; return whether there were any."""
         session_leaf = self.leaf
         if self.moves_leaf and not self._is_current:
             session_leaf = self.store.get_session(self.key).leaf_id
@@ -245,7 +245,7 @@ class BranchLog:
         return True
 
     def _find_index_after_leaf(self, path: Sequence[Entry]) -> int | None:
-        """Return the index in ``path`` of the first entry behind the leaf, or None if the leaf is not in it."""
+        """Return the index in ``path`` of the first entry after the leaf, or None if the leaf is not in it."""
         for index, entry in enumerate(path):
             if entry.id == self.leaf:
                 return index + 1

@@ -128,7 +128,7 @@ class Journal(BranchLog):
         """Open session ``key`` to append to it.
 
         Without ``leaf`` the journal continues at the session's own leaf, and moves it; a session that does not exist is
-        created. With ``leaf``, the id of an entry or its beginning, the journal is a fork that continues behind that
+        created. With ``leaf``, the id of an entry or its beginning, the journal is a fork that continues after that
         entry, and the session's leaf stays where it is.
 
         The policy is adapted to the key: a channel may have a limit of turns. A damaged session is repaired first if
@@ -298,7 +298,7 @@ class Journal(BranchLog):
     def queue_messages(self, *messages: Message | SizedMessage) -> list[str]:
         """Store messages while an answer is on its way, and return the ids of their entries.
 
-        A user message belongs behind the answer: it is stored now and appended by ``deliver_queued``. Anything else,
+        A user message belongs after the answer: it is stored now and appended by ``deliver_queued``. Anything else,
         such as tool results, is appended now.
         """
         bodies: list[EntryBody] = []
@@ -539,7 +539,7 @@ class Journal(BranchLog):
         self._append_bodies(make_learned_limits_notes(self.state, previous_state))
 
     def fork_at(self, entry: str) -> Journal:
-        """Open a fork behind ``entry``; this journal and the session's leaf stay where they are."""
+        """Open a fork after ``entry``; this journal and the session's leaf stay where they are."""
         return Journal.open(
             self.store,
             self.key,

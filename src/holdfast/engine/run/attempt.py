@@ -36,7 +36,7 @@ from holdfast.state.view import get_valid_measured_request
 ANSWER_KINDS = frozenset({"content", "output_limit", "silent_overflow", "silent_truncation"})
 """Verdicts on answers that count as the model's own, even where they teach something about the window."""
 # An error message is one line in a terminal or a log; the first sentences of a provider's text hold the reason, and
-# gateways are known to put a whole HTML page behind it. 400 is chosen by judgement.
+# gateways are known to put a whole HTML page after it. 400 is chosen by judgement.
 _MAX_PROVIDER_CHARS = 400
 """Characters of a provider's own message that an error repeats."""
 FIXED_NOTICE = "a message breaks this rule: it is sent in a valid form, and stays unchanged in the log"
@@ -399,7 +399,7 @@ async def prepare_attempt(
                 is_as_planned=is_as_planned,
             )
         except InvalidRequest:
-            # A body that its client wrote goes to the provider as it came: the client gets the provider's own error.
+            # A body that its client wrote goes to the provider unchanged: the client gets the provider's own error.
             if resources.check_mode == "all" or not is_client_body:
                 raise
 

@@ -170,7 +170,7 @@ async def _retry_with_strict_form(
 async def _retry_with_checks(
     runtime: SessionRuntime, template: RequestTemplate, prepared_request: PreparedRequest
 ) -> NextRequest | None:
-    """Return the same request, to be fixed as it goes out, if it is its client's own body and breaks a known rule.
+    """Return the same request, to be fixed as it is sent, if it is its client's own body and breaks a known rule.
 
     Return None if it was checked before, or breaks no rule that can be fixed here.
     """

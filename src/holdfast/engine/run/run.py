@@ -23,7 +23,7 @@ class Run:
     """One request of a session. Use it as ``async with`` and iterate it for the API's own events.
 
     Once the block ends, ``answer`` is in the log, or the error was raised. If the caller leaves the block early, the
-    answer as far as it came is in the log, marked as interrupted.
+    answer received so far is in the log, marked as interrupted.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class Run:
         self._request_options = request_options
         self._suppress_events = quiet
         self.attempt: Attempt | None = None
-        """The newest request that went out, with the reply to it."""
+        """The newest request that was sent, with the reply to it."""
         self.attempts = 0
-        """Requests that went out, or are about to."""
+        """Requests that were sent, or are about to be."""
         self._stack = AsyncExitStack()
         self._events: AsyncGenerator[list[StreamEvent]] | None = None
         self._unread_events: deque[StreamEvent] = deque()

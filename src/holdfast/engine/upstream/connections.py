@@ -258,7 +258,7 @@ class _ResponseStream(httpx2.AsyncByteStream):
 
 
 def _has_read_too_much(answer: httpcore2.Response) -> bool:
-    """Return whether the parser holds bytes behind ``answer``: httpcore2 2.16 would begin the next answer with them.
+    """Return whether the parser holds bytes after ``answer``: httpcore2 2.16 would begin the next answer with them.
 
     httpcore2 has no public name for them. If its private names change, this returns True, and no connection is reused:
     slower, but never wrong.
