@@ -170,7 +170,7 @@ def _has_claude_links(origin: Raw) -> bool:
 
 
 def _copy_claude_lines(writer: _ClaudeWriter, entry: Entry, lines: Iterable[bytes]) -> tuple[str | None, list[bytes]]:
-    """Return the last uuid and the lines as they came, except for invalid links and for uuids that are taken.
+    """Return the last uuid and the lines unchanged, except for invalid links and for uuids that are taken.
 
     A link that leads nowhere, to two lines or in a circle goes to the line before instead.
     """

@@ -196,7 +196,7 @@ def _insert_error_results(
     change.added_id = make_stable_uuid(f"{tree.work.summaries[parent].id}+{'+'.join(change.added_results)}")
     for child in children:
         tree.work.get_change(child).set_fields[tree.tool.parent_field] = change.added_id
-    message = f"the call {', '.join(missing)} has no result, and the conversation goes on behind it"
+    message = f"the call {', '.join(missing)} has no result, and the conversation goes on after it"
     tree.work.add_finding(line, "unanswered", message, "an error result was added that says so")
 
 
@@ -233,5 +233,5 @@ def pair_results_in_order(work: RepairWork) -> None:
 def _move_behind_call(work: RepairWork, position: int, call_position: int) -> None:
     work.get_change(position).move_behind = call_position
     call_line = work.summaries[call_position].line
-    message = f"a result that stands before its call on line {call_line:,}"
-    work.add_finding(work.summaries[position].line, "order", message, "moved behind it")
+    message = f"a result before its call on line {call_line:,}"
+    work.add_finding(work.summaries[position].line, "order", message, "moved after it")

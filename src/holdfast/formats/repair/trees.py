@@ -110,5 +110,5 @@ class RepairTree:
             new_positions[position] = new_positions[parent]
             self.work.get_change(position).move_behind = parent
             line = self.work.summaries[position].line
-            message = f"it stands before its parent on line {self.work.summaries[parent].line:,}"
-            self.work.add_finding(line, "order", message, "moved behind it")
+            message = f"it is before its parent on line {self.work.summaries[parent].line:,}"
+            self.work.add_finding(line, "order", message, "moved after it")
