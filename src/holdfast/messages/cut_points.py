@@ -31,9 +31,9 @@ def find_cut_points(messages: Sequence[Message]) -> list[int]:
 
 
 def find_call_group_ends(messages: Sequence[Message]) -> list[int]:
-    """Return, for each message, the position behind the last result of its calls.
+    """Return, for each message, the position after the last result of its calls.
 
-    That is the position behind the message itself if it has no calls, and ``len(messages) + 1`` for calls of the newest
+    That is the position after the message itself if it has no calls, and ``len(messages) + 1`` for calls of the newest
     assistant message that are still open.
     """
     count = len(messages)

@@ -16,7 +16,7 @@ MediaForm: TypeAlias = Literal["", "base64", "text", "url", "file"]
 class ProviderSignature(Struct, frozen=True, omit_defaults=True, gc=False):
     """Opaque state that only its maker can read: a thinking signature, encrypted content, an item id.
 
-    A signed part goes out byte-identical to the API and model that signed it, or not at all.
+    A signed part is sent byte-identical to the API and model that signed it, or not at all.
     """
 
     api: str
@@ -30,7 +30,7 @@ class Text(Struct, frozen=True, omit_defaults=True, gc=False, tag="text", rename
     text: str
     signature: ProviderSignature | None = None
     raw: Raw | None = None
-    """The part's own JSON as it came over the wire, if it did. It is sent again as it is when only other parts of the
+    """The part's own JSON as received over the wire, if it did. It is sent again as it is when only other parts of the
     message are edited."""
 
 
@@ -43,7 +43,7 @@ class Thinking(Struct, frozen=True, omit_defaults=True, gc=False, tag="thinking"
 
 
 class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False, tag="tool_call", rename={"signature": "seal"}):
-    """A request of the model to run tool ``name``; ``arguments`` is JSON text as it came."""
+    """A request of the model to run tool ``name``; ``arguments`` is JSON text as received."""
 
     id: str
     name: str

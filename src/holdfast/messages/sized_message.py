@@ -23,7 +23,7 @@ class SizedMessage(Struct, frozen=True, gc=False, rename={"tokens": "size", "bas
     api: str = ""
     """The API in whose format ``raw`` is; empty if there is no ``raw``."""
     raw: Raw | None = None
-    """The message as it came, byte for byte; None if it was built from values or edited.
+    """The message as received, byte for byte; None if it was built from values or edited.
 
     If it came as several elements of its API's list (items of Responses, an answer in pieces), this is all of them and
     the bytes between.

@@ -10,7 +10,7 @@ from holdfast.messages.parts import Media
 _PROBE_LENGTHS = (64, 4_096, 65_536)
 """How many characters of base64 to decode, one attempt after the other.
 
-64 are enough for all formats but JPEG, where the size follows the metadata; 65,536 reach behind a camera's thumbnail.
+64 are enough for all formats but JPEG, where the size follows the metadata; 65,536 reach past a camera's thumbnail.
 """
 
 _JPEG_MAGIC = b"\xff\xd8"
@@ -31,7 +31,7 @@ def read_image_size(data: str) -> tuple[int, int] | None:
             dimensions = _parse_image_size(raw)
         except (binascii.Error, struct.error, ValueError, IndexError):
             return None
-        # Only a JPEG's size may lie further behind.
+        # Only a JPEG's size may lie further on.
         if dimensions is not None or not raw.startswith(_JPEG_MAGIC):
             return dimensions
     return None

@@ -30,7 +30,7 @@ _BLANKS = b" \t"
 _CAPITALS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _DIGITS = b"0123456789"
 _JOINING_MARKS = b"._/\\(-'=[,?"
-"""Marks that are mostly in one token with the letters behind them; behind other marks a token mostly begins."""
+"""Marks that are mostly in one token with the letters after them; after other marks a token mostly begins."""
 _PLAIN_MARKS = b"\"'`()[]{}<>:;,="
 _LEAD_BYTES = b"\xc0\xc4\xd0\xd4\xd8\xe0\xe2\xe3\xea\xf0\xff"
 """First bytes of ranges beyond ASCII that have weights of their own, in order: Latin-1, more Latin and Greek, Cyrillic,
@@ -268,7 +268,7 @@ _LONG_RUN = 64
 """Length from which a run of one letter is treated apart. No word is so long, and looking for it takes a hundredth of
 the time of weighing."""
 _RARE_LETTER_WEIGHT = TOKEN_WEIGHTS[10 * len(BYTE_KINDS) + 3 :][:1]
-"""Weight of a rare letter behind seven small ones (row 10, column 3); in a long run that is one letter repeated.
+"""Weight of a rare letter after seven small ones (row 10, column 3); in a long run that is one letter repeated.
 
 No other cell of the table has this weight (``test_token_weights`` checks it), so a run of it is a run of such letters.
 """

@@ -32,7 +32,7 @@ MAX_PAGE_MATCHES = 200
 """Matching lines on one page. A search with more matches is better narrowed than read on. Chosen by judgement."""
 _RANGE_PATTERN = re.compile(r"\s*([0-9]+)\s*(?:(?:-|–|:|\.\.)\s*([0-9]*)\s*)?\Z")
 _UNBOUNDED = 10**15
-"""A position behind the end of every text; numbers with more digits are read as this."""
+"""A position past the end of every text; numbers with more digits are read as this."""
 
 
 class CharRange(NamedTuple):
@@ -53,7 +53,7 @@ class TextPage(Struct, frozen=True, omit_defaults=True):
     start_char: int
     """First character likewise."""
     stop_char: int
-    """Character behind the last likewise."""
+    """Character after the last likewise."""
     total_lines: int
     """Lines of the whole text."""
     total_chars: int

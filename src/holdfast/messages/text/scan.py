@@ -33,7 +33,7 @@ class TextExtent(Struct, frozen=True):
 
     @property
     def lines(self) -> int:
-        """Number of lines, including the one behind the last line end: an empty text has one."""
+        """Number of lines, including the one after the last line end: an empty text has one."""
         return self.line_ends_before[-1] + 1
 
 

@@ -50,7 +50,7 @@ class SearchRow(NamedTuple):
     """Position of its first character in the text."""
     text: str
     ahead: str = ""
-    """The first characters behind it on the same line, for matches across the border."""
+    """The first characters after it on the same line, for matches across the border."""
 
 
 class MatchRow(NamedTuple):
@@ -199,7 +199,7 @@ def _iter_likely_rows(lines: SearchRow, folded_text: str, search_query: SearchQu
     half = folded_text.find("\n", len(folded_text) // 2) + 1
     can_match = any(all(word in folded_text for word in words) for words in search_query)
     if not can_match:
-        # Lines at either end may be the context of a match in the text before or behind.
+        # Lines at either end may be the context of a match in the text before or after.
         head_end = _find_end_of_lines(text, CONTEXT_LINES)
         tail_start = _find_start_of_lines(text, CONTEXT_LINES)
         if head_end < tail_start:
@@ -231,7 +231,7 @@ def _skip_characters(lines: SearchRow, count: int) -> SearchRow:
 
 
 def _find_end_of_lines(text: str, count: int) -> int:
-    """Return the position behind the first ``count`` lines, or behind all of them if there are fewer."""
+    """Return the position after the first ``count`` lines, or after all of them if there are fewer."""
     position = 0
     for _ in range(count):
         position = text.find("\n", position) + 1 or len(text)
@@ -268,7 +268,7 @@ def _format_match(row: SearchRow, match_position: int) -> str:
     text = row.text + row.ahead
     if len(text) <= MATCH_LINE_CHARS:
         return f"{row.line}: {text}"
-    # A quarter of the excerpt stands before the match, or more if the text ends soon behind it.
+    # A quarter of the excerpt stands before the match, or more if the text ends soon after it.
     latest_start = len(text) - MATCH_LINE_CHARS
     start = max(0, min(match_position - MATCH_LINE_CHARS // 4, latest_start))
     excerpt = text[start : start + MATCH_LINE_CHARS]

@@ -62,7 +62,7 @@ def take_both_text_ends(text: str, limit: int, tail_share: float) -> tuple[str, 
 _LOOKAHEAD_FACTOR = 8
 """Factor by which ``flatten_to_line`` reads ahead of its limit, and again if that was all white space.
 
-Flattening megabytes to show a line would take long; behind the first characters nothing can show.
+Flattening megabytes to show a line would take long; after the first characters nothing can show.
 """
 
 

@@ -1,4 +1,4 @@
-"""The parts of a message, independent of the pieces its text came in."""
+"""The parts of a message, independent of the pieces its text arrived in."""
 
 from __future__ import annotations
 

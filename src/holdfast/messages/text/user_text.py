@@ -44,7 +44,7 @@ def _is_speaking(message: Message) -> bool:
 def find_first_user_text(messages: Iterable[Message]) -> str:
     """Return the first user text that no client inserted and that is no bare command, else the first user text.
 
-    Messages behind it are not read, so an iterator may be given.
+    Messages after it are not read, so an iterator may be given.
     """
     first_text = ""
     for message in messages:
