@@ -94,17 +94,17 @@ def _open_nonblocking(path: str, flags: int) -> int:
 
 def main() -> int:
     """Print the results; return the exit code."""
-    folder, text, glob, max_lines, ignored_folders = json.loads(sys.argv[1])
+    folder, pattern, glob, max_lines, ignored_folders = json.loads(sys.argv[1])
     paths = iter_files(folder, glob, frozenset(ignored_folders))
-    if text is None:
+    if pattern is None:
         _print_paths(sorted(paths, key=_get_age_key), max_lines)
         return 0
     try:
-        pattern = re.compile(text)
+        regex = re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         _write_output(f"{error}")
         return BAD_PATTERN_EXIT
-    _print_matches(paths, pattern, max_lines)
+    _print_matches(paths, regex, max_lines)
     return 0
 
 

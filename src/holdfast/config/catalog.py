@@ -42,7 +42,7 @@ Measured: Claude's models 1.22 to 1.3, OpenAI's 1.0; between these, so that a fi
 """
 
 _DEFAULT_CACHES = {"anthropic": "anthropic-1024", "openai": "openai", "gemini": "gemini"}
-"""Cache rules by provider of the API, for models that are unknown or another provider's."""
+"""Cache rules by the vendor of the API, for models that are unknown or not that vendor's."""
 
 if TYPE_CHECKING:
     ApiName: TypeAlias = str
@@ -64,7 +64,8 @@ class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
     match: NamePatterns
     api: ApiName | None = None
     provider: str | None = None
-    """Server of Chat Completions: ``openai``, ``mistral``, … An unknown one gets the strictest rules."""
+    """The provider that serves the model over Chat Completions: ``openai``, ``mistral``, … An unknown one gets the
+    strictest rules."""
     window: Annotated[int, Meta(ge=MIN_WINDOW_LIMIT, le=MAX_SETTING_VALUE)] | None = None
     """Tokens of prompt and answer together. A number under 1,024 is refused: it would be a limit of something else."""
     max_input: PositiveCount | None = None
@@ -119,9 +120,9 @@ _DIALECT_FIELDS = {
 _REQUEST_FORM_FIELDS = frozenset({"media_types", "id_max", "id_pattern", "must_end_with_user"})
 """Facts about the form of requests, as fields of a ``Dialect``.
 
-``get_dialect`` with ``trusting`` keeps a client's messages as they are, because we do not know the rules of its server.
-A line that states one of these facts is such a rule, and it can only take effect if the messages are normalized. So
-``keeps_client_content`` is switched off then.
+``get_dialect`` with ``trusting`` keeps a client's messages as they are, because we do not know the rules of its
+provider. A line that states one of these facts is such a rule, and it can only take effect if the messages are
+normalized. So ``keeps_client_content`` is switched off then.
 """
 
 
@@ -221,12 +222,12 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
         yield f"default: the catalog has no window for {model or 'an unnamed model'}", DEFAULT_WINDOW
 
     def get_cache_rules(self, api: str, model: str) -> CacheRules:
-        """Return the cache rules of ``model``, or those that are usual for ``api`` if it is another provider's."""
-        provider = _get_provider(api)
-        name = _DEFAULT_CACHES.get(provider, "prefix")
+        """Return the cache rules of ``model``, or those that are usual for ``api`` if it is not that API's model."""
+        vendor = _get_api_vendor(api)
+        name = _DEFAULT_CACHES.get(vendor, "prefix")
         line = _find_line_with(self.model, model, "cache")
         if line is not None and line.cache is not None:
-            is_own_api = line.api is None or _get_provider(line.api) == provider
+            is_own_api = line.api is None or _get_api_vendor(line.api) == vendor
             if is_own_api:
                 name = line.cache
         rules = self.cache.get(name)
@@ -235,27 +236,28 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
     def get_dialect(self, api: str, model: str, *, trusting: bool = False) -> Dialect:
         """Return the rules of ``api`` for ``model``: the API's own, changed by the facts of matching lines.
 
-        Lines about another provider's API or server are ignored. ``trusting`` is for a client's own messages to a
-        server whose rules are unknown: they are assumed to be valid there and are sent as the client wrote them
-        (``relax_for_unknown_server``), unless a line states what form that server wants (``_REQUEST_FORM_FIELDS``).
+        Lines about another vendor's API are ignored, and so are lines about another provider than the first one that a
+        line names. ``trusting`` is for a client's own messages to a provider whose rules are unknown: they are assumed
+        to be valid there and are sent as the client wrote them (``relax_for_unknown_server``), unless a line states
+        what form that provider wants (``_REQUEST_FORM_FIELDS``).
         """
-        provider_of_api = _get_provider(api)
+        vendor = _get_api_vendor(api)
         lines = []
         for line in _iter_matching_lines(self.model, model):
             # A gateway may offer the model by another API, about which this line says nothing.
-            if not line.api or _get_provider(line.api) == provider_of_api:
+            if not line.api or _get_api_vendor(line.api) == vendor:
                 lines.append(line)
-        server = ""
+        provider = ""
         for line in lines:
             if line.provider:
-                server = line.provider
+                provider = line.provider
                 break
         facts: dict[str, Any] = {}
         for line in lines:
-            # Another server may have other rules for the same model.
-            if line.provider in (None, server):
+            # Another provider may have other rules for the same model.
+            if line.provider in (None, provider):
                 facts = line.dialect_facts | facts  # an earlier line wins
-        dialect = get_api_dialect(api, model, server)
+        dialect = get_api_dialect(api, model, provider)
         if trusting:
             dialect = relax_for_unknown_server(dialect)
         if facts.keys() & _REQUEST_FORM_FIELDS:
@@ -318,7 +320,8 @@ def _find_line_with(lines: Iterable[CatalogModel], model: str, field: str) -> Ca
     return None
 
 
-def _get_provider(api: str) -> str:
+def _get_api_vendor(api: str) -> str:
+    """Return who defined ``api`` (``anthropic``, ``openai``, ``gemini``); any provider may serve it."""
     if api in API_SPECS:
         return API_SPECS[api].endpoints.provider
     return api.split("-", 1)[0]

@@ -211,7 +211,7 @@ def _has_valid_result_names(messages: Sequence[Message], dialect: Dialect) -> bo
 
 
 def _has_adjacent_results(history: _HistoryIndex, dialect: Dialect) -> bool:
-    """Return whether each answer has all its results right behind it, and there are no others."""
+    """Return whether each answer has all its results right after it, and there are no others."""
     calls_by_message, results_by_message = history.calls_by_message, history.results_by_message
     open_counts: dict[str, int] = {}  # calls without a result yet, by id
     has_words = False
@@ -269,7 +269,7 @@ def _try_consume_results(
 
 
 def _has_later_results(messages: Sequence[Message]) -> bool:
-    """Return whether each call has its result somewhere behind it, and no result is left over."""
+    """Return whether each call has its result somewhere after it, and no result is left over."""
     call_count = 0
     answered_count = 0
     for index, matches in find_results_of_calls(messages).items():

@@ -1,7 +1,7 @@
 """Map call ids into the alphabet and length of an API.
 
 The mapping is one to one, and each id is mapped from itself and its message alone: an id that depended on what stands
-before it would change when that is compacted, and break the prompt cache behind it.
+before it would change when that is compacted, and break the prompt cache after it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Prepare a history for pairing: results in odd places, results without an id, calls that only a client can answer.
 
-A result inside the answer that made its call moves behind that answer. A result without an id answers the call that it
-stands behind, if there are as many such results as open calls. A call for a screenshot without its output is dropped.
+A result inside the answer that made its call moves after that answer. A result without an id answers the call that it
+stands after, if there are as many such results as open calls. A call for a screenshot without its output is dropped.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from holdfast.normalize.ids import is_wire_id, mint_call_id
 from holdfast.normalize.pairing import WireName, WireNames, apply_wire_names
 from holdfast.normalize.parts import PartIndexes, drop_tracked_parts
 from holdfast.normalize.result_matching import (
+    CallResults,
     ResultPosition,
-    ResultsByAnswer,
     find_results_of_calls,
     index_first_calls,
     is_synthetic_result,
@@ -35,7 +35,7 @@ _COMPUTER_CALL = "computer_call"
 
 
 def extract_misplaced_results(items: list[TrackedMessage], _dialect: Dialect) -> list[TrackedMessage]:
-    """Move results out of answers, behind them, if their call has no other result or stands later or nowhere.
+    """Move results out of answers, after them, if their call has no other result or stands later or nowhere.
 
     Other results inside an answer are duplicates, which pairing drops.
     """
@@ -121,17 +121,17 @@ def assign_missing_call_ids(items: list[TrackedMessage], dialect: Dialect) -> li
 
 
 def link_results_without_id(items: list[TrackedMessage], dialect: Dialect) -> list[TrackedMessage]:
-    """Give results without a call id the id of the call that they stand behind."""
+    """Give results without a call id the id of the call that they stand after."""
     messages = [item.message for item in items]
     if not any(_has_results_without_id(message, dialect) for message in messages):
         return items
-    matches = find_results_of_calls(messages)
-    used_positions = list_used_positions(matches)
+    call_results = find_results_of_calls(messages)
+    used_positions = list_used_positions(call_results)
     names: dict[int, WireNames] = defaultdict(dict)
-    for index in matches:
+    for index in call_results:
         for position, call in _match_by_position(
             messages,
-            matches,
+            call_results,
             index,
             used_positions,
             dialect,
@@ -155,17 +155,17 @@ def _has_no_wire_id(result: ToolResult, dialect: Dialect) -> bool:
 
 def _match_by_position(
     messages: Sequence[Message],
-    matches: ResultsByAnswer,
+    call_results: CallResults,
     index: int,
     used_positions: set[ResultPosition],
     dialect: Dialect,
 ) -> Iterator[tuple[ResultPosition, ToolCall]]:
-    """Pair the results without an id right behind answer ``index`` with its open calls, in order.
+    """Pair the results without an id right after answer ``index`` with its open calls, in order.
 
     If there are not as many results as open calls, no result can be assigned for certain, and no pair is yielded.
     """
     open_calls = []
-    for call, match in zip(messages[index].calls, matches[index], strict=True):
+    for call, match in zip(messages[index].calls, call_results[index], strict=True):
         if match is None:
             open_calls.append(call)
     if not open_calls:
@@ -196,7 +196,7 @@ def find_unanswered_computer_calls(messages: Sequence[Message]) -> PartIndexes:
     """Return the part indexes, by message index, of calls for a screenshot that no output follows."""
     output_ids: set[str] = set()
     unanswered_calls: PartIndexes = {}
-    for message_index in reversed(range(len(messages))):  # backwards, so that each call sees the outputs behind it
+    for message_index in reversed(range(len(messages))):  # backwards, so that each call sees the outputs after it
         message = messages[message_index]
         for part_index, part in enumerate(message.parts):
             if not isinstance(part, Opaque) or part.signature is None:

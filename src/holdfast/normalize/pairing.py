@@ -2,7 +2,7 @@
 
 A misplaced result moves behind its call, a second one is dropped, a missing one is synthesized, and an orphan is retold
 as the user's words. A real result wins over a synthetic one, wherever it stands. ``result_matching.py`` decides which
-result answers which call.
+result belongs to which call.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from holdfast.normalize.ids import NO_CALL_IDS, assign_wire_ids, get_assistant_c
 from holdfast.normalize.parts import clean_message, drop_parts_with_thinking, has_incomplete_arguments
 from holdfast.normalize.result_matching import (
     SYNTHETIC_RESULT_TEXT,
+    CallResults,
     LocatedResult,
     ResultIndexes,
-    ResultsByAnswer,
     find_early_orphan_results,
     find_results_of_calls,
     has_distinguishable_results,
@@ -80,27 +80,28 @@ def pair_calls_with_results(
     ``earlier_ids`` are ids sent before ``items``; an API that wants each id once must not get them again.
     """
     messages = [item.message for item in items]
-    answers = find_results_of_calls(messages)
-    orphans = find_early_orphan_results(messages, answers)
-    external_results = _detach_external_results(messages, answers, dialect)
+    call_results = find_results_of_calls(messages)
+    orphans = find_early_orphan_results(messages, call_results)
+    external_results = _detach_external_results(messages, call_results, dialect)
     wire_ids = assign_wire_ids(messages, dialect, earlier_ids)
-    # Matching came first: it is by the original ids, and the new ones must reach the results that they belong to.
+    # Results are matched with calls before ids are assigned: matching needs the original ids, and a result gets the new
+    # id of its call.
     wire_ids_by_answer = {}
-    for index in answers:
+    for index in call_results:
         if wire_ids[index]:
             wire_ids_by_answer[index] = wire_ids[index]
-    renamed_items = _rename_calls_and_results(items, answers, wire_ids_by_answer, dialect)
+    renamed_items = _rename_calls_and_results(items, call_results, wire_ids_by_answer, dialect)
     if dialect.results_adjacent:
         return list(
             _place_results_adjacent(
                 renamed_items,
-                answers,
+                call_results,
                 dialect,
                 orphans,
                 external_results,
             )
         )
-    placed_items = list(_place_results_after_calls(renamed_items, answers, dialect, orphans))
+    placed_items = list(_place_results_after_calls(renamed_items, call_results, dialect, orphans))
     if _has_assigned_ids([item.message for item in placed_items], dialect, earlier_ids):
         return placed_items
     # A removed result made two answers neighbours that the API reads as one, in which an id now occurs twice.
@@ -130,8 +131,8 @@ def render_orphan_result(result: ToolResult) -> tuple[Text | Media, ...]:
     return (Text(label), *content)
 
 
-def _detach_external_results(messages: Sequence[Message], answers: ResultsByAnswer, dialect: Dialect) -> ResultIndexes:
-    """Find results that answer calls in the history that the server holds, and remove them from ``answers``.
+def _detach_external_results(messages: Sequence[Message], call_results: CallResults, dialect: Dialect) -> ResultIndexes:
+    """Find results of calls in the history that the server holds, and remove them from ``call_results``.
 
     These are the results without a sent id before the first answer. Matching them by position would pair them with a
     later call of this request.
@@ -149,7 +150,7 @@ def _detach_external_results(messages: Sequence[Message], answers: ResultsByAnsw
         external_results[message_index] = result_indexes
     if not external_results:
         return {}
-    for matches in answers.values():
+    for matches in call_results.values():
         for call_index, match in enumerate(matches):
             if match is not None and match.result_index in external_results.get(match.message_index, ()):
                 matches[call_index] = None
@@ -180,7 +181,7 @@ WireNames = dict[int, WireName]
 
 def _rename_calls_and_results(
     items: Sequence[TrackedMessage],
-    answers: ResultsByAnswer,
+    call_results: CallResults,
     ids: Mapping[int, Sequence[str]],
     dialect: Dialect,
 ) -> list[TrackedMessage]:
@@ -192,7 +193,7 @@ def _rename_calls_and_results(
         call_names = {number: WireName(id_) for number, id_ in enumerate(call_ids)}
         renamed_items[index] = apply_wire_names(renamed_items[index], call_names, ToolCall, why)
         calls = items[index].message.calls
-        for call, id_, match in zip(calls, call_ids, answers[index], strict=True):
+        for call, id_, match in zip(calls, call_ids, call_results[index], strict=True):
             if match is None:
                 continue
             if is_misnamed_result(match.result, calls, dialect):
@@ -256,7 +257,7 @@ def _rename_part(part: Part, name: WireName) -> Part:
 
 def _place_results_adjacent(
     items: Sequence[TrackedMessage],
-    answers: ResultsByAnswer,
+    call_results: CallResults,
     dialect: Dialect,
     orphans: ResultIndexes,
     external_results: ResultIndexes,
@@ -275,11 +276,10 @@ def _place_results_adjacent(
             )
             index += 1
             continue
-        # Of a run of answers the last ones may have their results in order: these and their results stay the same
-        # objects.
-        start, end = _find_answers_in_order(items, answers, index, stop, dialect)
+        # The last answers of a run may have their results in order already: these messages stay the same objects.
+        start, end = _find_answers_in_order(items, call_results, index, stop, dialect)
         for answer_index in range(index, start):
-            yield from _emit_answer_with_results(items, answers, answer_index, dialect)
+            yield from _emit_answer_with_results(items, call_results, answer_index, dialect)
         yield from items[start:end]
         index = end
 
@@ -299,23 +299,24 @@ def _find_answer_end(items: Sequence[TrackedMessage], start: int, dialect: Diale
 
 def _find_answers_in_order(
     items: Sequence[TrackedMessage],
-    answers: ResultsByAnswer,
+    call_results: CallResults,
     first: int,
     stop: int,
     dialect: Dialect,
 ) -> tuple[int, int]:
-    """Find the answers from ``first`` to ``stop`` that already have their results in order behind ``stop``.
+    """Find the answers before ``stop``, back to ``first``, with their results already in order from ``stop`` on.
 
-    Return the index of the first such answer and the end of the results; both are ``stop`` if there is no such answer.
+    These are the last answers of the run: only their results can directly follow it. Return the index of the first of
+    them, and the index after the last of their results; both are ``stop`` if there is no such answer.
     """
     result_counts = _count_adjacent_results(items, stop, dialect)
     start = end = results_end = stop
     result_count = 0
-    # Backwards, because only the results of the last answers can stand right behind the run. An answer is in order if
-    # the results up to the farthest one of its calls are exactly those of the answers from it on.
+    # An answer is in order if all results from ``stop`` to the last one of its calls are results of this answer or of
+    # those after it, and none of these is missing: then there are as many results as calls.
     for answer_index in reversed(range(first, stop)):
         message_indexes: list[int] = []
-        for match in answers[answer_index]:
+        for match in call_results[answer_index]:
             message_indexes.append(match.message_index if match is not None else -1)
         if min(message_indexes, default=stop) < stop:  # a result is missing, or stands before the end of the answers
             break
@@ -328,7 +329,7 @@ def _find_answers_in_order(
             start, end = answer_index, results_end
     located_results: list[LocatedResult | None] = []
     for answer_index in range(start, stop):
-        located_results += answers[answer_index]
+        located_results += call_results[answer_index]
     if has_distinguishable_results(located_results, dialect):
         return start, end
     return stop, stop
@@ -369,7 +370,7 @@ def _count_adjacent_results(items: Sequence[TrackedMessage], stop: int, dialect:
 
 def _emit_answer_with_results(
     items: Sequence[TrackedMessage],
-    answers: ResultsByAnswer,
+    call_results: CallResults,
     index: int,
     dialect: Dialect,
 ) -> Iterator[TrackedMessage]:
@@ -379,7 +380,7 @@ def _emit_answer_with_results(
     yield item
     if not calls:
         return
-    matches = answers[index]
+    matches = call_results[index]
     final_results = _collect_results(items, matches, calls)
     if dialect.results_grouped:
         groups = [tuple(final_results)]
@@ -488,20 +489,20 @@ def _emit_permitted_results(
 
 def _place_results_after_calls(
     items: Sequence[TrackedMessage],
-    answers: ResultsByAnswer,
+    call_results: CallResults,
     dialect: Dialect,
     orphans: ResultIndexes,
 ) -> Iterator[TrackedMessage]:
     """Yield the items with a result for each call somewhere behind it; results that stand so stay where they are."""
     results_in_place: dict[int, set[int]] = defaultdict(set)
-    for index, matches in answers.items():
+    for index, matches in call_results.items():
         for match in matches:
             if match is not None and match.message_index > index:
                 results_in_place[match.message_index].add(match.result_index)
     for index, item in enumerate(items):
         if item.message.role == "assistant":
             yield item
-            yield from _emit_missing_results(items, answers[index], index)
+            yield from _emit_missing_results(items, call_results[index], index)
         else:
             yield from _emit_permitted_results(
                 item,

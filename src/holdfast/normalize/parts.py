@@ -1,7 +1,7 @@
 """Clean one message: drop or rewrite the parts that its API refuses.
 
 All other parts, and messages without such parts, stay the same objects: that is how later code knows that their bytes
-can be sent as they came.
+can be sent unchanged.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _drop_exclusive_parts(parts: list[Part | None], dialect: Dialect) -> list[Pa
 
 
 def _keep_reasoning_units(original: Sequence[Part], parts: list[Part | None]) -> list[Part | None]:
-    """Keep thinking and the part behind it together, or drop the thinking and unbind the part.
+    """Keep thinking and the part after it together, or drop the thinking and unbind the part.
 
     OpenAI's Responses API refuses a reasoning item without the item that it led to, and that item, under its id,
     without its reasoning. ``parts`` are the ``original`` parts after cleaning, None where one was dropped.

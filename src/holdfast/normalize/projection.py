@@ -1,7 +1,7 @@
 """Normalize the projection of a state incrementally: only messages that are new since the last time are looked at.
 
 A long session sends its history hundreds of times. The *settled prefix* is the part whose edits can no longer change,
-whatever comes behind it; it is kept in the state with its edits and the few facts about it that later messages need.
+whatever comes after it; it is kept in the state with its edits and the few facts about it that later messages need.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _normalize_incrementally(
 
 
 def _can_extend_prefix(state: ConversationState, prefix: NormalizedPrefix, messages: Sequence[Message]) -> bool:
-    """Return whether the edits of the settled prefix stay valid with the new ``messages`` behind it.
+    """Return whether the edits of the settled prefix stay valid with the new ``messages`` after it.
 
     They do not if the end of the prefix separates a call from its result, or two uses of an id whose results could be
     confused.
@@ -181,7 +181,7 @@ def _find_reused_ids(state: ConversationState, prefix: NormalizedPrefix, message
 def _has_unambiguous_reuse(ids: frozenset[str], messages: Sequence[Message]) -> bool:
     """Return whether results of ``ids``, which calls in the settled prefix have too, answer calls in ``messages``.
 
-    They do if each stands behind a call of its id that is not answered yet; else it may belong to an earlier call.
+    They do if each stands after a call of its id that is not answered yet; else it may belong to an earlier call.
     """
     if not ids:
         return True
@@ -202,7 +202,7 @@ def _extend_settled_prefix(
     messages: Sequence[Message],
     leading_count: int,
 ) -> tuple[tuple[Edit, ...], NormalizedPrefix | None]:
-    """Normalize the messages behind ``prefix``; return all edits and the prefix extended as far as possible.
+    """Normalize the messages after ``prefix``; return all edits and the prefix extended as far as possible.
 
     ``messages`` are the ``sized_messages`` as they will be written. The first ``leading_count`` of them stand before
     the kept tail (pinned messages, summary).
@@ -285,7 +285,7 @@ def _find_last_independent_cut(messages: Sequence[Message], position: int, edits
             signature_start = min(signature_start, edit.span.start)
         if not _LASTING_RULES.issuperset(rules):
             changing_spans.append(edit.span)
-    # Backwards, counting results whose calls have not been passed yet: a cut must have none behind it.
+    # Backwards, counting results whose calls have not been passed yet: a cut must have none after it.
     pending_results: Counter[str] = Counter()
     for index in range(len(messages) - 1, 0, -1):
         message = messages[index]
@@ -318,7 +318,7 @@ def _find_interrupted_positions(
 def _enumerate_unsettled(
     state: ConversationState, prefix: NormalizedPrefix, leading_count: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield position and history index of each message that the projection shows behind the settled prefix."""
+    """Yield position and history index of each message that the projection shows after the settled prefix."""
     position = prefix.position + leading_count
     for index in list_shown_indexes(state, prefix.next_index):
         # Only an edit can make one message of the history several, or none.
@@ -337,7 +337,7 @@ def _find_invalid_thinking(state: ConversationState, prefix: NormalizedPrefix, l
     Only models that bind thinking to its prefix mind. The digest of the messages before it when it was appended is
     compared with the digest of those shown there now. A change of the setup invalidates earlier thinking as well, and
     so does a result that came late. Messages from before the first setup count as signed over it: a conversation that
-    began elsewhere goes out as it came.
+    began elsewhere is sent unchanged.
     """
     if not prefix.dialect.binds_thinking:
         return
@@ -382,7 +382,7 @@ def _find_thinking_before_late_results(
             call_index = call_indexes.pop(result.call_id, None)
             if call_index is None:
                 continue
-            # The answer's run ends at the first other message behind the call; thinking in the run itself was before
+            # The answer's run ends at the first other message after the call; thinking in the run itself was before
             # it.
             run_end = other_indexes[bisect_right(other_indexes, call_index)]
             start = bisect_right(thinking_indexes, run_end)

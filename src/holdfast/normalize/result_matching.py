@@ -1,6 +1,7 @@
-"""Find out which result answers which call, and which results answer none.
+"""Match tool calls with their results, and find the results that belong to no call.
 
-Matching is by occurrence, because ids repeat across turns.
+An id alone does not identify a call, because clients use ids again in later turns. So each use of an id is matched by
+its place in the conversation.
 """
 
 from __future__ import annotations
@@ -41,32 +42,35 @@ class ResultPosition(NamedTuple):
     result_index: int
 
 
-ResultsByAnswer = dict[int, list[LocatedResult | None]]
-"""The result, or None, of each call of each assistant message, by the message's index."""
+CallResults = dict[int, list[LocatedResult | None]]
+"""The results of the calls of each assistant message: by the message's index a list in call order, with None for a call
+without a result."""
 ResultIndexes = dict[int, set[int]]
 """Indexes of results in their message, by the message's index."""
 
 
-def find_results_of_calls(messages: Sequence[Message]) -> ResultsByAnswer:
+def find_results_of_calls(messages: Sequence[Message]) -> CallResults:
     """Match the calls of each assistant message with their results.
 
-    A result answers the newest call of its id that still waits: clients use an id again after a gap. Results left over
-    answer the use of their id that they are near, if that has no result or only a synthetic one.
+    A result belongs to the newest call of its id that has no result yet, since clients use an id again in later turns.
+    A result that is left over belongs to the call of its id nearest to it (see ``_find_nearby_results``), if that call
+    has no result or only a synthetic one.
     """
-    matches: ResultsByAnswer = {}
+    call_results: CallResults = {}
     unmatched: dict[str, list[LocatedResult]] = defaultdict(list)
     waiting: dict[str, deque[_CallPosition]] = defaultdict(deque)
     run_start = 0  # adjacent assistant messages are one run: their calls wait together
     for index, message in enumerate(messages):
         if message.role == "assistant":
             calls = message.calls
-            if index - 1 not in matches:
+            if index - 1 not in call_results:
                 run_start = index
-            matches[index] = [None] * len(calls)
+            call_results[index] = [None] * len(calls)
             # Pushed from the last call to the first, so that results of one id answer its calls in call order.
             for call_index in reversed(range(len(calls))):
                 queue = waiting[calls[call_index].id]
-                # The id is used again, so no later result answers its calls of earlier runs. They stand at the end.
+                # The id is used again, so later results do not belong to its calls of earlier runs. Those calls are at
+                # the end of the queue.
                 while queue and queue[-1].message_index < run_start:
                     queue.pop()
                 queue.appendleft(_CallPosition(index, call_index))
@@ -76,12 +80,12 @@ def find_results_of_calls(messages: Sequence[Message]) -> ResultsByAnswer:
             open_calls = waiting.get(result.call_id)
             if open_calls:
                 call_position = open_calls.popleft()
-                matches[call_position.message_index][call_position.call_index] = located_result
+                call_results[call_position.message_index][call_position.call_index] = located_result
             else:
                 unmatched[result.call_id].append(located_result)
     if unmatched:
-        return _assign_unmatched_results(messages, matches, unmatched)
-    return matches
+        return _assign_unmatched_results(messages, call_results, unmatched)
+    return call_results
 
 
 class _CallPosition(NamedTuple):
@@ -90,18 +94,18 @@ class _CallPosition(NamedTuple):
 
 
 def _assign_unmatched_results(
-    messages: Sequence[Message], matches: ResultsByAnswer, unmatched: Mapping[str, Sequence[LocatedResult]]
-) -> ResultsByAnswer:
-    """Add results that stand before their call, or came late, to ``matches``."""
+    messages: Sequence[Message], call_results: CallResults, unmatched: Mapping[str, Sequence[LocatedResult]]
+) -> CallResults:
+    """Add results that stand before their call, or long after it, to ``call_results``."""
     use_indexes_by_id: dict[str, list[int]] = defaultdict(list)
-    for index in matches:
+    for index in call_results:
         for call in messages[index].calls:
             use_indexes_by_id[call.id].append(index)
-    for index, answers in matches.items():
-        if not answers:
+    for index, results in call_results.items():
+        if not results:
             continue
         for call_index, call in enumerate(messages[index].calls):
-            current = answers[call_index]
+            current = results[call_index]
             is_missing = current is None or is_synthetic_result(current.result)
             if call.id not in unmatched or not is_missing:
                 continue
@@ -112,10 +116,10 @@ def _assign_unmatched_results(
             )
             real = next((result for result in nearby if not is_synthetic_result(result.result)), None)
             if real is not None:
-                answers[call_index] = real
+                results[call_index] = real
             elif current is None and nearby:
-                answers[call_index] = nearby[0]
-    return matches
+                results[call_index] = nearby[0]
+    return call_results
 
 
 def _find_nearby_results(
@@ -123,8 +127,8 @@ def _find_nearby_results(
 ) -> list[LocatedResult]:
     """Return those results in ``unmatched``, all of one id, that belong to the use of the id in message ``index``.
 
-    They stand before the next use, so that later messages change nothing, and after this use unless it is the first.
-    If one answer uses the id twice, nobody can say which call is meant, and no result is returned.
+    They stand before the next use of the id, so that later messages change nothing, and after this use unless it is the
+    first. If one answer uses the id twice, it is unclear which call a result belongs to, and none is returned.
     """
     number = bisect_left(use_indexes, index)
     start = 0 if number == 0 else index
@@ -135,10 +139,10 @@ def _find_nearby_results(
 
 
 def has_distinguishable_results(results: Sequence[LocatedResult | None], dialect: Dialect) -> bool:
-    """Return whether it is clear which call each result answers.
+    """Return whether the server can tell which call each result belongs to.
 
-    A result says so by the id that it is sent with. Results without a sent id answer the calls of their tool's name in
-    order, so those of one name must stand in the order of ``results``.
+    It matches by id if ids are sent. Results without a sent id are matched with the calls of their tool in order, so
+    the results of one tool must stand in the order of ``results``.
     """
     last_positions: dict[str, ResultPosition] = {}
     for located_result in results:
@@ -188,14 +192,14 @@ def index_first_calls(messages: Sequence[Message]) -> dict[str, int]:
     return first_indexes
 
 
-def find_early_orphan_results(messages: Sequence[Message], answers: ResultsByAnswer) -> ResultIndexes:
-    """Find orphans: results that answer no call and stand before all calls of their id.
+def find_early_orphan_results(messages: Sequence[Message], call_results: CallResults) -> ResultIndexes:
+    """Find orphans: results that belong to no call and stand before all calls of their id.
 
-    A result that answers no call but stands behind a call of its id is a duplicate, and is dropped. An orphan stays one
-    if such a call, with its own result, comes later: the text already sent for it must not change then.
+    A result that belongs to no call but stands after a call of its id is a duplicate, and is dropped. A later call of
+    its id that has its own result does not change that it is an orphan: the text already sent in its place must stay.
     """
     first_call_indexes = index_first_calls(messages)
-    used = list_used_positions(answers)
+    used = list_used_positions(call_results)
     orphans: ResultIndexes = {}
     for message_index, message in enumerate(messages):
         for result_index, result in enumerate(message.results):
@@ -205,11 +209,11 @@ def find_early_orphan_results(messages: Sequence[Message], answers: ResultsByAns
     return orphans
 
 
-def list_used_positions(answers: ResultsByAnswer) -> set[ResultPosition]:
-    """Return the positions of all results that answer a call."""
+def list_used_positions(call_results: CallResults) -> set[ResultPosition]:
+    """Return the positions of all results that belong to a call."""
     used_positions: set[ResultPosition] = set()
-    for matches in answers.values():
-        for match in matches:
-            if match is not None:
-                used_positions.add(match.position)
+    for results in call_results.values():
+        for result in results:
+            if result is not None:
+                used_positions.add(result.position)
     return used_positions

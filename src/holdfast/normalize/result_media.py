@@ -1,4 +1,4 @@
-"""Move media out of tool results for an API whose results are text only: a user message behind them shows the media."""
+"""Move media out of tool results for an API whose results are text only: a user message after them shows the media."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RESULT_MEDIA_REASON = "a tool result may have only text here: its media are mov
 
 
 def move_unsupported_result_media(items: list[TrackedMessage], dialect: Dialect) -> list[TrackedMessage]:
-    """Move media out of results into a user message behind them, if the API accepts no media in results.
+    """Move media out of results into a user message after them, if the API accepts no media in results.
 
     An orphan, a result that answers no call, keeps its media: ``pair_calls_with_results`` later turns the whole of it,
     text and media, into a user message.
@@ -39,7 +39,7 @@ def move_unsupported_result_media(items: list[TrackedMessage], dialect: Dialect)
 def move_media_after_results(
     items: Sequence[TrackedMessage], can_show: MediaFilter, orphans: PartIndexes
 ) -> list[TrackedMessage]:
-    """Move media that ``can_show`` accepts out of results, into a user message behind each batch of results.
+    """Move media that ``can_show`` accepts out of results, into a user message after each batch of results.
 
     A batch is all messages up to the next answer: nothing may stand between the results of one answer. A line takes the
     place of each moved part. ``orphans`` are results, by message index, that keep their media.
@@ -76,7 +76,7 @@ def _select_moved_media(message: Message, can_show: MediaFilter, orphans: Collec
 def _emit_result_batch(
     batch: Sequence[tuple[TrackedMessage, MovedMedia]], tool_names: Mapping[str, str]
 ) -> Iterator[TrackedMessage]:
-    """Yield the items between two answers, with their moved media in a user message behind the last result."""
+    """Yield the items between two answers, with their moved media in a user message after the last result."""
     media_parts = _list_moved_parts(batch, tool_names)
     if not media_parts:
         for item, _ in batch:
@@ -88,7 +88,7 @@ def _emit_result_batch(
         if index != last_index:
             yield text_item
             continue
-        # Words beside the last results follow the media, so that the results stay right behind their answer.
+        # Words beside the last results follow the media, so that the results stay right after their answer.
         other_parts = []
         for part in text_item.message.parts:
             if not isinstance(part, ToolResult):

@@ -24,7 +24,7 @@ OPENING_TEXT = "(the conversation so far)"
 ACKNOWLEDGEMENT_TEXT = "(noted)"
 """The assistant message between results and a user's words, where the API wants one."""
 CONTINUE_TEXT = "Continue."
-"""The user message behind a last answer, where the API refuses a prefill."""
+"""The user message after a last answer, where the API refuses a prefill."""
 
 
 def place_system_messages(
@@ -77,7 +77,7 @@ def has_valid_system_position(
         return all(isinstance(part, Text) for part in message.parts)
     if dialect.system_position == "first" or not before:
         return False
-    # Anthropic's newest models take a system message behind a user's or behind an answer that a server tool paused, and
+    # Anthropic's newest models take a system message after a user's or after an answer that a server tool paused, and
     # only if an answer follows or nothing does.
     follows_user = get_wire_role(before[0], dialect) == "user"
     follows_paused_tool = is_paused_answer(before[0]) and not _is_compaction_answer(before[0])
@@ -140,7 +140,7 @@ def _count_messages_to_merge(run: Sequence[TrackedMessage], dialect: Dialect) ->
         return len(run)
     count = 0
     if dialect.calls_follow_user and role == "assistant":
-        # Calls may not stand behind another answer, so all answers up to the last one with calls are merged.
+        # Calls may not stand after another answer, so all answers up to the last one with calls are merged.
         for index, item in enumerate(run):
             if item.message.calls:
                 count = index + 1
@@ -159,7 +159,7 @@ def is_merge_required(first: Message, second: Message, dialect: Dialect) -> bool
 
 
 def is_summary_merge_required(messages: Sequence[Message], dialect: Dialect, summary_position: int) -> bool:
-    """Return whether the summary at ``summary_position`` (-1 for none) must merge with a user's message behind it."""
+    """Return whether the summary at ``summary_position`` (-1 for none) must merge with a user's message after it."""
     if not dialect.merges_summary or summary_position < 0:
         return False
     summary_and_next = messages[summary_position : summary_position + 2]
@@ -179,7 +179,7 @@ def insert_acknowledgements(items: list[TrackedMessage], dialect: Dialect) -> li
 
 
 def can_follow_results(first: Message, second: Message, dialect: Dialect) -> bool:
-    """Return whether ``second`` may stand right behind ``first``: no user may behind results, where the API minds."""
+    """Return whether ``second`` may directly follow ``first``: some APIs refuse a user after results."""
     if not dialect.needs_answer_after_results or not first.results:
         return True
     has_only_results = all(isinstance(part, ToolResult) for part in first.parts)
@@ -212,7 +212,7 @@ def _can_open_conversation(message: Message, dialect: Dialect) -> bool:
 
 
 def _is_user_turn_required(last: Message, dialect: Dialect) -> bool:
-    # A paused answer is sent back as it is; a user message behind it would end it.
+    # A paused answer is sent back as it is; a user message after it would end it.
     return dialect.must_end_with_user and not is_paused_answer(last)
 
 

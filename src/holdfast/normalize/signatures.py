@@ -23,7 +23,7 @@ SIGNATURE_RULE = "thought-signature"
 def add_missing_signatures(items: list[TrackedMessage], dialect: Dialect) -> list[TrackedMessage]:
     """Give the first call of each answer in the current turn the dummy signature if it has none.
 
-    Parallel calls behind the first carry none, and earlier turns are not checked.
+    Parallel calls after the first carry none, and earlier turns are not checked.
     """
     if not dialect.requires_signed_calls:
         return items

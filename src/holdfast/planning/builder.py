@@ -49,7 +49,7 @@ class PlanBuilder(Struct, frozen=True, dict=True):
     """Real tokens of messages that a compaction plans for as if they were the whole budget, because it is asked for
     before there is need; 0 for the real budget."""
     restores_files: bool = True
-    """Whether a compaction may show files again behind its summary. The smallest request leaves them out."""
+    """Whether a compaction may show files again after its summary. The smallest request leaves them out."""
 
     def compute_compaction_share(self, part: float) -> int:
         """Return the share ``part`` (0 to 1) of the message budget that a compaction plans for, in tokens."""

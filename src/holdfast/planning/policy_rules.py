@@ -110,7 +110,7 @@ class PolicyRules(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     ) -> list[int] | None:
         """Return the offsets into ``messages`` at which the kept tail may begin, best first, or None for our own rule.
 
-        ``messages`` are those behind the summary in force, as a request shows them; ``cut_points`` are the offsets that
+        ``messages`` are those after the summary in force, as a request shows them; ``cut_points`` are the offsets that
         separate no call from its results. An empty list keeps everything.
         """
         return None
@@ -143,10 +143,10 @@ class PolicyRules(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
         """Return ``compaction`` with the edits that belong to the same entry."""
         return compaction
 
-    # -- what stands behind a summary ----------------------------------------------------------------------------------
+    # -- what follows a summary ---------------------------------------------------------------------------------------
 
     def list_restored_files(self, builder: PlanBuilder, head: Sequence[SizedMessage]) -> tuple[str, ...]:
-        """Return the texts of files that the summarized messages ``head`` touched, to show again behind the summary."""
+        """Return the texts of files that the summarized messages ``head`` touched, to show again after the summary."""
         return ()
 
     def build_continue_text(self, builder: PlanBuilder, keep: int) -> str:

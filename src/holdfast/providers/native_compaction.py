@@ -112,7 +112,7 @@ class NativeCompactionResult(Struct, frozen=True):
     tokens: int = 0
 
     def append_user_texts(self, api: str, texts: Sequence[str]) -> NativeCompactionResult:
-        """Return this compaction with a user message of ``texts`` behind it."""
+        """Return this compaction with a user message of ``texts`` after it."""
         if not texts:
             return self
         message = Message("user", tuple(map(Text, texts)))

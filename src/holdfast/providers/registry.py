@@ -67,7 +67,7 @@ def relax_for_unknown_server(dialect: Dialect) -> Dialect:
     """Return the rules for messages that a client wrote for a server that ``dialect`` knows nothing about.
 
     The client knows the server, so its messages stay as written and no limit is assumed. Only a summary is merged with
-    the user's message behind it, since many chat templates require alternating turns.
+    the user's message after it, since many chat templates require alternating turns.
     """
     spec = API_SPECS.get(dialect.api)
     if spec is not None:

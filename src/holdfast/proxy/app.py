@@ -99,7 +99,7 @@ from holdfast.proxy.settings import Settings
 from holdfast.store.base import SessionStore
 
 PARSED_ENDPOINTS = frozenset({"generate", "count", "compact"})
-"""Endpoints whose request bodies are parsed; requests to others are relayed while they come in."""
+"""Endpoints whose request bodies are parsed; requests to others are relayed while they arrive."""
 REMOTE_STATE_FIELDS = frozenset({"previous_response_id", "conversation", "background"})
 """Fields of the Responses API with which the provider keeps the conversation, so that we never see all of it."""
 UNSET_VALUES = (b"null", b"false")
@@ -344,7 +344,7 @@ class ProxyApp:
 
     async def _answer_by_purpose(self, exchange: Exchange, body: bytes) -> RequestState:
         """Manage, count or forward a request after its body was read, depending on its purpose."""
-        # Whatever the engine makes of an observed request, the body that goes out is the client's.
+        # Whatever the engine makes of an observed request, the body that is sent is the client's.
         if self._settings.observe:
             exchange = replace(exchange, relay=exchange.relay.with_body(body))
         body, wrap = unwrap_count_tokens_body(body, exchange.route)
@@ -476,7 +476,7 @@ class ProxyApp:
         try:
             return await self._continue_session(request)
         except InvalidRequest:
-            # Our rules call the request invalid. The provider has the last word, so it goes out unchanged.
+            # Our rules call the request invalid. The provider has the last word, so it is sent unchanged.
             if outgoing.is_answered:
                 raise
             return await forward_body(request, request.parsed_body.body, "relayed")
@@ -551,7 +551,7 @@ class ProxyApp:
                 self._report_trouble(error.reason, PASSED_ON_CONSEQUENCE, is_ours=is_ours)
             else:
                 return request.state
-        # Outside of the block: the branch must be free again before the request goes out without it.
+        # Outside of the block: the branch must be free again before the request is sent without it.
         return await self._forward_with_known_decisions(request, await self._reduce_body(request), "relayed")
 
     async def _forward_with_known_decisions(
@@ -630,7 +630,7 @@ class ProxyApp:
 
             return await self._body_cache.run_off_loop(parsed_request.body, render_reduced_body)
         except HoldfastError:
-            # Without our reductions the request can still be sent as it came.
+            # Without our reductions the request can still be sent unchanged.
             return parsed_request.body
 
     def _make_relay(self, incoming: ClientRequest, *, as_it_came: bool = False) -> UpstreamRelay:

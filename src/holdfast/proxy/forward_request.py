@@ -40,7 +40,7 @@ async def forward_body(exchange: Exchange, body: bytes, state: RequestState) -> 
 
 
 async def pass_request_through(exchange: Exchange, receive: Receive, state: RequestState) -> RequestState:
-    """Forward a request while its body still comes in, and relay the answer as it comes; return ``state``."""
+    """Forward a request while its body is still arriving, and relay the answer as it arrives; return ``state``."""
     outgoing = exchange.client_response
     progress: UploadProgress | None = None
     body: bytes | AsyncIterator[bytes] = b""
@@ -92,8 +92,8 @@ async def _label_answer(
     Once keep-alives were sent the client has a status of 200 and an event stream, so an error becomes an event in it.
     """
     async for piece in pieces:
-        has_stream = exchange.client_response.has_keep_alive
-        if has_stream and isinstance(piece, ResponseHead) and piece.status >= FIRST_REFUSAL_STATUS:
+        has_begun_stream = exchange.client_response.has_begun_stream
+        if has_begun_stream and isinstance(piece, ResponseHead) and piece.status >= FIRST_REFUSAL_STATUS:
             message = f"the provider answered with HTTP {piece.status}"
             yield render_error_event(exchange.api, Verdict("server"), message=message)
             return

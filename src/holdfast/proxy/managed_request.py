@@ -246,7 +246,7 @@ def _make_refusal_reply(
             reason = attempt.failure_text
         return _render_verdict(request, Verdict("network"), reason, status=BAD_GATEWAY)
     reply = attempt.reply
-    if reply is not None and attempt.has_ended and not request.client_response.has_keep_alive:
+    if reply is not None and attempt.has_ended and not request.client_response.has_begun_stream:
         return [make_response_head(reply.status, reply.raw_headers), attempt.held_bytes]
     return _render_verdict(request, attempt.verdict, str(error))
 
@@ -295,14 +295,16 @@ def _render_verdict(
     *,
     status: int = 0,
 ) -> list[ResponsePiece]:
-    """Return ``verdict`` as an error of the client's API: a response, or an event if a stream has begun.
+    """Return ``verdict`` as an error of the client's API: an error response, or an error event in a stream.
 
-    Codex recognises an overflow only as an event of a stream, so it gets a stream for it.
+    It is an event if the client already got status 200 and the beginning of a stream. It is also one for an overflow in
+    an API whose clients recognise that only as an event (Codex).
     """
     api = request.api
     wants_overflow_event = API_SPECS[api].errors.sends_overflow_as_event and request.wants_stream
-    is_event = request.client_response.has_keep_alive or (wants_overflow_event and verdict.is_overflow)
+    is_event = request.client_response.has_begun_stream or (wants_overflow_event and verdict.is_overflow)
     if is_event:
+        # If the stream has begun, its head was sent with the first keep-alive, and ``send_piece`` drops this one.
         return [ResponseHead(200, [EVENT_STREAM_HEADER]), render_error_event(api, verdict, message=message)]
     return make_error_reply(api, verdict, message, status=status)
 

@@ -31,7 +31,7 @@ def run_alongside(function: Callable[[], Awaitable[None]], delay: float = 0.0) -
             begin()
         try:
             yield
-        except Exception as error:  # noqa: BLE001 -- raised behind the scope, where it is known which error came first
+        except Exception as error:  # noqa: BLE001 -- raised after the scope, where it is known which error came first
             errors.append(error)
         finally:
             # Not awaited: whatever the task waits for, it gets no further than this cancellation.

@@ -179,9 +179,9 @@ def configure_proxy(proxy: ProxyApp, settings: Settings, loaded_configuration: C
 
 
 def _make_provider_client(settings: Settings, transport: httpx2.AsyncBaseTransport | None) -> httpx2.AsyncClient:
-    """Make the HTTP client for all providers. Requests go out with their own headers only.
+    """Make the HTTP client for all providers. Requests are sent with their own headers only.
 
-    It keeps no cookies, which would go out with the requests of other clients.
+    It keeps no cookies, which would be sent with the requests of other clients.
     """
     limits = httpx2.Limits(max_keepalive_connections=settings.concurrent, keepalive_expiry=IDLE_SECONDS)
     mounts: dict[str, httpx2.AsyncBaseTransport | None] = dict.fromkeys(LOCAL_PATTERNS)

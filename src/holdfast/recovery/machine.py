@@ -284,8 +284,11 @@ def _retry_or_stop(state: RecoveryState, event: ProviderRefusal) -> tuple[Recove
     settings = state.settings
     max_retries = settings.retry.max_retries
     if not state.retries:
-        times = f"{max_retries + 1} times" if max_retries else "once"
-        why = f"the request was sent {times} (retry.max_retries)"
+        # The retries may have been of different requests, if it was made smaller in between.
+        if max_retries:
+            why = f"no retry is left of the {max_retries} that one answer may take (retry.max_retries)"
+        else:
+            why = "a failed request is not sent again (retry.max_retries is 0)"
         return _stop_with_rule(state, event, "retry_limit", why)
     used_retries = max_retries - state.retries
     seconds = compute_retry_delay(used_retries, event.retry_after, settings)

@@ -27,7 +27,8 @@ from holdfast.state.target import Target
 from holdfast.state.view import decode_native_summary, get_next_shown_index
 
 DROP_SIGNATURES_RULE = "unseal"
-"""Rule of the edits, and trigger of the compaction, that drop signed data."""
+"""Rule of the edits, and trigger of the compaction, that drop signed data. Logs store this name, so it stays "unseal",
+the former word for dropping signatures."""
 _DROP_SIGNATURES_REASON = (
     "the provider no longer accepts its signature or encrypted data here, as after a change of key or organization"
 )

@@ -25,7 +25,7 @@ MIN_TABLE_BITS, MAX_TABLE_BITS = 17, 25
 
 
 class FutureText(Struct, frozen=True):
-    """The text behind a cut, and its compressed sizes in bytes."""
+    """The text after a cut, and its compressed sizes in bytes."""
 
     written_text: bytes
     shown_text: bytes
@@ -45,7 +45,7 @@ class FutureText(Struct, frozen=True):
 
 
 def make_future(history: Sequence[Message], later_messages: Sequence[Message]) -> FutureText | None:
-    """Return the next ``FUTURE_STEPS`` steps behind a cut, or None if there are no steps."""
+    """Return the next ``FUTURE_STEPS`` steps after a cut, or None if there are no steps."""
     written_text, shown_text = _collect_future(later_messages)
     if not written_text:
         return None
@@ -86,7 +86,7 @@ def join_messages(messages: Sequence[Message]) -> bytes:
 
 
 def join_texts(texts: Sequence[str]) -> bytes:
-    """Return ``texts`` as UTF-8 with a line break behind each; lone surrogates are kept."""
+    """Return ``texts`` as UTF-8 with a line break after each; lone surrogates are kept."""
     return "".join(f"{text}\n" for text in texts).encode("utf-8", "surrogatepass")
 
 

@@ -455,7 +455,11 @@ def _count_tokens_by_kind(study: SessionStudy, simulated_request: SimulatedReque
 
 
 def _name_request_event(simulated_request: SimulatedRequest) -> str:
-    """Return the decision that is worth a mark in the picture, or ``""``; the larger one if there are several."""
+    """Return the decision to mark in the picture, or ``""`` if the request has none worth a mark.
+
+    If there are several, it is the one that usually removes most: a compaction, else pruning, else spilling. Trimming
+    counts as pruning: it is OpenClaw's milder form of it, which keeps the start and end of a result.
+    """
     plan = simulated_request.plan
     if plan.compaction is not None:
         if plan.compaction.trigger in {"slide", "history"}:

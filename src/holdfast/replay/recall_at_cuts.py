@@ -2,7 +2,7 @@
 
 A session is cut at four places, and a context is a request that a policy sends at a cut. The words of this module:
 
-- A *step* is one answer of the model. The steps behind a cut are the future that the context is scored by.
+- A *step* is one answer of the model. The steps after a cut are the future that the context is scored by.
 - A *reference* is a path, an identifier or another name in a text.
 - A *dependency* of a cut is a reference that one of the next ``HORIZON_STEPS`` steps uses, that the messages before the
   cut contain, and that no message in between shows again. The context should contain it.
@@ -51,7 +51,7 @@ CUT_SHARES = (0.40, 0.55, 0.70, 0.85)
 MIN_SESSION_TOKENS = 25_000
 """Tokens below which a session is not cut (docs/metrics.md, "Recall at cuts")."""
 HORIZON_STEPS = 30
-"""Steps behind a cut in which a first use counts (docs/metrics.md, "Recall at cuts")."""
+"""Steps after a cut in which a first use counts (docs/metrics.md, "Recall at cuts")."""
 HANDLE_REACH = 50_000
 """Characters of a result that one handle stands for (docs/metrics.md, ``handle_recall``)."""
 MAX_ARGUMENT_LENGTH = 400
@@ -115,7 +115,7 @@ def find_cut_positions(
 ) -> list[int]:
     """Return the message positions at which to cut a session, one for each of ``CUT_SHARES``.
 
-    A cut is at the first step behind its share of the tokens at which a compaction could cut too. ``sizes`` are the
+    A cut is at the first step after its share of the tokens at which a compaction could cut too. ``sizes`` are the
     tokens of the messages, ``steps`` the positions of the model's answers (by default all assistant messages). A
     session under ``MIN_SESSION_TOKENS`` has no cuts, and two shares may lead to the same cut.
     """
@@ -289,7 +289,7 @@ class SessionCut:
 
 
 def _is_counted_message(message: Message, position: int, steps: Collection[int] | None) -> bool:
-    """Return whether a message counts behind a cut: any message except an assistant's that is not a step."""
+    """Return whether a message counts after a cut: any message except an assistant's that is not a step."""
     return message.role != "assistant" or steps is None or position in steps
 
 

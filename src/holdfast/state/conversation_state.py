@@ -44,7 +44,7 @@ class MessageHistory(Struct, frozen=True):
     """Digest of everything a request shows up to and including message i; empty for a message that is hidden."""
     digests_before: PersistentSequence[bytes] = field(default_factory=PersistentSequence)
     """Digest of what was shown before message i when it was appended. For an answer it covers what its request showed,
-    and is empty once that has changed. It tells whether a signed answer may go out with its signature."""
+    and is empty once that has changed. It tells whether a signed answer may be sent with its signature."""
     first_index_by_call_id: dict[str, int] = field(default_factory=dict)
     """Index of the message that first used a tool call id. The dictionary is shared with states that were grown from
     this one: an index at or beyond the end of this history belongs to one of those and does not count."""

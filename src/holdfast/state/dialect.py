@@ -18,7 +18,7 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     model: str = ""
     """The model these rules are for. Content signed by another one is left out."""
     keeps_client_content: bool = False
-    """Whether content that a client wrote goes out as it came, whatever the other rules say.
+    """Whether content that a client wrote is sent unchanged, whatever the other rules say.
 
     Set for servers that we do not know but their clients do: "repairing" by guessed rules would break what works. Only
     what Holdfast itself put in, and what another model signed, is normalized.
@@ -30,7 +30,7 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     merges_same_role: bool = True
     """Adjacent messages of the same role are merged into one."""
     merges_summary: bool = False
-    """A summary and the user message behind it are merged, also where other adjacent messages are left alone."""
+    """A summary and the user message after it are merged, also where other adjacent messages are left alone."""
     server_joins_same_role: bool = False
     """The server itself reads adjacent messages of the same role as one."""
     results_adjacent: bool = True
@@ -104,7 +104,7 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     allows_thinking_in_any_role: bool = False
     """Messages of other roles may contain thinking too; the server ignores it there."""
     binds_reasoning_to_next: bool = False
-    """Reasoning and the item behind it belong together: without the reasoning, the item must lose its id."""
+    """Reasoning and the item after it belong together: without the reasoning, the item must lose its id."""
     requires_signed_calls: bool = False
     """The first call of each step of the current turn needs a signature, or the dummy that the provider documents."""
     allows_trailing_space: bool = False

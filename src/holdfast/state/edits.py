@@ -49,7 +49,7 @@ class NormalizedPrefix(
 
     dialect: Dialect
     next_index: int
-    """Index in the history of the first message behind the prefix."""
+    """Index in the history of the first message after the prefix."""
     position: int
     """Position of that message in the projection."""
     normalization: tuple[Edit, ...] = ()

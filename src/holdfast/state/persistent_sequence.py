@@ -53,7 +53,7 @@ class PersistentSequence(Generic[T]):
     def add(self, *new: T) -> PersistentSequence[T]:
         """Return the sequence with ``new`` items at its end; this one is unchanged."""
         items, sums, stop = self._items, self._sums, self._stop + len(new)
-        # Items behind this version's end were appended by a version that grew from it.
+        # Items after this version's end were appended by a version that grew from it.
         existing = items[self._stop : stop]
         common_count = count_shared_prefix_items(existing, new) if existing else 0
         if common_count == len(existing):  # nobody grew from here, or by the same items
@@ -103,7 +103,7 @@ class PersistentSequence(Generic[T]):
         ``measure`` is the key under which sums are kept: a module-level function, or a hashable callable that equals
         every other one that measures the same.
         """
-        # Item n of the list is the sum of the first n items, so only items behind the last known sum are measured.
+        # Item n of the list is the sum of the first n items, so only items after the last known sum are measured.
         sums = self._sums.setdefault(measure, [0])
         sum_count = len(sums)
         if sum_count <= self._stop:

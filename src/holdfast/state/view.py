@@ -79,7 +79,7 @@ def apply_part_edits(sized_message: SizedMessage, edits: Iterable[Edit]) -> Size
 def apply_edits_to_parts(message: Message, edits: Iterable[Edit]) -> tuple[Part, ...]:
     """Return the parts of ``message`` with ``edits`` applied; the later of two edits of one part wins."""
     parts = list(message.parts)
-    # From the back, since a replacement may have more parts or fewer and would shift the positions behind it.
+    # From the back, since a replacement may have more parts or fewer and would shift the positions after it.
     for edit in sorted(edits, key=lambda edit: edit.span.part or 0, reverse=True):
         if edit.span.part is not None:
             parts[edit.span.part : edit.span.part + 1] = edit.replacement  # type: ignore[assignment]
@@ -132,7 +132,7 @@ def decode_native_summary(compaction: CompactionEntry) -> NativeSummary | None:
 def build_summary_message(compaction: CompactionEntry, model: str = "", api: str = "") -> SizedMessage:
     """Build the message that stands for the compacted head in a request to ``model`` on ``api``.
 
-    The provider's own items go out byte for byte to the API and model that made them; any other one gets the readable
+    The provider's own items are sent byte for byte to the API and model that made them; any other one gets the readable
     summary, which ``compaction`` must have. An empty ``model`` or ``api`` matches any.
     """
     summary = compaction.summary or Message("user")

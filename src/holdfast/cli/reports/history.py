@@ -183,14 +183,13 @@ def iter_message_actions(
                 handles = tuple(hash_[:HANDLE_CHARS] for hash_ in iter_named_hashes(body))
                 why = "it was too long for an entry of the log"
                 yield MessageAction(
-                    entry.id,
-                    "capped",
-                    NOTE_CAPPED,
-                    why,
-                    0,
-                    decided_by,
-                    entry.time_ms,
-                    handles,
+                    entry=entry.id,
+                    kind="capped",
+                    rule=NOTE_CAPPED,
+                    why=why,
+                    decided_by=decided_by,
+                    at=entry.time_ms,
+                    recall=handles,
                 )
         if isinstance(body, DecisionEntry | CompactionEntry):
             for edit in _merge_spill_edits(_filter_edits(body.edits, index)):
@@ -198,7 +197,8 @@ def iter_message_actions(
         if isinstance(body, CompactionEntry) and state.view.pinned_count <= index < body.first_kept:
             saves = _count_shown_tokens(state, index)
             yield _make_compaction_action(entry, body, saves, decided_by, entry_revoked_by, size)
-        # An undone decision saves nothing: a compaction after it is what hides the message now.
+        # Undone decisions are left out of ``state``: a later compaction is credited with the whole message, as if they
+        # had never been made.
         if entry.id not in revoked_by:
             state = apply_entry(state, entry)
 
@@ -241,21 +241,21 @@ def _find_next_message(log: BranchHistory, note: str) -> str:
 def _make_edit_action(
     entry: Entry,
     edit: Edit,
-    by: str,
+    decided_by: str,
     revoked_by: str,
     size: RequestSize,
 ) -> MessageAction:
     recall = (edit.blob_hash[:HANDLE_CHARS],) if edit.blob_hash else ()
     return MessageAction(
-        entry.id,
-        "decision",
-        edit.rule,
-        edit.why,
-        size.scale_tokens(edit.saves),
-        by,
-        entry.time_ms,
-        recall,
-        revoked_by,
+        entry=entry.id,
+        kind="decision",
+        rule=edit.rule,
+        why=edit.why,
+        saves=size.scale_tokens(edit.saves),
+        decided_by=decided_by,
+        at=entry.time_ms,
+        recall=recall,
+        revoked_by=revoked_by,
     )
 
 
@@ -263,7 +263,7 @@ def _make_compaction_action(
     entry: Entry,
     body: CompactionEntry,
     saves: int,
-    by: str,
+    decided_by: str,
     revoked_by: str,
     size: RequestSize,
 ) -> MessageAction:
@@ -274,15 +274,14 @@ def _make_compaction_action(
         why = f"a summary of {tokens} tokens replaces the messages before #{body.first_kept}"
     trigger = "compaction" if body.trigger in {"", "auto"} else f"compaction ({body.trigger})"
     return MessageAction(
-        entry.id,
-        "compaction",
-        trigger,
-        why,
-        size.scale_tokens(saves),
-        by,
-        entry.time_ms,
-        (),
-        revoked_by,
+        entry=entry.id,
+        kind="compaction",
+        rule=trigger,
+        why=why,
+        saves=size.scale_tokens(saves),
+        decided_by=decided_by,
+        at=entry.time_ms,
+        revoked_by=revoked_by,
     )
 
 

@@ -201,7 +201,7 @@ class _SummaryJob:
         try:
             return await self._summarize_text(self.part_tokens, reasons)
         except SummaryRequestTooLarge as error:
-            # Once: a writer that refuses the smaller parts too is left to the next one.
+            # Tried once only: if the writer refuses the smaller parts too, ``write_summary`` asks the next writer.
             return await self._summarize_text(self._shrink_part_size(error), reasons)
 
     def _shrink_part_size(self, error: SummaryRequestTooLarge) -> int:

@@ -331,8 +331,8 @@ class Attempt:
         self.outcome = AttemptOutcome.SILENT_OVERFLOW
         self.verdict = Verdict("silent_overflow", self.verdict.limit, self.verdict.requested)
         self.failure_text = describe_silent_overflow(answer, self.plan)
-        # Judged by its size alone it is a guess, and nothing about sizes may be learned from a guess.
-        if silence != "counted":
+        # By its size alone it is only a guess that the request was too large, and no limit may be learned from a guess.
+        if silence == "by_size":
             self.is_as_planned = False
 
 

@@ -21,9 +21,10 @@ from holdfast.state.calibration.usage import measure_new_content
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.plan import Plan
 
-SilenceKind: TypeAlias = Literal["", "counted", "guessed"]
-"""Why an answer is empty: "" the model's own choice, or not empty at all; "counted" the request was too large, for the
-server counts its requests and did not count this one; "guessed" the same by the size of the request alone."""
+SilenceKind: TypeAlias = Literal["", "by_counts", "by_size"]
+"""Why an answer is empty: "by_counts" if the request was too large, as the server's own numbers show (a limit that it
+was seen to have, or token counts in earlier answers that show that it does count); "by_size" if the only sign is that
+our estimate of the request is large, which is a guess; "" if the answer is not empty, or by the model's own choice."""
 # A server that reports no usage gives no other sign. Below half the window a request is most likely not too large, and
 # a wrong guess costs a compaction that nobody needed. Chosen by judgement.
 LARGE_REQUEST_SHARE = 0.5
@@ -64,11 +65,11 @@ def classify_empty_answer(
     is_unread = is_empty_answer(answer) and _is_prompt_unread(prompt_tokens, verdict, state)
     if not is_unread and not is_cut_short(answer, max_output):
         return ""
-    # A server that counted the request before would count this one too, had it read it.
+    # A server that counted the previous request counts every request that it reads.
     if verdict.limit or _has_counted_before(state, prompt_tokens):
-        return "counted"
+        return "by_counts"
     is_large = message_tokens >= LARGE_REQUEST_SHARE * message_budget
-    return "guessed" if is_large else ""
+    return "by_size" if is_large else ""
 
 
 def describe_silent_overflow(answer: ParsedAnswer, plan: Plan) -> str:

@@ -171,22 +171,23 @@ def _iter_rows(
 ) -> Iterator[SearchRow]:
     """Yield the rows of a range that may match, and their neighbours."""
     line_number = find_line_number(read_range, extent, start)
-    # ``remainder`` is the begun line at the end of what was read so far; it begins at ``position``.
-    position, remainder = start, ""
+    # The text is read in pieces, which may end within a line: that line, which begins at ``position``, is kept for the
+    # next piece to complete.
+    position, unfinished_line = start, ""
     for piece in iter_text_pieces(read_range, start, stop):
-        text = remainder + piece.text
+        text = unfinished_line + piece.text
         end = text.rfind("\n") + 1
         lines = SearchRow(line_number, position, text[:end])
         yield from _iter_likely_rows(lines, lowercase_keep_length(lines.text), search_query)
         line_number += text.count("\n", 0, end)
-        position, remainder = position + end, text[end:]
+        position, unfinished_line = position + end, text[end:]
         # A very long line is yielded in rows as it is read, so that it is never held whole.
-        while len(remainder) >= MAX_ROW_CHARS + ROW_OVERLAP_CHARS:
-            ahead = remainder[MAX_ROW_CHARS : MAX_ROW_CHARS + ROW_OVERLAP_CHARS]
-            yield SearchRow(line_number, position, remainder[:MAX_ROW_CHARS], ahead)
+        while len(unfinished_line) >= MAX_ROW_CHARS + ROW_OVERLAP_CHARS:
+            ahead = unfinished_line[MAX_ROW_CHARS : MAX_ROW_CHARS + ROW_OVERLAP_CHARS]
+            yield SearchRow(line_number, position, unfinished_line[:MAX_ROW_CHARS], ahead)
             position += MAX_ROW_CHARS
-            remainder = remainder[MAX_ROW_CHARS:]
-    yield from _split_long_line(SearchRow(line_number, position, remainder))
+            unfinished_line = unfinished_line[MAX_ROW_CHARS:]
+    yield from _split_long_line(SearchRow(line_number, position, unfinished_line))
 
 
 def _iter_likely_rows(lines: SearchRow, folded_text: str, search_query: SearchQuery) -> Iterator[SearchRow]:

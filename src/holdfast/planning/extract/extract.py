@@ -82,7 +82,7 @@ def build_extract(
     """Summarize ``head`` in at most ``budget`` estimator tokens, not counting the newest request.
 
     Each section has a share of the budget; what sections leave unused goes to the coverage lines. ``tail`` and
-    ``visible_text`` stay visible behind the extract: references that stand there need no line here.
+    ``visible_text`` stay visible after the extract: references that stand there need no line here.
     """
     sections = _collect_extract_sections(head, tail, budget, settings, visible_text)
     return _render_extract(

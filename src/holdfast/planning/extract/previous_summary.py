@@ -133,7 +133,7 @@ def _split_summary(text: str) -> _SplitSummary:
             continue
         if split.summary:
             return split
-        break  # an opening with nothing behind it summarizes nothing
+        break  # an opening with nothing after it summarizes nothing
     return _SplitSummary("", text)
 
 

@@ -43,7 +43,7 @@ _BRACKET_GAP = rf"[\s/\\!?\[\-{_INVISIBLE_CHARS}]*+"
 _NAMESPACE_PREFIX = rf"(?:\w[\w.\-:{_INVISIBLE_CHARS}]*[:\[]{_BRACKET_GAP})?"
 _TAG_NAME_PATTERN = _NAME_SEPARATORS.join(f"[{_INVISIBLE_CHARS}]*+".join(word) for word in SPILL_TAG.split("_"))
 _TAG_NAME_AHEAD = f"(?={_BRACKET_GAP}{_NAMESPACE_PREFIX}(?i:{_TAG_NAME_PATTERN}))"
-"""The name of our tag behind a bracket, as a lookahead: in an opening or closing tag, with a namespace, in a comment or
+"""The name of our tag after a bracket, as a lookahead: in an opening or closing tag, with a namespace, in a comment or
 a CDATA section. Quantifiers are possessive (``*+``) where they can be, so that no text can be made to take long to
 search."""
 _ASCII_BRACKET = re.compile(f"<{_TAG_NAME_AHEAD}")
@@ -167,7 +167,7 @@ def list_decision_blocks(state: ConversationState) -> tuple[str, ...]:
 
 
 _UNTRUSTED_ROLES = frozenset({"user", "tool"})
-"""Roles whose messages may hold text from outside. Answers and system prompts go out as they are."""
+"""Roles whose messages may hold text from outside. Answers and system prompts are sent unchanged."""
 
 
 def _find_suspect_messages(messages: Sequence[Message]) -> list[int]:

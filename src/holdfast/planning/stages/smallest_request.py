@@ -156,7 +156,7 @@ def _build_smallest_at(builder: PlanBuilder, keep: int, level: CutLevel) -> Plan
     shortened = _shorten_texts_from(builder, keep, level)
     if keep <= builder.state.view.pinned_count:
         return shortened
-    # Files, skills and rules are not repeated behind the extract here: nothing that can be left out stays.
+    # Files, skills and rules are not repeated after the extract here: nothing that can be left out stays.
     bare = replace(shortened, restores_files=False, inputs=replace(builder.inputs, restored_texts=()))
     compaction = build_compaction(bare, keep, builder.budget.compute_share(MIN_SUMMARY_SHARE))
     if compaction is None:

@@ -236,7 +236,7 @@ def _generate_previews(spillable: SpillableText, blob: Blob, builder: PlanBuilde
 
 
 def replace_result_text(result: ToolResult, text: str) -> ToolResult:
-    """Return ``result`` with ``text`` in place of its texts; media and parts of unknown kinds stay behind it."""
+    """Return ``result`` with ``text`` in place of its texts; media and parts of unknown kinds stay after it."""
     other_parts = tuple(part for part in result.content if isinstance(part, Media | Opaque))
     return ToolResult(result.call_id, result.name, (Text(text), *other_parts), result.is_error)
 

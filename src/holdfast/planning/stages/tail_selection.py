@@ -21,7 +21,7 @@ from holdfast.state.view import list_shown_indexes, list_shown_sized_messages_at
 def list_tail_starts(builder: PlanBuilder) -> list[int]:
     """Return the message indexes at which the kept tail may begin, best first.
 
-    The index behind the last message stands for no tail at all. If the policy has a rule of its own and a compaction
+    The index after the last message stands for no tail at all. If the policy has a rule of its own and a compaction
     must reach a goal, the smaller tails of our rule follow: one that is too large would otherwise leave no way to
     compact.
     """
@@ -46,7 +46,7 @@ def list_tail_starts(builder: PlanBuilder) -> list[int]:
 def find_tail_cut_points(state: ConversationState) -> list[int]:
     """Return every message index at which a kept tail may begin, ascending.
 
-    The index behind the last message is among them unless a call is open.
+    The index after the last message is among them unless a call is open.
     """
     first_kept = state.view.first_kept
     return [first_kept + offset for offset in find_cut_points(list_shown_messages_from(state, first_kept))]
@@ -55,7 +55,7 @@ def find_tail_cut_points(state: ConversationState) -> list[int]:
 def _select_by_share(builder: PlanBuilder, messages: list[Message], cut_points: list[int]) -> list[int]:
     """Return the offsets of our own rule, best first: the largest tail within its share, then smaller ones.
 
-    The smaller ones are the newest call group alone, then nothing. No tail begins behind the newest answer while its
+    The smaller ones are the newest call group alone, then nothing. No tail begins after the newest answer while its
     results are unread: they stay with their calls.
     """
     first_kept = builder.state.view.first_kept
@@ -94,7 +94,7 @@ def find_last_cut_point(cut_points: Sequence[int], limit: int) -> int | None:
 def find_answer_with_unread_results(state: ConversationState) -> int:
     """Return the index of the newest answer if results of its calls wait to be read.
 
-    Otherwise return the number of messages, which is behind every message.
+    Otherwise return the number of messages, which is the position after every message.
     """
     newest_answer = find_newest_answer_index(state, state.view.first_kept)
     if newest_answer >= 0:
@@ -107,7 +107,7 @@ def find_answer_with_unread_results(state: ConversationState) -> int:
 def find_first_unseen_user_message(builder: PlanBuilder) -> int:
     """Return the index of the first user message that no answered request has shown.
 
-    Otherwise return the number of messages, which is behind every message.
+    Otherwise return the number of messages, which is the position after every message.
     """
     state = builder.state
     seen_count = state.last_request.seen_count
@@ -132,7 +132,7 @@ def measure_shown_message(state: ConversationState, index: int) -> int:
 
 
 def _find_largest_tail(state: ConversationState, cut_points: Sequence[int], max_tokens: int) -> int:
-    """Return the offset of the first cut point with at most ``max_tokens`` behind it, or the end.
+    """Return the offset of the first cut point with at most ``max_tokens`` after it, or the end.
 
     The walk begins at the newest message and stops once the tail is too large, so it costs the size of the tail and not
     that of the history.

@@ -210,7 +210,7 @@ def build_tool_name_lookup(state: ConversationState) -> ToolNameLookup:
     def find_tool_name(message_index: int, result: ToolResult) -> str:
         if result.name:
             return result.name
-        # The dictionary is shared with newer states: an index at or behind the result belongs to one of those.
+        # The dictionary is shared with newer states: an index at or after the result belongs to one of those.
         call_index = state.history.first_index_by_call_id.get(result.call_id, message_index)
         if call_index >= message_index:
             return ""

@@ -4,7 +4,7 @@ All sizes are weighted characters, in which a limit means the same share of the 
 a limit, and all of them together may have one. The decision is recorded; the log keeps every result whole.
 
 There are two scopes: in memory, a decision on the branch (``apply_result_limits``); and in a stored session, where a
-copied branch says the messages shorter (``truncate_entry_messages``).
+copied branch holds shorter messages (``truncate_entry_messages``).
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def allocate_result_weights(sizes: Sequence[int], limits: ResultLimits, unread_c
     return weights
 
 
-# -- in memory: a decision on the branch -------------------------------------------------------------------------------
+# -- scope 1: cut results on the current branch, by edits that the log records -----------------------------------------
 
 
 class WeighedResult(Struct, frozen=True):
@@ -246,9 +246,9 @@ def _build_cut_edit(builder: PlanBuilder, weighed: WeighedResult, max_weight: in
     text = get_result_text(weighed.result)
     short_text = get_result_text(short_result)
     saves = estimate_text_tokens(text) - estimate_text_tokens(short_text)
-    # Fewer weighted characters may still be more tokens or characters, as the notice adds some.
+    # A text cut to fewer weighted characters may still have more tokens or characters, because of the notice.
     is_shorter = saves > 0 and len(short_text) < len(text)
-    if short_result is weighed.result or not is_shorter:
+    if not is_shorter:
         return None
     why = f"cut from {len(text):,} to {len(short_text):,} characters for a window of {builder.budget.window:,} tokens"
     edit = build_part_edit(
@@ -263,7 +263,7 @@ def _build_cut_edit(builder: PlanBuilder, weighed: WeighedResult, max_weight: in
     return edit, blob
 
 
-# -- in session: the messages of a copied branch -----------------------------------------------------------------------
+# -- scope 2: shorter messages in a copy of the branch -----------------------------------------------------------------
 
 
 def map_shown_messages(state: ConversationState) -> dict[int, Message]:

@@ -30,7 +30,7 @@ from holdfast.state.view import list_shown_indexes
 def shorten_unread_results(builder: PlanBuilder, max_result_tokens: int, max_tail_tokens: int) -> PlanBuilder:
     """Shorten the unread results to ``max_result_tokens`` together, or less if the tail they are in is limited.
 
-    ``max_tail_tokens`` is the limit of the newest answer and everything behind it; both are real tokens. Each result
+    ``max_tail_tokens`` is the limit of the newest answer and everything after it; both are real tokens. Each result
     keeps at least the smallest cut level, so the limits may be missed. Media in the results stay.
     """
     state = builder.state

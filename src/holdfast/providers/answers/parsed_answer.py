@@ -30,7 +30,7 @@ StopReason: TypeAlias = Literal[
 - ``end``: it was done; ``tool``: it wants tools to be run
 - ``length``: the output limit; ``window``: the context window is full
 - ``pause``: the server wants the answer sent back, to continue it
-- ``compaction``: the provider stopped behind a compaction
+- ``compaction``: the provider stopped after a compaction
 - ``refusal``: the model or a guard refused; ``content_filter``: a filter cut the answer off
 - ``stop_sequence``: a stop sequence of the request
 - ``error``: the answer failed; ``unknown``: a reason that is new or missing
@@ -55,7 +55,7 @@ class ParsedAnswer(Struct, frozen=True):
     usage: Usage | None = None
     """Usage of the last model call: the tokens that the window holds now."""
     billed_usage: Usage | None = None
-    """Usage of all model calls behind the answer, including compactions and server-side tools: the tokens to pay."""
+    """Usage of all model calls made for the answer, including compactions and server-side tools: the tokens to pay."""
     model: str = ""
     id: str = ""
     error: ErrorReport | None = None

@@ -1,6 +1,6 @@
 """Explicit cache breakpoints of the Messages API: list, add, limit and remove them.
 
-The API accepts at most four, none on thinking or empty text, and no one-hour breakpoint behind a five-minute one.
+The API accepts at most four, none on thinking or empty text, and no one-hour breakpoint after a five-minute one.
 Breakpoints of a request body stay where the client put them. Messages of the log still carry the breakpoints of the
 requests they first appeared in; those are soon too many, so only the newest that fit are kept, or none.
 """
@@ -88,7 +88,7 @@ def list_message_breakpoint_ttls(message: bytes) -> list[str]:
 
 
 def add_message_breakpoint(message: bytes, lifetime: str = "5m") -> bytes:
-    """Return ``message`` with a breakpoint behind its last part; the same bytes if it has one already, or no place for
+    """Return ``message`` with a breakpoint after its last part; the same bytes if it has one already, or no place for
     it.
 
     Of several messages joined by commas, the last one gets the breakpoint.
@@ -275,8 +275,8 @@ def place_planned_breakpoints(
         if 0 <= position < len(groups) and groups[position]:
             positions.append(position)
     setup_positions = [_SETUP_POSITION] if options.setup_breakpoint else []
-    # The API refuses a one-hour breakpoint behind a five-minute one. So a new breakpoint that is before the last
-    # one-hour breakpoint of the client gets an hour too. An automatic one is behind all messages.
+    # The API refuses a one-hour breakpoint after a five-minute one. So a new breakpoint that is before the last
+    # one-hour breakpoint of the client gets an hour too. An automatic one is after all messages.
     if _get_automatic_ttl(fields) == "1h":
         last_hour_position = len(groups)
     else:
@@ -308,7 +308,7 @@ def _find_last_hour_position(groups: Sequence[Sequence[bytes]]) -> int:
 def _add_setup_breakpoint(fields: Mapping[str, Raw], lifetime: str) -> dict[str, bytes]:
     """Return the last field of the setup with a breakpoint on its last block; empty if that block already has one.
 
-    The system prompt comes behind the tools in the prompt, so a breakpoint there covers both; tools are only marked in
+    The system prompt comes after the tools in the prompt, so a breakpoint there covers both; tools are only marked in
     a request without a system prompt.
     """
     for key in ("system", "tools"):

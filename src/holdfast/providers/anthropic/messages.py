@@ -6,8 +6,8 @@ user's message, and in a result that is not an error. Blocks that Holdfast does 
 message of nothing but tool results has the role ``tool``.
 
 A message of an unknown role becomes one ``Opaque("message", raw)`` in a ``system`` message: it starts no turn, answers
-no call, and goes out byte for byte. A system message without content that sets options for its turn (``output_config``,
-as pi 1.6 writes it) becomes one ``Opaque("options", raw)`` and goes out byte for byte too, where a system message is
+no call, and is sent byte for byte. A system message without content that sets options for its turn (``output_config``,
+as pi 1.6 writes it) becomes one ``Opaque("options", raw)`` and is sent byte for byte too, where a system message is
 allowed.
 """
 
@@ -320,7 +320,7 @@ _STRICT_BLOCK_READERS = _BLOCK_READERS | {
 def encode_message(message: Message, base: Raw | None = None) -> list[bytes]:
     """Encode ``message`` as one wire message, or none if nothing in it can be sent.
 
-    A part with ``raw`` goes out as those bytes. One without is written anew, and keeps the fields of the block it
+    A part with ``raw`` is sent as those bytes. One without is written anew, and keeps the fields of the block it
     replaces in ``base`` that do not describe content (``cache_control``). Other fields of ``base`` stay. Thinking that
     this API did not sign cannot be sent and is left out.
     """

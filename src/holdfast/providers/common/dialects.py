@@ -13,7 +13,7 @@ def relax_turn_order(dialect: Dialect) -> Dialect:
         dialect,
         merges_same_role=False,
         must_end_with_user=False,
-        # A summary and the user's message behind it are two user messages in a row, written by Holdfast and not by the
+        # A summary and the user's message after it are two user messages in a row, written by Holdfast and not by the
         # client. Chat templates of many open models refuse that order, so these two are merged.
         merges_summary=True,
         max_images=NO_LIMIT,

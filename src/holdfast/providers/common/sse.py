@@ -1,11 +1,11 @@
 """Split the bytes of a streamed answer into events: server-sent events, or Gemini's JSON array. No I/O, any chunking.
 
 ``SseReader`` follows the HTML standard: a line ends with LF, CR or CRLF, a blank line ends an event, a line that begins
-with a colon is a comment. Each byte that comes in leaves in the ``raw`` of exactly one event, in order, so a relay that
+with a colon is a comment. Each byte received leaves in the ``raw`` of exactly one event, in order, so a relay that
 writes every ``raw`` has forwarded the stream unchanged. Events without content (blank lines, comments) have no data.
 
 Law: any chunking gives the same events, and their ``raw`` joined is the input. To keep it, an event that ends with the
-CR of a blank line is complete at once, and an LF behind that CR becomes an event of its own without data. Time is
+CR of a blank line is complete at once, and an LF after that CR becomes an event of its own without data. Time is
 linear in the bytes, however they are cut.
 
 httpx-sse and the SDKs' readers pull decoded lines from a response and drop their bytes. A relay needs the bytes of each
@@ -42,7 +42,7 @@ class StreamEvent(Struct, frozen=True):
     raw: bytes = b""
     """Exactly the bytes it arrived as, with the blank line."""
     is_complete: bool = True
-    """Whether the end of the event was seen. Bytes left when a stream closes have no blank line behind them. A browser
+    """Whether the end of the event was seen. Bytes left when a stream closes have no blank line after them. A browser
     drops them, but some servers end their streams like that, so they are passed on; JSON that was cut does not decode.
     """
 
@@ -175,7 +175,7 @@ class SseReader(_EventReader):
         )
 
     def _find_event_end(self) -> int:
-        """Return the position behind the first blank line, or behind a comment that precedes any field; 0 without
+        """Return the position after the first blank line, or after a comment that precedes any field; 0 without
         one.
         """
         if not (self._scanned or self._has_cr or self._buffer[0] in _NON_FIELD_STARTS):
@@ -232,7 +232,7 @@ def _parse_sse_event(raw: bytes, lines: list[bytes], *, is_complete: bool) -> St
     name, identity, retry = "", "", None
     for line in lines:
         field, _, value = line.partition(b":")
-        # By the standard one space behind the colon is not part of the value. Ids with a null character and retry times
+        # By the standard one space after the colon is not part of the value. Ids with a null character and retry times
         # that are not digits are ignored.
         value = value.removeprefix(b" ")
         if field == b"data":
@@ -297,13 +297,13 @@ class JsonArrayReader(_EventReader):
         pattern = _QUOTE_OR_ESCAPE if self._quoted else _BRACE_OR_QUOTE
         match = pattern.search(self._buffer, self._scanned)
         if match is None:
-            # An escaped byte that has not arrived yet has already moved the position behind the buffer.
+            # An escaped byte that has not arrived yet has already moved the position past the end of the buffer.
             self._scanned = max(self._scanned, len(self._buffer))
         return match
 
     def _track_nesting(self, byte: bytes) -> None:
         if byte == b"\\":
-            self._scanned += 1  # the escaped byte; it may not have arrived yet, so this may point behind the buffer
+            self._scanned += 1  # the escaped byte; it may not have arrived yet, so this may point past the buffer
         elif byte == b'"':
             self._quoted = not self._quoted
         else:

@@ -76,7 +76,7 @@ class ErrorFacts(Struct, frozen=True):
     plain_text: str
     """All texts, one a line: lower case, without quotes, links and markup, numbers as plain digits."""
     raw_text: str
-    """All texts in lower case and otherwise as they came; durations (``1m2.5s``) can only be read from these."""
+    """All texts in lower case and otherwise unchanged; durations (``1m2.5s``) can only be read from these."""
     codes: frozenset[str]
     """Error codes and types, reduced to lower-case letters and digits."""
     statuses: frozenset[int]

@@ -17,7 +17,7 @@ _INVALID_REQUEST_STATUSES = frozenset({400, 422})
 """Statuses that say that the request itself is wrong."""
 _SIGNATURE_ERROR_CODES = frozenset({"invalidencryptedcontent", "compactionsignatureinvalid"})
 """Normalized error codes of a rejected signature."""
-# Not behind "reasoning.": that is the value of the parameter `include`, and an error about it is about the parameter.
+# Not after "reasoning.": that is the value of the parameter `include`, and an error about it is about the parameter.
 _ENCRYPTED_CONTENT = r"(?<!reasoning\.)encrypted[_ ]content\b"
 _PARAMETER_CHOICES = re.compile(r"(?:supported|allowed|valid) values (?:are|is|include)\b")
 """Wording of errors about the value of a parameter."""

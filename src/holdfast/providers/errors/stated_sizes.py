@@ -25,7 +25,7 @@ _TOKEN_NUMBER = (
 )
 """A number that may count tokens.
 
-It has no other unit behind it, does not follow Baidu's "characters is", and is not MiniMax's error code 2013.
+It has no other unit after it, does not follow Baidu's "characters is", and is not MiniMax's error code 2013.
 """
 _WINDOW_WORDS = (
     r"(?:context|prompt|input|sequence|model|token|configured)(?:[ _-](?:context|prompt|input|"

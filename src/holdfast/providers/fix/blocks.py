@@ -82,7 +82,7 @@ def _iter_object_replacements(raw: Raw, spec: ApiSpec, role: str) -> Iterator[Ra
 
 
 def _iter_flat(raw: Raw) -> Iterator[Raw]:
-    """Yield the elements of a nested list in order; a stack in place of recursion, since any depth may come in."""
+    """Yield the elements of a nested list in order; a stack in place of recursion, since any depth may arrive."""
     waiting = [raw]
     while waiting:
         element = waiting.pop()

@@ -119,14 +119,17 @@ def _run_steps(
     errors: list[Finding],
     steps: Sequence[FixStep],
 ) -> _StepsOutcome | None:
-    """Run steps one after the other and return the body at the point with the fewest errors, or None if never fewer.
+    """Run steps one after the other and return the body as it was when it had the fewest errors.
 
-    A step may leave as many errors as before, or more: its change may be what the next step needs.
+    Return None if it never had fewer errors than at the start. A step may leave as many errors as before, or more: its
+    change may be what the next step needs.
     """
+    if not errors:
+        return None
     best_outcome = None
     min_errors = len(errors)
     fixes: list[RequestFix] = []
-    for step in steps if errors else ():
+    for step in steps:
         new_body, new_fixes = step(body, context, errors)
         if new_body == body:
             continue

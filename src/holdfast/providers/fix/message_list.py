@@ -119,7 +119,7 @@ def _move_foreign_system_prompt(
 def _append_system_blocks(fields: Mapping[str, Raw], spec: ApiSpec, blocks: Sequence[Raw]) -> dict[str, Any]:
     """Return the fields of a body with ``blocks`` added to its system prompt.
 
-    They go behind what is in the system field, or into ``instructions`` (Responses), or become the first message
+    They go after what is in the system field, or into ``instructions`` (Responses), or become the first message
     (Chat Completions).
     """
     if spec.system_fields:

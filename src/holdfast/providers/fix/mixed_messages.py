@@ -105,7 +105,7 @@ def _rebuild_message(raw: Raw, spec: ApiSpec) -> TranslatedMessage:
         blocks += wrap_in_list(raw_fields.get(key, _NULL))
     decoded = _decode_mixed_blocks(blocks, spec, role)
     side_parts = _decode_side_fields(raw_fields, spec)
-    # Thinking comes before the content and calls behind it, as the model wrote them.
+    # Thinking comes before the content and calls after it, as the model wrote them.
     thinking = tuple(part for part in side_parts if isinstance(part, Thinking))
     parts = (*thinking, *decoded.parts, *side_parts[len(thinking) :])
     return TranslatedMessage(Message(role, parts), losses=decoded.losses)
@@ -158,7 +158,7 @@ def _decode_side_fields(fields: Mapping[str, Raw], spec: ApiSpec) -> tuple[Part,
 
 
 def split_results_from_answer(translated: TranslatedMessage) -> list[TranslatedMessage]:
-    """Split an assistant message that holds tool results: the results become a message of their own behind it.
+    """Split an assistant message that holds tool results: the results become a message of their own after it.
 
     Some frameworks keep a call and its result in one message; no API takes a result from the assistant.
     """

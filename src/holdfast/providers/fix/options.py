@@ -143,7 +143,7 @@ class _FixTrials(Struct):
                 return new_body, [*fixes]
         if len(fixes) == 1:
             return body, []
-        # The later half first: removing a list element moves the ones behind it, never those before.
+        # The later half first: removing a list element moves the ones after it, never those before.
         half = len(fixes) // 2
         body, late_fixes = self.apply_best(body, errors, fixes[half:])
         early_errors = self.context.list_errors(body) if late_fixes else errors

@@ -34,7 +34,7 @@ def translate_foreign_messages(
 ) -> tuple[bytes, list[RequestFix]]:
     """Translate the parts of messages that are in another API's form to that of this one.
 
-    Media in tool results move behind the results if this API's results cannot hold any.
+    Media in tool results move after the results if this API's results cannot hold any.
     """
     spec = context.spec
     fields = parse_body_fields(body)

@@ -145,7 +145,7 @@ def _convert_messages(
 
 
 def move_result_media(messages: Sequence[Message], spec: ApiSpec) -> tuple[list[Message], list[str]]:
-    """Move media out of tool results into a user message behind them, for APIs with text-only results.
+    """Move media out of tool results into a user message after them, for APIs with text-only results.
 
     Returns the messages and a note on the number of moved media; the same messages and no note if nothing moves.
     """
@@ -260,7 +260,7 @@ def iter_part_losses(before: Message, after: Message) -> Iterator[str]:
 
 
 def _iter_parts_and_content(message: Message) -> Iterator[Part]:
-    """Yield the parts of a message, and behind each result the parts of its content."""
+    """Yield the parts of a message, and after each result the parts of its content."""
     for part in message.parts:
         yield part
         if isinstance(part, ToolResult):

@@ -1,6 +1,6 @@
 """Drop the raw bytes that values carry from one API before they are sent to another.
 
-The reader of each API keeps the bytes of every part, because they are sent again as they came. A caller may hold such
+The reader of each API keeps the bytes of every part, because they are sent again unchanged. A caller may hold such
 values and use them with another provider; then their bytes give way to what they mean.
 """
 

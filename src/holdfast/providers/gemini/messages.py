@@ -85,7 +85,7 @@ class _FileData(_InlineData, gc=False, rename={"uri": "fileUri", "uri_": "file_u
 
 
 # The API accepts camelCase and snake_case, and SDKs send either. Each field is declared in both spellings, the second
-# with an underscore behind its name.
+# with an underscore after its name.
 _WIRE_NAMES = {
     "signature": "thoughtSignature",
     "signature_": "thought_signature",
@@ -313,7 +313,7 @@ _GEMINI_FILES_HOST = "generativelanguage.googleapis.com/"
 def encode_message(message: Message, base: Raw | None = None) -> list[bytes]:
     """Encode ``message`` as one content, or none if nothing in it can be sent.
 
-    A part with ``raw`` goes out as those bytes. One without is written anew, and keeps the spelling and the fields that
+    A part with ``raw`` is sent as those bytes. One without is written anew, and keeps the spelling and the fields that
     it does not describe of the part it replaces in ``base``. Other fields of ``base`` stay. Thinking of another API is
     left out, media without a form here are replaced by a placeholder.
     """
@@ -451,7 +451,7 @@ def _build_response(part: ToolResult, old_response: _FunctionResponse | None) ->
 
 
 def _get_result_part_text(part: Text | Media | Opaque) -> str:
-    """Return the text that ``response`` contains for a part of a result; empty for parts that go out by themselves."""
+    """Return the text that ``response`` contains for a part of a result; empty for parts that are sent on their own."""
     if isinstance(part, Text):
         return "" if _is_inline_text(part) else part.text
     if isinstance(part, Media) and part.raw is None and _build_media_part(part) is None:

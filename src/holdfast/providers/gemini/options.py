@@ -186,7 +186,7 @@ def write_options(options: PortableOptions) -> OptionFields:
     }
     notes = []
     if len(options.stop_sequences) > _MAX_STOP_SEQUENCES:
-        notes.append("the stop sequences behind the fifth: left out, the API takes five")
+        notes.append("the stop sequences after the fifth: left out, the API takes five")
     if options.stream:
         notes.append("stream: left out, the address of the request says it")
     if options.parallel_calls is False:

@@ -1,7 +1,7 @@
 """Gemini generateContent: parse a body or the chunks of a stream as an answer.
 
 Each chunk is a whole body with a piece of the answer. Neighbouring parts of unsigned text of one kind (thought or not)
-are joined into one part. A part with a signature or anything else stays as it came, except a call that arrives in
+are joined into one part. A part with a signature or anything else stays unchanged, except a call that arrives in
 pieces.
 """
 

@@ -341,7 +341,7 @@ def _read_reasoning(key: str, raw: Raw) -> Part:
 def encode_message(message: Message, base: Raw | None = None) -> list[bytes]:
     """Encode ``message`` as wire messages: one for each tool result, then one for everything else, if there is more.
 
-    A part with ``raw`` goes out as those bytes, one without is written anew. ``base`` is the message it was edited
+    A part with ``raw`` is sent as those bytes, one without is written anew. ``base`` is the message it was edited
     from: it provides the order of the fields, the empty ones, and extra fields of edited calls and results. Parts
     without a form in Chat (another API's thinking, media in a result) are dropped or replaced by a placeholder.
     """
@@ -473,7 +473,7 @@ def build_media_part(part: Media) -> dict[str, Any] | None:
     if part.kind == "audio" and part.form == "base64":
         audio_format = _AUDIO_FORMATS.get(part.mime, part.mime.partition("/")[2])
         return {"type": "input_audio", "input_audio": {"data": part.source, "format": audio_format}}
-    # Documents of plain text go out as text, which every server reads.
+    # Documents of plain text are sent as text, which every server reads.
     is_text = format_text_document(part) is not None
     if part.kind != "document" or part.form == "url" or is_text or not part.source:
         return None

@@ -10,7 +10,7 @@ encrypted content, or with its id if the server stores the item.
 
 Items that Holdfast does not interpret become ``Opaque`` parts of a group if the model made them. If the client did,
 they become one ``Opaque("message", raw)`` in a ``system`` message (in a ``tool`` message for outputs of unknown calls):
-they start no turn, answer no call, and go out byte for byte.
+they start no turn, answer no call, and are sent byte for byte.
 """
 
 from __future__ import annotations

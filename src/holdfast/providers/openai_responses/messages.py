@@ -1,7 +1,7 @@
 """OpenAI Responses: encode messages as items of ``input``.
 
-``items`` describes how items are decoded. The ``id`` of an item refers to something the server made: it goes out with
-the bytes it came in, and is dropped when the item is written anew or the reasoning before it is gone. Parts without a
+``items`` describes how items are decoded. The ``id`` of an item refers to something the server made: it is sent with
+its original bytes, and is dropped when the item is written anew or the reasoning before it is gone. Parts without a
 form in Responses are left out (another API's thinking) or replaced by a placeholder.
 """
 
@@ -76,14 +76,14 @@ class _OldPart(NamedTuple):
 def encode_message(message: Message, base: Raw | None = None) -> list[bytes]:
     """Encode ``message`` as items, or none if nothing in it can be sent.
 
-    A part with ``raw`` goes out as those bytes. One without is written anew over the item that it replaces in ``base``:
+    A part with ``raw`` is sent as those bytes. One without is written anew over the item that it replaces in ``base``:
     fields that the part does not describe stay, the ``id`` is dropped.
     """
     if len(message.parts) == 1:
         part = message.parts[0]
         if type(part) is Opaque and part.kind == "message":
             return [] if part.raw is None else [bytes(part.raw)]
-    # Nothing was edited after all. The old items go out as they are, ids included.
+    # Nothing was edited after all. The old items are sent unchanged, ids included.
     if base is not None and decode_message(base) == message:
         return [bytes(raw) for raw in split_response_items(strip_list_brackets(base))]
     old_parts = [] if base is None else _decode_base_parts(base)
@@ -227,7 +227,7 @@ def _find_items_without_reasoning(parts: Sequence[Part], old_parts: Sequence[_Ol
         if is_reasoning:
             raw = old_part.part.raw
             is_lost = raw is None or bytes(raw) not in kept_reasoning
-            # Reasoning items in a row are one unit with the item behind them: one of them lost breaks it.
+            # Reasoning items in a row are one unit with the item after them: one of them lost breaks it.
             has_lost_reasoning = is_lost or (has_lost_reasoning and follows_reasoning)
         elif has_lost_reasoning:
             unbound_items.add(old_part.number)

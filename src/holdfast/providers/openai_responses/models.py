@@ -14,7 +14,7 @@ _RESPONSES_DIALECT = Dialect(
     must_end_with_user=False,
     merges_same_role=False,
     server_joins_same_role=True,
-    # Pairing is by ``call_id`` alone: outputs may stand anywhere behind their calls.
+    # Pairing is by ``call_id`` alone: outputs may stand anywhere after their calls.
     results_adjacent=False,
     results_grouped=False,
     arguments_are_objects=False,
@@ -31,7 +31,7 @@ _RESPONSES_DIALECT = Dialect(
     allows_media_in_errors=True,
     allows_media_in_system=True,
     allowed_kinds_by_role={"user": ("computer_screenshot",), "system": ("computer_screenshot",)},
-    # Reasoning and the item behind it are one unit: either without the other is a 400.
+    # Reasoning and the item after it are one unit: either without the other is a 400.
     binds_reasoning_to_next=True,
     allows_trailing_space=True,
     max_images=500,

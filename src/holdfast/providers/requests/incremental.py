@@ -39,7 +39,7 @@ class IndexedRequest(Struct, frozen=True):
     list_start: int
     """Position of the bracket that opens the list of messages."""
     message_ends: tuple[int, ...]
-    """Position behind each message."""
+    """Position after each message."""
 
 
 def index_request(
@@ -149,7 +149,7 @@ def _count_settled_messages(spec: ApiSpec, sized_messages: Sequence[SizedMessage
     """Count the messages, of the first ``count``, that mean the same whatever follows them.
 
     Where neighbouring elements form one message (Responses), the next element may still join the last one. Where
-    results are linked to calls by order (Gemini), an answer and all the results behind it are read together.
+    results are linked to calls by order (Gemini), an answer and all the results after it are read together.
     """
     if spec.group_items is not None:
         count -= 1

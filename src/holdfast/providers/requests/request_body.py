@@ -348,7 +348,7 @@ def _join_list_elements(
 
 
 def _skip_element_gap(data: memoryview, position: int) -> int:
-    """Return the position behind the whitespace and comma at ``position``."""
+    """Return the position after the whitespace and comma at ``position``."""
     match = _ELEMENT_GAP.match(data, position)
     return position if match is None else match.end()
 

@@ -183,7 +183,7 @@ class BranchPool:
         self._branches.drop_where(lambda branch: branch.session is session)
 
     async def _is_outdated(self, branch: OpenBranch, sized_messages: Sequence[SizedMessage]) -> bool:
-        """Return whether another process continued this conversation behind ``branch``, if it has new messages."""
+        """Return whether another process continued this conversation after ``branch``, if it has new messages."""
         count = branch.count_repeated(sized_messages)
         settings = self._policy.settings
         # Without new messages it does not matter who is ahead: the same answer is asked for again.
@@ -232,7 +232,7 @@ class BranchPool:
                 ids=resources.make_ids,
             )
             journal.repairs += self._indexes.take_repairs(key)
-            # The journal then catches up with decisions that others append behind the leaf.
+            # The journal then catches up with decisions that others append after the leaf.
             if not aside:
                 journal.take_session_leaf()
             if is_persistent:

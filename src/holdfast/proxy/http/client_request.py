@@ -1,4 +1,4 @@
-"""A request as it comes in: address, headers, body, and the client that may leave at any time."""
+"""An incoming request: address, headers, body, and the client that may leave at any time."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ClientRequest(Struct, frozen=True):
         """Build a request from an ASGI ``scope``."""
         method = scope["method"]
         headers = headers_to_dict(scope["headers"])
-        # The path as it came, because a decoded one cannot be passed on byte for byte.
+        # The path as received, because a decoded one cannot be passed on byte for byte.
         path = scope.get("raw_path") or scope["path"].encode()
         query = scope["query_string"]
         parsed_route = parse_route(method, path.decode("latin-1"), query.decode("latin-1"), headers)

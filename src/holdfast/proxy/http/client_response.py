@@ -61,8 +61,9 @@ class ClientResponse:
         self._keep_alive_lock = Lock()
         self.status = 0
         """The status that the client was sent, or 0."""
-        self.has_keep_alive = False
-        """Whether keep-alives were sent: the client has status 200 and the beginning of an event stream."""
+        self.has_begun_stream = False
+        """Whether keep-alives were sent before the answer: the client then has status 200 and the beginning of an event
+        stream, so that an error can only be an event in this stream."""
         self.is_answered = False
         """Whether a piece of the answer itself was sent."""
         self.is_waiting_on_proxy: Callable[[], bool] = lambda: True
@@ -92,7 +93,7 @@ class ClientResponse:
             self.is_answered = True
             self.is_waiting_on_proxy = _return_false
             # A keep-alive that is being sent must be complete before the first piece, and no other may follow.
-            if self.has_keep_alive:
+            if self.has_begun_stream:
                 async with self._keep_alive_lock:
                     pass
         if isinstance(piece, ResponseHead):
@@ -117,7 +118,7 @@ class ClientResponse:
         """Send ``keep_alive`` now and after every ``interval`` seconds of waiting for us, until the answer comes."""
         while not self.is_answered:
             if self.is_waiting_on_proxy():
-                self.has_keep_alive = True
+                self.has_begun_stream = True
                 headers = [
                     EVENT_STREAM_HEADER,
                     NO_CACHE_HEADER,

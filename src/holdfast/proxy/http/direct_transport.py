@@ -11,7 +11,7 @@ generators. Processor time of this proxy for 1,000 events, one by one and all at
 aiohttp is fast enough. It was tried and dropped, because tests of this file hold what it does not:
 
 - An answer that arrives on an idle connection is given to the next request on it, maybe another user's. A connection
-  is also used again after bytes of a body behind an answer to HEAD, and after chunks in HTTP/1.0.
+  is also used again after bytes of a body that follow an answer to HEAD, and after chunks in HTTP/1.0.
 - A chunk that is a byte short ends as a whole answer; a coding below the chunks is ignored.
 - Answers that repeat their Content-Length, or have one beside chunks, or use HTTP/1.2, are refused.
 - A refusal by a server that has shut down its side and reads no more is noticed when the server closes, not at once.
@@ -19,7 +19,7 @@ aiohttp is fast enough. It was tried and dropped, because tests of this file hol
 
 This transport connects to servers directly, over TCP or TLS. Network proxies (``HTTPS_PROXY``) are left to httpx2's own
 transport, and without httptools ``engine/upstream/connections.py`` does the same on httpcore2. Both notice a refusal
-while they still send, and neither uses a connection again that has unexpected bytes behind an answer. A head that
+while they still send, and neither uses a connection again that has unexpected bytes after an answer. A head that
 httptools refuses is parsed by h11 (``lenient_parser.py``), so that everything httpx2 accepts is accepted here.
 """
 
@@ -516,7 +516,7 @@ class HttpConnection(Protocol):
     # -- called by the parser ------------------------------------------------------------------------------------------
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Receive a header; those behind the body (trailers) are dropped."""
+        """Receive a header; those after the body (trailers) are dropped."""
         if not self.status:
             self.headers.append((name, value.strip(b" \t")))
 
@@ -559,7 +559,7 @@ class HttpConnection(Protocol):
         return not is_chunked or self._parser.get_http_version() != "1.1"
 
     def on_body(self, piece: bytes) -> None:
-        """Receive a piece of the body; bytes behind an answer to HEAD may be half of another answer."""
+        """Receive a piece of the body; bytes after an answer to HEAD may be half of another answer."""
         if self._is_complete:
             self._keeps_alive = False
             return

@@ -77,7 +77,7 @@ def filter_request_headers(headers: Iterable[HeaderPair], *, keeps_encoding: boo
 
 
 def filter_response_headers(headers: Iterable[HeaderPair], *, keeps_encoding: bool = False) -> list[HeaderPair]:
-    """Return the headers to send to the client; with ``keeps_encoding`` the body is sent as compressed as it came."""
+    """Return the headers to send to the client; with ``keeps_encoding`` the body is sent compressed, as received."""
     pairs = list(headers)
     is_decompressed = not keeps_encoding and has_readable_encoding(pairs)
     if is_decompressed:

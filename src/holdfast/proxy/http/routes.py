@@ -2,7 +2,7 @@
 
 Paths are matched as they are in the request, without decoding and without the query.
 
-A web framework's router maps decoded paths to handlers. Here a path is classified and passed on byte for byte, behind
+A web framework's router maps decoded paths to handlers. Here a path is classified and passed on byte for byte, after
 any prefix or version that the client put before it, so no library's router fits.
 """
 
@@ -102,7 +102,7 @@ class Route(Struct, frozen=True):
     base: str = ""
     """The upstream that the path names, or ``""``."""
     path: str = ""
-    """The path for the upstream, with the query, as it came. A query may contain a key."""
+    """The path for the upstream, with the query, unchanged. A query may contain a key."""
 
     @property
     def shown_path(self) -> str:

@@ -249,7 +249,7 @@ class LearnedLimits(
     fixes_client_content: bool = False
     """Whether to apply the rules of the API's maker to a server that we do not know.
 
-    Set once such a server refused what its client wrote; until then a client's content goes out as it came.
+    Set once such a server refused what its client wrote; until then a client's content is sent unchanged.
     """
     validates_client_content: bool = False
     """Whether to apply our lint rules to content that a client wrote, as to our own.

@@ -42,7 +42,7 @@ def get_planning_ratio(state: ConversationState, target: Target) -> float:
     It exceeds the bounds of the calibration if ``get_measured_ratio`` does.
     """
     measured_ratio = get_measured_ratio(state, target)
-    if measured_ratio > MAX_CALIBRATION_RATIO:
+    if measured_ratio is not None and measured_ratio > MAX_CALIBRATION_RATIO:
         return measured_ratio
     ratio = get_calibrated_ratio(state, target)
     is_measured = state.usage.measured_request is not None and is_last_model(state, target)
@@ -50,19 +50,21 @@ def get_planning_ratio(state: ConversationState, target: Target) -> float:
     return ratio if has_usage else ratio * UNSEEN_MARGIN
 
 
-def get_measured_ratio(state: ConversationState, target: Target) -> float:
-    """Return the real tokens for one estimated token by reported usage alone, unbounded; 0.0 without any.
+def get_measured_ratio(state: ConversationState, target: Target) -> float | None:
+    """Return the real tokens for one estimated token by reported usage alone, unbounded; None if none was reported.
 
     Needed for sessions whose texts were redacted after the provider counted them: their usage is seven to twenty times
-    the size of the texts now, and a summary planned by a lower ratio would be as large as the text it replaces. Two
-    measures must agree, so the smaller one counts: the newest request as a whole (too high if its setup was larger than
-    we were told) and the growth of requests (too high after one odd count).
+    the size of the texts now, and a summary planned by a lower ratio would be as large as the text it replaces.
+
+    The ratio is measured in two ways, each of which can come out too high by itself: on the newest request as a whole
+    (too high if its setup was larger than we know) and on the growth from request to request (too high after one odd
+    count). So the lower of the two is returned.
     """
     calibration = get_model_stats(state, target.model).calibration
     request = state.usage.measured_request if is_last_model(state, target) else None
     if request is None or request.shown_tokens <= 0 or calibration.estimated_tokens <= 0:
-        return 0.0
-    # Without the setup, which both counts contain but the estimate of the messages does not.
+        return None
+    # The reported tokens include the setup, but ``shown_tokens`` are those of the messages alone.
     whole_ratio = (request.reported_tokens - get_setup_tokens(target)) / request.shown_tokens
     growth_ratio = calibration.real_tokens / calibration.estimated_tokens
     return max(0.0, min(whole_ratio, growth_ratio))

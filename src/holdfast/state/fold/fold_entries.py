@@ -477,7 +477,7 @@ def _mark_newest_answer_failed(state: ConversationState) -> ConversationState:
 def _rebase_answer_digest(state: ConversationState) -> ConversationState:
     """Return the state with the newest message, if it answers the newest request, based on the content of that request.
 
-    Messages and decisions that came in while the answer was on its way lie between the request and the answer in the
+    Messages and decisions that arrived while the answer was on its way lie between the request and the answer in the
     log, but the model has not seen them, and its signature does not cover them.
     """
     history, last_request = state.history, state.last_request

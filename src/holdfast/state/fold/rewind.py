@@ -141,7 +141,7 @@ def rewind_state(state: ConversationState, count: int) -> ConversationState:
 def clip_decision(decision: DecisionEntry | CompactionEntry, count: int) -> DecisionEntry | CompactionEntry | None:
     """Return the part of ``decision`` that is about the first ``count`` messages, or None without any.
 
-    A compaction keeps its summary if that covers no more than these messages, whatever edits it made behind them.
+    A compaction keeps its summary if that covers no more than these messages, whatever edits it made after them.
     """
     if count == 0:
         # A compaction that hides nothing covers "no more than these messages" too, but an empty conversation shows it

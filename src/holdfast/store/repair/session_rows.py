@@ -208,7 +208,7 @@ class SessionRowRepairer:
             return
         self._copy_to_quarantine(seq, BYTES_CHANGED)
         self._db.execute(_UPDATE_CONTENT, (*astuple(wire_only), seq))
-        self._report("entry", BYTES_CHANGED, "it is in quarantine, and was read again from the bytes it came in", id_)
+        self._report("entry", BYTES_CHANGED, "it is in quarantine, and was read again from its original bytes", id_)
 
     def _find_named_parent(self, row: EntryRow) -> _NamedParent | None:
         """Return the parent that the row's digest names, or None if it names none of the entries shortly before."""

@@ -281,7 +281,7 @@ def resume_state(active: ActiveEntries) -> ConversationState:
 def _attach_kept_messages(
     state: ConversationState, checkpoint: Checkpoint, tail: Sequence[SizedMessage]
 ) -> ConversationState:
-    """Return ``state``, which holds the pinned messages, with the kept messages ``tail`` attached behind a gap.
+    """Return ``state``, which holds the pinned messages, with the kept messages ``tail`` attached after a gap.
 
     The gap stands for the hidden messages between the two. Digests of the projection are blank after the pinned
     messages; the compaction that is applied next computes them.

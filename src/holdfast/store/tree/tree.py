@@ -80,11 +80,11 @@ class TreeStore(ABC):
 
     @abstractmethod
     def _read_transaction(self) -> AbstractContextManager[None]:
-        """Return a block in which everything read is of one moment."""
+        """Return a context manager for reads that all see the store at the same moment."""
 
     @abstractmethod
     def _write_transaction(self) -> AbstractContextManager[None]:
-        """Return a block of which either everything is written or nothing."""
+        """Return a context manager for writes that are made all together, or not at all if an error is raised."""
 
     @abstractmethod
     def _list_infos(self) -> list[SessionInfo]: ...
@@ -94,7 +94,11 @@ class TreeStore(ABC):
 
     @abstractmethod
     def _find_keys(self, prefix: str) -> list[str]:
-        """Return keys with ``prefix``: at least one more than an error lists, if there are so many."""
+        """Return the keys that begin with ``prefix``, sorted.
+
+        An implementation may stop after ``MAX_LISTED_CANDIDATES + 1``: an ambiguous prefix is an error that lists only
+        the first few of them, and says if there are more.
+        """
 
     @abstractmethod
     def _save_info(self, info: SessionInfo) -> None:
@@ -112,7 +116,7 @@ class TreeStore(ABC):
 
     @abstractmethod
     def _find_entry_ids(self, key: str, prefix: str) -> list[str]:
-        """Return entry ids with ``prefix``: at least one more than an error lists, if there are so many."""
+        """Return the ids of entries that begin with ``prefix``, sorted; it may stop as ``_find_keys`` may."""
 
     @abstractmethod
     def _find_identity(self, key: str, id_: str) -> bytes | None: ...

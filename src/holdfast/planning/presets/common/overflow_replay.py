@@ -115,7 +115,7 @@ class OverflowReplayRules(ReserveTriggerRules, frozen=True):
         return replace(compaction, edits=edits, trigger=TRIGGER_REPLAY)
 
     def build_continue_text(self, builder: PlanBuilder, keep: int) -> str:
-        """Return the sentence that tells the model to go on behind a summary of all before ``keep``.
+        """Return the sentence that tells the model to go on after a summary of all before ``keep``.
 
         It is empty if somebody asked for the compaction, if a hook refuses it, or if no turn is cut.
         """

@@ -31,7 +31,7 @@ def find_pi_cut_point(
 ) -> PiCutPoint | None:
     """Find the start of pi's kept tail: the first cut point in the last ``keep_tokens`` tokens and one message more.
 
-    A result is never a cut point, and ``cut_points`` narrows the rest. Without a cut point behind the wanted place it
+    A result is never a cut point, and ``cut_points`` narrows the rest. Without a cut point after the wanted place it
     is the last one of all; if the messages have fewer tokens, the first. Entries that are not messages (None) right
     before the start belong to the tail. Return None if there is no cut point.
     """
@@ -46,7 +46,7 @@ def find_pi_cut_point(
     wanted_start = _find_start_by_tokens(entries, keep_tokens)
     cut_index = next((index for index in possible_cuts if index >= wanted_start), possible_cuts[-1])
     turn_start = _find_last_turn_start(entries, cut_index)
-    # Entries that are not messages (labels, settings) belong to the message behind them.
+    # Entries that are not messages (labels, settings) belong to the message after them.
     start = cut_index
     while start and entries[start - 1] is None:
         start -= 1

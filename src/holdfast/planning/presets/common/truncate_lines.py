@@ -168,7 +168,7 @@ def _build_truncation_edit(
 
 
 def add_truncation_notice(truncated: TruncatedText, hash_: str, end: TextEnd) -> str:
-    """Return a truncated text with a notice of the missing part and how to read it: behind a head, before a tail.
+    """Return a truncated text with a notice of the missing part and how to read it: after a head, before a tail.
 
     Look-alikes of our tag in the text are escaped.
     """

@@ -1,4 +1,4 @@
-"""The prune rule of our own policy: old results go when the cached prefix breaks anyway, so that it costs nothing.
+"""The prune rule of our own policy: replace old results when the cached prefix is lost anyway, so it costs nothing.
 
 Two more reasons can be switched on, a lack of space and a favourable price; in replays they cost more and lost more
 facts (docs/policies.md). A pruned result leaves a line with a handle. If texts cannot be stored, nothing is pruned.
@@ -23,19 +23,21 @@ from holdfast.state.turns import find_newest_answer_index
 from holdfast.state.view import list_shown_indexes
 
 MIN_REQUESTS_TO_COME = 10
-"""Smallest number of coming requests over which the reason ``price`` counts what pruning saves. After that the requests
-since the last break of the prefix are the forecast; an agent that has just begun has none, but goes on for more than a
-few. Chosen by judgement."""
+"""Least number of further requests for which the reason ``price`` adds up what pruning saves. The forecast is the
+number of requests since the last break of the prefix, if that is higher; shortly after a break it would be too low,
+since an agent rarely stops after a few requests. Chosen by judgement."""
 
 
 def prune_at_epoch(builder: PlanBuilder) -> PlanBuilder:
     """Replace old results by a line each, if ``prune.when`` names a reason that holds now.
 
-    Old are the results before the newest share that is kept. They go together, and only if that frees enough. If price
-    is the only reason, those results stay behind which so much is cached that replacing them does not pay.
+    Old results are those before the newest ones, which ``prune.keep_tokens`` or ``prune.keep_share`` keeps whole. They
+    are replaced all at once, and only if that frees enough. If ``price`` is the only reason, the oldest of them may
+    stay: everything after a replaced result must be written to the cache again, so results are replaced only as far
+    back as that saves money.
     """
     settings, budget = builder.settings.prune, builder.budget
-    # Whether the price is right is known only once the edits are.
+    # Whether ``price`` holds depends on the edits, so it is decided below.
     reasons = set(settings.when) & {"price", *_find_prune_reasons(builder)}
     if not reasons or not builder.inputs.can_spill:
         return builder
@@ -125,10 +127,10 @@ def _clear_with_handle(spillable: SpillableText) -> tuple[Edit, Blob]:
 
 
 def _count_paying_edits(builder: PlanBuilder, edits: Sequence[Edit]) -> int:
-    """Return how many of ``edits``, from the newest on, gain the most money; 0 if none pays.
+    """Return how many of ``edits``, which begin with the newest, to apply to save the most money; 0 if none pays.
 
-    They gain ``saved tokens × coming requests × price of reading`` and cost ``tokens behind × (price of writing − price
-    of reading)``, since everything behind the oldest edit is written to the cache again.
+    They save ``saved tokens × coming requests × price of reading`` and cost ``tokens after the oldest edit × (price of
+    writing − price of reading)``, since everything after the oldest edit is written to the cache again.
     """
     prices = builder.target.prices
     tokens_from = _sum_tokens_from(builder.state)

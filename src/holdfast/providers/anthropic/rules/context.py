@@ -49,7 +49,7 @@ def _iter_cache_breakpoints(request: AnthropicView) -> Iterator[_CacheBreakpoint
 
 def _get_prompt_position(block: BlockView) -> tuple[int, int, float]:
     """Return a sort key for the position of a block in the prompt."""
-    # The breakpoint of a tool result comes behind those of the blocks inside it.
+    # The breakpoint of a tool result comes after those of the blocks inside it.
     inner_index = block.inner_index if block.inner_index >= 0 else float("inf")
     return block.message_index, block.block_index, inner_index
 

@@ -212,7 +212,7 @@ def _check_thinking_first(request: AnthropicView) -> Violations:
 
 
 def _find_turn_start(turns: list[TurnView]) -> TurnView | None:
-    """Return the first answer behind the newest message in the user's own words, or None if nothing follows it."""
+    """Return the first answer after the newest message in the user's own words, or None if nothing follows it."""
     start: TurnView | None = None
     for turn in reversed(turns):
         if turn.role == "assistant":

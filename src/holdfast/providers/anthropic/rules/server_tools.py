@@ -34,7 +34,7 @@ def _check_server_pairs(request: AnthropicView) -> Violations:
 def _find_deferred_calls(turn: TurnView, following: Sequence[TurnView]) -> set[str]:
     """Return the ids of server calls in ``turn`` that are answered only after the client's results.
 
-    ``following`` are the next two turns. The server sends such an answer at the start of the second, behind a turn of
+    ``following`` are the next two turns. The server sends such an answer at the start of the second, after a turn of
     client results and nothing else; if that turn does not exist yet, any call may be deferred.
     """
     if not following or not turn.get_blocks("tool_use"):
@@ -61,7 +61,7 @@ def _find_deferred_calls(turn: TurnView, following: Sequence[TurnView]) -> set[s
 
 
 def _check_unanswered_calls(turn: TurnView, deferred: set[str], *, is_last: bool) -> Violations:
-    """Yield the server calls without a result of their kind behind them in the turn.
+    """Yield the server calls without a result of their kind after them in the turn.
 
     A call without any result is fine if it is deferred, or in the last turn, which the request asks to continue.
     """

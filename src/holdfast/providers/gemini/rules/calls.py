@@ -26,7 +26,7 @@ _BASE64_PATTERN = re.compile(r"(?:[A-Za-z0-9+/]*|[A-Za-z0-9_-]*)={0,2}\Z")
 
 
 def _iter_with_neighbours(request: GeminiView) -> Iterator[tuple[ContentView | None, ContentView, ContentView | None]]:
-    """Yield each content with the one before and the one behind it, None at the ends."""
+    """Yield each content with the one before and the one after it, None at the ends."""
     contents = request.content_views
     yield from zip([None, *contents], contents, [*contents[1:], None], strict=False)
 
@@ -152,7 +152,7 @@ def _check_response_object(request: GeminiView) -> Violations:
 
 
 def _list_current_contents(request: GeminiView) -> list[ContentView]:
-    """List the contents of the current turn: those behind the newest one in the user's own words."""
+    """List the contents of the current turn: those after the newest one in the user's own words."""
     contents: list[ContentView] = []
     for content in reversed(request.content_views):
         if content.role != "model" and not content.responses:

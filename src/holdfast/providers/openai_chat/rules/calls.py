@@ -48,7 +48,7 @@ def _check_orphan_results(request: ChatView) -> Violations:
     """A tool message has its call in the assistant message directly before the results."""
     open_ids: set[str] = set()
     for at, message, role in request.message_objects:
-        # Results stand right behind their call: any other message ends the wait for those of an earlier one.
+        # Results stand right after their call: any other message ends the wait for those of an earlier one.
         if role != "tool":
             open_ids = set(get_call_ids(message, role))
         elif str(message.get("tool_call_id")) not in open_ids:

@@ -31,7 +31,7 @@ class CompactionThreshold(Struct, frozen=True):
 
     tokens: int
     pauses: bool
-    """Whether the answer ends behind the compaction (Anthropic's ``pause_after_compaction``)."""
+    """Whether the answer ends after the compaction (Anthropic's ``pause_after_compaction``)."""
 
 
 def make_provider_summary(blocks: Sequence[PromptBlock]) -> str:

@@ -275,7 +275,7 @@ class JsonPlace(Struct, frozen=True):
         return path.removeprefix(".")
 
     def _list_typed_steps(self) -> list[str]:
-        """List the steps with the type of each block behind its index, as in ``messages.1.content.0.tool_use.id``."""
+        """List the steps with the type of each block after its index, as in ``messages.1.content.0.tool_use.id``."""
         typed_steps: list[str] = []
         for index, step in enumerate(self.steps):
             typed_steps.append(str(step))

@@ -51,7 +51,7 @@ def is_same_model_name(first_model: str, second_model: str) -> bool:
 class HistoryDigest:
     """The digest of a history, block by block.
 
-    A compaction block of the provider counts as the history that it stands for, so that thinking behind it stays valid.
+    A compaction block of the provider counts as the history that it stands for, so that thinking after it stays valid.
     """
 
     def __init__(self, blocks: Iterable[PromptBlock] = ()) -> None:
