@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from planning_loop import drive_agent_loop
@@ -119,6 +119,7 @@ ODD_MESSAGES = {
     st.integers(0, 6),
     st.sampled_from([("anthropic", "claude-opus-5-5"), ("anthropic", "claude-sonnet-4-5"), ("openai-chat", "gpt-5")]),
 )
+@example(["fine", "fine", "result", "fine", "thought", "call"], 12, 2, 1, ("anthropic", "claude-opus-5-5"))
 def test_normalization_is_the_same_step_by_step_after_a_replacement(kinds, start, length, later, model):
     """Planned step by step or at once, a history with a replacement has the same normalization and is valid."""
     messages = [

@@ -274,7 +274,9 @@ def _collect_sent_ids(messages: Iterable[Message], dialect: Dialect) -> frozense
 def _find_last_independent_cut(messages: Sequence[Message], position: int, edits: Sequence[Edit]) -> int:
     """Return the last index in ``messages`` such that messages from it on change no edit before it, or 0.
 
-    That is where an answer begins after a finished group of calls and results, and no edit reaches across.
+    That is where an answer begins after a finished group of calls and results, and no edit reaches across. No result
+    before the cut may have its only call after it: normalization moves such a result, and if a stage hides the call
+    later, the result has to be looked at again.
     """
     # Dummy signatures are of the current turn and go when it is over, so nothing from the first one on is settled.
     signature_start = position + len(messages)
@@ -285,6 +287,7 @@ def _find_last_independent_cut(messages: Sequence[Message], position: int, edits
             signature_start = min(signature_start, edit.span.start)
         if not _LASTING_RULES.issuperset(rules):
             changing_spans.append(edit.span)
+    early_results = _find_results_before_calls(messages)
     # Backwards, counting results whose calls have not been passed yet: a cut must have none after it.
     pending_results: Counter[str] = Counter()
     for index in range(len(messages) - 1, 0, -1):
@@ -298,9 +301,27 @@ def _find_last_independent_cut(messages: Sequence[Message], position: int, edits
         cut_position = position + index
         if not starts_group or cut_position > signature_start:
             continue
+        if any(result_index < index <= call_index for result_index, call_index in early_results):
+            continue
         if not any(span.start <= cut_position <= span.stop for span in changing_spans):
             return index
     return 0
+
+
+def _find_results_before_calls(messages: Sequence[Message]) -> list[tuple[int, int]]:
+    """Return the indexes of results that come before the first call of their id, each with the index of that call."""
+    early_results: list[tuple[int, int]] = []
+    waiting_results: dict[str, int] = {}
+    seen_ids: set[str] = set()
+    for index, message in enumerate(messages):
+        for call in get_assistant_calls(message):
+            seen_ids.add(call.id)
+            if call.id in waiting_results:
+                early_results.append((waiting_results.pop(call.id), index))
+        for result in message.results:
+            if result.call_id not in seen_ids:
+                waiting_results.setdefault(result.call_id, index)
+    return early_results
 
 
 def _find_interrupted_positions(
