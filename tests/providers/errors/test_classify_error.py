@@ -37,6 +37,7 @@ def test_classify_error_reads_each_family_of_wordings(case):
     found = classify_error(build_report(case))
     assert (found.kind, found.limit, found.requested) == get_expected(case)
     assert found.max_bytes == case.get("bytes")
+    assert found.output_cap == case.get("output_cap")
     assert "retry_after" not in case or found.retry_after == pytest.approx(case["retry_after"])
     assert found.is_overflow is (case["kind"] in OVERFLOW_KINDS)
 

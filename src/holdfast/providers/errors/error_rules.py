@@ -19,6 +19,8 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from holdfast.providers.errors import patterns as words
 from holdfast.providers.errors.error_facts import ErrorFacts, collect_error_facts
 from holdfast.providers.errors.non_size_causes import (
@@ -32,6 +34,7 @@ from holdfast.providers.errors.report import OVERFLOW_KINDS, ErrorReport, Verdic
 from holdfast.providers.errors.stated_sizes import (
     find_body_limit,
     find_combined_sizes,
+    find_output_cap,
     find_rate_allowance,
     find_rate_sizes,
     find_stated_sizes,
@@ -118,7 +121,7 @@ def classify_error_report(report: ErrorReport) -> Verdict:
     # Waiting does not make a request smaller, so an overflow has no time to come back.
     if verdict.kind in OVERFLOW_KINDS:
         return verdict
-    return Verdict(verdict.kind, verdict.limit, verdict.requested, _find_retry_after(facts, report))
+    return replace(verdict, retry_after=_find_retry_after(facts, report))
 
 
 def _find_retry_after(facts: ErrorFacts, report: ErrorReport) -> float | None:
@@ -330,7 +333,7 @@ def _detect_other_remedy(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
     if words.NO_ROOM_FOR_OUTPUT.search(text) or find_combined_sizes(facts):
         return None
     if words.OUTPUT_LIMIT.search(text) and not _has_agreeing_sizes(facts):
-        return Verdict("output_limit")
+        return Verdict("output_limit", output_cap=find_output_cap(facts))
     if words.MEDIA_ERROR.search(text) and not words.CONTEXT_OVERFLOW.search(text):
         return Verdict("media")
     return None

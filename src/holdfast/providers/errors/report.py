@@ -97,6 +97,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     """Seconds to wait before the next try."""
     max_bytes: int | None = None
     """Bytes that a request body may have."""
+    output_cap: int | None = None
+    """Most tokens that the request may ask for as answer; only for ``output_limit``. Asking again with it may succeed."""
 
     @property
     def is_overflow(self) -> bool:

@@ -123,6 +123,34 @@ _PROMPT_RATE_SIZES = re.compile(
 _TOKENS_PER_TIME = re.compile(r"(\d{1,15}) (?:input |output |prompt )?tokens per (?:minute|hour|day)")
 
 
+_OUTPUT_FIELD = (
+    r"(?:max_?(?:new_?|completion_?|output_?)?tokens|maxoutputtokens|max tokens|(?:completion|output|generated) tokens|"
+    r"maximum tokens|maximum output)"
+)
+_CAP_NUMBER = r"(?P<cap>\d{1,15})(?!\d|\.\d)"
+_AT_MOST = (
+    r"(?:at most|up to|no more than|no greater than|(?:can ?not|must not|may not|should not) (?:exceed|be greater than)|"
+    r"less than or equal to|<=|≤|lower than or equal to|maximum(?: value)?(?: is| of|:)?|max(?:imum)? allowed(?: is|:)?|"
+    r"limit(?: is| of|:)|不能超过|不得超过|最大(?:值)?(?:为|是)?|小于等于)"
+)
+_OUTPUT_CAP_PATTERNS = _compile_each(
+    # DeepSeek, DashScope, GLM: "the valid range of max_tokens is [1, 8192]"
+    rf"{_OUTPUT_FIELD}.{{0,60}}?[\[(（]\d{{1,3}} ?[,，~-] ?{_CAP_NUMBER} ?[\])）]",
+    # Google: "supported range is from 1 (inclusive) to 65537 (exclusive)"
+    rf"range is from \d{{1,3}}(?: \(inclusive\))? to {_CAP_NUMBER} ?\((?P<bound>in|ex)clusive\)",
+    rf"{_OUTPUT_FIELD}.{{0,60}}?(?:between|from) \d{{1,3}} (?:and|to) {_CAP_NUMBER}",
+    # Anthropic: "max_tokens: 128001 > 64000, which is the maximum allowed number of output tokens"
+    rf"{_OUTPUT_FIELD}[ :=(]{{0,3}}\d{{1,15}}\)? ?(?:>=?|exceeds) ?(?:the )?{_CAP_NUMBER}",
+    # OpenAI: "This model supports at most 4096 completion tokens"
+    rf"{_AT_MOST} {_CAP_NUMBER} {_OUTPUT_FIELD}",
+    # OpenAI, Groq, Databricks, Cohere, vLLM ("max_tokens=40000 cannot be greater than max_model_len=32768")
+    rf"{_OUTPUT_FIELD}.{{0,100}}?{_AT_MOST} (?:max_model_len ?= ?)?{_CAP_NUMBER}",
+    # Bedrock: "The maximum tokens you requested exceeds the model limit of 8192"
+    rf"{_OUTPUT_FIELD}.{{0,60}}?exceeds? (?:the |its |this )?(?:\w{{1,12}} ){{0,3}}(?:limit|maximum)(?: of|:)? {_CAP_NUMBER}",
+)
+"""Wordings of the most tokens that an answer may have, most exact first."""
+
+
 _BODY_LIMIT_PATTERNS = _compile_each(
     r"payload size exceeds the limit: (\d{1,12}) bytes",
     r"limit on max bytes to request body ?: ?(\d{1,12})",
@@ -249,3 +277,17 @@ def find_rate_allowance(facts: ErrorFacts) -> int | None:
     """Read an allowance like ``40,000 input tokens per minute`` (or hour, or day), or return None."""
     match = _TOKENS_PER_TIME.search(facts.plain_text)
     return int(match[1]) if match else None
+
+
+def find_output_cap(facts: ErrorFacts) -> int | None:
+    """Read the most tokens that a request may ask for as answer, or return None if the error does not state it.
+
+    Only for errors about the answer's length: the patterns are too wide for others.
+    """
+    match = _search_any(_OUTPUT_CAP_PATTERNS, facts.plain_text)
+    if match is None:
+        return None
+    cap = int(match["cap"])
+    if match.groupdict().get("bound") == "ex":
+        cap -= 1
+    return cap or None
