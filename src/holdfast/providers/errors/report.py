@@ -98,7 +98,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     max_bytes: int | None = None
     """Bytes that a request body may have."""
     output_cap: int | None = None
-    """Most tokens that the request may ask for as answer; only for ``output_limit``. Asking again with it may succeed."""
+    """Most tokens that a request may ask for as answer; only for ``output_limit``."""
 
     @property
     def is_overflow(self) -> bool:

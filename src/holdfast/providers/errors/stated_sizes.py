@@ -129,9 +129,9 @@ _OUTPUT_FIELD = (
 )
 _CAP_NUMBER = r"(?P<cap>\d{1,15})(?!\d|\.\d)"
 _AT_MOST = (
-    r"(?:at most|up to|no more than|no greater than|(?:can ?not|must not|may not|should not) (?:exceed|be greater than)|"
-    r"less than or equal to|<=|≤|lower than or equal to|maximum(?: value)?(?: is| of|:)?|max(?:imum)? allowed(?: is|:)?|"
-    r"limit(?: is| of|:)|不能超过|不得超过|最大(?:值)?(?:为|是)?|小于等于)"
+    r"(?:at most|up to|no (?:more|greater) than|(?:can ?not|must not|may not|should not) (?:exceed|be greater than)|"
+    r"less than or equal to|<=|≤|lower than or equal to|maximum(?: value)?(?: is| of|:)?|"
+    r"max(?:imum)? allowed(?: is|:)?|limit(?: is| of|:)|不能超过|不得超过|最大(?:值)?(?:为|是)?|小于等于)"
 )
 _OUTPUT_CAP_PATTERNS = _compile_each(
     # DeepSeek, DashScope, GLM: "the valid range of max_tokens is [1, 8192]"
@@ -146,7 +146,7 @@ _OUTPUT_CAP_PATTERNS = _compile_each(
     # OpenAI, Groq, Databricks, Cohere, vLLM ("max_tokens=40000 cannot be greater than max_model_len=32768")
     rf"{_OUTPUT_FIELD}.{{0,100}}?{_AT_MOST} (?:max_model_len ?= ?)?{_CAP_NUMBER}",
     # Bedrock: "The maximum tokens you requested exceeds the model limit of 8192"
-    rf"{_OUTPUT_FIELD}.{{0,60}}?exceeds? (?:the |its |this )?(?:\w{{1,12}} ){{0,3}}(?:limit|maximum)(?: of|:)? {_CAP_NUMBER}",
+    rf"{_OUTPUT_FIELD}.{{0,60}}?exceeds? (?:\w{{1,12}} ){{0,4}}(?:limit|maximum)(?: of|:)? {_CAP_NUMBER}",
 )
 """Wordings of the most tokens that an answer may have, most exact first."""
 
