@@ -3,7 +3,8 @@
 One answer is spread over several lines with the same ``message.id``. Lines link to each other by uuid, through
 lines that are not part of the conversation, and not in a straight line when tools run in parallel; ``tree.py``
 sorts that out. Lines marked ``isMeta`` were sent to the model and are kept. Progress, hooks, snapshots, queue
-operations, attachments and local commands were not sent in this form; they are only counted.
+operations, attachments and local commands were not sent in this form; they are only counted, except for words of the
+user that stand nowhere else (``queue.py``).
 """
 
 from __future__ import annotations
@@ -18,9 +19,23 @@ from msgspec.structs import replace
 
 from holdfast.errors import FormatError
 from holdfast.formats.base import FAILED, STALE_USAGE_BASIS, SYNTHETIC, Recording
-from holdfast.formats.claude_code.tree import ClaudeNode, ClaudeRecord, build_nodes, iter_ancestors, link_records
+from holdfast.formats.claude_code.queue import PromptQueue
+from holdfast.formats.claude_code.tree import (
+    ClaudeNode,
+    ClaudeRecord,
+    build_nodes,
+    find_last_node,
+    iter_ancestors,
+    link_records,
+)
 from holdfast.formats.common.lines import DECODE_ERRORS, FileLine, LenientDecoder, LineFile, decode_lines, parse_millis
-from holdfast.formats.common.log import CallMetadata, RecordingBuilder, join_origin_lines, make_sized_message
+from holdfast.formats.common.log import (
+    CallMetadata,
+    RecordingBuilder,
+    join_origin_lines,
+    make_short_digest,
+    make_sized_message,
+)
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Part, ToolCall, ToolResult
 from holdfast.providers.answers.usage import parse_window_usage
@@ -36,8 +51,12 @@ EMPTY_RAW = Raw()
 """Placeholder for a value that stays in the file; one object shared by all lines."""
 _SYNTHETIC_MODEL = "<synthetic>"
 """Model that Claude Code names on answers that it wrote itself, such as error texts."""
+_ANY_LATER_LINE = sys.maxsize
+"""Line number for what depends on lines that the file may not have yet."""
 SYSTEM_MARK = "system"
 """Value of the ``holdfast`` field on lines that we write for system messages, which the tool has no line for."""
+QUEUED_MARK = "queued"
+"""Value of the ``holdfast`` field on user lines that we write for words of the queue: they repeat no other line."""
 
 
 class ClaudeLine(Struct, rename="camel"):
@@ -64,6 +83,8 @@ class ClaudeLine(Struct, rename="camel"):
     summary: str | None = None
     holdfast: str | None = None
     content: Raw = Raw()
+    operation: str = ""
+    attachment: Raw = Raw()
 
 
 class ClaudeApiMessage(Struct):
@@ -75,6 +96,13 @@ class ClaudeApiMessage(Struct):
     stop_reason: str | None = None
     content: Raw = Raw(b"[]")
     usage: Raw = Raw()
+
+
+class _Attachment(Struct, rename="camel"):
+    type: str = ""
+    prompt: Raw = Raw()
+    command_mode: str | None = None
+    is_meta: bool | None = None
 
 
 class _PreservedSegment(Struct, rename="camel"):
@@ -98,6 +126,7 @@ B = TypeVar("B", bound=EntryBody)
 _Record: TypeAlias = ClaudeRecord[ClaudeLine, ClaudeApiMessage]
 CLAUDE_LINE = LenientDecoder(ClaudeLine)
 _CLAUDE_MESSAGE = LenientDecoder(ClaudeApiMessage)
+_ATTACHMENT = LenientDecoder(_Attachment)
 _COMPACT_METADATA = LenientDecoder(_CompactMetadata)
 _PRESERVED_SEGMENT = LenientDecoder(_PreservedSegment)
 _PRESERVED_MESSAGES = LenientDecoder(_PreservedMessages)
@@ -114,8 +143,10 @@ class _ClaudeFile:
         """Lines that could not be read: the number of records before each, the line, and the reason."""
         self.titles: dict[str, str] = {}
         self._positions: dict[str, int] = {}
+        self._queue = PromptQueue()
         for row in decode_lines(data, CLAUDE_LINE):
             self._add_line(row)
+        self._keep_queued_prompts()
 
     def _add_line(self, row: FileLine[ClaudeLine]) -> None:
         line = row.value
@@ -127,9 +158,45 @@ class _ClaudeFile:
         record = self._make_record(row, line)
         if not self._is_new(record):
             return
+        self._follow_queue(record)
         if self._lines is not None:
             record = _drop_content(record)
         self.records.append(record)
+
+    def _follow_queue(self, record: _Record) -> None:
+        """Take a line into account for the words that the user typed while the agent worked."""
+        line = record.line
+        message = record.message
+        index = len(self.records)
+        if line.type == "queue-operation":
+            self._queue.add_operation(line.operation, message.text.strip() if message is not None else "", index)
+        elif message is None or line.is_sidechain or line.is_meta or line.is_compact_summary:
+            return
+        elif line.type == "attachment":
+            self._queue.add_attachment(message.text.strip(), index)
+        elif line.type == "assistant":
+            self._queue.add_answer()
+        elif line.type == "user" and not message.results and line.holdfast != QUEUED_MARK:
+            for repeated in self._queue.add_user_line(message.text.strip()):
+                self._count_unkept(self.records[repeated])
+
+    def _keep_queued_prompts(self) -> None:
+        """Make messages of the words that stand in no user line, each at the place where the model got them."""
+        for prompt in self._queue.list_unwritten_prompts():
+            record = self.records[prompt.record]
+            if not record.is_kept:
+                record.is_kept = True
+                self.log.skipped[record.line.type] -= 1
+            # Attachments of today have links like all other lines; these are followed.
+            if record.line.uuid is None:
+                record.place = prompt.place
+        self.log.skipped = +self.log.skipped
+
+    def _count_unkept(self, record: _Record) -> None:
+        """Leave out an attachment whose words a user line repeats; it still carries links."""
+        if record.is_kept:
+            record.is_kept = False
+            self.log.skipped[record.line.type] += 1
 
     def reload_records(self, records: Iterable[_Record]) -> list[_Record]:
         """Return ``records`` with their content, read again from the file where it was dropped."""
@@ -166,7 +233,9 @@ class _ClaudeFile:
     def _make_record(self, row: FileLine[ClaudeLine], line: ClaudeLine) -> _Record:
         message = api = None
         is_boundary = line.type == "system" and line.subtype == "compact_boundary"
-        if _is_own_system_line(line) or line.type in ("user", "assistant"):
+        is_queue_operation = line.type == "queue-operation"
+        is_message_line = line.type in ("user", "assistant") or _is_own_system_line(line)
+        if is_message_line or _get_queued_prompt(line):
             try:
                 api, message = _decode_line_message(line)
             except (FormatError, *DECODE_ERRORS) as error:
@@ -175,7 +244,10 @@ class _ClaudeFile:
         elif not is_boundary:
             # The tool has about twenty other kinds of lines and adds more: unknown ones are counted, never an error.
             self._count_skipped(line)
-        is_kept = message is not None or is_boundary
+        if is_queue_operation and message is not None:
+            # Only the end of the file tells whether its words stand in no other line.
+            self._count_skipped(line)
+        is_kept = is_boundary or (message is not None and not is_queue_operation)
         return ClaudeRecord(
             row.number,
             row.raw,
@@ -247,7 +319,9 @@ def _decode_line_message(line: ClaudeLine) -> tuple[ClaudeApiMessage, Message]:
     Raises ``FormatError`` or one of ``DECODE_ERRORS`` if the line holds no message.
     """
     wire = line.message
-    if _is_own_system_line(line):
+    if prompt := _get_queued_prompt(line):
+        wire = Raw(b'{"role":"user","content":' + prompt + b"}")
+    elif _is_own_system_line(line):
         wire = Raw(b'{"role":"system","content":' + bytes(line.content) + b"}")
     api = _CLAUDE_MESSAGE.decode_strict(wire)
     message = anthropic.decode_message(wire)
@@ -256,13 +330,28 @@ def _decode_line_message(line: ClaudeLine) -> tuple[ClaudeApiMessage, Message]:
     return api, message
 
 
+def _get_queued_prompt(line: ClaudeLine) -> bytes:
+    """Return the JSON of the words in a line of the queue: a text, or blocks with images; empty without any."""
+    prompt = b""
+    if line.type == "queue-operation":
+        prompt = bytes(line.content)
+    elif line.type == "attachment":
+        attachment = _ATTACHMENT.decode_or_default(line.attachment)
+        is_typed = attachment.command_mode in (None, "prompt") and not attachment.is_meta
+        if attachment.type == "queued_command" and is_typed:
+            prompt = bytes(attachment.prompt)
+    is_text = prompt.startswith(b'"') and bool(prompt.strip(b'" '))
+    is_blocks = prompt.startswith(b"[") and bool(prompt.strip(b"[] "))
+    return prompt if is_text or is_blocks else b""
+
+
 def _drop_content(record: _Record) -> _Record:
     """Return a record with only the small fields that linking needs: links, ids and usage.
 
     A raw value is a view into its whole line, which it would keep in memory; hence the copies.
     """
     line = record.line
-    line.message = line.content = EMPTY_RAW
+    line.message = line.content = line.attachment = EMPTY_RAW
     line.compact_metadata = line.compact_metadata.copy() if line.compact_metadata else EMPTY_RAW
     # A transcript repeats these texts on every line; interned, a million lines share one object each.
     line.type = sys.intern(line.type)
@@ -328,7 +417,7 @@ def _build_claude_recording(
     if indexes:
         last_line = records[indexes[-1]].line
         # The tool continues from the newest line, whatever branch that is on.
-        leaf = node_by_record[indexes[-1]].end.last_entry_id
+        leaf = find_last_node(node_by_record[indexes[-1]]).last_entry_id
     # All sub-agents of a session share its session id; their agent id tells them apart.
     session = last_line.agent_id if last_line.is_sidechain else None
     recording = Recording(
@@ -373,6 +462,11 @@ def _append_node(file: _ClaudeFile, log: RecordingBuilder, node: ClaudeNode) -> 
         call = _get_claude_call(members)
         node.last_entry_id = log.add_answer(name, parent, body, call, at, first.number, last.number)
         node.entry_id = log.entries[-1].parent or ""
+    elif first.line.type in ("queue-operation", "attachment"):
+        # A later line may repeat the words; then they are no message here, and what follows them has another parent.
+        name = f"{name}+{make_short_digest(parent or '')}"
+        node.entry_id = log.add_entry(name, parent, body, at, first.number, _ANY_LATER_LINE)
+        node.last_entry_id = node.entry_id
     else:
         node.entry_id = log.add_entry(name, parent, body, at, first.number, last.number)
         node.last_entry_id = node.entry_id

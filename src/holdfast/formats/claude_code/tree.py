@@ -8,6 +8,7 @@ line before is taken as the parent: a damaged line stood there, or the tool neve
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
@@ -55,6 +56,8 @@ class ClaudeRecord(Struct, Generic[L, A]):
     start: int = 0
     """Offset of the line in its file, in bytes."""
     length: int = 0
+    place: int = -1
+    """For a line without links, the index of the line at which its words reached the model; -1 for all others."""
 
 
 NO_IDS: frozenset[str] = frozenset()
@@ -68,6 +71,7 @@ class ClaudeNode:
         "answered_calls",
         "calls",
         "entry_id",
+        "inserted",
         "kind",
         "last_entry_id",
         "members",
@@ -83,6 +87,8 @@ class ClaudeNode:
         self.answered_calls: frozenset[str] = NO_IDS
         self.answer_node: ClaudeNode | None = None
         self.parent: ClaudeNode | None = None
+        self.inserted: ClaudeNode | None = None
+        """A node without links that ends the branch after this one."""
         self.entry_id = ""
         """Id of the entry that holds its message, once it was added."""
         self.last_entry_id = ""
@@ -114,7 +120,17 @@ def link_records(
         if ancestor >= 0 and conversations[ancestor] == conversations[index]:
             parents[index] = ancestor
         groups.setdefault(conversations[index], []).append(index)
+    _merge_unlinked_group(records, groups)
     return groups, parents
+
+
+def _merge_unlinked_group(records: Sequence[ClaudeRecord[L, A]], groups: dict[str, list[int]]) -> None:
+    """In the file of a sub-agent, words without links belong to its conversation and are no main one."""
+    main = groups.get("", [])
+    if main and len(groups) > 1 and all(records[index].place >= 0 for index in main):
+        del groups[""]
+        first = next(iter(groups))
+        groups[first] = sorted([*groups[first], *main])
 
 
 def _resolve_links(records: Sequence[ClaudeRecord[L, A]], log: RecordingBuilder) -> tuple[list[int], list[str]]:
@@ -153,7 +169,7 @@ def _resolve_links(records: Sequence[ClaudeRecord[L, A]], log: RecordingBuilder)
             _report_missing_parent(log, record.number, parent_uuid, previous)
             link = previous
         links.append(link)
-        if record.is_kept:
+        if record.is_kept and record.place < 0:
             last_kept[conversation] = index
     return links, conversations
 
@@ -211,6 +227,7 @@ def build_nodes(
         node.results.sort(key=lambda result: _get_call_position(node, result, records))
     for node in nodes:
         node.parent = _find_node_parent(node, node_by_record, parents)
+    _insert_unlinked_nodes(records, indexes, nodes, node_by_record)
     positions = {id(node): position for position, node in enumerate(nodes)}
     links = []
     for node in nodes:
@@ -222,6 +239,53 @@ def build_nodes(
         first = records[nodes[number].members[0]]
         log.report_problem(first.number, "its parents form a circle; it starts a branch of its own")
     return [nodes[number] for number in order]
+
+
+def _insert_unlinked_nodes(
+    records: Sequence[ClaudeRecord[L, A]],
+    indexes: Sequence[int],
+    nodes: Sequence[ClaudeNode],
+    node_by_record: dict[int, ClaudeNode],
+) -> None:
+    """Put each node whose line has no links behind the line at its place, and what came next behind that node.
+
+    Words that came while tools ran follow the results of all of them: nothing may stand between calls and results.
+    """
+    unlinked = [index for index in indexes if records[index].place >= 0]
+    if not unlinked:
+        return
+    children: dict[int, list[ClaudeNode]] = {}
+    for node in nodes:
+        if records[node.members[0]].place < 0:
+            children.setdefault(id(node.parent), []).append(node)
+    inserted: set[int] = set()
+    for index in sorted(unlinked, key=lambda index: (records[index].place, index)):
+        node = node_by_record[index]
+        place = records[index].place
+        # The nearest line before the place; of lines without links, only those that have their own place already.
+        position = bisect_left(indexes, place) - 1
+        while position >= 0 and records[indexes[position]].place >= 0 and indexes[position] not in inserted:
+            position -= 1
+        before = find_last_node(node_by_record[indexes[position]]) if position >= 0 else None
+        inserted.add(index)
+        later = [child for child in children.get(id(before), ()) if child.members[0] > place]
+        if later:
+            child = later[0]
+            children[id(before)].remove(child)
+            child.parent = node
+            children.setdefault(id(node), []).append(child)
+        elif before is not None:
+            before.inserted = node
+        node.parent = before
+        children.setdefault(id(before), []).append(node)
+
+
+def find_last_node(node: ClaudeNode) -> ClaudeNode:
+    """Return the node at which the conversation stands if ``node`` has the newest line."""
+    last = node.end
+    while last.inserted is not None:
+        last = last.inserted
+    return last
 
 
 def iter_ancestors(node: ClaudeNode | None) -> Iterator[ClaudeNode]:

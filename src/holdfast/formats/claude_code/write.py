@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from holdfast.formats.base import Recording
-from holdfast.formats.claude_code.read import API, COMPACT_BOUNDARY_NOTE, SYSTEM_MARK
+from holdfast.formats.claude_code.read import API, COMPACT_BOUNDARY_NOTE, QUEUED_MARK, SYSTEM_MARK
 from holdfast.formats.common.lines import (
     LenientDecoder,
     decode_raw_fields,
@@ -60,7 +60,12 @@ class _ClaudeLink(Struct, rename="camel"):
         return self.logical_parent_uuid
 
 
+class _QueueLine(Struct):
+    type: str = ""
+
+
 _CLAUDE_LINK = LenientDecoder(_ClaudeLink)
+_QUEUE_LINE = LenientDecoder(_QueueLine)
 
 
 def write_claude_code(recording: Recording) -> bytes:
@@ -85,6 +90,9 @@ class _ClaudeWriter:
         self.parents = {link.uuid: link.parent for link in links}
         self.used_uuids: set[str] = set()
         """Uuids written so far."""
+        self.inserted_uuids: set[str | None] = set()
+        """Uuids of lines written for words of the user that stood in no line with links: whatever follows them links to
+        a line before them."""
         self._valid_links: set[str] = set()
         self._invalid_links: set[str] = set()
 
@@ -143,6 +151,8 @@ def _write_claude_entry(writer: _ClaudeWriter, entry: Entry) -> tuple[str | None
         return _copy_claude_lines(writer, entry, origin_lines)
     if isinstance(body, MessageEntry | BranchSummaryEntry):
         uuid = make_stable_uuid(entry.id)
+        if isinstance(body, MessageEntry) and _is_queued_prompt(body.recording_envelope):
+            writer.inserted_uuids.add(uuid)
         return uuid, [_encode_claude_message(writer, entry, body.sized_message, uuid)]
     if isinstance(body, CompactionEntry) and not writer.source.get_note_before(entry, COMPACT_BOUNDARY_NOTE):
         return _encode_claude_compaction(writer, entry, body)
@@ -169,6 +179,11 @@ def _has_claude_links(origin: Raw) -> bool:
     return b'"uuid"' in bytes(origin) and b'"parentUuid"' in bytes(origin)
 
 
+def _is_queued_prompt(origin: Raw | None) -> bool:
+    """Return whether a message was read from the queue of the tool, and not from a line with links."""
+    return origin is not None and _QUEUE_LINE.decode_or_default(origin).type in ("queue-operation", "attachment")
+
+
 def _copy_claude_lines(writer: _ClaudeWriter, entry: Entry, lines: Iterable[bytes]) -> tuple[str | None, list[bytes]]:
     """Return the last uuid and the lines unchanged, except for invalid links and for uuids that are taken.
 
@@ -179,8 +194,9 @@ def _copy_claude_lines(writer: _ClaudeWriter, entry: Entry, lines: Iterable[byte
     for line in lines:
         link = _CLAUDE_LINK.decode_or_default(replace_bad_escapes(line))
         new_fields = writer.source.get_stale_usage_field(entry)
+        is_behind_inserted = not out and previous_uuid in writer.inserted_uuids
         # A link to a line that was never written makes the tool load only what follows it (claude-code#46603).
-        if link.parent is not None and not writer.is_valid_link(link.parent):
+        if is_behind_inserted or (link.parent is not None and not writer.is_valid_link(link.parent)):
             field = "parentUuid" if link.logical_parent_uuid is None else "logicalParentUuid"
             new_fields[field] = previous_uuid
         uuid = link.uuid
@@ -207,7 +223,8 @@ def _encode_claude_message(
         return to_json(writer.make_common_fields(entry, "system", uuid) | system_fields)
     wire = _encode_wire_message(sized_message)
     if message.role != "assistant":
-        return to_json(writer.make_common_fields(entry, "user", uuid) | {"message": wire})
+        mark = {"holdfast": QUEUED_MARK} if uuid in writer.inserted_uuids else {}
+        return to_json(writer.make_common_fields(entry, "user", uuid) | {"message": wire} | mark)
     answer = writer.source.get_writable_answer(entry)
     api_message = {
         "id": f"msg_{uuid.replace('-', '')[:24]}",
