@@ -25,6 +25,8 @@ _MACHINE_PREFIXES = ("<task-notification>", "<teammate-message", "<tick>", "<bas
 """Beginnings of queued texts that programs wrote: ends of background tasks, messages of other agents."""
 _SLASH_COMMAND = re.compile(r"/[A-Za-z][\w:.-]*(\s|$)")
 """A command of the client itself. A path has another slash before the first space."""
+_PASTE_MARKS = ("[Pasted text #", "[Image #", "[...Truncated text #")
+"""What stands in a queued prompt for something pasted."""
 _INJECTED_PREFIXES = (*_MACHINE_PREFIXES, "<command-name>", "<command-message>", "[Request interrupted")
 """Beginnings of user lines that are not words of the user."""
 
@@ -121,9 +123,10 @@ class PromptQueue:
         if same or joined:
             yield from same or joined
             return
-        # The line may differ from what was queued: pasted texts are written out in it.
         for prompt in prompts:
-            if prompt.begins_turn:
+            # Pasted texts are written out in the line, and hooks may have added to it.
+            is_changed = prompt.text in text or any(mark in prompt.text for mark in _PASTE_MARKS)
+            if prompt.begins_turn and is_changed:
                 yield prompt
                 return
 
