@@ -45,6 +45,20 @@ def test_classify_json_prints_the_five_fields(run):
     assert verdict == dict(zip(FIELDS, [True, "context_window", 200_000, 207_848, None], strict=True))
 
 
+def test_classify_json_names_bytes_and_the_cap_of_an_answer(run):
+    """A limit of bytes has its unit, and a cap of ``max_tokens`` its own field; the text shows both."""
+    too_large = "total message size 9000000 exceeds limit 2097152"
+    verdict = json.loads(run("classify", "-", "--json", "--status", "400", stdin=too_large).stdout)
+    values = [True, "request_bytes", 2_097_152, 9_000_000, None]
+    assert verdict == dict(zip(FIELDS, values, strict=True)) | {"unit": "bytes"}
+    assert "9,000,000 bytes sent, 2,097,152 bytes fit" in run("classify", "-", "--status", "400", stdin=too_large).stdout
+    capped = "max_tokens is too large: 90000. This model supports at most 64000 completion tokens."
+    verdict = json.loads(run("classify", "-", "--json", "--status", "400", stdin=capped).stdout)
+    values = [False, "output_limit", None, None, None]
+    assert verdict == dict(zip(FIELDS, values, strict=True)) | {"output_cap": 64_000}
+    assert "at most 64,000 tokens of answer" in run("classify", "-", "--status", "400", stdin=capped).stdout
+
+
 def test_classify_takes_status_and_provider_as_options(run):
     """Options supply what the body does not state."""
     assert json.loads(run("classify", "-", "--json", "--status", "413", stdin="").stdout)["kind"] == "request_bytes"

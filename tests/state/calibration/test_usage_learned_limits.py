@@ -462,6 +462,20 @@ def test_learn_from_usage_rejects_counts_over_the_window(tokens, is_accepted):
     assert (get_valid_measured_request(state) is not None) is is_accepted
 
 
+@pytest.mark.parametrize(("tokens", "is_accepted"), [(9_000_000, True), (25_000_000, False)])
+def test_learn_from_usage_rejects_counts_over_any_window(tokens, is_accepted):
+    """Without a known window or setup a count that no model has room for is rejected however often it is reported; it
+    is no sign of a full window either.
+    """
+    text = "word " * 60_000
+    state = build_state(MessageEntry(build_sized_message(Message.from_text("user", text))))
+    state = build_state(RequestEntry(compute_prefix_digest(state), 1, "claude-sonnet-4-5"), state=state)
+    for _ in range(3):
+        state = build_state(AnswerEntry(state.last_request.prefix_digest, Usage(tokens, 5)), state=state)
+    assert (get_valid_measured_request(state) is not None) is is_accepted
+    assert (state.usage.last_answer is not None) is is_accepted
+
+
 def test_learn_from_usage_accepts_any_count_with_new_media():
     """A document may have a hundred times its estimated tokens; a count below the setup, or a jump without new media,
     is rejected.

@@ -84,7 +84,8 @@ def classify_command(file: str, status: int | None, provider: str, *, jsonl: boo
 
     FILE holds an error body exactly as received: JSON, text or HTML. With --jsonl each line is {"provider", "channel":
     "error"|"stream_error"|"answer", "status", "code", "message" or "body", "finish_reason", "usage", "estimate",
-    "window"}, with the fields you know; estimate and window are your own tokens.
+    "window"}, with the fields you know; estimate and window are your own tokens. limit and requested are tokens, or
+    bytes if "unit" says so.
     """
     if jsonl:
         for line in iter_input_lines(file):
@@ -102,14 +103,22 @@ def classify_command(file: str, status: int | None, provider: str, *, jsonl: boo
 
 
 def encode_verdict(verdict: Verdict) -> dict[str, Any]:
-    """Return the record that ``--json`` and ``--jsonl`` print."""
-    return {
+    """Return the record that ``--json`` and ``--jsonl`` print.
+
+    Sizes are tokens. A limit of bytes has ``unit`` beside it, and a cap of the answer's length is ``output_cap``.
+    """
+    record: dict[str, Any] = {
         "is_overflow": verdict.is_overflow,
         "kind": verdict.kind,
         "limit": verdict.limit,
         "requested": verdict.requested,
         "retry_after": verdict.retry_after,
     }
+    if verdict.max_bytes is not None or verdict.sent_bytes is not None:
+        record |= {"limit": verdict.max_bytes, "requested": verdict.sent_bytes, "unit": "bytes"}
+    if verdict.output_cap is not None:
+        record["output_cap"] = verdict.output_cap
+    return record
 
 
 def classify_line(line: bytes) -> dict[str, Any]:
@@ -208,7 +217,12 @@ def _print_verdict(verdict: Verdict) -> None:
 
 
 def _format_numbers(verdict: Verdict) -> str:
-    """Format the limit and the requested tokens, as far as they are known."""
+    """Format the limit and the requested tokens or bytes, as far as they are known."""
+    if verdict.output_cap is not None:
+        return f"at most {verdict.output_cap:,} tokens of answer"
+    if verdict.max_bytes is not None:
+        sent = "" if verdict.sent_bytes is None else f"{verdict.sent_bytes:,} bytes sent, "
+        return f"{sent}{verdict.max_bytes:,} bytes fit"
     limit, requested_tokens = verdict.limit, verdict.requested
     if limit is not None and requested_tokens is not None:
         over = f", {requested_tokens - limit:,} over" if requested_tokens > limit else ""

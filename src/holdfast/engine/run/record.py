@@ -354,7 +354,7 @@ def _write_refusal(
     return journal.record_overflow(
         text,
         verdict.limit or 0,
-        verdict.requested or 0,
+        verdict.counted_tokens,
         verdict.max_bytes or 0,
         as_planned=is_as_planned,
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.providers.errors.patterns import OVERFLOW_CODE
 from holdfast.providers.errors.report import AnswerReport, Verdict
+from holdfast.state.calibration.calibration import MAX_BELIEVED_TOKENS, MAX_CALIBRATION_RATIO, PLAUSIBLE_FACTOR
 
 # Some servers let the prompt fill the window and then stop with `length` before the first word (seen with Xiaomi MiMo;
 # pi tests for the same share). The last percent allows for template tokens that usage does not count.
@@ -21,6 +22,12 @@ UNREAD_PROMPT_SHARE = 0.5
 # in a very small window goes unnoticed.
 MIN_COMPARED_TOKENS = 1_000
 """Estimated tokens from which ``UNREAD_PROMPT_SHARE`` is applied."""
+# The estimate may be too low for documents, and a window may be larger than we assumed, but not both by so much: a
+# gateway that sums up a session reported 25 million tokens for a request of 61,000.
+IMPOSSIBLE_ESTIMATE_FACTOR = PLAUSIBLE_FACTOR * MAX_CALIBRATION_RATIO
+"""Multiple of our estimate above which a reported prompt is not believed, if it is far over the window too."""
+IMPOSSIBLE_WINDOW_FACTOR = 2
+"""Multiple of the assumed window that an answered prompt cannot have had."""
 _NON_ALPHANUMERIC = re.compile(r"[^a-z0-9]+")
 _LENGTH_REASONS = frozenset(
     {"length", "maxtokens", "maxoutputtokens", "maxcompletiontokens", "incomplete", "modellength", "tokenlimit"}
@@ -71,6 +78,8 @@ def _find_silent_overflow(report: AnswerReport, *, is_truncated: bool) -> Verdic
     prompt_tokens = count_prompt_tokens(report.usage)
     if prompt_tokens is None:
         return None
+    if _is_impossible_usage(report, prompt_tokens):
+        return None
     window = report.window or 0
     if window:
         output_tokens = _get_first_count(report.usage, _OUTPUT_FIELDS)
@@ -83,6 +92,16 @@ def _find_silent_overflow(report: AnswerReport, *, is_truncated: bool) -> Verdic
     if prompt_tokens < UNREAD_PROMPT_SHARE * estimate:
         return Verdict("silent_truncation")
     return None
+
+
+def _is_impossible_usage(report: AnswerReport, prompt_tokens: int) -> bool:
+    """Return whether a request that was answered cannot have had ``prompt_tokens``; such a usage says nothing."""
+    if prompt_tokens > MAX_BELIEVED_TOKENS:
+        return True
+    if report.estimate is None or not report.window:
+        return False
+    is_over_estimate = prompt_tokens > IMPOSSIBLE_ESTIMATE_FACTOR * report.estimate
+    return is_over_estimate and prompt_tokens > IMPOSSIBLE_WINDOW_FACTOR * report.window
 
 
 def count_prompt_tokens(usage: Mapping[str, Any]) -> int | None:

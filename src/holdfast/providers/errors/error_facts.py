@@ -63,6 +63,17 @@ _URL = re.compile(r"https?://[^\s\"'<>)\]}]{1,2000}")
 _TAG = re.compile(
     r"<(?:script|style)\b.{0,4000}?</(?:script|style)>|<[a-zA-Z/!][^<>]{0,400}>", re.DOTALL | re.IGNORECASE
 )
+# Clients report their own retries beside the provider's error. Those times say nothing about the provider's limits.
+_CLIENT_RETRIES = re.compile(
+    r"retried \d{1,4} times?(?: \(total retry wait time: [^()]{1,60}\))?"
+    r"|retrying in \d{1,6} (?:s|sec|seconds?|minutes?)\W{1,4}\(attempt \d{1,4}/\d{1,4}\)"
+    r"|after \d{1,4} (?:retries|attempts)|reached max retries: \d{1,4}",
+    re.IGNORECASE,
+)
+# Pydantic quotes what it refuses: {'msg': …, 'input': 'words of a user'} and [type=…, input_value='…'].
+_QUOTED_INPUT = re.compile(
+    r"""(?:(["'])input\1: ?|\binput_value=)(?:'(?:[^'\\]|\\.){0,8000}'|"(?:[^"\\]|\\.){0,8000}"|[^,}\]\n]{0,400})"""
+)
 _QUOTES = re.compile(r"[\"'`*\u2018\u2019\u201c\u201d\\]")
 _SPACE = re.compile(r"\s+")
 _NON_ALPHANUMERIC = re.compile(r"[^a-z0-9]+")
@@ -157,6 +168,7 @@ class _FactCollector:
 
     def _add_text(self, value: str, depth: int) -> None:
         text, json_values = _split_embedded_json(value)
+        text = _QUOTED_INPUT.sub(" ", _CLIENT_RETRIES.sub(" ", text))
         for json_value in json_values:
             self.add_value(json_value, depth - 1)
         if text:

@@ -32,12 +32,15 @@ from holdfast.providers.errors.non_size_causes import (
 from holdfast.providers.errors.number_text import parse_retry_delay
 from holdfast.providers.errors.report import OVERFLOW_KINDS, ErrorReport, Verdict, VerdictKind
 from holdfast.providers.errors.stated_sizes import (
-    find_body_limit,
+    complete_sizes,
+    find_byte_sizes,
     find_combined_sizes,
     find_output_cap,
     find_rate_allowance,
     find_rate_sizes,
     find_stated_sizes,
+    is_lower_bound,
+    is_output_number,
 )
 
 ErrorRule: TypeAlias = Callable[[ErrorFacts, ErrorReport], Verdict | None]
@@ -59,6 +62,9 @@ _STRICT_STATUSES = _NON_SIZE_STATUSES | {403, _TOO_MANY_REQUESTS}
 """Statuses under which only a code that names the context is believed to be about size."""
 _LENIENT_STATUSES = frozenset({400, 413, 422})
 """Statuses under which wide wordings of size are believed too, as they are without an error status."""
+# OpenAI's 429 `slow_down` and 503 `server_is_overloaded` (openai.com changelog, 2026-09-02), Cerebras' 429
+# `queue_exceeded` (inference-docs.cerebras.ai): the server is full, whatever the account may use.
+_BUSY_CODE = re.compile(r"^(?:slowdown|serverisoverloaded|queueexceeded|engineoverloaded(?:error)?)$")
 _VAGUE_KINDS = frozenset({"invalid_request", "server"})
 """Kinds that generic codes (``invalid_request_error``, ``api_error``) map to; they rule nothing out."""
 _WAITING_STATUSES = frozenset({400, 403, 422})
@@ -69,6 +75,8 @@ _FIRM_STATUSES = frozenset({403, 422})
 """Those of ``_WAITING_STATUSES`` under which a ``Retry-After`` header alone proves nothing."""
 _WINDOW_NUMBER = re.compile(r"(?<![\w.])\d{4,15}(?![\w.]*\d)")
 """Numbers that may be the size of a window."""
+# "Prompt exceeds max length", in English or Chinese by the language of the client (docs.z.ai/api-reference/api-code).
+_GLM_OVERFLOW_CODE = "1261"
 _BODYLESS_PROVIDERS = ("cerebras",)
 """Providers that answer an overflow with a bare status and no body."""
 _ID_OR_NAME_PATH = re.compile(r"(?:^|[._])(?:id|tool_call_id|call_id|tool_use_id|name)$")
@@ -90,6 +98,9 @@ _KIND_BY_CODE: tuple[tuple[re.Pattern[str], VerdictKind], ...] = (
 # In this order, because texts overlap: a monthly quota that is used up also says when it "resets in", as rate limits
 # do; a rate limit may mention the account's balance; and a bare "quota" says least.
 _SERVICE_REFUSALS: tuple[tuple[re.Pattern[str], VerdictKind], ...] = (
+    (words.UPSTREAM_DOWN, "network"),
+    (words.SATURATED, "overloaded"),
+    (words.MINUTE_QUOTA, "rate_limit"),
     (words.DEFINITE_QUOTA, "quota"),
     (words.RATE_LIMIT, "rate_limit"),
     (words.BILLING_LIMIT, "billing"),
@@ -167,13 +178,15 @@ def _build_overflow_verdict(facts: ErrorFacts) -> Verdict:
     """Build the verdict of an overflow with its numbers, of the prompt alone or of prompt and answer together."""
     combined_sizes = find_combined_sizes(facts)
     if combined_sizes is None:
-        sizes = find_stated_sizes(facts)
-        return Verdict("context_window", sizes.limit, sizes.requested)
+        sizes = complete_sizes(facts)
+        is_minimum = is_lower_bound(facts, sizes.requested)
+        return Verdict("context_window", sizes.limit, sizes.requested, is_requested_minimum=is_minimum)
     if combined_sizes.output == 0:
         kind: VerdictKind = "context_window"
     else:
         kind = "input_plus_output"
-    return Verdict(kind, combined_sizes.limit, combined_sizes.requested)
+    is_minimum = is_lower_bound(facts, combined_sizes.requested)
+    return Verdict(kind, combined_sizes.limit, combined_sizes.requested, is_requested_minimum=is_minimum)
 
 
 def _find_first_match(wordings: tuple[tuple[re.Pattern[str], VerdictKind], ...], text: str) -> VerdictKind | None:
@@ -188,8 +201,14 @@ def _find_first_match(wordings: tuple[tuple[re.Pattern[str], VerdictKind], ...],
 
 
 def _detect_agent_guard(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
-    """Recognize an agent's own error about its settings or its compaction, which no provider sent."""
+    """Recognize an agent's own error about its settings, its tools or its compaction, which no provider sent.
+
+    Agents also wrap the provider's error of a failed compaction; its status shows that there is one.
+    """
     if words.AGENT_GUARD.search(facts.plain_text):
+        return Verdict("config")
+    has_provider_error = bool(facts.codes) or max(facts.statuses, default=0) >= 400
+    if words.FAILED_COMPACTION.search(facts.plain_text) and not has_provider_error:
         return Verdict("config")
     return None
 
@@ -223,6 +242,9 @@ def _detect_service_refusal(facts: ErrorFacts, report: ErrorReport) -> Verdict |
     Before all wordings of size: others have read "request reached organization TPD rate limit" as an overflow, and a
     compaction for a rate limit is followed by the next one.
     """
+    # The texts of these codes sound like a limit of the account ("slow down", "queue exceeded").
+    if any(map(_BUSY_CODE.search, facts.codes)):
+        return Verdict("overloaded")
     kind = _find_first_match(_SERVICE_REFUSALS, facts.plain_text)
     # "credits" and "balance" are common words of texts too. Numbers that prove an overflow count for more.
     if kind == "billing" and _get_error_status(facts, report) in _LENIENT_STATUSES and _has_agreeing_sizes(facts):
@@ -234,7 +256,10 @@ def _detect_service_refusal(facts: ErrorFacts, report: ErrorReport) -> Verdict |
 
 def _has_agreeing_sizes(facts: ErrorFacts) -> bool:
     """Return whether the wording is of an overflow and the stated numbers show one too."""
-    return words.CONTEXT_OVERFLOW.search(facts.plain_text) is not None and find_stated_sizes(facts).is_over_limit
+    if words.CONTEXT_OVERFLOW.search(facts.plain_text) is None:
+        return False
+    sizes = complete_sizes(facts)
+    return sizes.is_over_limit and not is_output_number(facts, sizes.requested)
 
 
 def _unless_other_cause(rule: ErrorRule) -> ErrorRule:
@@ -278,7 +303,7 @@ def _detect_size_code(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
 
 def _list_overflow_names(facts: ErrorFacts) -> list[str]:
     """List the exact names of an overflow that occur as codes or in the text."""
-    names = [code for code in facts.codes if words.OVERFLOW_CODE.search(code)]
+    names = [code for code in facts.codes if words.OVERFLOW_CODE.search(code) or code == _GLM_OVERFLOW_CODE]
     for match in words.OVERFLOW_NAME.finditer(facts.plain_text):
         names.append(match[0])
     return names
@@ -314,12 +339,11 @@ def _detect_stated_byte_limit(facts: ErrorFacts, report: ErrorReport) -> Verdict
 
     Before the rule for media: OpenAI's limit on the bytes of all images together is cured by sending fewer of them.
     """
-    if _is_lenient_status(facts, report):
-        max_bytes = find_body_limit(facts)
-    else:
-        max_bytes = None
-    if max_bytes:
-        return Verdict("request_bytes", max_bytes=max_bytes)
+    if not _is_lenient_status(facts, report):
+        return None
+    sizes = find_byte_sizes(facts)
+    if sizes.limit:
+        return Verdict("request_bytes", max_bytes=sizes.limit, sent_bytes=sizes.sent)
     return None
 
 
@@ -328,15 +352,30 @@ def _detect_other_remedy(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
     text = facts.plain_text
     if words.SERVER_SETTINGS.search(text):
         return Verdict("config")
+    if words.SERVER_MEMORY.search(text):
+        return Verdict("server")
     if words.CACHE_ERROR.search(text) or words.THINKING_BUDGET.search(text):
         return Verdict("invalid_request")
     if words.NO_ROOM_FOR_OUTPUT.search(text) or find_combined_sizes(facts):
         return None
-    if words.OUTPUT_LIMIT.search(text) and not _has_agreeing_sizes(facts):
+    if _is_about_output(facts):
         return Verdict("output_limit", output_cap=find_output_cap(facts))
     if words.MEDIA_ERROR.search(text) and not words.CONTEXT_OVERFLOW.search(text):
         return Verdict("media")
     return None
+
+
+def _is_about_output(facts: ErrorFacts) -> bool:
+    """Return whether the error refuses the answer's length, and does not only mention it in an aside or an advice.
+
+    "Prompt too long: … (leave room for output tokens)" and "… or reduce max_tokens" are about the prompt.
+    """
+    if words.OUTPUT_LENGTH.search(facts.plain_text):
+        return True
+    if words.OUTPUT_LIMIT.search(facts.plain_text) is None or _has_agreeing_sizes(facts):
+        return False
+    main_text = words.ASIDE.sub(" ", facts.plain_text)
+    return words.OUTPUT_LIMIT.search(main_text) is not None or not words.CONTEXT_OVERFLOW.search(main_text)
 
 
 @_unless_other_cause
@@ -363,7 +402,7 @@ def _detect_body_size(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """Recognize a body that is too large in bytes, by code or wording."""
     has_size_wording = "requesttoolarge" in facts.codes or words.BODY_TOO_LARGE.search(facts.plain_text)
     if has_size_wording and _is_lenient_status(facts, report):
-        return Verdict("request_bytes")
+        return Verdict("request_bytes", sent_bytes=find_byte_sizes(facts).sent)
     return None
 
 
@@ -375,7 +414,7 @@ def _detect_token_wording(facts: ErrorFacts, report: ErrorReport) -> Verdict | N
     if words.TOKEN_OVERFLOW.search(facts.plain_text):
         return _build_overflow_verdict(facts)
     is_over_limit = find_stated_sizes(facts).is_over_limit
-    is_about_tokens = re.search(r"token|context|prompt", facts.plain_text) is not None
+    is_about_tokens = words.TOKEN_WORDS.search(facts.plain_text) is not None
     if is_over_limit and is_about_tokens:
         return _build_overflow_verdict(facts)
     return None
@@ -394,6 +433,8 @@ def _detect_bare_refusal(facts: ErrorFacts, report: ErrorReport) -> Verdict | No
     """
     status = _get_error_status(facts, report)
     if status not in _LENIENT_STATUSES or not words.has_no_reason(facts.plain_text):
+        return None
+    if _is_small_request(report):
         return None
     if any(name in report.provider.lower() for name in _BODYLESS_PROVIDERS):
         return Verdict("context_window")
@@ -466,10 +507,16 @@ def _detect_known_window(facts: ErrorFacts, report: ErrorReport) -> Verdict | No
     numbers = {int(digits) for digits in _WINDOW_NUMBER.findall(facts.plain_text)}
     if report.window not in numbers or max(numbers) <= report.window or not _is_lenient_status(facts, report):
         return None
-    is_small = report.estimate is not None and report.estimate < MIN_OVERFLOW_SHARE * report.window
-    if is_small or _has_other_reason(facts, report):
+    if _is_small_request(report) or _has_other_reason(facts, report):
         return None
     return Verdict("context_window", report.window)
+
+
+def _is_small_request(report: ErrorReport) -> bool:
+    """Return whether the request is known to be far below the window, which outweighs a weak sign of an overflow."""
+    if report.estimate is None or not report.window:
+        return False
+    return report.estimate < MIN_OVERFLOW_SHARE * report.window
 
 
 def _has_other_reason(facts: ErrorFacts, report: ErrorReport) -> bool:

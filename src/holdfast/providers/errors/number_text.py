@@ -16,6 +16,11 @@ _NUMBER = re.compile(
     r"(?P<digits>\d+)(?P<fraction>\.\d+)?)"
     r"(?P<unit>(?:k|m)(?![a-z0-9]))?(?=(?P<tokens>[ -]?tok)?)"
 )
+# GPT4All writes "The prompt is4233tokens and the context window is2048!" (zylon-ai/private-gpt#663).
+_GLUED_BEFORE = re.compile(r"(?<=\b(?:is|of))(?=\d{3})")
+_GLUED_AFTER = re.compile(r"(?<=\d{3})(?=tokens?\b)")
+# TensorRT-LLM writes a count as a decimal number: "prompt length (4097.0)".
+_WHOLE_DECIMAL = re.compile(r"(?<![\w.])(\d{3,15})\.0{1,2}(?![\d.\w])")
 _MULTIPLIERS = {"k": 1_000, "m": 1_000_000}
 _RETRY_WORDS = (
     r"try again|retry|retrying|wait|available again|resets?|esper[ae]r?|aguarde|int[eé]nt[ae]lo|tente|patiente[rz]|"
@@ -41,6 +46,8 @@ _SECONDS_BY_UNIT = {
 def canonicalize_number_text(text: str) -> str:
     """Return ``text`` in lower case, with numbers like ``1,048,576``, ``1_000``, ``200k`` and ``1.05M`` as digits."""
     lower_text = unicodedata.normalize("NFKC", _THIN_SPACE.sub("_", text)).lower()
+    lower_text = _GLUED_AFTER.sub(" ", _GLUED_BEFORE.sub(" ", lower_text))
+    lower_text = _WHOLE_DECIMAL.sub(r"\1", lower_text)
     return _NUMBER.sub(_expand_number, lower_text)
 
 

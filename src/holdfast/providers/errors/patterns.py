@@ -46,12 +46,31 @@ AGENT_GUARD = _join_alternatives(
     r"too small.{0,40}minimum is",
     r"minimum is \d+ tokens",
     r"no room for a conversation",
+    r"cannot compress (?:any )?further|max(?:imum)? compression attempts",
+    r"maxfilereadtokenexceeded|\bfile content\b.{0,40}exceeds|use offset and limit parameters",
+    r"context window so resizing",
+)
+"""Errors that agents raise themselves before or after a call; OpenClaw's window guard is the first two.
+
+Limits of a tool that reads files are cured by the model, which reads less; GPT4All's last line is no error.
+"""
+FAILED_COMPACTION = _join_alternatives(
     r"\bcompact(?:ion|ing)?\b.{0,40}(?:failed|cancel|timed out|aborted)",
     r"summari[sz]ation (?:failed|cancel)",
 )
-"""Errors that agents raise themselves before or after a call; OpenClaw's window guard is the first two."""
+"""An agent's compaction that failed, for whatever reason."""
 
 # Matched before rate limits: a quota that is used up for hours is not cured by the short waits of a rate limit.
+UPSTREAM_DOWN = _join_alternatives(r"upstream connect error|reset before headers")
+"""Envoy without a server behind it, under any status."""
+SATURATED = _join_alternatives(r"负载.{0,4}饱和|out of capacity|(?:tier|server|cluster) capacity exceeded")
+"""The servers are full; some gateways send this with a code of rates or money."""
+# Vertex and DashScope call the tokens or requests of a minute a quota.
+MINUTE_QUOTA = _join_alternatives(
+    r"quota exceeded for.{0,120}per[ _](?:minute|second)",
+    r"quota exceeded for aiplatform\.googleapis\.com/online_prediction",
+    r"allocated quota exceeded",
+)
 DEFINITE_QUOTA = _join_alternatives(
     r"current quota",
     r"usage limit",
@@ -62,6 +81,8 @@ DEFINITE_QUOTA = _join_alternatives(
     r"(?:organi[sz]ation|project|account|team|user|key)s? quota",
     r"quota (?:has been |was |is )?(?:exceeded|exhausted|reached)",
     r"exceed\w* (?:\w+ ){0,3}quota",
+    r"used (?:up )?all (?:of )?your (?:\w+ ){0,2}(?:tokens|messages|requests)|\bno (?:tokens|messages) (?:left|remaining)",
+    r"(?:reached|used up|exceeded|exhausted) (?:for|of|in) (?:this|the) (?:month|week|day|billing)",
     r"额度|配额|限额|使用上限|(?:今日|今天|本日|每天|本月).{0,16}(?:上限|限制|用量)",
 )
 # "reset", "per minute" and "tpm" stand here in several languages, because an overflow never mentions a time.
@@ -174,6 +195,11 @@ PART_TOO_LARGE = _join_alternatives(
 )
 
 # llama.cpp: the server was started with too small a batch, whatever the prompt.
+SERVER_MEMORY = _join_alternatives(
+    r"out[ _]?of[ _]?memory|insufficient memory|memory limit|not enough (?:\w+ )?memory|free memory|memory pressure",
+    r"gpu_memory_utilization|\bcuda error|memory [\d.]+ ?[kmg]i?b exceeds",
+)
+"""A server without memory; vLLM says so of its KV cache when it starts, with the sizes of its own settings."""
 SERVER_SETTINGS = _join_alternatives(r"physical batch size", r"increase the .{0,20}batch", r"\bubatch\b")
 # Anthropic: max_tokens must be "greater than thinking.budget_tokens".
 THINKING_BUDGET = re.compile(r"greater than thinking\.?_?budget")
@@ -183,6 +209,8 @@ _OUTPUT_LIMIT_WORDS = (
     r"maximum tokens (?:you )?requested|maximum output)"
 )
 OUTPUT_LIMIT = _join_alternatives(
+    rf"{_OUTPUT_LIMIT_WORDS}.{{0,80}}(?:(?:cannot|must not) be (?:greater|larger|more)|非法|不合法|无效|取值范围|超出)",
+    r"increase max[_ ]?tokens",
     rf"{_OUTPUT_LIMIT_WORDS}.{{0,80}}(?:too large|too high|too big|exceed|at most|must be (?:less|at|between|<|"
     rf"in|>|greater)|valid range|range|"
     r"maximum (?:allowed|value)|>|supported range|below minimum|above maximum|invalid|limit)",
@@ -191,6 +219,14 @@ OUTPUT_LIMIT = _join_alternatives(
     rf".{{0,60}}{_OUTPUT_LIMIT_WORDS}",
 )
 # vLLM computes max_tokens as window less prompt, so a prompt over the window makes it negative: an overflow after all.
+OUTPUT_LENGTH = re.compile(r"(?:the|this models?) maximum output (?:length|tokens|size)|maximum allowed number of output tokens")
+"""Names of the limit that was broken, which leave no doubt."""
+ASIDE = re.compile(
+    r"\([^()\d\n]{0,120}\)"
+    r"|(?:(?<=[.;,!] )|\b(?:please|try|consider|you can|you may|or|and) )"
+    r"(?:reduc|lower|decreas|shorten|leav|us(?:e|ing)\b|increas|adjust|request(?:ing)? (?:few|less))[^.\n]{0,160}"
+)
+"""Remarks in brackets and advice, which name other things than the one that is wrong."""
 NO_ROOM_FOR_OUTPUT = _join_alternatives(r"max_(?:completion_|output_)?tokens must be at least 1, got -")
 _MEDIA_WORDS = (
     r"(?:images?|pdfs?|audio|videos?|media|documents?|attachments?|photos?|pictures?|pixels?|"
@@ -204,9 +240,15 @@ MEDIA_ERROR = _join_alternatives(
     rf"unsupported|failed to|up to|not support).{{0,60}}\b{_MEDIA_WORDS}\b",
     r"maximum content size limit",
     r"mime type",
+    r"\bfiles? (?:\w{1,12} ){1,2}(?:are|is) too large",
     r"file (?:size|is) (?:exceed|too large)|uploaded file.{0,40}(?:exceed|too large)",
 )
 
+_TOO_LONG = r"too[ _](?:long|large|big)\b"
+# Not of parts that are cured in another way ("messages.0.name is too long"), nor of time ("took too long").
+_SUBJECT_WORD = (
+    rf" (?!(?:{_MEDIA_WORDS}|tools?|functions?|names?|ids?|files?|urls?|titles?|descriptions?|took|taking)\b)\w{{1,20}}"
+)
 CONTEXT_OVERFLOW = _join_alternatives(
     rf"{_CONTEXT_EXTENT}.{{0,60}}{_EXCEEDING_WORDS}",
     rf"{_EXCEEDING_WORDS}.{{0,60}}{_CONTEXT_EXTENT}",
@@ -221,7 +263,13 @@ CONTEXT_OVERFLOW = _join_alternatives(
     r"configured context size",
     rf"\b{_PROMPT_WORDS}(?: text| data| content| length| size)?(?: is| are| was| were)?(?: far| much|"
     rf" way)?[ _]too[ _](?:long|large|big)\b",
+    rf"\b{_PROMPT_WORDS}(?:{_SUBJECT_WORD}){{0,4}} (?:is|are|was|were|got|became) (?:far |much |way )?{_TOO_LONG}",
+    rf"\b{_PROMPT_WORDS}(?: (?:tokens?|text|length|size)){{1,2}} {_TOO_LONG}",
     r"request(?: is)? too (?:long|large) for (?:this|the|requested) (?:model|context)",
+    r"context shift (?:is disabled|cannot be used)",
+    r"find (?:a |free )?(?:kv |cache )?(?:slot|space|room)\b.{0,20}\b(?:batch|kv|cache)|context (?:is )?full\b",
+    r"session max length|max(?:imum)? (?:conversation|session|chat) (?:length|size)",
+    r"(?:input|sequence|prompt) length of \w+ is \d+.{0,20}max_length",
     r"\b(?:prompt|input|conversation|context|messages)\b.{0,60}(?:exceeds?|exceeded|cannot exceed|"
     r"longer than|larger than|greater than|over the|above the)\b"
     r".{0,60}(?:tokens?|context|max(?:imum)? (?:allowed )?length|window|length|limit)",
@@ -285,13 +333,19 @@ TOKEN_OVERFLOW = _join_alternatives(
     r"total tokens.{0,30}exceed",
     r"token count.{0,30}exceed",
     r"tokens?.{0,40}(?:exceed|over|greater than|more than).{0,40}(?:limit|max)",
-    r"max(?:imum)? (?:input |prompt )?tokens? ?(?:exceeded|limit)",
+    r"max(?:imum)? (?:input |prompt )?tokens? (?:of \d+ )?(?:exceeded|limit)",
+    r"\blength limit (?:was |is |has been )?reached|max(?:imum)? (?:text )?length (?:was |is |has been )?reached",
+    r"(?:larger|bigger|longer|increase (?:the|your)) (?:context (?:length|size|window)|num_ctx|n_ctx)\b",
+    r"member\.content failed to satisfy constraint: member must have length less",
+    r"предел длины|превышен\w* (?:длин|лимит токен|максимальн)",
     r"input is too long|text is too long|inputs? (?:length|size) exceed",
     r"shorten (?:the |your )?(?:prompt|input|messages|conversation)",
 )
 """Wordings that mean a prompt is too long, but only under the statuses of an invalid request (400, 413, 422)."""
 
 # Wordings about pairing, order, roles, ids and thinking blocks: normalization should have prevented them.
+TOKEN_WORDS = _join_alternatives(r"token|context|prompt|input length|sequence length|input_ids")
+"""Words of which one must stand beside numbers for these to be about the prompt."""
 INVALID_HISTORY = _join_alternatives(
     r"tool_?use|tool_?result|tool_?calls?\b|tool_call_id|tool[ _]call id|call_id|function ?call|"
     r"function ?response|tool[ _]message|tool output",
@@ -314,7 +368,7 @@ INVALID_HISTORY = _join_alternatives(
     r"messages? (?:with role|must contain)",
 )
 INVALID_REQUEST = _join_alternatives(
-    r"schema|tool_choice|response_format|temperature|top_[pk]|\bparameter\b|"
+    r"schema|tool_choice|response_format|temperature|top_[pk]|\bparameters?\b|"
     r"unsupported (?:parameter|value)|unknown (?:field|parameter|name)|"
     r"\bjson\b|unrecognized|extra inputs|metadata|budget_tokens|thinking budget|flagged|policy|"
     r"content_filter|content management|reasoning is mandatory",
@@ -329,14 +383,15 @@ MODEL_ERROR = _join_alternatives(
     r"no access|deprecated|retired|decommission|end of (?:its )?life|unknown|no longer|"
     r"not a valid)",
     r"(?:unknown|no such|invalid|unsupported|nonexistent|could not find|legacy) (?:\w+ )?model\b",
-    r"模型不存在",
+    r"模型不存在|\bendpoint\b.{0,30}(?:does not exist|not found)",
 )
 AUTH_ERROR = _join_alternatives(
     r"(?:invalid|incorrect|missing|expired|no|wrong|bad) (?:\w+[ -]){0,2}(?:api[ -_]?key|"
     r"token provided|credentials?|authentication|auth)",
     r"unauthori[sz]ed|authenticat|api[ _-]key (?:is )?(?:not valid|invalid|expired|missing|"
     r"required)|permission|forbidden|access denied|not authorized",
-    r"security token|x-api-key|user location",
+    r"security token|x-api-key|user location|access token (?:is )?(?:invalid|expired)|access_denied",
+    r"not available in your (?:country|region)|unsupported_country",
 )
 NETWORK_ERROR = _join_alternatives(
     r"timed? ?out|timeout",
@@ -348,7 +403,7 @@ NETWORK_ERROR = _join_alternatives(
 )
 SERVER_ERROR = _join_alternatives(
     r"internal (?:server )?error|server (?:had an )?error|bad gateway|unexpected error|"
-    r"something went wrong"
+    r"something went wrong|(?:empty|malformed) response"
 )
 # Names of providers and SDK exceptions among them: LiteLLM wraps an empty 400 in "BadRequestError: VertexAIException".
 _REASONLESS_WORDS = frozenset(

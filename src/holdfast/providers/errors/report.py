@@ -99,6 +99,16 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     """Bytes that a request body may have."""
     output_cap: int | None = None
     """Most tokens that a request may ask for as answer; only for ``output_limit``."""
+    sent_bytes: int | None = None
+    """Bytes that were sent, if the error counts bytes and states them."""
+    is_requested_minimum: bool = False
+    """Whether ``requested`` is only a lower bound: vLLM stops counting one token after the limit ("at least")."""
+
+    @property
+    def counted_tokens(self) -> int:
+        """Tokens that the provider counted in the prompt; 0 if it did not say, or stopped counting at the limit."""
+        is_cut_count = self.is_requested_minimum and self.kind == "context_window"
+        return 0 if is_cut_count else self.requested or 0
 
     @property
     def is_overflow(self) -> bool:

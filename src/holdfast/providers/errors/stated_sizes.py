@@ -27,12 +27,17 @@ _TOKEN_NUMBER = (
 
 It has no other unit after it, does not follow Baidu's "characters is", and is not MiniMax's error code 2013.
 """
+_MINIMAX_INVALID = 2013
+_CHARACTER_WORD = re.compile(r"\bcharacters?\b|\bchars\b|\bmaxlength\b|字符|文字")
+_LIMIT_BEFORE = re.compile(r"\b(?:max|maximum|limit|allowed)(?: [a-z]{1,10}){0,2}[ :=(]{1,3}$")
 _WINDOW_WORDS = (
     r"(?:context|prompt|input|sequence|model|token|configured)(?:[ _-](?:context|prompt|input|"
     r"token))?s?"
 )
 _LENGTH_WORDS = r"(?:length|len|window|size|limit|tokens?)(?: limit)?"
-_REQUESTED_WORDS = r"(?:requested|asked for|sent|submitted|provided|passed|used|given|received|got)"
+_REQUESTED_WORDS = (
+    r"(?:requested|asked for|sent|submitted|provided|passed|used|given|received|got|requires?|needs?|current(?:ly)?)"
+)
 
 _LIMIT_PATTERNS = _compile_each(
     rf"(?:>|>=|exceeds?)(?: the| its| our| your)? {_TOKEN_NUMBER}(?: tokens?)? (?:maximum|max\b|limit|allowed|context)",
@@ -53,6 +58,9 @@ _LIMIT_PATTERNS = _compile_each(
     rf"(?:maximum|limit|max)[^.\n\d]{{0,60}}?\({_TOKEN_NUMBER}(?: tokens?)?\)",
     rf"(?:exceeds?|exceeded|over|than)(?: (?!by\b)[a-z-]{{1,12}}){{0,6}} (?:of |"
     rf"\()?{_TOKEN_NUMBER}(?: tokens?|\))",
+    rf"\bmax_[a-z_]{{1,24}}(?: is)?(?: set to)?[ :=(]{{1,3}}{_TOKEN_NUMBER}",
+    rf"\b(?:limit|maximum|max|window|capacity|budget)(?: (?!by\b)[a-z-]{{1,12}}){{0,6}} (?:is|of|was)(?: only)? "
+    rf"{_TOKEN_NUMBER}",
     rf"(?:限制|上限|最大|窗口|长度)(?:为|是|:|：|\()?[^\d\n]{{0,8}}{_TOKEN_NUMBER}",
 )
 _REQUESTED_PATTERNS = _compile_each(
@@ -99,6 +107,13 @@ _SUM_PATTERNS = _compile_each(
     r"(?:prompt|input)(?: tokens)?[ :=(]{1,3}(?P<asked>\d{1,15})\)? ?(?:tokens )?(?:\+|plus|and) "
     r"(?:the )?(?:max_(?:new_|completion_|output_)?tokens|output|"
     r"completion)(?: tokens)?[ :=(]{1,3}(?P<output>\d{1,15})",
+    # TensorRT-LLM, Databricks, DashScope: both sizes with their names, then the limit of their sum
+    r"(?:prompt|input)[a-z_ ]{0,24}[ :=(]{1,3}(?P<asked>\d{1,15})\b[^\n]{0,60}?"
+    r"(?:max_\w{0,16}tokens|output|completion)[a-z_ ]{0,24}[ :=(]{1,3}(?P<output>\d{1,15})\b[^\n]{0,60}?"
+    r"(?:exceed|less than|<=|>|greater|larger|over\b)[^\n\d]{0,60}?(?P<limit>\d{1,15})",
+    r"(?:max_\w{0,16}tokens|output|completion)[a-z_ ]{0,24}[ :=(]{1,3}(?P<output>\d{1,15})\)? ?(?:tokens )?"
+    r"(?:\+|plus|and) (?:the )?(?:prompt|input)[a-z_ ]{0,24}[ :=(]{1,3}(?P<asked>\d{1,15})\b[^\n]{0,60}?"
+    r"(?:exceed|less than|<=|>|greater|larger|over\b)[^\n\d]{0,60}?(?P<limit>\d{1,15})",
     r"input length and max_tokens exceed",
     r"\((?P<asked>\d{1,15}) in the messages, and the completion\)",
     r"(?:sum|total) of (?:the )?(?:prompt|input)(?: tokens| length)? and (?:max_|the )?(?:new_|"
@@ -127,6 +142,7 @@ _OUTPUT_FIELD = (
     r"(?:max_?(?:new_?|completion_?|output_?)?tokens|maxoutputtokens|max tokens|(?:completion|output|generated) tokens|"
     r"maximum tokens|maximum output)"
 )
+"""Names of the answer's allowance."""
 _CAP_NUMBER = r"(?P<cap>\d{1,15})(?!\d|\.\d)"
 _AT_MOST = (
     r"(?:at most|up to|no (?:more|greater) than|(?:can ?not|must not|may not|should not) (?:exceed|be greater than)|"
@@ -152,13 +168,25 @@ _OUTPUT_CAP_PATTERNS = _compile_each(
 
 
 _BODY_LIMIT_PATTERNS = _compile_each(
-    r"payload size exceeds the limit: (\d{1,12}) bytes",
-    r"limit on max bytes to request body ?: ?(\d{1,12})",
-    r"total image size is [\d.]{1,12} ?mb, which exceeds the allowed limit of (\d{1,6})(?:\.\d{1,6})? ?(mb)",
+    r"payload size exceeds the limit: (?P<limit>\d{1,12}) bytes",
+    r"limit on max bytes to request body ?: ?(?P<limit>\d{1,12})",
+    r"total image size is [\d.]{1,12} ?mb, which exceeds the allowed limit of (?P<limit>\d{1,6})(?:\.\d{1,6})? ?"
+    r"(?P<unit>mb)",
+    # Moonshot counts the bytes of all messages without saying so (MoonshotAI/kimi-code#476).
+    r"total message size (?P<sent>\d{1,12}) exceeds (?:the )?limit (?P<limit>\d{1,12})",
+    r"value at body failed to satisfy constraint: member must have length less than or equal to (?P<limit>\d{1,12})",
 )
-"""Wordings that name the bytes of a body: Google's, Alibaba's, OpenAI's (of its images together, in megabytes)."""
-# The smaller of the two meanings of "MB": a body sized by the larger one would be refused again.
-_MEGABYTE = 1_000_000
+"""Wordings that name the bytes of a body without a unit, or of the images in it together."""
+_BODY_WORD = re.compile(r"\b(?:request|payload|body|entity|message|frame)s?\b")
+_NOT_A_BODY = re.compile(
+    r"\b(?:images?|files?|attach\w*|documents?|audio|videos?|pdfs?|uploads?|uploaded|memory|ram|vram|content size)\b"
+)
+"""Things that have bytes too, and whose limits a shorter conversation does not cure."""
+_BYTE_NUMBER = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,6})?) ?(?P<unit>bytes?|[kmg]i?b)\b")
+_BYTE_LIMIT_BEFORE = re.compile(r"(?:limit|max\w*|allow\w*|exceed\w*|than|over|>|up to)[^\d\n]{0,30}$")
+_BYTE_LIMIT_AFTER = re.compile(r" ?\)?(?: \w{1,12})? (?:limit|max\w*|allowed)\b")
+# The smaller of the two meanings of each unit: a body sized by the larger one would be refused again.
+_BYTES_BY_UNIT = {"b": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 
 
 class StatedSizes(Struct, frozen=True):
@@ -176,20 +204,105 @@ class StatedSizes(Struct, frozen=True):
 
 
 def find_stated_sizes(facts: ErrorFacts) -> StatedSizes:
-    """Read the limit and the requested size of an error; numeric fields beside the message win over its text."""
-    limit, limit_start = _find_first_number(_LIMIT_PATTERNS, facts.plain_text, -1)
-    # "context length is 4096 tokens" matches both tables, and one number cannot be both sizes.
-    requested_tokens, _ = _find_first_number(_REQUESTED_PATTERNS, facts.plain_text, limit_start)
-    return StatedSizes(facts.counts.get("limit", limit), facts.counts.get("requested", requested_tokens))
+    """Read the limit and the requested size of an error; numeric fields beside the message win over its text.
+
+    A text that counts characters, and never tokens, states no tokens.
+    """
+    limit: int | None = None
+    requested: int | None = None
+    if _counts_tokens(facts.plain_text):
+        limit, limit_start = _find_first_number(_LIMIT_PATTERNS, facts.plain_text)
+        # "context length is 4096 tokens" matches both tables, and one number cannot be both sizes.
+        requested, _ = _find_first_number(_REQUESTED_PATTERNS, facts.plain_text, limit, limit_start)
+    return StatedSizes(facts.counts.get("limit", limit), facts.counts.get("requested", requested))
 
 
-def _find_first_number(patterns: tuple[re.Pattern[str], ...], text: str, excluded_start: int) -> tuple[int | None, int]:
-    """Return the first number that does not begin at ``excluded_start``, and its position, or None and -1."""
+def _counts_tokens(text: str) -> bool:
+    return "token" in text or _CHARACTER_WORD.search(text) is None
+
+
+def is_output_number(facts: ErrorFacts, number: int | None) -> bool:
+    """Return whether the error gives ``number`` as what was asked for as answer (``max_tokens=40000``)."""
+    if number is None:
+        return False
+    return re.search(rf"{_OUTPUT_FIELD}(?: of| is|:|=)?[ :=(]{{0,3}}{number}\b", facts.plain_text) is not None
+
+
+_LEAST_CANDIDATE = 128
+"""Smallest number that ``complete_sizes`` takes for a count of tokens; smaller ones are indexes, codes and retries."""
+_CANDIDATE = re.compile(
+    r"(?<![\w.#/@+-])(?<!by )(?<!code )(?<!error )(?<!status )(?<!http )(?<!id )(?<!id: )(?<!line )(?<!column )"
+    r"(\d{3,9})(?![\w/:@-]|\.\d| ?(?:bytes?|characters?|chars?|[kmg]i?b\b|pages?|images?|messages?|items?|requests?|"
+    r"seconds?|ms\b|%|字符|字节))"
+)
+_OUTPUT_BEFORE = re.compile(r"(?:output|completion|max_\w{0,16}tokens|answer|response)[a-z_ ]{0,12}[ :=(]{1,3}$")
+_OUTPUT_AFTER = re.compile(r" ?(?:tokens? )?(?:for|in|of)? ?(?:the |your )?(?:output|completion|answer|response)")
+_EXCEEDING = re.compile(r"exceed|surpass|larger|greater|longer|more than|over|above|beyond|>|超|大于|大於|초과|превы|supera")
+
+
+def complete_sizes(facts: ErrorFacts) -> StatedSizes:
+    """Read the sizes of an error that is known to be an overflow, in any language and order.
+
+    What the tables of wordings do not find is told by size: of two counts in an overflow, the larger was sent and the
+    smaller is the limit.
+    """
+    sizes = find_stated_sizes(facts)
+    if sizes.is_over_limit or "limit" in facts.counts or not _counts_tokens(facts.plain_text):
+        return sizes
+    candidates = _list_size_candidates(facts)
+    if len(candidates) != 2:
+        return sizes
+    low, high = sorted(candidates)
+    if sizes.limit is None or sizes.limit == low:
+        # The table found nothing, the limit alone, or took the limit for the request.
+        if sizes.requested in (None, low, high):
+            return StatedSizes(low, high)
+    elif sizes.limit == high and _is_stated_as_exceeding(facts.plain_text, high, low):
+        return StatedSizes(low, high)
+    return sizes
+
+
+def _list_size_candidates(facts: ErrorFacts) -> list[int]:
+    """List the different numbers that may count tokens of the prompt; three stand for any larger number of them."""
+    text = facts.plain_text
+    candidates: list[int] = []
+    for match in _CANDIDATE.finditer(text):
+        number = int(match[1])
+        is_status = number in facts.statuses or match[1] in facts.codes or number == _MINIMAX_INVALID
+        before = text[max(0, match.start() - 40) : match.start()]
+        is_output = _OUTPUT_BEFORE.search(before) or _OUTPUT_AFTER.match(text, match.end())
+        if number >= _LEAST_CANDIDATE and not is_status and not is_output and number not in candidates:
+            candidates.append(number)
+        if len(candidates) > 2:
+            break
+    return candidates
+
+
+def _is_stated_as_exceeding(text: str, high: int, low: int) -> bool:
+    """Return whether ``text`` says of the first number that it is more than the second."""
+    match = re.search(rf"\b{high}\b(.{{0,120}}?)\b{low}\b", text)
+    return match is not None and _EXCEEDING.search(match[1]) is not None
+
+
+def _find_first_number(
+    patterns: tuple[re.Pattern[str], ...], text: str, limit: int | None = None, limit_start: int = -1
+) -> tuple[int | None, int]:
+    """Return the first number that is not the ``limit`` at ``limit_start``, and its position, or None and -1.
+
+    Gateways repeat a message, so the limit is also recognized by the word before it ("max size: 4000 tokens").
+    """
     for pattern in patterns:
         for match in pattern.finditer(text):
-            if match.start(1) != excluded_start:
-                return int(match[1]), match.start(1)
+            number, start = int(match[1]), match.start(1)
+            is_limit = number == limit and _LIMIT_BEFORE.search(text[max(0, start - 30) : start])
+            if start != limit_start and not is_limit:
+                return number, start
     return None, -1
+
+
+def is_lower_bound(facts: ErrorFacts, requested: int | None) -> bool:
+    """Return whether the error says "at least" of the requested tokens."""
+    return requested is not None and f"at least {requested}" in facts.plain_text
 
 
 def find_combined_sizes(facts: ErrorFacts) -> StatedSizes | None:
@@ -264,13 +377,49 @@ def find_rate_sizes(facts: ErrorFacts) -> StatedSizes | None:
     return None
 
 
-def find_body_limit(facts: ErrorFacts) -> int | None:
-    """Read the bytes that a request body may have, or return None if the error does not state them (or states 0)."""
+class ByteSizes(NamedTuple):
+    """Bytes that an error states; None for a number that it does not state."""
+
+    limit: int | None = None
+    sent: int | None = None
+
+
+def find_byte_sizes(facts: ErrorFacts) -> ByteSizes:
+    """Read the bytes that a request body may have, and those it had. A limit of 0 counts as not stated."""
     match = _search_any(_BODY_LIMIT_PATTERNS, facts.plain_text)
-    if match is None:
-        return None
-    is_in_megabytes = match[match.re.groups] == "mb"  # only one pattern has the unit as its last group
-    return int(match[1]) * (_MEGABYTE if is_in_megabytes else 1) or None
+    if match is not None:
+        groups = match.groupdict()
+        limit = _to_bytes(groups["limit"], groups.get("unit") or "b")
+        return ByteSizes(limit or None, int(groups["sent"]) if groups.get("sent") else None)
+    for line in facts.plain_text.split("\n"):
+        if _BODY_WORD.search(line) and not _NOT_A_BODY.search(line):
+            sizes = _find_byte_sizes_in_line(line)
+            if sizes != ByteSizes():
+                return sizes
+    return ByteSizes()
+
+
+def _find_byte_sizes_in_line(line: str) -> ByteSizes:
+    """Read the sizes in bytes in one line: of two different ones, the larger was sent and the smaller is the limit."""
+    numbers: list[int] = []
+    limits: list[int] = []
+    for match in _BYTE_NUMBER.finditer(line):
+        size = _to_bytes(match["number"], match["unit"])
+        numbers.append(size)
+        has_limit_word = _BYTE_LIMIT_BEFORE.search(line[max(0, match.start() - 60) : match.start()])
+        if has_limit_word or _BYTE_LIMIT_AFTER.match(line, match.end()):
+            limits.append(size)
+    if len(set(numbers)) == 2:
+        return ByteSizes(min(numbers) or None, max(numbers))
+    if len(set(numbers)) == 1:
+        return ByteSizes(numbers[0] or None) if limits else ByteSizes(sent=numbers[0])
+    return ByteSizes()
+
+
+def _to_bytes(number: str, unit: str) -> int:
+    whole, _, places = number.partition(".")
+    factor = _BYTES_BY_UNIT[unit[0]]
+    return int(whole) * factor + (int(places) * factor // 10 ** len(places) if places else 0)
 
 
 def find_rate_allowance(facts: ErrorFacts) -> int | None:

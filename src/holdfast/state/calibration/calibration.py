@@ -200,6 +200,12 @@ Thinking that is not shown and a setup that nobody told add tokens which we cann
 the next count confirms it, so that no single wrong count starts a compaction. Of 734 counts in four recorded sessions
 none was doubted.
 """
+MAX_BELIEVED_TOKENS = 10_000_000
+"""Most tokens of a prompt that are believed of a server whose window nobody knows.
+
+No model has a larger window (Llama 4 Scout's is the largest). Gateways have reported 25 million for a request of 61,000
+tokens, where they summed up a session or a month.
+"""
 MIN_WINDOW_LIMIT = 1_024
 """A reported limit below this is not a context window but a limit of something else, such as tools or stop sequences.
 

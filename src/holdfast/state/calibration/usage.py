@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from msgspec.structs import replace
@@ -10,6 +9,7 @@ from msgspec.structs import replace
 from holdfast.messages.message import collect_media_in_messages
 from holdfast.state.calibration.calibration import (
     DOUBTED_JUMP_SHARE,
+    MAX_BELIEVED_TOKENS,
     MAX_CALIBRATION_RATIO,
     MAX_SAMPLE_TOKENS,
     MIN_COUNT_SHARE,
@@ -116,8 +116,8 @@ def _is_count_jump(state: ConversationState, measured_request: MeasuredRequest |
     unknown_setup_tokens: float = 0
     if not state.setup.tokens:
         # Nobody told the size of system prompt and tools. A setup over half of the window would leave no room to talk;
-        # without a known window any setup is possible.
-        unknown_setup_tokens = state.last_request.configured_window / 2 or math.inf
+        # without a known window any setup is possible that some model has room for.
+        unknown_setup_tokens = state.last_request.configured_window / 2 or MAX_BELIEVED_TOKENS
     return tokens > max_factor * (state.last_request.tokens + state.setup.tokens) + unknown_setup_tokens
 
 
@@ -133,7 +133,7 @@ def _is_jump_believed(state: ConversationState, tokens: int) -> bool:
     is_confirmed = 0 < state.usage.learned_limits.doubted_tokens <= tokens
     if is_confirmed and not is_impossible_count(state, tokens):
         return True
-    return _has_unmeasured_media(state)
+    return _has_unmeasured_media(state) and tokens <= MAX_BELIEVED_TOKENS
 
 
 def is_impossible_count(state: ConversationState, tokens: int) -> bool:
@@ -142,7 +142,7 @@ def is_impossible_count(state: ConversationState, tokens: int) -> bool:
     Both must hold: no tokenizer makes so many of its text, and its window could not have held them.
     """
     request_tokens = state.last_request.tokens + state.setup.tokens
-    is_over_window = 0 < state.last_request.configured_window < tokens
+    is_over_window = tokens > (state.last_request.configured_window or MAX_BELIEVED_TOKENS)
     return is_over_window and tokens > PLAUSIBLE_FACTOR * MAX_CALIBRATION_RATIO * request_tokens
 
 
