@@ -51,7 +51,9 @@ def test_classify_json_names_bytes_and_the_cap_of_an_answer(run):
     verdict = json.loads(run("classify", "-", "--json", "--status", "400", stdin=too_large).stdout)
     values = [True, "request_bytes", 2_097_152, 9_000_000, None]
     assert verdict == dict(zip(FIELDS, values, strict=True)) | {"unit": "bytes"}
-    assert "9,000,000 bytes sent, 2,097,152 bytes fit" in run("classify", "-", "--status", "400", stdin=too_large).stdout
+    assert (
+        "9,000,000 bytes sent, 2,097,152 bytes fit" in run("classify", "-", "--status", "400", stdin=too_large).stdout
+    )
     capped = "max_tokens is too large: 90000. This model supports at most 64000 completion tokens."
     verdict = json.loads(run("classify", "-", "--json", "--status", "400", stdin=capped).stdout)
     values = [False, "output_limit", None, None, None]

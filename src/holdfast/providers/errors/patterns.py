@@ -81,7 +81,8 @@ DEFINITE_QUOTA = _join_alternatives(
     r"(?:organi[sz]ation|project|account|team|user|key)s? quota",
     r"quota (?:has been |was |is )?(?:exceeded|exhausted|reached)",
     r"exceed\w* (?:\w+ ){0,3}quota",
-    r"used (?:up )?all (?:of )?your (?:\w+ ){0,2}(?:tokens|messages|requests)|\bno (?:tokens|messages) (?:left|remaining)",
+    r"used (?:up )?all (?:of )?your (?:\w+ ){0,2}(?:tokens|messages|requests)",
+    r"\bno (?:tokens|messages) (?:left|remaining)",
     r"(?:reached|used up|exceeded|exhausted) (?:for|of|in) (?:this|the) (?:month|week|day|billing)",
     r"额度|配额|限额|使用上限|(?:今日|今天|本日|每天|本月).{0,16}(?:上限|限制|用量)",
 )
@@ -219,7 +220,9 @@ OUTPUT_LIMIT = _join_alternatives(
     rf".{{0,60}}{_OUTPUT_LIMIT_WORDS}",
 )
 # vLLM computes max_tokens as window less prompt, so a prompt over the window makes it negative: an overflow after all.
-OUTPUT_LENGTH = re.compile(r"(?:the|this models?) maximum output (?:length|tokens|size)|maximum allowed number of output tokens")
+OUTPUT_LENGTH = re.compile(
+    r"(?:the|this models?) maximum output (?:length|tokens|size)|maximum allowed number of output tokens"
+)
 """Names of the limit that was broken, which leave no doubt."""
 ASIDE = re.compile(
     r"\([^()\d\n]{0,120}\)"

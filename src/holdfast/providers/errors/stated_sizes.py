@@ -237,7 +237,9 @@ _CANDIDATE = re.compile(
 )
 _OUTPUT_BEFORE = re.compile(r"(?:output|completion|max_\w{0,16}tokens|answer|response)[a-z_ ]{0,12}[ :=(]{1,3}$")
 _OUTPUT_AFTER = re.compile(r" ?(?:tokens? )?(?:for|in|of)? ?(?:the |your )?(?:output|completion|answer|response)")
-_EXCEEDING = re.compile(r"exceed|surpass|larger|greater|longer|more than|over|above|beyond|>|超|大于|大於|초과|превы|supera")
+_EXCEEDING = re.compile(
+    r"exceed|surpass|larger|greater|longer|more than|over|above|beyond|>|超|大于|大於|초과|превы|supera"
+)
 
 
 def complete_sizes(facts: ErrorFacts) -> StatedSizes:
