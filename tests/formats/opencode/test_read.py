@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from holdfast.errors import UnrecognizedContent
 from holdfast.formats import (
+    EXPORT_FORMATS,
     apply_decisions_to_messages,
     build_state_at_leaf,
     export_bytes,
@@ -22,6 +23,7 @@ from holdfast.formats import (
 )
 from holdfast.formats.base import Recording
 from holdfast.formats.common.log import CallMetadata, RecordingBuilder, make_sized_message
+from holdfast.formats.opencode.parts import INTERRUPTED_TEXT
 from holdfast.formats.opencode.rows import build_opencode_rows
 from holdfast.formats.opencode.write import iter_opencode_sessions
 from holdfast.messages.message import Message, get_result_text
@@ -142,19 +144,32 @@ def test_read_splits_a_message_of_several_answers() -> None:
     assert json.loads(export_bytes(recording, "opencode-json"))["messages"] == [TALK[0], both]
 
 
-@pytest.mark.parametrize(
-    ("state", "last"),
-    [
-        ({"status": "error", "input": {}, "error": "gone", "time": {"start": 1, "end": 2}}, "tool =a:gone!"),
-        ({"status": "running", "input": {}, "time": {"start": 1}}, "assistant !a"),
-        ({"status": "pending", "input": {}, "raw": "{"}, "assistant !a"),
-    ],
-)
-def test_read_and_export_keep_the_state_of_a_tool(state: dict[str, Any], last: str) -> None:
-    """A failed tool has its error as the result; an unfinished one has no result, and both are exported unchanged."""
+def test_read_and_export_keep_the_error_of_a_tool() -> None:
+    """A failed tool has its error as the result, and is exported unchanged."""
+    state = {"status": "error", "input": {}, "error": "gone", "time": {"start": 1, "end": 2}}
     data = build_export(TALK[0], message(2, "assistant", START, build_tool_part("a", **state), END))
-    assert list_messages(read_recording(data))[-1] == last
+    assert list_messages(read_recording(data))[-1] == "tool =a:gone!"
     assert json.loads(export_bytes(read_recording(data), "opencode-json"))["messages"] == json.loads(data)["messages"]
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize(
+    "state", [{"status": "running", "input": {"a": 1}, "time": {"start": 1}}, {"status": "pending", "input": {}}, {}]
+)
+def test_read_takes_a_run_that_never_ended_as_interrupted(state: dict[str, Any], goes_on: bool) -> None:
+    """A pending or running call, as after a crash, has an error result, which exports and requests have too."""
+    tool_part = {"type": "tool", "tool": "bash", "callID": "a", "state": state}
+    later = [message(3, "user", build_text_part("go on"))] if goes_on else []
+    data = build_export(TALK[0], message(2, "assistant", tool_part, finish=None), *later)
+    recording = read_recording(data)
+    expected = ["user list", "assistant !a", f"tool =a:{INTERRUPTED_TEXT}!", *(["user go on"] if goes_on else [])]
+    assert list_messages(recording) == expected
+    for format_name in EXPORT_FORMATS:
+        assert INTERRUPTED_TEXT in export_bytes(recording, format_name).decode()
+    exported = export_bytes(recording, "opencode-json")
+    (part,) = json.loads(exported)["messages"][1]["parts"]
+    assert (part["state"]["status"], part["state"]["error"]) == ("error", INTERRUPTED_TEXT)
+    assert list_messages(read_recording(exported)) == expected
 
 
 def test_read_includes_only_parts_sent_to_the_model() -> None:

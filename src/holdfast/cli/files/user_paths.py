@@ -156,7 +156,7 @@ def list_session_tools() -> list[SessionTool]:
     return [
         SessionTool("Claude Code", root("CLAUDE_CONFIG_DIR", ".claude") / "projects", "*/*.jsonl"),
         SessionTool("Codex", root("CODEX_HOME", ".codex") / "sessions", "**/rollout-*.jsonl"),
-        SessionTool("opencode", root("XDG_DATA_HOME", ".local/share") / "opencode", "opencode.db"),
+        SessionTool("opencode", root("XDG_DATA_HOME", ".local/share") / "opencode", "opencode*.db"),
         SessionTool("Gemini CLI", home / ".gemini" / "tmp", "*/chats/session-*"),
         SessionTool("pi", root("PI_CODING_AGENT_DIR", ".pi/agent") / "sessions", "**/*.jsonl"),
     ]

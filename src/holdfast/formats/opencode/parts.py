@@ -23,6 +23,8 @@ SILENT_PART_TYPES = frozenset(
 """Types of parts that are not sent to the model."""
 ENDED_STATUSES = ("completed", "error")
 """States of a tool run that has a result; otherwise it is pending or running."""
+INTERRUPTED_TEXT = "[Tool execution was interrupted]"
+"""opencode's own text for a call without a result."""
 SIGNATURE_FIELDS = {"anthropic": ("anthropic", "signature"), "google": ("gemini", "thoughtSignature")}
 """For each provider in ``metadata``, our name of its API and the field that holds a signature."""
 
@@ -193,8 +195,14 @@ def _decode_opencode_file(piece: OpencodePart) -> Media:
 
 
 def decode_tool_result(piece: OpencodePart) -> ToolResult:
-    """Return the result of a tool part, with its files."""
+    """Return the result of a tool part, with its files.
+
+    A run that never ended was interrupted: opencode ended meanwhile, and tells its model the same of such a call
+    (opencode#10616, #19023, #27871).
+    """
     state = piece.state
+    if state.status not in ENDED_STATUSES:
+        return ToolResult(piece.call, piece.tool, (Text(INTERRUPTED_TEXT),), is_error=True)
     is_error = state.status == "error"
     text = state.error if is_error else state.output or ""
     content: list[Text | Media] = []

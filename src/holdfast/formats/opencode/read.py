@@ -21,7 +21,6 @@ from holdfast.formats.base import ABORTED, STALE_USAGE_BASIS, Recording, Recordi
 from holdfast.formats.common.lines import BOM, LenientDecoder, decode_document, decode_raw_fields, strip_json_whitespace
 from holdfast.formats.common.log import CallMetadata, RecordingBuilder, make_short_digest, make_sized_message
 from holdfast.formats.opencode.parts import (
-    ENDED_STATUSES,
     INLINED_MIME_TYPES,
     OPENCODE_INFO,
     OPENCODE_PART,
@@ -65,6 +64,8 @@ class OpencodeStoredMessage(Struct, frozen=True):
     id: str
     info: bytes
     parts: tuple[tuple[str, bytes], ...] = ()
+    skipped: str = ""
+    """Kind of a row that is no part of the conversation; empty for a message."""
 
 
 class OpencodeStoredSession(Struct, frozen=True):
@@ -147,7 +148,7 @@ def build_opencode_recording(session: OpencodeStoredSession, sidechains: tuple[R
     reader = _OpencodeReader(replace(session, info=strip_json_whitespace(session.info)))
     for message in session.messages:
         parts = tuple([(part_id, strip_json_whitespace(raw)) for part_id, raw in message.parts])
-        reader.add_message(OpencodeStoredMessage(message.id, strip_json_whitespace(message.info), parts))
+        reader.add_message(replace(message, info=strip_json_whitespace(message.info), parts=parts))
     return replace(reader.finish_recording(), sidechains=sidechains)
 
 
@@ -178,6 +179,9 @@ class _OpencodeReader:
 
     def add_message(self, message: OpencodeStoredMessage) -> None:
         """Append the entries of one message."""
+        if message.skipped:
+            self.log.skipped[message.skipped] += 1
+            return
         if not decode_raw_fields(message.info):
             self._append_damaged(f"message {message.id}", message.info)
             return
@@ -375,10 +379,7 @@ class _OpencodeReader:
         body = MessageEntry(sized_message, origin)
         at = info.time.created_ms or None
         self.last_entry_id = self.log.add_answer(name, self.last_entry_id, body, call, at)
-        tool_pieces = []
-        for piece in pieces:
-            if piece.type == "tool" and piece.state.status in ENDED_STATUSES:
-                tool_pieces.append(piece)
+        tool_pieces = [piece for piece in pieces if piece.type == "tool"]
         if tool_pieces:
             self._append_results(name, info, tool_pieces)
 

@@ -20,8 +20,8 @@ from holdfast.formats.base import Recording, get_branch_entries
 from holdfast.formats.common.lines import DECODE_ERRORS, decode_raw_elements, decode_raw_fields
 from holdfast.formats.common.writing import WritableRecording, get_redacted_thinking, strip_foreign_raw
 from holdfast.formats.opencode.parts import (
-    ENDED_STATUSES,
     INLINED_MIME_TYPES,
+    INTERRUPTED_TEXT,
     OPENCODE_INFO,
     OPENCODE_PART,
     SIGNATURE_FIELDS,
@@ -69,8 +69,6 @@ _ID_TIME_MASK = 2**48 - 1
 The number wraps around every 795 days. Ids of our messages count on from the message before, or from 0, so that
 everything that opencode adds later sorts after them.
 """
-_INTERRUPTED_TEXT = "[Tool execution was interrupted]"
-"""opencode's own text for a call without a result."""
 
 
 def write_opencode_export(recording: Recording) -> bytes:
@@ -203,7 +201,7 @@ class _OpencodeWriter:
         """Return the messages; calls that got no result are marked as interrupted."""
         # opencode itself tells the model the same of a call whose result is missing.
         for part in self.open_calls.values():
-            interruption = ToolResult("", "", (Text(_INTERRUPTED_TEXT),), is_error=True)
+            interruption = ToolResult("", "", (Text(INTERRUPTED_TEXT),), is_error=True)
             part["state"] = _encode_tool_state(part, interruption, self.last_time)
         return tuple([_freeze_message(message) for message in self.messages])
 
@@ -239,9 +237,9 @@ class _OpencodeWriter:
         part: dict[str, Any] = dict(decode_raw_fields(raw))
         part["id"] = self._claim_id("prt", piece.id, piece.id)
         self.messages[-1].parts.append(part)
-        if piece.type == "tool" and piece.state.status in ENDED_STATUSES:
+        if piece.type == "tool":
             # Decoded, because the result (which the log may have shortened) is written into it later.
-            part["state"] = dict(decode_raw_fields(part["state"]))
+            part["state"] = dict(decode_raw_fields(part.get("state", Raw(b"{}"))))
             self._register_call(piece.call, part)
 
     def _register_call(self, id_: str, part: dict[str, Any]) -> None:
@@ -379,7 +377,7 @@ class _OpencodeWriter:
                 if not isinstance(replacement, ToolResult):
                     continue
                 part = self.calls.get(replacement.call_id)
-                if part is None or _decode_text_value(part["state"]["status"]) != "completed":
+                if part is None or _decode_text_value(part["state"].get("status", "")) != "completed":
                     continue
                 time = part["state"].get("time", {})
                 time_fields = decode_raw_fields(time) if isinstance(time, Raw) else time
@@ -479,7 +477,7 @@ def _encode_tool_state(part: dict[str, Any], result: ToolResult, at: int) -> dic
     files = [content_part for content_part in result.content if isinstance(content_part, Media)]
     status = "error" if result.is_error else "completed"
     state = {"status": status, "input": old_state.get("input", {})}
-    if _decode_text_value(old_state["status"]) == status:
+    if _decode_text_value(old_state.get("status", "")) == status:
         # A result without files was shortened: the recorded attachments are no part of it any more.
         state = {name: value for name, value in old_state.items() if name != "attachments" or files}
     if result.is_error:

@@ -1,5 +1,10 @@
 """The database of opencode: read without writing to it, and created from rows.
 
+opencode 1 keeps sessions in ``session``, ``message`` and ``part``. opencode 2 writes the same file, but into
+``session_v2`` and ``session_message``, and leaves the old tables as they are; it copied the sessions that it found at
+its first start (ccusage#1644, 2026-08-26; opencode#49641, 2026-09-18). A session that is in both is read from the new
+tables, unless it was continued with opencode 1 after that.
+
 opencode may be writing meanwhile. Changes that are not in the file yet are in a ``-wal`` beside it; if there is
 one, both are copied to a folder of our own first. Otherwise the file is read where it is, a session at a time, and
 the result counts only if the file did not change in between.
@@ -15,7 +20,7 @@ from importlib.resources import files
 from pathlib import Path
 from shutil import copyfile
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -24,7 +29,9 @@ from holdfast.errors import FormatError, StoreLocked, UnknownId, UnrecognizedCon
 from holdfast.formats.base import Recording
 from holdfast.formats.opencode.read import OpencodeStoredMessage, OpencodeStoredSession, build_opencode_recording
 from holdfast.formats.opencode.rows import encode_opencode_session_info
+from holdfast.formats.opencode.session_messages import SessionMessageRow, iter_stored_messages
 from holdfast.formats.recognize import SQLITE_MAGIC
+from holdfast.store.foreign.other_databases import recognize_foreign_database
 
 COPY_ATTEMPTS = 5
 """Number of tries to copy a database that changes meanwhile.
@@ -33,8 +40,12 @@ Chosen by judgement: a copy takes well under a second, and opencode writes in bu
 """
 _JOURNAL_SUFFIXES = ("-wal", "-journal")
 """Endings of the files with changes that are not in the database yet, or not committed."""
-_REQUIRED_COLUMNS = {"session": {"id"}, "message": {"id", "session_id", "data"}, "part": {"id", "message_id", "data"}}
-"""Tables and columns without which no session can be read; all others may be missing, as in older versions."""
+_OLD_COLUMNS = {"session": {"id"}, "message": {"id", "session_id", "data"}, "part": {"id", "message_id", "data"}}
+"""Tables and columns without which no session of opencode 1 can be read; others may be missing, as in older versions.
+"""
+_NEW_COLUMNS = {"session_message": {"id", "session_id", "type", "data"}}
+"""The same for opencode 2. Its sessions are in ``session_v2``, in betas in ``session``."""
+_SESSION_TABLES = ("session", "session_v2")
 _MAX_LISTED_IDS = 5
 """Number of session ids that an error lists."""
 
@@ -138,34 +149,54 @@ class OpencodeDatabase:
         self._place = place
         """Where the database is read: ``path`` or a copy."""
         self._stamp = _get_file_stamp(place)
-        self._columns = {table: self._read_columns(table) for table in _REQUIRED_COLUMNS}
-        missing: list[str] = []
-        for table, names in _REQUIRED_COLUMNS.items():
-            missing += [f"{table}.{name}" for name in names - self._columns[table]]
-        if missing:
-            raise UnrecognizedContent(
-                f"this is an SQLite database, but not opencode's: {', '.join(sorted(missing))} is missing; opencode "
-                "keeps its sessions in ~/.local/share/opencode/opencode.db"
-            )
+        tables = (*_SESSION_TABLES, "message", "part", "session_message")
+        self._columns = {table: self._read_columns(table) for table in tables}
+        old_missing = self._list_missing_columns(_OLD_COLUMNS)
+        new_missing = self._list_missing_columns(_NEW_COLUMNS)
+        if old_missing and (new_missing or "id" not in self._columns["session_v2"]):
+            self._raise_unrecognized(old_missing)
+        self._has_old_messages = not old_missing
+        self._has_new_messages = not new_missing
         self._sessions = self._read_sessions()
+
+    def _list_missing_columns(self, required: Mapping[str, set[str]]) -> list[str]:
+        missing: list[str] = []
+        for table, names in required.items():
+            missing += [f"{table}.{name}" for name in names - self._columns[table]]
+        return missing
+
+    def _raise_unrecognized(self, missing: list[str]) -> NoReturn:
+        """Raise the error for a database of another program, with its name if it is known."""
+        names = {
+            _decode_text(row[0]) for row in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        }
+        if owner := recognize_foreign_database(names):
+            raise UnrecognizedContent(owner)
+        raise UnrecognizedContent(
+            f"this is an SQLite database, but not opencode's: {', '.join(sorted(missing))} is missing; opencode "
+            "keeps its sessions in ~/.local/share/opencode/opencode.db"
+        )
 
     def _read_columns(self, table: str) -> set[str]:
         return {_decode_text(row[1]) for row in self._db.execute(f"PRAGMA table_info({table})")}
 
     def _read_sessions(self) -> dict[str, OpencodeSessionRow]:
-        # Columns that an older version lacks are empty.
-        parent_column = "parent_id" if "parent_id" in self._columns["session"] else "NULL"
-        title_column = "title" if "title" in self._columns["session"] else "NULL"
-        order = self._build_order_clause("session")
-        query = f"SELECT id, {parent_column}, {title_column} FROM session ORDER BY {order}"  # noqa: S608 -- our names
-        sessions = {}
-        for row in self._db.execute(query):
-            session = OpencodeSessionRow(*(_decode_text(value) for value in row))
-            sessions[session.id] = session
-        return sessions
+        """Return all sessions, oldest first; one that is in both tables as the new one has it."""
+        rows: dict[str, tuple[float, OpencodeSessionRow]] = {}
+        for table in _SESSION_TABLES:
+            columns = self._columns[table]
+            if "id" not in columns:
+                continue
+            # Columns that an older version lacks are empty.
+            names = [name if name in columns else "NULL" for name in ("id", "parent_id", "title", "time_created")]
+            for *texts, time in self._db.execute(f"SELECT {', '.join(names)} FROM {table}"):  # noqa: S608 -- our names
+                session = OpencodeSessionRow(*(_decode_text(value) for value in texts))
+                rows[session.id] = (time if isinstance(time, int | float) else 0, session)
+        # opencode's own order; ids alone wrap around every 795 days.
+        ordered = sorted(rows.values(), key=lambda row: (row[0], row[1].id))
+        return {session.id: session for _, session in ordered}
 
     def _build_order_clause(self, table: str) -> str:
-        # opencode's own order; ids alone wrap around every 795 days.
         if "time_created" in self._columns[table]:
             return "time_created, id"
         return "id"
@@ -220,12 +251,75 @@ class OpencodeDatabase:
         return found_ids[1:]
 
     def _read_one_recording(self, id_: str, sidechains: tuple[Recording, ...] = ()) -> Recording:
-        cursor = self._db.execute("SELECT * FROM session WHERE id = ?", (id_,))
-        names = [column[0] for column in cursor.description]
-        row = dict(zip(names, cursor.fetchone(), strict=True))
+        is_new = self._is_read_from_new_tables(id_)
+        row: dict[str, Any] = {}
+        for table in _SESSION_TABLES if is_new else reversed(_SESSION_TABLES):
+            if "id" in self._columns[table]:
+                cursor = self._db.execute(f"SELECT * FROM {table} WHERE id = ?", (id_,))  # noqa: S608 -- our names
+                names = [column[0] for column in cursor.description]
+                row |= dict(zip(names, cursor.fetchone() or (), strict=False))
         info = encode_opencode_session_info(row)
-        session = OpencodeStoredSession(id_, info, self._iter_messages(id_))
+        if is_new:
+            messages = iter_stored_messages(self._iter_session_messages(id_), _decode_text(row.get("directory")) or "/")
+        else:
+            messages = self._iter_messages(id_) if self._has_old_messages else iter(())
+        session = OpencodeStoredSession(id_, info, messages)
         return build_opencode_recording(session, sidechains)
+
+    def _is_read_from_new_tables(self, id_: str) -> bool:
+        """Return whether the messages of a session are read from the tables of opencode 2."""
+        if not self._has_new_messages:
+            return False
+        new_count, new_time = self._count_messages("session_message", id_)
+        old_count, old_time = self._count_messages("message", id_) if self._has_old_messages else (0, 0)
+        if not new_count or not old_count:
+            return bool(new_count)
+        # In betas of mid-2026 both tables belong to ``session``; only newer messages were missing in one of them.
+        query = "SELECT count(*) FROM session_v2 WHERE id = ?"
+        is_moved = "id" in self._columns["session_v2"] and self._db.execute(query, (id_,)).fetchone()[0] > 0
+        return new_time > old_time or (is_moved and new_time == old_time)
+
+    def _count_messages(self, table: str, session: str) -> tuple[int, float]:
+        """Return the number of messages of a session in a table, and the time of the newest (0 if unknown)."""
+        time = "max(time_created)" if "time_created" in self._columns[table] else "0"
+        query = f"SELECT count(*), {time} FROM {table} WHERE session_id = ?"  # noqa: S608 -- our names
+        count, newest = self._db.execute(query, (session,)).fetchone()
+        return count, newest if isinstance(newest, int | float) else 0
+
+    def _iter_session_messages(self, session: str) -> Iterator[SessionMessageRow]:
+        """Yield the rows of a session of opencode 2, then what its user typed and the model did not get yet."""
+        columns = self._columns["session_message"]
+        order = "seq" if "seq" in columns else self._build_order_clause("session_message")
+        time = "time_created" if "time_created" in columns else "0"
+        query = f"SELECT id, type, {time}, data FROM session_message WHERE session_id = ? ORDER BY {order}"  # noqa: S608
+        seen: set[str] = set()
+        for raw_id, type_, created, data in self._db.execute(query, (session,)):
+            id_ = _decode_text(raw_id)
+            seen.add(id_)
+            at = int(created) if isinstance(created, int | float) else 0
+            yield SessionMessageRow(id_, _decode_text(type_), at, _encode_value(data))
+        for row in self._iter_waiting_prompts(session):
+            if row.id not in seen:
+                yield row
+
+    def _iter_waiting_prompts(self, session: str) -> Iterator[SessionMessageRow]:
+        """Yield what the user typed while the agent worked and the model did not get: ``promoted_seq`` is empty.
+
+        A prompt has the id of the message that it becomes.
+        """
+        columns = self._read_columns("session_input")
+        if not {"id", "session_id", "promoted_seq"} <= columns:
+            return
+        content = next((name for name in ("data", "prompt") if name in columns), "NULL")
+        kind = "type" if "type" in columns else "'user'"
+        order = "admitted_seq" if "admitted_seq" in columns else "id"
+        query = (
+            f"SELECT id, {kind}, {content} FROM session_input "  # noqa: S608 -- our names
+            f"WHERE session_id = ? AND promoted_seq IS NULL ORDER BY {order}"
+        )
+        for id_, type_, data in self._db.execute(query, (session,)):
+            if _decode_text(type_) == "user":
+                yield SessionMessageRow(_decode_text(id_), "user", 0, _encode_value(data))
 
     def _iter_messages(self, session: str) -> Iterator[OpencodeStoredMessage]:
         """Yield the messages of a session, reading one after the other."""
