@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from holdfast.planning.budget import DEFAULT_WINDOW, choose_window
 from holdfast.planning.settings import MAX_SETTING_VALUE
+from holdfast.providers.dialects.registry import find_provider, keeps_client_content
 from holdfast.providers.registry import API_NAMES, API_SPECS, get_api_dialect, relax_for_unknown_server
 from holdfast.state.calibration.calibration import MIN_WINDOW_LIMIT
 from holdfast.state.dialect import Dialect
@@ -233,8 +234,10 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
         rules = self.cache.get(name)
         return rules.to_cache_rules() if rules else CacheRules()
 
-    def get_dialect(self, api: str, model: str, *, trusting: bool = False) -> Dialect:
+    def get_dialect(self, api: str, model: str, *, trusting: bool = False, provider: str = "") -> Dialect:
         """Return the rules of ``api`` for ``model``: the API's own, changed by the facts of matching lines.
+
+        ``provider`` is who serves the model, if that is known; otherwise a line or the model's name tells it.
 
         Lines about another vendor's API are ignored, and so are lines about another provider than the first one that a
         line names. ``trusting`` is for a client's own messages to a provider whose rules are unknown: they are assumed
@@ -247,19 +250,17 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
             # A gateway may offer the model by another API, about which this line says nothing.
             if not line.api or _get_api_vendor(line.api) == vendor:
                 lines.append(line)
-        provider = ""
         for line in lines:
-            if line.provider:
-                provider = line.provider
-                break
+            provider = provider or line.provider or ""
         facts: dict[str, Any] = {}
         for line in lines:
             # Another provider may have other rules for the same model.
             if line.provider in (None, provider):
                 facts = line.dialect_facts | facts  # an earlier line wins
         dialect = get_api_dialect(api, model, provider)
-        if trusting:
-            dialect = relax_for_unknown_server(dialect)
+        is_known_provider = provider != "" or find_provider(api, model) != ""
+        if trusting and (not is_known_provider or keeps_client_content(dialect.provider)):
+            dialect = replace(relax_for_unknown_server(dialect), provider=dialect.provider)
         if facts.keys() & _REQUEST_FORM_FIELDS:
             dialect = replace(dialect, keeps_client_content=False)
         if not facts:

@@ -24,6 +24,7 @@ from holdfast.normalize.parts import (
     is_unsigned_text,
 )
 from holdfast.normalize.result_matching import find_results_of_calls, has_distinguishable_results
+from holdfast.normalize.returned_reasoning import have_required_reasoning
 from holdfast.normalize.roles import can_follow_results, has_valid_system_position, is_merge_required
 from holdfast.normalize.server_tools import find_unpaired_server_parts
 from holdfast.normalize.signatures import has_required_signatures
@@ -99,12 +100,11 @@ def is_normalized_inside(
     # others.
     unusual_messages = [messages[index] for index in history.unusual_messages]
     has_opaque_parts = any(Opaque in map(type, message.parts) for message in unusual_messages)
-    if has_opaque_parts:
-        if find_unpaired_server_parts(messages, dialect):
-            return False
-        if find_unanswered_computer_calls(messages):
-            return False
-    if not has_required_signatures(messages, dialect):
+    if has_opaque_parts and find_unpaired_server_parts(messages, dialect):
+        return False
+    if has_opaque_parts and find_unanswered_computer_calls(messages):
+        return False
+    if not has_required_signatures(messages, dialect) or not have_required_reasoning(messages, dialect):
         return False
     return not unusual_messages or is_within_media_limits(messages, dialect)
 
@@ -116,7 +116,12 @@ def _has_valid_placement(history: _HistoryIndex, dialect: Dialect, *, has_system
     for index in history.unusual_messages:
         if not _is_clean_message(messages[index], dialect, is_last=index == last):
             return False
-    checks_neighbors = dialect.merges_same_role or dialect.calls_follow_user or dialect.needs_answer_after_results
+    checks_neighbors = (
+        dialect.merges_same_role
+        or dialect.merges_system
+        or dialect.calls_follow_user
+        or dialect.needs_answer_after_results
+    )
     if checks_neighbors:
         for first, second in pairwise(messages):
             if not _can_be_neighbors(first, second, dialect):

@@ -26,6 +26,7 @@ from holdfast.normalize.misplaced_results import (
 from holdfast.normalize.pairing import drop_unfinished_calls, pair_calls_with_results
 from holdfast.normalize.parts import CLEANING_RULES, clean_messages, has_nonblank_content
 from holdfast.normalize.result_media import move_unsupported_result_media
+from holdfast.normalize.returned_reasoning import add_missing_reasoning
 from holdfast.normalize.roles import (
     ensure_valid_ends,
     has_valid_end_roles,
@@ -175,6 +176,7 @@ def _list_passes(
         ),
         (insert_acknowledgements, ("drop", "")),
         (add_missing_signatures, ("drop", "")),
+        (add_missing_reasoning, ("drop", "")),
         (
             partial(ensure_valid_ends, first_position=first_position, has_content=has_content),
             ("end", "the last message had only white space"),

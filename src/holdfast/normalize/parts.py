@@ -19,6 +19,7 @@ from holdfast.messages.equality import MESSAGE_FIELD_PREFIX, is_message_field
 from holdfast.messages.message import Message, format_part_placeholder
 from holdfast.messages.parts import Media, Opaque, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.references import encode_call_arguments
+from holdfast.normalize.returned_reasoning import REASONING_RULE, move_reasoning_field
 from holdfast.normalize.tracked_messages import TrackedMessage
 from holdfast.state.dialect import Dialect
 
@@ -53,9 +54,12 @@ def _clean_tracked_message(item: TrackedMessage, dialect: Dialect, *, may_be_pre
     role = item.message.role
     rules: set[str] = set()
     for part in item.message.parts:
-        if clean_part(part, dialect, role) is not part:
-            rules.add(_RULE_BY_PART_TYPE[type(part)])
-    why = f"{dialect.api} does not accept these parts in this form"
+        clean = clean_part(part, dialect, role)
+        if clean is part:
+            continue
+        is_moved_reasoning = type(part) is Thinking and clean is not None
+        rules.add(REASONING_RULE if is_moved_reasoning else _RULE_BY_PART_TYPE[type(part)])
+    why = f"{dialect.provider or dialect.api} does not accept these parts in this form"
     reasons = [(rule, why) for rule in sorted(rules) or ["role"]]
     return replace(item, message=message, reasons=(*item.reasons, *reasons))
 
@@ -294,7 +298,9 @@ def _clean_thinking_part(part: Thinking, dialect: Dialect, role: str) -> Thinkin
     is_bound_item = dialect.binds_reasoning_to_next and part.raw is not None
     if not (is_signed or is_bound_item):
         return None
-    return part if can_send_signature(signature, dialect) else None
+    if not can_send_signature(signature, dialect):
+        return None
+    return move_reasoning_field(part, dialect)
 
 
 def _clean_media_part(part: Media, dialect: Dialect, role: str) -> Part:
@@ -467,7 +473,7 @@ _RULE_BY_PART_TYPE: dict[type, str] = {
     ToolCall: "call",
     ToolResult: "result",
 }
-CLEANING_RULES = frozenset({"role", *_RULE_BY_PART_TYPE.values()})
+CLEANING_RULES = frozenset({"role", REASONING_RULE, *_RULE_BY_PART_TYPE.values()})
 """Rules of the edits that clean a message by itself, whatever stands around it."""
 
 

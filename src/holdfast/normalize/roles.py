@@ -138,6 +138,8 @@ def _count_messages_to_merge(run: Sequence[TrackedMessage], dialect: Dialect) ->
     role = get_wire_role(run[0].message, dialect)
     if dialect.merges_same_role and role in {"user", "assistant"}:
         return len(run)
+    if dialect.merges_system and role == "system":
+        return len(run)
     count = 0
     if dialect.calls_follow_user and role == "assistant":
         # Calls may not stand after another answer, so all answers up to the last one with calls are merged.
@@ -151,6 +153,8 @@ def is_merge_required(first: Message, second: Message, dialect: Dialect) -> bool
     """Return whether two neighbours must become one message."""
     are_answers = first.role == second.role == "assistant"
     if dialect.calls_follow_user and are_answers and second.calls:
+        return True
+    if dialect.merges_system and first.role == second.role == "system":
         return True
     if not dialect.merges_same_role:
         return False
@@ -213,7 +217,9 @@ def _can_open_conversation(message: Message, dialect: Dialect) -> bool:
 
 def _is_user_turn_required(last: Message, dialect: Dialect) -> bool:
     # A paused answer is sent back as it is; a user message after it would end it.
-    return dialect.must_end_with_user and not is_paused_answer(last)
+    if not dialect.must_end_with_user or is_paused_answer(last):
+        return False
+    return not any(isinstance(part, Opaque) and part.kind in dialect.prefill_marks for part in last.parts)
 
 
 def _has_refused_trailing_space(last: Message, dialect: Dialect) -> bool:

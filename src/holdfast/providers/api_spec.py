@@ -175,6 +175,8 @@ class BodySigns(Struct, frozen=True):
     """Fields of unrelated calls of its provider that share some of these fields."""
     typical_fields: frozenset[str] = frozenset()
     """Top-level fields that it has and APIs with a message list of the same name have not."""
+    borrowed_fields: frozenset[str] = frozenset()
+    """Those typical fields that servers of the other APIs take too (``thinking`` in Chat Completions)."""
     exclusive_fields: frozenset[str] = frozenset()
     """Those typical fields that no server accepts for another API; gateways pass some of the others on."""
     tool_fields: tuple[str, ...] = ()
@@ -196,7 +198,7 @@ class BodySigns(Struct, frozen=True):
     starts_with_system: bool = False
     """A system message may come first."""
     listed: ListSigns = ListSigns()
-    model_name: bytes = b""
+    model_name: str = ""
     """A part of its models' names, in lower case."""
 
 

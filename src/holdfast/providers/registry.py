@@ -8,6 +8,13 @@ from holdfast.errors import UnrecognizedContent
 from holdfast.providers.anthropic.spec import ANTHROPIC_SPEC
 from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.dialects import lift_known_limits, relax_turn_order
+from holdfast.providers.dialects.registry import (
+    adapt_dialect,
+    find_open_model_provider,
+    find_provider,
+    get_provider_rules,
+    keeps_client_content,
+)
 from holdfast.providers.gemini.spec import GEMINI_SPEC
 from holdfast.providers.openai_chat.spec import OPENAI_CHAT_SPEC
 from holdfast.providers.openai_responses.spec import OPENAI_RESPONSES_SPEC
@@ -49,7 +56,15 @@ def get_api_dialect(api: str, model: str, provider: str = "") -> Dialect:
     spec = API_SPECS.get(api)
     if spec is None:
         return Dialect(api)
-    return replace(spec.build_dialect(model, provider), refused_kinds=_list_refused_kinds(spec))
+    name = provider or find_provider(api, model) or find_open_model_provider(api, model)
+    rules = get_provider_rules(api, model, name)
+    # A provider whose rules we know is described by its differences from the one that defined the API.
+    is_known = rules is not None and not keeps_client_content(name)
+    dialect = spec.build_dialect(model, spec.endpoints.provider if is_known else name)
+    dialect = replace(dialect, refused_kinds=_list_refused_kinds(spec))
+    if rules is None:
+        return dialect
+    return adapt_dialect(dialect, name, rules)
 
 
 def _list_refused_kinds(spec: ApiSpec) -> tuple[str, ...]:

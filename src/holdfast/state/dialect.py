@@ -17,6 +17,8 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     api: str
     model: str = ""
     """The model these rules are for. Content signed by another one is left out."""
+    provider: str = ""
+    """The provider whose rules these are (``mistral``); empty if it is unknown, or the one that defined the API."""
     keeps_client_content: bool = False
     """Whether content that a client wrote is sent unchanged, whatever the other rules say.
 
@@ -27,8 +29,13 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     """The first message after the system prompt must be a user's."""
     must_end_with_user: bool = True
     """The last message must not be the assistant's (no prefilled answer)."""
+    prefill_marks: tuple[str, ...] = ()
+    """Kinds of opaque parts that mark a last answer as one to go on with; it may stand although the field above is
+    set."""
     merges_same_role: bool = True
     """Adjacent messages of the same role are merged into one."""
+    merges_system: bool = False
+    """Adjacent system messages are merged into one."""
     merges_summary: bool = False
     """A summary and the user message after it are merged, also where other adjacent messages are left alone."""
     server_joins_same_role: bool = False
@@ -103,6 +110,15 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     """An answer may consist of thinking and nothing else."""
     allows_thinking_in_any_role: bool = False
     """Messages of other roles may contain thinking too; the server ignores it there."""
+    reasoning_fields: tuple[str, ...] | None = None
+    """Message fields in which the server takes reasoning: what stands in another one is moved to the first of them.
+
+    Without any, reasoning is left out; None means that the field is left as it is.
+    """
+    reasoning_scope: Literal["", "calls", "all"] = ""
+    """Which answers must carry reasoning in that field: those with calls, or all. Where it is lost, a space is sent."""
+    allows_empty_reasoning: bool = False
+    """An empty text in that field is enough."""
     binds_reasoning_to_next: bool = False
     """Reasoning and the item after it belong together: without the reasoning, the item must lose its id."""
     requires_signed_calls: bool = False

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, BinaryIO
 
 import click
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.cli.commands.lint import EXIT_FOUND, RequestCase, merge_betas, parse_request_case
+from holdfast.cli.commands.lint import (
+    EXIT_FOUND,
+    RequestCase,
+    make_provider_option,
+    merge_betas,
+    parse_request_case,
+)
 from holdfast.cli.files.input_files import iter_input_lines, open_output_file, read_input_file
 from holdfast.cli.output.hints import suggest_right_command
 from holdfast.cli.output.terminal import (
@@ -32,17 +39,19 @@ EXAMPLES = """\
 Examples:
   holdfast fix request.json > fixed.json
   holdfast fix request.json --to openai-responses --model gpt-5.5
+  holdfast fix request.json --provider mistral > fixed.json
   holdfast fix cases.jsonl --jsonl > fixed.jsonl
 """
 
 
 class FixOptions(Struct, frozen=True):
-    """The options of the command line: APIs of input and output, the model to write for, and beta headers."""
+    """The options of the command line: APIs of input and output, the model to write for, beta headers, and provider."""
 
     api: str | None = None
     to: str | None = None
     model: str = ""
     betas: tuple[str, ...] = ()
+    provider: str = ""
 
 
 @click.command("fix", epilog=EXAMPLES)
@@ -57,6 +66,7 @@ class FixOptions(Struct, frozen=True):
     multiple=True,
     help="A beta header sent with the request; may be repeated.",
 )
+@make_provider_option()
 @click.option(
     "-o",
     "--output",
@@ -156,7 +166,9 @@ def fix_request_body(data: bytes, fix_options: FixOptions, *, whole: bool = Fals
     if to == api and new_body != result.body:
         model_edit = RequestFix("model", "the model that was asked for", "$.model")
         result = msgspec.structs.replace(result, fixes=(*result.fixes, model_edit))
-    last = _fix_with_dialect(new_body, to, fix_options.model or case.model, fix_options, case, whole=whole)
+    provider = fix_options.provider or case.provider
+    model = fix_options.model or case.model
+    last = _fix_with_dialect(new_body, to, model, fix_options, case, provider=provider, whole=whole)
     conversion_losses = [RequestFix("convert", why) for why in losses]
     return msgspec.structs.replace(last, fixes=(*result.fixes, *conversion_losses, *last.fixes))
 
@@ -168,6 +180,7 @@ def _fix_with_dialect(
     fix_options: FixOptions,
     case: RequestCase,
     *,
+    provider: str = "",
     whole: bool = False,
 ) -> FixResult:
     from holdfast.config import load_catalog
@@ -177,7 +190,8 @@ def _fix_with_dialect(
         body,
         api,
         model=model,
-        dialect=load_catalog().get_dialect,
+        provider=provider,
+        dialect=partial(load_catalog().get_dialect, provider=provider),
         betas=betas,
         complete=whole,
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -24,6 +24,7 @@ from holdfast.errors import FormatError, UnrecognizedContent
 from holdfast.messages.text.counts import format_count
 from holdfast.providers.common.json.json_path import set_body_model
 from holdfast.providers.common.json.surrogates import replace_surrogates_in_bytes
+from holdfast.providers.dialects.registry import PROVIDER_NAMES
 from holdfast.providers.registry import API_NAMES
 from holdfast.providers.rules.rule import Finding
 from holdfast.providers.rules.validate import validate_request
@@ -34,27 +35,42 @@ EXAMPLES = """\
 Examples:
   holdfast lint request.json
   curl … | holdfast lint - --api anthropic
+  holdfast lint request.json --provider mistral
   holdfast lint cases.jsonl --jsonl > verdicts.jsonl
 """
+F = TypeVar("F", bound=Callable[..., Any])
 EXIT_FOUND = 1
 _LEVEL_STYLES = {"error": "red", "warning": "yellow"}
 
 
 class RequestCase(Struct):
-    """A request with what is not in its body: the API, the model in the URL, the beta headers."""
+    """A request with what is not in its body: the API, the model in the URL, the beta headers, the provider."""
 
     api: str | None = None
     request: Raw = Raw()
     model: str = ""
     betas: tuple[str, ...] | None = None
+    provider: str = ""
 
 
 class LintOptions(Struct, frozen=True):
-    """Options that apply to every request: API, model (overrides the request's own), beta headers."""
+    """Options that apply to every request: API, model (overrides the request's own), beta headers, provider."""
 
     api: str | None = None
     model: str = ""
     betas: tuple[str, ...] = ()
+    provider: str = ""
+
+
+def make_provider_option() -> Callable[[F], F]:
+    """Return the ``--provider`` option."""
+    return click.option(
+        "--provider",
+        type=click.Choice(("", *PROVIDER_NAMES)),
+        default="",
+        metavar="NAME",
+        help=f"Who serves the request: {', '.join(PROVIDER_NAMES)}. [default: told from the request's model]",
+    )
 
 
 @click.command("lint", epilog=EXAMPLES)
@@ -68,6 +84,7 @@ class LintOptions(Struct, frozen=True):
     metavar="NAME",
     help="A beta header sent with the request; may be repeated.",
 )
+@make_provider_option()
 @click.option(
     "--jsonl",
     is_flag=True,
@@ -81,6 +98,7 @@ def lint_command(
     api: str | None,
     model: str,
     betas: tuple[str, ...],
+    provider: str,
     *,
     jsonl: bool,
     as_json: bool,
@@ -90,7 +108,7 @@ def lint_command(
     With --jsonl a line may be a part of a request: a missing model or max_tokens is then no error. Exit code 1 if a
     rule is broken. Warnings come from rules that are only inferred, and do not make a request invalid.
     """
-    lint_options = LintOptions(api, model, betas)
+    lint_options = LintOptions(api, model, betas, provider)
     if jsonl:
         valid = _lint_lines(file, lint_options)
     else:
@@ -132,6 +150,7 @@ def lint_request_body(
         lint_options.api or case.api,
         betas=merge_betas(case, lint_options.betas),
         model=model,
+        provider=lint_options.provider or case.provider,
         complete=complete,
     )
 

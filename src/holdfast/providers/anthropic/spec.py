@@ -55,6 +55,7 @@ _SIGNS = BodySigns(
          "compaction", "output_config", "mcp_servers", "container", "betas"}
     ),
     # Of the fields above, gateways pass ``thinking`` and others on to Chat servers.
+    borrowed_fields=frozenset({"thinking"}),
     exclusive_fields=frozenset({"system", "anthropic_version"}),
     tool_fields=("input_schema",),
     block_types=frozenset(
@@ -62,7 +63,7 @@ _SIGNS = BodySigns(
     ),
     block_type_ends=("_tool_use", "_tool_result"),
     certain_block_types=frozenset({"tool_use"}),
-    model_name=b"claude",
+    model_name="claude",
     listed=ListSigns(
         block_types=frozenset({"tool_use", "tool_result", "server_tool_use"}),
         sourced_block_types=frozenset({"image"}),

@@ -49,6 +49,8 @@ class FixContext(Struct, frozen=True):
     dialect: Dialect
     has_other_model: bool = False
     """Whether the body names a model other than ``model``."""
+    provider: str = ""
+    """The provider that serves the request; empty for the one that the body or the model's name gives away."""
     complete: bool = False
     """Whether the body must be a complete request, with its model and output limit, and not a part of one."""
 
@@ -63,6 +65,7 @@ class FixContext(Struct, frozen=True):
             self.spec.api,
             betas=self.betas,
             model=self.model,
+            provider=self.provider,
             complete=self.complete,
         )
 

@@ -21,6 +21,7 @@ from holdfast.errors import FormatError, raise_if_wrong_type
 from holdfast.providers.common.json import surrogates
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.lenient_json import read_json_text
+from holdfast.providers.dialects.registry import check_provider_name
 from holdfast.providers.fix.fix_context import FixContext, FixResult, FixStep, RequestFix, select_error_findings
 from holdfast.providers.fix.function_results import name_function_results
 from holdfast.providers.fix.history import normalize_body_history
@@ -29,6 +30,7 @@ from holdfast.providers.fix.message_list import fix_message_list
 from holdfast.providers.fix.message_shapes import reshape_messages
 from holdfast.providers.fix.options import fix_options_greedily
 from holdfast.providers.fix.output_limit import add_missing_max_tokens
+from holdfast.providers.fix.provider_requirements import apply_provider_requirements
 from holdfast.providers.fix.tools import translate_foreign_tools
 from holdfast.providers.fix.translate_foreign import translate_foreign_messages
 from holdfast.providers.registry import get_api_dialect, get_api_spec
@@ -45,7 +47,12 @@ _FORMING_STEPS: tuple[FixStep, ...] = (
     name_function_results,
     reshape_messages,
 )
-_REPAIRING_STEPS: tuple[FixStep, ...] = (normalize_body_history, fix_options_greedily, add_missing_max_tokens)
+_REPAIRING_STEPS: tuple[FixStep, ...] = (
+    normalize_body_history,
+    apply_provider_requirements,
+    fix_options_greedily,
+    add_missing_max_tokens,
+)
 # One round is enough unless a fix brings another error to light. Six is chosen by judgement: each round validates the
 # body once a step, so more rounds cost time on bodies that cannot be fixed.
 _MAX_ROUNDS = 6
@@ -57,6 +64,7 @@ def fix_request(
     api: str | None = None,
     *,
     model: str = "",
+    provider: str = "",
     dialect: Callable[[str, str], Dialect] | None = None,
     betas: Sequence[str] | None = None,
     complete: bool = False,
@@ -64,11 +72,14 @@ def fix_request(
     """Fix ``body`` for its API. A valid body comes back as the same object.
 
     ``api`` is recognized from the body if it is not given. ``model`` is the model whose rules apply, even if the body
-    names another one; ``dialect`` returns those rules for an API and a model. ``betas`` are the beta features of the
-    request's headers. A ``complete`` request must also name its model and ``max_tokens``.
+    names another one; ``provider`` serves it, by default the one that the body or the model's name gives away.
+    ``dialect`` returns the rules for an API and a model. ``betas`` are the beta features of the request's headers. A
+    ``complete`` request must also name its model and ``max_tokens``.
 
-    Raises ``FormatError`` if the body is not a JSON object, and ``UnrecognizedContent`` if its API cannot be told.
+    Raises ``FormatError`` if the body is not a JSON object, ``UnrecognizedContent`` if its API cannot be told, and
+    ``ConfigError`` for an unknown provider.
     """
+    check_provider_name(provider)
     raise_if_wrong_type(FormatError, body=(body, bytes))
     body, fixes = fix_lone_surrogates(body)
     fields = parse_body_fields(body)
@@ -80,8 +91,9 @@ def fix_request(
         spec,
         model_name,
         tuple(betas) if betas is not None else None,
-        dialect(api, model_name) if dialect is not None else get_api_dialect(spec.api, model_name),
+        dialect(api, model_name) if dialect is not None else get_api_dialect(spec.api, model_name, provider),
         has_other_model=model_name != body_model,
+        provider=provider,
         complete=complete,
     )
     findings = context.validate_body(body)

@@ -191,7 +191,11 @@ def _decode_parts_with_fields(wire: _WireMessage, raw: Raw) -> list[Part]:
     reasoning: list[Part] = []
     other_fields: list[Part] = []
     for key, value in decode_json_fields(raw).items():
-        if key in _INTERPRETED_FIELDS or bytes(value) in _EMPTY_JSON:
+        if key in _INTERPRETED_FIELDS:
+            continue
+        # An empty reasoning counts: DeepSeek wants the field back with each answer, and takes an empty text.
+        is_empty_reasoning = key in _REASONING_FIELDS and wire.role == "assistant" and bytes(value) == b'""'
+        if bytes(value) in _EMPTY_JSON and not is_empty_reasoning:
             continue
         if key in _REASONING_FIELDS:
             reasoning.append(_read_reasoning(key, value))

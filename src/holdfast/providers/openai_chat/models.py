@@ -1,8 +1,6 @@
-"""Rules of Chat Completions by server: OpenAI's, Mistral's, or an unknown one."""
+"""Rules of Chat Completions at OpenAI and at an unknown server; those of other providers are in ``dialects``."""
 
 from __future__ import annotations
-
-import re
 
 from msgspec.structs import replace
 
@@ -44,30 +42,13 @@ OPENAI_CHAT_DIALECT = replace(
 """Rules of OpenAI. An id may have 64 characters today, but 40 on older deployments, so new ids are made no longer than
 40. Limits on images and bytes are those of the vision guide."""
 
-_MISTRAL_DIALECT = replace(
-    _STRICT_CHAT_DIALECT,
-    needs_answer_after_results=True,
-    id_pattern="[a-zA-Z0-9]",
-    id_min=9,
-    id_max=9,
-    max_images=8,
-)
-"""Rules of Mistral, from its error messages: a call id has exactly nine letters and digits, no user message may follow
-a result directly (``Unexpected role 'user' after role 'tool'``), and the last message is not the assistant's. The
-number of images is from the vision guide."""
-
-_MISTRAL_MODEL_NAME = re.compile(r"(?:open-)?mi[sx]tral|ministral|magistral|codestral|devstral|pixtral|voxtral")
-
 
 def build_dialect(model: str, provider: str = "") -> Dialect:
     """Return the rules of Chat Completions for ``model`` at ``provider``; an unknown server gets the strictest.
 
-    ``provider`` is ``openai`` or ``mistral`` if the model's name does not tell the server.
+    ``provider`` is ``openai`` if the model's name does not tell the server.
     """
-    name = model.lower()
-    if provider == "mistral" or (not provider and _MISTRAL_MODEL_NAME.search(name)):
-        return replace(_MISTRAL_DIALECT, model=model)
-    if provider == "openai" or (not provider and is_openai_model(name)):
+    if provider == "openai" or (not provider and is_openai_model(model.lower())):
         return replace(OPENAI_CHAT_DIALECT, model=model)
     return replace(_STRICT_CHAT_DIALECT, model=model)
 

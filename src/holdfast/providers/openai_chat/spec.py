@@ -49,6 +49,7 @@ _SIGNS = BodySigns(
          "functions", "function_call", "logprobs", "top_logprobs", "logit_bias", "n", "seed", "stop",
          "parallel_tool_calls", "reasoning_effort", "store", "user", "modalities", "prediction", "web_search_options"}
     ),
+    borrowed_fields=frozenset({"stop", "user", "n", "seed", "reasoning_effort", "store"}),
     # Gateways to the Messages API pass most of the fields above on.
     exclusive_fields=frozenset({"max_completion_tokens", "stream_options", "functions", "function_call"}),
     tool_fields=("function",),

@@ -10,6 +10,7 @@ from msgspec.json import Decoder
 
 from holdfast.errors import UnrecognizedContent
 from holdfast.providers.api_spec import ApiSpec, BodySigns
+from holdfast.providers.dialects.registry import find_provider_by_model
 from holdfast.providers.registry import API_SPECS, DEFAULT_API, get_api_spec
 
 
@@ -114,40 +115,77 @@ def _is_tool_of(tool: Mapping[str, Raw], signs: BodySigns) -> bool:
     return any(field in tool for field in signs.tool_fields) or bytes(tool.get("type", b"")) in signs.tool_types
 
 
+# How much a sign says. Servers of Chat Completions take fields of the Messages API (``thinking``), so a field that is
+# only typical never outweighs what roles, calls and tools say; a field that no other API has counts as much as these.
+_STRUCTURE_WEIGHT = 3
+_BLOCK_WEIGHT = 2
+_TYPICAL_WEIGHT = 2
+_PROVIDER_WEIGHT = 2
+_WEAK_WEIGHT = 1
+
+
 def _choose_among_candidates(fields: Mapping[str, Raw], candidates: Sequence[ApiSpec]) -> str:
     """Return the most likely API of a body among ``candidates``, which use the same field for messages."""
-    # From the surest sign to the weakest: fields of the body, then tools and messages, then the name of the model,
-    # which says little since gateways serve any model over any API.
-    for spec in candidates:
-        if not spec.signs.typical_fields.isdisjoint(fields):
-            return spec.api
-    for api in _iter_likely_api_signs(fields, candidates):
-        return api
-    model = bytes(fields.get("model", Raw(b""))).lower()
-    for spec in candidates:
-        if spec.signs.model_name and spec.signs.model_name in model:
-            return spec.api
-    return DEFAULT_API
-
-
-def _iter_likely_api_signs(fields: Mapping[str, Raw], candidates: Sequence[ApiSpec]) -> Iterator[str]:
-    """Yield the API of each likely sign in the tools and messages, the most telling first."""
-    yield from _iter_tool_api_signs(fields, candidates)
     peeks = _peek_messages(fields, candidates)
+    block_types: set[str] = set()
+    for peek in peeks:
+        block_types |= _get_block_types(peek.content)
+    # Each row is one kind of sign. Of APIs with equal weight, the one that is named first is chosen: roles beat fields.
+    signs = (
+        [(spec.api, _WEAK_WEIGHT) for spec in candidates if _starts_with_own_system(peeks, spec.signs)],
+        [(spec.api, _weigh_fields(fields, spec.signs)) for spec in candidates],
+        [(api, _STRUCTURE_WEIGHT) for api in dict.fromkeys(_iter_tool_api_signs(fields, candidates))],
+        [(spec.api, _STRUCTURE_WEIGHT) for spec in candidates if _has_own_roles_or_calls(peeks, spec.signs)],
+        [(spec.api, _BLOCK_WEIGHT) for spec in candidates if _has_own_block_type(block_types, spec.signs)],
+        [(spec.api, _weigh_model(fields, spec)) for spec in candidates],
+    )
+    weights: dict[str, int] = {}
+    for row in signs:
+        for api, weight in row:
+            if weight:
+                weights[api] = weights.get(api, 0) + weight
+    return max(weights, key=lambda api: weights[api], default=DEFAULT_API)
+
+
+def _weigh_fields(fields: Mapping[str, Raw], signs: BodySigns) -> int:
+    if not signs.exclusive_fields.isdisjoint(fields):
+        return _STRUCTURE_WEIGHT
+    typical_fields = signs.typical_fields.intersection(fields)
+    if typical_fields - signs.borrowed_fields:
+        return _TYPICAL_WEIGHT
+    return _WEAK_WEIGHT if typical_fields else 0
+
+
+def _has_own_roles_or_calls(peeks: Sequence[_MessagePeek], signs: BodySigns) -> bool:
     for peek in peeks:
         has_tool_calls = bytes(peek.tool_calls).startswith(b"[")
-        for spec in candidates:
-            if peek.role in spec.signs.roles or (spec.signs.has_tool_calls and has_tool_calls):
-                yield spec.api
-        block_types = _get_block_types(peek.content)
-        for spec in candidates:
-            has_own_type = not block_types.isdisjoint(spec.signs.block_types)
-            if has_own_type or any(type_.endswith(spec.signs.block_type_ends) for type_ in block_types):
-                yield spec.api
-    if peeks and peeks[0].role == "system":
-        for spec in candidates:
-            if spec.signs.starts_with_system:
-                yield spec.api
+        if peek.role in signs.roles or (signs.has_tool_calls and has_tool_calls):
+            return True
+    return False
+
+
+def _has_own_block_type(block_types: set[str], signs: BodySigns) -> bool:
+    has_own_type = not block_types.isdisjoint(signs.block_types)
+    return has_own_type or any(type_.endswith(signs.block_type_ends) for type_ in block_types)
+
+
+def _starts_with_own_system(peeks: Sequence[_MessagePeek], signs: BodySigns) -> bool:
+    return signs.starts_with_system and bool(peeks) and peeks[0].role == "system"
+
+
+def _weigh_model(fields: Mapping[str, Raw], spec: ApiSpec) -> int:
+    """Weigh the model's name: gateways serve any model over any API, so it says little by itself.
+
+    Together with an output limit, which only some APIs require, it says more.
+    """
+    model = bytes(fields.get("model", Raw(b""))).decode(errors="replace").strip('"').lower()
+    if find_provider_by_model(spec.api, model):
+        return _PROVIDER_WEIGHT
+    if not spec.signs.model_name or spec.signs.model_name not in model:
+        return 0
+    is_required_limit_set = spec.options.requires_max_tokens and "max_tokens" in fields
+    is_own_name = model.startswith(spec.signs.model_name)
+    return _PROVIDER_WEIGHT if is_required_limit_set and is_own_name else _WEAK_WEIGHT
 
 
 def _peek_messages(fields: Mapping[str, Raw], candidates: Sequence[ApiSpec]) -> list[_MessagePeek]:

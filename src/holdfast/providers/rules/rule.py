@@ -48,7 +48,12 @@ class Rule(Struct, frozen=True):
     @property
     def level(self) -> Literal["error", "warning"]:
         """``warning`` for a rule that is only inferred, and that the API may not enforce; else ``error``."""
-        return "warning" if self.evidence == "inferred" else "error"
+        return get_evidence_level(self.evidence)
+
+
+def get_evidence_level(evidence: RuleEvidence) -> Literal["error", "warning"]:
+    """Return ``warning`` for a rule that is only inferred, and that may not be enforced; else ``error``."""
+    return "warning" if evidence == "inferred" else "error"
 
 
 # Sources of rules. They name the version that was read, so that a rule can be looked up again.

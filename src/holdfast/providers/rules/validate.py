@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,17 +11,20 @@ from msgspec import Raw
 from holdfast.errors import FormatError, UnrecognizedContent
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.surrogates import find_lone_surrogate_path
+from holdfast.providers.dialects.provider_spec import ProviderRules
+from holdfast.providers.dialects.registry import check_provider_name, find_provider, get_provider_rules
 from holdfast.providers.registry import API_SPECS
 from holdfast.providers.requests.recognize import recognize_api
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.foreign import explain_foreign_findings
-from holdfast.providers.rules.rule import Finding, Rule, collect_findings
+from holdfast.providers.rules.rule import Finding, Rule, collect_findings, get_evidence_level
 
 T = TypeVar("T")
 
 __all__ = ["ALL_RULES", "Finding", "Rule", "validate_request"]
 
 
+_NO_PROVIDER_RULES = ProviderRules()
 ALL_RULES: tuple[Rule, ...] = tuple(
     rule for spec in API_SPECS.values() for rule in (*spec.rules.rules, *spec.rules.required)
 )
@@ -34,18 +37,23 @@ def validate_request(
     *,
     betas: Iterable[str] | None = None,
     model: str = "",
+    provider: str = "",
     rules: Iterable[Rule] = ALL_RULES,
     complete: bool = False,
 ) -> tuple[Finding, ...]:
     """Validate a request body and return the findings, none if the API accepts it. Takes time linear in its size.
 
     ``betas`` are the beta features of the request's headers; those in the body are added. ``model`` is the model if the
-    body does not name it, as with Gemini, where the address does. ``rules`` limits the check to these rules. A
-    ``complete`` request must name its model and its ``max_tokens``; for a part of one that is no finding.
+    body does not name it, as with Gemini, where the address does. ``provider`` serves the request, with rules of its
+    own beside the API's; by default the one that the body or the model's name gives away. ``rules`` limits the check to
+    these rules of the API. A ``complete`` request must name its model and its ``max_tokens``; for a part of one that is
+    no finding.
 
-    Raises ``UnrecognizedContent`` if the API is not given and cannot be told from the body, and ``TypeError`` for
-    ``betas`` that are not a list of names or ``rules`` that are not a list of rules.
+    Raises ``UnrecognizedContent`` if the API is not given and cannot be told from the body, ``ConfigError`` for an
+    unknown provider, and ``TypeError`` for ``betas`` that are not a list of names or ``rules`` that are not a list of
+    rules.
     """
+    check_provider_name(provider)
     if betas is not None:
         betas = _require_items("betas", betas, str)
     if rules is not ALL_RULES:
@@ -70,11 +78,19 @@ def validate_request(
         applied_rules = (*spec.rules.rules, *spec.rules.required)
     else:
         applied_rules = spec.rules.rules
+    provider = provider or find_provider(api, view.model, value)
+    provider_rules = get_provider_rules(api, view.model, provider) or _NO_PROVIDER_RULES
     # By identity, so that the default costs nothing. Rules of other APIs in ``rules`` fall out by their names.
     if rules is not ALL_RULES:
         names = {rule.name for rule in rules}
         applied_rules = tuple([rule for rule in applied_rules if rule.name in names])
+    elif provider_rules.skipped_rules:
+        applied_rules = tuple(
+            [rule for rule in applied_rules if rule.name.partition(".")[2] not in provider_rules.skipped_rules]
+        )
     findings = collect_findings(applied_rules, request)
+    if rules is ALL_RULES:
+        findings = (*findings, *_check_requirements(provider, provider_rules, request))
     # Explaining comes last: rules must not know other APIs, and what is found must not depend on it.
     messages = request.get_list(spec.messages_field)
     return explain_foreign_findings(
@@ -84,6 +100,16 @@ def validate_request(
         request.get_list("tools"),
         api,
     )
+
+
+def _check_requirements(provider: str, provider_rules: ProviderRules, request: RequestView) -> Iterator[Finding]:
+    """Yield what breaks the provider's own requirements, under names that begin with the provider's."""
+    for requirement in provider_rules.requirements:
+        if not requirement.applies(request):
+            continue
+        level = get_evidence_level(requirement.evidence)
+        for path, message in requirement.find_violations(request):
+            yield Finding(f"{provider}.{requirement.rule}", level, path, message)
 
 
 def _build_json_finding(body: bytes | Mapping[str, Any], error: Exception) -> Finding:

@@ -1,0 +1,42 @@
+"""Cerebras.
+
+Sources: inference-docs.cerebras.ai, and refusals in public issues.
+"""
+
+from __future__ import annotations
+
+from holdfast.providers.dialects.chat_requirements import RefusedMessageFields
+from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
+
+_REQUIREMENTS = (
+    RefusedMessageFields(
+        fields_by_role={"assistant": ("reasoning_content", "reasoning_details")},
+        evidence="observed",
+        source="\"property 'messages.2.assistant.reasoning_content' is unsupported\": QwenLM/qwen-code#11045, "
+        "2026-09-04",
+    ),
+    RefusedMessageFields(
+        fields_by_role={"system": ("tool_calls", "tool_call_id"), "user": ("tool_calls", "tool_call_id")},
+        evidence="observed",
+        source="DraftNRun/draftnrun#710, 2026-05",
+    ),
+)
+
+
+def _build_chat_rules(_model: str) -> ProviderRules:
+    return ProviderRules(
+        requirements=_REQUIREMENTS,
+        dialect_changes={"reasoning_fields": ("reasoning",)},
+        refused_kinds=("message.reasoning_details",),
+        skipped_rules=frozenset({"images"}),
+    )
+
+
+CEREBRAS = ProviderSpec(
+    name="cerebras",
+    title="Cerebras",
+    rules_by_api={"openai-chat": _build_chat_rules},
+    hosts=("api.cerebras.ai",),
+    # Nobody else writes a hyphen between the family and its number.
+    model_pattern=r"qwen-3[.-][a-z0-9.-]+",
+)

@@ -1,0 +1,284 @@
+"""Requirements about the messages of Chat Completions: roles and order, ids, fields, and reasoning that must come back.
+
+What breaks them is mended by normalization, by the ``dialect_changes`` that stand beside them in a provider's file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from holdfast.providers.dialects.field_requirements import join_names
+from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.openai_chat.rules.request_view import ChatView
+from holdfast.providers.rules.rule import Violations, format_json_value
+
+
+class AllowedRoles(Requirement, frozen=True, kw_only=True):
+    """The only roles."""
+
+    rule: ClassVar[str] = "roles"
+    roles: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"The role of a message is {join_names(self.roles, 'or')}."
+
+    def find_violations(self, request: ChatView) -> Violations:
+        """Yield the messages of other roles."""
+        for index, _, role in request.message_objects:
+            if role and role not in self.roles:
+                problem = f"the role {role} is refused here"
+                yield f"$.messages[{index}].role", f"{problem}; use {join_names(self.roles, 'or')}"
+
+
+class CallIdForm(Requirement, frozen=True, kw_only=True):
+    """The form of the ids of calls."""
+
+    rule: ClassVar[str] = "call-ids"
+    pattern: str
+    """Regular expression for a whole id."""
+    form: str
+    """The form in words."""
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"The id of a call is {self.form}."
+
+    def find_violations(self, request: ChatView) -> Violations:
+        """Yield the calls with ids of another form."""
+        for at, index, call in request.calls:
+            call_id = call.get("id")
+            if not isinstance(call_id, str) or not re.fullmatch(self.pattern, call_id):
+                path = f"$.messages[{at}].tool_calls[{index}].id"
+                yield path, f"the id {format_json_value(call_id)} is not {self.form}; rename it here and in its result"
+
+
+class NoUserAfterResults(Requirement, frozen=True, kw_only=True):
+    """A user's message may not follow a tool message."""
+
+    rule: ClassVar[str] = "user-after-tool"
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return "No user message follows a tool message directly; an assistant message stands between."
+
+    def find_violations(self, request: ChatView) -> Violations:
+        """Yield the user messages right after results."""
+        previous_role = ""
+        for index, _, role in request.message_objects:
+            if role == "user" and previous_role == "tool":
+                problem = "a user message follows the results of tools, which is refused here"
+                yield f"$.messages[{index}].role", f"{problem}; put an assistant message between"
+            previous_role = role
+
+
+class LastMessage(Requirement, frozen=True, kw_only=True):
+    """The last message may not be the assistant's, unless it is marked as the beginning of the answer."""
+
+    rule: ClassVar[str] = "last-message"
+    mark: str = ""
+    """The field that marks a beginning of the answer when it is true (``prefix``); empty if there is none."""
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        exception = f", unless its field {self.mark} is true" if self.mark else ""
+        return f"The last message is not the assistant's{exception}."
+
+    def find_violations(self, request: ChatView) -> Violations:
+        """Yield the last message if it is the assistant's."""
+        if not request.message_objects:
+            return
+        index, message, role = request.message_objects[-1]
+        if role == "assistant" and not (self.mark and message.get(self.mark) is True):
+            advice = f"set {self.mark}: true in it, or end" if self.mark else "end"
+            yield f"$.messages[{index}].role", f"the last message is the assistant's; {advice} with a user message"
+
+
+class MaxSystemMessages(Requirement, frozen=True, kw_only=True):
+    """The largest number of system messages."""
+
+    rule: ClassVar[str] = "system-count"
+    count: int = 1
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"There is at most {self.count} system message."
+
+    def find_violations(self, request: ChatView) -> Violations:
+        """Yield the system messages beyond the allowed number."""
+        paths = []
+        for index, _, role in request.message_objects:
+            if role in ("system", "developer"):
+                paths.append(f"$.messages[{index}]")
+        for path in paths[self.count :]:
+            yield path, f"{len(paths)} system messages, but {self.count} is allowed; merge them"
+
+
+class UserMessageRequired(Requirement, frozen=True, kw_only=True):
+    """A request of nothing but system and assistant messages is refused."""
+
+    rule: ClassVar[str] = "user-required"
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return "At least one message is the user's or a tool's."
+
+    def find_violations(self, request: ChatView) -> Violations:
+        """Yield the list of messages if nobody but the system and the assistant speaks."""
+        if request.message_objects and all(role in ("system", "assistant") for _, _, role in request.message_objects):
+            yield "$.messages", "no message is the user's, which is refused here; add one"
+
+
+class NonEmptyAnswers(Requirement, frozen=True, kw_only=True):
+    """An assistant message without text and calls is refused."""
+
+    rule: ClassVar[str] = "empty-answer"
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return "An assistant message has text or calls."
+
+    def find_violations(self, request: ChatView) -> Violations:
+        """Yield the assistant messages that say nothing."""
+        for index, message, role in request.message_objects:
+            if role == "assistant" and not message.get("tool_calls") and message.get("content") in ("", None, []):
+                yield f"$.messages[{index}].content", "the assistant message is empty; leave the message out"
+
+
+class RefusedMessageFields(Requirement, frozen=True, kw_only=True):
+    """Fields of messages that the provider refuses, by role."""
+
+    rule: ClassVar[str] = "message-field"
+    fields_by_role: Mapping[str, tuple[str, ...]]
+    takes_null: bool = False
+    """Whether a null under that name is accepted."""
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        parts = [f"{join_names(names)} ({role})" for role, names in self.fields_by_role.items()]
+        return f"A message has no fields {join_names(parts)}."
+
+    def find_violations(self, request: ChatView) -> Violations:
+        """Yield the refused fields."""
+        for index, message, role in request.message_objects:
+            for name in self.fields_by_role.get(role, ()):
+                if name not in message or (self.takes_null and message[name] is None):
+                    continue
+                problem = f"a message of the role {role} has the field {name}, which is refused here"
+                yield f"$.messages[{index}].{name}", f"{problem}; leave it out"
+
+
+class ReturnedReasoning(Requirement, frozen=True, kw_only=True):
+    """Assistant messages must carry the reasoning that the model gave with them."""
+
+    rule: ClassVar[str] = "reasoning"
+    fields: tuple[str, ...]
+    """The fields that count; the first is the one to send."""
+    scope: Literal["calls", "all"]
+    """Which assistant messages: those with calls, or all."""
+    accepts_empty: bool = False
+    """Whether an empty text is enough."""
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        which = "with calls " if self.scope == "calls" else ""
+        return f"Each assistant message {which}carries its reasoning in {join_names(self.fields, 'or')}."
+
+    def find_violations(self, request: ChatView) -> Violations:
+        """Yield the assistant messages without their reasoning."""
+        for index, message, role in request.message_objects:
+            if role != "assistant" or (self.scope == "calls" and not message.get("tool_calls")):
+                continue
+            if any(self._is_reasoning(message.get(name)) for name in self.fields):
+                continue
+            name = self.fields[0]
+            problem = f"the assistant message has no {name}, which this provider wants back while it thinks"
+            yield f"$.messages[{index}].{name}", f"{problem}; send what the model gave, or a single space"
+
+    def _is_reasoning(self, value: object) -> bool:
+        return isinstance(value, str) and (self.accepts_empty or bool(value))
+
+
+class PartTypes(Requirement, frozen=True, kw_only=True):
+    """The only types of parts in the contents of messages."""
+
+    rule: ClassVar[str] = "parts"
+    types: tuple[str, ...]
+    roles: tuple[str, ...] = ("system", "developer", "user", "assistant", "tool")
+    """The roles that this is about."""
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"The parts of a message ({', '.join(self.roles)}) are {join_names(self.types, 'or')}."
+
+    def find_violations(self, request: ChatView) -> Violations:
+        """Yield the parts of other types."""
+        for at, index, part, role in request.parts:
+            kind = part.get("type") if isinstance(part, Mapping) else None
+            if role in self.roles and isinstance(kind, str) and kind not in self.types:
+                problem = f"a part of the type {format_json_value(kind)} is refused here"
+                yield f"$.messages[{at}].content[{index}].type", f"{problem}; send {join_names(self.types, 'or')}"
+
+
+class ImageUrls(Requirement, frozen=True, kw_only=True):
+    """The only forms of addresses of images: data URLs, or others that begin so."""
+
+    rule: ClassVar[str] = "image-url"
+    prefixes: tuple[str, ...] = ("data:",)
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"The URL of an image begins with {join_names(self.prefixes, 'or')}."
+
+    def find_violations(self, request: ChatView) -> Violations:
+        """Yield the images with other addresses."""
+        for at, index, part, _ in request.parts:
+            if not isinstance(part, Mapping) or part.get("type") != "image_url":
+                continue
+            image: Any = part.get("image_url")
+            url = image.get("url") if isinstance(image, Mapping) else image
+            if isinstance(url, str) and not url.startswith(self.prefixes):
+                path = f"$.messages[{at}].content[{index}].image_url"
+                yield path, f"the image is an address, which is refused here; send {join_names(self.prefixes, 'or')}"
+
+
+class ObjectArguments(Requirement, frozen=True, kw_only=True):
+    """The arguments of a call are the JSON text of an object."""
+
+    rule: ClassVar[str] = "arguments"
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return "The arguments of a call are the JSON text of an object."
+
+    def find_violations(self, request: ChatView) -> Violations:
+        """Yield the calls with other arguments."""
+        for at, index, call in request.calls:
+            function = call.get("function")
+            arguments = function.get("arguments") if isinstance(function, Mapping) else None
+            if isinstance(arguments, str) and not _is_object_text(arguments):
+                path = f"$.messages[{at}].tool_calls[{index}].function.arguments"
+                yield path, "the arguments are not the JSON text of an object, which is refused here; send an object"
+
+
+def _is_object_text(text: str) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return False

@@ -1,0 +1,389 @@
+"""Requirements about the fields of a request beside its messages: which there are, and which values they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import msgspec
+
+from holdfast.providers.common.json.json_path import JsonTree, PathSteps
+from holdfast.providers.common.json.raw_json import encode_json
+from holdfast.providers.dialects.requirement import Replacements, Requirement
+from holdfast.providers.rules.envelope import RequestView
+from holdfast.providers.rules.rule import Violations, format_json_value
+
+_MISSING = object()
+
+
+def get_field(request: RequestView, path: str) -> Any:
+    """Return the value at a dotted path of the body (``thinking.type``), or None if there is none."""
+    return request.get_option(*path.split("."))
+
+
+def _has_field(request: RequestView, path: str) -> bool:
+    *parents, name = path.split(".")
+    around = request.get_option(*parents) if parents else request.body
+    return isinstance(around, Mapping) and name in around
+
+
+class RefusedFields(Requirement, frozen=True, kw_only=True):
+    """Fields that the provider refuses, as dotted paths. A null is refused too unless ``takes_null``."""
+
+    rule: ClassVar[str] = "refused-field"
+    fields: tuple[str, ...]
+    renamed: Mapping[str, str] = {}
+    """Fields that the provider has under another name."""
+    takes_null: bool = True
+    reason: str = "this provider refuses it"
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"A request has no {join_names(self.fields)}: {self.reason}."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the fields that are there."""
+        for path in self.fields:
+            if not _has_field(request, path) or (self.takes_null and get_field(request, path) is None):
+                continue
+            new_name = self.renamed.get(path)
+            advice = f"call it {new_name}" if new_name else "leave it out"
+            yield f"$.{path}", f"the field {path}: {self.reason}; {advice}"
+
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:
+        """Leave the field out, or move its value to the name that the provider knows."""
+        return _rename_or_remove(tree, steps, self.renamed)
+
+
+class KnownFields(Requirement, frozen=True, kw_only=True):
+    """The only fields that a body may have, for a provider that refuses unknown ones."""
+
+    rule: ClassVar[str] = "unknown-field"
+    fields: frozenset[str]
+    renamed: Mapping[str, str] = {}
+    """Fields of the API that the provider has under another name."""
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"The body has no fields but {join_names(sorted(self.fields))}."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the fields that are not known."""
+        for key in request.body:
+            if key in self.fields:
+                continue
+            new_name = self.renamed.get(key)
+            advice = f"call it {new_name}" if new_name else "leave it out"
+            yield f"$.{key}", f"this provider has no field {key!r} and refuses it; {advice}"
+
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:
+        """Leave the field out, or move its value to the name that the provider knows."""
+        return _rename_or_remove(tree, steps, self.renamed)
+
+
+def _rename_or_remove(tree: JsonTree, steps: PathSteps, renamed: Mapping[str, str]) -> Replacements:
+    changes: dict[PathSteps, bytes | None] = {steps: None}
+    new_name = renamed.get(".".join(map(str, steps)))
+    value = tree.get_raw(steps)
+    if new_name is not None and value is not None and tree.get_raw((new_name,)) is None:
+        changes[(new_name,)] = bytes(value)
+    return changes
+
+
+class AllowedValues(Requirement, frozen=True, kw_only=True):
+    """The only values that a field may have."""
+
+    rule: ClassVar[str] = "field-value"
+    field: str
+    """Dotted path of the field."""
+    values: tuple[Any, ...]
+    replacements: Mapping[Any, Any] = {}
+    """The nearest allowed value for a refused one; without one the field is left out."""
+    removed_field: str = ""
+    """The field to leave out if the value cannot be replaced; empty for the field itself."""
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"{self.field} is {join_names(map(format_json_value, self.values), 'or')}, or missing."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the field if its value is another one."""
+        value = get_field(request, self.field)
+        if value is None or _is_one_of(value, self.values):
+            return
+        allowed = join_names(map(format_json_value, self.values), "or")
+        advice = f"send {allowed}" if self.values else "leave it out"
+        yield f"$.{self.field}", f"{self.field} is {format_json_value(value)}, which is refused here; {advice}"
+
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:
+        """Replace the value by the nearest allowed one, or leave the field out."""
+        raw = tree.get_raw(steps)
+        value = None if raw is None else msgspec.json.decode(raw)
+        new_value = self.replacements.get(value, _MISSING) if isinstance(value, str | int | float | bool) else _MISSING
+        if new_value is not _MISSING:
+            return {steps: encode_json(new_value)}
+        if self.removed_field:
+            return {tuple(self.removed_field.split(".")): None}
+        return {steps: None}
+
+
+def _is_one_of(value: Any, allowed: tuple[Any, ...]) -> bool:
+    """Return whether ``value`` is among ``allowed``; unlike for Python, ``true`` is not 1."""
+    return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in allowed)
+
+
+class NumberRange(Requirement, frozen=True, kw_only=True):
+    """The range of a number."""
+
+    rule: ClassVar[str] = "field-range"
+    field: str
+    low: float
+    high: float
+    excludes_low: bool = False
+    excludes_high: bool = False
+    nearest_low: float | None = None
+    """The value that stands for a lower one; None to leave the field out."""
+    nearest_high: float | None = None
+    """The value that stands for a higher one; None to leave the field out."""
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"{self.field} is {self._describe_range()}."
+
+    def _describe_range(self) -> str:
+        low = f"above {self.low:g}" if self.excludes_low else f"from {self.low:g}"
+        high = f"below {self.high:g}" if self.excludes_high else f"to {self.high:g}"
+        return f"{low} {high}"
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the field if it is a number outside of the range."""
+        value = get_field(request, self.field)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return
+        is_too_low = value < self.low or (self.excludes_low and value == self.low)
+        is_too_high = value > self.high or (self.excludes_high and value == self.high)
+        if is_too_low or is_too_high:
+            problem = f"{self.field} is {format_json_value(value)}, but must be {self._describe_range()}"
+            yield f"$.{self.field}", f"{problem}; send a value in this range, or leave it out"
+
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:
+        """Replace the number by the nearest allowed one, or leave the field out."""
+        raw = tree.get_raw(steps)
+        value = None if raw is None else msgspec.json.decode(raw)
+        if not isinstance(value, int | float):
+            return {}
+        nearest = self.nearest_low if value <= self.low else self.nearest_high
+        return {steps: None if nearest is None else encode_json(nearest)}
+
+
+class FixedValues(Requirement, frozen=True, kw_only=True):
+    """Fields that may only have one value, by field; best left out."""
+
+    rule: ClassVar[str] = "fixed-field"
+    values: Mapping[str, Any]
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        pairs = [f"{field} is {format_json_value(value)}" for field, value in self.values.items()]
+        return f"{join_names(pairs)}, or missing."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the fields with another value."""
+        for field, allowed in self.values.items():
+            value = get_field(request, field)
+            if value is not None and not _is_one_of(value, (allowed,)):
+                problem = f"{field} is {format_json_value(value)}, but only {format_json_value(allowed)} is allowed"
+                yield f"$.{field}", f"{problem} for this model; leave it out"
+
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
+        """Leave the field out."""
+        return {steps: None}
+
+
+class ToolChoices(Requirement, frozen=True, kw_only=True):
+    """The only choices among the tools; ``named`` stands for an object that names one."""
+
+    rule: ClassVar[str] = "tool-choice"
+    choices: tuple[str, ...]
+    reason: str = "this provider refuses it"
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"tool_choice is {join_names(self.choices, 'or')}, or missing: {self.reason}."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the choice if it is another one."""
+        value = request.body.get("tool_choice")
+        if value is None:
+            return
+        choice = value if isinstance(value, str) else "named"
+        if choice not in self.choices:
+            yield "$.tool_choice", f"tool_choice {format_json_value(value)}: {self.reason}; leave it out (auto)"
+
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
+        """Leave the choice to the model."""
+        return {("tool_choice",): None}
+
+
+class MaxTools(Requirement, frozen=True, kw_only=True):
+    """The largest number of tools. Which tools to give up is the user's decision, so nothing is suggested."""
+
+    rule: ClassVar[str] = "tool-count"
+    count: int
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"There are at most {self.count} tools."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the list of tools if it is longer."""
+        count = len(request.get_list("tools"))
+        if count > self.count:
+            yield "$.tools", f"{count} tools, but {self.count} are allowed; offer fewer"
+
+
+class ToolTypes(Requirement, frozen=True, kw_only=True):
+    """The only types of tools."""
+
+    rule: ClassVar[str] = "tool-type"
+    types: tuple[str, ...]
+    accepts_no_type: bool = False
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"The type of a tool is {join_names(self.types, 'or')}."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the types of tools that the provider does not have."""
+        for index, tool in enumerate(request.get_list("tools")):
+            if not isinstance(tool, Mapping):
+                continue
+            tool_type = tool.get("type")
+            if tool_type is None and self.accepts_no_type:
+                continue
+            if tool_type not in self.types:
+                problem = f"the tool's type {format_json_value(tool_type)} is refused here"
+                yield f"$.tools[{index}].type", f"{problem}; offer it as {join_names(self.types, 'or')}"
+
+
+class NoEmptyTools(Requirement, frozen=True, kw_only=True):
+    """An empty list of tools is refused."""
+
+    rule: ClassVar[str] = "empty-tools"
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return "The list of tools is not empty; without tools the field is left out."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the list of tools if it is empty."""
+        if request.body.get("tools") == []:
+            yield "$.tools", "the list of tools is empty; leave the field out"
+
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
+        """Leave the list out."""
+        return {("tools",): None}
+
+
+class RequiredToolParameters(Requirement, frozen=True, kw_only=True):
+    """Each function must state its parameters, also one that has none."""
+
+    rule: ClassVar[str] = "tool-parameters"
+    empty_is_enough: bool = False
+    """Whether ``{}`` is accepted."""
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return "Each function has parameters, an object schema; one without any says so."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the functions without parameters."""
+        for path, function in iter_functions(request):
+            parameters = function.get("parameters")
+            is_empty = not parameters and not (parameters == {} and self.empty_is_enough)
+            if is_empty:
+                name = format_json_value(function.get("name"))
+                advice = 'send {"type": "object", "properties": {}}'
+                yield path, f"the function {name} has no parameters, which is refused here; {advice}"
+
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:
+        """State that the function has no parameters."""
+        fields = dict(tree.get_children(steps))
+        if not fields:
+            return {}
+        return {steps: encode_json({**fields, "parameters": {"type": "object", "properties": {}}})}
+
+
+class RefusedFunctionFields(Requirement, frozen=True, kw_only=True):
+    """Fields of a function that the provider refuses."""
+
+    rule: ClassVar[str] = "tool-field"
+    fields: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"A function has no {join_names(self.fields)}."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the refused fields of all functions."""
+        for path, function in iter_functions(request):
+            for name in self.fields:
+                if function.get(name) is not None:
+                    yield f"{path}.{name}", f"the function has the field {name}, which is refused here; leave it out"
+
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
+        """Leave the field out."""
+        return {steps: None}
+
+
+def iter_functions(request: RequestView) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the path and value of each function that is offered, in the form of Chat Completions."""
+    for index, tool in enumerate(request.get_list("tools")):
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        if isinstance(function, Mapping):
+            yield f"$.tools[{index}].function", function
+
+
+class RefusedBetas(Requirement, frozen=True, kw_only=True):
+    """Beta features that the platform refuses, whether a header or the body names them."""
+
+    rule: ClassVar[str] = "beta"
+    betas: frozenset[str]
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"The request names none of the betas {join_names(sorted(self.betas))}."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the refused betas."""
+        for beta in sorted(self.betas & (request.betas or frozenset())):
+            yield "$.anthropic_beta", f"the beta {beta} is refused on this platform; leave it out"
+
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
+        """Leave the betas out of the body; those of a header are not part of it."""
+        path: PathSteps = ("anthropic_beta",)
+        raw = tree.get_raw(path)
+        if raw is None:
+            return {}
+        remaining = [beta for beta in msgspec.json.decode(raw) if beta not in self.betas]
+        return {path: encode_json(remaining) if remaining else None}
+
+
+def join_names(names: Any, conjunction: str = "and") -> str:
+    """Join names for a sentence: ``a``, ``a and b``, ``a, b and c``; ``nothing`` for none."""
+    listed = list(names)
+    if len(listed) < 2:
+        return listed[0] if listed else "nothing"
+    return f"{', '.join(listed[:-1])} {conjunction} {listed[-1]}"

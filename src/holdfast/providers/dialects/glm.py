@@ -1,0 +1,57 @@
+"""GLM (Z.ai, Zhipu).
+
+Sources: docs.z.ai/api-reference/llm/chat-completion and docs.z.ai/guides/capabilities/thinking-mode, refusals in public
+issues.
+"""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.providers.dialects.chat_requirements import UserMessageRequired
+from holdfast.providers.dialects.field_requirements import AllowedValues, NumberRange
+from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
+from holdfast.providers.dialects.requirement import Requirement
+
+_REFERENCE = "docs.z.ai/api-reference/llm/chat-completion, 2026-11"
+_THINKS_ALWAYS = re.compile(r"glm-5\.3")
+
+
+def _build_chat_rules(model: str) -> ProviderRules:
+    requirements: list[Requirement] = [
+        UserMessageRequired(source=f"{_REFERENCE}; 1214: sst/opencode#2557, 2025-09"),
+        NumberRange(field="temperature", low=0, high=1, nearest_high=1, source=_REFERENCE),
+        NumberRange(field="top_p", low=0.01, high=1, nearest_low=0.01, nearest_high=1, source=_REFERENCE),
+    ]
+    if _THINKS_ALWAYS.match(model):
+        requirements += [
+            AllowedValues(
+                field="thinking.type",
+                values=("enabled",),
+                replacements={"disabled": "enabled"},
+                evidence="observed",
+                source="1210 'This model always engages in thinking and cannot be disabled': "
+                "NousResearch/hermes-agent#85890, 2026-08-14",
+            ),
+            AllowedValues(
+                field="reasoning_effort",
+                values=("low", "high", "max"),
+                replacements={"none": "low", "minimal": "low", "medium": "high", "xhigh": "max"},
+                evidence="observed",
+                source="1210 'please use low, high, or max': NousResearch/hermes-agent#97286, 2026-08-28",
+            ),
+        ]
+    return ProviderRules(
+        requirements=tuple(requirements),
+        dialect_changes={"must_start_with_user": True, "reasoning_fields": ("reasoning_content",)},
+        skipped_rules=frozenset({"stop", "images", "one-limit"}),
+    )
+
+
+GLM = ProviderSpec(
+    name="glm",
+    title="GLM (Z.ai, Zhipu)",
+    rules_by_api={"openai-chat": _build_chat_rules},
+    hosts=("api.z.ai", "open.bigmodel.cn"),
+    model_pattern=r"glm-[a-z0-9.-]+",
+)

@@ -1,0 +1,102 @@
+"""Kimi (Moonshot AI).
+
+Sources: platform.kimi.ai, the fixtures of vercel/ai, and refusals in public issues.
+"""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.providers.dialects.chat_requirements import ImageUrls, NonEmptyAnswers, ReturnedReasoning
+from holdfast.providers.dialects.field_requirements import AllowedValues, FixedValues, ToolChoices
+from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
+from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.rules.envelope import RequestView
+
+_K3 = re.compile(r"(?:kimi-)?k3")
+_ALWAYS_THINKS = re.compile(r"(?:kimi-)?k3|kimi-k2\.7|kimi-k2-thinking|kimi-for-coding")
+_CHOOSES_TO_THINK = re.compile(r"kimi-k2\.[56]")
+
+
+def _is_thinking(request: RequestView) -> bool:
+    """Return whether the model thinks: it does unless the request turns that off."""
+    return bool(request.get_option("thinking", "type") != "disabled")
+
+
+def _build_chat_rules(model: str) -> ProviderRules:
+    can_think = bool(_ALWAYS_THINKS.match(model) or _CHOOSES_TO_THINK.match(model))
+    requirements: list[Requirement] = [
+        NonEmptyAnswers(
+            evidence="observed",
+            source="\"the message at position N with role 'assistant' must not be empty\": "
+            "MoonshotAI/kimi-code#1985, 2026-07-21",
+        ),
+        ImageUrls(
+            prefixes=("data:", "ms://"),
+            source="platform.kimi.ai vision guide, in enricoros/big-AGI#1161, 2026-07-17",
+        ),
+    ]
+    if can_think:
+        requirements += [
+            ReturnedReasoning(
+                fields=("reasoning_content",),
+                scope="calls",
+                applies=_is_thinking,
+                evidence="observed",
+                source="'reasoning_content is missing in assistant tool call message': continuedev/continue#11711, "
+                "2026-03-22; an empty text is refused too: farion1231/cc-switch#2365",
+            ),
+            FixedValues(
+                values={"temperature": 1, "n": 1, "presence_penalty": 0, "frequency_penalty": 0},
+                applies=_is_thinking,
+                source="'invalid temperature: only 1 is allowed for this model': fixtures of vercel/ai; "
+                "platform.kimi.ai/docs/guide/migrating-from-openai-to-kimi",
+            ),
+        ]
+    if _K3.match(model):
+        requirements.append(
+            ToolChoices(
+                choices=("auto", "none", "required"),
+                reason="this model refuses a named tool",
+                evidence="observed",
+                source="UKGovernmentBEIS/inspect_ai#5152, 2026-08-31",
+            )
+        )
+    elif can_think:
+        requirements.append(
+            ToolChoices(
+                choices=("auto", "none"),
+                reason="it is refused while the model thinks",
+                applies=_is_thinking,
+                evidence="observed",
+                source="\"tool_choice 'required' is incompatible with thinking enabled\": "
+                "UKGovernmentBEIS/inspect_ai#5152, 2026-08-31",
+            )
+        )
+    if model.startswith("kimi-k2.7"):
+        requirements.append(
+            AllowedValues(
+                field="thinking.type",
+                values=("enabled",),
+                replacements={"disabled": "enabled"},
+                source="'invalid thinking: only type=enabled is allowed for this model': fixture of vercel/ai",
+            )
+        )
+    return ProviderRules(
+        requirements=tuple(requirements),
+        dialect_changes={
+            "allows_empty_text": True,
+            "reasoning_fields": ("reasoning_content",),
+            "reasoning_scope": "calls" if can_think else "",
+        },
+        skipped_rules=frozenset({"tools", "stop", "images"}),
+    )
+
+
+KIMI = ProviderSpec(
+    name="kimi",
+    title="Kimi (Moonshot AI)",
+    rules_by_api={"openai-chat": _build_chat_rules},
+    hosts=("api.moonshot.ai", "api.moonshot.cn", "api.kimi.com"),
+    model_pattern=r"kimi-[a-z0-9.-]+|moonshot-v1-[a-z0-9-]+|k3(?:\.\d+)?(?:-[a-z0-9]+)*",
+)

@@ -1,0 +1,129 @@
+"""Mistral (La Plateforme), and its open models wherever their chat templates run.
+
+Sources: the generated schema of mistralai/client-python (2026-06-30), docs.mistral.ai, and refusals in public issues.
+"""
+
+from __future__ import annotations
+
+from holdfast.providers.dialects.chat_requirements import (
+    AllowedRoles,
+    CallIdForm,
+    LastMessage,
+    NoUserAfterResults,
+    PartTypes,
+    RefusedMessageFields,
+)
+from holdfast.providers.dialects.field_requirements import AllowedValues, KnownFields
+from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
+
+_SCHEMA = "schema of mistralai/client-python, 2026-06-30"
+_KNOWN_FIELDS = frozenset(
+    {
+        "model",
+        "messages",
+        "temperature",
+        "top_p",
+        "max_tokens",
+        "stream",
+        "stop",
+        "random_seed",
+        "metadata",
+        "response_format",
+        "tools",
+        "tool_choice",
+        "presence_penalty",
+        "frequency_penalty",
+        "n",
+        "prediction",
+        "parallel_tool_calls",
+        "reasoning_effort",
+        "prompt_mode",
+        "guardrails",
+        "prompt_cache_key",
+        "safe_prompt",
+    }
+)
+_REQUIREMENTS = (
+    AllowedRoles(roles=("system", "user", "assistant", "tool"), source=_SCHEMA),
+    KnownFields(
+        fields=_KNOWN_FIELDS,
+        renamed={"max_completion_tokens": "max_tokens", "seed": "random_seed"},
+        source=f"422 extra_forbidden: partITech/php-mistral#76, 2025-11-13; fields: {_SCHEMA}",
+    ),
+    AllowedValues(
+        field="reasoning_effort",
+        values=("none", "minimal", "low", "medium", "high", "xhigh", "max"),
+        source=f"{_SCHEMA}; levels of a model: anomalyco/models.dev#7334, 2026-09-17",
+    ),
+    CallIdForm(
+        pattern="[a-zA-Z0-9]{9}",
+        form="exactly nine letters and digits",
+        evidence="observed",
+        source="'must be a-z, A-Z, 0-9, with a length of 9': nearai/ironclaw#1241, 2026-03-16",
+    ),
+    NoUserAfterResults(
+        evidence="observed",
+        source="\"Unexpected role 'user' after role 'tool'\": NousResearch/hermes-agent#84944, 2026-08-13",
+    ),
+    LastMessage(
+        mark="prefix",
+        evidence="observed",
+        source="'Expected last role User or Tool': NEKOparapa/AiNiee#641, 2025-06-03",
+    ),
+    PartTypes(types=("text", "thinking"), roles=("system", "assistant"), source=_SCHEMA),
+    RefusedMessageFields(
+        fields_by_role={
+            "user": ("name", "tool_calls", "metadata"),
+            "system": ("name",),
+            "assistant": ("reasoning_content", "reasoning", "reasoning_details", "refusal", "audio", "function_call"),
+        },
+        evidence="observed",
+        source="422 extra_forbidden: BerriAI/litellm#30835, 2026-06-19, and #30882, 2026-06-20",
+    ),
+)
+
+
+def _build_chat_rules(_model: str) -> ProviderRules:
+    return ProviderRules(
+        requirements=_REQUIREMENTS,
+        dialect_changes={
+            "must_start_with_user": True,
+            "must_end_with_user": True,
+            "system_position": "first",
+            "arguments_are_objects": True,
+            "unique_ids": True,
+            "allows_blank_text": False,
+            "needs_answer_after_results": True,
+            "merges_same_role": True,
+            "id_pattern": "[a-zA-Z0-9]",
+            "id_min": 9,
+            "id_max": 9,
+            "reasoning_fields": (),
+            # Eight on a vision model of 2025: earendil-works/pi#120.
+            "max_images": 8,
+            "allowed_kinds_by_role": {"system": (), "assistant": ("refusal", "thinking"), "tool": ()},
+            "prefill_marks": ("message.prefix",),
+        },
+        refused_kinds=(
+            "message.name",
+            "message.metadata",
+            "message.role",
+            "message.refusal",
+            "message.audio",
+            "message.function_call",
+            "message.reasoning_details",
+        ),
+        accepted_kinds=("thinking",),
+        # Its limits on tools and stop sequences are not those of OpenAI, and are not known.
+        skipped_rules=frozenset({"tools", "stop", "images", "parts", "unknown-part"}),
+    )
+
+
+MISTRAL = ProviderSpec(
+    name="mistral",
+    title="Mistral",
+    rules_by_api={"openai-chat": _build_chat_rules},
+    hosts=("api.mistral.ai", "codestral.mistral.ai"),
+    model_pattern=r"(?:mistral|ministral|magistral|codestral|devstral|pixtral|voxtral)-[a-z0-9.-]+",
+    open_model_pattern=r"(?:open-)?mi[sx]tral|ministral|magistral|codestral|devstral|pixtral|voxtral",
+)

@@ -1,0 +1,69 @@
+"""Change what breaks a provider's own requirements, as each requirement suggests.
+
+What is wrong in the conversation is left to normalization, which knows the provider by its dialect.
+"""
+
+from __future__ import annotations
+
+from msgspec import Raw
+
+from holdfast.providers.common.json.body_fields import parse_body_fields
+from holdfast.providers.common.json.json_path import JsonTree, PathSteps, replace_json_at_paths
+from holdfast.providers.common.json.raw_json import replace_json_fields
+from holdfast.providers.dialects.registry import PROVIDER_SPECS, iter_requirements
+from holdfast.providers.dialects.requirement import Replacements
+from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
+from holdfast.providers.rules.rule import Finding
+
+
+def apply_provider_requirements(
+    body: bytes, context: FixContext, errors: list[Finding]
+) -> tuple[bytes, list[RequestFix]]:
+    """Apply the changes that the broken requirements suggest, one requirement after the other."""
+    # The validator has told the provider from the body if nobody named it: its findings bear the provider's name.
+    names = {finding.rule.partition(".")[0] for finding in errors}
+    provider = next((name for name in PROVIDER_SPECS if name in names), "")
+    fixes: list[RequestFix] = []
+    for requirement in iter_requirements(context.spec.api, context.model, provider):
+        rule_name = f"{provider}.{requirement.rule}"
+        findings = [finding for finding in errors if finding.rule == rule_name]
+        if not findings:
+            continue
+        tree = JsonTree(Raw(body))
+        changes: dict[PathSteps, bytes | None] = {}
+        descriptions: list[RequestFix] = []
+        for finding in findings:
+            suggested = requirement.suggest_changes(tree, tree.parse_path(finding.path))
+            if suggested:
+                changes.update(suggested)
+                descriptions.append(build_request_fix(finding, _describe_changes(suggested)))
+        if not changes:
+            continue
+        new_body = _apply_changes(body, tree, changes)
+        new_errors = context.list_errors(new_body)
+        # Requirements of one name share their findings, so another one of them may be to blame.
+        if len(new_errors) < len(errors):
+            body, errors = new_body, new_errors
+            fixes += descriptions
+    return body, fixes
+
+
+def _describe_changes(changes: Replacements) -> str:
+    new_values = [value for value in changes.values() if value is not None]
+    if not new_values:
+        return "left out"
+    if len(changes) > len(new_values):
+        return "moved to the field that the provider has"
+    return f"set to {new_values[0].decode()}"
+
+
+def _apply_changes(body: bytes, tree: JsonTree, changes: Replacements) -> bytes:
+    """Return ``body`` with ``changes``; a field of the body that does not exist yet is added."""
+    added_fields = {}
+    for steps, value in changes.items():
+        if len(steps) == 1 and value is not None and tree.get_raw(steps) is None:
+            added_fields[str(steps[0])] = value
+    new_body = replace_json_at_paths(Raw(body), changes)
+    if not added_fields:
+        return new_body
+    return replace_json_fields(new_body, parse_body_fields(new_body), added_fields)
