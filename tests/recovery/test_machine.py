@@ -13,7 +13,9 @@ from holdfast.providers.errors.report import OVERFLOW_KINDS, VERDICT_KINDS
 from holdfast.recovery.machine import (
     CONTEXT_OVERFLOW_KIND,
     FIRST_STEP_BY_KIND,
+    MAX_FIELD_CHANGES,
     SUMMARY_TOO_LARGE_MESSAGES,
+    ChangeFields,
     DropSignatures,
     NoProgress,
     ProviderRefusal,
@@ -35,6 +37,7 @@ from holdfast.state.entries import (
     Entry,
     FailureEntry,
 )
+from holdfast.state.field_lessons import FieldLesson
 from holdfast.state.fold.fold_entries import apply_entry
 
 TRANSIENT = {"network", "rate_limit", "overloaded", "server", "unknown"}
@@ -49,6 +52,7 @@ TOO_LARGE = make_refusal("context_window", token_limit=32_768, counted_tokens=41
 
 
 SIGNATURE_ERROR = make_refusal("invalid_history", is_signature_error=True)
+FIELD_ERROR = make_refusal("invalid_request", field_lessons=(FieldLesson("drop", ("store",)),))
 
 
 def run_events(*events, settings=SETTINGS, conversation=ConversationState()):
@@ -306,7 +310,7 @@ def test_decide_next_action_drops_signatures_once():
 def test_unchangeable_request_is_only_retried():
     """When the request may not change, transient faults are retried and every other refusal stops at once."""
     state = start_recovery(make_state(), SETTINGS, can_change_request=False)
-    assert compute_termination_rank(state) == (1, *[0] * 6, SETTINGS.retry.max_retries)
+    assert compute_termination_rank(state) == (1, *[0] * 7, SETTINGS.retry.max_retries)
     assert compute_termination_rank(subtract_used_steps(state, make_state(COMPACTED))) == compute_termination_rank(
         state
     )
@@ -328,6 +332,31 @@ def test_signatures_are_not_dropped_without_recovery(settings):
     assert isinstance(
         run_events(make_refusal("invalid_history", is_signature_error=True, has_answer_started=True))[0][0], Stop
     )
+
+
+# -- refusals that name a field ----------------------------------------------------------------------------------------
+
+
+def test_fields_are_changed_as_often_as_different_ones_are_named():
+    """Each refusal that names a field is acted on, up to the bound; then the run stops as for any invalid request."""
+    actions, _ = run_events(*[FIELD_ERROR] * (MAX_FIELD_CHANGES + 1))
+    assert actions[:-1] == [ChangeFields(FIELD_ERROR.field_lessons)] * MAX_FIELD_CHANGES
+    assert isinstance(actions[-1], Stop)
+    assert actions[-1].rule == "permanent"
+
+
+def test_a_field_is_changed_before_an_unknown_error_is_waited_out():
+    """An error that nobody knows but that names a field does not pass by waiting."""
+    unknown = make_refusal("unknown", field_lessons=FIELD_ERROR.field_lessons)
+    assert list_actions(unknown, make_refusal("unknown")) == ["ChangeFields", "Retry"]
+
+
+def test_no_field_is_changed_once_the_answer_has_begun_or_recovery_is_off():
+    """What reached the client is not asked for again, and without recovery nothing changes."""
+    begun = make_refusal("invalid_request", field_lessons=FIELD_ERROR.field_lessons, has_answer_started=True)
+    assert list_actions(begun) == ["Stop"]
+    for policy in (Policy().with_settings(recovery={"enabled": False}), Policy.preset("append-only")):
+        assert isinstance(run_events(FIELD_ERROR, settings=policy.settings)[0][0], Stop)
 
 
 # -- presets and bounds ------------------------------------------------------------------------------------------------
@@ -352,7 +381,13 @@ def test_presets_have_their_own_overflow_steps(name, steps):
 
 def test_compute_max_requests_is_reached_exactly():
     """When every retry and every overflow step is used, as many requests are sent as ``compute_max_requests`` says."""
-    events = [*[BUSY] * 8, SIGNATURE_ERROR, make_refusal("input_plus_output"), *[TOO_LARGE] * 5]
+    events = [
+        *[BUSY] * 8,
+        SIGNATURE_ERROR,
+        *[FIELD_ERROR] * MAX_FIELD_CHANGES,
+        make_refusal("input_plus_output"),
+        *[TOO_LARGE] * 5,
+    ]
     actions, state = run_events(*events)
     assert not any(isinstance(action, Stop) for action in actions)
     assert 1 + len(actions) == compute_max_requests(SETTINGS)

@@ -15,8 +15,10 @@ from holdfast.planning.settings import CompactionSettings, RecoverySettings, Ret
 from holdfast.providers.errors.report import OVERFLOW_KINDS, VERDICT_KINDS
 from holdfast.recovery.machine import (
     FIRST_STEP_BY_KIND,
+    MAX_FIELD_CHANGES,
     OVERFLOW_STEPS,
     TRANSIENT_KINDS,
+    ChangeFields,
     DropSignatures,
     NoProgress,
     ProviderRefusal,
@@ -38,6 +40,7 @@ from holdfast.state.entries import (
     Entry,
     FailureEntry,
 )
+from holdfast.state.field_lessons import FieldLesson
 from holdfast.state.fold.fold_entries import apply_entry
 
 numbers = st.none() | st.integers(-5, 10**7)
@@ -54,6 +57,7 @@ refusals = st.builds(
     has_answer_started=st.sampled_from([False] * 9 + [True]),
     status=st.none() | st.integers(0, 999),
     is_signature_error=st.sampled_from([False] * 4 + [True]),
+    field_lessons=st.sampled_from([(), (), (FieldLesson("drop", ("store",)),)]),
 )
 events = refusals | st.builds(NoProgress, st.sampled_from(COMPACTION_OUTCOMES) | st.text(max_size=8))
 transient_refusals = st.builds(ProviderRefusal, st.sampled_from(sorted(TRANSIENT_KINDS)))
@@ -109,7 +113,9 @@ def test_recovery_never_exceeds_compute_max_requests(conversation, settings, dat
     while not isinstance(action, Stop):
         event = data.draw(events)
         state, action = decide_next_action(state, event)
-        if isinstance(action, Retry) or (isinstance(action, Shrink | DropSignatures) and data.draw(st.booleans())):
+        if isinstance(action, Retry) or (
+            isinstance(action, Shrink | DropSignatures | ChangeFields) and data.draw(st.booleans())
+        ):
             requests += 1  # a useless step sends nothing
         assert requests <= compute_max_requests(settings)
 
@@ -130,10 +136,11 @@ def test_decide_next_action_retries_only_transient_refusals(conversation, settin
         assert 0 <= action.seconds <= max(settings.retry.max_wait_seconds, settings.retry.cap_seconds)
     if isinstance(action, Shrink):
         assert event.is_overflow or event.kind in FIRST_STEP_BY_KIND
-    if isinstance(action, Shrink | DropSignatures):
+    if isinstance(action, Shrink | DropSignatures | ChangeFields):
         assert settings.recovery.enabled
         assert not event.has_answer_started
     assert event.is_signature_error or not isinstance(action, DropSignatures)
+    assert event.field_lessons or not isinstance(action, ChangeFields)
 
 
 @given(logs, settings_strategy, st.lists(events, max_size=30))
@@ -144,6 +151,17 @@ def test_signatures_are_dropped_at_most_once(conversation, settings, events_befo
         state, action = decide_next_action(state, event)
         actions.append(action)
     assert actions.count(DropSignatures()) <= (settings.recovery.enabled and settings.recovery.steps != ())
+
+
+@given(logs, settings_strategy, st.lists(events, max_size=30))
+def test_fields_are_changed_a_bounded_number_of_times(conversation, settings, events_before):
+    """In any run fields are changed at most so often, and never without recovery steps."""
+    state, actions = start_recovery(conversation, settings), []
+    for event in events_before:
+        state, action = decide_next_action(state, event)
+        actions.append(action)
+    changes = sum(isinstance(action, ChangeFields) for action in actions)
+    assert changes <= MAX_FIELD_CHANGES * (settings.recovery.enabled and settings.recovery.steps != ())
 
 
 @given(logs, settings_strategy, st.lists(events, max_size=30))

@@ -16,6 +16,7 @@ from holdfast.engine.concurrency.engine_owner import EngineOwner
 from holdfast.engine.concurrency.lanes_and_permits import Lanes, Permits
 from holdfast.engine.concurrency.worker import WorkerThread
 from holdfast.engine.environment.environment import Environment
+from holdfast.engine.field_memory import FieldMemory
 from holdfast.engine.hooks import Hooks
 from holdfast.engine.upstream.upstream import Upstream
 from holdfast.events import Event, EventListener
@@ -66,6 +67,8 @@ class EngineResources:
     """Milliseconds since 1970."""
     make_ids: Callable[[int], list[str]] = make_entry_ids
     """Returns so many new entry ids; they must be unique."""
+    field_memory: FieldMemory = field(default_factory=FieldMemory)
+    """Fields that servers refused."""
     owner: EngineOwner = field(default_factory=EngineOwner)
     lanes: Lanes = field(default_factory=Lanes)
     compaction_trackers: WeakSet[CompactionTracker] = field(default_factory=WeakSet)

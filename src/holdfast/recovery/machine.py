@@ -10,6 +10,7 @@ compaction, these go before the next one: a second compaction would summarize th
 
 A request that failed for a passing reason is sent again byte for byte, counted apart. Signed data that the provider no
 longer accepts is left out once; if the request is refused for it again, leaving it out was no help, and the run stops.
+A field that a refusal names is changed once too; the runner reports no field that was changed already.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from holdfast.planning.settings import Settings
 from holdfast.recovery.retry import compute_retry_delay
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import TRANSIENT_ERROR_KINDS
+from holdfast.state.field_lessons import FieldLesson
 
 RecoveryStep: TypeAlias = Literal["output", "compact", "truncate", "media", "fallback"]
 """Ways to make a request smaller: less output asked for, a compaction, truncated results, no media, the smallest
@@ -56,6 +58,9 @@ SUMMARY_TOO_LARGE_MESSAGES: dict[str, str] = {
 own request was too large, with the user's newest message kept beside it, or without one.
 """
 SAME_REQUEST_REASON = "the same request would be refused again"
+MAX_FIELD_CHANGES = 6
+"""Refusals of one run that may name a field each. Most servers name the first wrong field only, so a client of another
+API needs several; one that needs more is not of this API. Chosen by judgement."""
 CONTEXT_OVERFLOW_KIND = "context_overflow"
 """Kind of every stop after an overflow."""
 StopRule: TypeAlias = Literal[
@@ -88,6 +93,9 @@ class ProviderRefusal(Struct, frozen=True):
     """Whether the request held images or documents."""
     is_signature_error: bool = False
     """Whether the provider no longer accepts a signature, or encrypted content, in the request."""
+    field_lessons: tuple[FieldLesson, ...] = ()
+    """What would change in the request if it did as the refusal says about single fields; empty if it names none, or
+    none that can be changed."""
 
 
 class NoProgress(Struct, frozen=True):
@@ -119,6 +127,12 @@ class DropSignatures(Struct, frozen=True):
     """
 
 
+class ChangeFields(Struct, frozen=True):
+    """Send the request with single fields left out, filled or lowered, as the refusal names them."""
+
+    lessons: tuple[FieldLesson, ...]
+
+
 class Stop(Struct, frozen=True):
     """Give up."""
 
@@ -130,7 +144,7 @@ class Stop(Struct, frozen=True):
     """The reason, for programs."""
 
 
-RecoveryAction: TypeAlias = Retry | Shrink | DropSignatures | Stop
+RecoveryAction: TypeAlias = Retry | Shrink | DropSignatures | ChangeFields | Stop
 
 
 class RecoveryState(Struct, frozen=True):
@@ -144,6 +158,7 @@ class RecoveryState(Struct, frozen=True):
     media: int = 0
     fallback: int = 0
     signature_drops: int = 0
+    field_changes: int = 0
     forgiven_failures: int = 0
     """Consecutive failed compactions that no longer count, since the breaker has cooled down: one more may be tried."""
     overflow: ProviderRefusal | None = None
@@ -152,6 +167,8 @@ class RecoveryState(Struct, frozen=True):
     """The steps taken since the run began, each with its outcome if it did not make the request smaller."""
     has_compacted: bool = False
     """Whether a compaction was made since the last answer."""
+    changed_fields: tuple[FieldLesson, ...] = ()
+    """The lessons about fields that were acted on since the run began, as the runner recorded them."""
     stop: Stop | None = None
 
 
@@ -180,6 +197,7 @@ def start_recovery(
         media=int("media" in steps),
         fallback=int("fallback" in steps),
         signature_drops=int(can_recover_from_refusals(settings)),
+        field_changes=MAX_FIELD_CHANGES if can_recover_from_refusals(settings) else 0,
         forgiven_failures=conversation.counters.failed_compactions if is_breaker_cooled else 0,
     )
     return subtract_used_steps(all_steps, conversation)
@@ -225,6 +243,9 @@ def decide_next_action(state: RecoveryState, event: RecoveryEvent) -> tuple[Reco
         return _stop_with_rule(state, event, "seen", why)
     if event.is_signature_error:
         return _drop_signatures_or_stop(state, event)
+    # Before the wait for a passing error: an unknown error that names a field does not pass.
+    if event.field_lessons and state.field_changes:
+        return replace(state, field_changes=state.field_changes - 1), ChangeFields(event.field_lessons)
     if is_transient_refusal(event):
         return _retry_or_stop(state, event)
     if not event.is_overflow and event.kind not in FIRST_STEP_BY_KIND:
@@ -255,6 +276,7 @@ def compute_termination_rank(state: RecoveryState) -> tuple[int, ...]:
     return (
         is_running,
         state.signature_drops,
+        state.field_changes,
         state.fallback,
         state.media,
         state.truncate,

@@ -216,6 +216,11 @@ NOTE_FORM = "form wanted"
 Its data: ``mends`` is true if content is normalized by the rules of the API's maker, ``judges`` if requests are checked
 by our lint rules before they are sent.
 """
+NOTE_FIELDS = "fields refused"
+"""Reason of a note about single fields that the server of the last model refused or missed.
+
+Its data: ``lessons`` is the list of all `FieldLesson` values that hold from here on.
+"""
 NOTE_SIGNATURES_RESTORED = "sealed content shown again"
 """Reason of a note: a request without signed content was refused just the same, so that content is shown again."""
 

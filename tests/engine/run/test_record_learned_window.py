@@ -16,6 +16,7 @@ from holdfast.engine.upstream.upstream import Reply
 from holdfast.errors import ContextOverflow, UpstreamError
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text, ToolResult
+from holdfast.planning.pipeline import Policy
 from holdfast.providers.requests.parsed_request import parse_request
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.entries import AnswerEntry
@@ -125,14 +126,15 @@ OUTPUT_FIELDS = {
 
 
 @pytest.mark.parametrize(("api", "fields"), OUTPUT_FIELDS.items(), ids=OUTPUT_FIELDS)
-def test_output_limit_refusal_raises_and_records_no_answer(api, fields):
-    """The error says what can be done, and the log has no answer."""
+def test_output_limit_refusal_raises_and_records_no_answer_without_recovery(api, fields):
+    """Where requests may not change, the error says what can be done, and the log has no answer."""
     upstream, seen_events, store = ProviderUpstream(Provider(ProviderSettings(max_output=4_096))), [], MemoryStore()
+    policy = Policy().with_settings(recovery={"enabled": False})
 
     async def run_scenario():
         target = get_target(api, "house-model", window=64_000)
         async with Engine.open(
-            store, upstream=upstream, target=target, fields=fields, listen=seen_events.append
+            store, policy=policy, upstream=upstream, target=target, fields=fields, listen=seen_events.append
         ) as engine:
             with pytest.raises(UpstreamError, match="ask for less output") as raised:
                 await (await engine.session(SAMPLE_KEY)).ask("Why is the build slow?")
@@ -142,6 +144,26 @@ def test_output_limit_refusal_raises_and_records_no_answer(api, fields):
     assert [event.kind for event in seen_events if isinstance(event, events.RequestRefused)] == ["output_limit"]
     assert [entry for entry in store.read_path(SAMPLE_KEY) if isinstance(entry.body, AnswerEntry)] == []
     assert len(upstream.sent) == 1
+
+
+@pytest.mark.parametrize(("api", "fields"), OUTPUT_FIELDS.items(), ids=OUTPUT_FIELDS)
+def test_output_limit_refusal_is_answered_with_the_cap_it_names(api, fields):
+    """The cap in the refusal is asked for once, and from then on at once."""
+    upstream, seen_events = ProviderUpstream(Provider(ProviderSettings(max_output=4_096))), []
+
+    async def run_scenario():
+        target = get_target(api, "house-model", window=64_000)
+        async with Engine.open(
+            MemoryStore(), upstream=upstream, target=target, fields=fields, listen=seen_events.append
+        ) as engine:
+            session = await engine.session(SAMPLE_KEY)
+            await session.ask("Why is the build slow?")
+            await session.ask("And now?")
+
+    run_on_fake_clock(run_scenario)
+    assert [b"9000" in sent.body for sent in upstream.sent] == [True, False, False]
+    assert [b"4096" in sent.body for sent in upstream.sent] == [False, True, True]
+    assert [event.rule for event in seen_events if isinstance(event, events.NoticeGiven)] == ["field"]
 
 
 class CountingServer:

@@ -284,6 +284,7 @@ def test_build_metrics_has_every_figure(proxy):
         "holdfast_sessions_total": 2,
         "holdfast_overflows_refused_total": 1,
         "holdfast_overflows_avoided_total": 1,
+        "holdfast_changed_fields_total": 0,
         "holdfast_breaker_open": 1,
         "holdfast_tokens_saved_total": 500,
         "holdfast_input_tokens_total": 1_000,

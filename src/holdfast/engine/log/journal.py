@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from holdfast.engine.log.branch_log import BranchLog
@@ -48,6 +48,7 @@ from holdfast.state.edits import Blob
 from holdfast.state.entries import (
     FAILURE_OVERFLOW,
     FAILURE_UNANSWERED,
+    NOTE_FIELDS,
     NOTE_FORM,
     NOTE_WINDOW_FORGOTTEN,
     AnswerEntry,
@@ -62,6 +63,7 @@ from holdfast.state.entries import (
     RevokeEntry,
     Usage,
 )
+from holdfast.state.field_lessons import FieldLesson
 from holdfast.state.fold.rewind import replace_raw_bytes, share_message_objects
 from holdfast.state.plan import Plan, mark_compaction_manual
 from holdfast.state.target import PlanInputs, Target
@@ -252,6 +254,18 @@ class Journal(BranchLog):
         ready_request = self._ready_request
         with self.hold_lease():
             self._append_bodies([NoteEntry(NOTE_FORM, data={"mends": mends, "judges": judges})])
+        self._ready_request = ready_request
+
+    def record_field_lessons(self, lessons: Sequence[FieldLesson]) -> None:
+        """Record that ``lessons`` hold for the model of the last request from here on, in place of those before.
+
+        A ready request stays ready: it is about to be sent again.
+        """
+        if self.state.usage.learned_limits.field_lessons == tuple(lessons):
+            return
+        ready_request = self._ready_request
+        with self.hold_lease():
+            self._append_bodies([NoteEntry(NOTE_FIELDS, data={"lessons": to_builtins(tuple(lessons))})])
         self._ready_request = ready_request
 
     def describe_session(self, model: str) -> None:

@@ -14,6 +14,7 @@ from holdfast import events
 from holdfast.engine.compaction.summarizer import CachedRequest
 from holdfast.engine.log.journal import PreparedRequest
 from holdfast.engine.request_template import RequestTemplate
+from holdfast.engine.run.adapt_fields import apply_known_lessons, find_field_lessons
 from holdfast.engine.run.check_request import check_request, is_already_checked, make_check_baseline
 from holdfast.engine.run.silence import accept_empty_answer, classify_empty_answer, describe_silent_overflow
 from holdfast.engine.session_runtime import SessionRuntime
@@ -29,6 +30,7 @@ from holdfast.providers.errors.report import VERDICT_KINDS, ErrorReport, Verdict
 from holdfast.providers.errors.signature_errors import is_signature_error
 from holdfast.recovery.machine import ProviderRefusal, can_recover_from_refusals
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
+from holdfast.state.field_lessons import FieldLesson
 from holdfast.state.plan import Plan
 from holdfast.state.target import Target
 from holdfast.state.view import get_valid_measured_request
@@ -107,6 +109,7 @@ class Attempt:
         self._held_events: list[StreamEvent] = []
         self._reply_reader: ReplyReader | None = None
         self._status: int | None = None
+        self._field_lessons: tuple[FieldLesson, ...] = ()
         self._provider_token_count: int | None = None
         """The token count in the provider's error, also where the verdict drops it as impossible."""
 
@@ -114,6 +117,11 @@ class Attempt:
     def target(self) -> Target:
         """The API and model that this request goes to."""
         return self._prepared.target
+
+    @property
+    def upstream(self) -> Upstream:
+        """Where the request is sent to."""
+        return self._upstream
 
     @property
     def body_size(self) -> int:
@@ -199,6 +207,7 @@ class Attempt:
             status=self._status,
             has_media=self.plan.state.view.media_count > 0,
             is_signature_error=self.outcome is AttemptOutcome.SIGNATURES_REFUSED,
+            field_lessons=self._field_lessons,
         )
 
     async def stream_events(self) -> AsyncGenerator[list[StreamEvent]]:
@@ -298,6 +307,7 @@ class Attempt:
                 self.outcome = AttemptOutcome.SIGNATURES_REFUSED
             else:
                 self.outcome = AttemptOutcome.REFUSED
+                self._field_lessons = find_field_lessons(report, self.verdict.kind, self._upstream, self._request)
             self.failure_text = describe_error_report(report, self.verdict)
             self._status = report.status
             return
@@ -403,11 +413,15 @@ async def prepare_attempt(
             if resources.check_mode == "all" or not is_client_body:
                 raise
 
+    is_observed = template.request_options.observe_only
+    upstream = template.request_options.upstream or resources.upstream
+    if not is_observed and can_recover_from_refusals(runtime.settings):
+        # After the check: what this server wants is no matter of the rules of its API.
+        upstream_request = await apply_known_lessons(runtime, template.target, upstream, upstream_request)
     plan = prepared_request.plan
     runtime.emit_event(events.RequestStarted(runtime.key, len(sized_messages), plan.after, plan.window))
-    is_observed = template.request_options.observe_only
     return Attempt(
-        template.request_options.upstream or resources.upstream,
+        upstream,
         upstream_request,
         prepared_request,
         delivery=_choose_event_delivery(quiet=quiet, is_observed=is_observed),

@@ -13,6 +13,7 @@ from holdfast.engine.compaction import compact as compacting
 from holdfast.engine.log.journal import PreparedRequest
 from holdfast.engine.request_template import RequestTemplate
 from holdfast.engine.run import record as recording
+from holdfast.engine.run.adapt_fields import forget_field_lessons, learn_field_lessons
 from holdfast.engine.run.attempt import Attempt, AttemptOutcome
 from holdfast.engine.run.check_request import check_request
 from holdfast.engine.run.decide import decide_next_request, decide_smaller_request
@@ -26,6 +27,7 @@ from holdfast.providers.requests.parsed_request import parse_request
 from holdfast.recovery.machine import (
     CONTEXT_OVERFLOW_KIND,
     FIRST_STEP_BY_KIND,
+    ChangeFields,
     DropSignatures,
     NoProgress,
     ProviderRefusal,
@@ -101,17 +103,17 @@ async def decide_next_attempt(
                 # Nothing smaller can be sent. Ask the same once more and take whatever answer comes.
                 return NextAttempt(template, prepared_request, previous_recovery)
             case Stop():
-                await _undo_failed_recovery(runtime, template, refusal)
+                await _undo_failed_recovery(runtime, template, refusal, recovery)
                 raise make_final_error(runtime, prepared_request, action, attempt)
             case Retry():
                 retry_number = runtime.settings.retry.max_retries - recovery.retries
                 runtime.emit_event(events.RetryScheduled(runtime.key, refusal.kind, action.seconds, retry_number))
                 await sleep(action.seconds)
                 return NextAttempt(template, prepared_request, recovery)
-            case DropSignatures():
-                unsigned_request = await commit_without_signatures(runtime, template)
-                if unsigned_request is not None:
-                    return NextAttempt(template, unsigned_request, recovery)
+            case DropSignatures() | ChangeFields():
+                changed = await _change_refused_parts(runtime, template, prepared_request, recovery, attempt, action)
+                if changed is not None:
+                    return changed
                 event = refusal  # nothing was signed; fed the same refusal again, the machine stops
             case Shrink():
                 smaller = await _announce_and_shrink(
@@ -126,7 +128,29 @@ async def decide_next_attempt(
                 event = NoProgress(smaller)
 
 
-async def _undo_failed_recovery(runtime: SessionRuntime, template: RequestTemplate, refusal: ProviderRefusal) -> None:
+async def _change_refused_parts(
+    runtime: SessionRuntime,
+    template: RequestTemplate,
+    prepared_request: PreparedRequest,
+    recovery: RecoveryState,
+    attempt: Attempt,
+    action: DropSignatures | ChangeFields,
+) -> NextAttempt | None:
+    """Return the request without what its server refused in it, or None if it has nothing of that."""
+    if isinstance(action, DropSignatures):
+        unsigned_request = await commit_without_signatures(runtime, template)
+        return None if unsigned_request is None else NextAttempt(template, unsigned_request, recovery)
+    lessons = await learn_field_lessons(
+        runtime, template.target, attempt.upstream, action.lessons, attempt.failure_text
+    )
+    recovery = replace(recovery, changed_fields=(*recovery.changed_fields, *lessons))
+    # The plan stays: the fields are changed in the body as it is sent.
+    return NextAttempt(template, prepared_request, recovery)
+
+
+async def _undo_failed_recovery(
+    runtime: SessionRuntime, template: RequestTemplate, refusal: ProviderRefusal, recovery: RecoveryState
+) -> None:
     """Take back the changes that were meant to satisfy the provider and did not.
 
     They would otherwise stay in force for the rest of the session, although the refusals are about something else.
@@ -134,6 +158,8 @@ async def _undo_failed_recovery(runtime: SessionRuntime, template: RequestTempla
     await runtime.resources.run_in_worker(runtime.journal.record_accepted_form)
     if refusal.is_signature_error and not template.request_options.observe_only:
         await restore_signatures(runtime)
+    if refusal.kind in _FORM_REFUSALS:
+        await forget_field_lessons(runtime, template.target, recovery.changed_fields)
 
 
 async def _retry_with_strict_form(
@@ -147,7 +173,8 @@ async def _retry_with_strict_form(
     Requests to a server other than the maker's keep what their client wrote, since such servers accept more. When one
     refuses that, this and all later requests of the session are normalized by the maker's rules.
     """
-    may_be_about_form = refusal.kind in _FORM_REFUSALS and not refusal.has_answer_started
+    # A refusal that names a field is about that field, so the form as a whole is left alone.
+    may_be_about_form = refusal.kind in _FORM_REFUSALS and not refusal.has_answer_started and not refusal.field_lessons
     if not may_be_about_form or template.request_options.observe_only:
         return None
     dialect = template.target.dialect

@@ -76,6 +76,11 @@ class SdkUpstream:
         self._name = name
         self._open_reply = opener
 
+    @property
+    def base_url(self) -> str:
+        """The address of the client; empty if it has none."""
+        return str(getattr(self._client, "base_url", "") or "")
+
     @asynccontextmanager
     async def send(self, request: UpstreamRequest) -> AsyncIterator[Reply]:
         """Send ``request`` and return the reply.

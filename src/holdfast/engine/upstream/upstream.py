@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import MappingProxyType
 from typing import Literal, Protocol, Self, TypeAlias
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx2
 from msgspec import Struct
@@ -28,7 +28,7 @@ LARGEST_PORT = 65_535
 """The largest port number."""
 Endpoint: TypeAlias = Literal["generate", "compact", "count"]
 """An answer, a compaction (which only Responses has an endpoint for), or a count of the prompt's tokens."""
-_ANTHROPIC_BETA_HEADER = "anthropic-beta"
+BETA_HEADER = "anthropic-beta"
 """The header that lists the requested beta features."""
 _VERSION_SUFFIX_PATTERN = re.compile(r"/v\d\w*$")
 """Matches a base URL that ends with a version (``…/v1``, ``…/paas/v4``); the API's own version is not added to it."""
@@ -44,6 +44,8 @@ class UpstreamRequest(Struct, frozen=True):
     stream: bool = False
     """Whether the answer is to come as events. The body says the same if its API has a field for it."""
     headers: Mapping[str, str] = {}
+    refused_betas: tuple[str, ...] = ()
+    """Beta features that the server refused: they are not asked for, whatever the upstream's own headers say."""
 
 
 class Reply:
@@ -85,6 +87,24 @@ class Upstream(Protocol):
         """
 
 
+def get_server_name(upstream: Upstream) -> str:
+    """Return the address that ``upstream`` sends to, without anything secret; empty if it does not say."""
+    url = getattr(upstream, "base_url", "") or getattr(upstream, "url", "")
+    try:
+        parts = urlsplit(str(url))
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return ""
+    if not parts.hostname:
+        return ""
+    return f"{parts.scheme}://{parts.hostname}{port}{parts.path.rstrip('/')}"
+
+
+def list_betas(upstream: Upstream) -> tuple[str, ...]:
+    """Return the beta features that ``upstream`` asks for with its own headers."""
+    return tuple(getattr(upstream, "betas", ()))
+
+
 class HttpUpstream:
     """A provider at ``base_url`` that speaks ``api``; ``headers`` carry its key. Use it as ``async with``.
 
@@ -107,6 +127,8 @@ class HttpUpstream:
                 {"content-type": "application/json", **get_api_spec(api).endpoints.default_headers}
             )
             default_headers.update(headers)  # replaces a default also if it is spelled in another case
+            # Kept apart, since a request may have to do without some of them.
+            self.betas = tuple(_split_betas(default_headers.pop(BETA_HEADER, "")))
             self._client = httpx2.AsyncClient(
                 headers=default_headers,
                 timeout=httpx2.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT),
@@ -162,10 +184,10 @@ class HttpUpstream:
     def _merge_headers(self, upstream_request: UpstreamRequest) -> dict[str, str]:
         """Return the headers of one request; its beta features are added to those of the client."""
         headers = dict(upstream_request.headers)
-        client_betas = self._client.headers.get(_ANTHROPIC_BETA_HEADER, "")
-        request_betas = headers.get(_ANTHROPIC_BETA_HEADER, "")
-        if client_betas and request_betas:
-            headers[_ANTHROPIC_BETA_HEADER] = f"{client_betas},{request_betas}"
+        betas = [*self.betas, *_split_betas(headers.pop(BETA_HEADER, ""))]
+        asked_betas = [beta for beta in betas if beta not in upstream_request.refused_betas]
+        if asked_betas:
+            headers[BETA_HEADER] = ",".join(asked_betas)
         return headers
 
     async def _read_chunks(self, reply: httpx2.Response) -> AsyncIterator[bytes]:
@@ -197,6 +219,10 @@ def _check_base_url(base_url: str) -> str:
     if url.scheme not in {"http", "https"} or not url.host or not has_valid_port:
         raise ConfigError(f"{base_url!r} is not the address of a provider; give one such as https://api.anthropic.com")
     return base_url
+
+
+def _split_betas(value: str) -> list[str]:
+    return [beta.strip() for beta in value.split(",") if beta.strip()]
 
 
 def _describe_no_answer(url: str, error: Exception) -> str:

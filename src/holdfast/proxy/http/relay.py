@@ -71,6 +71,15 @@ class UpstreamRelay:
         self.method = method
         self.body = body
 
+    @property
+    def betas(self) -> tuple[str, ...]:
+        """The beta features that the client asks for."""
+        features: list[str] = []
+        for name, value in self.headers:
+            if name.lower() == _RAW_BETA_HEADER:
+                features += [feature.strip() for feature in value.decode("latin-1").split(",")]
+        return tuple([feature for feature in features if feature])
+
     def with_body(self, body: bytes) -> UpstreamRelay:
         """Return the same upstream, but one that always sends ``body``."""
         return UpstreamRelay(self.client, self.url, self.headers, self.method, body)
@@ -78,7 +87,10 @@ class UpstreamRelay:
     def send(self, upstream_request: UpstreamRequest) -> AbstractAsyncContextManager[Reply]:
         """Open the reply to ``upstream_request``; raise ``UpstreamError`` of kind ``network`` without one."""
         beta_features = upstream_request.headers.get(_RAW_BETA_HEADER.decode(), "")
-        return self._open_reply(upstream_request.body, _add_beta_features(self.headers, beta_features))
+        headers = _add_beta_features(self.headers, beta_features)
+        if upstream_request.refused_betas:
+            headers = _remove_beta_features(headers, upstream_request.refused_betas)
+        return self._open_reply(upstream_request.body, headers)
 
     async def relay(
         self,
@@ -228,6 +240,20 @@ def _add_beta_features(headers: Headers, features: str) -> Headers:
             other_headers.append((name, value))
     feature_values.append(features.encode())
     return [*other_headers, (_RAW_BETA_HEADER, b",".join(feature_values))]
+
+
+def _remove_beta_features(headers: Headers, refused: Sequence[str]) -> Headers:
+    """Return ``headers`` without the beta features that the server ``refused``; a header without any left goes."""
+    kept_headers: list[HeaderPair] = []
+    for name, value in headers:
+        if name.lower() != _RAW_BETA_HEADER:
+            kept_headers.append((name, value))
+            continue
+        features = [feature.strip() for feature in value.decode("latin-1").split(",")]
+        kept_features = [feature for feature in features if feature and feature not in refused]
+        if kept_features:
+            kept_headers.append((name, ",".join(kept_features).encode("latin-1")))
+    return kept_headers
 
 
 def _make_unreached_error(url: str, error: Exception) -> UpstreamError:

@@ -225,6 +225,7 @@ class Health:
             "sessions": sessions.session_count,
             "compactions": {outcome: sessions.outcomes[outcome] for outcome in COMPACTION_OUTCOMES},
             "overflows": {"refused": sessions.refused_overflows, "avoided": sessions.avoided_overflows},
+            "changed_fields": sessions.changed_fields,
             "breaker_open": sessions.open_breakers,
             "tokens": {name: sessions.tokens[name] for name in ("input", "output", "cache_read", "cache_write")},
             "tokens_saved": sessions.saved_tokens,
@@ -298,6 +299,7 @@ def _make_session_metrics(sessions: EventCounts) -> Iterator[Metric]:
         "Requests answered after an overflow was refused or avoided.",
         sessions.avoided_overflows,
     )
+    yield _make_counter("changed_fields", "Fields changed because a server refused them.", sessions.changed_fields)
     yield _make_gauge("breaker_open", "Sessions with compactions stopped by the breaker.", sessions.open_breakers)
     yield _make_counter("tokens_saved", "Tokens removed by reductions, each counted once.", sessions.saved_tokens)
     yield _make_counter(

@@ -12,6 +12,8 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.state.field_lessons import FieldLesson
+
 CALIBRATION_DECAY = 0.97
 """Weight that older samples keep when a new one is added, so that the newest 33 or so decide the ratio.
 
@@ -228,6 +230,7 @@ class LearnedLimits(
         "uses_hour_cache": "hour",
         "fixes_client_content": "mends",
         "validates_client_content": "judges",
+        "field_lessons": "fields",
     },
 ):
     """What overflow errors and answers taught about a model. Where a field is 0 the target's own numbers stand."""
@@ -262,6 +265,8 @@ class LearnedLimits(
 
     Set once the API refused such content for a rule that we know.
     """
+    field_lessons: tuple[FieldLesson, ...] = ()
+    """Single fields that the server refused or missed, and what is done about them."""
 
 
 PLATEAU_COUNTS = 3

@@ -16,6 +16,7 @@ from holdfast.state.calibration.calibration import Calibration, LearnedLimits, M
 from holdfast.state.codec.reading import convert_value
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import NOTE_MODEL_STATS, NoteEntry
+from holdfast.state.field_lessons import MAX_FIELD_LESSONS, FieldLesson
 
 MAX_OTHER_MODELS = 8
 """Number of models, beside the one asked last, whose statistics are kept.
@@ -123,10 +124,22 @@ def apply_server_format_note(state: ConversationState, note: NoteEntry) -> Conve
     return replace(state, usage=replace(state.usage, learned_limits=limits))
 
 
+def apply_field_lessons_note(state: ConversationState, note: NoteEntry) -> ConversationState:
+    """Return the state with the lessons of ``note`` (``NOTE_FIELDS``), or unchanged if they cannot be decoded."""
+    try:
+        lessons = convert_value(note.data.get("lessons"), tuple[FieldLesson, ...])
+    except (ValueError, TypeError):
+        return state
+    limits = replace(state.usage.learned_limits, field_lessons=lessons[-MAX_FIELD_LESSONS:])
+    return replace(state, usage=replace(state.usage, learned_limits=limits))
+
+
 def _keep_form_flags(limits: LearnedLimits) -> LearnedLimits:
     """Return only the part of ``limits`` that is about the form of requests and not about sizes."""
     return LearnedLimits(
-        fixes_client_content=limits.fixes_client_content, validates_client_content=limits.validates_client_content
+        fixes_client_content=limits.fixes_client_content,
+        validates_client_content=limits.validates_client_content,
+        field_lessons=limits.field_lessons,
     )
 
 

@@ -21,6 +21,7 @@ from holdfast.state.calibration.calibration import (
     adjust_for_setup_change,
 )
 from holdfast.state.calibration.model_stats import (
+    apply_field_lessons_note,
     apply_model_stats_note,
     apply_server_format_note,
     forget_learned_limits,
@@ -39,6 +40,7 @@ from holdfast.state.entries import (
     FAILURE_OVERFLOW,
     FAILURE_UNANSWERED,
     NOTE_DELIVERED,
+    NOTE_FIELDS,
     NOTE_FORM,
     NOTE_MODEL_STATS,
     NOTE_POLICY,
@@ -517,6 +519,8 @@ def _apply_note(state: ConversationState, entry: Entry, body: NoteEntry) -> Conv
         return apply_model_stats_note(state, body)
     if body.reason == NOTE_FORM:
         return apply_server_format_note(state, body)
+    if body.reason == NOTE_FIELDS:
+        return apply_field_lessons_note(state, body)
     if body.reason == NOTE_QUEUED:
         queued_messages = (*state.history.queued_messages, (entry.id, body.raw))
         return replace(state, history=replace(state.history, queued_messages=queued_messages))

@@ -35,6 +35,7 @@ from holdfast.testing.provider.checks.check_request import (
 )
 from holdfast.testing.provider.checks.size_limits import PromptSize, check_request_limits, measure_prompt
 from holdfast.testing.provider.checks.token_counter import RequestCounter, get_token_counter
+from holdfast.testing.provider.faults.field_faults import check_field_faults
 from holdfast.testing.provider.parse_request import ProviderRequest, parse_provider_request
 from holdfast.testing.provider.request_pieces import split_into_blocks
 from holdfast.testing.provider.settings import ProviderSettings
@@ -131,6 +132,9 @@ class Provider:
         request = self.response_store.resolve_references(parsed_request)
         if isinstance(request, RefusalReply):
             return JudgedRequest(incoming_request, request)
+        refusal = check_field_faults(request.body, request.betas, self.settings.field_faults)
+        if refusal is not None:
+            return JudgedRequest(incoming_request, refusal)
         refusal = check_request_rules(request)
         if refusal is not None:
             return JudgedRequest(incoming_request, refusal)

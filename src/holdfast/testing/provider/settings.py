@@ -8,6 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from holdfast.errors import ConfigError, raise_if_wrong_type
+from holdfast.testing.provider.faults.field_faults import FieldFault
 
 
 class ProviderSettings(Struct, frozen=True):
@@ -43,6 +44,8 @@ class ProviderSettings(Struct, frozen=True):
     """Whether there is a prompt cache."""
     cache_minimum: int | None = None
     """Tokens of the shortest cached prefix; None follows the model (``cache.get_cache_rules``)."""
+    field_faults: tuple[FieldFault, ...] = ()
+    """Single fields that this server refuses, wants or caps, beside the rules of its API."""
     models: tuple[str, ...] = ()
     """Names of the models that exist; empty for any name."""
 

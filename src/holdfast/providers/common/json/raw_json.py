@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -22,6 +22,9 @@ T = TypeVar("T")
 JsonBytes = Raw | bytes
 
 _FIELDS_DECODER = Decoder(dict[str, Raw])
+_ELEMENTS_DECODER = Decoder(list[Raw])
+_ELEMENT_GAP = re.compile(rb"[\s,]*")
+"""White space and the comma between two elements of a list."""
 _STRING_DECODER = Decoder(str)
 _VALUE_DECODER: Decoder[Any] = Decoder(float_hook=float)
 
@@ -181,4 +184,58 @@ def replace_json_fields(
         out += [encode_json(key), b":", *pieces[key]]
         has_fields = True
     out.append(view[close:])
+    return b"".join(out)
+
+
+def remove_json_fields(body: bytes, fields: Mapping[str, Raw], names: Collection[str]) -> bytes:
+    """Return an object without the fields ``names``; ``fields`` are its current fields. All other bytes stay."""
+    if not any(name in fields for name in names):
+        return body
+    spans = find_field_spans(body, fields)
+    view = memoryview(body)
+    out: list[JsonBytes | memoryview] = []
+    previous_end = body.index(b"{") + 1
+    for key, (_, end) in spans.items():
+        if key not in names:
+            start = previous_end
+            if not out:
+                # The first field that stays loses the comma of the ones before it, and keeps its white space.
+                start += len(body[previous_end:end]) - len(body[previous_end:end].lstrip(b" \t\r\n,"))
+                lead = body[body.index(b"{") : _skip_space(body, body.index(b"{") + 1)]
+                out.append(lead)
+            out.append(view[start:end])
+        previous_end = end
+    if not out:
+        out.append(b"{")
+    out.append(view[previous_end:])
+    return b"".join(out)
+
+
+def _skip_space(body: bytes, position: int) -> int:
+    while body[position : position + 1] in {b" ", b"\t", b"\r", b"\n"}:
+        position += 1
+    return position
+
+
+def map_json_elements(raw: JsonBytes, change: Callable[[Raw], JsonBytes]) -> JsonBytes:
+    """Return a list with ``change`` applied to each element; the bytes around the elements stay.
+
+    The same object comes back if no element changed.
+    """
+    elements = decode_json(_ELEMENTS_DECODER, raw, "the list")
+    view = memoryview(raw)
+    out: list[JsonBytes | memoryview] = []
+    position = bytes(raw).find(b"[") + 1
+    copied = 0
+    for element in elements:
+        match = _ELEMENT_GAP.match(view, position)
+        start = position if match is None else match.end()
+        position = start + memoryview(element).nbytes
+        new_element = change(element)
+        if new_element is not element:
+            out += [view[copied:start], new_element]
+            copied = position
+    if not out:
+        return raw
+    out.append(view[copied:])
     return b"".join(out)
