@@ -82,6 +82,8 @@ def chat_transcript(url: str) -> None:
     """Talk through ``openai``, Chat Completions."""
     model = "gpt-5.6-sol"
     tool = {"type": "function", "function": {"name": "read", "parameters": SCHEMA}}
+    # This model takes tools in Chat Completions only without reasoning.
+    tools: dict[str, Any] = {"tools": [tool], "reasoning_effort": "none"}
     with openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client:
 
         def ask(*messages: Any, **more: Any) -> Any:
@@ -93,10 +95,10 @@ def chat_transcript(url: str) -> None:
         chunks = list(ask(user(HELLO), stream=True, stream_options={"include_usage": True}))
         said = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices]
         say("stream", f"{len(chunks)} chunks: {said}", f"usage in the last: {chunks[-1].usage.prompt_tokens} tokens in")
-        asked = ask(user(CALL), tools=[tool]).choices[0].message
+        asked = ask(user(CALL), **tools).choices[0].message
         call = asked.tool_calls[0]
         result = {"role": "tool", "tool_call_id": call.id, "content": RESULT}
-        back = ask(user(CALL), asked, result, tools=[tool])
+        back = ask(user(CALL), asked, result, **tools)
         say("tools", f"{call.function.name} {call.function.arguments}", back.choices[0].message.content)
         say("overflow", refused(lambda: ask(user(HUGE)), openai.BadRequestError))
         say("count", "Chat Completions has no endpoint for it")

@@ -87,7 +87,8 @@ class SessionRuntime:
         environment = self.resources.environment
         if environment is None:
             return dict(self.resources.fields)
-        return {**environment.build_fields(self.get_default_target().api), **self.resources.fields}
+        target = self.get_default_target()
+        return {**environment.build_fields(target.api, target.model), **self.resources.fields}
 
     def hold_lane(self) -> AbstractAsyncContextManager[None]:
         """Return a context manager that holds this branch's lane, which one run may hold at a time."""

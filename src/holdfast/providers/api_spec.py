@@ -17,6 +17,7 @@ from holdfast.messages.parts import Media
 from holdfast.providers.common.compaction import JsonObject, NativeCompactionRequest
 from holdfast.providers.common.error_forms import ErrorFormat
 from holdfast.providers.common.json.raw_json import JsonBytes
+from holdfast.providers.common.option_changes import OptionChange
 from holdfast.providers.common.portable_options import OptionFields, PortableOptions
 from holdfast.providers.common.shared_options import SharedOptionForm
 from holdfast.state.dialect import Dialect
@@ -74,6 +75,10 @@ class OptionFormat(Struct, frozen=True):
     """Fields that refer to stored messages, in a body without messages of its own."""
     reference_item_types: tuple[str, ...] = ()
     """Types of list elements that refer to one stored by the provider."""
+    find_model_changes: Callable[[Mapping[str, Any], str], Sequence[OptionChange]] | None = None
+    """Returns the changes that a model, given by its name, needs in the decoded options of a body."""
+    describe_unfit_options: Callable[[Mapping[str, Any], str], Sequence[str]] | None = None
+    """Returns a note on each option that a model refuses, and that no change helps."""
 
 
 class RuleSet(Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.engine.run.check_request import is_already_checked, make_check_baseline
+from holdfast.engine.run.check_request import check_request, is_already_checked, make_check_baseline
 from holdfast.engine.upstream.upstream import UpstreamRequest
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
@@ -125,3 +125,10 @@ def test_make_check_baseline_returns_none_for_a_changed_last_message():
     parsed = parse_client_body(*FIRST)
     slots = (*parsed.messages[:-1], CUT_MESSAGE)
     assert make_check_baseline(build_upstream_request(parsed, *slots), slots) is None
+
+
+def test_check_request_leaves_options_by_model_to_the_server():
+    """A gateway may serve a model of OpenAI's name by other rules, so its options do not stop a request."""
+    body = b'{"model": "gpt-6.2-sol", "temperature": 0.2, "messages": [{"role": "user", "content": "Mend."}]}'
+    request = UpstreamRequest("openai-chat", body, "gpt-6.2-sol")
+    assert check_request(request).upstream_request is request

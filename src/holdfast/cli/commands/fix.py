@@ -160,7 +160,7 @@ def fix_request_body(data: bytes, fix_options: FixOptions, *, whole: bool = Fals
     if to == api:
         result = FixResult(api, body)
     else:
-        result = _fix_with_dialect(body, api, case.model, fix_options, case)
+        result = _fix_with_dialect(body, api, case.model, fix_options, case, is_converted=True)
     result = msgspec.structs.replace(result, fixes=(*halves, *result.fixes))
     new_body, losses = convert_request(result.body, to, fix_options.model, api=api)
     if to == api and new_body != result.body:
@@ -182,6 +182,7 @@ def _fix_with_dialect(
     *,
     provider: str = "",
     whole: bool = False,
+    is_converted: bool = False,
 ) -> FixResult:
     from holdfast.config import load_catalog
 
@@ -194,6 +195,7 @@ def _fix_with_dialect(
         dialect=partial(load_catalog().get_dialect, provider=provider),
         betas=betas,
         complete=whole,
+        keep_model_options=is_converted,
     )
 
 

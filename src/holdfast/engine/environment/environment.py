@@ -88,14 +88,14 @@ class Environment(Struct, frozen=True):
         sections = [self.system.strip(), _format_skill_list(self.skills), *map(_format_rules, self.rules)]
         return "\n\n".join([section for section in sections if section])
 
-    def build_fields(self, api: str) -> dict[str, Any]:
-        """Return the fields of requests to ``api`` beside their messages.
+    def build_fields(self, api: str, model: str = "") -> dict[str, Any]:
+        """Return the fields of requests to ``api`` beside their messages, as ``model`` accepts them.
 
         If the API has no field for the system prompt, it is a message before all others. Raises
         ``UnrecognizedContent`` for an unknown API.
         """
         spec = get_api_spec(api)
-        body, _ = write_request_options(api, PortableOptions(tools=self.tools, max_tokens=self.max_output))
+        body, _ = write_request_options(api, PortableOptions(tools=self.tools, max_tokens=self.max_output), model)
         return {**self._build_prompt_field(spec), **body}
 
     def _build_prompt_field(self, spec: ApiSpec) -> dict[str, Any]:

@@ -32,6 +32,14 @@ _CHECKED_PLACEHOLDER = SizedMessage(Message.from_text("user", "(what was judged 
 # The headers come from a proxy's client or an SDK and are not known here, so their absence proves nothing.
 _HEADER_RULES = frozenset({"anthropic.binding-beta", "anthropic.compaction-beta"})
 """Rules about headers."""
+# These fields are the client's, and pass unchanged. A gateway or Azure may serve a model of this name by other rules,
+# so the server decides; `holdfast lint` and `fix` go by the rules of OpenAI itself.
+_MODEL_OPTION_RULES = frozenset(
+    f"{api}.{rule}"
+    for api in ("openai-chat", "openai-responses")
+    for rule in ("model-sampling", "model-effort", "model-tools", "cache-retention")
+)
+"""Rules about options that not every model of OpenAI's takes."""
 
 
 class CheckedRequest(Struct, frozen=True):
@@ -171,6 +179,6 @@ def _find_errors(upstream_request: UpstreamRequest) -> list[Finding]:
     findings = validate_request(upstream_request.body, upstream_request.api, model=upstream_request.model)
     errors: list[Finding] = []
     for finding in findings:
-        if finding.level == "error" and finding.rule not in _HEADER_RULES:
+        if finding.level == "error" and finding.rule not in _HEADER_RULES | _MODEL_OPTION_RULES:
             errors.append(finding)
     return errors

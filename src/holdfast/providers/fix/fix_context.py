@@ -53,6 +53,8 @@ class FixContext(Struct, frozen=True):
     """The provider that serves the request; empty for the one that the body or the model's name gives away."""
     complete: bool = False
     """Whether the body must be a complete request, with its model and output limit, and not a part of one."""
+    keeps_model_options: bool = False
+    """Whether options stay that only the model refuses, because the request is converted next."""
 
     def validate_body(self, body: bytes) -> tuple[Finding, ...]:
         """Return the validator's findings on ``body``, errors and warnings."""

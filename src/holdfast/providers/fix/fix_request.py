@@ -5,8 +5,8 @@ validator still finds errors, steps run in rounds:
 
 1. *forming* steps bring the list of messages, the system prompt, tools, foreign blocks and each message into the form
    of the API;
-2. *repairing* steps normalize the history, change options that break a rule in the one right way, and add a missing
-   output limit.
+2. *repairing* steps normalize the history, change options that the model refuses or that break another rule in the one
+   right way, and add a missing output limit.
 
 Two laws hold for every step: it must not lose a word of a user or system prompt, and its change is kept only if fewer
 rules are broken in the end than before.
@@ -28,6 +28,7 @@ from holdfast.providers.fix.history import normalize_body_history
 from holdfast.providers.fix.lost_text import count_user_texts, has_lost_text
 from holdfast.providers.fix.message_list import fix_message_list
 from holdfast.providers.fix.message_shapes import reshape_messages
+from holdfast.providers.fix.model_options import fit_options_to_model
 from holdfast.providers.fix.options import fix_options_greedily
 from holdfast.providers.fix.output_limit import add_missing_max_tokens
 from holdfast.providers.fix.provider_requirements import apply_provider_requirements
@@ -50,6 +51,7 @@ _FORMING_STEPS: tuple[FixStep, ...] = (
 _REPAIRING_STEPS: tuple[FixStep, ...] = (
     normalize_body_history,
     apply_provider_requirements,
+    fit_options_to_model,
     fix_options_greedily,
     add_missing_max_tokens,
 )
@@ -68,13 +70,15 @@ def fix_request(
     dialect: Callable[[str, str], Dialect] | None = None,
     betas: Sequence[str] | None = None,
     complete: bool = False,
+    keep_model_options: bool = False,
 ) -> FixResult:
     """Fix ``body`` for its API. A valid body comes back as the same object.
 
     ``api`` is recognized from the body if it is not given. ``model`` is the model whose rules apply, even if the body
     names another one; ``provider`` serves it, by default the one that the body or the model's name gives away.
     ``dialect`` returns the rules for an API and a model. ``betas`` are the beta features of the request's headers. A
-    ``complete`` request must also name its model and ``max_tokens``.
+    ``complete`` request must also name its model and ``max_tokens``. With ``keep_model_options`` options stay that only
+    the model refuses: another API may take them, to which the request is converted next.
 
     Raises ``FormatError`` if the body is not a JSON object, ``UnrecognizedContent`` if its API cannot be told, and
     ``ConfigError`` for an unknown provider.
@@ -95,6 +99,7 @@ def fix_request(
         has_other_model=model_name != body_model,
         provider=provider,
         complete=complete,
+        keeps_model_options=keep_model_options,
     )
     findings = context.validate_body(body)
     for _ in range(_MAX_ROUNDS):

@@ -30,7 +30,7 @@ _FIXABLE_RULES = frozenset(
      "thinking-mode", "thinking-budget", "thinking-company", "thinking-first", "binding-beta", "cache-count",
      "cache-shape", "cache-order", "cache-place", "tools", "tool-shape", "tool-names", "one-limit", "limits",
      "stream-options", "truncation", "limit", "thinking", "cached-content", "edit-thinking", "edit-trigger",
-     "edit-order", "history", "compaction-exclusive", "context-management"}
+     "edit-order", "history", "compaction-exclusive", "context-management", "background"}
 )  # fmt: skip
 """Rules about fields outside of the messages that a removed field may satisfy; all others are only reported."""
 _REPORT_ONLY_RULES = frozenset({"gemini.stop-sequences"})

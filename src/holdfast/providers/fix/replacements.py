@@ -27,6 +27,7 @@ from holdfast.providers.common.json.lenient_json import read_json_items, read_js
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.common.tool_names import map_invalid_tool_names
 from holdfast.providers.fix.fix_context import FixContext
+from holdfast.providers.fix.response_items import add_empty_summary, drop_approval, drop_item
 
 Replacements: TypeAlias = Mapping[PathSteps, bytes | None]
 _MAX_CACHE_BREAKPOINTS = 4
@@ -312,6 +313,10 @@ _REPLACEMENTS_BY_RULE: Mapping[str, RuleReplacement] = {
     "tool-shape": RuleReplacement(_replace_tool_name),
     "tool-names": RuleReplacement(_drop_duplicate_or_replace_name),
     "cache-count": RuleReplacement(_drop_surplus_breakpoints),
+    "item-fields": RuleReplacement(add_empty_summary, "an empty one is added"),
+    "search-action": RuleReplacement(drop_item, "the item is left out, it has no text"),
+    "image-result": RuleReplacement(drop_item, "the item is left out, it has no image"),
+    "approval-pair": RuleReplacement(drop_approval, "the approval is left out; a reason for it becomes a user message"),
     "image-size": RuleReplacement(_replace_image_by_placeholder, "replaced by a line of text", _rank_oversized_image),
 }
 """Replacements by the name of the rule, without the API before it."""

@@ -60,7 +60,7 @@ def convert_request(
     messages, message_notes = _convert_messages(parsed_request, source_options, spec)
     target_model = model or parsed_request.model
     source_options, messages, name_notes = _rename_invalid_tools(source_options, messages, spec, target_model)
-    target_options, option_notes = write_request_options(target_api, source_options)
+    target_options, option_notes = write_request_options(target_api, source_options, target_model)
     sized_messages = []
     for message in messages:
         if message.parts:

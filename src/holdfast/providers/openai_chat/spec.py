@@ -25,6 +25,7 @@ from holdfast.providers.common.content_kinds import (
     SOUND_KIND,
     TOOL_KIND,
 )
+from holdfast.providers.common.openai.model_changes import describe_unfit_tools, find_chat_model_changes
 from holdfast.providers.common.openai.paths import OPENAI_PATH
 from holdfast.providers.openai_chat import messages, models, options
 from holdfast.providers.openai_chat.errors import ERROR_FORMAT
@@ -35,6 +36,8 @@ _OPTIONS = OptionFormat(
     options.SHARED_FORM,
     options.is_own_tool_choice,
     stream_fields={"stream": True, "stream_options": {"include_usage": True}},
+    find_model_changes=find_chat_model_changes,
+    describe_unfit_options=describe_unfit_tools,
 )
 _ENDPOINTS = Endpoints(
     provider="openai",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.providers.common.openai.model_changes import LOGPROBS_INCLUDE
 from holdfast.providers.common.openai.options import (
     OPENAI_SHARED_FIELDS,
     read_answer_format,
@@ -28,9 +29,6 @@ from holdfast.providers.common.portable_options import (
 )
 from holdfast.providers.common.shared_options import SharedOptionForm, read_shared_options
 
-_LOGPROBS_INCLUDE = "message.output_text.logprobs"
-"""The entry of ``include`` that asks for log probabilities."""
-
 
 def _write_answer_format(answer_format: dict[str, Any]) -> Any:
     return answer_format
@@ -46,7 +44,7 @@ SHARED_FORM = SharedOptionForm(
     },
     read_answer_format,
     _write_answer_format,
-    logprobs_value=[_LOGPROBS_INCLUDE],
+    logprobs_value=[LOGPROBS_INCLUDE],
 )
 """Options that other APIs have too, and their fields in Responses."""
 

@@ -27,6 +27,7 @@ from holdfast.providers.common.content_kinds import (
     THINKING_KIND,
     TOOL_KIND,
 )
+from holdfast.providers.common.openai.model_changes import find_responses_model_changes
 from holdfast.providers.common.openai.paths import OPENAI_PATH
 from holdfast.providers.openai_responses import messages, models, options
 from holdfast.providers.openai_responses.compaction import COMPACTION
@@ -42,6 +43,7 @@ _OPTIONS = OptionFormat(
     stored_history_fields=("previous_response_id", "conversation"),
     stored_prompt_fields=("prompt",),
     reference_item_types=("item_reference",),
+    find_model_changes=find_responses_model_changes,
 )
 _ENDPOINTS = Endpoints(
     provider="openai",

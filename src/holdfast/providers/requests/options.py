@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.errors import FormatError
+from holdfast.providers.common.option_changes import apply_option_changes
 from holdfast.providers.common.portable_options import PortableOptions
 from holdfast.providers.common.shared_options import write_shared_options
 from holdfast.providers.registry import API_SPECS
@@ -26,10 +27,13 @@ def read_request_options(api: str, fields: Mapping[str, Raw], messages_field: st
     return API_SPECS[api].options.read(values)
 
 
-def write_request_options(api: str, options: PortableOptions) -> tuple[dict[str, Any], tuple[str, ...]]:
+def write_request_options(
+    api: str, options: PortableOptions, model: str = ""
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the fields that ask ``api`` for ``options``, and a note for each option that it has no form for.
 
-    The system prompt is not among them: depending on the API it is a message.
+    The system prompt is not among them: depending on the API it is a message. Options that ``model`` is known to
+    refuse are changed or left out, with a note.
     """
     option_format = API_SPECS[api].options
     body, notes = option_format.write(options)
@@ -46,6 +50,12 @@ def write_request_options(api: str, options: PortableOptions) -> tuple[dict[str,
         tool_names = ", ".join(map(repr, options.allowed_tools))
         all_notes.append(f"the choice among only {tool_names}: left out, the API has no such option")
     all_notes += [f"the field {name}: left out" for name in dropped_fields]
+    if option_format.find_model_changes is not None:
+        changes = option_format.find_model_changes(fields, model)
+        fields = apply_option_changes(fields, changes)
+        all_notes += [change.note for change in changes]
+    if option_format.describe_unfit_options is not None:
+        all_notes += option_format.describe_unfit_options(fields, model)
     return fields, tuple(all_notes)
 
 

@@ -141,6 +141,7 @@ def test_refusal_of_open_calls_names_all_of_a_message():
     )
 
 
+TOOL = {"type": "function", "function": {"name": "ls", "parameters": {"type": "object"}}}
 FETCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_fetch", "input": {}}
 FETCHED = {
     "type": "web_fetch_tool_result",
@@ -172,6 +173,34 @@ def test_refusal_of_open_chat_calls_names_their_ids():
     reply = send_body("openai-chat", {"model": "m", "messages": conversation})
     assert reply.message.endswith("did not have response messages: c2")
     assert reply.details == {"param": "messages[0].tool_calls"}
+
+
+@pytest.mark.parametrize(
+    ("api", "fields", "words"),
+    [
+        (
+            "openai-chat",
+            {"model": "gpt-5.6-sol", "tools": [TOOL]},
+            "use /v1/responses or set reasoning_effort to 'none'",
+        ),
+        ("openai-chat", {"model": "gpt-6.2-sol", "tools": [TOOL]}, "Please use /v1/responses instead."),
+        ("openai-responses", {"model": "o3", "temperature": 0}, "Unsupported parameter: 'temperature'"),
+        (
+            "openai-responses",
+            {"model": "gpt-6.2-sol", "reasoning": {"effort": "none"}},
+            "Supported values are: 'low', 'medium', 'high', 'xhigh', 'max'.",
+        ),
+        (
+            "openai-responses",
+            {"model": "m", "input": [{"type": "reasoning", "id": "rs_1"}, {"role": "user", "content": "x"}]},
+            "Missing required parameter: 'input[0].summary'.",
+        ),
+    ],
+)
+def test_refusal_by_model_is_worded_as_openai_does(api, fields, words):
+    """What a model of OpenAI's refuses, and a missing summary, are refused in OpenAI's words."""
+    reply = send_body(api, {**COMPLETE_BODIES[api], **fields})
+    assert words in reply.message
 
 
 def test_json_place_is_formatted_as_its_api_does():

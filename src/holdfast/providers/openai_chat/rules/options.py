@@ -5,6 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.providers.common.openai.model_rules import (
+    OPENAI_MODEL_SOURCES,
+    OPENAI_NOVEMBER_DOCS,
+    check_breakpoint_count,
+    check_cache_retention,
+    check_model_effort,
+    check_model_sampling,
+    check_model_shut_down,
+    check_safety_identifier,
+)
+from holdfast.providers.common.openai.model_traits import get_openai_traits
 from holdfast.providers.openai_chat.rules.request_view import ChatView
 from holdfast.providers.rules.options import (
     check_foreign_fields,
@@ -40,6 +51,7 @@ _FOREIGN_FIELDS = (
 # Ranges and number of stop sequences in OpenAI's API reference.
 _RANGES = {"temperature": (0, 2), "top_p": (0, 1), "frequency_penalty": (-2, 2), "presence_penalty": (-2, 2)}
 _MAX_STOPS = 4
+_REASONING_MODELS = "o-series, gpt-5 and later"
 
 
 def _check_foreign_fields(request: ChatView) -> Violations:
@@ -128,6 +140,61 @@ def _check_stream_options(request: ChatView) -> Violations:
         yield "$.stream_options", "stream_options without stream; send stream: true, or leave stream_options out"
 
 
+# -- rules by model ----------------------------------------------------------------------------------------------------
+
+
+def _check_model_sampling(request: ChatView) -> Violations:
+    """Temperature, top_p, log probabilities and penalties are only sent to a model that takes them at its effort."""
+    return check_model_sampling(request, request.body.get("reasoning_effort"))
+
+
+def _check_model_effort(request: ChatView) -> Violations:
+    """The reasoning effort is one that the model has in Chat Completions."""
+    return check_model_effort(request, "$.reasoning_effort", request.body.get("reasoning_effort"), is_chat=True)
+
+
+def _check_model_tools(request: ChatView) -> Violations:
+    """Tools are only sent to a model that takes them in Chat Completions, at an effort with which it takes them."""
+    traits = get_openai_traits(request.model)
+    tools_field = next((key for key in ("tools", "functions") if request.get_list(key)), "")
+    if traits is None or not tools_field:
+        return
+    effort = request.body.get("reasoning_effort")
+    if traits.chat_tools == "never":
+        problem = f"{request.model} takes tools only in the Responses API"
+        yield f"$.{tools_field}", f"{problem}; send the request there (holdfast fix --to openai-responses)"
+    elif traits.chat_tools == "only_none" and effort != "none":
+        problem = f"{request.model} takes tools in Chat Completions only at the reasoning effort none"
+        yield "$.reasoning_effort", f"{problem}; send none, or send the request to the Responses API"
+    elif traits.chat_tools == "no_effort" and effort not in (None, "none"):
+        problem = f"{request.model} takes tools in Chat Completions only without a reasoning effort"
+        yield "$.reasoning_effort", f"{problem}; leave it out, or send the request to the Responses API"
+
+
+def _check_cache_retention(request: ChatView) -> Violations:
+    """prompt_cache_retention is one that the model has."""
+    return check_cache_retention(request)
+
+
+def _check_safety_identifier(request: ChatView) -> Violations:
+    """safety_identifier has at most 128 characters."""
+    return check_safety_identifier(request)
+
+
+def _check_breakpoint_count(request: ChatView) -> Violations:
+    """There are at most 4 cache breakpoints."""
+    paths = []
+    for message_index, part_index, part, _role in request.parts:
+        if isinstance(part, dict) and part.get("prompt_cache_breakpoint") is not None:
+            paths.append(f"$.messages[{message_index}].content[{part_index}].prompt_cache_breakpoint")
+    return check_breakpoint_count(paths)
+
+
+def _check_model_shut_down(request: ChatView) -> Violations:
+    """The model is one that OpenAI still serves."""
+    return check_model_shut_down(request)
+
+
 OPTION_RULES: tuple[Rule, ...] = (
     Rule("openai-chat.foreign-field", _check_foreign_fields, "recalled", UNVERIFIED_MEMORY),
     Rule("openai-chat.tools", _check_tools, "documented", OPENAI_DOCS),
@@ -138,6 +205,13 @@ OPTION_RULES: tuple[Rule, ...] = (
     Rule("openai-chat.sampling", _check_sampling, "documented", OPENAI_DOCS),
     Rule("openai-chat.stop", _check_stop_sequences, "documented", OPENAI_DOCS),
     Rule("openai-chat.stream-options", _check_stream_options, "documented", OPENAI_DOCS),
+    Rule("openai-chat.model-sampling", _check_model_sampling, "observed", OPENAI_MODEL_SOURCES, _REASONING_MODELS),
+    Rule("openai-chat.model-effort", _check_model_effort, "observed", OPENAI_MODEL_SOURCES, _REASONING_MODELS),
+    Rule("openai-chat.model-tools", _check_model_tools, "observed", OPENAI_MODEL_SOURCES, "gpt-5.4 and later"),
+    Rule("openai-chat.cache-retention", _check_cache_retention, "observed", OPENAI_MODEL_SOURCES, "gpt-5.5, gpt-5.6"),
+    Rule("openai-chat.safety-identifier", _check_safety_identifier, "documented", OPENAI_NOVEMBER_DOCS),
+    Rule("openai-chat.breakpoints", _check_breakpoint_count, "inferred", OPENAI_NOVEMBER_DOCS),
+    Rule("openai-chat.shut-down", _check_model_shut_down, "inferred", "page on deprecations, October 2026"),
 )
 """The rules about options."""
 

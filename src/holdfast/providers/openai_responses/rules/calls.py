@@ -106,6 +106,21 @@ def _check_orphan_results(request: ResponsesView) -> Violations:
             yield f"{item.path}.call_id", f"{problem}; send the call too, or drop the output"
 
 
+def _check_approvals(request: ResponsesView) -> Violations:
+    """Every mcp_approval_response has its mcp_approval_request before it, in the request or the stored conversation."""
+    if _has_stored_items(request):
+        return
+    request_ids: set[str] = set()
+    for item in request.items:
+        if item.kind == "mcp_approval_request":
+            request_ids.add(str(item.value.get("id")))
+        elif item.kind == "mcp_approval_response":
+            id_ = item.value.get("approval_request_id")
+            if isinstance(id_, str) and id_ not in request_ids:
+                problem = f"mcp_approval_response {id_} has no mcp_approval_request of that id before it"
+                yield f"{item.path}.approval_request_id", f"{problem}; send the request too, or drop the response"
+
+
 def _check_single_use(request: ResponsesView) -> Violations:
     """A call id is used for one call and one output."""
     for fault, item in _get_pairing_faults(request):
@@ -183,6 +198,7 @@ def _check_trigger_last(request: ResponsesView) -> Violations:
 CALL_RULES: tuple[Rule, ...] = (
     Rule("openai-responses.pair", _check_calls_answered, "observed", PUBLIC_ERRORS),
     Rule("openai-responses.orphan", _check_orphan_results, "observed", PUBLIC_ERRORS),
+    Rule("openai-responses.approval-pair", _check_approvals, "observed", "agent-framework#7452, SDK 3.57 types (2026)"),
     Rule("openai-responses.call-once", _check_single_use, "inferred", "not settled"),
     Rule("openai-responses.call-id", _check_call_id, "documented", OPENAI_DOCS),
     Rule("openai-responses.name-pattern", _check_call_name, "recalled", UNVERIFIED_MEMORY),

@@ -62,6 +62,12 @@ _MAX_ENCODED_CHARS = 20_971_520
 _MAX_IMAGES = 500
 """The limit in OpenAI's guide to images."""
 _PHASES = (None, "commentary", "final_answer")
+_IMAGE_OUTPUT_FIELDS = ("action", "background", "output_format", "quality", "revised_prompt", "size")
+"""Fields of an ``image_generation_call`` that the server adds to its answer. Sent back they were refused
+(gajae-code#1688, 2026-07-06; oh-my-pi#3202, 2026-06-21), though the types of SDK 3.57 list them as input."""
+_SEARCH_ACTIONS = ("search", "open_page", "find_in_page", "find")
+"""Actions of a ``web_search_call`` (SDK 3.57 types); ``find`` is the spelling of ``find_in_page`` until July 2026
+(openai-openapi#512)."""
 
 
 # -- items -------------------------------------------------------------------------------------------------------------
@@ -135,6 +141,45 @@ def _check_phase(request: ResponsesView) -> Violations:
                 f"{item.path}.phase",
                 f"phase is {format_json_value(item.value['phase'])}; send commentary or final_answer, or leave it out",
             )
+
+
+# -- fields and items of answers that may not come back ----------------------------------------------------------------
+
+
+def _check_output_fields(request: ResponsesView) -> Violations:
+    """An image_generation_call comes back with its id, status and result alone."""
+    for item in request.iter_items("image_generation_call"):
+        for key in _IMAGE_OUTPUT_FIELDS:
+            if key in item.value:
+                problem = f"{key} of an image_generation_call is only for answers"
+                yield f"{item.path}.{key}", f"{problem}; leave it out, and send id, status and result"
+
+
+def _check_reasoning_status(request: ResponsesView) -> Violations:
+    """A reasoning item comes back without its status."""
+    for item in request.iter_items("reasoning"):
+        if item.value.get("status") is not None:
+            yield f"{item.path}.status", "status of a reasoning item is only for answers; leave it out"
+
+
+def _check_search_action(request: ResponsesView) -> Violations:
+    """The action of a web_search_call is search, open_page or find_in_page."""
+    for item in request.iter_items("web_search_call"):
+        action = item.value.get("action")
+        kind = action.get("type") if isinstance(action, dict) else None
+        if isinstance(kind, str) and kind not in _SEARCH_ACTIONS:
+            problem = f"the action {format_json_value(kind)} of a web_search_call is only for answers"
+            yield f"{item.path}.action.type", f"{problem}; leave the item out"
+
+
+def _check_unstored_images(request: ResponsesView) -> Violations:
+    """With store: false, an image_generation_call has its result."""
+    if request.body.get("store") is not False:
+        return
+    for item in request.iter_items("image_generation_call"):
+        if not isinstance(item.value.get("result"), str):
+            problem = f"image_generation_call {item.value.get('id')} is not stored (store: false) and has no result"
+            yield f"{item.path}.result", f"{problem}; leave the item out"
 
 
 # -- ids ---------------------------------------------------------------------------------------------------------------
@@ -279,6 +324,15 @@ ITEM_RULES: tuple[Rule, ...] = (
     Rule("openai-responses.item-fields", _check_item_fields, "documented", OPENAI_DOCS),
     Rule("openai-responses.roles", _check_roles, "documented", OPENAI_DOCS),
     Rule("openai-responses.phase", _check_phase, "documented", OPENAI_DOCS),
+    Rule("openai-responses.output-fields", _check_output_fields, "observed", "gajae-code#1688, oh-my-pi#3202 (2026)"),
+    Rule(
+        "openai-responses.reasoning-status",
+        _check_reasoning_status,
+        "observed",
+        "haskell-agent#689, codex-proxy-rs#201, sub2api#6143 (2026)",
+    ),
+    Rule("openai-responses.search-action", _check_search_action, "observed", "codex#7073 (2025-11), SDK 3.57 types"),
+    Rule("openai-responses.image-result", _check_unstored_images, "observed", "oh-my-pi#3226 (2026-06-22)"),
     Rule("openai-responses.id-pattern", _check_id_pattern, "observed", PUBLIC_ERRORS),
     Rule("openai-responses.id-prefix", _check_id_prefix, "observed", PUBLIC_ERRORS),
     Rule("openai-responses.unique-ids", _check_unique_ids, "recalled", UNVERIFIED_MEMORY),

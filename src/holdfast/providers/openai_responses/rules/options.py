@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from holdfast.providers.openai_responses.rules.request_view import ResponsesView
+from holdfast.providers.common.openai.model_changes import LOGPROBS_INCLUDE
+from holdfast.providers.common.openai.model_rules import (
+    OPENAI_MODEL_SOURCES,
+    OPENAI_NOVEMBER_DOCS,
+    check_breakpoint_count,
+    check_cache_retention,
+    check_model_effort,
+    check_model_sampling,
+    check_model_shut_down,
+    check_safety_identifier,
+)
+from holdfast.providers.common.openai.model_traits import get_openai_traits
+from holdfast.providers.openai_responses.rules.request_view import CONTENT_FIELD_BY_KIND, ResponsesView
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.options import (
     check_foreign_fields,
@@ -36,6 +48,10 @@ _TOOL_CONTAINERS = frozenset({"namespace", "tool_search", "mcp"})
 _MAX_METADATA_PAIRS = 16
 _MAX_METADATA_KEY_CHARS = 64
 _MAX_METADATA_VALUE_CHARS = 512
+_COMPLETION_WINDOWS = ("2h", "8h")
+"""Windows of a background request at a lower price (SDK 3.57 types)."""
+_REASONING_MODELS = "o-series, gpt-5 and later"
+_LONG_CACHE = "gpt-5.5, gpt-5.6"
 
 
 def _check_foreign_fields(request: ResponsesView) -> Violations:
@@ -154,6 +170,93 @@ def _check_metadata(request: ResponsesView) -> Violations:
             yield f"$.metadata.{key[:_MAX_METADATA_KEY_CHARS]}", f"{problem}; {advice}"
 
 
+def _check_background_options(request: ResponsesView) -> Violations:
+    """background_options needs background: true, and no stream; its completion_window is 2h or 8h."""
+    value = request.body.get("background_options")
+    if value is None:
+        return
+    if request.body.get("background") is not True:
+        yield "$.background_options", "background_options without background; send background: true, or leave it out"
+    elif request.body.get("stream") is True:
+        yield "$.background_options", "background_options with a stream; leave one of the two out"
+    window = request.get_option("background_options", "completion_window")
+    if window is not None and window not in _COMPLETION_WINDOWS:
+        problem = f"completion_window is {format_json_value(window)}"
+        yield "$.background_options.completion_window", f"{problem}; send {' or '.join(_COMPLETION_WINDOWS)}"
+
+
+def _check_prompt_object(request: ResponsesView) -> Violations:
+    """There is no stored prompt: OpenAI ends them on November 30, 2026."""
+    if request.body.get("prompt") is not None:
+        problem = "OpenAI ends stored prompts (v1/prompts) on November 30, 2026"
+        yield "$.prompt", f"{problem}; send the text of the prompt as a developer message"
+
+
+# -- rules by model ----------------------------------------------------------------------------------------------------
+
+
+def _check_model_sampling(request: ResponsesView) -> Violations:
+    """Temperature, top_p and log probabilities are only sent to a model that takes them at its effort."""
+    effort = request.get_option("reasoning", "effort")
+    yield from check_model_sampling(request, effort)
+    traits = get_openai_traits(request.model)
+    if traits is None or not traits.is_reasoning_at(effort):
+        return
+    for index, entry in enumerate(request.get_list("include")):
+        if entry == LOGPROBS_INCLUDE:
+            problem = f"{request.model} gives no log probabilities while it reasons"
+            yield f"$.include[{index}]", f"{problem}; leave the entry out"
+
+
+def _check_model_effort(request: ResponsesView) -> Violations:
+    """The reasoning effort is one that the model has."""
+    effort = request.get_option("reasoning", "effort")
+    return check_model_effort(request, "$.reasoning.effort", effort, is_chat=False)
+
+
+def _check_cache_retention(request: ResponsesView) -> Violations:
+    """prompt_cache_retention is one that the model has."""
+    return check_cache_retention(request)
+
+
+def _check_connector(request: ResponsesView) -> Violations:
+    """A connector_id is only sent to models from before September 2026: later ones deprecate it."""
+    traits = get_openai_traits(request.model)
+    if traits is None or traits.takes_connectors:
+        return
+    for index, tool in enumerate(request.get_list("tools")):
+        if isinstance(tool, dict) and tool.get("type") == "mcp" and tool.get("connector_id") is not None:
+            problem = f"connector_id is deprecated for models after September 1, 2026, such as {request.model}"
+            yield f"$.tools[{index}].connector_id", f"{problem}; name the server by its server_url"
+
+
+def _check_safety_identifier(request: ResponsesView) -> Violations:
+    """safety_identifier has at most 128 characters."""
+    return check_safety_identifier(request)
+
+
+def _check_breakpoint_count(request: ResponsesView) -> Violations:
+    """There are at most 4 cache breakpoints."""
+    paths = []
+    for item, index, part in request.parts:
+        if isinstance(part, dict) and part.get("prompt_cache_breakpoint") is not None:
+            paths.append(f"{item.path}.{CONTENT_FIELD_BY_KIND[item.kind]}[{index}].prompt_cache_breakpoint")
+    return check_breakpoint_count(paths)
+
+
+def _check_instructions_place(request: ResponsesView) -> Violations:
+    """Standing instructions are a first developer message for a model that reads instructions after the input."""
+    traits = get_openai_traits(request.model)
+    if traits is not None and traits.appends_instructions and request.body.get("instructions"):
+        problem = f"{request.model} reads instructions after the input, and does not cache them"
+        yield "$.instructions", f"{problem}; send what always holds as a developer message at the start of the input"
+
+
+def _check_model_shut_down(request: ResponsesView) -> Violations:
+    """The model is one that OpenAI still serves."""
+    return check_model_shut_down(request)
+
+
 OPTION_RULES: tuple[Rule, ...] = (
     Rule("openai-responses.foreign-field", _check_foreign_fields, "recalled", UNVERIFIED_MEMORY),
     Rule("openai-responses.history", _check_history_source, "documented", OPENAI_DOCS),
@@ -165,6 +268,16 @@ OPTION_RULES: tuple[Rule, ...] = (
     Rule("openai-responses.truncation", _check_truncation, "documented", OPENAI_DOCS),
     Rule("openai-responses.cache-key", _check_cache_key, "documented", OPENAI_DOCS),
     Rule("openai-responses.metadata", _check_metadata, "documented", OPENAI_DOCS),
+    Rule("openai-responses.background", _check_background_options, "documented", OPENAI_NOVEMBER_DOCS),
+    Rule("openai-responses.prompt-object", _check_prompt_object, "inferred", "guide to prompts, June 3, 2026"),
+    Rule("openai-responses.model-sampling", _check_model_sampling, "observed", OPENAI_MODEL_SOURCES, _REASONING_MODELS),
+    Rule("openai-responses.model-effort", _check_model_effort, "observed", OPENAI_MODEL_SOURCES, _REASONING_MODELS),
+    Rule("openai-responses.cache-retention", _check_cache_retention, "observed", OPENAI_MODEL_SOURCES, _LONG_CACHE),
+    Rule("openai-responses.connector", _check_connector, "inferred", OPENAI_NOVEMBER_DOCS, "gpt-6 and later"),
+    Rule("openai-responses.safety-identifier", _check_safety_identifier, "documented", OPENAI_NOVEMBER_DOCS),
+    Rule("openai-responses.breakpoints", _check_breakpoint_count, "inferred", OPENAI_NOVEMBER_DOCS),
+    Rule("openai-responses.instructions-place", _check_instructions_place, "inferred", "guide to gpt-6.2", "gpt-6.2"),
+    Rule("openai-responses.shut-down", _check_model_shut_down, "inferred", "page on deprecations, October 2026"),
 )
 """The rules about options."""
 

@@ -212,6 +212,29 @@ def _word_id_prefix(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndText
     return "invalid_value", f"Invalid '{place.format_path('openai')}': {problem}"
 
 
+def _word_chat_tools(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndText:
+    del errors
+    model = place.body.get("model")
+    problem = f"Function tools with reasoning_effort are not supported for {model} in /v1/chat/completions."
+    if place.steps == ("reasoning_effort",):
+        return "", f"{problem} To use function tools, use /v1/responses or set reasoning_effort to 'none'."
+    return "", f"{problem} Please use /v1/responses instead."
+
+
+def _word_effort(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndText:
+    efforts = errors[0].message.rpartition("; send ")[2].split(" or ")
+    supported = ", ".join([f"'{effort}'" for effort in efforts])
+    problem = f"Unsupported value: '{place.get_value()}' is not supported with the '{place.body.get('model')}' model."
+    return "unsupported_value", f"{problem} Supported values are: {supported}."
+
+
+def _word_item_field(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndText:
+    del errors
+    if place.get_value() is not None:
+        return None
+    return "missing_required_parameter", f"Missing required parameter: '{place.format_path('openai')}'."
+
+
 _SPECIAL_WORDINGS: dict[str, Callable[[JsonPlace, Sequence[Finding]], _CodeAndText]] = {
     "anthropic.pair": _word_missing_results,
     "anthropic.results-first": _word_results_behind_text,
@@ -224,6 +247,10 @@ _SPECIAL_WORDINGS: dict[str, Callable[[JsonPlace, Sequence[Finding]], _CodeAndTe
     "openai-chat.call-shape": _word_wrong_type,
     "openai-chat.parts": _word_chat_part,
     "openai-chat.ids": _word_long_string,
+    "openai-chat.model-tools": _word_chat_tools,
+    "openai-chat.model-effort": _word_effort,
+    "openai-responses.model-effort": _word_effort,
+    "openai-responses.item-fields": _word_item_field,
     "openai-responses.parts": _word_item_part,
     "openai-responses.call-id": _word_long_string,
     "openai-responses.id-prefix": _word_id_prefix,

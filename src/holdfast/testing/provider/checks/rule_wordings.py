@@ -58,7 +58,20 @@ RULE_WORDINGS: dict[str, str] = {
         "Invalid '{path}': string does not match pattern. Expected a string that matches the pattern"
         " '^[a-zA-Z0-9_-]+$'."
     ),
+    "openai-chat.model-sampling": "Unsupported parameter: '{path}' is not supported with this model.",
+    "openai-chat.cache-retention": "This model is compatible only with 24h extended prompt caching",
     # -- Responses ---------------------------------------------------------------------------------------------------
+    "openai-responses.model-sampling": "Unsupported parameter: '{path}' is not supported with this model.",
+    "openai-responses.cache-retention": "This model is compatible only with 24h extended prompt caching",
+    "openai-responses.output-fields": "Unknown parameter: '{path}'.",
+    "openai-responses.reasoning-status": "Unknown parameter: '{path}'.",
+    "openai-responses.search-action": (
+        "Invalid value: '{value}'. Supported values are: 'search', 'open_page', and 'find_in_page'."
+    ),
+    "openai-responses.image-result": (
+        "Item with id '{id}' not found. Items are not persisted when `store` is set to false. Try again with"
+        " `store` set to true, or remove this item from your input."
+    ),
     "openai-responses.pair": "No tool output found for {call} {value}.",
     "openai-responses.orphan": "No tool call found for {call} output with call_id {value}.",
     "openai-responses.reasoning-unit": (
@@ -117,6 +130,16 @@ OPENAI_ERROR_CODES: dict[str, str] = {
     "openai-responses.orphan": "",
     "openai-responses.reasoning-unit": "",
     "openai-responses.unique-ids": "",
+    "openai-chat.model-sampling": "unsupported_parameter",
+    "openai-chat.model-effort": "unsupported_value",
+    "openai-chat.model-tools": "",
+    "openai-chat.cache-retention": "invalid_parameter",
+    "openai-responses.model-sampling": "unsupported_parameter",
+    "openai-responses.model-effort": "unsupported_value",
+    "openai-responses.cache-retention": "invalid_parameter",
+    "openai-responses.output-fields": "unknown_parameter",
+    "openai-responses.reasoning-status": "unknown_parameter",
+    "openai-responses.image-result": "",
     "openai-responses.history": "mutually_exclusive_parameters",
     "openai-responses.context-management": "integer_below_min_value",
 }
