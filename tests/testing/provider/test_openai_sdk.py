@@ -25,7 +25,7 @@ SCRIPT = [
     )
 ]
 HUGE = "kelp " * 3_000
-CHAT = {"model": MODEL, "messages": HELLO, "tools": [CHAT_TOOL]}
+CHAT = {"model": MODEL, "messages": HELLO, "tools": [CHAT_TOOL], "reasoning_effort": "none"}
 RESPONSES = {"model": MODEL, "input": "hello", "tools": [TOOL], "reasoning": {"effort": "low", "summary": "auto"}}
 STATELESS = {"model": MODEL, "store": False, "include": ["reasoning.encrypted_content"], "tools": [TOOL]}
 
@@ -101,11 +101,11 @@ def test_openai_sdk_parses_every_chat_chunk(client):
 def test_openai_sdk_runs_a_chat_tool_turn(client):
     """A call, its result and the answer work with the SDK's own message sent back."""
     history = [{"role": "user", "content": 'call read {"path": "a.txt"}'}]
-    call_choice = client.chat.completions.create(model=MODEL, messages=history, tools=[CHAT_TOOL]).choices[0]
+    call_choice = client.chat.completions.create(**{**CHAT, "messages": history}).choices[0]
     [call] = call_choice.message.tool_calls
     assert (call_choice.finish_reason, call.function.arguments.replace(" ", "")) == ("tool_calls", '{"path":"a.txt"}')
     history += [call_choice.message, {"role": "tool", "tool_call_id": call.id, "content": "kelp"}]
-    answer = client.chat.completions.create(model=MODEL, messages=history, tools=[CHAT_TOOL]).choices[0]
+    answer = client.chat.completions.create(**{**CHAT, "messages": history}).choices[0]
     assert (answer.finish_reason, answer.message.content[:2]) == ("stop", "ok")
 
 
