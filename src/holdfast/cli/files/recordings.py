@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.cli.files.input_files import STDIN, read_input_file
+from holdfast.cli.files.joined_rollouts import JoinedRollouts
 from holdfast.cli.output.errors import CommandError
 from holdfast.errors import FormatError
 from holdfast.formats import Recording, read_recording, read_recording_lazily
@@ -50,12 +51,12 @@ def iter_recordings(
     if not file or not foreign.is_sqlite_file(path):
         if session:
             raise CommandError(f"--session names a session of an opencode database, but {file} is not a database")
-        if progress is None or file in ("", STDIN) or not path.is_file():
+        if file in ("", STDIN) or not path.is_file():
             yield RecordingSource(file, partial(_read_recording_file, file))
             return
         # The file stays open until the next session is asked for, so that lazy texts can still be read.
-        with path.open("rb") as stream:
-            yield RecordingSource(file, partial(_read_recording_file_lazily, file, stream, progress))
+        with path.open("rb") as stream, JoinedRollouts(path, stream) as rollouts:
+            yield RecordingSource(file, _choose_reader(file, stream, rollouts, progress))
         return
     with foreign.open_opencode_database(path) as there:
         roots = there.list_root_sessions(session)
@@ -65,6 +66,27 @@ def iter_recordings(
             raise CommandError(f"one session is needed, but {file} has {len(roots)}; choose one with --session")
         for root in roots:
             yield RecordingSource(f"{file}#{root.id}", partial(there.read_recording, root.id))
+
+
+def _choose_reader(
+    file: str, stream: BinaryIO, rollouts: JoinedRollouts, progress: ReadProgress | None
+) -> Callable[[], Recording]:
+    """Return the function that reads an open file: alone or with what it goes on from, completely or on demand."""
+    if rollouts.is_joined and progress is None:
+        return lambda: read_recording(b"".join(rollouts.iter_lines()))
+    if rollouts.is_joined and progress is not None:
+        return partial(_read_joined_rollouts, rollouts, progress)
+    if progress is None:
+        return partial(_read_recording_file, file)
+    return partial(_read_recording_file_lazily, file, stream, progress)
+
+
+def _read_joined_rollouts(rollouts: JoinedRollouts, progress: ReadProgress) -> Recording:
+    """Read a fork of Codex with the rollouts that it goes on from, and leave its texts there."""
+    size = rollouts.size
+    recording = read_recording_lazily(LineFile(rollouts.iter_lines, rollouts.read_at))
+    progress(size, size)
+    return recording or read_recording(b"".join(rollouts.iter_lines()))
 
 
 def _read_recording_file(file: str) -> Recording:

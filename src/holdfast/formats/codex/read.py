@@ -3,6 +3,9 @@
 Adjacent items of the model are one answer, and the next usage report belongs to it. ``compacted`` lines become
 compactions; a rollback of turns starts a branch. Older files hold bare items after a bare header and are read too.
 Items that the summarizer made are not part of the conversation.
+
+Since mid-2026 lines are numbered (``ordinal``), and the file of a fork holds only what came after its ``history_base``;
+``lineage.py`` finds what came before.
 """
 
 from __future__ import annotations
@@ -60,6 +63,7 @@ class CodexLine(Struct):
     id: str | None = None
     instructions: str | None = None
     holdfast: str | None = None
+    ordinal: int | None = None
 
 
 class _CodexMarks(Struct):
@@ -70,12 +74,23 @@ class _BaseInstructions(Struct):
     text: str = ""
 
 
-class _SessionMeta(Struct):
+class HistoryBase(Struct, frozen=True):
+    """The part of another rollout that a fork goes on from: all lines of a thread before an ordinal."""
+
+    thread_id: str = ""
+    rollout_id: str = ""
+    end_ordinal_exclusive: int = 0
+
+
+class SessionMeta(Struct):
+    """The payload of a header line."""
+
     id: str | None = None
     session_id: str | None = None
     cwd: str = ""
     instructions: str | None = None
     base_instructions: Raw = Raw()
+    history_base: HistoryBase | None = None
 
 
 class _CodexTokens(Struct):
@@ -108,7 +123,7 @@ B = TypeVar("B", bound=EntryBody)
 CODEX_LINE = LenientDecoder(CodexLine)
 _CODEX_MARKS = LenientDecoder(_CodexMarks)
 _BASE_INSTRUCTIONS = LenientDecoder(_BaseInstructions)
-_SESSION_META = LenientDecoder(_SessionMeta)
+SESSION_META = LenientDecoder(SessionMeta)
 _CODEX_TOKENS = LenientDecoder(_CodexTokens)
 _TOKEN_COUNT_INFO = LenientDecoder(_TokenCountInfo)
 _CODEX_EVENT = LenientDecoder(_CodexEvent)
@@ -129,6 +144,7 @@ class _CodexStep:
     __slots__ = (
         "at",
         "begins_turn",
+        "has_calls",
         "has_stale_usage",
         "item_id",
         "kind",
@@ -148,6 +164,7 @@ class _CodexStep:
         self.positions: list[_LinePosition] = []
         self.item_id = ""
         """Id of its last item."""
+        self.has_calls = False
         self.begins_turn = False
         """Whether it is a message of the user, and not one that Codex injected."""
         self.model = model
@@ -166,7 +183,9 @@ class _CodexFile:
         self.log = RecordingBuilder()
         self._lines = data if isinstance(data, LineFile) else None
         self.header: FileLine[CodexLine] | None = None
-        self.meta = _SessionMeta()
+        self.first_ordinal: int | None = None
+        """Ordinal of the first line after the header that has one."""
+        self.meta = SessionMeta()
         self.model = ""
         self.steps: list[_CodexStep] = []
         self.damaged: list[tuple[int, FileLine[CodexLine], str]] = []
@@ -188,6 +207,8 @@ class _CodexFile:
             return
         if row.fault:
             self.log.report_problem(row.number, row.fault)
+        if self.header is not None and self.first_ordinal is None:
+            self.first_ordinal = line.ordinal
         # Files of mid-2025 have bare items, whose type is the item's own, after a bare header without a type.
         if line.type == "response_item" or (line.type and not line.payload):
             self._add_item(row, line, line.payload or Raw(row.decodable))
@@ -255,7 +276,7 @@ class _CodexFile:
             self.log.skipped["session_meta (again)"] += 1
             return
         self.header = row
-        self.meta = _SESSION_META.decode_or_default(line.payload or Raw(row.decodable))
+        self.meta = SESSION_META.decode_or_default(line.payload or Raw(row.decodable))
 
     def _add_event(self, row: FileLine[CodexLine], line: CodexLine) -> None:
         event = _CODEX_EVENT.decode_or_default(line.payload)
@@ -268,8 +289,10 @@ class _CodexFile:
             info = _TOKEN_COUNT_INFO.decode_or_default(event.info)
             self._assign_usage(row, info.last_token_usage, info.total_token_usage)
         elif event.type == "turn_aborted" and self._open_answer is not None:
-            # Its items stay in the history, but no model finished it, so it is no measure of anything.
-            self._open_answer.stop = ABORTED
+            # Its items stay in the history, but no model finished it, so it is no measure of anything. A call is
+            # recorded only when it is complete and then started: what was aborted is its run.
+            if not self._open_answer.has_calls:
+                self._open_answer.stop = ABORTED
             self._open_answer = None
         elif event.type == "thread_rolled_back":
             self._open_answer = None
@@ -323,9 +346,11 @@ class _CodexFile:
         elif is_from_model and self._open_answer is not None:
             self._extend_step(self._open_answer, row)
             self._open_answer.item_id = item.id or ""
+            self._open_answer.has_calls = self._open_answer.has_calls or bool(message.calls)
         elif is_from_model:
             step = self._begin_step("answer", row, self.model)
             step.item_id = item.id or ""
+            step.has_calls = bool(message.calls)
             self._open_answer = self._last_answer = step
         else:
             step = self._begin_step("message", row, self.model)
@@ -367,6 +392,7 @@ def read_codex(data: bytes | LineFile) -> Recording:
     """
     file = _CodexFile(data)
     branch = _CurrentBranch(_append_codex_header(file))
+    _report_missing_history(file)
     model = file.model
     leaves: list[str | None] = []  # after each step
     for step in file.steps:
@@ -386,6 +412,21 @@ def read_codex(data: bytes | LineFile) -> Recording:
             api=API_NAME,
             leaf=branch.leaf,
         )
+    )
+
+
+def _report_missing_history(file: _CodexFile) -> None:
+    """Report that the file is a fork's, and that what it goes on from is not in front of its lines."""
+    base = file.meta.history_base
+    if base is None or not base.end_ordinal_exclusive:
+        return
+    if file.first_ordinal is not None and file.first_ordinal < base.end_ordinal_exclusive:
+        return
+    file.log.report_problem(
+        1,
+        f"this is a fork that goes on from ordinal {base.end_ordinal_exclusive:,} of thread {base.thread_id}, whose "
+        "rollout was not found beside it: the conversation is read without its beginning; put that rollout into the "
+        "same folder and read the file again",
     )
 
 

@@ -1,8 +1,9 @@
 """Writer of Codex rollouts.
 
-Lines that came from a rollout are copied. A rollout is a sequence and not a tree, so of a session that came from
-elsewhere only the branch at the leaf is written. A compaction of ours is a ``compacted`` line with the whole new
-history.
+Lines that came from a rollout are copied, without their ordinals: events between them are not kept, and Codex stops at
+a gap in the ordinals of a paginated rollout (codex#41566, 2026-08-29). So none that is written is paginated. A rollout
+is a sequence and not a tree, so of a session that came from elsewhere only the branch at the leaf is written. A
+compaction of ours is a ``compacted`` line with the whole new history.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from holdfast.formats.base import UNFINISHED_STOPS, Recording, get_branch_entries
 from holdfast.formats.codex.items import API_NAME, encode_codex_items
 from holdfast.formats.codex.read import CODEX_NOTE_PREFIX
-from holdfast.formats.common.lines import format_iso_time
+from holdfast.formats.common.lines import decode_raw_fields, format_iso_time, replace_bad_escapes
 from holdfast.formats.common.writing import WritableRecording, make_stable_uuid, split_origin_lines, strip_foreign_raw
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
@@ -26,6 +27,7 @@ from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, Entry, M
 
 SESSION_META_NOTE = f"{CODEX_NOTE_PREFIX}session_meta"
 """Reason of the note that keeps the header line."""
+_PAGINATION_FIELDS = ("history_mode", "history_base")
 
 
 def write_codex(recording: Recording) -> bytes:
@@ -56,7 +58,7 @@ def _encode_codex_header(source: WritableRecording) -> bytes:
     first_time = None
     for entry in source.order:
         if isinstance(entry.body, NoteEntry) and entry.body.reason == SESSION_META_NOTE:
-            return entry.body.raw
+            return _remove_pagination(entry.body.raw)
         if first_time is None:
             first_time = entry.time_ms
     at = format_iso_time(first_time)
@@ -70,6 +72,27 @@ def _encode_codex_header(source: WritableRecording) -> bytes:
         "instructions": None,
     }
     return _encode_codex_line(at, "session_meta", payload)
+
+
+def _remove_pagination(header: bytes) -> bytes:
+    """Return a header without what says that the lines are numbered, and that the history begins in another file."""
+    fields = decode_raw_fields(replace_bad_escapes(header))
+    payload = decode_raw_fields(fields.get("payload", Raw()))
+    kept = {name: value for name, value in payload.items() if name not in _PAGINATION_FIELDS}
+    if len(kept) == len(payload):
+        return _remove_ordinal(header)
+    return _remove_ordinal(to_json(fields | {"payload": kept}))
+
+
+def _remove_ordinal(line: bytes) -> bytes:
+    """Return a line without its ordinal; the same bytes if it has none."""
+    if b'"ordinal"' not in line:
+        return line
+    fields = decode_raw_fields(replace_bad_escapes(line))
+    if "ordinal" not in fields:
+        return line
+    del fields["ordinal"]
+    return to_json(fields)
 
 
 def _encode_codex_line(
@@ -98,7 +121,7 @@ class _CodexWriter:
             elif isinstance(body, NoteEntry):
                 is_codex_line = body.reason.startswith(CODEX_NOTE_PREFIX)
                 if is_codex_line and body.reason != SESSION_META_NOTE:
-                    yield body.raw
+                    yield _remove_ordinal(body.raw)
             elif isinstance(body, CompactionEntry):
                 recorded_line = self.source.get_note_before(entry, f"{CODEX_NOTE_PREFIX}compacted")
                 # A recorded line was written already, as the note before this entry.
@@ -114,7 +137,7 @@ class _CodexWriter:
             # Items do not name their model; readers take it from the last ``turn_context``.
             yield _encode_codex_line(at, "turn_context", {"cwd": self.source.recording.cwd, "model": model})
         if isinstance(body, MessageEntry) and _has_codex_origin(body) and body.recording_envelope is not None:
-            yield from split_origin_lines(body.recording_envelope)
+            yield from map(_remove_ordinal, split_origin_lines(body.recording_envelope))
         else:
             for item in _encode_message_items(body.sized_message):
                 yield _encode_codex_line(at, "response_item", Raw(item))

@@ -9,6 +9,7 @@ from msgspec import Struct
 DamageKind = Literal[
     "torn", "welded", "encoding", "characters", "no object", "no line end",
     "orphan", "duplicate", "unanswered", "parent", "circle", "order",
+    "ordinal",
 ]  # fmt: skip
 """The kinds of damage, a closed list: first those of single lines, then those of lines that do not fit together."""
 

@@ -11,6 +11,7 @@ from hashlib import blake2b
 
 from holdfast.formats.repair.damaged_lines import LineInspection, ObjectPiece, inspect_lines
 from holdfast.formats.repair.findings import DamageKind, RepairFinding, RepairSurvey
+from holdfast.formats.repair.ordinals import number_lines_on
 from holdfast.formats.repair.pairs import pair_results_in_order, pair_results_in_tree
 from holdfast.formats.repair.repair_lines import RepairWork
 from holdfast.formats.repair.tools import LineSummary, RepairTool
@@ -98,6 +99,7 @@ class _SurveyPass:
                 tree.order_parents_first_in_file()
         elif tool.needs_order:
             pair_results_in_order(work)
+            number_lines_on(work)
         if all(map(work.is_dropped, range(len(work.summaries)))):
             return self._give_up(NOTHING_LEFT_REASON)
         return RepairSurvey(tool.name, work.get_sorted_findings(), work.changes)

@@ -40,6 +40,10 @@ class LineSummary(Struct):
     """Whether the line is a message."""
     answer_key: str = ""
     """Key of the answer that the line is a part of, for tools that write one answer on several lines."""
+    ordinal: int | None = None
+    """The number that the tool gave the line, if it numbers them."""
+    first_ordinal: int | None = None
+    """On the header of a file with numbered lines, the number that it must have."""
     is_unique: bool = False
     """Whether the line has an id or a time in fractions of a second, so that the same bytes again are a copy."""
 
@@ -178,6 +182,19 @@ def _is_codex_header(value: JsonObject) -> bool:
 
 
 def _summarize_codex_line(number: int, value: JsonObject) -> LineSummary:
+    summary = _summarize_codex_item(number, value)
+    summary.ordinal = _get_ordinal_or_none(value.get("ordinal"))
+    payload = _get_object_or_empty(value.get("payload"))
+    if value.get("type") == "session_meta" and payload.get("history_mode") == "paginated":
+        base = _get_object_or_empty(payload.get("history_base"))
+        summary.first_ordinal = _get_ordinal_or_none(base.get("end_ordinal_exclusive"))
+        if summary.first_ordinal is None:
+            # Not 0: a rollout may be continued in another file, whose lines are numbered on.
+            summary.first_ordinal = summary.ordinal or 0
+    return summary
+
+
+def _summarize_codex_item(number: int, value: JsonObject) -> LineSummary:
     # Old files hold items without an envelope.
     is_bare = "payload" not in value
     item = value if is_bare else _get_object_or_empty(value.get("payload"))
@@ -235,6 +252,10 @@ REPAIR_TOOLS = {tool.name: tool for tool in _ALL_TOOLS}
 
 def _get_text_or_empty(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _get_ordinal_or_none(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
 
 
 def _get_object_or_empty(value: object) -> JsonObject:
