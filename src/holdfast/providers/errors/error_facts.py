@@ -67,7 +67,7 @@ _TAG = re.compile(
 _CLIENT_RETRIES = re.compile(
     r"retried \d{1,4} times?(?: \(total retry wait time: [^()]{1,60}\))?"
     r"|retrying in \d{1,6} (?:s|sec|seconds?|minutes?)\W{1,4}\(attempt \d{1,4}/\d{1,4}\)"
-    r"|after \d{1,4} (?:retries|attempts)|reached max retries: \d{1,4}",
+    r"|after \d{1,4} (?:retries|attempts)|reached max retries: \d{1,4}|having trouble responding right now",
     re.IGNORECASE,
 )
 # Pydantic quotes what it refuses: {'msg': …, 'input': 'words of a user'} and [type=…, input_value='…'].

@@ -203,14 +203,18 @@ def _find_first_match(wordings: tuple[tuple[re.Pattern[str], VerdictKind], ...],
 def _detect_agent_guard(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
     """Recognize an agent's own error about its settings, its tools or its compaction, which no provider sent.
 
-    Agents also wrap the provider's error of a failed compaction; its status shows that there is one.
+    Agents also wrap the provider's error of a failed compaction. Its status shows that there is one, or its words after
+    a colon ("compaction failed: …: Input is too long").
     """
     if words.AGENT_GUARD.search(facts.plain_text):
         return Verdict("config")
-    has_provider_error = bool(facts.codes) or max(facts.statuses, default=0) >= 400
-    if words.FAILED_COMPACTION.search(facts.plain_text) and not has_provider_error:
-        return Verdict("config")
-    return None
+    failed_compaction = words.FAILED_COMPACTION.search(facts.plain_text)
+    if failed_compaction is None or facts.codes or max(facts.statuses, default=0) >= 400:
+        return None
+    _, colon, reason = facts.plain_text[failed_compaction.end() :].partition(": ")
+    if colon and (words.CONTEXT_OVERFLOW.search(reason) or words.TOKEN_OVERFLOW.search(reason)):
+        return None
+    return Verdict("config")
 
 
 def _detect_rate_ceiling(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
@@ -466,7 +470,7 @@ def _detect_invalid_request(facts: ErrorFacts, report: ErrorReport) -> Verdict |
     status = _get_error_status(facts, report)
     if (status in {400, 404, 410, 422} or status < 400) and words.MODEL_ERROR.search(facts.plain_text):
         return Verdict("model")
-    if status in {400, 403} and words.FLAGGED_CONTENT.search(facts.plain_text):
+    if (status in {400, 403} or status < 400) and words.FLAGGED_CONTENT.search(facts.plain_text):
         return Verdict("invalid_request")
     if status in {400, 404} and words.UNKNOWN_PREVIOUS_RESPONSE.search(facts.plain_text):
         return Verdict("invalid_history")

@@ -69,7 +69,7 @@ SATURATED = _join_alternatives(r"负载.{0,4}饱和|out of capacity|(?:tier|serv
 MINUTE_QUOTA = _join_alternatives(
     r"quota exceeded for.{0,120}per[ _](?:minute|second)",
     r"quota exceeded for aiplatform\.googleapis\.com/online_prediction",
-    r"allocated quota exceeded",
+    r"allocated quota exceeded|account quotas for amazon bedrock",
 )
 DEFINITE_QUOTA = _join_alternatives(
     r"current quota",
@@ -112,7 +112,7 @@ BILLING_LIMIT = _join_alternatives(
     r"can only afford",
     r"paid (?:account|plan)",
     r"\bspend(?:ing)?\b",
-    r"余额|欠费|充值",
+    r"\barrears\b|\brecharge\b|余额|欠费|充值",
 )
 QUOTA_LIMIT = _join_alternatives(r"\bquota", r"quotaexceeded", r"allowance")
 PROVIDER_OVERLOADED = _join_alternatives(
@@ -191,6 +191,8 @@ PART_TOO_LARGE = _join_alternatives(
     r"(?:tool[ _](?:result|output|response)|function[ _](?:result|response|output)|text block|"
     r"content block|single message|"
     r"message content)\S{0,40} (?:content )?(?:is |are )?(?:too (?:large|long)|exceed)",
+    # Jackson, the JSON parser behind DashScope (QwenLM/qwen-code#747)
+    r"string value length.{0,24}exceeds the maximum allowed",
     r"(?:messages|input|contents)[.\[]\d+[\w.\[\]]*(?:content|text|output|"
     r"arguments)[\w.\[\]]*:? (?:is too (?:long|large)|string should have at most)",
 )
@@ -201,7 +203,14 @@ SERVER_MEMORY = _join_alternatives(
     r"gpu_memory_utilization|\bcuda error|memory [\d.]+ ?[kmg]i?b exceeds",
 )
 """A server without memory; vLLM says so of its KV cache when it starts, with the sizes of its own settings."""
-SERVER_SETTINGS = _join_alternatives(r"physical batch size", r"increase the .{0,20}batch", r"\bubatch\b")
+# TGI and vLLM compare their own settings when they start, before there is any request.
+SERVER_SETTINGS = _join_alternatives(
+    r"physical batch size",
+    r"increase the .{0,20}batch",
+    r"\bubatch\b",
+    r"argumentvalidation|initiali[sz]ing the engine|engine (?:core )?initiali[sz]ation",
+    r"\bmax_(?:input|total|batch)\w*\W{0,3}\d{0,15}\W{0,3}must be (?:<|>|less|greater).{0,12}max_(?:total|input|batch)",
+)
 # Anthropic: max_tokens must be "greater than thinking.budget_tokens".
 THINKING_BUDGET = re.compile(r"greater than thinking\.?_?budget")
 CACHE_ERROR = _join_alternatives(r"cached[ _]content", r"cache_control", r"start caching", r"minimum token count")
@@ -250,7 +259,17 @@ MEDIA_ERROR = _join_alternatives(
 _TOO_LONG = r"too[ _](?:long|large|big)\b"
 # Not of parts that are cured in another way ("messages.0.name is too long"), nor of time ("took too long").
 _SUBJECT_WORD = (
-    rf" (?!(?:{_MEDIA_WORDS}|tools?|functions?|names?|ids?|files?|urls?|titles?|descriptions?|took|taking)\b)\w{{1,20}}"
+    rf" (?!(?:{_MEDIA_WORDS}|tools?|functions?|names?|ids?|keys?|headers?|fields?|parameters?|metadata|files?|urls?|"
+    r"titles?|descriptions?|took|taking)\b)\w{1,20}"
+)
+_FOREIGN_INPUT = (
+    r"(?:entrada|mensaje|mensagem|solicitud|conversaci[oó]n|conversa\b|texto|prompt|requ[eê]te|message|entr[ée]e|eingabe|"
+    r"nachricht|anfrage|unterhaltung|richiesta|messaggio|conversazione|zapytanie|wiadomo|girdi|istem|invoer|bericht|"
+    r"запрос|сообщени|диалог|промпт)"
+)
+_FOREIGN_TOO_LONG = (
+    r"(?:demasiado (?:larg|grande)|muito (?:long|grande)|trop (?:long|grand)|zu (?:lang|gro(?:ß|ss))|"
+    r"troppo (?:lung|grand)|z(?:byt|a) (?:dług|duż)|çok (?:uzun|büyük)|te (?:lang|groot)\b|слишком (?:длинн|больш|велик))"
 )
 CONTEXT_OVERFLOW = _join_alternatives(
     rf"{_CONTEXT_EXTENT}.{{0,60}}{_EXCEEDING_WORDS}",
@@ -306,9 +325,11 @@ CONTEXT_OVERFLOW = _join_alternatives(
     r"maximum model length",
     r"context window is \d+ tokens.{0,20}requested \d+",
     r"上下文.{0,12}(?:过长|太长|超|溢出|限制|不足)|超(?:出|过|限).{0,12}(?:上下文|最大长度|长度限制|长度|token|模型)|压缩上下文|最大上下文",
-    r"(?:输入|提示词?|prompt|对话|内容|消息|文本).{0,12}(?:过长|太长|超长|超过|超出|超限)",
+    r"(?:输入|提示词?|prompt|对话|内容|消息|文本|请求|会话|令牌).{0,12}(?:过长|太长|超长|超过|超出|超限)",
+    r"(?:輸入|提示詞?|對話|內容|訊息|文字|請求|上下文).{0,12}(?:過長|太長|超長|超過|超出|超限)|超(?:出|過).{0,12}(?:上下文|長度)",
     r"(?:コンテキスト|トークン|プロンプト|入力).{0,24}(?:超|長すぎ|上限)|"
     r"(?:컨텍스트|토큰|프롬프트|입력).{0,24}(?:초과|너무 깁|너무 길)",
+    rf"\b{_FOREIGN_INPUT}[^:\n]{{0,40}}{_FOREIGN_TOO_LONG}|{_FOREIGN_TOO_LONG}[^:\n]{{0,40}}\b{_FOREIGN_INPUT}",
     r"контекст.{0,40}(?:превы|слишком|длинн)|(?:превы|слишком).{0,40}контекст",
     r"(?:contexto|contexte|contesto|kontext\w*|kontextfenster)\b.{0,60}(?:exced|supera|sobrepasa|"
     r"d[eé]pass|[uü]berschr|[uü]berstieg|super)",
@@ -337,7 +358,9 @@ TOKEN_OVERFLOW = _join_alternatives(
     r"token count.{0,30}exceed",
     r"tokens?.{0,40}(?:exceed|over|greater than|more than).{0,40}(?:limit|max)",
     r"max(?:imum)? (?:input |prompt )?tokens? (?:of \d+ )?(?:exceeded|limit)",
-    r"\blength limit (?:was |is |has been )?reached|max(?:imum)? (?:text )?length (?:was |is |has been )?reached",
+    r"(?<!output )(?<!response )(?<!completion )(?<!answer )(?<!generation )\blength limit (?:is |was |has been )?"
+    r"reached",
+    r"max(?:imum)? (?:text )?length (?:was |is |has been )?reached",
     r"(?:larger|bigger|longer|increase (?:the|your)) (?:context (?:length|size|window)|num_ctx|n_ctx)\b",
     r"member\.content failed to satisfy constraint: member must have length less",
     r"предел длины|превышен\w* (?:длин|лимит токен|максимальн)",
@@ -376,7 +399,10 @@ INVALID_REQUEST = _join_alternatives(
     r"\bjson\b|unrecognized|extra inputs|metadata|budget_tokens|thinking budget|flagged|policy|"
     r"content_filter|content management|reasoning is mandatory",
 )
-FLAGGED_CONTENT = _join_alternatives(r"\b(?:was|were|been|is) flagged\b|\bmoderation\b")
+FLAGGED_CONTENT = _join_alternatives(
+    r"\b(?:was|were|been|is) flagged\b|\bmoderation\b",
+    r"\bblocked (?:due to|because of|by|for)\b.{0,24}(?:safety|policy|content|prohibited|recitation)",
+)
 # Responses: `previous_response_id` names a response that has expired or belongs to another key.
 UNKNOWN_PREVIOUS_RESPONSE = _join_alternatives(r"previous[ _]response.{0,80}not found")
 MODEL_ERROR = _join_alternatives(

@@ -29,6 +29,7 @@ It has no other unit after it, does not follow Baidu's "characters is", and is n
 """
 _MINIMAX_INVALID = 2013
 _CHARACTER_WORD = re.compile(r"\bcharacters?\b|\bchars\b|\bmaxlength\b|字符|文字")
+_CHARACTERS_AFTER = re.compile(r" ?(?:characters?|chars)\b")
 _LIMIT_BEFORE = re.compile(r"\b(?:max|maximum|limit|allowed)(?: [a-z]{1,10}){0,2}[ :=(]{1,3}$")
 _WINDOW_WORDS = (
     r"(?:context|prompt|input|sequence|model|token|configured)(?:[ _-](?:context|prompt|input|"
@@ -47,7 +48,7 @@ _LIMIT_PATTERNS = _compile_each(
     rf"maximum input)",
     rf"\b(?:max|maximum)[ _-](?:supported |allowed |allowable |"
     rf"total )?{_WINDOW_WORDS}[ _-]?(?:{_LENGTH_WORDS})?(?: (?:of|for) [a-z][\w./:@-]{{0,80}})?"
-    rf"(?: (?:is|of|was|allowed|supported|set to|for this model|only))*[ :=(]{{1,3}}{_TOKEN_NUMBER}",
+    rf"(?: (?:is|of|was|allowed|supported|set to|for this model|only|just))*[ :=(]{{1,3}}{_TOKEN_NUMBER}",
     rf"\b(?:context|sequence|model|tokens?|configured context)[ _-]{_LENGTH_WORDS}(?: (?:is|of|was|"
     rf"allowed|supported|set to|only|for this model))*[ :=(]{{1,3}}{_TOKEN_NUMBER}",
     rf"\b(?:limit|maximum|max|allowed|budget|capacity|n_ctx|max_model_len)"
@@ -107,6 +108,8 @@ _SUM_PATTERNS = _compile_each(
     r"(?:prompt|input)(?: tokens)?[ :=(]{1,3}(?P<asked>\d{1,15})\)? ?(?:tokens )?(?:\+|plus|and) "
     r"(?:the )?(?:max_(?:new_|completion_|output_)?tokens|output|"
     r"completion)(?: tokens)?[ :=(]{1,3}(?P<output>\d{1,15})",
+    r"(?P<asked>\d{1,15})[ -]tokens? (?:\+|plus|and) (?:the |a )?(?P<output>\d{1,15})[ -]tokens?\b[^\n]{0,60}?"
+    r"(?:exceed|larger|greater|over\b|>)[^\n\d]{0,60}?(?P<limit>\d{1,15})[ -]token",
     # TensorRT-LLM, Databricks, DashScope: both sizes with their names, then the limit of their sum
     r"(?:prompt|input)[a-z_ ]{0,24}[ :=(]{1,3}(?P<asked>\d{1,15})\b[^\n]{0,60}?"
     r"(?:max_\w{0,16}tokens|output|completion)[a-z_ ]{0,24}[ :=(]{1,3}(?P<output>\d{1,15})\b[^\n]{0,60}?"
@@ -179,7 +182,8 @@ _BODY_LIMIT_PATTERNS = _compile_each(
 """Wordings that name the bytes of a body without a unit, or of the images in it together."""
 _BODY_WORD = re.compile(r"\b(?:request|payload|body|entity|message|frame)s?\b")
 _NOT_A_BODY = re.compile(
-    r"\b(?:images?|files?|attach\w*|documents?|audio|videos?|pdfs?|uploads?|uploaded|memory|ram|vram|content size)\b"
+    r"\b(?:images?|files?|attach\w*|documents?|audio|videos?|pdfs?|uploads?|uploaded|memory|ram|vram|content size|"
+    r"disk|storage|download\w*|headers?|responses? (?:body|size|payload|too|exceed\w*))\b"
 )
 """Things that have bytes too, and whose limits a shorter conversation does not cure."""
 _BYTE_NUMBER = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,6})?) ?(?P<unit>bytes?|[kmg]i?b)\b")
@@ -324,6 +328,9 @@ def find_combined_sizes(facts: ErrorFacts) -> StatedSizes | None:
         return None
     stated_sizes = find_stated_sizes(facts)
     requested_tokens = stated_sizes.requested
+    if "asked" in sizes_by_name and _CHARACTERS_AFTER.match(facts.plain_text, match.end("asked")):
+        # vLLM does not tokenize a prompt with more characters than its window can have.
+        return StatedSizes(sizes_by_name.get("limit", stated_sizes.limit), None, sizes_by_name.get("output"))
     for name in ("asked", "alone", "total"):
         if name in sizes_by_name:
             requested_tokens = sizes_by_name[name]
