@@ -70,6 +70,8 @@ _CLIENT_RETRIES = re.compile(
     r"|after \d{1,4} (?:retries|attempts)|reached max retries: \d{1,4}|having trouble responding right now",
     re.IGNORECASE,
 )
+# 9router adds its own time to every refusal ("[400]: … (reset after 30s)"), also to those that no time cures.
+_GATEWAY_RESET = re.compile(r"(\[4(?:00|13|22)\]:[^\n]{0,600}?)\(reset after \d{1,6}s\)")
 # Pydantic quotes what it refuses: {'msg': …, 'input': 'words of a user'} and [type=…, input_value='…'].
 _QUOTED_INPUT = re.compile(
     r"""(?:(["'])input\1: ?|\binput_value=)(?:'(?:[^'\\]|\\.){0,8000}'|"(?:[^"\\]|\\.){0,8000}"|[^,}\]\n]{0,400})"""
@@ -168,7 +170,7 @@ class _FactCollector:
 
     def _add_text(self, value: str, depth: int) -> None:
         text, json_values = _split_embedded_json(value)
-        text = _QUOTED_INPUT.sub(" ", _CLIENT_RETRIES.sub(" ", text))
+        text = _QUOTED_INPUT.sub(" ", _GATEWAY_RESET.sub(r"\1", _CLIENT_RETRIES.sub(" ", text)))
         for json_value in json_values:
             self.add_value(json_value, depth - 1)
         if text:

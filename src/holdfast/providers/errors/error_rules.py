@@ -364,7 +364,8 @@ def _detect_other_remedy(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
         return None
     if _is_about_output(facts):
         return Verdict("output_limit", output_cap=find_output_cap(facts))
-    if words.MEDIA_ERROR.search(text) and not words.CONTEXT_OVERFLOW.search(text):
+    is_about_conversation = words.CONTEXT_OVERFLOW.search(text) and not words.MEDIA_SUBJECT.search(text)
+    if words.MEDIA_ERROR.search(text) and not is_about_conversation:
         return Verdict("media")
     return None
 

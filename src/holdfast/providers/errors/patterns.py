@@ -22,7 +22,8 @@ _PROMPT_WORDS = r"(?:prompts?|inputs?|conversation|history|messages?|context|que
 _CONTEXT_EXTENT = r"(?:context|prompt|input)s?[ _-]?(?:lengths?|windows?|sizes?|limits?|len\b|capacity)"
 _EXCEEDING_WORDS = (
     r"(?:exceed|too (?:long|large|big|many)|overflow|surpass|larger than|longer than|greater than|"
-    r"bigger than|beyond|is full|\breached\b|\babove\b|\bover\b|overrun)"
+    r"bigger than|more than|beyond|is full|\breached\b|\babove\b|\bover\b|overrun|exhausted|used up|insufficient|"
+    r"not enough|no room|not fit\b|(?:doesn|won|can|didn)t fit\b)"
 )
 
 OVERFLOW_CODE = re.compile(
@@ -34,6 +35,7 @@ OVERFLOW_CODE = re.compile(
 )
 """Normalized codes, and names of exceptions, for a prompt that is too long."""
 OVERFLOW_NAME = re.compile(
+    r"\b(?:\w{1,20}_)?(?:context|prompt|input)_(?:overflow|too_long|too_large)\b|"
     r"\b(?:model_|max_)?(?:context|prompt|input)_?(?:length|window|size|limit|"
     r"tokens?)_?(?:limit_?)?(?:exceeded|overflow)"
     r"(?:_?(?:error|exception))?\b|\bexceed_context_size_error\b|\btokens_limit_reached\b|"
@@ -49,6 +51,7 @@ AGENT_GUARD = _join_alternatives(
     r"cannot compress (?:any )?further|max(?:imum)? compression attempts",
     r"maxfilereadtokenexceeded|\bfile content\b.{0,40}exceeds|use offset and limit parameters",
     r"context window so resizing",
+    r"overflow recovery (?:failed|exhausted)|\b(?:output|result)\b.{0,60}\b(?:was|has been) truncated",
 )
 """Errors that agents raise themselves before or after a call; OpenClaw's window guard is the first two.
 
@@ -151,12 +154,14 @@ PERIOD_LIMIT = _join_alternatives(
     r"\b(?:today|tonight|(?:for|of|in) the (?:day|week|month)|fair[ -]use)\b",
     r"\b(?:hourly|daily|weekly|monthly|allotment|allotted)\b|\b(?:this|billing|usage) (?:period|cycle)\b",
     r"\bper (?:key|user|account|org\w*|project|team|customer)\b",
+    r"\b(?:key|user|account|team|org\w*|project|subscription)s? (?:has |have )?(?:exceeded|reached|used|hit)\b",
     r"budget (?:\w+ ){0,3}(?:exhausted|spent|used up)",
     r"\b(?:hit|reached|used up|exceeded) your (?:\w+ ){0,2}(?:prompt|message|chat|query|token)s? (?:limit|allowance)"
     r"(?! (?:for|of|in) (?:this|the) (?:conversation|chat|request|model))",
 )
 """Quotas of a period that are used up."""
 PLAN_LIMIT = _join_alternatives(
+    r"\bplan limits?\b|\blimits? of (?:your|the) plan\b",
     r"\b(?:prompt|message|chat|query) limit (?:was |has been |is )?(?:reached|hit|exceeded)",
     r"\b(?:free|trial|starter|basic|current|your) (?:plan|tier|subscription)\b",
     r"\b(?:for|of|by) (?:your |this |the )?(?:org(?:ani[sz]ation)?|account|team|user|project|workspace|api key)\b",
@@ -240,6 +245,11 @@ ASIDE = re.compile(
 )
 """Remarks in brackets and advice, which name other things than the one that is wrong."""
 NO_ROOM_FOR_OUTPUT = _join_alternatives(r"max_(?:completion_|output_)?tokens must be at least 1, got -")
+MEDIA_SUBJECT = re.compile(
+    r"\b(?:images?|files?|attachments?|pictures?|photos?|audio|videos?|pdfs?)\b(?: or \w{1,12})?"
+    r"(?: (?:in|of|from|at|attached to) (?:this|the|your|a) \w{1,16})? (?:is|are|was|were) too (?:large|long|big)"
+)
+"""A part of the conversation that is too large, not the conversation."""
 _MEDIA_WORDS = (
     r"(?:images?|pdfs?|audio|videos?|media|documents?|attachments?|photos?|pictures?|pixels?|"
     r"dimensions?)"
@@ -264,7 +274,7 @@ _SUBJECT_WORD = (
 )
 _FOREIGN_INPUT = (
     r"(?:entrada|mensaje|mensagem|solicitud|conversaci[oó]n|conversa\b|texto|prompt|requ[eê]te|message|entr[ée]e|eingabe|"
-    r"nachricht|anfrage|unterhaltung|richiesta|messaggio|conversazione|zapytanie|wiadomo|girdi|istem|invoer|bericht|"
+    r"contexto|contexte|contesto|kontext|контекст|nachricht|anfrage|unterhaltung|richiesta|messaggio|conversazione|zapytanie|wiadomo|girdi|istem|invoer|bericht|"
     r"запрос|сообщени|диалог|промпт)"
 )
 _FOREIGN_TOO_LONG = (
@@ -275,7 +285,7 @@ CONTEXT_OVERFLOW = _join_alternatives(
     rf"{_CONTEXT_EXTENT}.{{0,60}}{_EXCEEDING_WORDS}",
     rf"{_EXCEEDING_WORDS}.{{0,60}}{_CONTEXT_EXTENT}",
     r"\bmax(?:imum)?[ _](?:allowed |supported |total )?(?:context|prompt|input|model|sequence|"
-    r"seq)[ _](?:length|len|size|window|limit|tokens?)",
+    r"seq)[ _](?:length|len|size|window|limit|tokens?)\b(?! (?:must|should|can|needs to) )",
     r"\bmax(?:imum)? (?:input|prompt|message) (?:characters|length)",
     r"exceed\w* (?:the )?max(?:imum)? message tokens",
     r"context (?:length|window|size)(?: is)? only",
@@ -289,12 +299,18 @@ CONTEXT_OVERFLOW = _join_alternatives(
     rf"\b{_PROMPT_WORDS}(?: (?:tokens?|text|length|size)){{1,2}} {_TOO_LONG}",
     r"request(?: is)? too (?:long|large) for (?:this|the|requested) (?:model|context)",
     r"context shift (?:is disabled|cannot be used)",
+    r"\bcontext (?:has been |was |is )?(?:exceeded|exhausted)\b|(?:^|: |error )context overflow(?:ed)?[.!]?$",
+    r"(?:exceed\w*|insufficient|not enough) (?:(?:the|its|your|max|maximum|available) )*context\b(?! deadline)",
+    r"\bmax(?:imum)? context (?:was |is |has been )?(?:exceeded|reached)",
+    r"(?:total|combined|sum)\b.{0,40}\b(?:input|prompt)\b.{0,24}\b(?:output|completion|answer)\b.{0,40}(?:exceed|\bover\b)",
+    rf"(?<!stop )\bsequence (?:is |length )?{_TOO_LONG}",
+    rf"\b{_PROMPT_WORDS} (?:has |have )?(?:grown|become|got(?:ten)?) (?:far |much )?{_TOO_LONG}",
     r"find (?:a |free )?(?:kv |cache )?(?:slot|space|room)\b.{0,20}\b(?:batch|kv|cache)|context (?:is )?full\b",
     r"session max length|max(?:imum)? (?:conversation|session|chat) (?:length|size)",
     r"(?:input|sequence|prompt) length of \w+ is \d+.{0,20}max_length",
     r"\b(?:prompt|input|conversation|context|messages)\b.{0,60}(?:exceeds?|exceeded|cannot exceed|"
     r"longer than|larger than|greater than|over the|above the)\b"
-    r".{0,60}(?:tokens?|context|max(?:imum)? (?:allowed )?length|window|length|limit)",
+    r".{0,60}(?:tokens?|context|max(?:imum)? (?:allowed )?length|window|length|limit|capacity)",
     r"\b(?:total|"
     r"request(?:ed)?)(?: \w+){0,3} tokens?(?: count)?(?: \(?\d+\)?)?(?: tokens?)? (?:exceeds?|"
     r"exceeded|cannot exceed)",
@@ -351,7 +367,7 @@ BODY_TOO_LARGE = _join_alternatives(
 TOKEN_OVERFLOW = _join_alternatives(
     r"too many tokens",
     r"tokens? limit (?:was |is |has been )?(?:exceeded|reached)",
-    r"exceed\w* (?:the )?(?:maximum )?(?:token|context) limit",
+    r"exceed\w* (?:\w+ ){0,4}(?:token|context) (?:limit|count|length)",
     r"expected maxlength: \d+, actual",
     r"(?:token|prompt|input|context|length).{0,60}exceeds the limit of \d+",
     r"total tokens.{0,30}exceed",

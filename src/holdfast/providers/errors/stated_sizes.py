@@ -62,6 +62,9 @@ _LIMIT_PATTERNS = _compile_each(
     rf"\bmax_[a-z_]{{1,24}}(?: is)?(?: set to)?[ :=(]{{1,3}}{_TOKEN_NUMBER}",
     rf"\b(?:limit|maximum|max|window|capacity|budget)(?: (?!by\b)[a-z-]{{1,12}}){{0,6}} (?:is|of|was)(?: only)? "
     rf"{_TOKEN_NUMBER}",
+    rf"\bonly (?:supports?|accepts?|allows?|handles?|takes?|has|have)(?: up to| at most)? {_TOKEN_NUMBER}",
+    rf"{_TOKEN_NUMBER}(?: tokens?)?(?: are| is)? available\b",
+    rf"\bhave (?:only )?{_TOKEN_NUMBER}(?: tokens?)?$",
     rf"(?:限制|上限|最大|窗口|长度)(?:为|是|:|：|\()?[^\d\n]{{0,8}}{_TOKEN_NUMBER}",
 )
 _REQUESTED_PATTERNS = _compile_each(
@@ -105,11 +108,6 @@ _SUM_PATTERNS = _compile_each(
     r"your )?(?:completion|output|answer|response)",
     r"input and (?:maximum )?output tokens ?\(?(?P<total>\d{1,15})?\)?"
     r".{0,40}?(?:exceed).{0,60}?limit ?\(?(?P<limit>\d{1,15})?",
-    r"(?:prompt|input)(?: tokens)?[ :=(]{1,3}(?P<asked>\d{1,15})\)? ?(?:tokens )?(?:\+|plus|and) "
-    r"(?:the )?(?:max_(?:new_|completion_|output_)?tokens|output|"
-    r"completion)(?: tokens)?[ :=(]{1,3}(?P<output>\d{1,15})",
-    r"(?P<asked>\d{1,15})[ -]tokens? (?:\+|plus|and) (?:the |a )?(?P<output>\d{1,15})[ -]tokens?\b[^\n]{0,60}?"
-    r"(?:exceed|larger|greater|over\b|>)[^\n\d]{0,60}?(?P<limit>\d{1,15})[ -]token",
     # TensorRT-LLM, Databricks, DashScope: both sizes with their names, then the limit of their sum
     r"(?:prompt|input)[a-z_ ]{0,24}[ :=(]{1,3}(?P<asked>\d{1,15})\b[^\n]{0,60}?"
     r"(?:max_\w{0,16}tokens|output|completion)[a-z_ ]{0,24}[ :=(]{1,3}(?P<output>\d{1,15})\b[^\n]{0,60}?"
@@ -117,6 +115,11 @@ _SUM_PATTERNS = _compile_each(
     r"(?:max_\w{0,16}tokens|output|completion)[a-z_ ]{0,24}[ :=(]{1,3}(?P<output>\d{1,15})\)? ?(?:tokens )?"
     r"(?:\+|plus|and) (?:the )?(?:prompt|input)[a-z_ ]{0,24}[ :=(]{1,3}(?P<asked>\d{1,15})\b[^\n]{0,60}?"
     r"(?:exceed|less than|<=|>|greater|larger|over\b)[^\n\d]{0,60}?(?P<limit>\d{1,15})",
+    r"(?:prompt|input)(?: tokens)?[ :=(]{1,3}(?P<asked>\d{1,15})\)? ?(?:tokens )?(?:\+|plus|and) "
+    r"(?:the )?(?:max_(?:new_|completion_|output_)?tokens|output|"
+    r"completion)(?: tokens)?[ :=(]{1,3}(?P<output>\d{1,15})",
+    r"(?P<asked>\d{1,15})[ -]tokens? (?:\+|plus|and) (?:the |a )?(?P<output>\d{1,15})[ -]tokens?\b[^\n]{0,60}?"
+    r"(?:exceed|larger|greater|over\b|>)[^\n\d]{0,60}?(?P<limit>\d{1,15})[ -]token",
     r"input length and max_tokens exceed",
     r"\((?P<asked>\d{1,15}) in the messages, and the completion\)",
     r"(?:sum|total) of (?:the )?(?:prompt|input)(?: tokens| length)? and (?:max_|the )?(?:new_|"
@@ -235,8 +238,8 @@ def is_output_number(facts: ErrorFacts, number: int | None) -> bool:
 _LEAST_CANDIDATE = 128
 """Smallest number that ``complete_sizes`` takes for a count of tokens; smaller ones are indexes, codes and retries."""
 _CANDIDATE = re.compile(
-    r"(?<![\w.#/@+-])(?<!by )(?<!code )(?<!error )(?<!status )(?<!http )(?<!id )(?<!id: )(?<!line )(?<!column )"
-    r"(\d{3,9})(?![\w/:@-]|\.\d| ?(?:bytes?|characters?|chars?|[kmg]i?b\b|pages?|images?|messages?|items?|requests?|"
+    r"(?<![A-Za-z0-9_.#/@+-])(?<!by )(?<!code )(?<!error )(?<!status )(?<!http )(?<!id )(?<!id: )(?<!line )(?<!column )"
+    r"(\d{3,9})(?![A-Za-z0-9_/:@-]|\.\d| ?(?:bytes?|characters?|chars?|[kmg]i?b\b|pages?|images?|messages?|items?|requests?|"
     r"seconds?|ms\b|%|字符|字节))"
 )
 _OUTPUT_BEFORE = re.compile(r"(?:output|completion|max_\w{0,16}tokens|answer|response)[a-z_ ]{0,12}[ :=(]{1,3}$")
