@@ -54,6 +54,9 @@ NEARLY_FULL_SHARE = 0.8
 # Chosen by judgement: our estimate is not off by a factor of two, so a request below half of the window did fit.
 MIN_OVERFLOW_SHARE = 0.5
 """Share of the window below which our estimate rules an overflow out."""
+# Smaller pairs of numbers count messages, images or characters of a name.
+MIN_STATED_WINDOW = 1_024
+"""Least limit that two numbers without a known wording must state to count as a window."""
 _NON_SIZE_STATUSES = frozenset({401, 402})
 """Statuses under which no wording of size is believed. (Under 429, one is believed if its numbers agree.)"""
 _TOO_MANY_REQUESTS = 429
@@ -504,17 +507,24 @@ def _detect_retry_time(facts: ErrorFacts, report: ErrorReport) -> Verdict | None
 
 
 @_unless_other_cause
-def _detect_known_window(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """Recognize an overflow by the model's window among the numbers of the text, next to a larger one.
+def _detect_unknown_wording(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
+    """Recognize an overflow by its numbers: the model's window next to a larger one, or two counts beside "context".
 
-    This finds overflows in languages that no pattern covers. A request that our estimate calls small is left out.
+    This finds overflows in languages and wordings that no pattern covers. A request that our estimate calls small is
+    left out.
     """
+    if not _is_lenient_status(facts, report) or _is_small_request(report) or _has_other_reason(facts, report):
+        return None
     numbers = {int(digits) for digits in _WINDOW_NUMBER.findall(facts.plain_text)}
-    if report.window not in numbers or max(numbers) <= report.window or not _is_lenient_status(facts, report):
+    if report.window in numbers and max(numbers) > report.window:
+        return Verdict("context_window", report.window)
+    has_error_status = _get_error_status(facts, report) >= 400
+    if not has_error_status or words.CONTEXT_WORD.search(facts.plain_text) is None:
         return None
-    if _is_small_request(report) or _has_other_reason(facts, report):
-        return None
-    return Verdict("context_window", report.window)
+    sizes = complete_sizes(facts)
+    if sizes.is_over_limit and (sizes.limit or 0) >= MIN_STATED_WINDOW:
+        return Verdict("context_window", sizes.limit, sizes.requested)
+    return None
 
 
 def _is_small_request(report: ErrorReport) -> bool:
@@ -582,7 +592,7 @@ ERROR_RULES: tuple[ErrorRule, ...] = (
     _detect_overload,
     _detect_invalid_request,
     _detect_retry_time,
-    _detect_known_window,
+    _detect_unknown_wording,
     _classify_by_code,
     _classify_by_status,
     _classify_by_wording,

@@ -18,7 +18,7 @@ def _join_alternatives(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
 
 
-_PROMPT_WORDS = r"(?:prompts?|inputs?|conversation|history|messages?|context|query|chat)"
+_PROMPT_WORDS = r"(?:prompts?|inputs?|conversation|history|messages?|context|query|chat|session|thread|dialog(?:ue)?)"
 _CONTEXT_EXTENT = r"(?:context|prompt|input)s?[ _-]?(?:lengths?|windows?|sizes?|limits?|len\b|capacity)"
 _EXCEEDING_WORDS = (
     r"(?:exceed|too (?:long|large|big|many)|overflow|surpass|larger than|longer than|greater than|"
@@ -91,7 +91,7 @@ DEFINITE_QUOTA = _join_alternatives(
 )
 # "reset", "per minute" and "tpm" stand here in several languages, because an overflow never mentions a time.
 RATE_LIMIT = _join_alternatives(
-    r"raten?[ _-]?limit",
+    r"raten?[ _-]?limit|\bper-(?:model|project|region|key|user) limit",
     r"too many (?:concurrent )?requests",
     r"throttl",
     r"\b[io]?[tr]p[mdhs]\b",
@@ -225,7 +225,9 @@ _OUTPUT_LIMIT_WORDS = (
 )
 OUTPUT_LIMIT = _join_alternatives(
     rf"{_OUTPUT_LIMIT_WORDS}.{{0,80}}(?:(?:cannot|must not) be (?:greater|larger|more)|非法|不合法|无效|取值范围|超出)",
-    r"increase max[_ ]?tokens",
+    r"increase max[_ ]?tokens|too many (?:output|completion|generated) tokens",
+    r"\bmax(?:imum)? tokens (?:exceeds? |value|is too|must be|parameter)",
+    r"\b(?:output|completion)s? (?:has |have )?(?:too many tokens|token (?:limit|count).{0,24}exceed)",
     rf"{_OUTPUT_LIMIT_WORDS}.{{0,80}}(?:too large|too high|too big|exceed|at most|must be (?:less|at|between|<|"
     rf"in|>|greater)|valid range|range|"
     r"maximum (?:allowed|value)|>|supported range|below minimum|above maximum|invalid|limit)",
@@ -279,7 +281,8 @@ _FOREIGN_INPUT = (
 )
 _FOREIGN_TOO_LONG = (
     r"(?:demasiado (?:larg|grande)|muito (?:long|grande)|trop (?:long|grand)|zu (?:lang|gro(?:ß|ss))|"
-    r"troppo (?:lung|grand)|z(?:byt|a) (?:dług|duż)|çok (?:uzun|büyük)|te (?:lang|groot)\b|слишком (?:длинн|больш|велик))"
+    r"troppo (?:lung|grand)|z(?:byt|a) (?:dług|duż)|çok (?:uzun|büyük)|te (?:lang|groot)\b|"
+    r"слишком (?:длинн|больш|велик))"
 )
 CONTEXT_OVERFLOW = _join_alternatives(
     rf"{_CONTEXT_EXTENT}.{{0,60}}{_EXCEEDING_WORDS}",
@@ -302,15 +305,22 @@ CONTEXT_OVERFLOW = _join_alternatives(
     r"\bcontext (?:has been |was |is )?(?:exceeded|exhausted)\b|(?:^|: |error )context overflow(?:ed)?[.!]?$",
     r"(?:exceed\w*|insufficient|not enough) (?:(?:the|its|your|max|maximum|available) )*context\b(?! deadline)",
     r"\bmax(?:imum)? context (?:was |is |has been )?(?:exceeded|reached)",
+    r"(?:not|doesnt|cant|wont|didnt) fit\b.{0,40}\bcontext\b",
     r"(?:total|combined|sum)\b.{0,40}\b(?:input|prompt)\b.{0,24}\b(?:output|completion|answer)\b.{0,40}(?:exceed|\bover\b)",
     rf"(?<!stop )\bsequence (?:is |length )?{_TOO_LONG}",
     rf"\b{_PROMPT_WORDS} (?:has |have )?(?:grown|become|got(?:ten)?) (?:far |much )?{_TOO_LONG}",
     r"find (?:a |free )?(?:kv |cache )?(?:slot|space|room)\b.{0,20}\b(?:batch|kv|cache)|context (?:is )?full\b",
     r"session max length|max(?:imum)? (?:conversation|session|chat) (?:length|size)",
     r"(?:input|sequence|prompt) length of \w+ is \d+.{0,20}max_length",
-    r"\b(?:prompt|input|conversation|context|messages)\b.{0,60}(?:exceeds?|exceeded|cannot exceed|"
-    r"longer than|larger than|greater than|over the|above the)\b"
-    r".{0,60}(?:tokens?|context|max(?:imum)? (?:allowed )?length|window|length|limit|capacity)",
+    r"\b(?:prompt|input|conversation|context|messages|history|chat|session|thread|dialog(?:ue)?)\b.{0,60}"
+    r"(?:exceeds?|exceeded|cannot exceed|longer than|larger than|greater than|over the|above the|overflows?)\b"
+    r".{0,60}(?:tokens?|context|max(?:imum)? (?:allowed )?length|window|length|"
+    r"(?<!recursion )(?<!depth )(?<!time )(?<!rate )limit|capacity)",
+    r"max(?:imum)? (?:length|size) (?:for|of) (?:this|the|your) (?:conversation|chat|session|thread|prompt|input)",
+    r"\b(?:conversation|chat|session|thread)\b.{0,30}(?:reached|hit) (?:its|the) (?:max(?:imum)? )?(?:length|size)\b",
+    r"\b(?:conversation|chat|session|thread)\b.{0,30}(?:reached|hit) (?:its|the) limit\b.{0,12}"
+    r"(?:start|begin|open) a new",
+    r"n_prompt_tokens\W{1,3}\d+.{0,20}n_ctx\W{1,3}\d",
     r"\b(?:total|"
     r"request(?:ed)?)(?: \w+){0,3} tokens?(?: count)?(?: \(?\d+\)?)?(?: tokens?)? (?:exceeds?|"
     r"exceeded|cannot exceed)",
@@ -386,6 +396,10 @@ TOKEN_OVERFLOW = _join_alternatives(
 """Wordings that mean a prompt is too long, but only under the statuses of an invalid request (400, 413, 422)."""
 
 # Wordings about pairing, order, roles, ids and thinking blocks: normalization should have prevented them.
+CONTEXT_WORD = re.compile(
+    r"\bcontext(?:o|e)?s?\b(?! (?:of|management))|\bkontext|контекст|上下文|コンテキスト|컨텍스트|\bbağlam|\bcontesto"
+)
+"""The word for the context in the languages of providers."""
 TOKEN_WORDS = _join_alternatives(r"token|context|prompt|input length|sequence length|input_ids")
 """Words of which one must stand beside numbers for these to be about the prompt."""
 INVALID_HISTORY = _join_alternatives(

@@ -20,12 +20,13 @@ def _compile_each(*patterns: str) -> tuple[re.Pattern[str], ...]:
 
 _TOKEN_NUMBER = (
     r"(?<![\d.])(?<!characters is )(?<!max message length is )(?!2013\))"  # noqa: S105
-    r"(\d{1,15})(?![\d]|\.\d| ?(?:bytes?|characters?|chars?|[kmg]i?b\b|pages?|"
+    r"(\d{1,15})(?![\d]|\.\d| \(message too big| ?(?:bytes?|characters?|chars?|[kmg]i?b\b|pages?|"
     r"images?|messages?|items?|requests?|seconds?|ms\b))"
 )
 """A number that may count tokens.
 
-It has no other unit after it, does not follow Baidu's "characters is", and is not MiniMax's error code 2013.
+It has no other unit after it, does not follow Baidu's "characters is", and is not MiniMax's error code 2013 or the
+WebSocket's 1009.
 """
 _MINIMAX_INVALID = 2013
 _CHARACTER_WORD = re.compile(r"\bcharacters?\b|\bchars\b|\bmaxlength\b|字符|文字")
@@ -41,6 +42,7 @@ _REQUESTED_WORDS = (
 )
 
 _LIMIT_PATTERNS = _compile_each(
+    rf"\btruncation length: {_TOKEN_NUMBER}",
     rf"(?:>|>=|exceeds?)(?: the| its| our| your)? {_TOKEN_NUMBER}(?: tokens?)? (?:maximum|max\b|limit|allowed|context)",
     rf"\d(?: tokens?)?\)? ?(?:>|>=|/) ?(?:[a-z_]{{1,30}} ?[(=]?)?{_TOKEN_NUMBER}",
     rf"\b(?:above|over|beyond) (?:the |its |your )?{_TOKEN_NUMBER}(?: tokens?)? limit",
@@ -84,13 +86,16 @@ _REQUESTED_PATTERNS = _compile_each(
     rf"\b(?:prompt|input|request|text|n_keep)(?: token| tokens)?(?: count| length| size)?(?: is|"
     rf" of| was)?[ :=]{{1,3}}{_TOKEN_NUMBER}",
     rf"\bcurrent length is {_TOKEN_NUMBER}",
+    rf"{_TOKEN_NUMBER}(?: tokens?)? (?:were|was|have been) (?:provided|given|sent|received|requested|supplied|passed)",
     rf"\btoo (?:long|large|big)[ :(]{{1,3}}{_TOKEN_NUMBER}",
     rf"{_TOKEN_NUMBER}(?: input| prompt)? tokens?[^.\n\d]{{0,40}}(?:too (?:long|large)|exceed|longer|larger|"
     rf"greater|over)",
     rf"(?:请求|输入|当前|共|实际)[^\d\n]{{0,10}}{_TOKEN_NUMBER}",
 )
 _SUM_PATTERNS = _compile_each(
-    r"\b(?P<asked>\d{1,15}) \+ (?P<output>\d{1,15}) (?:>=?|exceeds) (?P<limit>\d{1,15})",
+    r"\b(?P<asked>\d{1,15}) ?\+ ?(?P<output>\d{1,15})\)? ?(?:>=?|exceeds?|is greater than) ?(?P<limit>\d{1,15})",
+    r"(?P<asked>\d{1,15}) (?:input|prompt) tokens? (?:\+|plus|and) (?P<output>\d{1,15}) (?:max_\w{0,16}tokens|output|"
+    r"completion)[a-z_ ]{0,12} ?(?:>|exceeds?|over)[^\d\n]{0,30}?(?P<limit>\d{1,15})",
     r"context limit:? (?P<asked>\d{1,15}) \+ (?P<output>\d{1,15}|max_tokens) (?:>|"
     r"exceeds) (?P<limit>\d{1,15})",
     r"passed (?P<asked>\d{1,15}) input tokens and requested (?P<output>\d{1,15}) output tokens"
@@ -180,6 +185,7 @@ _BODY_LIMIT_PATTERNS = _compile_each(
     r"(?P<unit>mb)",
     # Moonshot counts the bytes of all messages without saying so (MoonshotAI/kimi-code#476).
     r"total message size (?P<sent>\d{1,12}) exceeds (?:the )?limit (?P<limit>\d{1,12})",
+    r"received message larger than max \((?P<sent>\d{1,12}) vs\.? (?P<limit>\d{1,12})\)",
     r"value at body failed to satisfy constraint: member must have length less than or equal to (?P<limit>\d{1,12})",
 )
 """Wordings that name the bytes of a body without a unit, or of the images in it together."""
@@ -235,12 +241,14 @@ def is_output_number(facts: ErrorFacts, number: int | None) -> bool:
     return re.search(rf"{_OUTPUT_FIELD}(?: of| is|:|=)?[ :=(]{{0,3}}{number}\b", facts.plain_text) is not None
 
 
+_LEAST_REQUEST = 16
+"""Fewest tokens that a whole request has; fewer are those of its newest message (Gemini CLI tells them)."""
 _LEAST_CANDIDATE = 128
 """Smallest number that ``complete_sizes`` takes for a count of tokens; smaller ones are indexes, codes and retries."""
 _CANDIDATE = re.compile(
     r"(?<![A-Za-z0-9_.#/@+-])(?<!by )(?<!code )(?<!error )(?<!status )(?<!http )(?<!id )(?<!id: )(?<!line )(?<!column )"
-    r"(\d{3,9})(?![A-Za-z0-9_/:@-]|\.\d| ?(?:bytes?|characters?|chars?|[kmg]i?b\b|pages?|images?|messages?|items?|requests?|"
-    r"seconds?|ms\b|%|字符|字节))"
+    r"(\d{3,9})(?![A-Za-z0-9_/:@]|-(?!tok)|\.\d| ?(?:bytes?|characters?|chars?|[kmg]i?b\b|pages?|images?|messages?|"
+    r"items?|requests?|seconds?|ms\b|%|字符|字节))"
 )
 _OUTPUT_BEFORE = re.compile(r"(?:output|completion|max_\w{0,16}tokens|answer|response)[a-z_ ]{0,12}[ :=(]{1,3}$")
 _OUTPUT_AFTER = re.compile(r" ?(?:tokens? )?(?:for|in|of)? ?(?:the |your )?(?:output|completion|answer|response)")
@@ -256,6 +264,8 @@ def complete_sizes(facts: ErrorFacts) -> StatedSizes:
     smaller is the limit.
     """
     sizes = find_stated_sizes(facts)
+    if sizes.requested is not None and sizes.requested < _LEAST_REQUEST:
+        sizes = StatedSizes(sizes.limit)
     if sizes.is_over_limit or "limit" in facts.counts or not _counts_tokens(facts.plain_text):
         return sizes
     candidates = _list_size_candidates(facts)
