@@ -1,8 +1,8 @@
 """Classification of wordings from public reports and of our own: overflow or not, and the tokens that they state.
 
-``public_wordings/seen.jsonl`` was tuned to. ``fresh.jsonl`` holds three later collections of 67, 25 and 25 wordings, each
-labelled before its first run, and that run is what they measured: 63, 23 and 23 were right (4 missed, 4 false alarms).
-They were tuned to afterwards. ``own_wordings.jsonl`` says the same things in other words, languages and orders.
+``public_wordings/seen.jsonl`` was tuned to. ``fresh.jsonl`` holds three later collections of 67, 25 and 25 wordings,
+each labelled before its first run, and that run is what they measured: 63, 23 and 23 were right (4 missed, 4 false
+alarms). They were tuned to afterwards. ``own_wordings.jsonl`` says the same things in other words, languages and orders.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NON_OVERFLOW_KINDS = {
     "server": {"server", "network", "config"},
     "timeout": {"network"},
 }
-"""Verdicts that are right for each label; a request over the limit of a whole minute is a rate limit of its own kind."""
+"""Verdicts that are right for each label; ``tpm_ceiling`` is a request over the limit of a whole minute."""
 WITHOUT_A_KIND = (
     "Check 'res.m_status == GenerationStatus",  # OpenVINO's assertion names nothing
     "Response remained truncated after 3 continuation attempts",  # an agent's report of several answers
